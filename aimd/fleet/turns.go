@@ -100,13 +100,17 @@ func (m *Member) makeReport(sec float64) report {
 	return msg
 }
 
-// position returns how many turns the member has had by its place, with the part of the next that has passed.
+// position returns how many turns the member has had by its place, with the part of the next that has passed. It moves
+// with each whole turn over all members: to the law, a call goes when its turn comes due.
 func (m *Member) position(sec float64) float64 {
 	if m.place == nil || m.plan == nil {
 		return math.Inf(-1)
 	}
-	return m.place.at(m.plan.at(m.age(sec)))
+	return m.place.at(math.Floor(m.plan.at(m.age(sec))+rounding)) + rounding
 }
+
+// rounding is far less than a turn, and more than sums of turns are off by.
+const rounding = 1e-6
 
 func (p *place) at(turns float64) float64 { return float64(p.Offset) + float64(p.Share)*turns }
 
@@ -184,7 +188,8 @@ func (m *Member) nextTurn(now time.Time, sec float64) time.Time {
 	if position >= float64(m.turns.taken+1) {
 		return now
 	}
-	age := m.plan.reach((float64(m.turns.taken+1) - float64(m.place.Offset)) / float64(m.place.Share))
+	turn := (float64(m.turns.taken+1) - float64(m.place.Offset)) / float64(m.place.Share)
+	age := m.plan.reach(math.Ceil(turn - rounding))
 	wait := age - m.age(sec)
 	if wait > silentSec {
 		return now.Add(silent)
@@ -203,7 +208,7 @@ func (m *Member) Sent(now time.Time, inFlight int) aimd.Ticket {
 		f.ticket = m.own.Sent(now, inFlight)
 	case m.plan != nil:
 		t.hold(sec, sec)
-		f.turn, f.epoch, f.term = m.plan.at(m.age(sec)), m.plan.Epoch, m.plan.Term
+		f.turn, f.epoch, f.term = math.Floor(m.plan.at(m.age(sec))+rounding), m.plan.Epoch, m.plan.Term
 		credit := 1 + int64(creditSec*m.shareOr(0)*m.plan.Rate)
 		t.taken = max(t.taken+1, whole(m.position(sec))-credit+1)
 	}
