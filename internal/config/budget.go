@@ -35,11 +35,5 @@ func (c *BudgetConfig) check(pool *PoolConfig, found *problems) {
 	}
 }
 
-// OnOwnServer returns a warning for a process that runs the NATS server by which it shares its budget; empty: it shares
-// none.
-func (c *BudgetConfig) OnOwnServer() string {
-	if c.Name == "" {
-		return ""
-	}
-	return fmt.Sprintf("STAGE_BUDGET=%s is shared with nobody, since this process runs its own NATS server: processes share a budget by stage run with STAGE_NATS_URL", c.Name)
-}
+// BudgetOfOne is the warning for a process that runs the NATS server by which it shares its budget.
+const BudgetOfOne = "STAGE_BUDGET is shared with nobody, since this process runs its own NATS server: processes share a budget by stage run with STAGE_NATS_URL"

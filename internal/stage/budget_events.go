@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stopping"
 )
@@ -39,8 +40,8 @@ func (s *Stage) shared() (all []status.Budget) {
 
 // warnOfOwnServer logs that nobody shares the budget of a process which runs its own server.
 func (s *Stage) warnOfOwnServer() {
-	if why := s.Cfg.Budget.OnOwnServer(); why != "" && s.Conn.Server != nil {
-		s.Log.Warn(why)
+	if name := s.Cfg.Budget.Name; name != "" && s.Conn.Server != nil {
+		s.Log.Warn(config.BudgetOfOne, slog.String("budget", string(name)))
 	}
 }
 
@@ -61,7 +62,7 @@ func (s *Stage) watchBudget(soft, ctx context.Context) {
 		select {
 		case <-tick.C:
 			for _, b := range s.budgets() {
-				s.budgetChanged(b)
+				s.budgetChanged(ctx, b)
 			}
 		case <-soft.Done():
 			return
@@ -80,7 +81,7 @@ type budgetNote struct {
 // budgetChanged records a budget, and logs it, if its mode is another than that of the last event. There is at most one
 // event in [budgetQuiet], so it is called with every look: a mode that stays is recorded once that has passed, one that
 // was over before is not. One goroutine calls it.
-func (s *Stage) budgetChanged(b status.Budget) {
+func (s *Stage) budgetChanged(ctx context.Context, b status.Budget) {
 	if b.Mode == status.BudgetMember && b.Leader == s.runID {
 		return // it led, and has lost its connection: in a moment it is alone
 	}
@@ -94,14 +95,14 @@ func (s *Stage) budgetChanged(b status.Budget) {
 	}
 	first := last.mode == "" && b.Mode != status.BudgetAlone
 	if b.Mode != last.mode && (first || now.Sub(last.at) >= budgetQuiet) {
-		s.recordBudget(b, now)
+		s.recordBudget(ctx, b, now)
 		last = budgetNote{b.Mode, now}
 	}
 	s.budgetNotes[b.Provider] = last
 }
 
 // recordBudget records and logs the present mode.
-func (s *Stage) recordBudget(b status.Budget, now time.Time) {
+func (s *Stage) recordBudget(ctx context.Context, b status.Budget, now time.Time) {
 	phase, facts := b.Event()
 	s.recorder.RecordRun(&auditlog.Run{
 		Header: auditlog.Header{Time: now, RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
@@ -113,7 +114,6 @@ func (s *Stage) recordBudget(b status.Budget, now time.Time) {
 	if facts.Rate != nil {
 		attrs = append(attrs, slog.Float64("rate_per_second", tenths(*facts.Rate)))
 	}
-	ctx := context.Background()
 	switch b.Mode {
 	case status.BudgetLeader:
 		s.Log.LogAttrs(ctx, slog.LevelInfo, "leading the shared budget", attrs...)

@@ -73,8 +73,8 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags) error {
 	if err := errors.Join(err, call.Check(cfg)); err != nil {
 		return config.Invalid(err)
 	}
-	if note := cfg.Budget.OnOwnServer(); note != "" && len(cfg.NATS.URL) == 0 {
-		terminal.PrintLine(env.Stdout, "note: %s", note)
+	if cfg.Budget.Name != "" && len(cfg.NATS.URL) == 0 {
+		terminal.PrintLine(env.Stdout, "note: %s", config.BudgetOfOne)
 	}
 	for _, note := range p.SchemaNotes(cfg) {
 		terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
