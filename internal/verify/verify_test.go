@@ -212,6 +212,20 @@ func TestVerifyProvesAFinishedJob(t *testing.T) {
 	}
 }
 
+func TestVerifyAcceptsTheEventsOfASharedBudget(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	j := b.FinishedJob(20)
+	for _, phase := range []auditlog.Phase{auditlog.PhaseJoined, auditlog.PhaseAlone, auditlog.PhaseLeads} {
+		event := &auditlog.Run{
+			Header: auditlog.Header{Time: j.Now, RunID: "run1", Stage: "stage", Partition: auditlog.All}, Phase: phase,
+			Reason: "budget team for mock", Budget: &auditlog.Budget{Name: "team", Provider: "mock", Mode: "member", Members: 2, Share: .5},
+		}
+		j.Steps = slices.Insert(j.Steps, 2, stagetest.Step{Run: event})
+	}
+	b.Store(j)
+	proven(b)
+}
+
 func TestVerifyTakesRowsBehindTheMarkForPending(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Rows(30, "rows.a")
