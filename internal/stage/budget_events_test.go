@@ -181,3 +181,34 @@ func TestWithoutABudgetNothingOfItIsShown(t *testing.T) {
 		}
 	})
 }
+
+// Two replicas share a budget over a NATS server, until the first one stops.
+func TestReplicasRecordTheirPartsInABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET": "team"})
+		first := l.start(nil, Options{})
+		time.Sleep(5 * time.Second)
+		second := l.start(nil, Options{})
+		time.Sleep(15 * time.Second)
+		if b := first.Status().Budget; len(b) != 1 || b[0].Mode != status.BudgetLeader || b[0].Members != 2 || b[0].Leader != first.runID || b[0].Provider != "openai-first_test" {
+			t.Errorf("the first: %+v", b)
+		}
+		if b := second.Status().Budget; len(b) != 1 || b[0].Mode != status.BudgetMember || b[0].Members != 2 || b[0].Leader != first.runID {
+			t.Errorf("the second: %+v", b)
+		}
+		first.stop()
+		time.Sleep(10 * time.Second)
+		second.stop()
+		got := map[string][]string{}
+		for _, e := range l.events(auditlog.KindRun) {
+			if b := e.Run.Budget; b != nil {
+				got[e.RunID] = append(got[e.RunID], string(e.Run.Phase))
+			}
+		}
+		for run, want := range map[string][]string{first.runID: {"leads"}, second.runID: {"joined", "leads"}} {
+			if !slices.Equal(got[run], want) {
+				t.Errorf("run %s has the events %q, want %q", run, got[run], want)
+			}
+		}
+	})
+}
