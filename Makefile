@@ -49,7 +49,7 @@ race: ## run the tests in any order under the race detector
 
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of every wire format and a changing limit; downloads the servers, takes minutes
-	go test -tags real -count=1 -v -parallel 4 -run '$(RUN)' ./test/real
+	go test -tags real -count=1 -v -parallel 8 -run '$(RUN)' ./test/real
 
 .PHONY: test-oldserver
 test-oldserver: ## run the program against nats-server 2.12 and 2.11, and check that it refuses 2.10; builds each, takes minutes

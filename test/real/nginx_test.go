@@ -27,7 +27,7 @@ pid {{.Dir}}/nginx.pid;
 error_log stderr warn;
 events { worker_connections 512; }
 http {
-	log_format calls '$msec $request_time $status';
+	log_format calls '$msec $request_time $status $http_x_stage';
 	access_log {{.Dir}}/access.log calls;
 	client_body_temp_path {{.Dir}}/body;
 	proxy_temp_path {{.Dir}}/proxy;
@@ -56,6 +56,7 @@ http {
 type logged struct {
 	start, end float64 // Unix time in seconds
 	status     int
+	stage      string // the header X-Stage; "-": none
 }
 
 func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
@@ -213,7 +214,7 @@ func readLog(t *testing.T, path string) []logged {
 		var c logged
 		var took float64
 		var status string
-		if _, err := fmt.Sscan(string(line), &c.end, &took, &status); err != nil {
+		if _, err := fmt.Sscan(string(line), &c.end, &took, &status, &c.stage); err != nil {
 			t.Fatalf("access log: %q: %v", line, err)
 		}
 		c.start = c.end - took
