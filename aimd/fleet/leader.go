@@ -19,6 +19,10 @@ const (
 	moved = 0.25
 	// Below this share of used turns the law does not climb: what nobody sends cannot be refused.
 	usedLeast = 0.8
+	// usedMost is how many times what they use the rate may be, before the server has refused a call: where the pools are
+	// the limit it would grow without bound. At least it may be usableLeast, in calls per second.
+	usedMost    = 4.0
+	usableLeast = 20.0
 	// sampleSec is how often the use of turns is looked at, over the last samples.
 	sampleSec = 0.25
 	samples   = 5
@@ -198,7 +202,18 @@ func (l *leader) watchUse(now time.Time) {
 			l.law.Restart(now)
 			l.noteEpoch()
 		}
+		l.bound(float64(look.sent-before.sent) / (sampleSec * (samples - 1)))
 	}
+}
+
+// bound keeps the rate within what was set for the whole, and from rising far beyond what all can use, in calls per
+// second. What was measured they may use at once, whatever they use now.
+func (l *leader) bound(used float64) {
+	limit := min(rateLimit, max(l.law.Estimate(), usableLeast, usedMost*used))
+	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
+		limit = min(limit, float64(rpm)/60)
+	}
+	l.law.Limit(limit)
 }
 
 // hear takes a report.
@@ -432,11 +447,6 @@ func (l *leader) next(now time.Time, clock float64, asked bool) *plan {
 
 // plan returns the plan as of now. With places it has those of all members.
 func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
-	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
-		l.law.Limit(float64(rpm) / 60)
-	} else {
-		l.law.Limit(rateLimit)
-	}
 	l.seq++
 	l.planned = now
 	stats := l.law.Stats()
