@@ -74,6 +74,9 @@ type AdaptiveConfig struct {
 	// 0: Multiplier. A smaller one wastes less of the capacity where the law learns late that the server accepts calls
 	// again, and costs a refusal more where the capacity has fallen.
 	FirstDivisor float64
+	// SureSilence is after how long without a refusal an attempt counts as accepted, after two refusals in a row, where that
+	// is longer than refusals are known to take: news of some may come late. 0: no longer.
+	SureSilence time.Duration
 	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
 	Rand func() float64
 }
@@ -176,7 +179,7 @@ func (l *Adaptive) mayGo() float64 {
 	at := l.due + l.delay(l.now)
 	at = l.due + l.delay(max(at, l.now)) // the rate rises while it waits
 	if l.phase == Drain && l.witness != none {
-		at = min(at, l.witness+l.refusal.expected())
+		at = min(at, l.witness+l.silence())
 	}
 	return at
 }
@@ -358,7 +361,7 @@ func (l *Adaptive) giveWay(m mark) {
 // reply instead would cost a second in each epoch.
 func (l *Adaptive) judgeSilence() {
 	switch {
-	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.refusal.expected():
+	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.silence():
 		l.proceed()
 	case l.phase == Probe && l.noise.probe.left == 0 && l.now >= l.noise.probe.mayGo(l):
 		l.noise.conclude(l)
@@ -402,6 +405,14 @@ func (l *Adaptive) rate(t float64) float64 {
 		r = min(r, l.limit)
 	}
 	return min(r, 1/l.cfg.MinDelay.Seconds())
+}
+
+// silence returns the seconds after which an attempt in drain that has met no refusal counts as accepted.
+func (l *Adaptive) silence() float64 {
+	if l.failures < 2 {
+		return l.refusal.expected()
+	}
+	return max(l.refusal.expected(), l.cfg.SureSilence.Seconds())
 }
 
 // divisor returns what the estimate is divided by while the server refuses.

@@ -31,6 +31,8 @@ const (
 	// firstDivisor is what a first refusal divides the rate by. The law learns of what follows by messages, a tenth of a
 	// second later or two; at half the rate that would leave 3% of the server unused.
 	firstDivisor = 1.25
+	// sureSilence is until when a refusal that was reported has come, also where the first report of it was lost.
+	sureSilence = 700 * time.Millisecond
 	// turnsKept is for how many turns a refusal can still be told from others.
 	turnsKept = 8192
 	// placesRepeat is for how many plans of a new leader the places are sent, for those that missed the first.
@@ -98,7 +100,7 @@ type peer struct {
 // newLeader returns the leader of a term that follows on a plan, if there was one.
 func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
 	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
-	cfg.FirstDivisor = firstDivisor
+	cfg.FirstDivisor, cfg.SureSilence = firstDivisor, sureSilence
 	cfg.Config = lawOf(cfg.Config)
 	cfg.MinDelay = time.Second / rateLimit // each member's own is its own; none at all would be turns without end
 	law, err := aimd.NewAdaptive(cfg)
@@ -243,7 +245,8 @@ func (l *leader) hear(now time.Time, r *report) {
 	l.sum.accepted += atMost(r.Accepted, before.Accepted, turnsKept)
 	l.sum.refused += atMost(r.Refused, before.Refused, turnsKept)
 	l.accept(now, atMost(r.Accepted, before.Accepted, turnsKept))
-	for _, f := range r.Refusals {
+	known := len(r.Refusals) - int(atMost(r.News, before.News, uint64(len(r.Refusals))))
+	for _, f := range r.Refusals[known:] {
 		l.refuse(now, &f)
 	}
 	l.noteEpoch()

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -50,7 +51,9 @@ type reporting struct {
 	urgent bool
 
 	sent, accepted, refused uint64
-	refusals                []refusal
+	refusals                []refusal // those of the last report, and since
+	fresh                   int       // how many of them no report has had
+	news                    uint64    // how many there were so far
 
 	before uint64  // sent, at the last report
 	rate   float64 // calls per second of late
@@ -92,10 +95,11 @@ func (m *Member) makeReport(sec float64) report {
 	msg := report{
 		Report: 1, ID: m.cfg.ID, Seq: r.seq, Weight: m.cfg.Weight, Ring: m.ring,
 		Sent: r.sent, Accepted: r.accepted, Refused: r.refused, InFlight: len(m.turns.flying), Pool: m.cfg.Law.PoolSize,
-		Want: r.want, Hungry: r.hungry, Refusals: r.refusals, RPM: m.cfg.Limits.RPM, TPM: m.cfg.Limits.TPM,
+		Want: r.want, Hungry: r.hungry, Refusals: slices.Clone(r.refusals), News: r.news, RPM: m.cfg.Limits.RPM, TPM: m.cfg.Limits.TPM,
 		Concurrency: m.cfg.Limits.Concurrency, Restart: r.restart,
 	}
-	r.at, r.before, r.urgent, r.refusals, r.restart = sec, r.sent, false, nil, false
+	r.refusals, r.fresh = slices.Delete(r.refusals, 0, len(r.refusals)-r.fresh), 0
+	r.at, r.before, r.urgent, r.restart = sec, r.sent, false, false
 	m.turns.waited, m.turns.waits = 0, sec
 	return msg
 }
@@ -243,12 +247,14 @@ func (m *Member) Rejected(now time.Time, t aimd.Ticket, h aimd.Hint) {
 	switch {
 	case f.alone:
 		m.own.Rejected(now, f.ticket, h)
-	case m.plan != nil && len(r.refusals) < reportMost:
+	case m.plan != nil && r.fresh < reportMost/2:
 		news := refusal{Turn: min(max(0, f.turn), turnsMost), Epoch: f.epoch, Term: f.term, RetryAfter: min(max(0, h.RetryAfter.Seconds()), 1e9)}
 		if h.Remaining0 {
 			news.Reset = min(max(0, h.Reset.Seconds()), 1e9)
 		}
 		r.refusals = append(r.refusals, news)
+		r.fresh++
+		r.news++
 		r.urgent = r.urgent || f.epoch == m.plan.Epoch && f.term == m.plan.Term
 	}
 }

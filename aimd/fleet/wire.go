@@ -121,7 +121,9 @@ type report struct {
 	Pool     int       `json:"pool"`
 	Want     float64   `json:"want"` // calls per second
 	Hungry   bool      `json:"hungry,omitempty"`
+	// Refusals are the latest, those of the report before once more, in case that was lost; News counts all so far.
 	Refusals []refusal `json:"refusals,omitempty"`
+	News     uint64    `json:"news,omitempty"`
 
 	RPM         int `json:"rpm,omitempty"`
 	TPM         int `json:"tpm,omitempty"`
