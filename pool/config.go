@@ -22,9 +22,10 @@ type Config struct {
 	// used up, and after FallbackAfter. Nil: none.
 	Fallbacks []Server
 	// FallbackAfter is how long a server may be without capacity, counted from the first capacity error since its last
-	// success, or in an outage, before jobs go to the next. It is still probed and gets its jobs back with the first
-	// success. 0: jobs wait for capacity without limit, but move past an outage at once, as there they would use up
-	// their attempts.
+	// success, or in a brown-out, or in an outage, before jobs go to the next. A brown-out is a time in which jobs wait
+	// and the server lets in less than a quarter of what is usual. The server still gets all jobs that it has capacity
+	// for, and the others back when the cause is over. 0: jobs wait for capacity without limit, but move past an outage
+	// at once, as there they would use up their attempts.
 	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
 	Retry RetryConfig

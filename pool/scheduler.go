@@ -131,6 +131,9 @@ func (s *scheduler) takeUp() {
 	if s.throttled {
 		s.counts.ThrottleTime += now.Sub(s.tick)
 	}
+	for i := range s.servers[:len(s.servers)-1] { // none is behind the last
+		s.servers[i].pace.turn(s.tick, now, s.cfg.FallbackAfter)
+	}
 	s.tick = now
 	for in.ended.head != nil {
 		s.settle(in.ended.pop())
@@ -163,6 +166,9 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 			return sooner(next, s.due())
 		}
 		s.send(ctx, t, at)
+	}
+	if v := &s.servers[0]; s.waiting() > s.parked && !v.out() {
+		v.pace.waits = true // for a slot
 	}
 	return s.due()
 }

@@ -10,8 +10,8 @@ import (
 // rejects is no evidence about the others.
 //
 // A job waits at one server and moves from there only forwards, when its attempts are used up. While that server has
-// been without capacity for Config.FallbackAfter an attempt may go past it, to the next one that admits it; the job
-// stays where it waits, so that it comes back as soon as there is capacity again.
+// been without capacity, or slow, for Config.FallbackAfter an attempt may go past it, to the next one that admits it; the
+// job stays where it waits, so that it comes back as soon as there is capacity again.
 type server struct {
 	law   Law
 	gates []Gate
@@ -27,8 +27,10 @@ type server struct {
 	vain               int     // retries refused since one was not
 	retried            bool    // the latest attempt was a retry
 
-	// Availability: attempts go past the server while it is shut, out, or starved for longer than Config.FallbackAfter.
+	// Availability: attempts go past the server while it is shut, or out, starved or slow for longer than
+	// Config.FallbackAfter.
 	starved time.Time // the first capacity error since the last success; zero: there was none
+	pace    pace
 	shut    time.Time // skipped until then, after a fatal verdict
 	held    bool      // nothing more goes there in this call of first
 
@@ -54,6 +56,7 @@ func newServers(cfg Config) (servers []server, err error) {
 // next returns the instant at which an attempt at t may go to the server, the index of which is i.
 func (v *server) next(now time.Time, t *task, i int) time.Time {
 	at := v.law.Next(now, len(v.inFlight))
+	v.pace.waits = v.pace.waits || at.After(now) && !v.out()
 	if v.shut.After(at) {
 		at = v.shut
 	}
@@ -72,6 +75,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 // sent reports to law and gates that an attempt at t goes now.
 func (v *server) sent(now time.Time, t *task) {
 	v.attempts++
+	v.pace.count(1)
 	v.retried = t.att.Number > 1
 	t.seq, t.slot, t.seen = v.attempts, len(v.inFlight), v.health.successes
 	v.inFlight = append(v.inFlight, t)
@@ -95,6 +99,9 @@ func (v *server) ended(now time.Time, t *task) {
 	v.inFlight[len(v.inFlight)-1] = nil // for the garbage collector
 	v.inFlight = v.inFlight[:len(v.inFlight)-1]
 	verdict, actual := &t.verdict, t.weighed
+	if verdict.Class == Capacity {
+		v.pace.count(-1) // after all
+	}
 	switch {
 	case verdict.void() || verdict.Class == Cancelled || isPanic(verdict.Err) || verdict.inDoubt() && verdict.Origin == OfNetwork:
 		v.law.Dropped(now, t.ticket)
@@ -206,7 +213,7 @@ func (s *scheduler) place(t *task) (at int, when time.Time) {
 // passable returns the instant from which attempts may go past server i; zero: there is none at present.
 func (s *scheduler) passable(i int) time.Time {
 	v := &s.servers[i]
-	since := v.starved
+	since := sooner(v.starved, v.pace.slow)
 	if v.out() {
 		since = sooner(since, v.breaker.Since)
 	}

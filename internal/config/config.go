@@ -184,7 +184,7 @@ type ProviderConfig struct {
 // FallbackConfig is the models to call when the first one fails.
 type FallbackConfig struct {
 	Models Fallbacks     `env:"FALLBACKS" help:"provider:model in order, separated by commas, tried when a row's transient attempts are used up"`
-	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity or in an outage; 0: never for lack of capacity, at once in an outage"`
+	After  time.Duration `env:"FALLBACK_AFTER, default=0" help:"try them also after that long without capacity, in a brown-out or in an outage; 0: at once in an outage, else never"`
 }
 
 // PromptConfig is how a row becomes a prompt and a reply becomes a result.

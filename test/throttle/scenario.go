@@ -32,6 +32,9 @@ type plan struct {
 	incidents incidents
 	poison    func(row int) bool // whose calls all fail; nil: none
 	measured  float64            // utilisation is, until then; 0: to the end
+
+	fallback      server        // takes the rows that have waited too long; nil: none
+	fallbackAfter time.Duration // is too long
 }
 
 // meanSec is the mean duration of an accepted call.

@@ -24,7 +24,10 @@ type server interface {
 }
 
 // callID names a call, so that chance can be drawn for each and does not depend on their order.
-type callID struct{ client, row, attempt int }
+type callID struct {
+	client, row, attempt int
+	fallback             bool // it goes there
+}
 
 // rand returns a source of chance for the call. Each purpose has its own stream.
 func (id callID) rand(seed, stream uint64) *rand.Rand {

@@ -107,6 +107,7 @@ type arrival struct {
 	client   int
 	accepted bool
 	first    bool // attempt at its row
+	fallback bool // was called
 	outcome  outcome
 }
 
@@ -156,7 +157,7 @@ func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if o.admitted {
-		r.plan.server.done()
+		r.plan.at(id).done()
 	}
 	if o.verdict.Class == pool.OK {
 		r.callSecs = append(r.callSecs, o.sec)
@@ -182,7 +183,7 @@ func (r *run) arrive(id callID) outcome {
 	now := r.now()
 	o := r.outcome(now, id)
 	r.arrivals = append(r.arrivals, arrival{
-		at: now, client: id.client, accepted: o.verdict.Class == pool.OK, first: id.attempt == 1, outcome: o,
+		at: now, client: id.client, accepted: o.verdict.Class == pool.OK, first: id.attempt == 1, fallback: id.fallback, outcome: o,
 	})
 	return o
 }
@@ -196,10 +197,10 @@ func (r *run) outcome(now float64, id callID) outcome {
 	if f != nil && !f.admitted {
 		return outcome{verdict: f.verdict, sec: f.sec, failure: f}
 	}
-	if !r.plan.server.admit(now, id) {
+	if server := r.plan.at(id); !server.admit(now, id) {
 		v := pool.Verdict{Class: pool.Capacity, Err: errRefused}
 		if r.plan.hints {
-			v.Hint = r.plan.server.hint(now)
+			v.Hint = server.hint(now)
 		}
 		return outcome{verdict: v, sec: r.sc.Refusal.Seconds()}
 	}
@@ -270,13 +271,13 @@ func (r *run) pool(ctx context.Context, client int, m Method) {
 // newPool returns a client's pool.
 func (r *run) newPool(client int, m Method, law pool.Law) *pool.Pool[int, struct{}] {
 	call := func(ctx context.Context, row int, a pool.Attempt) (struct{}, pool.Verdict) {
-		v := r.call(ctx, callID{client, row, a.Number})
+		v := r.call(ctx, callID{client, row, a.Number, a.Server > 0})
 		if m != Adaptive && m != Shared {
 			v.Origin = pool.OfJob
 		}
 		return struct{}{}, v
 	}
-	p, err := pool.New(pool.Config{
+	cfg := pool.Config{
 		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: max(r.sc.Rows, 4*r.sc.Pool),
 		Rand: callID{client: client}.rand(r.seed, 6).Float64,
 		OnPause: func(pool.Pause) {
@@ -284,7 +285,11 @@ func (r *run) newPool(client int, m Method, law pool.Law) *pool.Pool[int, struct
 			defer r.mu.Unlock()
 			r.pauses++
 		},
-	}, call)
+	}
+	if r.plan.fallback != nil {
+		cfg.Fallbacks, cfg.FallbackAfter = []pool.Server{{Law: r.law(m, client)}}, r.plan.fallbackAfter
+	}
+	p, err := pool.New(cfg, call)
 	if err != nil {
 		panic(err)
 	}
@@ -334,7 +339,7 @@ func (r *run) backOff(ctx context.Context, client int) {
 			for row := range rows {
 				started, failed := time.Now(), 0
 				for attempt := 1; ; attempt++ {
-					id := callID{client, row, attempt}
+					id := callID{client, row, attempt, false}
 					v := r.call(ctx, id)
 					if v.Class == pool.OK {
 						r.finish(client, row, started)
