@@ -56,6 +56,7 @@ type Adaptive struct {
 	loss    float64 // share of attempts refused of late
 
 	slots slots
+	queue queue
 	noise noise
 	pause pause
 	stats Stats
@@ -161,7 +162,7 @@ func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.arrive(now)
 	l.judgeSilence()
 	l.noise.startProbe(l, inFlight)
-	at := max(l.mayGo(), l.pause.until, l.slots.opens(l.now, inFlight))
+	at := max(l.mayGo(), l.pause.until, l.slots.opens(l.now, inFlight), l.queue.opens(l.now, inFlight))
 	if at <= l.now {
 		return now
 	}
@@ -199,6 +200,8 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 		at:    l.now,
 		rate:  min(l.rate(l.now), l.ceiling()),
 		probe: l.noise.probe.sends(l),
+
+		cohort: l.queue.sent(l, inFlight),
 	}
 	if m.seq == 1 {
 		l.mark.at = m.at // the first measurement begins here
@@ -211,7 +214,7 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 // evidence, and the next burst of work would be sent at an untested rate. TCP does the same. Time in which all slots
 // were taken counts: there the rate is no limit.
 func (l *Adaptive) discountIdle(idle, delay float64, inFlight int) {
-	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now)
+	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now) || l.queue.full(inFlight)
 	if idle <= delay || full || math.IsInf(idle, 1) {
 		return
 	}
@@ -226,6 +229,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.replies++
 	l.callSec.add(l.now - t.mark.at)
 	l.loss -= l.loss / lossCalls
+	l.queue.ended(l, t)
 	l.noise.learn(l, t.mark, 0)
 	if l.phase == Drain && t.mark.epoch == l.epoch {
 		l.proceed()
@@ -239,6 +243,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	l.arrive(now)
 	defer l.note()
 	l.stats.CapacityRetries++
+	l.queue.lost(t.mark)
 	if !l.shared || t.mark.epoch == l.epoch { // others have no haste to tell of one that no longer matters
 		l.refusal.add(l.now - t.mark.at)
 	}
@@ -257,6 +262,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 // Dropped records an attempt that ended without a verdict. The law learns nothing from it.
 func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	l.arrive(now)
+	l.queue.lost(t.mark)
 	if l.witness == t.mark.at {
 		l.witness = none
 	}
@@ -278,6 +284,7 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.noise.spared = 0
 	l.noise.probe.wanted, l.noise.probe.left = false, 0
 	l.pause = pause{}
+	l.queue.restart()
 	l.enter(Start)
 	l.note()
 }
@@ -454,6 +461,7 @@ func (l *Adaptive) arrive(now time.Time) {
 func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
+	l.stats.Concurrency = l.queue.limit()
 	l.stats.PausedUntil, l.stats.PauseReason = time.Time{}, ""
 	if l.pause.until > l.now {
 		l.stats.PausedUntil, l.stats.PauseReason = l.begin.Add(seconds(l.pause.until)), l.pause.why

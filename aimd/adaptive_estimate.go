@@ -32,6 +32,8 @@ type mark struct {
 	at    float64 // when it went
 	rate  float64 // at that instant
 	probe bool    // it is part of a probe
+
+	cohort int // see queue
 }
 
 // measure returns the rate at which the server admitted attempts up to the refusal of m, in attempts per second.

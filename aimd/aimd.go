@@ -69,6 +69,9 @@ type Stats struct {
 	PeakDelay time.Duration
 	// CurrentDelay is the delay between dispatches right now.
 	CurrentDelay time.Duration
+	// Concurrency is the number of attempts in flight that the law has found the server to make use of, where the server
+	// lets more than that wait; 0: no such number is known, or the law does not look for one.
+	Concurrency int
 	// PausedUntil is when a pause that the server asked for ends, as of the last instant that was passed to the law;
 	// zero: there is none, or the law has no pauses.
 	PausedUntil time.Time
