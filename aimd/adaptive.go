@@ -78,6 +78,9 @@ type AdaptiveConfig struct {
 	// SureSilence is after how long without a refusal an attempt counts as accepted, after two refusals in a row, where that
 	// is longer than refusals are known to take: news of some may come late. 0: no longer.
 	SureSilence time.Duration
+	// KeepConcurrency is for callers that do not know when exactly attempts end: the law then does not look for the
+	// concurrency of servers that queue.
+	KeepConcurrency bool
 	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
 	Rand func() float64
 }
@@ -284,7 +287,7 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.noise.spared = 0
 	l.noise.probe.wanted, l.noise.probe.left = false, 0
 	l.pause = pause{}
-	l.queue.restart()
+	l.queue.restart(l)
 	l.enter(Start)
 	l.note()
 }

@@ -5,12 +5,14 @@ import "math"
 // The constants of cohorts.
 const (
 	// A cohort has at least so many attempts, at least as many as are in flight, and enough for a standard error of
-	// cohortError; but no more than cohortMost.
+	// cohortError, or of a quarter of the step that it measures; but no more than cohortMost.
 	cohortLeast = 16
 	cohortMost  = 256
 	cohortError = 0.05
 	// So many cohorts may be under way; the oldest is given up for another.
 	cohortsOpen = 8
+	// No comparison is taken to be better than this.
+	errorLeast = 0.01
 	// A cohort is judged without its last eighth once these have been waited for this many times the others' duration.
 	stragglerWaits = 3.0
 	// The standard deviation of the duration of some calls is off by about this much, relatively, by the root of their
@@ -69,6 +71,9 @@ func (c *cohort) add(output, sec float64) {
 // inFlight returns the mean number of attempts in flight at sending.
 func (c *cohort) inFlight() float64 { return c.level / float64(c.sent) }
 
+// mean returns the mean duration of a call, in seconds.
+func (c *cohort) mean() float64 { return c.sec / max(c.n, 1) }
+
 // secPer returns the seconds that a call takes for each unit of its reply.
 func (c *cohort) secPer() float64 { return c.sec / c.output }
 
@@ -112,23 +117,39 @@ func (c *cohort) variance() float64 {
 // more returns the logarithm of how many more attempts were in flight than in d.
 func (c *cohort) more(d *cohort) float64 { return math.Log(c.inFlight() / d.inFlight()) }
 
-// slower returns the logarithm of how much longer calls took in c than in d, and its standard error; noise is that of
-// calls that wait for each other, for one call.
-func (c *cohort) slower(d *cohort, noise float64) (log, err float64) {
+// slower returns the logarithm of how much longer calls took in c than in d, and its standard error.
+//
+// There are two ways to compare them, and the better one counts. Where calls do not wait for each other, those with
+// equal replies take equally long: so both are taken at the same length. Where they do, each waits for the replies of
+// others, too, and what they all take is in proportion to what they all return: the seconds for each unit of it.
+func (c *cohort) slower(d *cohort) (log, err float64) {
 	output := (c.output + d.output) / (c.n + d.n)
 	a, ea := c.seconds(output)
 	b, eb := d.seconds(output)
-	err = math.Sqrt(noise * (1/c.n + 1/d.n))
-	if byLength := math.Hypot(ea/a, eb/b); byLength < err {
-		return math.Log(a / b), max(byLength, 0.01)
+	a, b = max(a, c.mean()/10), max(b, d.mean()/10) // where the other's replies are of quite another length
+	log, err = math.Log(a/b), max(errorLeast, math.Hypot(ea/a, eb/b))
+	if byUnit := math.Hypot(c.unitError(), d.unitError()); byUnit > 0 && byUnit < err {
+		return math.Log(c.secPer() / d.secPer()), byUnit
 	}
-	return math.Log(c.secPer() / d.secPer()), err
+	return log, err
 }
 
-// gain returns the logarithm of how much more was done per second in c than in d. By Little's law that is attempts in
-// flight by seconds.
-func (c *cohort) gain(d *cohort, noise float64) (log, err float64) {
-	slower, err := c.slower(d, noise)
+// unitError returns the standard error of secPer where calls wait for each other, relatively. Only those at the edges
+// of a cohort wait for others than its own, so that it falls faster than with the root of their number. It is 0 where
+// lengths are not known.
+func (c *cohort) unitError() float64 {
+	mean := c.output / c.n
+	variance := c.oo/c.n/(mean*mean) - 1
+	if variance < 1e-9 {
+		return 0
+	}
+	return math.Sqrt(variance * min(1, 2*c.inFlight()/(3*c.n)) / c.n)
+}
+
+// gain returns the logarithm of how much more was done per second in c than in d, and its standard error. By Little's
+// law that is attempts in flight by seconds.
+func (c *cohort) gain(d *cohort) (log, err float64) {
+	slower, err := c.slower(d)
 	return c.more(d) - slower, err
 }
 

@@ -26,18 +26,24 @@ const (
 	queueStepMost = 2.0
 	// A trial is prolonged up to so many times while its result could be chance.
 	trialExtensions = 4
-	// A bound is checked, upwards and downwards in turn, each time after this many times what a check takes, and
-	// checkRestSec at least; up to checkCalm times that after checks that changed nothing.
+	// The first calls of a trial do not count until its bound is reached, for as long as a call takes and this much.
+	risingSec = 1.0
+	// A bound is checked after this many times what the last check took, and after checkRestSec at least: upwards, which
+	// costs no throughput, up to checkCalm times as often as downwards. A trial that chance may have spoilt is repeated
+	// after retryRests times what it took.
 	checkRests   = 8.0
 	checkRestSec = 15.0
-	checkCalm    = 4.0
+	retryRests   = 2.0
+	checkCalm    = 4
 	// Where nothing was ever suspected, a check comes after this time, and after twice the time whenever it finds
 	// nothing.
-	checkIdleSec     = 600.0
+	checkIdleSec     = 20 * 60.0
 	checkIdleSecMost = 4 * 3600.0
-	// The variance of what a single call measures where calls wait for each other: a first guess, and the least.
-	noiseFirst = 0.1
-	noiseLeast = 0.01
+	// After so many replies without a length they have none any more.
+	lengthsGone = 64
+	// A server that refuses more than this limits what it takes. After forgetSec the bound is no longer of use.
+	refusesLoss = 0.05
+	forgetSec   = 60.0
 )
 
 // queue finds out how many attempts in flight the server can use, where it refuses none and lets them wait. More than
@@ -51,42 +57,24 @@ type queue struct {
 	cohorts [cohortsOpen]cohort
 	last    int     // the id of the latest
 	lengths bool    // replies have lengths
-	noise   float64 // variance of what a single call measures where calls wait for each other; 0: not known
+	silent  int     // replies without one since the last with one
+	varies  float64 // cohort.variance of the latest; 0: not known
 
 	low   cohort // calls that waited for no others, as far as is known; n = 0: not known
 	base  cohort // the latest at the bound
 	trial trial
 	from  int // the first cohort that was sent since the limit changed
 
-	found  bool    // the trials began with a suspicion
-	rest   float64 // no suspicion counts before this
-	next   float64 // when the next check comes; 0: not planned
-	given  float64 // share of the throughput given up for the present bound, as a logarithm
-	upward bool    // the last check went up
-	ups    int     // checks that went up
-	calm   float64 // grows with the checks that changed nothing
-	held   int     // the bound after the last check
+	found bool    // the trials began with a suspicion
+	seen  float64 // when it last could learn
+	rest  float64 // no suspicion counts before this
+	next  float64 // when the next check comes; 0: not planned
+	given float64 // share of the throughput given up for the present bound, as a logarithm
+	ups   int     // checks upwards since one downwards
+	calm  int     // checks upwards between two downwards
+	idle  float64 // see checkIdleSec
+	held  int     // the bound after the last check
 }
-
-// trial is a bound that is being tried.
-type trial struct {
-	bound    int // 0: none
-	kind     trialKind
-	since    float64 // when it began
-	informed bool    // by how long calls take: there is a queue somewhere
-	step     float64 // the next may be larger or smaller by this
-	extended int
-	sum      cohort // of the cohorts before it was extended
-	retried  int    // failed trials before it in the same check
-}
-
-type trialKind uint8
-
-const (
-	settle trialKind = iota // to measure a base
-	lower
-	higher
-)
 
 // limit returns the most attempts in flight at present; 0: the slots of the pool are.
 func (q *queue) limit() int {
@@ -109,7 +97,8 @@ func (q *queue) opens(now float64, inFlight int) float64 {
 
 // sent takes note of an attempt and returns its cohort.
 func (q *queue) sent(l *Adaptive, inFlight int) int {
-	if l.cfg.PoolSize < queuePoolLeast {
+	rising := inFlight < q.trial.bound && q.last < q.from && l.now < q.trial.since+risingSec+q.base.mean()
+	if l.cfg.PoolSize < queuePoolLeast || l.cfg.KeepConcurrency || rising {
 		return 0
 	}
 	c := q.cohort(q.last)
@@ -125,17 +114,13 @@ func (q *queue) sent(l *Adaptive, inFlight int) int {
 
 // ended takes note of the reply to an attempt.
 func (q *queue) ended(l *Adaptive, t Ticket) {
-	q.lengths = q.lengths || t.Output > 0
-	output := float64(t.Output)
-	switch {
-	case !q.lengths:
-		output = 1
-	case t.Output == 0: // a failure
+	q.learnLengths(l, t.Output)
+	if q.lengths && t.Output <= 0 { // a failure
 		q.lost(t.mark)
 		return
 	}
 	if c := q.cohort(t.mark.cohort); c != nil {
-		c.add(output, l.now-t.mark.at)
+		c.add(max(1, float64(t.Output)), l.now-t.mark.at)
 		c.pending -= t.mark.at
 	}
 	for id := max(1, q.last-cohortsOpen+1); id <= q.last; id++ {
@@ -150,6 +135,20 @@ func (q *queue) ended(l *Adaptive, t Ticket) {
 	}
 }
 
+// learnLengths finds out whether replies have lengths. What was measured with them can't be compared with what was
+// measured without.
+func (q *queue) learnLengths(l *Adaptive, output int64) {
+	before := q.silent
+	if q.silent++; output > 0 {
+		q.silent = 0
+	}
+	have := output > 0 || q.lengths && q.silent < lengthsGone
+	if have != q.lengths && before > 0 {
+		q.restart(l)
+	}
+	q.lengths = have
+}
+
 // lost takes note of an attempt that says nothing.
 func (q *queue) lost(m mark) {
 	if c := q.cohort(m.cohort); c != nil {
@@ -159,13 +158,22 @@ func (q *queue) lost(m mark) {
 }
 
 // restart forgets what was measured, but for the bound.
-func (q *queue) restart() {
+func (q *queue) restart(l *Adaptive) {
 	if q.trial.kind == settle && q.trial.bound > 0 {
 		q.bound = q.trial.bound
 	}
-	q.trial, q.found = trial{}, false
+	q.stop(l)
 	q.low, q.base = cohort{}, cohort{}
 	q.cohorts = [cohortsOpen]cohort{}
+}
+
+// stop ends what is being tried.
+func (q *queue) stop(l *Adaptive) {
+	q.trial, q.found = trial{}, false
+	if q.bound >= l.cfg.PoolSize {
+		q.bound, q.given = 0, 0
+	}
+	q.begin()
 }
 
 // cohort returns the cohort of that id if it is under way.
@@ -183,7 +191,8 @@ func (q *queue) open(inFlight int) *cohort {
 	if t := q.trial; t.bound > 0 && t.kind != settle {
 		err = math.Abs(math.Log(float64(t.bound)/float64(q.bound))) / 4
 	}
-	size := min(max(q.noise/(err*err), cohortLeast, float64(inFlight)), cohortMost)
+	n := float64(inFlight)
+	size := min(max(q.varies/(err*err), cohortLeast, n), cohortMost)
 	q.last++
 	c := &q.cohorts[q.last%cohortsOpen]
 	*c = cohort{id: q.last, size: int(size)}
@@ -192,16 +201,13 @@ func (q *queue) open(inFlight int) *cohort {
 
 // learn takes note of a cohort that is over.
 func (q *queue) learn(l *Adaptive, c cohort) {
-	if q.noise == 0 {
-		q.noise = max(c.variance(), noiseLeast)
-		if q.lengths {
-			q.noise = min(q.noise, noiseFirst)
-		}
-	}
-	unpaced := l.phase == Start || l.delay(l.now) == 0
+	q.varies = c.variance()
 	switch {
-	case !unpaced || l.slots.limit > 0: // the rate is the limit, or the server refuses what is too much
-		q.trial = trial{}
+	case !q.canLearn(l):
+		q.stop(l)
+		if l.now > q.seen+forgetSec {
+			q.bound = 0
+		}
 	case c.id < q.from:
 	case q.trial.bound > 0:
 		q.judge(l, c)
@@ -210,6 +216,16 @@ func (q *queue) learn(l *Adaptive, c cohort) {
 	default:
 		q.watch(l, c)
 	}
+}
+
+// canLearn reports whether neither the rate limits the attempts in flight nor does the server refuse what is too much:
+// one that refuses does not queue.
+func (q *queue) canLearn(l *Adaptive) bool {
+	if l.phase != Start && l.delay(l.now) > l.cfg.MinDelay.Seconds() || l.slots.limit > 0 || l.loss > refusesLoss {
+		return false
+	}
+	q.seen = l.now
+	return true
 }
 
 // watch compares calls with those that waited for no others.
@@ -222,7 +238,7 @@ func (q *queue) watch(l *Adaptive, c cohort) {
 	if full {
 		q.settled(c)
 	}
-	slower, err := c.slower(&q.low, q.noise)
+	slower, err := c.slower(&q.low)
 	need := q.need(&c, queueSlower)
 	switch {
 	case slower < -queueSigmas*err:
@@ -242,7 +258,7 @@ func (q *queue) watch(l *Adaptive, c cohort) {
 // need returns how many attempts in flight would have been enough for c, where calls waited so long for their turn that
 // they took this many times longer; 0: they did not, surely. By Little's law the rest is the queue.
 func (q *queue) need(c *cohort, times float64) float64 {
-	mean := c.sec / c.n
+	mean := c.mean()
 	wait, err := c.waits(&q.low)
 	if wait < queueSec || wait < queueSigmas*err || wait < mean*(1-1/times) {
 		return 0
@@ -253,7 +269,7 @@ func (q *queue) need(c *cohort, times float64) float64 {
 // suspicious reports whether calls took longer in c than in low. It may be that the server works at more of them, and
 // all are slower.
 func (q *queue) suspicious(c *cohort, slower, err float64) bool {
-	wait := c.sec / c.n * (1 - math.Exp(-slower))
+	wait := c.mean() * (1 - math.Exp(-slower))
 	return slower > math.Log(queueSlower) && slower > queueSigmas*err && wait > queueSec
 }
 
@@ -263,194 +279,5 @@ func (q *queue) settled(c cohort) {
 		q.base = c
 		return
 	}
-	d := math.Log(c.secPer() / q.base.secPer()) // nothing but chance
-	q.noise += (max(d*d/2*min(c.n, q.base.n), noiseLeast) - q.noise) / 8
 	q.base.fade(&c)
 }
-
-// try bounds the attempts in flight for a while.
-func (q *queue) try(l *Adaptive, t trial) {
-	t.since = l.now
-	q.trial = t
-	q.begin()
-}
-
-// begin makes the next attempt the first of those that count.
-func (q *queue) begin() {
-	if c := q.cohort(q.last); c != nil {
-		c.size = c.sent
-	}
-	q.from = q.last + 1
-}
-
-// down tries a lower bound, down to half: what the server is thought to need, or a step lower where that is 0.
-func (q *queue) down(l *Adaptive, need, step float64) {
-	bound := float64(q.bound)
-	to := bound / step
-	if need > 0 {
-		to = max(q.slack()*need, bound/queueStepMost)
-	}
-	next := min(int(math.Round(to)), q.bound-1)
-	if next < 1 {
-		q.hold(l)
-		return
-	}
-	q.try(l, trial{bound: next, kind: lower, step: step, informed: need > 0})
-}
-
-// up tries a higher bound.
-func (q *queue) up(l *Adaptive, step float64) {
-	next := max(int(math.Round(float64(q.bound)*step)), q.bound+1)
-	q.try(l, trial{bound: min(next, l.cfg.PoolSize), kind: higher, step: step})
-}
-
-// judge ends a trial by the calls that it measured.
-func (q *queue) judge(l *Adaptive, c cohort) {
-	t := &q.trial
-	if c.inFlight() < 0.9*float64(t.bound) { // there was not enough to send
-		q.hold(l)
-		return
-	}
-	if t.kind == settle {
-		q.bound, q.base = t.bound, c
-		q.down(l, q.need(&c, queueLeft), q.step())
-		return
-	}
-	if t.extended > 0 {
-		c.merge(&t.sum)
-	}
-	// The throughput of the higher bound by that of the lower, as logarithms.
-	gain, err := c.gain(&q.base, q.noise)
-	more := c.more(&q.base)
-	if math.Abs(gain-queueWorth*more) < 1.5*err && t.extended < trialExtensions {
-		t.extended++
-		t.sum = c
-		return
-	}
-	if t.kind == lower {
-		q.judgeLower(l, &c, gain-queueWorth*more, gain, err)
-		return
-	}
-	if q.lengths {
-		err = -err
-	}
-	q.judgeHigher(l, &c, gain-queueWorth*more+err/2, gain)
-}
-
-func (q *queue) judgeLower(l *Adaptive, c *cohort, kept, gain, err float64) {
-	t := q.trial
-	kept = min(kept, queueLoss-q.given+gain)
-	if t.informed {
-		kept += err
-	}
-	if !q.lengths {
-		kept -= err // calls differ so much that a queue is better than a mistake
-	}
-	if kept > 0 {
-		q.bound, q.base = t.bound, *c
-		q.given = max(0, q.given-gain)
-		need := q.need(c, queueLeft)
-		switch {
-		case need > 0:
-			q.down(l, need, q.step())
-		case t.informed && c.inFlight() > 1.5*q.low.inFlight():
-			q.hold(l)
-		default: // if low waited, too, the queue is longer than it seems
-			q.down(l, 0, min(t.step*t.step, queueStepMost))
-		}
-		return
-	}
-	need := int(math.Round(q.slack() * c.inFlight() * math.Exp(-gain)))
-	if t.retried < 2 && need > t.bound && float64(need) < 0.93*float64(q.bound) {
-		q.try(l, trial{bound: need, kind: lower, step: q.step(), retried: t.retried + 1})
-		return
-	}
-	if kept+err < 0 {
-		q.low = q.base // slow, but not for a queue
-	} else if q.found {
-		q.low.fade(&q.base)
-	}
-	q.hold(l)
-}
-
-func (q *queue) judgeHigher(l *Adaptive, c *cohort, worth, gain float64) {
-	t := q.trial
-	if worth > 0 {
-		q.given = max(0, q.given-gain)
-		q.bound, q.base = t.bound, *c
-		if q.bound == l.cfg.PoolSize {
-			q.hold(l)
-			return
-		}
-		q.up(l, min(t.step*t.step, queueStepMost))
-		return
-	}
-	need := int(math.Round(q.slack() * q.base.inFlight() * math.Exp(gain)))
-	if t.retried < 1 && need < t.bound && float64(need) > 1.07*float64(q.bound) && t.step > q.step() {
-		q.try(l, trial{bound: need, kind: higher, step: q.step(), retried: t.retried + 1})
-		return
-	}
-	q.hold(l)
-}
-
-// hold ends a check and keeps the bound for a while.
-func (q *queue) hold(l *Adaptive) {
-	took, found := l.now-q.trial.since, q.found
-	rest := max(checkRests*took, checkRestSec)
-	q.rest = l.now + rest
-	q.trial, q.found = trial{}, false
-	q.begin()
-	if q.bound >= l.cfg.PoolSize {
-		q.bound, q.given = 0, 0
-	}
-	if q.bound != q.held {
-		q.calm = 1
-	}
-	q.held = q.bound
-	if q.bound == 0 {
-		q.next = l.now + min(q.calm*checkIdleSec, checkIdleSecMost)
-		q.calm *= 2
-		return
-	}
-	q.next = l.now + q.calm*rest
-	q.calm = min(1.5*q.calm, checkCalm)
-	if found {
-		q.upward = true
-		q.up(l, q.step())
-	}
-}
-
-// plan begins a check of the bound when it is time for one.
-func (q *queue) plan(l *Adaptive) {
-	if q.next == 0 {
-		q.next, q.calm = l.now+checkIdleSec, 2
-	}
-	if l.now < q.next {
-		return
-	}
-	q.upward = !q.upward && q.bound > 0
-	if q.upward {
-		q.ups++
-		step := q.step()
-		if q.ups%3 == 0 { // beyond a flat part
-			step = queueStepMost
-		}
-		q.up(l, step)
-		return
-	}
-	if q.bound == 0 {
-		q.bound = l.cfg.PoolSize
-	}
-	q.down(l, 0, q.step())
-}
-
-// step returns the least step that chance does not hide.
-func (q *queue) step() float64 {
-	return min(max(queueStep, math.Exp(3*q.error())), queueStepMost)
-}
-
-// error returns the standard error of the logarithm of a ratio, with as many calls as are ever waited for.
-func (q *queue) error() float64 { return math.Sqrt(2 * q.noise / cohortMost) }
-
-// slack returns how much larger than what is needed the bound should be.
-func (q *queue) slack() float64 { return queueSlack * math.Exp(q.error()) }
