@@ -105,7 +105,7 @@ func (c *cohort) waits(d *cohort) (sec, err float64) {
 	}
 	a, ea := c.seconds(0)
 	b, eb := d.seconds(0)
-	return a - b, math.Hypot(ea, eb)
+	return a - max(0, b), math.Hypot(ea, eb)
 }
 
 // variance returns how much the duration of calls varies for replies of the same length, relative to its square.
@@ -117,40 +117,32 @@ func (c *cohort) variance() float64 {
 // more returns the logarithm of how many more attempts were in flight than in d.
 func (c *cohort) more(d *cohort) float64 { return math.Log(c.inFlight() / d.inFlight()) }
 
-// slower returns the logarithm of how much longer calls took in c than in d, and its standard error.
-//
-// There are two ways to compare them, and the better one counts. Where calls do not wait for each other, those with
-// equal replies take equally long: so both are taken at the same length. Where they do, each waits for the replies of
-// others, too, and what they all take is in proportion to what they all return: the seconds for each unit of it.
+// slower returns the logarithm of how much longer calls took in c than in d for the length of their replies, and its
+// standard error. Where calls do not wait for each other, those with equal replies take equally long: so both are taken
+// at the same length.
 func (c *cohort) slower(d *cohort) (log, err float64) {
 	output := (c.output + d.output) / (c.n + d.n)
 	a, ea := c.seconds(output)
 	b, eb := d.seconds(output)
 	a, b = max(a, c.mean()/10), max(b, d.mean()/10) // where the other's replies are of quite another length
-	log, err = math.Log(a/b), max(errorLeast, math.Hypot(ea/a, eb/b))
-	if byUnit := math.Hypot(c.unitError(), d.unitError()); byUnit > 0 && byUnit < err {
-		return math.Log(c.secPer() / d.secPer()), byUnit
-	}
-	return log, err
+	return math.Log(a / b), max(errorLeast, math.Hypot(ea/a, eb/b))
 }
 
-// unitError returns the standard error of secPer where calls wait for each other, relatively. Only those at the edges
-// of a cohort wait for others than its own, so that it falls faster than with the root of their number. It is 0 where
-// lengths are not known.
-func (c *cohort) unitError() float64 {
+// slowerInQueue is slower where calls wait for each other. Then each waits for the replies of others, too, and what all
+// take is in proportion to what all return. Variance is that of the time that the server works at a call, by its square.
+func (c *cohort) slowerInQueue(d *cohort, variance float64) (log, err float64) {
+	return math.Log(c.secPer() / d.secPer()), math.Sqrt(variance * (c.chance() + d.chance()))
+}
+
+// chance returns by how much the variance of secPer is less than that of a single call. Calls that wait share what they
+// wait for, and only those at the edges of a cohort wait for others than its own: so it falls faster than with their
+// number.
+func (c *cohort) chance() float64 { return min(1, 2*c.inFlight()/(3*c.n)) / c.n }
+
+// lengths returns the variance of the lengths of replies, by the square of their mean.
+func (c *cohort) lengths() float64 {
 	mean := c.output / c.n
-	variance := c.oo/c.n/(mean*mean) - 1
-	if variance < 1e-9 {
-		return 0
-	}
-	return math.Sqrt(variance * min(1, 2*c.inFlight()/(3*c.n)) / c.n)
-}
-
-// gain returns the logarithm of how much more was done per second in c than in d, and its standard error. By Little's
-// law that is attempts in flight by seconds.
-func (c *cohort) gain(d *cohort) (log, err float64) {
-	slower, err := c.slower(d)
-	return c.more(d) - slower, err
+	return max(0, c.oo/c.n/(mean*mean)-1)
 }
 
 // merge adds d.

@@ -246,7 +246,8 @@ func (q *queue) watch(l *Adaptive, c cohort) {
 	case l.now < q.rest && (need > 0 || full):
 	case need > 0 && (!full || 2*need < 0.75*float64(limit)): // much too many: measure again with fewer
 		q.found = true
-		q.try(l, trial{bound: min(int(math.Ceil(2*need)), limit), kind: settle})
+		to := int(math.Ceil(max(2*need, q.low.inFlight())))
+		q.try(l, trial{bound: min(to, limit), kind: settle})
 	case full && (need > 0 || q.suspicious(&c, slower, err)):
 		q.found, q.bound, q.base = true, limit, c
 		q.down(l, need, q.step())

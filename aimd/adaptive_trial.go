@@ -55,7 +55,25 @@ func (q *queue) down(l *Adaptive, need, step float64) {
 // up tries a higher bound.
 func (q *queue) up(l *Adaptive, step float64) {
 	next := max(int(math.Round(float64(q.bound)*step)), q.bound+1)
+	if q.bound >= l.cfg.PoolSize {
+		q.hold(l)
+		return
+	}
 	q.try(l, trial{bound: min(next, l.cfg.PoolSize), kind: higher, step: step})
+}
+
+// gain returns the logarithm of how much more was done per second in c than in d, and its standard error. By Little's
+// law that is attempts in flight by seconds.
+func (q *queue) gain(c, d *cohort) (log, err float64) {
+	slower, err := c.slower(d)
+	if q.need(c, queueLeft) > 0 || q.need(d, queueLeft) > 0 {
+		variance := c.lengths()
+		if !q.lengths {
+			variance = q.low.variance()
+		}
+		slower, err = c.slowerInQueue(d, variance)
+	}
+	return c.more(d) - slower, err
 }
 
 // judge ends a trial by the calls that it measured.
@@ -67,14 +85,18 @@ func (q *queue) judge(l *Adaptive, c cohort) {
 	}
 	if t.kind == settle {
 		q.bound, q.base = t.bound, c
-		q.down(l, q.need(&c, queueLeft), q.step())
+		if need := q.need(&c, queueLeft); need > 0 {
+			q.down(l, need, q.step())
+		} else { // it was too low
+			q.up(l, queueStepMost)
+		}
 		return
 	}
 	if t.extended > 0 {
 		c.merge(&t.sum)
 	}
 	// The throughput of the higher bound by that of the lower, as logarithms.
-	gain, err := c.gain(&q.base)
+	gain, err := q.gain(&c, &q.base)
 	more := c.more(&q.base)
 	if math.Abs(gain-queueWorth*more) < 1.5*err && t.extended < trialExtensions {
 		t.extended++
@@ -88,13 +110,13 @@ func (q *queue) judge(l *Adaptive, c cohort) {
 	if q.lengths {
 		err = -err
 	}
-	q.judgeHigher(l, &c, gain-queueWorth*more+err/2, gain)
+	q.judgeHigher(l, &c, gain-queueWorth*more+err, gain)
 }
 
 func (q *queue) judgeLower(l *Adaptive, c *cohort, kept, gain, err float64) {
 	t := q.trial
 	kept = min(kept, queueLoss-q.given+gain)
-	sure := kept < -err
+	sure := kept < -2*err
 	if t.informed {
 		kept += err
 	}
@@ -137,10 +159,6 @@ func (q *queue) judgeHigher(l *Adaptive, c *cohort, worth, gain float64) {
 	if worth > 0 {
 		q.given = max(0, q.given-gain)
 		q.bound, q.base = t.bound, *c
-		if q.bound == l.cfg.PoolSize {
-			q.hold(l)
-			return
-		}
 		q.up(l, min(t.step*t.step, queueStepMost))
 		return
 	}

@@ -347,6 +347,7 @@ func (s *scheduler) snapshot() Stats {
 	stats.Waiting = s.waiting()
 	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
 	stats.LawPausedUntil, stats.LawPauseReason = law.PausedUntil, law.PauseReason
+	stats.LawConcurrency = law.Concurrency
 	return stats
 }
 

@@ -154,6 +154,9 @@ type Stats struct {
 	// what made the law pause. It may lie in the past; zero: there was none.
 	LawPausedUntil time.Time
 	LawPauseReason aimd.PauseReason
+	// LawConcurrency is the most calls that the first server makes use of, as found by its law, where the server lets
+	// more than that wait; 0: none is known.
+	LawConcurrency int
 	// Pause is what holds the pool; the zero value while it runs.
 	Pause Pause
 	// Shortage is what this machine is short of while that bounds the calls in flight; nil: none.
