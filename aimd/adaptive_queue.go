@@ -11,8 +11,9 @@ const (
 	queueSlower = 1.2
 	queueSec    = 0.02
 	queueSigmas = 3.0
-	// What is left when a queue is gone.
+	// What may be left when a queue is gone, and the share of calls' time that waits may surely take at most.
 	queueLeft = 1.1
+	queueFree = 0.25
 	// More attempts in flight are worth while if the throughput grows by this share of what it would on an idle server.
 	queueWorth = 0.15
 	// But a lower bound never gives up more than this share of the throughput.
@@ -265,6 +266,12 @@ func (q *queue) need(c *cohort, times float64) float64 {
 		return 0
 	}
 	return c.inFlight() * (1 - min(wait/mean, 1))
+}
+
+// free reports whether calls waited for their turn in c for a small part of their time at most, surely.
+func (q *queue) free(c *cohort) bool {
+	wait, err := c.waits(&q.low)
+	return wait+2*err < queueFree*c.mean()
 }
 
 // suspicious reports whether calls took longer in c than in low. It may be that the server works at more of them, and

@@ -85,11 +85,12 @@ func (q *queue) judge(l *Adaptive, c cohort) {
 	}
 	if t.kind == settle {
 		q.bound, q.base = t.bound, c
-		if need := q.need(&c, queueLeft); need > 0 {
-			q.down(l, need, q.step())
-		} else { // it was too low
+		need := q.need(&c, queueLeft)
+		if need == 0 && q.free(&c) { // it was too low
 			q.up(l, queueStepMost)
+			return
 		}
+		q.down(l, need, q.step())
 		return
 	}
 	if t.extended > 0 {
@@ -130,7 +131,7 @@ func (q *queue) judgeLower(l *Adaptive, c *cohort, kept, gain, err float64) {
 		switch {
 		case need > 0:
 			q.down(l, need, q.step())
-		case t.informed && c.inFlight() > 1.5*q.low.inFlight():
+		case t.informed && q.free(c) && c.inFlight() > 1.5*q.low.inFlight():
 			q.hold(l)
 		default: // if low waited, too, the queue is longer than it seems
 			q.down(l, 0, min(t.step*t.step, queueStepMost))
@@ -189,7 +190,7 @@ func (q *queue) hold(l *Adaptive) {
 	q.next = l.now + rest
 	if found {
 		q.ups++
-		q.up(l, q.step())
+		q.up(l, queueStepMost)
 	}
 }
 
