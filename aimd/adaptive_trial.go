@@ -174,6 +174,7 @@ func (q *queue) judgeHigher(l *Adaptive, c *cohort, worth, gain float64) {
 // hold ends a check and keeps the bound for a while.
 func (q *queue) hold(l *Adaptive) {
 	took, found := l.now-q.trial.since, q.found
+	free := found && q.base.n > 0 && q.free(&q.base)
 	rest := max(checkRests*took, checkRestSec)
 	q.rest = l.now + rest
 	q.stop(l)
@@ -190,7 +191,11 @@ func (q *queue) hold(l *Adaptive) {
 	q.next = l.now + rest
 	if found {
 		q.ups++
-		q.up(l, queueStepMost)
+		step := queueStepMost // in case that a flat part of the throughput passed for the end of its growth
+		if free {
+			step = q.step()
+		}
+		q.up(l, step)
 	}
 }
 

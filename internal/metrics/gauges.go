@@ -24,6 +24,7 @@ type gauges struct {
 	throttled     *prometheus.Desc
 	inFlight      *prometheus.Desc
 	dispatchDelay *prometheus.Desc
+	concurrency   *prometheus.Desc
 	window        *prometheus.Desc
 	bufferRows    *prometheus.Desc
 	bufferBytes   *prometheus.Desc
@@ -72,6 +73,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		throttled:     desc("llm_stage_throttled_seconds_total", "Time during which a row was ready and a slot free, but the throttle delayed the call."),
 		inFlight:      desc("llm_stage_in_flight_calls", "Calls in flight."),
 		dispatchDelay: desc("llm_stage_dispatch_delay_seconds", "Current delay between dispatches by the throttle."),
+		concurrency:   desc("llm_stage_throttle_concurrency", "Calls in flight that the throttle has found the provider to make use of, where it lets more wait; 0: no such number is known."),
 		window:        desc("llm_stage_window_rows", "Rows taken and not yet emitted.", "partition"),
 		bufferRows:    desc("llm_stage_reorder_buffer_rows", "Finished rows that wait for an earlier one.", "partition"),
 		bufferBytes:   desc("llm_stage_reorder_buffer_bytes", "Bytes of rows and results in the window.", "partition"),
@@ -92,7 +94,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		g.throttled, g.inFlight, g.dispatchDelay, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
+		g.throttled, g.inFlight, g.dispatchDelay, g.concurrency, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
 		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
 		g.budget.members, g.budget.share, g.budget.rate, g.budget.mode,
 	} {
@@ -109,6 +111,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	metrics <- prometheus.MustNewConstMetric(g.throttled, prometheus.CounterValue, s.Pool.ThrottleTime.Seconds())
 	gauge(g.inFlight, float64(s.Pool.InFlight))
 	gauge(g.dispatchDelay, s.Pool.CurrentDelay.Seconds())
+	gauge(g.concurrency, float64(s.Pool.LawConcurrency))
 	for i := range s.Partitions {
 		p := &s.Partitions[i]
 		partition := strconv.Itoa(p.Partition)

@@ -91,6 +91,7 @@ type PoolReport struct {
 	Successes       uint64           `json:"successes"`
 	CapacityRetries uint64           `json:"capacity_retries"`
 	Allowed         *float64         `json:"allowed_per_second"` // calls, by the throttle; null: no limit
+	Concurrency     *int             `json:"concurrency"`        // calls in flight, as learned by the throttle; null: none is known
 	DelayMS         float64          `json:"dispatch_delay_ms"`
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
@@ -186,6 +187,9 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	if p.CurrentDelay > 0 {
 		allowed := 1 / p.CurrentDelay.Seconds()
 		r.Allowed = &allowed
+	}
+	if p.LawConcurrency > 0 {
+		r.Concurrency = &p.LawConcurrency
 	}
 	if r.PauseReason != "" {
 		r.Paused, r.PausedSince = PauseError(p.Pause), instant(p.Pause.Since)

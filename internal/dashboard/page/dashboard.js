@@ -134,8 +134,8 @@ function showTiles(s) {
   set("rows-sub", s.rows.eta_seconds === null ? `${rate(s.rows.per_second)}/s` : `${rate(s.rows.per_second)}/s, ${span(s.rows.eta_seconds)} left`);
   big("calls-rate", last ? rate(last.calls) : "–", "");
   set("calls-sub", s.pool.paused ? "paused" : s.pool.law_paused_until ? "asked to wait" : s.pool.allowed_per_second === null ? "no limit" : `${rate(s.pool.allowed_per_second)} allowed`);
-  big("in-flight", count(s.pool.in_flight), "of " + count(s.pool.size));
-  set("in-flight-sub", s.pool.waiting ? `${count(s.pool.waiting)} waiting` : "none waiting");
+  big("in-flight", count(s.pool.in_flight), "of " + count(s.pool.concurrency || s.pool.size));
+  set("in-flight-sub", (s.pool.waiting ? `${count(s.pool.waiting)} waiting` : "none waiting") + (s.pool.concurrency ? `, pool ${count(s.pool.size)}` : ""));
   big("latency", some(s.latency.p50_ms, took), "");
   const short = ms => ms < 1000 ? took(ms) : ms < 100e3 ? one.format(ms / 1000) + " s" : span(ms / 1000);
   set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
