@@ -75,7 +75,9 @@ func RunQueueing(ctx context.Context, sc *Queueing, m QueueingMethod, seed uint6
 	var wg sync.WaitGroup
 	wg.Go(func() { r.guest(ctx, p) })
 	wg.Go(func() {
-		for row := 0; p.Submit(ctx, row, func(pool.Result[int, struct{}]) {}) == nil; row++ {
+		var err error
+		for row := 0; err == nil; row++ {
+			err = p.Submit(ctx, row, func(pool.Result[int, struct{}]) {})
 		}
 	})
 	_ = p.Run(ctx) // always ends by the end of ctx

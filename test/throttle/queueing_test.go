@@ -40,6 +40,9 @@ type queueingGoal struct {
 // and there the throughput comes first.
 func queueingGoalOf(sc *Queueing) queueingGoal {
 	g := queueingGoal{tokens: 0.95, p95: 1.3, guest: 1.3}
+	if sc.Slots == 1 { // calls in flight wait for all others, and tell little apart: it takes a while
+		g.p95, g.guest = 4, 2.5
+	}
 	if sc.Silent {
 		g.p95, g.guest = 2, 2
 	}
