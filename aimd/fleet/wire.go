@@ -117,10 +117,10 @@ type report struct {
 	Accepted uint64 `json:"accepted"`
 	Refused  uint64 `json:"refused"`
 
-	InFlight int       `json:"in_flight"`
-	Pool     int       `json:"pool"`
-	Want     float64   `json:"want"` // calls per second
-	Hungry   bool      `json:"hungry,omitempty"`
+	InFlight int     `json:"in_flight"`
+	Pool     int     `json:"pool"`
+	Want     float64 `json:"want"` // calls per second
+	Hungry   bool    `json:"hungry,omitempty"`
 	// Refusals are the latest, those of the report before once more, in case that was lost; News counts all so far.
 	Refusals []refusal `json:"refusals,omitempty"`
 	News     uint64    `json:"news,omitempty"`
