@@ -101,6 +101,7 @@ type peer struct {
 func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
 	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
 	cfg.FirstDivisor, cfg.SureSilence = firstDivisor, sureSilence
+	cfg.KeepConcurrency = true
 	cfg.Config = lawOf(cfg.Config)
 	cfg.MinDelay = time.Second / rateLimit // each member's own is its own; none at all would be turns without end
 	law, err := aimd.NewAdaptive(cfg)

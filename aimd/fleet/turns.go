@@ -132,6 +132,15 @@ func (t *turns) move(old, now *place, p *plan) {
 	}
 }
 
+// TPM returns how many tokens a minute the member may use, by the account's limit; 0: there is none.
+func (m *Member) TPM() float64 {
+	limit := float64(m.cfg.Limits.TPM)
+	if m.plan != nil {
+		limit = least(limit, float64(m.plan.TPM))
+	}
+	return limit * m.shareOr(1)
+}
+
 // Room reports whether the member may have one more call in flight than the n that it has, by the account's limit. Ask
 // again after each message.
 func (m *Member) Room(now time.Time, n int) bool {

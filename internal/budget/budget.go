@@ -72,7 +72,7 @@ func (b *Budget) Account(key string, limits fleet.Limits) (*Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Account{budget: b, key: key, tpm: limits.TPM, member: m, kick: make(chan struct{}, 1)}
+	a := &Account{budget: b, key: key, member: m, kick: make(chan struct{}, 1)}
 	b.accounts = append(b.accounts, a)
 	return a, nil
 }
@@ -101,7 +101,6 @@ func (b *Budget) States() []State {
 type Account struct {
 	budget *Budget
 	key    string
-	tpm    int
 	kick   chan struct{} // holds a token while there is news for the leader
 
 	mu     sync.Mutex // guards what follows, for as long as a method of the member takes
@@ -289,18 +288,15 @@ func (a *Account) tell() {
 
 // Gates returns the gates that keep this process within its part of the account's limits on tokens and on calls in
 // flight. They are for all servers of a pool that use the account. The limit on calls a minute is in the plan itself.
-func (a *Account) Gates() (gates []pool.Gate) {
-	if a.tpm > 0 {
-		gates = append(gates, &tokens{account: a, limit: float64(a.tpm), gate: pool.NewPerMinute(a.tpm)})
-	}
-	return append(gates, &slots{account: a})
+func (a *Account) Gates() []pool.Gate {
+	return []pool.Gate{&tokens{account: a, gate: pool.NewPerMinute(1)}, &slots{account: a}}
 }
 
 // tokens is the gate of tokens a minute.
 type tokens struct {
 	account *Account
-	limit   float64
 	gate    *pool.PerMinute
+	limited bool
 }
 
 // Next implements [pool.Gate].
@@ -308,7 +304,11 @@ func (g *tokens) Next(now time.Time, weight int64) time.Time {
 	a := g.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	g.gate.SetLimit(max(1, g.limit*a.member.State().Share))
+	limit := a.member.TPM()
+	if g.limited = limit > 0; !g.limited {
+		return now
+	}
+	g.gate.SetLimit(limit)
 	next := g.gate.Next(now, weight)
 	if next.After(now) {
 		a.member.Hold(a.at(now), next)
@@ -317,10 +317,18 @@ func (g *tokens) Next(now time.Time, weight int64) time.Time {
 }
 
 // Sent implements [pool.Gate].
-func (g *tokens) Sent(now time.Time, weight int64) { g.gate.Sent(now, weight) }
+func (g *tokens) Sent(now time.Time, weight int64) {
+	if g.limited {
+		g.gate.Sent(now, weight)
+	}
+}
 
 // Ended implements [pool.Gate].
-func (g *tokens) Ended(now time.Time, weight, actual int64) { g.gate.Ended(now, weight, actual) }
+func (g *tokens) Ended(now time.Time, weight, actual int64) {
+	if g.limited {
+		g.gate.Ended(now, weight, actual)
+	}
+}
 
 // slots is the gate of calls in flight.
 type slots struct {
