@@ -17,6 +17,8 @@ const (
 	// budgetQuiet is the shortest time between two events about one budget. A process that starts is alone until it has
 	// heard the others, which is no event if it takes no longer.
 	budgetQuiet = 5 * time.Second
+
+	budgetOfOne = config.BudgetOfOne // the logger takes constants of this package
 )
 
 // budgets returns what is known of the budget that this process shares, of each provider, the first one first; nil
@@ -41,7 +43,7 @@ func (s *Stage) shared() (all []status.Budget) {
 // warnOfOwnServer logs that nobody shares the budget of a process which runs its own server.
 func (s *Stage) warnOfOwnServer() {
 	if name := s.Cfg.Budget.Name; name != "" && s.Conn.Server != nil {
-		s.Log.Warn(config.BudgetOfOne, slog.String("budget", string(name)))
+		s.Log.Warn(budgetOfOne, slog.String("budget", string(name)))
 	}
 }
 
