@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"regexp"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -48,9 +47,6 @@ func hintOf(n *config.NATSConfig, err error, first bool) string {
 	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
 		return "check STAGE_NATS_NKEY"
 	}
-	if subjects := budgetDenied(err); subjects != "" {
-		return "the budget is not shared and this process throttles alone: allow the user to publish and subscribe on " + subjects + ", or unset STAGE_BUDGET"
-	}
 	if hint := tlsHint(n, err, first); hint != "" {
 		return hint
 	}
@@ -58,18 +54,6 @@ func hintOf(n *config.NATSConfig, err error, first bool) string {
 		return "check that the server is running and that host and port are correct"
 	}
 	return ""
-}
-
-// deniedBudget finds the name of the budget in the server's error.
-var deniedBudget = regexp.MustCompile(`"` + regexp.QuoteMeta(config.BudgetPrefix) + `([^."]+)\.`)
-
-// budgetDenied returns the subjects of the budget that the user may not use; empty: the error is another one.
-func budgetDenied(err error) (subjects string) {
-	found := deniedBudget.FindStringSubmatch(err.Error())
-	if found == nil || !errors.Is(err, nats.ErrPermissionViolation) {
-		return ""
-	}
-	return config.BudgetName(found[1]).Subjects()
 }
 
 // tlsHint returns what to do about an error of TLS; empty: it is not one. Certificates may expire or be replaced at any

@@ -10,8 +10,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
@@ -33,8 +31,6 @@ func TestHintsAboutHowTLSBeginsAreForFirstConnections(t *testing.T) {
 		{"unknown CA", config.NATSConfig{}, x509.UnknownAuthorityError{}, "with STAGE_NATS_TLS_CA", "with STAGE_NATS_TLS_CA"},
 		{"expired", config.NATSConfig{}, x509.CertificateInvalidError{Reason: x509.Expired}, "renew the server's certificate", "renew the server's certificate"},
 		{"login", config.NATSConfig{User: "u"}, nats.ErrAuthorization, "check STAGE_NATS_USER", "check STAGE_NATS_USER"},
-		{"budget", config.NATSConfig{}, fmt.Errorf("%w: Permissions Violation for Publish to %q", nats.ErrPermissionViolation, "llm-stage.budget.team.openai.plan"), "publish and subscribe on llm-stage.budget.team.>", "throttles alone"},
-		{"another subject", config.NATSConfig{}, fmt.Errorf("%w: Permissions Violation for Publish to %q", nats.ErrPermissionViolation, "llm-stage.team.replicas"), "", ""},
 		{"not there", config.NATSConfig{}, nats.ErrNoServers, "check that the server is running", "check that the server is running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -80,32 +76,4 @@ func TestALostConnectionIsNoMatterOfTLS(t *testing.T) {
 	if why := conn.Down(); !strings.HasPrefix(why, "not connected to NATS") || strings.Contains(why, "TLS") {
 		t.Errorf("down: %s", why)
 	}
-}
-
-func TestABudgetThatMayNotBeSharedIsLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		logged := make(lines, 100)
-		report := reporter(slog.New(slog.NewTextHandler(logged, nil)))
-		denied := func(subject string) error {
-			return withLaterHint(&config.NATSConfig{}, fmt.Errorf("%w: Permissions Violation for Publish to %q", nats.ErrPermissionViolation, subject))
-		}
-		for range 10 {
-			report(denied("llm-stage.budget.team.openai.plan"))
-			report(denied("llm-stage.budget.team.anthropic.report"))
-			report(denied("audit.stage.all.run"))
-			time.Sleep(time.Minute)
-		}
-		close(logged)
-		budgets, others := 0, 0
-		for line := range logged {
-			if strings.Contains(line, "llm-stage.budget.team.>, or unset STAGE_BUDGET") {
-				budgets++
-			} else {
-				others++
-			}
-		}
-		if budgets != 1 || others != 10 {
-			t.Errorf("%d lines about the budget, want 1; %d about the other subject in 10 minutes, want 10", budgets, others)
-		}
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -144,25 +143,21 @@ const (
 	reportKinds = 64
 )
 
-// reporter returns a function that logs errors, each of them at most once per [reportEvery]. That the budget may not be
-// shared is logged once: its messages are many, and the stage shows in what mode it is.
+// reporter returns a function that logs errors, each of them at most once per [reportEvery].
 func reporter(log *slog.Logger) func(err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		now, text, quiet := time.Now(), err.Error(), reportEvery
-		if subjects := budgetDenied(err); subjects != "" {
-			text, quiet = subjects, math.MaxInt64
-		}
-		if at, known := last[text]; known && now.Sub(at) < quiet {
+		now := time.Now()
+		if at, known := last[err.Error()]; known && now.Sub(at) < reportEvery {
 			return
 		}
 		if len(last) >= reportKinds {
 			clear(last)
 		}
-		last[text] = now
+		last[err.Error()] = now
 		log.Warn("NATS reports an error", slog.Any("error", err))
 	}
 }
