@@ -44,7 +44,7 @@ func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
 		}
 	}
 	text, _ := poor.logs.read()
-	if got := strings.Count(text, "allow the user to publish and subscribe on llm-stage.budget.account.>"); got != 1 {
+	if got := strings.Count(text, "its NATS user must be allowed to publish and subscribe"); got != 1 {
 		t.Errorf("the log says %d times what to allow, want once:\n%s", got, text)
 	}
 }
