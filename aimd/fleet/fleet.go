@@ -156,6 +156,7 @@ func New(cfg Config) (*Member, error) {
 	if err = errors.Join(err, bad); err != nil {
 		return nil, err
 	}
+	own.Share(true) // while it is alone the others most likely are, too
 	return &Member{
 		cfg: cfg, own: own, heard: none, echo: none, asked: none, answered: none, ranked: spread(cfg.ID),
 		turns: turns{flying: map[uint64]flight{}}, report: reporting{at: none},
