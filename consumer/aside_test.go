@@ -43,7 +43,7 @@ func (b *bench) publish(subject string, n int) {
 	}
 }
 
-// A key has many times more rows than the window, and its first one waits for a long time: the rows of other keys, which come
+// A key has many times more rows than the window, and its first one waits for long: the rows of other keys, which come
 // after those, are emitted meanwhile. Then the rows of the key follow, in order, whatever is killed or deleted.
 func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 	for name, disturb := range map[string]func(b *bench, r *replica) *replica{

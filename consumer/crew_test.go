@@ -20,6 +20,7 @@ const crewPartitions = 8
 
 // crewMate is one process that may serve any partition of a stage, and shares them with the other processes.
 type crewMate struct {
+	spread    *spread.Spread
 	run       string
 	consumers []*consumer.Consumer
 	nc        *nats.Conn
@@ -61,7 +62,7 @@ func (b *bench) mateWith(cfg consumer.Config) *crewMate {
 	cfg.Recorder, cfg.Spread = rec, spread
 	soft, stop := context.WithCancel(b.t.Context())
 	hard, kill := context.WithCancel(b.t.Context())
-	m := &crewMate{run: cfg.RunID, nc: nc, stopSoft: stop, stopHard: kill, ended: make(chan struct{})}
+	m := &crewMate{run: cfg.RunID, nc: nc, spread: spread, stopSoft: stop, stopHard: kill, ended: make(chan struct{})}
 	rest, stopRest := context.WithCancel(context.WithoutCancel(b.t.Context()))
 	var serving, others sync.WaitGroup
 	others.Go(func() { _ = rec.Run(rest) })

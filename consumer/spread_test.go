@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		b.awaitShares([]int{4, 4}, first, second)
 		third := b.mate("third", execs[2])
 		b.awaitShares([]int{2, 3, 3}, first, second, third)
+		b.awaitOthers(2, first, second, third)
 		again := 0
 		for _, n := range repeated(execs) {
 			again += n
@@ -35,8 +37,10 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		}
 		first.kill()
 		b.awaitShares([]int{4, 4}, second, third)
+		b.awaitOthers(1, second, third)
 		second.stop()
 		b.awaitShares([]int{8}, third)
+		b.awaitOthers(0, third)
 
 		close(stop)
 		n := rows()
@@ -59,6 +63,14 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 	})
 }
 
+// awaitOthers waits until each knows of so many others that serve partitions.
+func (b *bench) awaitOthers(n int, mates ...*crewMate) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("%d others", n), func() bool {
+		return !slices.ContainsFunc(mates, func(m *crewMate) bool { return m.spread.Others() != n })
+	})
+}
+
 // TestSpreadIgnoresWhatIsNotOfThisStage sends it what no replica of the same partitions would.
 func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -76,6 +88,9 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 		}
 		if got := mate.owns(); len(got) != crewPartitions {
 			t.Errorf("it owns %v, want all", got)
+		}
+		if n := mate.spread.Others(); n != 0 {
+			t.Errorf("it knows of %d others, want none", n)
 		}
 		close(stop)
 		rows()

@@ -205,6 +205,11 @@ func (r *roster) count(what func(*peer) bool) (n int) {
 	return n
 }
 
+// serving returns how many peers serve partitions and take rows.
+func (r *roster) serving() int {
+	return r.count(func(p *peer) bool { return len(p.owned) > 0 && !p.leaving })
+}
+
 // members are the replicas that take a share, but for one.
 func (r *roster) members(without string) []member {
 	var list []member

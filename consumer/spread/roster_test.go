@@ -289,3 +289,26 @@ func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
 		t.Error("a failure is never forgotten")
 	}
 }
+
+// Calls of our own compete with those of the replicas that serve partitions and take rows, and with no others.
+func TestOthersAreThoseThatServe(t *testing.T) {
+	now := time.Unix(1, 0)
+	r := newRoster("us", 4, now)
+	hear := func(want int, a announcement) {
+		t.Helper()
+		a.Partitions = 4
+		if r.hear(a, now); r.serving() != want {
+			t.Errorf("after %+v: %d others serve, want %d", a, r.serving(), want)
+		}
+	}
+	hear(0, announcement{ID: "standby", Standby: []int{0, 1}})
+	hear(1, announcement{ID: "owner", Owned: []int{2}})
+	hear(2, announcement{ID: "instead", Owned: []int{3}, Taken: []int{3}})
+	hear(1, announcement{ID: "owner", Owned: []int{2}, Leaving: true})
+	hear(2, announcement{ID: "standby", Owned: []int{2}})
+	hear(1, announcement{ID: "instead"})
+	now = now.Add(forgetAfter + time.Millisecond)
+	if r.forget(now); r.serving() != 0 {
+		t.Errorf("%d others serve long after the last was heard", r.serving())
+	}
+}

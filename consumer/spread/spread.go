@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -49,6 +50,7 @@ type Spread struct {
 	explain func(error) string
 	log     *slog.Logger
 	news    chan struct{} // holds a token while this replica has something to announce
+	others  atomic.Int32  // see Others
 
 	mu        sync.Mutex
 	roster    *roster
@@ -220,6 +222,7 @@ func (s *Spread) decide(now time.Time) {
 		return
 	}
 	gone := s.roster.forget(now)
+	s.others.Store(int32(s.roster.serving())) //nolint:gosec // far fewer
 	for p, serve := range s.roster.serve(now) {
 		look := s.roster.lookAt(p, now)
 		if serve != s.serves[p] || !look.Equal(s.looks[p]) || gone {
@@ -244,6 +247,15 @@ func (s *Spread) Should(partition int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.serves[partition]
+}
+
+// Others returns how many other replicas serve partitions, so that their calls go where ours go. Those that only stand by
+// or are leaving start no calls. Without a connection it stays what it was; a nil Spread knows of none.
+func (s *Spread) Others() int {
+	if s == nil {
+		return 0
+	}
+	return int(s.others.Load())
 }
 
 // Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have changed, or a replica is gone.

@@ -72,7 +72,7 @@ func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 		return s.shareBudget()
 	}
 	for range s.caller.Len() {
-		law, err := newLaw(s.Cfg)
+		law, err := s.newLaw()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -91,12 +91,28 @@ func (s *Stage) unkept() (n int) {
 }
 
 // newLaw returns the law of the dispatch rate (STAGE_THROTTLE).
-func newLaw(cfg *config.Config) (pool.Law, error) {
-	settings := lawSettings(cfg)
-	if cfg.Pool.Throttle == "classic" {
+func (s *Stage) newLaw() (pool.Law, error) {
+	settings := lawSettings(s.Cfg)
+	if s.Cfg.Pool.Throttle == "classic" {
 		return aimd.NewClassic(settings.Config)
 	}
-	return aimd.NewAdaptive(settings)
+	law, err := aimd.NewAdaptive(settings)
+	if err != nil {
+		return nil, err
+	}
+	return &replicaLaw{Adaptive: law, others: func() int { return s.spread.Others() }}, nil
+}
+
+// replicaLaw is the law of a stage that may have other replicas, which call the same servers.
+type replicaLaw struct {
+	*aimd.Adaptive
+	others func() int
+}
+
+// Next implements [pool.Law].
+func (l *replicaLaw) Next(now time.Time, inFlight int) time.Time {
+	l.Share(l.others() > 0)
+	return l.Adaptive.Next(now, inFlight)
 }
 
 func lawSettings(cfg *config.Config) aimd.AdaptiveConfig {

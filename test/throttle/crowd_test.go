@@ -37,21 +37,39 @@ func TestCrowd(t *testing.T) {
 		crowds, seeds = []crowd{{4, 20, 100}}, 1
 	}
 	var out strings.Builder
-	fmt.Fprintln(&out, "| replicas | limit | each | utilisation | waste | Jain's index |")
-	fmt.Fprintln(&out, "| --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintln(&out, "| replicas | limit | each | utilisation | waste | Jain's index | of one stage: utilisation | waste | Jain's index |")
+	fmt.Fprintln(&out, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, c := range crowds {
 		size := 32
 		if c.clients == 1 {
 			size = int(2 * 1.3 * c.rate) // so that the pool is not the limit
 		}
 		sc := scenario("", "", constant(c.rate, max(5, c.rate/20)), clients(c.clients), rows(c.rows), poolSize(size))
-		f := mean(t, sc, Adaptive, seeds)
-		fmt.Fprintf(&out, "| %d | %g/s | %g/s | %.3f | %.1f%% | %.3f |\n", c.clients, c.rate, math.Round(100*c.rate/float64(c.clients))/100, f.Utilisation, 100*f.Waste, f.Jain)
-		if f.Utilisation < 0.8 || f.Utilisation > 1.1 {
-			t.Errorf("%d replicas at %g/s: utilisation %.3f", c.clients, c.rate, f.Utilisation)
+		fmt.Fprintf(&out, "| %d | %g/s | %g/s |", c.clients, c.rate, math.Round(100*c.rate/float64(c.clients))/100)
+		for _, sc.Known = range []bool{false, true} {
+			if sc.Known && c.clients == 1 {
+				fmt.Fprint(&out, " | | |")
+				continue
+			}
+			f := mean(t, sc, Adaptive, seeds)
+			fmt.Fprintf(&out, " %.3f | %.1f%% | %.3f |", f.Utilisation, 100*f.Waste, f.Jain)
+			if f.Utilisation < 0.8 || f.Utilisation > 1.1 {
+				t.Errorf("%d replicas at %g/s, known to each other: %v: utilisation %.3f", c.clients, c.rate, sc.Known, f.Utilisation)
+			}
 		}
+		fmt.Fprintln(&out)
 	}
 	if *crowdSeeds > 0 {
 		fmt.Println(out.String())
+	}
+}
+
+// Replicas that know each other take no refusals for random ones: then none takes the others' share.
+func TestReplicasThatKnowEachOtherAreFair(t *testing.T) {
+	sc := scenario("", "", constant(200, 10), clients(64), rows(1900))
+	sc.Known = true
+	f := measure(t, sc, Adaptive, seedsFrom)
+	if f.Utilisation < 0.97 || f.Waste > 0.15 || f.Jain < 0.95 {
+		t.Errorf("64 replicas at 200/s: utilisation %.3f, waste %.1f%%, Jain %.3f; want at least 0.97, at most 15%%, at least 0.95", f.Utilisation, 100*f.Waste, f.Jain)
 	}
 }

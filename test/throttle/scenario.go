@@ -18,6 +18,8 @@ type Scenario struct {
 	Median  time.Duration
 	Sigma   float64
 	Refusal time.Duration
+	// Known says that the clients are replicas of one stage, which know of each other.
+	Known bool
 
 	setUp func(sc *Scenario, seed uint64) plan
 }

@@ -306,6 +306,7 @@ func (r *run) law(m Method, client int) pool.Law {
 		if err != nil {
 			panic(err)
 		}
+		law.Share(r.sc.Known)
 		if r.watch != nil {
 			return watched{law, r.watch}
 		}
