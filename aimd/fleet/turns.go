@@ -302,6 +302,7 @@ func (m *Member) Stats() aimd.Stats {
 	case m.alone:
 		own := m.own.Stats()
 		s.CurrentDelay, s.PausedUntil, s.PauseReason = own.CurrentDelay, own.PausedUntil, own.PauseReason
+		s.Concurrency = own.Concurrency
 	case m.plan != nil && m.place != nil:
 		if rate := float64(m.place.Share) * m.plan.Rate; rate > 0 {
 			s.CurrentDelay = time.Duration(min(1/rate, waitMost) * float64(time.Second))
