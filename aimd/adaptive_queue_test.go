@@ -270,3 +270,60 @@ func TestQueueInvariants(t *testing.T) {
 		}
 	})
 }
+
+// The law learns only where neither the rate nor refusals limit what is in flight, and what it can't check for long is
+// no bound any more.
+func TestQueueNeedsAnOpenServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Adaptive)
+		want   bool
+	}{
+		"start":   {func(*Adaptive) {}, true},
+		"paced":   {func(l *Adaptive) { l.phase, l.estimate, l.since = Cruise, 20, l.now }, false},
+		"fast":    {func(l *Adaptive) { l.phase, l.estimate = Cruise, 1e6 }, true},
+		"refuses": {func(l *Adaptive) { l.loss = 0.2 }, false},
+		"slots":   {func(l *Adaptive) { l.slots.limit = 8 }, false},
+	} {
+		l := newQueueing(t, 64, 8, 0.3).law
+		l.queue.bound = 8
+		l.now = 2 * forgetSec
+		c.change(l)
+		if got := l.queue.canLearn(l); got != c.want {
+			t.Errorf("%s: it can learn: %v", name, got)
+		}
+		l.queue.seen = 0
+		var done cohort
+		done.sent = 2
+		done.add(1, 1)
+		done.add(1, 1)
+		if l.queue.learn(l, done); (l.queue.bound == 8) != c.want {
+			t.Errorf("%s: the bound is %d after it could not be checked for two minutes", name, l.queue.bound)
+		}
+	}
+}
+
+// Each step down may cost little, but all of them together no more than queueLoss.
+func TestQueueStepsAddUp(t *testing.T) {
+	at := func(level int, sec float64) (c cohort) {
+		for i := range 100 {
+			c.sent++
+			c.level += float64(level)
+			c.add(float64(50+i), sec*float64(50+i))
+		}
+		return c
+	}
+	for _, c := range []struct {
+		given float64
+		want  int
+	}{{0, 16}, {0.03, 20}} {
+		l := newQueueing(t, 64, 8, 0.3).law
+		q := &l.queue
+		q.lengths, q.bound, q.given = true, 20, c.given
+		q.low, q.base = at(4, 1), at(20, 1)
+		q.trial = trial{bound: 16, kind: lower, step: 1.25, extended: trialExtensions, sum: at(16, 0.8*math.Exp(0.03)), retried: 2}
+		q.judge(l, at(16, 0.8*math.Exp(0.03))) // three per cent less throughput
+		if q.bound != c.want {
+			t.Errorf("the bound is %d with %.2f given up before, want %d", q.bound, c.given, c.want)
+		}
+	}
+}
