@@ -19,7 +19,10 @@ const (
 	killAt, restartAt  = 15.0, 17.0 // the one that leads
 	natsDown, natsUpAt = 21.0, 25.0
 	endAt              = 36.0 // until then all have rows left
-	fleetTimeout       = 60 * time.Second
+	// fleetTimeout bounds a run, which takes 50 s where the machine has little else to do.
+	fleetTimeout = 2 * time.Minute
+	// patience is how long the stages may take to be what they should be. Two seconds are enough, but for busy machines.
+	patience = 4 * time.Second
 )
 
 // The shares are taken when nothing has happened for a while: before the first fault and after the last one.
@@ -105,8 +108,8 @@ func (tt *trial) run(t *testing.T, nginx string, settings map[string]string) tal
 	f := newFleet(t, stages, int(rows))
 	env := map[string]string{"STAGE_LLM_BASE_URL": "http://" + addr + "/v1"}
 	maps.Copy(env, settings)
-	began := time.Now()
 	f.run(env)
+	began := time.Now()
 	f.disturb(began, len(settings) > 0)
 	f.done(time.Until(began.Add(fleetTimeout)))
 	o := measure(f, readLog(t, log), tt.limit, began, limited)
@@ -144,9 +147,8 @@ func (f *fleet) disturb(began time.Time, shared bool) {
 	until(natsDown)
 	expect("after the leader was killed and started again")
 	f.nats.kill()
-	until(natsUpAt - 1)
-	if modes := f.modes(); shared && modes["alone"] != len(f.members) {
-		f.t.Errorf("%.0f s after nats-server was killed: %v, want all alone", natsUpAt-1-natsDown, modes)
+	if shared {
+		f.become("after nats-server was killed", map[string]int{"alone": len(f.members)})
 	}
 	until(natsUpAt)
 	f.nats.start()
@@ -155,11 +157,24 @@ func (f *fleet) disturb(began time.Time, shared bool) {
 	expect("after nats-server was started again")
 }
 
-// settled checks that one stage leads and the others follow.
+// settled waits until one stage leads and the others follow.
 func (f *fleet) settled(when string) {
 	f.t.Helper()
-	if modes := f.modes(); modes["leader"] != 1 || modes["member"] != len(f.members)-1 {
-		f.t.Errorf("%s: %v, want one leader and %d members", when, modes, len(f.members)-1)
+	f.become(when, map[string]int{"leader": 1, "member": len(f.members) - 1})
+}
+
+// become waits until so many stages are in each mode.
+func (f *fleet) become(when string, want map[string]int) {
+	f.t.Helper()
+	for since := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		modes := f.modes()
+		if maps.Equal(modes, want) {
+			return
+		}
+		if time.Since(since) > patience {
+			f.t.Errorf("%s: %v, want %v", when, modes, want)
+			return
+		}
 	}
 }
 

@@ -192,7 +192,7 @@ func (f *fleet) fill(m *member) {
 	}
 }
 
-// run starts the stages, with these settings beside their own.
+// run starts the stages, with these settings beside their own, and returns when all of them work.
 func (f *fleet) run(settings map[string]string) {
 	f.t.Helper()
 	for _, m := range f.members {
@@ -205,6 +205,9 @@ func (f *fleet) run(settings map[string]string) {
 		}
 		maps.Copy(env, settings)
 		m.child = newChild(f.t, m.name, env, program, "run")
+	}
+	for _, m := range f.members {
+		answers(f.t, m.http)
 	}
 }
 
