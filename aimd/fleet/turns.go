@@ -145,7 +145,7 @@ func (m *Member) TPM() float64 {
 // again after each message.
 func (m *Member) Room(now time.Time, n int) bool {
 	sec := m.sec(now)
-	limit := 0
+	var limit int
 	switch {
 	case m.plan != nil && m.plan.Slots && m.place != nil:
 		limit = m.place.Slots

@@ -58,9 +58,10 @@ type letter struct {
 
 var genesis = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(t testing.TB, seed uint64, n int, rate, burst float64) *world {
+func newWorld(tb testing.TB, seed uint64, n int, rate, burst float64) *world {
+	tb.Helper()
 	w := &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 1)), burst: burst, level: burst, loss: 0,
+		t: tb, rng: rand.New(rand.NewPCG(seed, 1)), burst: burst, level: burst, loss: 0,
 		rate: func(float64) float64 { return rate },
 	}
 	for range n {
@@ -69,7 +70,7 @@ func newWorld(t testing.TB, seed uint64, n int, rate, burst float64) *world {
 	return w
 }
 
-func (w *world) join(cfg Config) *node {
+func (w *world) join(cfg Config) {
 	w.t.Helper()
 	cfg.ID = fmt.Sprintf("m%03d", len(w.members))
 	cfg.Law = aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}
@@ -79,7 +80,6 @@ func (w *world) join(cfg Config) *node {
 	}
 	n := &node{Member: m, pool: 32, next: w.now, skew: time.Duration(w.rng.IntN(200)-100) * time.Second}
 	w.members = append(w.members, n)
-	return n
 }
 
 func (n *node) at(sec float64) time.Time {

@@ -100,11 +100,12 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 	parts.Go(func() { b.Run(ctx) })
 	parts.Go(func() { _ = made.Run(ctx) })
 	parts.Go(func() {
-		for made.Submit(ctx, work{}, func(r pool.Result[work, struct{}]) {
-			if r.Err == nil {
-				s.done++
-			}
-		}) == nil {
+		for ctx.Err() == nil {
+			_ = made.Submit(ctx, work{}, func(r pool.Result[work, struct{}]) {
+				if r.Err == nil {
+					s.done++
+				}
+			})
 		}
 	})
 	s.stop = sync.OnceFunc(func() {
