@@ -11,7 +11,8 @@ type FleetFigures struct {
 	// Utilisation, Waste and Jain are as in [Figures], Jain's index by weight and over those that ran all the time and
 	// always wanted more.
 	Utilisation, Waste, Jain float64
-	// Over is the longest time, in seconds, in which each second had more calls than twice what the server allowed.
+	// Over is the longest time, in seconds, in which each second had more calls than twice what the server allowed. NaN for
+	// one that counts by the minute.
 	Over float64
 	// Heal is the longest time from the end of a partition until all followed one leader, in seconds.
 	Heal float64
@@ -129,6 +130,9 @@ func (r *fleetRun) jain(perClient []float64) float64 {
 // over returns the longest time of FleetFigures.Over. A server that is out allows what it did before: those are probes.
 func (r *fleetRun) over() float64 {
 	const stepSec = 0.1
+	if _, window := r.plan.server.(*perMinute); window {
+		return math.NaN() // all that a minute has may come at once
+	}
 	at := make([]float64, len(r.arrivals))
 	for i, a := range r.arrivals {
 		at[i] = a.at

@@ -319,3 +319,23 @@ func (m *member) Stats() aimd.Stats {
 	defer m.mu.Unlock()
 	return m.law.Stats()
 }
+
+// slots is the gate of the budget's limit on calls in flight.
+type slots struct {
+	member   *member
+	inFlight int
+}
+
+func (s *slots) Next(now time.Time, _ int64) time.Time {
+	m := s.member
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.law.Room(m.at(now), s.inFlight) {
+		return now
+	}
+	return now.Add(time.Second) // a message that makes room wakes the pool
+}
+
+func (s *slots) Sent(time.Time, int64) { s.inFlight++ }
+
+func (s *slots) Ended(time.Time, int64, int64) { s.inFlight-- }

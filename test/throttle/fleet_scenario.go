@@ -307,6 +307,10 @@ func Fleets(rate float64) []*Fleet {
 	add(list("no messages for 200 s", 64, steady, silent(200, 400)))
 	add(list("no messages, ever", 64, steady, deaf))
 	add(list("weights 1, 2 and 4", 63, steady, weighted(func(c int) float64 { return []float64{1, 2, 4}[c%3] })))
+	add(list("a budget of 95% of it is set", 64, steady, lossy(0.05, 0.02), limited(fleet.Limits{RPM: int(57 * rate)})))
+	add(list("so many at once, and that is set", 64, together(rate), lossy(0.05, 0.02), func(f *Fleet) {
+		f.limits.Concurrency = int(math.Round(rate * f.meanSec()))
+	}))
 	add(list("one wants a tenth of its share", 16, steady, pools(max(32, int(rate/3))), wanting(func(c int) float64 {
 		if c == 0 {
 			return rate / 160
