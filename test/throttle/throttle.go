@@ -289,6 +289,9 @@ func (r *run) newPool(client int, m Method, law pool.Law) *pool.Pool[int, struct
 	if r.plan.fallback != nil {
 		cfg.Fallbacks, cfg.FallbackAfter = []pool.Server{{Law: r.law(m, client)}}, r.plan.fallbackAfter
 	}
+	if mb, ok := law.(*member); ok {
+		cfg.Gates = []pool.Gate{&slots{member: mb}}
+	}
 	p, err := pool.New(cfg, call)
 	if err != nil {
 		panic(err)
