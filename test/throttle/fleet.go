@@ -79,6 +79,8 @@ func (r *fleetRun) do(ctx context.Context) {
 	ctx, r.stop = context.WithCancel(ctx)
 	for client := range r.sc.Clients {
 		r.greedy[client] = r.fleet.demand == nil || math.IsInf(r.fleet.demand(client), 1)
+	}
+	for client := range r.sc.Clients {
 		r.wg.Go(func() {
 			late := callID{client: client}.rand(r.seed, 3).Float64()
 			if r.fleet.late != nil && r.fleet.late(client) > 0 {

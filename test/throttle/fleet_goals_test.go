@@ -67,6 +67,9 @@ func TestFleetsUseOneLimitTogether(t *testing.T) {
 		{newFleet("a limit in flight that is set", 8, together(40), seconds(60), limited(fleet.Limits{Concurrency: 50})), fleetGoal{utilisation: 0.6, waste: 0.005, jain: 0.97}},
 	} {
 		t.Run(test.fleet.Name, func(t *testing.T) {
+			if underRace && test.fleet.Name != "joining, leaving, crashing" && test.fleet.Name != "a partition" {
+				t.Skip("shows no other race than those that run")
+			}
 			test.goal.check(t, measureFleet(t, test.fleet, Shared, 1))
 		})
 	}
