@@ -213,18 +213,6 @@ func (r *fleetRun) feed(ctx context.Context, client, number int, p *pool.Pool[in
 	}
 }
 
-// clients returns those that run, in order.
-func (r *fleetRun) clients() []int {
-	r.fmu.Lock()
-	defer r.fmu.Unlock()
-	list := make([]int, 0, len(r.procs))
-	for c := range r.procs {
-		list = append(list, c)
-	}
-	slices.Sort(list)
-	return list
-}
-
 // end ends the process of a client: all at once, or with a goodbye.
 func (r *fleetRun) end(client int, orderly bool) {
 	r.fmu.Lock()
@@ -280,7 +268,7 @@ func (r *fleetRun) sample() {
 			votes[state.Leader]++
 		case fleet.Alone:
 			s.lone++
-		default:
+		case fleet.Follow:
 			votes[state.Leader]++
 		}
 	}

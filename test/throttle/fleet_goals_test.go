@@ -84,3 +84,12 @@ func TestFleetsNeedNoCommonClock(t *testing.T) {
 		t.Errorf("with clocks that differ %+v, with equal ones %+v", a, b)
 	}
 }
+
+// What a shared budget is for: each by itself wastes many more calls.
+func TestFleetsWasteLessThanEachByItself(t *testing.T) {
+	together := measureFleet(t, newFleet("", 16, constant(20, 5), seconds(60)), Shared, 1)
+	apart := measureFleet(t, newFleet("", 16, constant(20, 5), seconds(60)), Adaptive, 1)
+	if together.Waste > apart.Waste/3 || together.Jain < apart.Jain {
+		t.Errorf("together %+v, each by itself %+v", together, apart)
+	}
+}

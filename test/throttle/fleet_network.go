@@ -199,8 +199,8 @@ func (m *member) hear(body []byte) {
 	}
 }
 
-// event lets something happen to the member; to one that is suspended when it wakes up. With news it then says at once what
-// cannot wait.
+// event lets something happen to the member; to one that is suspended when it wakes up. With news it then says at once
+// what cannot wait.
 func (m *member) event(news bool, happen func()) {
 	m.mu.Lock()
 	if m.asleep || m.gone {

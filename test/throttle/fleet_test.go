@@ -4,10 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 var (
@@ -22,28 +22,30 @@ func measureFleet(t *testing.T, f *Fleet, m Method, seed uint64) (fig FleetFigur
 	return fig
 }
 
+// TestFleetTable prints the tables of fleets in docs/scale.md.
 func TestFleetTable(t *testing.T) {
 	if *fleetSeeds == 0 {
 		t.Skip("-fleets runs it")
 	}
 	only := regexp.MustCompile(*fleetNames)
-	for _, r := range strings.Split(*fleetRates, ",") {
-		var rate float64
-		fmt.Sscan(r, &rate)
-		fmt.Printf("\n| fleet at %g/s | utilisation | waste | Jain | over | heal | replace | killed | regain | messages | leaders | alone | p99 |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", rate)
-		for i := range Fleets(rate) {
-			if !only.MatchString(Fleets(rate)[i].Name) {
+	for text := range strings.SplitSeq(*fleetRates, ",") {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatalf("-rates: %v", err)
+		}
+		fmt.Printf("\n**%g/s**\n\n| fleet | utilisation | waste | Jain's index | over | one leads | replaced | used | regained | messages |\n"+
+			"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n", rate)
+		for i, fleet := range Fleets(rate) {
+			if !only.MatchString(fleet.Name) {
 				continue
 			}
 			var runs []FleetFigures
-			began := time.Now()
-			for seed := range *fleetSeeds {
-				runs = append(runs, measureFleet(t, Fleets(rate)[i], Shared, uint64(seedsFrom+seed)))
+			for seed := range uint64(*fleetSeeds) {
+				runs = append(runs, measureFleet(t, Fleets(rate)[i], Shared, seedsFrom+seed)) // one that is new
 			}
 			f := combine(runs, average)
-			fmt.Printf("| %s | %.3f | %.1f%% | %.3f | %s | %s | %s | %s | %s | %.2f | %.0f | %.3f | %.1f | %.1fs\n", Fleets(rate)[i].Name, f.Utilisation, 100*f.Waste, f.Jain, figure(f.Over, "%.1f"),
-				figure(f.Heal, "%.1f"), figure(f.Replace, "%.1f"), figure(f.Killed, "%.2f"), figure(f.Regain, "%.1f"),
-				f.Messages, f.Leaders, f.Alone, f.RowP99, time.Since(began).Seconds())
+			fmt.Printf("| %s | %.3f | %.1f%% | %.3f | %s | %s | %s | %s | %s | %.2f |\n", fleet.Name, f.Utilisation, 100*f.Waste, f.Jain,
+				figure(f.Over, "%.1f s"), figure(f.Heal, "%.1f s"), figure(f.Replace, "%.1f s"), figure(f.Killed, "%.2f"), figure(f.Regain, "%.1f s"), f.Messages)
 		}
 	}
 }
