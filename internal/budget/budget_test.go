@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,7 +53,7 @@ func (p *provider) call() bool {
 type process struct {
 	*Budget
 	account *Account
-	done    int
+	done    atomic.Int64
 	stop    func()
 }
 
@@ -103,7 +104,7 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 		for ctx.Err() == nil {
 			_ = made.Submit(ctx, work{}, func(r pool.Result[work, struct{}]) {
 				if r.Err == nil {
-					s.done++
+					s.done.Add(1)
 				}
 			})
 		}
@@ -122,7 +123,7 @@ func (p *provider) count(processes []*process) {
 	defer p.mu.Unlock()
 	p.accepted, p.refused, p.most = 0, 0, 0
 	for _, s := range processes {
-		s.done = 0
+		s.done.Store(0)
 	}
 }
 
@@ -157,8 +158,8 @@ func TestProcessesShareWhatTheyLearn(t *testing.T) {
 			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted, p.refused)
 		}
 		for i, s := range processes {
-			if s.done < 120 || s.done > 180 {
-				t.Errorf("process %d made %d calls, want about 150", i, s.done)
+			if s.done.Load() < 120 || s.done.Load() > 180 {
+				t.Errorf("process %d made %d calls, want about 150", i, s.done.Load())
 			}
 			if st := s.account.State(); st.Members != 8 || st.Rate < 36 || st.Rate > 80 || st.Share < 0.11 || st.Share > 0.14 {
 				t.Errorf("process %d: %+v", i, st)
@@ -192,8 +193,8 @@ func TestLimitsAreOfTheWhole(t *testing.T) {
 					t.Errorf("%d calls in flight, want %d at most", p.most, limit)
 				}
 				for i, s := range processes {
-					if s.done < c.most/16 {
-						t.Errorf("process %d made %d calls, want about %d", i, s.done, c.most/8)
+					if int(s.done.Load()) < c.most/16 {
+						t.Errorf("process %d made %d calls, want about %d", i, s.done.Load(), c.most/8)
 					}
 				}
 			})

@@ -35,8 +35,8 @@ func TestAProcessThatIsDeniedIsAloneForAMinute(t *testing.T) {
 		}
 		p.count(processes)
 		time.Sleep(10 * time.Second)
-		if one.done < 10 {
-			t.Errorf("%d rows in 10 s alone", one.done)
+		if one.done.Load() < 10 {
+			t.Errorf("%d rows in 10 s alone", one.done.Load())
 		}
 		time.Sleep(50 * time.Second) // the server allows it by now
 		if modes := modes(processes); modes[fleet.Lead] != 1 || modes[fleet.Follow] != 7 {
