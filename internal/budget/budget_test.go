@@ -26,8 +26,9 @@ type provider struct {
 	rate, burst       float64
 	level             float64
 	filled            time.Time
-	accepted, refused int
-	inFlight, most    int
+	accepted, refused atomic.Int64
+	inFlight          int64
+	most              atomic.Int64
 }
 
 var errRefused = errors.New("429")
@@ -39,13 +40,13 @@ func (p *provider) call() bool {
 	p.level = min(p.burst, p.level+p.rate*now.Sub(p.filled).Seconds())
 	p.filled = now
 	if p.level < 1 {
-		p.refused++
+		p.refused.Add(1)
 		return false
 	}
 	p.level--
-	p.accepted++
+	p.accepted.Add(1)
 	p.inFlight++
-	p.most = max(p.most, p.inFlight)
+	p.most.Store(max(p.most.Load(), p.inFlight))
 	return true
 }
 
@@ -121,7 +122,9 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 func (p *provider) count(processes []*process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.accepted, p.refused, p.most = 0, 0, 0
+	p.accepted.Store(0)
+	p.refused.Store(0)
+	p.most.Store(0)
 	for _, s := range processes {
 		s.done.Store(0)
 	}
@@ -154,8 +157,8 @@ func TestProcessesShareWhatTheyLearn(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		time.Sleep(30 * time.Second)
-		if p.accepted < 30*36 || p.refused > p.accepted/20 {
-			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted, p.refused)
+		if p.accepted.Load() < 30*36 || p.refused.Load() > p.accepted.Load()/20 {
+			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted.Load(), p.refused.Load())
 		}
 		for i, s := range processes {
 			if s.done.Load() < 120 || s.done.Load() > 180 {
@@ -175,7 +178,7 @@ func TestProcessesShareWhatTheyLearn(t *testing.T) {
 func TestLimitsAreOfTheWhole(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits fleet.Limits
-		most   int // calls in a minute
+		most   int64 // calls in a minute
 	}{
 		"calls a minute":  {fleet.Limits{RPM: 600}, 600},
 		"tokens a minute": {fleet.Limits{TPM: 60_000}, 600},
@@ -186,14 +189,14 @@ func TestLimitsAreOfTheWhole(t *testing.T) {
 				p := &provider{rate: 1000, burst: 50}
 				_, processes := p.team(t, c.limits, fleet.Limits{}) // what only some set holds for all
 				time.Sleep(time.Minute)
-				if p.accepted > c.most*102/100+8 || p.accepted < c.most*93/100 {
-					t.Errorf("%d calls in a minute, want about %d", p.accepted, c.most)
+				if p.accepted.Load() > c.most*102/100+8 || p.accepted.Load() < c.most*93/100 {
+					t.Errorf("%d calls in a minute, want about %d", p.accepted.Load(), c.most)
 				}
-				if limit := c.limits.Concurrency; limit > 0 && p.most > limit {
-					t.Errorf("%d calls in flight, want %d at most", p.most, limit)
+				if limit := c.limits.Concurrency; limit > 0 && p.most.Load() > int64(limit) {
+					t.Errorf("%d calls in flight, want %d at most", p.most.Load(), limit)
 				}
 				for i, s := range processes {
-					if int(s.done.Load()) < c.most/16 {
+					if s.done.Load() < c.most/16 {
 						t.Errorf("process %d made %d calls, want about %d", i, s.done.Load(), c.most/8)
 					}
 				}
@@ -219,14 +222,14 @@ func TestALeaderThatDiesIsReplaced(t *testing.T) {
 		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
 			t.Errorf("after 2 s the processes are %v, want one leader and six members", m)
 		}
-		if p.accepted < 72*7/8 {
-			t.Errorf("%d calls were accepted in the 2 s, want more than .9 of what seven of eight had", p.accepted)
+		if p.accepted.Load() < 72*7/8 {
+			t.Errorf("%d calls were accepted in the 2 s, want more than .9 of what seven of eight had", p.accepted.Load())
 		}
 		time.Sleep(3 * time.Second)
 		p.count(processes)
 		time.Sleep(20 * time.Second)
-		if p.accepted < 720 || p.refused > 40 {
-			t.Errorf("%d calls were accepted in 20 s and %d refused, want about 800 and few", p.accepted, p.refused)
+		if p.accepted.Load() < 720 || p.refused.Load() > 40 {
+			t.Errorf("%d calls were accepted in 20 s and %d refused, want about 800 and few", p.accepted.Load(), p.refused.Load())
 		}
 	})
 }
@@ -266,8 +269,8 @@ func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
 		}
 		p.count(processes)
 		time.Sleep(30 * time.Second)
-		if p.accepted < 1000 || p.refused > 300 {
-			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted, p.refused)
+		if p.accepted.Load() < 1000 || p.refused.Load() > 300 {
+			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted.Load(), p.refused.Load())
 		}
 	})
 }
@@ -293,8 +296,8 @@ func TestForgedMessagesStopNobody(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if p.accepted < 600 {
-			t.Errorf("%d calls were accepted in 20 s, want about 800", p.accepted)
+		if p.accepted.Load() < 600 {
+			t.Errorf("%d calls were accepted in 20 s, want about 800", p.accepted.Load())
 		}
 		if m := modes(processes); m[fleet.Alone] != 0 {
 			t.Errorf("the processes are %v, want none alone", m)
