@@ -48,7 +48,7 @@ race: ## run the tests in any order under the race detector
 	go test -race -shuffle=on -timeout 20m -run '$(RUN)' $(PKG)
 
 .PHONY: test-real
-test-real: ## run the program against nginx, a mock of every wire format and a changing limit; downloads the servers, takes minutes
+test-real: ## run the program against nginx, a mock of every wire format and a changing limit, alone and eight with one budget; downloads the servers, takes minutes
 	go test -tags real -count=1 -v -parallel 8 -run '$(RUN)' ./test/real
 
 .PHONY: test-oldserver
