@@ -36,6 +36,7 @@ var forgeries = map[string]struct{ plan, report map[string]any }{
 	"many turns":               {plan: map[string]any{"leader": "0", "turns": turnsMost}},
 	"many turns and places":    {plan: map[string]any{"leader": "0", "turns": turnsMost, "ring": 77, "places": everywhere(8)}},
 	"many turns of the leader": {plan: map[string]any{"turns": turnsMost}},
+	"many turns, once":         {plan: map[string]any{"turns": turnsMost, "seq": "next"}},
 	"places of the leader":     {plan: map[string]any{"turns": 1e14, "ring": 77, "places": everywhere(8)}},
 	"no turns":                 {plan: map[string]any{"leader": "0", "turns": 0, "then": 0, "curve": steps(0), "rate": 0, "estimate": 0}},
 	"fast":                     {plan: map[string]any{"leader": "0", "then": 1e5, "curve": steps(1e5), "rate": 1e5, "estimate": 1e5}},
@@ -60,7 +61,7 @@ var forgeries = map[string]struct{ plan, report map[string]any }{
 	"one a minute":      {report: map[string]any{"id": "m001", "rpm": 1}},
 	"one at a time":     {report: map[string]any{"id": "m001", "concurrency": 1}},
 	"many calls":        {report: map[string]any{"id": "m001", "sent": uint64(math.MaxUint64), "accepted": uint64(math.MaxUint64), "refused": uint64(math.MaxUint64)}},
-	"refusals":          {report: map[string]any{"id": "m001", "refusals": []refusal{{Turn: 1e15, Epoch: 1 << 40, Term: 1, RetryAfter: 3}}}},
+	"refusals":          {report: map[string]any{"id": "m001", "refusals": []refusal{{Turn: 1e15, Epoch: 1 << 40, Term: 1, RetryAfter: 1e9}}}},
 }
 
 // everywhere are places at which n members have every turn.
@@ -94,6 +95,9 @@ func (w *world) forged(i int, plan, report map[string]any, leader *leader) []byt
 	p := *leader.last
 	p.Places, p.Seq = nil, p.Seq+1000
 	values := maps.Clone(plan)
+	if values["seq"] == "next" { // the leader's own plans soon have later numbers
+		values["seq"] = p.Seq - 999
+	}
 	if _, ok := values["term"]; !ok && values["leader"] != nil {
 		values["term"] = p.Term + 100 + uint64(i)
 	}
