@@ -34,12 +34,12 @@ type Figures struct {
 func (r *run) figures() Figures {
 	accepted, refused, perClient := r.split()
 	until := r.ended
-	if r.sc.Clients == 1 {
+	if r.sc.Clients == 1 && r.ended != r.plan.ends {
 		until = accepted[len(accepted)-1] // the last calls end when they end, and that is not the law's doing
 	}
 	f := Figures{
 		Utilisation:   float64(len(accepted)) / r.plan.server.offered(until, r.sc.poolPerSec()),
-		Waste:         float64(len(refused)) / float64(len(r.arrivals)),
+		Waste:         float64(len(refused)) / float64(len(accepted)+len(refused)),
 		Seconds:       r.ended,
 		RiseSeconds:   math.NaN(),
 		OutageSeconds: math.NaN(),

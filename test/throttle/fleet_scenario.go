@@ -206,29 +206,6 @@ func broken(rate, burst, from float64) func(*Scenario, uint64) plan {
 	}
 }
 
-// sporadic is a bucket that refuses a share of all calls besides, for no reason.
-func sporadic(rate, burst, share float64) func(*Scenario, uint64) plan {
-	return func(_ *Scenario, seed uint64) plan {
-		return plan{server: &sporadically{bucket: newBucket(schedule{{0, rate}}, burst), share: share, seed: seed}}
-	}
-}
-
-// sporadically refuses a share of all calls before it looks at them.
-type sporadically struct {
-	*bucket
-	share float64
-	seed  uint64
-	calls int
-}
-
-func (s *sporadically) admit(now float64, id callID) bool {
-	s.calls++
-	if (callID{client: id.client, row: s.calls}).rand(s.seed, 8).Float64() < s.share {
-		return false
-	}
-	return s.bucket.admit(now, id)
-}
-
 // perWindow admits so many calls in each minute.
 func perWindow(rate float64) func(*Scenario, uint64) plan {
 	return func(*Scenario, uint64) plan { return plan{server: &perMinute{quota: int(60 * rate)}} }
@@ -291,8 +268,8 @@ func Fleets(rate float64) []*Fleet {
 	add(list("a quarter of it each other minute", 64, dropping(rate, burst), lossy(0.05, 0.02)))
 	add(list("that or a quarter, at random", 64, roaming(rate, burst), lossy(0.05, 0.02)))
 	add(list("an outage of 120 s", 64, broken(rate, burst, 200), lossy(0.05, 0.02)))
-	add(list("1% refused at random", 64, sporadic(rate, burst, 0.01), lossy(0.05, 0.02)))
-	add(list("20% refused at random", 64, sporadic(rate, burst, 0.2), lossy(0.05, 0.02)))
+	add(list("1% refused at random", 64, refusing(0.01, constant(rate, burst)), lossy(0.05, 0.02)))
+	add(list("20% refused at random", 64, refusing(0.2, constant(rate, burst)), lossy(0.05, 0.02)))
 	add(list("so many in each minute", 64, perWindow(rate), lossy(0.05, 0.02)))
 	add(list("so many at once", 64, together(rate), lossy(0.05, 0.02)))
 	add(list("tokens", 64, byTokens(rate, burst), lossy(0.05, 0.02)))

@@ -112,6 +112,21 @@ func TestOracleWastesNothing(t *testing.T) {
 	}
 }
 
+// As do those of the families, but for calls that something refuses for no reason.
+func TestOracleKnowsTheFamilies(t *testing.T) {
+	for _, sc := range Families() {
+		if strings.Contains(sc.Name, "sporadic") {
+			continue
+		}
+		t.Run(sc.Name, func(t *testing.T) {
+			sc.Rows = min(sc.Rows, 2000)
+			if f := measure(t, sc, Oracle, 1); f.Waste > 0 || f.Utilisation < 0.97 || f.Utilisation > 1.1 {
+				t.Errorf("the oracle's figures are %+v", f)
+			}
+		})
+	}
+}
+
 // Equal seeds give equal figures, whatever the scheduler does.
 func TestRunsRepeat(t *testing.T) {
 	for _, name := range []string{"S2h", "S5", "16 clients"} {

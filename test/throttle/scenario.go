@@ -37,6 +37,7 @@ type plan struct {
 
 	fallback      server        // takes the rows that have waited too long; nil: none
 	fallbackAfter time.Duration // is too long
+	ends          float64       // the run, even if rows are left; 0: when a client has done its job
 }
 
 // meanSec is the mean duration of an accepted call.

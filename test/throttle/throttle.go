@@ -86,6 +86,9 @@ func newRun(sc *Scenario, seed uint64) *run {
 func (r *run) do(ctx context.Context, m Method) {
 	ctx, r.stop = context.WithCancel(ctx)
 	defer r.stop()
+	if r.plan.ends > 0 {
+		time.AfterFunc(time.Duration(r.plan.ends*1e9), r.complete)
+	}
 	var wg sync.WaitGroup
 	for client := range r.sc.Clients {
 		wg.Go(func() {
@@ -208,6 +211,9 @@ func (r *run) outcome(now float64, id callID) outcome {
 		return outcome{verdict: f.verdict, sec: f.sec, admitted: true, failure: f}
 	}
 	sec := r.sc.Median.Seconds() * math.Exp(r.sc.Sigma*id.rand(r.seed, 2).NormFloat64())
+	if q, ok := r.plan.server.(*queue); ok {
+		sec += q.waits(now)
+	}
 	if f, after := r.plan.incidents.cut(now, now+sec); f != nil {
 		after += r.way(id) // so that calls which are cut at the same instant end in the same order
 		return outcome{verdict: f.verdict, sec: after, admitted: true, failure: f, cut: true}
@@ -233,7 +239,9 @@ func (r *run) fail(row, attempts int) {
 func (r *run) complete() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = r.now()
+	if r.ended == 0 {
+		r.ended = r.now()
+	}
 	r.stop()
 }
 

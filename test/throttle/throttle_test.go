@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -16,7 +17,7 @@ func measure(t *testing.T, sc *Scenario, m Method, seed uint64) (f Figures) {
 // find returns a copy of the scenario of that name, with so many rows.
 func find(t *testing.T, name string, rows int) *Scenario {
 	t.Helper()
-	for _, sc := range append(Scenarios(), Grid()...) {
+	for _, sc := range slices.Concat(Scenarios(), Grid(), Families()) {
 		if sc.Name == name {
 			sc.Rows = min(sc.Rows, rows)
 			return sc
