@@ -113,7 +113,7 @@ bench-whole: ## compare the whole stage with loops that guarantee nothing; measu
 
 .PHONY: bench-throttle
 bench-throttle: ## compare the throttle's laws and the cost of outages in virtual time, as in docs/throttle.md
-	go test ./test/throttle -run '^(TestTable|TestOutageTable)$$' -table 10 -outages 10 -v -timeout 2h
+	go test ./test/throttle -run '^(TestTable|TestFamilies|TestOutageTable)$$' -table 10 -families 3 -outages 10 -v -timeout 2h
 
 .PHONY: docs
 docs: docs-table docs-pictures ## regenerate the README's table and the pictures of the demo

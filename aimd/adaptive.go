@@ -38,6 +38,7 @@ type Adaptive struct {
 	phase    Phase
 	since    float64 // when the phase began
 	estimate float64 // the server's rate as last measured, per second; 0: never
+	cuts     float64 // how often the multiplier divides the estimate in drain
 	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
 	epoch    int     // counts refusals that changed the rate
@@ -71,10 +72,6 @@ type AdaptiveConfig struct {
 	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this many slots could never use is
 	// no limit, so from there on the law does not pace.
 	PoolSize int
-	// FirstDivisor divides the rate instead of Multiplier after the first refusal of a row, above 1 and at most Multiplier;
-	// 0: Multiplier. A smaller one wastes less of the capacity where the law learns late that the server accepts calls
-	// again, and costs a refusal more where the capacity has fallen.
-	FirstDivisor float64
 	// SureSilence is after how long without a refusal an attempt counts as accepted, after two refusals in a row, where that
 	// is longer than refusals are known to take: news of some may come late. 0: no longer.
 	SureSilence time.Duration
@@ -129,6 +126,9 @@ const (
 	// more. Each climb ends in a refusal: at 20/s these make one in about 70 calls.
 	cruiseSec     = 2.35
 	referenceRate = 20.0
+	// The first refusal of a climb divides the rate by the multiplier to this power: the server needs little time to
+	// recover, and one without a bucket gets nothing back of what is not sent.
+	firstCut = 1.0 / 3
 	// After this many epochs without one accepted attempt it was an outage, and the old estimate is void.
 	outageFailures = 3
 	// The pool is the limit where the rate would fill its slots this many times over. More than once, as the replies
@@ -155,6 +155,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		history: newHistory(cfg.PoolSize),
 		callSec: newCallTime(),
 	}
+	l.noise.base = usualFirst
 	l.note()
 	return l, nil
 }
@@ -165,7 +166,7 @@ func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.arrive(now)
 	l.judgeSilence()
 	l.noise.startProbe(l, inFlight)
-	at := max(l.mayGo(), l.pause.until, l.slots.opens(l.now, inFlight), l.queue.opens(l.now, inFlight))
+	at := max(l.mayGo(), l.pause.opens(l), l.slots.opens(l.now, inFlight), l.queue.opens(l.now, inFlight))
 	if at <= l.now {
 		return now
 	}
@@ -194,15 +195,17 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	d := l.delay(l.now)
 	l.discountIdle(l.now-l.due-d, d, inFlight)
 	l.due = max(l.due+d, l.now-lateness*d)
-	if l.phase == Drain && l.witness == none {
+	canary := l.pause.sends(l.now)
+	if l.phase == Drain && l.witness == none && !canary {
 		l.witness = l.now
 	}
 	m := mark{
-		seq:   l.history.add(l.now, inFlight),
-		epoch: l.epoch,
-		at:    l.now,
-		rate:  min(l.rate(l.now), l.ceiling()),
-		probe: l.noise.probe.sends(l),
+		canary: canary,
+		seq:    l.history.add(l.now, inFlight),
+		epoch:  l.epoch,
+		at:     l.now,
+		rate:   min(l.rate(l.now), l.ceiling()),
+		probe:  l.noise.probe.sends(l),
 
 		cohort: l.queue.sent(l, inFlight),
 	}
@@ -234,7 +237,10 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.loss -= l.loss / lossCalls
 	l.queue.ended(l, t)
 	l.noise.learn(l, t.mark, 0)
-	if l.phase == Drain && t.mark.epoch == l.epoch {
+	switch {
+	case t.mark.canary && l.pause.flies:
+		l.pause.lift(l)
+	case l.phase == Drain && t.mark.epoch == l.epoch:
 		l.proceed()
 	}
 	l.note()
@@ -252,10 +258,13 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	}
 	l.history.refuse(t.mark.seq)
 	l.loss += (1 - l.loss) / lossCalls
+	slotsKnown := l.slots.limit > 0 // else a few sporadic refusals could look like such a limit
 	switch {
+	case t.mark.canary:
+		l.pause.flies = false
 	case t.mark.probe:
 		l.noise.probe.refused++
-	case l.slots.explain(l, t), l.noise.explain(l, t.mark):
+	case slotsKnown && l.slots.explain(l, t), l.noise.explain(l, t.mark), !slotsKnown && l.slots.explain(l, t):
 	default:
 		l.giveWay(t.mark)
 	}
@@ -269,6 +278,9 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	if l.witness == t.mark.at {
 		l.witness = none
 	}
+	if t.mark.canary {
+		l.pause.flies = false
+	}
 	l.note()
 }
 
@@ -279,7 +291,7 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 // random, the statistics.
 func (l *Adaptive) Restart(now time.Time) {
 	l.arrive(now)
-	l.failures = 0
+	l.failures, l.cuts = 0, 0
 	l.epoch++ // attempts of before belong to no epoch that is still judged
 	l.restarted = l.now
 	l.mark = mark{seq: l.history.last, at: l.now} // the next measurement begins here
@@ -307,7 +319,7 @@ func (l *Adaptive) Limit(perSec float64) { l.limit = perSec }
 func (l *Adaptive) Resume(now time.Time, perSec float64) {
 	l.arrive(now)
 	l.estimate = perSec
-	l.failures = 0
+	l.failures, l.cuts = 0, 0
 	l.epoch++
 	l.enter(Cruise)
 	l.note()
@@ -359,8 +371,12 @@ func (l *Adaptive) giveWay(m mark) {
 	if l.phase == Cruise && m.at < l.since+l.cruise() {
 		l.noise.suspect(l, m)
 	}
+	l.cuts++
+	if l.phase == Cruise && m.rate > l.estimate { // as expected, and it is above the estimate by little
+		l.cuts = firstCut
+	}
 	if l.phase != Drain { // else it is more likely bad luck, or another client, than news about the rate
-		l.estimate = max(measured, l.estimate/l.cfg.Multiplier)
+		l.estimate = max(l.corrected(measured), l.estimate/l.cfg.Multiplier)
 	}
 	l.epoch++
 	l.failures++
@@ -371,6 +387,8 @@ func (l *Adaptive) giveWay(m mark) {
 // reply instead would cost a second in each epoch.
 func (l *Adaptive) judgeSilence() {
 	switch {
+	case l.pause.flies && l.now >= l.pause.known(l):
+		l.pause.lift(l)
 	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.silence():
 		l.proceed()
 	case l.phase == Probe && l.noise.probe.left == 0 && l.now >= l.noise.probe.mayGo(l):
@@ -382,7 +400,7 @@ func (l *Adaptive) judgeSilence() {
 // proceed leaves drain, for an attempt of this epoch was accepted.
 func (l *Adaptive) proceed() {
 	outage := l.failures >= outageFailures
-	l.failures = 0
+	l.failures, l.cuts = 0, 0
 	if outage {
 		l.enter(Start)
 		return
@@ -405,7 +423,7 @@ func (l *Adaptive) rate(t float64) float64 {
 		// Each reply adds one call per reply time, as TCP's slow start does: that finds fast servers fast.
 		r = startRate*math.Exp2((t-l.since)/startDoubling) + float64(l.replies)/l.callSec.value
 	case Drain, Probe:
-		r = l.estimate / l.divisor()
+		r = l.estimate / math.Pow(l.cfg.Multiplier, l.cuts)
 	case Cruise:
 		x := max(0, (t-l.since)/l.cruise()-1)
 		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
@@ -423,14 +441,6 @@ func (l *Adaptive) silence() float64 {
 		return l.refusal.expected()
 	}
 	return max(l.refusal.expected(), l.cfg.SureSilence.Seconds())
-}
-
-// divisor returns what the estimate is divided by while the server refuses.
-func (l *Adaptive) divisor() float64 {
-	if first := l.cfg.FirstDivisor; first > 1 && first < l.cfg.Multiplier && l.failures > 0 {
-		return first * math.Pow(l.cfg.Multiplier, float64(l.failures-1))
-	}
-	return math.Pow(l.cfg.Multiplier, float64(l.failures))
 }
 
 // cruise returns how long to hold the cruise, and to climb from there to about twice the rate. At low rates it is

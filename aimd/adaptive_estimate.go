@@ -21,17 +21,20 @@ const (
 	// At this loss all the law's waits are twice as long; they grow with the cube, so the loss of a client that is alone
 	// with the server (1 to 10%) has nearly no effect, while 16 that disturb each other share it fairly.
 	impatienceLoss = 0.18
+	// A usual loss below this does not correct a measurement.
+	usualRare = 0.015
 	// No more than four times as long, so that an outage is forgotten within seconds.
 	impatienceMax = 0.25
 )
 
 // mark is what the law records about an attempt on its ticket.
 type mark struct {
-	seq   int     // counts attempts from 1
-	epoch int     // at sending
-	at    float64 // when it went
-	rate  float64 // at that instant
-	probe bool    // it is part of a probe
+	seq    int     // counts attempts from 1
+	epoch  int     // at sending
+	at     float64 // when it went
+	rate   float64 // at that instant
+	probe  bool    // it is part of a probe
+	canary bool    // it went in a pause
 
 	cohort int // see queue
 }
@@ -56,6 +59,17 @@ func (l *Adaptive) measure(m mark) float64 {
 		}
 	}
 	return min(r, m.rate)
+}
+
+// corrected returns the old estimate where the measurement may be less only because some attempts are refused for no
+// reason: each climb that such refusals end would otherwise lower it a little. Where they are rare they end few climbs,
+// and an estimate that is a little too high must not go on making them look usual.
+func (l *Adaptive) corrected(measured float64) float64 {
+	usual := l.noise.base
+	if l.phase == Cruise && !l.noise.on && usual >= usualRare && measured < l.estimate && measured >= l.estimate*(1-usual) {
+		return l.estimate
+	}
+	return measured
 }
 
 // patience returns by how much to wait longer because many attempts are refused: then others use the server too, and

@@ -20,12 +20,14 @@ func ExampleAdaptive() {
 		tickets = append(tickets, law.Sent(now, len(tickets)+1))
 		fmt.Println(law.Phase(), law.Stats().CurrentDelay.Round(time.Millisecond))
 	}
-	law.Rejected(now.Add(60*time.Millisecond), tickets[3], aimd.Hint{})
+	for _, refused := range tickets[2:] { // a single one could be an accident
+		law.Rejected(now.Add(60*time.Millisecond), refused, aimd.Hint{})
+	}
 	fmt.Println(law.Phase(), law.Stats().CurrentDelay.Round(time.Millisecond))
 	// Output:
 	// start 200ms
 	// start 173ms
 	// start 146ms
 	// start 126ms
-	// drain 252ms
+	// drain 321ms
 }

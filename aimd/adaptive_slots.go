@@ -71,7 +71,7 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 		return false
 	}
 	s.set(l, lowest-1)
-	l.failures = 0
+	l.failures, l.cuts = 0, 0
 	if l.estimate > 0 {
 		l.enter(Cruise)
 	}

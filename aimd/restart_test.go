@@ -25,9 +25,9 @@ func (w *world) refuseInARow(n int, h Hint) {
 
 func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 	w := settled(t)
-	w.refuseInARow(6, Hint{})
+	w.refuseInARow(7, Hint{})
 	if delay := w.law.Stats().CurrentDelay; delay < 500*ms {
-		t.Fatalf("after six refusals in a row the delay is %v, want more than 500ms: nothing to restart from", delay)
+		t.Fatalf("after seven refusals in a row the delay is %v, want more than 500ms: nothing to restart from", delay)
 	}
 	w.law.Restart(at(w.now))
 	if phase, delay := w.law.Phase(), w.law.Stats().CurrentDelay; phase != Start || delay != 200*ms {
@@ -45,8 +45,8 @@ func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 }
 
 func TestRestartEndsAPause(t *testing.T) {
-	w := newWorld(t, nil)
-	w.refuseInARow(2, Hint{RetryAfter: time.Hour})
+	w := settled(t)
+	w.refuseInARow(6, Hint{RetryAfter: time.Hour})
 	if w.law.Stats().PausedUntil.IsZero() {
 		t.Fatal("no pause to end")
 	}
@@ -84,6 +84,7 @@ func TestRestartJudgesNoAttemptOfBefore(t *testing.T) {
 // A burst just before the restart, all of it lost, must not pass for what the server admits.
 func TestRestartMeasuresFromThereOn(t *testing.T) {
 	w := newWorld(t, nil)
+	w.law.Resume(at(0), 1)
 	for range 100 {
 		w.law.Accepted(at(w.now), w.law.Sent(at(w.now), 1))
 	}

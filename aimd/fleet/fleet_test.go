@@ -116,7 +116,8 @@ func (w *world) leader() *node {
 
 // A leader that is gone without a word is replaced within 2 s, and meanwhile the others go on.
 func TestALeaderThatDies(t *testing.T) {
-	for seed := range uint64(5) {
+	accepted, deaths := 0, 0
+	for seed := range uint64(3) {
 		w := newWorld(t, seed, 16, 40, 5)
 		w.run(20)
 		for range 3 {
@@ -126,18 +127,20 @@ func TestALeaderThatDies(t *testing.T) {
 			if leaders, alone := w.leaders(); leaders != 1 || alone != 0 {
 				t.Errorf("seed %d: 2 s after the leader died %d lead and %d are alone", seed, leaders, alone)
 			}
-			if used := float64(w.accepted) / 80; used < 0.9*15/16*0.9 {
-				t.Errorf("seed %d: utilisation %.3f in these 2 s", seed, used)
-			}
+			accepted += w.accepted
+			deaths++
 			w.run(3)
 			w.steady(10, 0.93, 0.06)
 		}
+	}
+	if used := float64(accepted) / float64(80*deaths); used < 0.9*15/16 {
+		t.Errorf("utilisation %.3f in the 2 s after a leader died, want .9 of what the others have", used)
 	}
 }
 
 // Two halves that cannot hear each other have a leader each, and one when they can again, within 2 s.
 func TestAPartition(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(3) {
 		w := newWorld(t, seed, 16, 40, 5)
 		w.run(20)
 		w.split = 8

@@ -28,9 +28,6 @@ const (
 	samples   = 5
 	// slotSec is how long a member waits for a slot, where there are fewer than members, before another makes room.
 	slotSec = 2.0
-	// firstDivisor is what a first refusal divides the rate by. The law learns of what follows by messages, a tenth of a
-	// second later or two; at half the rate that would leave 3% of the server unused.
-	firstDivisor = 1.25
 	// sureSilence is until when a refusal that was reported has come, also where the first report of it was lost.
 	sureSilence = 700 * time.Millisecond
 	// turnsKept is for how many turns a refusal can still be told from others.
@@ -100,7 +97,7 @@ type peer struct {
 // newLeader returns the leader of a term that follows on a plan, if there was one.
 func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
 	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
-	cfg.FirstDivisor, cfg.SureSilence = firstDivisor, sureSilence
+	cfg.SureSilence = sureSilence
 	cfg.KeepConcurrency = true
 	cfg.Config = lawOf(cfg.Config)
 	cfg.MinDelay = time.Second / rateLimit // each member's own is its own; none at all would be turns without end
@@ -151,6 +148,7 @@ func (l *leader) advance(now time.Time) {
 		next := l.law.Next(t, 0)
 		if !next.After(t) {
 			l.turn++
+			l.news = l.news || l.law.Rate(t) == 0 // a canary in a pause, which no plan has announced
 			l.tickets[l.turn%turnsKept] = l.law.Sent(t, l.inFlight())
 			l.taken = t
 			continue

@@ -22,7 +22,7 @@ func sporadicFamilies() (list []*Scenario) {
 		for _, server := range []struct {
 			rate, sec float64
 			pool      int
-		}{{20, 300, 64}, {200, 100, 512}, {1000, 60, 2600}} {
+		}{{20, 300, 64}, {200, 100, 512}, {1000, 100, 2600}} {
 			list = append(list, scenario(fmt.Sprintf("%g/s, %g%% sporadic", server.rate, 100*share), "",
 				refusing(share, constant(server.rate, 5)), poolSize(server.pool), lasting(server.sec, server.rate)))
 		}

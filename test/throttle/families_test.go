@@ -14,6 +14,40 @@ var (
 	familyNames = flag.String("family", "", "with -families: only those whose names match; the adaptive law's figures alone")
 )
 
+// familyGoal is what the law must reach of the oracle's utilisation, as the mean of three seeds.
+func familyGoal(name string) float64 {
+	goals := []struct {
+		pattern string
+		least   float64
+	}{
+		{`^\d+/s, 5% sporadic`, 0.90},
+		{`^\d+/s, .* sporadic`, 0.95},
+		{`^S2, 2% sporadic`, 0.94},
+		{"GCRA, burst 1$", 0.84},
+		{"GCRA, burst 2$", 0.97},
+		{"GCRA, burst 10", 0.99},
+		{"out 1 s in 20, says 60 s", 0.92},
+		{"20 s each, says 60 s", 0.93},
+		{"says how long", 0.95},
+		{"429 for 1 s", 0.95},
+		{"ramp|queue|low|120 in each|60s, 2/s", 0.97},
+		{"tenant .* 5 s", 0.75},
+		{"tenant", 0.86},
+		{"at once, 60", 0.82},
+		{"at once, 10", 0.73},
+		{"20ms", 0.84},
+		{"refusals take 5s", 0.84},
+		{"1200 in any", 0.94},
+		{"tokens", 0.77},
+	}
+	for _, g := range goals {
+		if regexp.MustCompile(g.pattern).MatchString(name) {
+			return g.least
+		}
+	}
+	return 0.75
+}
+
 // TestFamilies prints the table of servers that the law was not built for. Without -families it runs one of them, to see
 // that it works.
 func TestFamilies(t *testing.T) {
@@ -32,8 +66,10 @@ func TestFamilies(t *testing.T) {
 			continue
 		}
 		fmt.Fprintf(&out, "| %s |", sc.Name)
+		var got [Oracle + 1]Figures
 		for _, m := range methods {
 			f := mean(t, sc, m, seeds)
+			got[m] = f
 			fmt.Fprintf(&out, " %.3f / %.1f%% |", f.Utilisation, 100*f.Waste)
 			if m == Adaptive && *familyNames != "" {
 				fmt.Fprintf(&out, " rise %.1f, outage %.1f, Jain %.3f, longest %.0f s", f.RiseSeconds, f.OutageSeconds, f.Jain, f.LongestRow)
@@ -43,11 +79,33 @@ func TestFamilies(t *testing.T) {
 			}
 		}
 		fmt.Fprintln(&out)
+		if goal := familyGoal(sc.Name) * got[Oracle].Utilisation; got[Adaptive].Utilisation < goal && *familySeeds > 0 {
+			t.Errorf("%s: utilisation %.3f, want at least %.3f", sc.Name, got[Adaptive].Utilisation, goal)
+		}
 	}
 	if *familySeeds > 0 {
 		mean, least := luckyAndUnlucky(t, 40)
 		fmt.Fprintf(&out, "\nS5 over 40 seeds: %.3f on average, %.3f at least\n", mean, least)
 		fmt.Println(out.String())
+		if mean < 0.95 || least < 0.8 {
+			t.Errorf("S5 over 40 seeds: %.3f on average, %.3f at least; want 0.95 and 0.80", mean, least)
+		}
+	}
+}
+
+// One run of some of them, with fewer rows and room for chance.
+func TestFamiliesInBrief(t *testing.T) {
+	for name, rows := range map[string]int{
+		"20/s, 2% sporadic": 2000, "200/s, 1% sporadic": 8000, "200/s, 5% sporadic": 8000,
+		"GCRA, burst 1": 2000, "GCRA, burst 2": 2000, "out 1 s in 20, says 60 s": 9000,
+	} {
+		t.Run(name, func(t *testing.T) {
+			sc := find(t, name, rows)
+			law, oracle := measure(t, sc, Adaptive, 1), measure(t, sc, Oracle, 1)
+			if least := familyGoal(name)*oracle.Utilisation - 0.05; law.Utilisation < least {
+				t.Errorf("utilisation %.3f, want at least %.3f", law.Utilisation, least)
+			}
+		})
 	}
 }
 

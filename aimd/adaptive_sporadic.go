@@ -1,0 +1,85 @@
+package aimd
+
+import "math"
+
+// The constants of sporadic refusals.
+const (
+	// A refusal is judged by the attempts of this time before it: short, so that a fall of the rate is soon noticed.
+	sporadicSec = 0.25
+	// Fewer attempts than this in that time say nothing, so each refusal counts. It also keeps many slow clients of one
+	// server fair: to each of them the others' climbs look like sporadic refusals.
+	sporadicLeast = 4
+	// In the first start, and where refusals are known to be noise, there must be so many attempts.
+	sporadicStart, sporadicNoise = 8, 32
+	// There are more refusals than usual if they exceed the usual number by so many standard deviations.
+	sporadicSigmas = 4.0
+	// The usual loss: as guessed at first, as taken for start, where it can't be measured, and the most that is believed.
+	// A server that is too slow for the rate would otherwise be taken for one that refuses more and more.
+	usualFirst, usualStart, usualMost = 0.02, 0.05, 0.07
+	// It is an average over at least so many attempts, and over a second.
+	usualCalls = 256.0
+)
+
+// sporadic reports whether the refusal of m is of the kind that servers make for no reason, one call in a hundred, which
+// is none of the rate's business. It is unless there are more of them than usual. While climbing, one is more than usual
+// where there are none otherwise; at the measured rate, which should suit the server, it takes two.
+func (l *Adaptive) sporadic(m mark) bool {
+	least := 0.0
+	switch {
+	case m.epoch != l.epoch, l.phase == Probe, l.phase == Drain && m.at == l.witness:
+		return false // it is judged otherwise
+	case math.IsInf(l.pace, 1):
+		return false // no climb would ever correct a rate that is a little too high
+	case l.noise.on:
+		least = sporadicNoise
+	case l.phase == Start && l.estimate == 0:
+		least = sporadicStart
+	case sporadicSec*m.rate < sporadicLeast:
+		return false
+	}
+	refused, sent := 1.0, 1.0
+	for a := range l.history.before(m.seq) {
+		if a.at < l.since || m.at-a.at > sporadicSec && sent >= least {
+			break
+		}
+		sent++
+		if a.refused {
+			refused++
+		}
+	}
+	held := m.rate <= l.estimate
+	more := refused >= l.noise.more(l.phase, sent, held)
+	l.noise.reckon(l, refused, held, more)
+	return !more
+}
+
+// more returns how many refusals of so many attempts are more than usual.
+func (n *noise) more(p Phase, sent float64, held bool) float64 {
+	loss, least := n.base, 1.0
+	if p == Start {
+		loss = max(loss, usualStart)
+	}
+	if p == Start || held {
+		least = 2
+	}
+	usual := loss * sent
+	return max(least, math.Round(usual+sporadicSigmas*math.Sqrt(usual)))
+}
+
+// reckon counts a sporadic refusal at the measured rate into the usual loss, and takes those before it out again if they
+// turn out to be more than usual.
+func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
+	if !more {
+		n.spared++
+	}
+	switch {
+	case n.on || !held:
+	case more:
+		n.base = max(0, n.base-(refused-1)*l.usualGain())
+	default:
+		n.base = min(usualMost, n.base+(1-n.base)*l.usualGain())
+	}
+}
+
+// usualGain is the weight of an attempt in the usual loss.
+func (l *Adaptive) usualGain() float64 { return 1 / max(usualCalls, l.estimate) }

@@ -1,0 +1,134 @@
+package aimd
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// behind refuses a share of the calls for a limiter of rate calls a second.
+func behind(share float64, limiter func(time.Duration, int) bool) func(time.Duration, int) bool {
+	rng := rand.New(rand.NewPCG(3, 4))
+	return func(now time.Duration, n int) bool { return rng.Float64() >= share && limiter(now, n) }
+}
+
+func TestSporadicRefusalsDoNotThrottle(t *testing.T) {
+	for _, tc := range []struct{ rate, share, least float64 }{
+		{20, 0.01, 0.95},
+		{20, 0.02, 0.94},
+		{20, 0.05, 0.86},
+		{200, 0.002, 0.95},
+		{200, 0.01, 0.95},
+		{200, 0.02, 0.94},
+		{200, 0.05, 0.86},
+	} {
+		w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512}, behind(tc.share, bucket(tc.rate, 5)))
+		w.run(20 * time.Second)
+		sent, refused := len(w.sent), len(w.refused)
+		w.run(140 * time.Second)
+		sent, refused = len(w.sent)-sent, len(w.refused)-refused
+		if got := float64(sent-refused) / 120 / tc.rate; got < tc.least {
+			t.Errorf("%g/s with %g of the calls refused for no reason: uses %.3f, want at least %.3f", tc.rate, tc.share, got, tc.least)
+		}
+		if waste := float64(refused) / float64(sent); waste > 1.2*tc.share+0.05 {
+			t.Errorf("%g/s with %g of the calls refused for no reason: %.3f refused", tc.rate, tc.share, waste)
+		}
+	}
+}
+
+// One that comes with the very first calls must not end the first start.
+func TestSporadicRefusalsDoNotEndTheFirstStart(t *testing.T) {
+	n := 0
+	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512}, func(time.Duration, int) bool { n++; return n != 1 && n != 40 })
+	w.run(5 * time.Second)
+	if w.law.Phase() != Start || len(w.refused) != 2 {
+		t.Errorf("in %v after two of %d calls were refused, want start", w.law.Phase(), len(w.sent))
+	}
+}
+
+func TestSporadicRefusalsDoNotHideAFall(t *testing.T) {
+	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512},
+		behind(0.01, after(60*time.Second, bucket(200, 5), bucket(50, 5))))
+	w.run(70 * time.Second)
+	if n := between(w.refused, 60*time.Second, 62*time.Second); n > 120 {
+		t.Errorf("%d calls refused in the two seconds after a fall from 200/s to 50/s, want at most 120", n)
+	}
+	if n := between(w.refused, 62*time.Second, 70*time.Second); n > 40 {
+		t.Errorf("%d calls refused in the next eight, want at most 40", n)
+	}
+}
+
+// What is refused because the rate is too high is not usual, however often it happens.
+func TestFallsDoNotRaiseTheUsualLoss(t *testing.T) {
+	limit, turn := [2]func(time.Duration, int) bool{bucket(40, 5), bucket(20, 5)}, 0
+	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 128}, func(now time.Duration, n int) bool {
+		turn = int(now/(5*time.Second)) % 2
+		return limit[turn](now, n)
+	})
+	w.run(200 * time.Second)
+	if w.law.noise.base > usualMost || w.law.noise.on {
+		t.Errorf("the usual loss is %.3f, noise %v, want at most %.2f and none", w.law.noise.base, w.law.noise.on, usualMost)
+	}
+	if waste := float64(len(w.refused)) / float64(len(w.sent)); waste > 0.15 {
+		t.Errorf("%.3f of the calls refused at a server that changes each 5 s, want at most 0.15", waste)
+	}
+}
+
+// A climb ends at a server that is as fast as was measured, so a little less is enough to drain.
+func TestClimbsEndGently(t *testing.T) {
+	w := newWorld(t, bucket(20, 1))
+	w.run(20 * time.Second)
+	sent, refused := len(w.sent), len(w.refused)
+	w.run(120 * time.Second)
+	if got := float64(len(w.sent)-sent-len(w.refused)+refused) / 100 / 20; got < 0.84 {
+		t.Errorf("a limiter without a bucket: uses %.3f, want at least 0.84", got)
+	}
+}
+
+func TestCanariesEndAnUntruePause(t *testing.T) {
+	w := newWorld(t, after(50*time.Second, bucket(20, 5), after(52*time.Second, never, bucket(20, 5))))
+	w.hint = func(time.Duration) Hint { return Hint{RetryAfter: time.Minute} }
+	w.run(51500 * ms)
+	if w.law.Stats().PausedUntil.IsZero() {
+		t.Fatal("no pause")
+	}
+	w.run(60 * time.Second)
+	if n := between(w.sent, 54*time.Second, 60*time.Second); n < 90 {
+		t.Errorf("%d calls in the six seconds from two seconds after the outage on, want about 120", n)
+	}
+}
+
+// In a pause one canary is in flight at a time, each twice as long after the last, and none raises the failures.
+func TestCanariesGetRare(t *testing.T) {
+	w := newWorld(t, after(50*time.Second, bucket(20, 5), never))
+	w.hint = func(now time.Duration) Hint { return Hint{RetryAfter: 250*time.Second - now} }
+	w.run(52 * time.Second)
+	failures := w.law.failures
+	w.run(240 * time.Second)
+	if n := between(w.sent, 52*time.Second, w.now); n > 8 || n < 5 {
+		t.Errorf("%d canaries in a pause of 200s, want about 7", n)
+	}
+	if w.law.failures != failures {
+		t.Errorf("%d failures after the canaries, %d before", w.law.failures, failures)
+	}
+}
+
+// A reset is the server's account of its own limit, not a guess.
+func TestNoCanaryWhereNothingRemains(t *testing.T) {
+	w := newWorld(t, nil)
+	w.law.Rejected(at(0), w.law.Sent(at(0), 1), Hint{Remaining0: true, Reset: time.Minute})
+	if next := w.law.Next(at(ms), 0); next.Before(at(time.Minute)) {
+		t.Errorf("the next may go %v after the refusal, want not within a minute", next.Sub(at(0)))
+	}
+}
+
+func TestACanaryMayBeDropped(t *testing.T) {
+	w := settled(t)
+	w.refuseInARow(6, Hint{RetryAfter: time.Hour})
+	canary := w.law.Next(at(w.now), 0)
+	w.law.Dropped(canary.Add(ms), w.law.Sent(canary, 1))
+	next := w.law.Next(canary.Add(2*ms), 0)
+	if wait := next.Sub(canary); w.law.Stats().PausedUntil.IsZero() || wait > 5*time.Second {
+		t.Errorf("the next canary goes %v after one that was dropped, want within seconds and still paused", wait)
+	}
+}
