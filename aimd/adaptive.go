@@ -23,8 +23,9 @@ import (
 //	                          └───────┘
 //
 // The page docs/throttle.md shows it at work. Files: the rate in each phase here, the measurement and the sense of
-// time in adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, random refusals in
-// adaptive_noise.go, the server's hints in adaptive_hint.go.
+// time in adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, sporadic refusals in
+// adaptive_sporadic.go, those of a server that refuses many at random in adaptive_noise.go, the server's hints in
+// adaptive_hint.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {
@@ -304,9 +305,9 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.note()
 }
 
-// Share tells the law whether others are known to send attempts to the same server. It then takes no refusals for
-// random ones: to each of many clients the others look like a server that refuses at random, and whichever stopped
-// yielding first would have it all.
+// Share tells the law whether others are known to send attempts to the same server. It then never takes that for a server
+// that refuses at random whatever the rate: to each of many clients the others look like one, and whichever stopped
+// yielding first would have it all. Sporadic refusals are spared as ever.
 func (l *Adaptive) Share(others bool) {
 	l.shared = others
 	l.noise.on = l.noise.on && !others
