@@ -348,6 +348,9 @@ func (l *Adaptive) Epoch() int { return l.epoch }
 func (l *Adaptive) Idle(d time.Duration) {
 	l.since += d.Seconds()
 	l.slots.since += d.Seconds()
+	if l.pause.flies {
+		l.pause.tried += d.Seconds()
+	}
 }
 
 // Stats returns the statistics as of the last instant that was passed in. The delay is the inverse of the rate: the

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/aimd"
 )
@@ -275,4 +276,32 @@ func TestAMemberThatNobodyHearsIsAlone(t *testing.T) {
 			t.Errorf("member %d of those that are no longer heard makes %d calls in 10 s", i+1, n.accepted)
 		}
 	}
+}
+
+// A server that asks for a minute and is back after ten seconds is found by single calls, and few of them.
+func TestAPauseIsTried(t *testing.T) {
+	w := newWorld(t, 11, 16, 40, 5)
+	w.hint = aimd.Hint{RetryAfter: time.Minute}
+	w.run(20)
+	w.rate, w.level = func(now float64) float64 {
+		if now < 30 {
+			return 0
+		}
+		return 40
+	}, 0
+	w.count()
+	w.run(3)
+	if until := w.members[3].Stats().PausedUntil; until.IsZero() {
+		t.Error("nobody pauses, though the server asks for it")
+	}
+	early := w.refused
+	w.run(7)
+	if early > 40 || w.refused-early > 8 {
+		t.Errorf("%d calls were refused in the first 3 s of the outage, and %d in the other 7 s", early, w.refused-early)
+	}
+	w.run(9)
+	if until := w.members[3].Stats().PausedUntil; !until.IsZero() {
+		t.Error("9 s after the server is back all still wait")
+	}
+	w.steady(15, 0.9, 0.06)
 }

@@ -1,9 +1,6 @@
 package fleet
 
 import (
-	"cmp"
-	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -30,6 +27,8 @@ const (
 	slotSec = 2.0
 	// sureSilence is until when a refusal that was reported has come, also where the first report of it was lost.
 	sureSilence = 700 * time.Millisecond
+	// nurseSec is the time between the turns that come due until a canary is taken: as long as a message takes.
+	nurseSec = 0.1
 	// turnsKept is for how many turns a refusal can still be told from others.
 	turnsKept = 8192
 	// placesRepeat is for how many plans of a new leader the places are sent, for those that missed the first.
@@ -67,6 +66,8 @@ type leader struct {
 	used  [samples]use
 	looks int // at used
 	look  time.Time
+
+	canary canary
 
 	news bool // the rate has changed, and all must know at once
 	stir bool // who is there, or what they want, has changed
@@ -147,10 +148,11 @@ func (l *leader) advance(now time.Time) {
 	for t := l.at; ; {
 		next := l.law.Next(t, 0)
 		if !next.After(t) {
-			l.turn++
-			l.news = l.news || l.law.Rate(t) == 0 // a canary in a pause, which no plan has announced
-			l.tickets[l.turn%turnsKept] = l.law.Sent(t, l.inFlight())
-			l.taken = t
+			ticket := l.law.Sent(t, l.inFlight())
+			l.comeDue(t, ticket)
+			if l.law.Rate(t) == 0 {
+				l.canary = canary{flies: true, ticket: ticket, sent: l.sum.sent, turned: t}
+			}
 			continue
 		}
 		if next.After(now) {
@@ -158,11 +160,52 @@ func (l *leader) advance(now time.Time) {
 		}
 		t = next
 	}
+	l.nurse(now)
 	l.at = now
 	l.law.Next(now, 0)
 	l.noteEpoch()
 	l.watchUse(now)
 	l.news = l.news || l.law.Phase() != phase
+}
+
+// comeDue has the next turn come due.
+func (l *leader) comeDue(t time.Time, ticket aimd.Ticket) {
+	l.turn++
+	l.tickets[l.turn%turnsKept], l.taken = ticket, t
+	l.news = l.news || l.law.Rate(t) == 0 // no plan has announced it
+}
+
+// canary is a turn in a pause that the server asked for, by which the law finds out whether it is over.
+type canary struct {
+	flies  bool
+	ticket aimd.Ticket
+	sent   uint64    // by all members, until then
+	turned time.Time // when the last turn came due for it
+}
+
+// nurse sees to it that somebody takes the canary: until then the law must not take silence for an answer. Whoever has
+// the turn may have run ahead of it when the pause began, or have nothing to send, so turns come due as long as members
+// wait for one.
+func (l *leader) nurse(now time.Time) {
+	c := &l.canary
+	switch {
+	case !c.flies:
+		return
+	case l.law.Rate(now) > 0 || l.sum.sent > c.sent:
+		c.flies = false
+		return
+	}
+	l.law.Idle(now.Sub(l.at))
+	if now.Sub(c.turned).Seconds() < nurseSec {
+		return
+	}
+	for _, m := range l.members {
+		if m.Hungry {
+			c.turned = now
+			l.comeDue(now, c.ticket)
+			return
+		}
+	}
 }
 
 // noteEpoch notes that the law has begun another epoch, if it has.
@@ -294,135 +337,6 @@ func (l *leader) refuse(now time.Time, f *refusal) {
 	if t := l.tickets[turn%turnsKept]; !t.Sent.IsZero() {
 		l.law.Rejected(now, t, f.hint())
 	}
-}
-
-// arrange drops members that are silent or have left, and gives all new places where their shares have changed.
-func (l *leader) arrange(now time.Time) (changed bool) {
-	lost := 0.0
-	for id, m := range l.members {
-		if m.Bye || id != l.id && now.Sub(m.heard) > silent {
-			if !m.Bye {
-				lost += l.share(id)
-			}
-			delete(l.members, id)
-			changed = true
-		}
-	}
-	if e := l.law.Estimate(); lost > 0.5 && e > 0 {
-		// Most are gone at once, so they are on the other side of a partition, with a leader of their own, and use the
-		// server as well.
-		l.law.Resume(now, e*max(1-lost, 0.01))
-	}
-	ids := slices.Sorted(maps.Keys(l.members))
-	claims := make([]claim, len(ids))
-	for i, id := range ids {
-		m := l.members[id]
-		claims[i] = claim{m.Weight, m.Want}
-		if m.Hungry {
-			claims[i].want = math.Inf(1)
-		}
-	}
-	shares := divide(max(l.rate(now), 0.01), claims)
-	slots, granted := l.allot(now, ids, claims)
-	changed = changed || granted || len(ids) != len(l.places)
-	for i, id := range ids {
-		old := l.share(id)
-		changed = changed || old == 0 || math.Abs(shares[i]/old-1) > moved
-	}
-	if changed {
-		l.place(now, ids, shares, slots)
-	}
-	return changed
-}
-
-// place gives all members new places. Each keeps how far it is on the way to its next turn, so that changes of places,
-// however many, take no turn from anybody.
-func (l *leader) place(now time.Time, ids []string, shares []float64, slots []int) {
-	turns := l.turns(now)
-	due := make([]float64, len(ids))
-	for i, id := range ids {
-		phase := math.Mod(float64(i)*golden, 1) // of a new member: anywhere, but not where others are
-		if p := l.find(id); p != nil {
-			at := float64(p.Offset) + float64(p.Share)*turns
-			phase = at - math.Floor(at)
-		}
-		due[i] = (1 - phase) / shares[i]
-	}
-	l.places = l.places[:0]
-	for i, next := range space(shares, due) {
-		share := float64(float32(shares[i]))
-		at := share * (turns + next)
-		p := place{ID: ids[i], Share: float32(shares[i]), Offset: float32(math.Ceil(at) - at)}
-		if slots != nil {
-			p.Slots = slots[i]
-			l.members[ids[i]].slots = slots[i]
-			l.members[ids[i]].held = max(l.members[ids[i]].held, slots[i])
-		}
-		l.places = append(l.places, p)
-	}
-	l.ring++
-}
-
-// allot divides the account's limit on calls in flight, if there is one.
-func (l *leader) allot(now time.Time, ids []string, claims []claim) (slots []int, changed bool) {
-	limit := l.concurrency()
-	if limit == 0 {
-		return nil, l.last != nil && l.last.Slots
-	}
-	held := make([]int, len(ids))
-	wants := make([]claim, len(ids))
-	rank := make([]float64, len(ids))
-	for i, id := range ids {
-		m := l.members[id]
-		held[i], wants[i] = m.held, claim{m.Weight, claims[i].want}
-		if !m.Hungry {
-			wants[i].want = float64(m.InFlight + 1)
-		}
-		// Where there are fewer slots than members, those take turns that have waited, with those that had one for longest.
-		rank[i] = now.Sub(m.since).Seconds()
-		if m.slots > 0 || rank[i] < slotSec {
-			rank[i] = -rank[i]
-		}
-	}
-	slots = allot(limit, wants, held, rank)
-	for i, id := range ids {
-		m := l.members[id]
-		changed = changed || slots[i] != m.slots
-		if (slots[i] > 0) != (m.slots > 0) {
-			m.since = now
-		}
-	}
-	return slots, changed || l.last == nil || !l.last.Slots
-}
-
-// concurrency is the most calls in flight over all members; 0: no limit.
-func (l *leader) concurrency() int {
-	return l.least(func(r *report) int { return r.Concurrency })
-}
-
-// least returns the lowest limit that any member has set; 0: none has.
-func (l *leader) least(of func(*report) int) (limit int) {
-	for _, m := range l.members {
-		if n := of(&m.report); n > 0 && (limit == 0 || n < limit) {
-			limit = n
-		}
-	}
-	return limit
-}
-
-func (l *leader) find(id string) *place {
-	i, ok := slices.BinarySearchFunc(l.places, id, func(p place, id string) int { return cmp.Compare(p.ID, id) })
-	if !ok {
-		return nil
-	}
-	return &l.places[i]
-}
-
-func (l *leader) share(id string) float64 {
-	if p := l.find(id); p != nil {
-		return float64(p.Share)
-	}
-	return 0
 }
 
 func (l *leader) rate(now time.Time) float64 { return min(l.law.Rate(now), rateLimit) }

@@ -18,6 +18,7 @@ type world struct {
 	now     float64
 	rate    func(now float64) float64 // of the server, calls per second
 	burst   float64
+	hint    aimd.Hint // with each refusal
 	level   float64
 	members []*node
 	mail    []letter
@@ -122,7 +123,7 @@ func (w *world) step(n *node) {
 		if c.ok {
 			n.Accepted(n.at(w.now), c.ticket)
 		} else {
-			n.Rejected(n.at(w.now), c.ticket, aimd.Hint{})
+			n.Rejected(n.at(w.now), c.ticket, w.hint)
 		}
 	}
 	if n.next <= w.now || n.Urgent() {
