@@ -1,4 +1,4 @@
-// Package status is what a stage is doing now: its state in one word, recent activity, samples, and the report as JSON.
+// Package status is what a stage is doing now: its state in one word, activity, samples, and the report as JSON and text.
 package status
 
 import (

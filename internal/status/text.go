@@ -1,0 +1,154 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// WriteText prints the report for people: state, rows, pool and throttle, then a table of the shared budget, if there
+// is one, and a table of the partitions. Texts of the provider are printed without control characters.
+func (r *Report) WriteText(w io.Writer) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(cells ...string) {
+		for i := range cells {
+			cells[i] = terminal.OneLine(cells[i])
+		}
+		fmt.Fprintln(out, strings.Join(cells, "\t")) //nolint:errcheck // Flush reports it
+	}
+	line("stage", fmt.Sprintf("%s, version %s, run %s, up %s", r.Stage, r.Version, r.RunID, span(r.UptimeS)))
+	line("state", r.stateText())
+	if r.State == StatePaused {
+		line("", r.pauseText())
+	}
+	line("rows", r.rowsText())
+	line("rate", r.Rows.rateText())
+	line("pool", r.Pool.text())
+	line("throttle", r.Pool.throttleText(r.Time))
+	line()
+	if len(r.Budget) > 0 {
+		line("BUDGET", "PROVIDER", "MODE", "MEMBERS", "SHARE", "RATE", "LEADER")
+		for i := range r.Budget {
+			line(r.Budget[i].cells()...)
+		}
+		line()
+	}
+	line("PARTITION", "ROLE", "PENDING", "OPEN", "HEAD", "HEAD WAITS", "OWNER")
+	for i := range r.Partitions {
+		line(r.Partitions[i].cells()...)
+	}
+	for i := range r.Partitions {
+		p := &r.Partitions[i]
+		if p.Problem != "" {
+			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Problem))
+		}
+		if p.JournalProblem != "" {
+			line(fmt.Sprintf("journal of partition %d: %s", p.Partition, p.JournalProblem))
+		}
+	}
+	return out.Flush()
+}
+
+// stateText is the state, since when and why, as in "paused for 2m3s: no credit".
+func (r *Report) stateText() string {
+	text := string(r.State)
+	if r.Since != nil {
+		text += " for " + span(r.Time.Sub(*r.Since).Seconds())
+	}
+	if r.Why != "" {
+		text += ": " + r.Why
+	}
+	return text
+}
+
+// pauseText is what a pause means for the rows, and when it may end.
+func (r *Report) pauseText() string {
+	parts := []string{string(r.Pool.PauseReason)}
+	if r.Pool.Held != "" {
+		parts = append(parts, r.Pool.Held)
+	}
+	if r.Pool.NextProbe != nil {
+		parts = append(parts, NextProbe(*r.Pool.NextProbe, r.Time))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// rowsText counts the rows of this process. Only the owner of a partition knows what is open and pending.
+func (r *Report) rowsText() string {
+	text := fmt.Sprintf("%d succeeded, %d failed", r.Rows.Succeeded, r.Rows.Failed)
+	if slices.ContainsFunc(r.Partitions, func(p PartitionReport) bool { return p.owned() }) {
+		text += fmt.Sprintf(", %d open, %d pending", r.Rows.Open, r.Rows.Pending)
+	}
+	if r.Rows.Skipped > 0 {
+		text += fmt.Sprintf(", %d skipped", r.Rows.Skipped)
+	}
+	return text
+}
+
+// rateText is how fast rows are emitted, and how long those that wait will take.
+func (r *rowsReport) rateText() string {
+	text := fmt.Sprintf("%.1f rows/s", r.PerSecond)
+	if r.ETAS != nil {
+		text += ", " + span(*r.ETAS) + " left"
+	}
+	return text
+}
+
+// text is what the pool does.
+func (p *PoolReport) text() string {
+	return fmt.Sprintf("%d of %d calls in flight, %d waiting; %d sent, %d succeeded, %d capacity retries",
+		p.InFlight, p.Size, p.Waiting, p.Dispatched, p.Successes, p.CapacityRetries)
+}
+
+// throttleText is what the throttle allows: rate, delay and concurrency, or that the provider asked to wait.
+func (p *PoolReport) throttleText(now time.Time) string {
+	text := p.Throttle + ": no limit on the rate"
+	if p.Allowed != nil {
+		delay := time.Duration(p.DelayMS * float64(time.Millisecond))
+		text = fmt.Sprintf("%s: %s, delay %s", p.Throttle, perSecond(*p.Allowed), terminal.Duration(delay))
+	}
+	if p.Concurrency != nil {
+		text += fmt.Sprintf(", at most %d in flight", *p.Concurrency)
+	}
+	if p.LawPausedUntil != nil {
+		text += "; none for " + terminal.Duration(p.LawPausedUntil.Sub(now)) + ", as the provider asked"
+	}
+	return text
+}
+
+// cells are the columns of the budget of one provider.
+func (b *BudgetReport) cells() []string {
+	rate := "-"
+	if b.Rate != nil {
+		rate = perSecond(*b.Rate)
+	}
+	return []string{
+		b.Name, b.Provider, string(b.Mode), fmt.Sprint(b.Members), fmt.Sprintf("%.1f%%", 100*b.Share), rate, terminal.OrDash(b.Leader),
+	}
+}
+
+// cells are the columns of a partition. Its head is the oldest row that was taken and has no result yet.
+func (p *PartitionReport) cells() []string {
+	pending, open, head, waits := "-", "-", "-", "-"
+	if p.owned() {
+		pending, open = fmt.Sprint(p.PendingRows), fmt.Sprint(p.WindowRows+p.SetAsideRows)
+	}
+	if p.HeadSequence != 0 {
+		head, waits = fmt.Sprint(p.HeadSequence), terminal.Duration(time.Duration(p.HeadOfLineS*float64(time.Second)))
+	}
+	return []string{fmt.Sprint(p.Partition), p.Role, pending, open, head, waits, terminal.OrDash(p.Owner)}
+}
+
+// owned reports whether this process owns the partition.
+func (p *PartitionReport) owned() bool { return consumer.Role(p.Role) == consumer.Owner }
+
+// span writes seconds as a duration in whole ones.
+func span(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
