@@ -54,6 +54,7 @@ func commands(env *Env) []*cobra.Command {
 		newMockLLMCommand(env),
 		newVersionCommand(env),
 		newRunCommand(env),
+		newStatusCommand(env),
 		newProcessCommand(env),
 		newDemoCommand(env),
 		newBatchCommand(env),

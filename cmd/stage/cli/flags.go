@@ -77,7 +77,7 @@ func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[
 				continue
 			}
 			c.add(cmd, f, variable)
-			if len(groups) > 0 && !slices.Contains(groups, f.Group) && !slices.Contains(everyCommand, variable) {
+			if groups != nil && !slices.Contains(groups, f.Group) && !slices.Contains(everyCommand, variable) {
 				c.refuse(unused, config.FlagName(variable))
 			}
 		}
