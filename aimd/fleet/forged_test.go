@@ -62,6 +62,7 @@ var forgeries = map[string]struct{ plan, report map[string]any }{
 	"one at a time":     {report: map[string]any{"id": "m001", "concurrency": 1}},
 	"many calls":        {report: map[string]any{"id": "m001", "sent": uint64(math.MaxUint64), "accepted": uint64(math.MaxUint64), "refused": uint64(math.MaxUint64)}},
 	"refusals":          {report: map[string]any{"id": "m001", "refusals": []refusal{{Turn: 1e15, Epoch: 1 << 40, Term: 1, RetryAfter: 1e9}}}},
+	"a negative epoch":  {report: map[string]any{"id": "m001", "news": 1 << 40, "refusals": []refusal{{Turn: 1e15, Epoch: -1, Term: 1}}}},
 }
 
 // everywhere are places at which n members have every turn.

@@ -324,11 +324,11 @@ func (l *leader) accept(now time.Time, n uint64) {
 // refuse tells the law of a turn at which a call was refused. A member that did not know yet of a new epoch ran ahead,
 // and its turn has another number by now: it counts as the last of its epoch.
 func (l *leader) refuse(now time.Time, f *refusal) {
-	if f.Term != l.term {
+	if f.Term != l.term || f.Epoch < 0 {
 		return
 	}
 	turn := min(int64(f.Turn), l.turn)
-	if end := l.ends[f.Epoch%len(l.ends)]; f.Epoch >= 0 && f.Epoch < l.epoch && end.epoch == f.Epoch {
+	if end := l.ends[f.Epoch%len(l.ends)]; f.Epoch < l.epoch && end.epoch == f.Epoch {
 		turn = min(turn, end.turn)
 	}
 	if turn <= max(0, l.turn-turnsKept) {
