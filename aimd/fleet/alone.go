@@ -14,10 +14,11 @@ func (m *Member) isolate(now time.Time, sec float64) {
 			m.own.Restart(now)
 		}
 	}
-	limit := 0.0
-	if rpm := m.cfg.Limits.RPM; rpm > 0 {
-		limit = float64(rpm) / 60 * m.shareOr(1)
+	limit := float64(m.cfg.Limits.RPM)
+	if m.plan != nil {
+		limit = least(limit, float64(m.plan.RPM))
 	}
+	limit *= m.shareOr(1) / 60
 	if m.cap > 0 {
 		limit = least(limit, m.cap*capGrowth(sec-m.since))
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -62,6 +63,12 @@ type leader struct {
 	places  []place // sorted by ID
 	ring    uint64  // version of places
 
+	// limits are those of the plan before, until all members have reported theirs.
+	limits report
+	begun  time.Time
+
+	perSec float64 // calls sent of late; infinite: not known yet
+
 	sum   use // of all members, since this term began
 	used  [samples]use
 	looks int // at used
@@ -107,10 +114,9 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 		return nil, err
 	}
 	law.Share(true)
-	law.Limit(rateLimit)
 	l := &leader{
 		id: id, term: 1, law: law, multiplier: cfg.Multiplier, at: now, taken: now, members: map[string]*peer{}, look: now, accepted: now,
-		merged: map[string]bool{},
+		merged: map[string]bool{}, begun: now, perSec: math.Inf(1),
 	}
 	if before != nil {
 		l.term = before.Term + 1
@@ -118,6 +124,7 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 		if before.Estimate > 0 {
 			law.Resume(now, before.Estimate)
 		}
+		l.limits = report{RPM: before.RPM, TPM: before.TPM, Concurrency: before.Concurrency}
 		l.places = slices.Clone(places)
 		for _, p := range l.places {
 			if p.ID != before.Leader || p.ID == id {
@@ -126,6 +133,7 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 		}
 	}
 	l.settled, l.ring = l.turn, l.term<<20
+	l.bound()
 	law.Next(now, 0)
 	return l, nil
 }
@@ -235,7 +243,11 @@ func (l *leader) watchUse(now time.Time) {
 		*look = l.sum
 		look.turns = l.turn
 		l.looks++
+		if now.Sub(l.begun) > silent {
+			l.limits = report{}
+		}
 		if l.looks <= samples {
+			l.bound()
 			continue
 		}
 		if float64(look.sent-before.sent) < usedLeast*float64(latest.turns-before.turns)-1 {
@@ -246,14 +258,15 @@ func (l *leader) watchUse(now time.Time) {
 			l.law.Restart(now)
 			l.noteEpoch()
 		}
-		l.bound(float64(look.sent-before.sent) / (sampleSec * (samples - 1)))
+		l.perSec = float64(look.sent-before.sent) / (sampleSec * (samples - 1))
+		l.bound()
 	}
 }
 
-// bound keeps the rate within what was set for the whole, and from rising far beyond what all can use, in calls per
-// second. What was measured they may use at once, whatever they use now.
-func (l *leader) bound(used float64) {
-	limit := min(rateLimit, max(l.law.Estimate(), usableLeast, usedMost*used))
+// bound keeps the rate within what was set for the whole, and from rising far beyond what all can use. What was measured
+// they may use at once, whatever they use now.
+func (l *leader) bound() {
+	limit := min(rateLimit, max(l.law.Estimate(), usableLeast, usedMost*l.perSec))
 	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
 		limit = min(limit, float64(rpm)/60)
 	}
@@ -279,6 +292,9 @@ func (l *leader) hear(now time.Time, r *report) {
 		return // doubled, or overtaken by a later one
 	}
 	m.report, m.heard, m.known = *r, now, true
+	if r.RPM != before.RPM {
+		l.bound()
+	}
 	if held := max(m.slots, min(m.held, r.InFlight)); r.Ring == l.ring && held < m.held {
 		m.held = held
 		l.stir = true
@@ -369,7 +385,8 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	p := &plan{
 		Plan: 1, Term: l.term, Leader: l.id, Seq: l.seq, Sent: clock, Turns: l.turns(now), Epoch: l.epoch,
 		Curve: make([]float64, 0, curveSteps), Rate: l.rate(now), Estimate: min(l.law.Estimate(), rateLimit),
-		Count: len(l.members), Ring: l.ring, Slots: l.concurrency() > 0, TPM: l.least(func(r *report) int { return r.TPM }),
+		Count: len(l.members), Ring: l.ring, Slots: l.concurrency() > 0,
+		RPM: l.least(func(r *report) int { return r.RPM }), TPM: l.least(func(r *report) int { return r.TPM }), Concurrency: l.concurrency(),
 	}
 	if !stats.PausedUntil.IsZero() {
 		p.Pause, p.Reason = min(stats.PausedUntil.Sub(now).Seconds(), waitMost), stats.PauseReason

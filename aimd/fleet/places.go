@@ -114,6 +114,7 @@ func (l *leader) concurrency() int {
 
 // least returns the lowest limit that any member has set; 0: none has.
 func (l *leader) least(of func(*report) int) (limit int) {
+	limit = of(&l.limits)
 	for _, m := range l.members {
 		if n := of(&m.report); n > 0 && (limit == 0 || n < limit) {
 			limit = n

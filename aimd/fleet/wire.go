@@ -49,8 +49,12 @@ type plan struct {
 	Ring   uint64  `json:"ring"` // version of Places
 	Slots  bool    `json:"slots,omitempty"`
 	Places []place `json:"places,omitempty"` // left out while nothing has changed
-	TPM    int     `json:"tpm,omitempty"`
-	Bye    bool    `json:"bye,omitempty"` // the leader is leaving
+	Bye    bool    `json:"bye,omitempty"`    // the leader is leaving
+
+	// The limits of the whole; 0: none.
+	RPM         int `json:"rpm,omitempty"`
+	TPM         int `json:"tpm,omitempty"`
+	Concurrency int `json:"concurrency,omitempty"`
 }
 
 // place is a member's part of a plan. It has a turn whenever offset + share × turns passes a whole number.
@@ -199,7 +203,8 @@ func decode(body []byte) (m any, err error) {
 func (p *plan) valid() bool {
 	ok := p.Leader != "" && len(p.Curve) == curveSteps && p.Count >= 0 && p.Count <= membersMax && len(p.Places) <= membersMax &&
 		within(p.Turns, 0, turnsMost) && within(p.Sent, -1e12, 1e12) && within(p.Then, 0, rateMost) && within(p.Rate, 0, rateMost) &&
-		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost)
+		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost) &&
+		p.RPM >= 0 && p.TPM >= 0 && p.Concurrency >= 0
 	before := 0.0
 	for _, due := range p.Curve {
 		ok = ok && within(due, before, before+rateMost*curveStep)
