@@ -416,7 +416,7 @@ func (m *Member) State() State {
 	switch {
 	case m.lead != nil && m.plan != nil:
 		s.Mode = Lead
-	case m.plan != nil && !m.alone:
+	case m.plan != nil && !m.alone && m.share > 0: // before it has a place it is in no plan
 		s.Mode = Follow
 	default:
 		if d := m.own.Stats().CurrentDelay; d > 0 {

@@ -305,3 +305,17 @@ func TestAPauseIsTried(t *testing.T) {
 	}
 	w.steady(15, 0.9, 0.06)
 }
+
+// What a member says of itself as soon as it is one is what the plan says: it has a place, and is counted.
+func TestAMemberIsOneOnceItHasAPlace(t *testing.T) {
+	w := newWorld(t, 1, 3, 40, 5)
+	w.run(5)
+	w.join(Config{})
+	late := w.members[3]
+	for late.State().Mode != Follow && w.now < 10 {
+		w.run(0.001)
+	}
+	if s := late.State(); s.Mode != Follow || s.Members != 4 || s.Share > 0.5 {
+		t.Errorf("it begins with %+v, want a share of 4 members", s)
+	}
+}
