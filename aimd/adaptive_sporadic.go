@@ -9,6 +9,9 @@ const (
 	// Fewer attempts than this in that time say nothing, so each refusal counts. It also keeps many slow clients of one
 	// server fair: to each of them the others' climbs look like sporadic refusals.
 	sporadicLeast = 4
+	// Where others are known it takes more: what a client takes from the others would look sporadic to it, and the more it
+	// has the more.
+	sporadicShared = 16
 	// In the first start, and where refusals are known to be noise, there must be so many attempts.
 	sporadicStart, sporadicNoise = 8, 32
 	// There are more refusals than usual if they exceed the usual number by so many standard deviations.
@@ -24,7 +27,10 @@ const (
 // is none of the rate's business. It is unless there are more of them than usual. While climbing, one is more than usual
 // where there are none otherwise; at the measured rate, which should suit the server, it takes two.
 func (l *Adaptive) sporadic(m mark) bool {
-	least := 0.0
+	least, enough := 0.0, float64(sporadicLeast)
+	if l.rivals() {
+		enough = sporadicShared
+	}
 	switch {
 	case m.epoch != l.epoch, l.phase == Probe, l.phase == Drain && m.at == l.witness:
 		return false // it is judged otherwise
@@ -33,8 +39,8 @@ func (l *Adaptive) sporadic(m mark) bool {
 	case l.noise.on:
 		least = sporadicNoise
 	case l.phase == Start && l.estimate == 0:
-		least = sporadicStart
-	case sporadicSec*m.rate < sporadicLeast:
+		least = max(sporadicStart, enough)
+	case sporadicSec*m.rate < enough:
 		return false
 	}
 	refused, sent := 1.0, 1.0
@@ -83,3 +89,6 @@ func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
 
 // usualGain is the weight of an attempt in the usual loss.
 func (l *Adaptive) usualGain() float64 { return 1 / max(usualCalls, l.estimate) }
+
+// rivals reports whether others are known whose laws are their own, rather than members that this law serves.
+func (l *Adaptive) rivals() bool { return l.shared && l.cfg.SureSilence == 0 }
