@@ -19,9 +19,7 @@ type PerMinute struct {
 
 // NewPerMinute returns a gate for a weight of limit a minute, at least 1.
 func NewPerMinute(limit int) *PerMinute {
-	g := &PerMinute{}
-	g.SetLimit(float64(limit))
-	return g
+	return &PerMinute{unit: perUnit(float64(limit))}
 }
 
 // NewCallsPerMinute returns a gate for limit attempts a minute, at least 1, whatever they weigh.
@@ -31,9 +29,19 @@ func NewCallsPerMinute(limit int) *PerMinute {
 	return g
 }
 
-// SetLimit changes the limit from now on, at least 1 a minute.
-func (g *PerMinute) SetLimit(limit float64) {
-	g.unit = time.Duration(float64(time.Minute+slack)/max(1, limit)) + 1
+// SetLimit changes the limit from now on, at least 1 a minute. The weight for which the gate is closed stays the same, not
+// the time: what went at a low limit would otherwise keep the gate closed for long at a high one.
+func (g *PerMinute) SetLimit(now time.Time, limit float64) {
+	unit := perUnit(limit)
+	if wait := g.free.Sub(now); wait > 0 && unit != g.unit {
+		g.free = now.Add(time.Duration(min(float64(wait)*float64(unit)/float64(g.unit), float64(time.Hour))))
+	}
+	g.unit = unit
+}
+
+// perUnit returns how long a weight of 1 takes.
+func perUnit(limit float64) time.Duration {
+	return time.Duration(float64(time.Minute+slack)/max(1, limit)) + 1
 }
 
 // Next implements [Gate].

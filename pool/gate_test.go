@@ -130,3 +130,19 @@ func TestAtMostHoldsOneServerAndNotTheOther(t *testing.T) {
 		}
 	})
 }
+
+// A share of a limit changes with what others use. What went while it was small is paid for at the new pace.
+func TestAHigherLimitOpensTheGateSooner(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	g := pool.NewPerMinute(60)
+	g.Sent(now, 1000) // a thousand seconds
+	now = now.Add(100 * time.Second)
+	g.SetLimit(now, 60_000)
+	if wait := g.Next(now, 1).Sub(now); wait < 700*time.Millisecond || wait > time.Second {
+		t.Errorf("at a thousand a second the gate opens in %v, want about .8 s", wait)
+	}
+	g.SetLimit(now, 600)
+	if wait := g.Next(now, 1).Sub(now); wait < 88*time.Second || wait > 91*time.Second {
+		t.Errorf("at ten a second the gate opens in %v, want about 90 s", wait)
+	}
+}

@@ -308,7 +308,7 @@ func (g *tokens) Next(now time.Time, weight int64) time.Time {
 	if g.limited = limit > 0; !g.limited {
 		return now
 	}
-	g.gate.SetLimit(limit)
+	g.gate.SetLimit(now, limit)
 	next := g.gate.Next(now, weight)
 	if next.After(now) {
 		a.member.Hold(a.at(now), next)
