@@ -183,11 +183,8 @@ func (m *Member) sec(now time.Time) float64 {
 func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	sec := m.sec(now)
 	asleep := sec-m.ticked > claimSec
+	m.resign(sec)
 	m.ticked = sec
-	if m.lead != nil && (asleep || sec-m.echo > claimSec) {
-		m.lead = nil // others have not heard it for so long that one of them leads by now, or nobody can
-		m.heard = min(m.heard, m.echo)
-	}
 	if asleep {
 		m.answered = none // it listens before it claims anything
 	}
@@ -215,6 +212,15 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 		return out, now.Add(time.Duration(hastySec * float64(time.Second)))
 	}
 	return out, now.Add(tickMember)
+}
+
+// resign ends the lead of a member that has slept, or has not heard itself: others have not heard it for so long that one
+// of them leads by now, or nobody can.
+func (m *Member) resign(sec float64) {
+	if m.lead != nil && (sec-m.ticked > claimSec || sec-m.echo > claimSec) {
+		m.lead = nil
+		m.heard = min(m.heard, m.echo)
+	}
 }
 
 // patience returns how long to wait before it asks for a leader again.
@@ -301,6 +307,9 @@ func (m *Member) Hear(now time.Time, body []byte) error {
 	msg, err := decode(body)
 	if err != nil {
 		return err
+	}
+	if sec-m.ticked > claimSec {
+		m.resign(sec) // it need not count the turns of hours
 	}
 	switch msg := msg.(type) {
 	case *plan:
@@ -390,6 +399,7 @@ func (m *Member) age(sec float64) float64 { return max(0, sec-m.delays.least()-m
 // Leave returns the messages that tell the others that the member is leaving.
 func (m *Member) Leave(now time.Time) [][]byte {
 	sec := m.sec(now)
+	m.resign(sec)
 	r := m.makeReport(sec)
 	r.Bye = true
 	out := [][]byte{encode(r)}

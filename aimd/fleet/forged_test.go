@@ -178,3 +178,44 @@ func TestAMemberDoubtsAPlanUnderWhichItIsRefused(t *testing.T) {
 		t.Errorf("when the server accepts calls again the next one waits for %.2f s, want 0", wait)
 	}
 }
+
+// One message must not stop all calls for as long as it says.
+func TestAForgedPauseIsShort(t *testing.T) {
+	w := newWorld(t, 1, 3, 40, 5)
+	w.run(10)
+	leader := w.leader()
+	body := w.forged(0, nil, map[string]any{"id": "m001", "news": 1 << 40, "refusals": []refusal{{Turn: 1e15, Epoch: 1 << 40, Term: leader.lead.term, Reset: 1e6}}}, leader.lead)
+	if err := leader.Hear(leader.at(w.now), body); err != nil {
+		t.Fatal(err)
+	}
+	w.run(5)
+	w.count()
+	w.run(60)
+	if w.accepted == 0 {
+		t.Error("no call within a minute")
+	}
+	w.run(10)
+	w.steady(10, 0.9, 0.07)
+}
+
+// A leader that was suspended for hours does not count the turns of these hours when it hears of the next one.
+func TestALeaderThatHasSleptForHours(t *testing.T) {
+	w := newWorld(t, 1, 3, 40, 5)
+	w.run(10)
+	slept := w.leader()
+	slept.off = true
+	w.run(5)
+	next := w.leader()
+	if next == slept {
+		t.Fatal("the leader was not replaced")
+	}
+	counted := slept.lead.turn
+	lead := slept.lead
+	body := encode(next.lead.plan(next.at(w.now), w.now, true))
+	if err := slept.Hear(slept.at(w.now+24*3600), body); err != nil {
+		t.Fatal(err)
+	}
+	if slept.Leads() || lead.turn != counted {
+		t.Errorf("it leads: %v, and has counted %d turns of its sleep", slept.Leads(), lead.turn-counted)
+	}
+}

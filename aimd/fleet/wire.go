@@ -23,6 +23,7 @@ const (
 	termLeap   = 1e6  // a term further ahead than this is a lie, else one message could end all elections
 	reportMost = 64   // refusals in one report
 	waitMost   = 3600 // seconds that a plan may pause
+	hintMost   = 60   // seconds that a reported refusal may pause: if it is true, the next call is refused and says so again
 )
 
 // plan is what the leader tells all members, twice a second and when something changes.
@@ -147,7 +148,7 @@ type refusal struct {
 }
 
 func (r *refusal) hint() aimd.Hint {
-	sec := func(s float64) time.Duration { return time.Duration(min(max(s, 0), 1e9) * 1e9) }
+	sec := func(s float64) time.Duration { return time.Duration(min(max(s, 0), hintMost) * 1e9) }
 	return aimd.Hint{RetryAfter: sec(r.RetryAfter), Remaining0: r.Reset > 0, Reset: sec(r.Reset)}
 }
 
