@@ -13,7 +13,7 @@ const (
 	pauseJitter = 0.02
 	// The first canary goes this long after a pause began, and each next one after so many times as long as the last: a
 	// wait of two minutes costs seven calls, and one that is untrue at most doubles the time that it lasts.
-	canarySec    = 1.0
+	canarySec    = 0.95
 	canaryGrowth = 2.0
 	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
