@@ -1,3 +1,7 @@
+//go:build !race
+
+// A world is one goroutine: the race detector would only make it ten times slower.
+
 package fleet
 
 import (
