@@ -223,24 +223,3 @@ func TestALeaderThatHasSleptForHours(t *testing.T) {
 		t.Errorf("it leads: %v, and has counted %d turns of its sleep", slept.Leads(), lead.turn-counted)
 	}
 }
-
-// No message, whoever sent it, makes a member panic, hang or stop.
-func FuzzHear(f *testing.F) {
-	f.Add([]byte(`{"plan":1,"leader":"a","term":3,"turns":5,"curve":[1,2,3,4,5,6,7,8,9,10],"rate":10,"ring":1,"places":[{"id":"m000","s":0.5,"o":0.5,"n":1}]}`))
-	f.Add([]byte(`{"report":1,"id":"b","weight":1,"seq":1,"sent":5,"refusals":[{"turn":3,"epoch":1,"term":1,"retry_after":5}]}`))
-	f.Add([]byte(`{"hello":1,"id":"c"}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		w := newWorld(t, 1, 1, 20, 5)
-		n := w.members[0]
-		w.run(1)
-		_ = n.Hear(n.at(w.now), body)
-		w.run(1)
-		_ = n.Hear(n.at(w.now), body)
-		w.run(4)
-		w.count()
-		w.run(8)
-		if w.accepted < 20 {
-			t.Errorf("%d calls were accepted in 8 s, want more than 20", w.accepted)
-		}
-	})
-}
