@@ -22,13 +22,14 @@ func measureFleet(t *testing.T, f *Fleet, m Method, seed uint64) (fig FleetFigur
 	return fig
 }
 
-// TestFleetTable prints the tables of fleets in docs/scale.md.
+// TestFleetTable prints the tables of fleets in docs/scale.md. Without -fleets it runs the smallest, to see that it works.
 func TestFleetTable(t *testing.T) {
-	if *fleetSeeds == 0 {
-		t.Skip("-fleets runs it")
+	seeds, names, rates := *fleetSeeds, *fleetNames, *fleetRates
+	if seeds == 0 {
+		seeds, names, rates = 1, "^4 members$", "20"
 	}
-	only := regexp.MustCompile(*fleetNames)
-	for text := range strings.SplitSeq(*fleetRates, ",") {
+	only := regexp.MustCompile(names)
+	for text := range strings.SplitSeq(rates, ",") {
 		rate, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			t.Fatalf("-rates: %v", err)
@@ -40,7 +41,7 @@ func TestFleetTable(t *testing.T) {
 				continue
 			}
 			var runs []FleetFigures
-			for seed := range uint64(*fleetSeeds) {
+			for seed := range uint64(seeds) {
 				runs = append(runs, measureFleet(t, Fleets(rate)[i], Shared, seedsFrom+seed)) // one that is new
 			}
 			f := combine(runs, average)
@@ -50,17 +51,15 @@ func TestFleetTable(t *testing.T) {
 	}
 }
 
-// TestCrowdThatShares prints the second table of docs/scale.md: the crowds of TestCrowd, with a shared budget.
+// TestCrowdThatShares prints the second table of docs/scale.md: the crowds of TestCrowd, with a shared budget. Without
+// -crowd it runs a small one.
 func TestCrowdThatShares(t *testing.T) {
-	if *crowdSeeds == 0 {
-		t.Skip("-crowd runs it")
-	}
-	fmt.Println("| processes | limit | utilisation | waste | Jain's index |\n| --- | --- | --- | --- | --- |")
-	for _, c := range []struct {
+	type crowd struct {
 		clients int
 		rate    float64
 		rows    int // each
-	}{
+	}
+	crowds, seeds := []crowd{
 		{4, 20, 3000},
 		{16, 20, 750},
 		{64, 20, 190},
@@ -70,9 +69,14 @@ func TestCrowdThatShares(t *testing.T) {
 		{64, 1000, 6000},
 		{1000, 200, 40},
 		{1000, 1000, 200},
-	} {
+	}, *crowdSeeds
+	if seeds == 0 {
+		crowds, seeds = []crowd{{4, 20, 500}}, 1
+	}
+	fmt.Println("| processes | limit | utilisation | waste | Jain's index |\n| --- | --- | --- | --- | --- |")
+	for _, c := range crowds {
 		sc := scenario("", "", constant(c.rate, max(5, c.rate/20)), clients(c.clients), rows(c.rows), poolSize(32))
-		f := mean(t, sc, Shared, *crowdSeeds)
+		f := mean(t, sc, Shared, seeds)
 		fmt.Printf("| %d | %g/s | %.3f | %.1f%% | %.3f |\n", c.clients, c.rate, f.Utilisation, 100*f.Waste, f.Jain)
 		if f.Utilisation < 0.9 || f.Waste > 0.06 || f.Jain < 0.97 {
 			t.Errorf("%d processes at %g/s: %+v", c.clients, c.rate, f)
