@@ -7,6 +7,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
+// LaneBatch is the lane of calls that a provider's Batch API answered.
+const LaneBatch = "batch"
+
 // CallStatus is how one HTTP attempt ended.
 type CallStatus string
 
@@ -36,8 +39,11 @@ type Call struct {
 	CallIndex int
 	// Sequence is the row's sequence in the input stream; 0 for the call of a batched request.
 	Sequence uint64
-	// BatchID names the batched request; empty for a row.
+	// BatchID names the batched request; for a row it is the provider's id of the batch that answered it, with Lane; else
+	// empty.
 	BatchID string
+	// Lane is [LaneBatch] where a provider's Batch API answered; empty: a live call, and then it is not in the JSON.
+	Lane string
 	// Provider and Model are the ones called.
 	Provider, Model string
 	// Status is how the call ended.

@@ -63,6 +63,9 @@ type Config struct {
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
+	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.
+	Lane     Lane
+	LaneRows int
 
 	Executor Executor
 	Recorder *recorder.Recorder

@@ -42,6 +42,8 @@ type Row struct {
 	// Spent is the executor's own: what it needs to know, when the row is started again, of the attempts before it handed
 	// the row back. Nil at first.
 	Spent any
+	// Errand is what a [Lane] wants of a row that it has recalled; nil: nothing in particular.
+	Errand any
 
 	mail        *mailbox
 	gate        *gate
@@ -101,6 +103,8 @@ type Reply struct {
 	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
 	// ignored.
 	HandedBack bool
+	// Parked says that the row is with the [Lane], which recalls it. The rest is ignored.
+	Parked bool
 }
 
 // Wanted reports whether the process still owns the row, as far as it can know. An executor asks before it spends

@@ -1,0 +1,150 @@
+// Package batchapi speaks the providers' Batch APIs: many requests in one job that the provider answers within a day,
+// for half the price.
+//
+// The shapes differ, and so do the rules; [API] is what they have in common. It makes single HTTP exchanges, keeps
+// nothing between them, and never retries: whoever calls it decides what a failure means, from the [llm.Error] that it
+// gets. Nothing here is idempotent but Get, Find and Results: a batch carries the caller's token, so that one whose
+// creation got no answer can be found by it.
+package batchapi
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+// API is the Batch API of one provider. Safe for concurrent use.
+type API interface {
+	// Limits are the provider's own limits on a batch, and what else differs between providers.
+	Limits() Limits
+	// AppendLine appends a request to the body of a batch: what stands for one line of it, separator included. id is its
+	// custom id, request the body of the live call.
+	AppendLine(dst []byte, id string, p *llm.Prepared) []byte
+	// Upload stores the lines as a file at the provider, named after the token, and returns its id. With
+	// [Limits.Inline] it must not be called: Create sends the lines.
+	Upload(ctx context.Context, token string, lines Lines) (file string, err error)
+	// Create submits a batch. Where the error has no verdict about the request (no answer, a cut one, 5xx), the batch may
+	// exist all the same: [Uncertain] tells.
+	Create(ctx context.Context, job Job) (Batch, error)
+	// Get returns the state of a batch. The error matches [ErrNotFound] where the provider knows no such batch, which right
+	// after Create proves nothing.
+	Get(ctx context.Context, id string) (Batch, error)
+	// Find returns the account's batches that may have been created with the token, at since or later: with
+	// [Limits.Tokens] those that carry it, else those whose time and number of rows fit, to be told apart by the ids of
+	// their results. The provider's list may lag.
+	Find(ctx context.Context, token string, since time.Time, rows int) ([]Batch, error)
+	// Results calls f for each line of the results of a batch that has ended, those of its error file included, in any
+	// order, until f returns an error, which it returns. It reads as a stream, and no more than one line at a time.
+	// A stream that is cut returns an error after the lines before the cut.
+	Results(ctx context.Context, b Batch, f func(Line) error) error
+	// Cancel asks to cancel a batch, which may take minutes; what it has answered by then is billed and can be fetched.
+	Cancel(ctx context.Context, id string) error
+	// Withdraw deletes the input files of the token that are at the provider, so that no creation that is still on its
+	// way can succeed, and reports whether that is certain from now on. With [Limits.Inline] it never is.
+	Withdraw(ctx context.Context, token string, since time.Time) (certain bool, err error)
+	// Delete deletes the files of a batch, or the batch where results live in it. What is gone already is no error.
+	Delete(ctx context.Context, b Batch) error
+}
+
+// Limits of a provider.
+type Limits struct {
+	// Rows and Bytes bound one batch.
+	Rows  int
+	Bytes int64
+	// Inline says that Create sends the lines itself, and that there is no file.
+	Inline bool
+	// Tokens says that a batch carries the token where a list shows it.
+	Tokens bool
+	// Poll is the least time between two looks at a batch; 0: any.
+	Poll time.Duration
+	// Window is how long a batch may take until the provider ends it; 0: it never does.
+	Window time.Duration
+	// OneModel says that all lines of a batch must name the same model.
+	OneModel bool
+}
+
+// Lines is the body of a batch. Each call of Open returns it from its beginning.
+type Lines struct {
+	Open func() io.Reader
+	Size int64
+	Rows int
+}
+
+// Job is what Create submits.
+type Job struct {
+	Token string
+	Model string
+	// File is what Upload returned; with [Limits.Inline] it is empty and Lines is sent.
+	File  string
+	Lines Lines
+}
+
+// Batch is what a provider says of a batch.
+type Batch struct {
+	ID    string
+	Token string // "": the list does not show it
+	State State
+	// Created is the provider's time.
+	Created time.Time
+	// Files are the provider's names of what it stores for the batch: Input, Output and Errors are file ids or URLs; empty:
+	// none (yet).
+	Input, Output, Errors string
+	// Rows, Answered and Failed are the provider's counts; -1: not reported.
+	Rows, Answered, Failed int
+	// Refusal says why the provider refused the batch as a whole, in state [Refused].
+	Refusal *Refusal
+	// RetryAfter is how long the provider asks to wait before the next look; 0: it does not.
+	RetryAfter time.Duration
+}
+
+// State of a batch, the providers' words read leniently.
+type State string
+
+const (
+	// Running: it is not over: validating, in progress, finalizing, cancelling.
+	Running State = "running"
+	// Ended: it is over, and has results for some of its rows: completed, or expired or cancelled with partial results.
+	Ended State = "ended"
+	// Expired and Cancelled are as Ended, with the reason why not all rows have an answer.
+	Expired   State = "expired"
+	Cancelled State = "cancelled"
+	// Refused: the provider did not accept it; no row was answered, and nothing billed.
+	Refused State = "refused"
+)
+
+// Over reports whether nothing will change any more.
+func (s State) Over() bool { return s != Running }
+
+// Refusal is why a batch was refused as a whole, at once by Create or later.
+type Refusal struct {
+	// Capacity: there are too many tokens, rows or batches in the provider's queue already. It may be submitted again later.
+	Capacity bool
+	// Lines are the numbers of the bad lines, from 1; empty: the provider names none.
+	Lines []int
+	// Err has class Permanent or Fatal; with Capacity class Capacity.
+	Err *llm.Error
+}
+
+// Line is one line of the results.
+type Line struct {
+	ID   string // custom id
+	Kind Kind
+	// Status and Body are what a live call would have answered; Body may also be that of an error. Status is 0 where the
+	// provider reports none.
+	Status int
+	Body   []byte
+}
+
+// Kind of a line.
+type Kind uint8
+
+const (
+	// Answered has the reply, or the error, of the model's API.
+	Answered Kind = iota + 1
+	// Lapsed was not answered since the batch expired or was cancelled. Nothing was billed.
+	Lapsed
+	// Garbled is no line of a result.
+	Garbled
+)
