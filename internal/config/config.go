@@ -40,6 +40,7 @@ type Config struct {
 	Pool     PoolConfig     `group:"Dispatch"`
 	Budget   BudgetConfig   `group:"Dispatch"`
 	Retry    RetryConfig    `env:", prefix=RETRY_" group:"Dispatch"`
+	Lane     LaneConfig     `group:"Batch lane"`
 	LLM      LLMConfig      `env:", prefix=LLM_" group:"LLM"`
 	Fallback FallbackConfig `group:"LLM"`
 	Prompt   PromptConfig   `group:"Prompt and result"`
