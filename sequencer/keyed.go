@@ -55,6 +55,9 @@ type Keyed[T any] struct {
 	asides      asides           // the rows set aside
 	reserve     Limits           // see [Keyed.Reserve]
 
+	parked   int
+	readmits []uint64 // rows that Readmit takes back next, and some that it no longer should
+
 	ready     ring[int32] // slots of the rows that may leave, in this order
 	completed int
 	// waitingBytes is the sum of the complete rows that are not ready.
@@ -232,8 +235,11 @@ func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, e
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrNotOpen)
 	}
 	row := &b.slots[s]
-	if row.complete {
+	switch {
+	case row.complete:
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrCompleted)
+	case row.park != held:
+		return 0, fmt.Errorf("complete row seq %d: it is parked: %w", seq, ErrNotOpen)
 	}
 	b.bytes += int64(bytes) - int64(row.Bytes)
 	row.Value, row.Bytes, row.CompleteIndex, row.complete = v, bytes, b.completeNext, true
@@ -265,6 +271,9 @@ func (b *Keyed[T]) moveUp(number int32) {
 	}
 	if q.complete == 0 {
 		b.waiting--
+	}
+	if q.first != none {
+		b.readmitNext(q.first)
 	}
 	b.dropEmpty(number)
 }
@@ -415,7 +424,7 @@ func (b *Keyed[T]) WaitedFor() (seq uint64, key string, ok bool) {
 	return seq, key, ok
 }
 
-// Len returns the rows held: opened and not released.
+// Len returns the rows held: opened and neither parked nor released.
 func (b *Keyed[T]) Len() int { return b.held }
 
 // Completed returns the rows held that have their value.

@@ -60,6 +60,8 @@ type Limits struct {
 	// taken, not what is held: a row heavier than Bytes is admitted when the buffer is empty, and a value heavier than
 	// its row is never refused. Either would otherwise block the stream for good.
 	Bytes int64
+	// Parked is the most rows parked at once, which count in neither of the two. 0: no row may be parked.
+	Parked int
 }
 
 // Validate reports every limit that is out of range.
@@ -70,6 +72,9 @@ func (l Limits) Validate() error {
 	}
 	if l.Bytes < 1 {
 		problems = append(problems, fmt.Errorf("window bytes %d: must be at least 1", l.Bytes))
+	}
+	if l.Parked < 0 {
+		problems = append(problems, fmt.Errorf("parked rows %d: must be at least 0", l.Parked))
 	}
 	return errors.Join(problems...)
 }
@@ -89,6 +94,7 @@ type Entry[T any] struct {
 	Bytes int
 
 	complete bool
+	park     park
 }
 
 // Buffer is a reorder buffer: a ring of rows in stream order. It is made by [New]; the zero value has no room. It is
@@ -102,9 +108,12 @@ type Buffer[T any] struct {
 
 	ring  []Entry[T] // rows are ring[head], ring[head+1], … around the end, rising in Seq
 	head  int
-	count int // rows held; at most len(ring), which is at most limits.Rows
+	count int // rows held or parked; at most len(ring), which is at most limits.Rows and limits.Parked
 
-	ready     int   // rows from the head that are complete without a hole; ready <= completed <= count
+	parked     int // of count
+	readmitted int // rows from the head that Readmit has looked at
+
+	ready     int   // rows from the head that are complete without a hole; ready <= completed <= count - parked
 	completed int   // rows held that are complete
 	bytes     int64 // sum of Entry.Bytes of the rows held
 
@@ -161,8 +170,11 @@ func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, 
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrNotOpen)
 	}
 	e := b.at(i)
-	if e.complete {
+	switch {
+	case e.complete:
 		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrCompleted)
+	case e.park != held:
+		return 0, fmt.Errorf("complete row seq %d: it is parked: %w", seq, ErrNotOpen)
 	}
 	b.bytes += int64(bytes) - int64(e.Bytes)
 	e.Value, e.Bytes, e.CompleteIndex, e.complete = v, bytes, b.completeNext, true
@@ -198,10 +210,11 @@ func (b *Buffer[T]) Release(n int) {
 	b.count -= n
 	b.ready -= n
 	b.completed -= n
+	b.readmitted = max(0, b.readmitted-n)
 }
 
-// Len returns the rows held: opened and not released.
-func (b *Buffer[T]) Len() int { return b.count }
+// Len returns the rows held: opened and neither parked nor released.
+func (b *Buffer[T]) Len() int { return b.count - b.parked }
 
 // Completed returns the rows held that have their value, so Len less Completed is the rows still being worked on.
 func (b *Buffer[T]) Completed() int { return b.completed }
@@ -211,10 +224,11 @@ func (b *Buffer[T]) Bytes() int64 { return b.bytes }
 
 // Full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
 func (b *Buffer[T]) Full(bytes int) bool {
-	return b.count >= b.limits.Rows || b.count > 0 && int64(bytes) > b.limits.Bytes-b.bytes
+	held := b.Len()
+	return held >= b.limits.Rows || held > 0 && int64(bytes) > b.limits.Bytes-b.bytes || b.count >= b.limits.Rows+b.limits.Parked
 }
 
-// Head returns the sequence of the oldest row held, the one that all others wait for; ok is false when there is none.
+// Head returns the sequence of the oldest row held or parked, the one that all others wait for; ok is false when there is none.
 func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	if b.count == 0 {
 		return 0, false
@@ -222,7 +236,7 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.at(0).Seq, true
 }
 
-// Blocker returns the sequence of the oldest row held that is not complete: the one that all rows behind it wait for;
+// Blocker returns the sequence of the oldest row held or parked that is not complete: the one that all rows behind it wait for;
 // ok is false when all are complete, or there are none.
 func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
 	if b.ready == b.count {
@@ -267,7 +281,7 @@ func (b *Buffer[T]) wrap(i int) int {
 
 // grow doubles the ring up to the limit and moves the rows to its start.
 func (b *Buffer[T]) grow() {
-	ring := make([]Entry[T], min(b.limits.Rows, max(ringMin, 2*len(b.ring))))
+	ring := make([]Entry[T], min(b.limits.Rows+b.limits.Parked, max(ringMin, 2*len(b.ring))))
 	n := copy(ring, b.ring[b.head:])
 	copy(ring[n:], b.ring[:b.head])
 	b.ring, b.head = ring, 0
