@@ -105,6 +105,8 @@ type Status struct {
 	Role      Role
 	// Owner is the current term; empty when there is none.
 	Owner string
+	// Parked counts the rows that are in the batch lane, or wait behind one that is, with their replies in the journal.
+	Parked int
 	// SetAside counts the rows that are taken but not held, so that a key whose rows wait leaves room for the others.
 	SetAside int
 	// Window and Buffered are rows taken and not emitted, and those of them that are answered; BufferedBytes their size.
@@ -186,6 +188,9 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	}
 	if cfg.Order == streams.OrderKey && cfg.Key == nil {
 		found = append(found, errors.New("consumer: Key is required where Order is key"))
+	}
+	if cfg.Lane != nil && (!cfg.Journal || cfg.LaneRows < 1) {
+		found = append(found, errors.New("consumer: Journal and LaneRows are required where there is a Lane"))
 	}
 	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
 		found = append(found, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
@@ -352,7 +357,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.keepPin(t.pull.pin, err)
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
-	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAsides)
+	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAsides, problemLane)
 	how := "error"
 	switch {
 	case err == nil:
@@ -378,15 +383,6 @@ func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 	}
 	c.maxMessage.Store(int32(durable.MessageBytesMax))
 	return durable, nil
-}
-
-// holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost
-// the connection is the first to continue when it is back: the replies that it waits for arrive in its memory.
-func (c *Consumer) holdAfter(err error) spread.Hold {
-	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
-		return spread.HeldLost
-	}
-	return spread.NotHeld
 }
 
 // standBy clears what belongs to a term: without one there is no window and no head.
@@ -458,7 +454,7 @@ func (c *Consumer) abandonAll() {
 func (c *Consumer) answeredLate(row *Row) {
 	switch {
 	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
-	case row.reply.HandedBack:
+	case row.reply.HandedBack, row.reply.Parked:
 		delete(c.held, row.Seq)
 		row.abandon()
 	default:

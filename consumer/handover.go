@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+
+	"github.com/llm-stage/stage/consumer/spread"
 )
 
 // errReleased ends a term whose partition goes to another replica.
@@ -83,4 +85,13 @@ func (t *term) handOver(ctx context.Context) error {
 		t.c.log.Debug("pin not released, it will expire", slog.Any("error", err))
 	}
 	return nil
+}
+
+// holdAfter is how a process holds a partition after a term, or an attempt at one, that ended with err. One that lost
+// the connection is the first to continue when it is back: the replies that it waits for arrive in its memory.
+func (c *Consumer) holdAfter(err error) spread.Hold {
+	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
+		return spread.HeldLost
+	}
+	return spread.NotHeld
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,6 +66,10 @@ type journal struct {
 	lagUntil  time.Time
 	kept      map[uint64]*Kept // by row
 	keptBytes int64
+	// With a lane there may be many times more replies than memory has room for: only where they are is read.
+	index   map[uint64]uint64 // entry by row
+	indexed chan journalIndex
+	stop    context.CancelFunc // ends the reading of the index; nil: there is none
 
 	fresh      []*Row    // answered, perhaps to be kept, by keepAt
 	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet
@@ -83,9 +88,6 @@ type journal struct {
 	unkept       int // rows that must be kept and are not yet
 }
 
-// journalRef says that an entry of the journal is about a row of the input.
-type journalRef struct{ entry, row uint64 }
-
 // journalRows is what a journal must know of the rows of its term.
 type journalRows interface {
 	// opened returns a row that is taken and not emitted; nil: it is not.
@@ -94,6 +96,8 @@ type journalRows interface {
 	finished(seq uint64) bool
 	// itsTurn reports whether an answered row waits for no other.
 	itsTurn(row *Row) bool
+	// keptNow takes note that the journal has a row's reply now ([Row.stored]), or will never have it.
+	keptNow(row *Row)
 }
 
 // openJournal publishes the marker; its answer starts the reading.
@@ -120,6 +124,9 @@ func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *j
 }
 
 func (j *journal) close() {
+	if j.stop != nil {
+		j.stop()
+	}
 	if j.sub != nil {
 		_ = j.sub.Unsubscribe()
 	}
@@ -140,6 +147,13 @@ func (j *journal) wait(row *Row, now time.Time) {
 	j.unkept++
 	j.fresh = append(j.fresh, row)
 	j.next = earlier(j.next, row.keepAt)
+}
+
+// waitNow registers an answered row whose reply is to be kept at once.
+func (j *journal) waitNow(row *Row, now time.Time) {
+	j.wait(row, now)
+	row.keepAt = now
+	j.next = earlier(j.next, now)
 }
 
 // step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called
@@ -233,6 +247,7 @@ func (j *journal) keep(row *Row, now time.Time) {
 	msg := j.c.journalEntry(j.subject, j.owner, row)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
 		j.settle(row)
+		j.rows.keptNow(row)
 		return
 	}
 	row.entry, row.keepAt = j.way.send(msg.Size(), now), now.Add(journalRetry)
@@ -299,6 +314,7 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	if row != nil {
 		j.settle(row)
 		row.entry, row.stored = 0, entry
+		defer j.rows.keptNow(row)
 	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 	j.last = max(j.last, entry)

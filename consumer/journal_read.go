@@ -1,7 +1,11 @@
 package consumer
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -21,7 +25,77 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 		j.setProblem(err.Error())
 	}
 	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1
+	if j.c.cfg.Lane != nil {
+		j.askIndex(now)
+		return
+	}
 	j.ask(now)
+}
+
+// journalRef says that an entry of the journal is about a row of the input.
+type journalRef struct{ entry, row uint64 }
+
+// journalIndex says where the replies are that earlier terms have kept.
+type journalIndex struct {
+	entries []journalRef
+	err     error
+}
+
+// askIndex has the headers of the entries before the marker read.
+func (j *journal) askIndex(now time.Time) {
+	ctx, cancel := context.WithTimeout(context.Background(), aheadReadMost)
+	j.stop, j.readBy, j.indexed = cancel, now.Add(aheadReadMost+aheadAskMost), make(chan journalIndex, 1)
+	to, created := j.marker, j.c.inputCreated.Format(time.RFC3339Nano)
+	if to == 0 {
+		to = math.MaxUint64
+	}
+	go func() {
+		var read journalIndex
+		for wait := range streams.Retry(ctx, storeRetryFirst, streams.RequestTimeout) {
+			read.entries = read.entries[:0]
+			read.err = j.c.eachHeader(ctx, j.c.cfg.JournalStream, j.subject, 1, to, func(at uint64, h nats.Header) error {
+				row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
+				if err == nil && h.Get(headerRequestHash) != "" && h.Get(streams.HeaderSourceStream) == j.c.cfg.InputStream && h.Get(headerInputCreated) == created {
+					read.entries = append(read.entries, journalRef{entry: at, row: row})
+				}
+				return nil
+			})
+			if read.err == nil || wait > streams.RequestTimeout/2 {
+				break
+			}
+		}
+		j.indexed <- read
+	}()
+}
+
+// readIndex takes what askIndex has read. Of a row with several entries the last one counts.
+func (j *journal) readIndex(read journalIndex) {
+	if !j.reading {
+		return
+	}
+	j.index = make(map[uint64]uint64, len(read.entries))
+	var before []journalRef
+	for _, e := range read.entries {
+		j.last = max(j.last, e.entry)
+		if !j.rows.finished(e.row) {
+			j.index[e.row] = e.entry
+			before = append(before, e)
+		}
+	}
+	j.live = append(before, j.live...)
+	j.c.at("journal read")
+	if read.err != nil {
+		j.giveUp(read.err.Error())
+		return
+	}
+	j.readDone()
+}
+
+// take returns where the reply to a row is, once; 0: nowhere.
+func (j *journal) take(row uint64) (entry uint64) {
+	entry = j.index[row]
+	delete(j.index, row)
+	return entry
 }
 
 func (j *journal) ask(now time.Time) {
@@ -122,3 +196,59 @@ func (j *journal) giveUp(why string) {
 }
 
 func (j *journal) readDone() { j.reading, j.knownTo = false, j.last }
+
+// eachHeader calls f with the headers of each message on a subject, from one sequence of a stream to another. Bodies are
+// not read.
+func (c *Consumer) eachHeader(ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error) error {
+	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
+	defer cancel()
+	consumer, err := c.js.CreateConsumer(asking, stream, jetstream.ConsumerConfig{
+		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: streams.RequestTimeout,
+	})
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
+	}
+	left, read := consumer.CachedInfo().NumPending, uint64(0)
+	each := func(m jetstream.Msg) error {
+		md, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		if read++; md.Sequence.Consumer != read {
+			return fmt.Errorf("a message before %d got lost", md.Sequence.Stream)
+		}
+		if left = md.NumPending; md.Sequence.Stream > to {
+			left = 0
+			return nil
+		}
+		return f(md.Sequence.Stream, m.Headers())
+	}
+	for left > 0 {
+		if err := fetchEach(ctx, consumer, int(min(left, aheadReadBatch)), each); err != nil {
+			return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
+		}
+	}
+	return nil
+}
+
+// fetchEach calls f with the next messages of a consumer, at most so many; none within the time of a request is an error.
+func fetchEach(ctx context.Context, consumer jetstream.Consumer, most int, f func(jetstream.Msg) error) error {
+	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
+	defer cancel()
+	batch, err := consumer.Fetch(most, jetstream.FetchContext(ctx))
+	if err != nil {
+		return err
+	}
+	some := false
+	for m := range batch.Messages() {
+		some = true
+		if err := f(m); err != nil {
+			return err
+		}
+	}
+	if err := batch.Error(); err != nil || !some {
+		return errors.Join(err, ctx.Err(), nats.ErrTimeout)
+	}
+	return nil
+}

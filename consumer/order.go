@@ -13,7 +13,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // lineup is the rows that a term has taken and not yet emitted: a [sequencer.Buffer] where results are in stream order,
@@ -27,6 +26,10 @@ type lineup interface {
 	Bytes() int64
 	Full(bytes int) bool
 	Head() (seq uint64, ok bool)
+	Park(seq uint64, done bool) error
+	Unpark(seq uint64) (submitIndex uint64, err error)
+	Readmit(room bool) (seq uint64, ok bool)
+	Parked() int
 }
 
 // logMark says how far the rows are emitted with a message of the log: all up to low, and ahead others above it. No
@@ -114,6 +117,9 @@ func (l *aheadLog) from(low, next uint64) uint64 {
 // they come again behind the reset, and must not be answered again.
 func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err error) {
 	limits := sequencer.Limits{Rows: t.c.cfg.WindowRows, Bytes: t.c.cfg.WindowBytes}
+	if t.c.cfg.Lane != nil {
+		limits.Parked = t.c.cfg.LaneRows + t.c.cfg.WindowRows // what is in the window may be parked, too
+	}
 	if t.c.inStreamOrder() {
 		if t.stream, err = sequencer.New[*Row](limits); err != nil {
 			return fatal(fmt.Errorf("consumer: window: %w", err))
@@ -150,18 +156,32 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (finished []uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
+	err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) (err error) {
+		finished, err = t.c.finishedAhead(ctx, t.end, &t.ahead)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.c.at("ahead read")
+	return finished, nil
+}
+
+// whilePinned waits for f, and renews the pin meanwhile.
+func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status, f func(context.Context) error) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		finished, err = t.c.finishedAhead(ctx, t.end, &t.ahead)
+		err = f(ctx)
 	}()
 	for {
 		next, broken := t.pull.step(time.Now(), 0, 0, false)
 		if broken == nil {
 			select {
 			case <-done:
-				t.c.at("ahead read")
-				return finished, err
+				return err
 			case <-soft.Done():
 				broken = context.Cause(soft)
 			case <-lost:
@@ -174,7 +194,7 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (fi
 		if broken != nil {
 			cancel()
 			<-done
-			return nil, broken
+			return broken
 		}
 	}
 }
@@ -222,67 +242,22 @@ func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLo
 // eachResult calls f with each result of the partition from one sequence of the results stream to another, and the row
 // that it is of.
 func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, row uint64)) error {
-	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
-	defer cancel()
-	consumer, err := c.js.CreateConsumer(asking, c.cfg.ResultStream, jetstream.ConsumerConfig{
-		FilterSubject: c.resultSubject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
-		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: streams.RequestTimeout,
-	})
-	if err != nil {
-		return fmt.Errorf("read the results: %w", c.denied(err))
-	}
-	left, read := consumer.CachedInfo().NumPending, uint64(0)
-	each := func(m jetstream.Msg) error {
-		md, err := m.Metadata()
+	return c.eachHeader(ctx, c.cfg.ResultStream, c.resultSubject, from, to, func(at uint64, h nats.Header) error {
+		row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil {
-			return err
+			return fmt.Errorf("message %d is no result", at)
 		}
-		row, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-		if read++; err != nil || md.Sequence.Consumer != read {
-			return fmt.Errorf("message %d is no result, or one before it got lost", md.Sequence.Stream)
-		}
-		if left = md.NumPending; md.Sequence.Stream > to {
-			left = 0
-			return nil
-		}
-		f(md.Sequence.Stream, row)
+		f(at, row)
 		return nil
-	}
-	for left > 0 {
-		if err := fetchEach(ctx, consumer, int(min(left, aheadReadBatch)), each); err != nil {
-			return fmt.Errorf("read the results: %w", c.denied(err))
-		}
-	}
-	return nil
-}
-
-// fetchEach calls f with the next messages of a consumer, at most so many; none within the time of a request is an error.
-func fetchEach(ctx context.Context, consumer jetstream.Consumer, most int, f func(jetstream.Msg) error) error {
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	batch, err := consumer.Fetch(most, jetstream.FetchContext(ctx))
-	if err != nil {
-		return err
-	}
-	some := false
-	for m := range batch.Messages() {
-		some = true
-		if err := f(m); err != nil {
-			return err
-		}
-	}
-	if err := batch.Error(); err != nil || !some {
-		return errors.Join(err, ctx.Err(), nats.ErrTimeout)
-	}
-	return nil
+	})
 }
 
 // room returns how many rows may be taken.
 func (t *term) room() int {
 	if t.keyed == nil {
-		return t.c.cfg.WindowRows - t.buf.Len()
+		return t.roomBeside(t.c.cfg.WindowRows - t.buf.Len())
 	}
-	room := t.keyed.Room()
+	room := t.roomBeside(t.keyed.Room())
 	if t.durable.AcksDelete {
 		// Rows that were emitted before do not come again, and count in the span when the next row comes: ask for no more
 		// than there is room for then, and for one to find out.
@@ -320,6 +295,9 @@ func (t *term) skip(seq uint64, reply string) error {
 	t.accepted = seq
 	t.c.setStatus(func(s *Status) { s.Skipped++ })
 	t.ack(reply)
+	if t.parks != nil {
+		t.c.cfg.Lane.Kept(seq)
+	}
 	return nil
 }
 

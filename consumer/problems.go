@@ -20,6 +20,7 @@ const (
 	problemDeadLetter = "dead letter"
 	problemRows       = "rows"
 	problemAsides     = "rows set aside"
+	problemLane       = "batch lane"
 )
 
 // problems holds what blocks the partition at the moment, for /readyz and the log. Safe for concurrent use.

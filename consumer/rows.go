@@ -127,6 +127,8 @@ func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.open[seq]; row != nil {
 		row.ackReply = reply // the server counts the newest delivery
+	} else if t.parks.delivered(seq, reply) {
+		t.c.at("parked row came again")
 	} else if t.finished(seq) {
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
 		t.ack(reply)
@@ -144,6 +146,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	delete(t.c.held, row.Seq)
 	row.submitIndex, row.ackReply, row.size = index, reply, size
 	row.done, row.keep, row.entry, row.stored = false, false, 0, 0
+	t.ackForm = reply
 	row.leads.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(true)
@@ -158,7 +161,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 		t.unstarted = append(t.unstarted, row)
 		t.start()
 	case row.answered:
-		t.complete(row)
+		t.answered(row)
 		t.emit()
 	}
 }
@@ -212,7 +215,12 @@ func (t *term) start() {
 		return
 	default:
 		for _, row := range t.unstarted {
-			row.Kept = t.journal.kept[row.Seq]
+			if t.parkStarted(row) {
+				continue
+			}
+			if !row.back {
+				row.Kept = t.journal.kept[row.Seq]
+			}
 			t.c.cfg.Executor.Start(row)
 		}
 	}
@@ -228,9 +236,10 @@ func (t *term) collect() {
 		switch {
 		case t.open[row.Seq] != row:
 			t.c.answeredLate(row)
+		case row.reply.Parked:
+			t.park(row, false)
 		case !row.reply.HandedBack:
-			row.answered = true
-			t.complete(row)
+			t.answered(row)
 		case t.stopping:
 			t.takeBack(row)
 		default:
@@ -321,6 +330,7 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for i, row := range e.rows {
 		delete(t.open, row.Seq)
+		t.leftLane(row)
 		if row.reply.Failed {
 			failed++
 		}

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -22,7 +23,8 @@ type term struct {
 	ackAll  bool // an ack covers all rows before it
 	journal *journal
 
-	// The window: what was taken and is not emitted. Always len(open) + handedBack == buf.Len().
+	// The window: what was taken and is neither parked nor emitted. Always len(open) + handedBack == buf.Len(), but for
+	// parked rows on their way back.
 	buf    lineup
 	stream *sequencer.Buffer[*Row] // buf, in stream order; else nil
 	keyed  *sequencer.Keyed[*Row]  // buf, in another order; else nil
@@ -41,6 +43,7 @@ type term struct {
 	spare       []*Row // the mailbox's next list
 
 	asides asides // rows that are taken and not in buf
+	parks  *parks // rows that are parked; nil: there is no lane
 
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
@@ -48,6 +51,7 @@ type term struct {
 	// delivered is the consumer sequence of the last delivery since the reset, and pin the pin that came with it; 0: none
 	// came, so the next proves nothing about the rows before it.
 	delivered uint64
+	ackForm   string // subject of the ack of some row
 	pin       string
 	lastReset time.Time
 	// quietSince is when a row last came or a result last went: with either there was room again, or movement. After
@@ -111,11 +115,15 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		c.at("set back")
 		err = t.lineUp(ctx, soft, lost)
 	}
+	if err == nil {
+		err = t.openLane(ctx, soft, lost)
+	}
 	if err != nil {
 		if t.pull != nil {
 			t.pull.close()
 		}
 		t.asides.close()
+		t.closeLane()
 		if soft.Err() != nil && c.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
 			_ = durable.Unpin(ctx)
 		}
@@ -169,6 +177,7 @@ func (t *term) close() {
 	t.emitter.Wait()
 	t.pull.close()
 	t.asides.close()
+	t.closeLane()
 	t.journal.close()
 }
 
@@ -236,9 +245,11 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
-		if err := t.recallAsides(now); err != nil {
+		if err := errors.Join(t.recallAsides(now), t.readBack(now)); err != nil {
 			return err
 		}
+		t.stopLane()
+		t.unstashDue()
 		next = earlier(next, t.journal.step(now))
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
@@ -257,6 +268,11 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			err = t.received(hard, m)
 		case m := <-t.asides.answers:
 			err = t.returned(m, time.Now())
+		case <-t.laneSignal():
+		case m := <-t.laneAnswers():
+			err = t.cameBack(m, time.Now())
+		case read := <-t.journal.indexed:
+			t.journal.readIndex(read)
 		case m := <-t.journal.answers:
 			t.journal.received(m, t.open, time.Now())
 		case <-t.c.mail.signal:
@@ -317,7 +333,7 @@ func (t *term) publishStatus() {
 	}
 	t.c.setStatus(func(s *Status) {
 		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
-		s.Head, s.HeadSince = t.headSeq, t.headSince
+		s.Head, s.HeadSince, s.Parked = t.headSeq, t.headSince, t.buf.Parked()
 		if t.keyed != nil {
 			t.publishOrder(s)
 		}
