@@ -64,8 +64,7 @@ type Config struct {
 	JournalStream string
 	JournalAfter  time.Duration
 	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.
-	Lane     Lane
-	LaneRows int
+	Lane Lane
 
 	Executor Executor
 	Recorder *recorder.Recorder

@@ -42,6 +42,8 @@ type DurableConfig struct {
 	// OrderSpan bounds, where the order is not that of the stream, how many rows above the low-water mark may be taken.
 	// Default 65536, at least WindowRows.
 	OrderSpan int
+	// LaneRows is how many rows may be in the batch lane, beside the window and within the span. Default 0: there is no lane.
+	LaneRows int
 	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
 	Create bool
 }
@@ -52,6 +54,9 @@ func (c DurableConfig) WithDefaults() DurableConfig {
 	c.PinnedTTL = cmp.Or(c.PinnedTTL, time.Second)
 	c.Order = cmp.Or(c.Order, OrderStream)
 	c.OrderSpan = cmp.Or(c.OrderSpan, max(c.WindowRows, 1<<16))
+	if c.LaneRows > 0 {
+		c.OrderSpan = max(c.OrderSpan, c.WindowRows+c.LaneRows)
+	}
 	return c
 }
 
@@ -154,7 +159,7 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 		AckPolicy:      jetstream.AckAllPolicy,
 		AckWait:        ackWait,
 		MaxDeliver:     -1,
-		MaxAckPending:  d.cfg.WindowRows,
+		MaxAckPending:  d.cfg.WindowRows + d.cfg.LaneRows,
 		PriorityPolicy: jetstream.PriorityPolicyPinned,
 		PriorityGroups: []string{PinGroup},
 		PinnedTTL:      d.cfg.PinnedTTL,

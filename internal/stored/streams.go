@@ -37,7 +37,7 @@ func Durable(cfg *config.Config, partition int) streams.DurableConfig {
 	return streams.DurableConfig{
 		Name: cfg.Name, Partition: partition, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.PartitionSubject(partition),
 		ResultStream: cfg.Result.Stream, WindowRows: cfg.Window.Rows, Create: cfg.Streams.Create,
-		Order: cfg.Order.Mode, OrderSpan: cfg.Order.Span,
+		Order: cfg.Order.Mode, OrderSpan: cfg.Order.Span, LaneRows: cfg.LaneRows(),
 	}
 }
 
