@@ -1,0 +1,181 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+)
+
+// fakeLane answers rows after a random time. What it knows outlives terms and replicas, as what a provider knows does.
+type fakeLane struct {
+	low, high time.Duration
+
+	mu     sync.Mutex
+	rows   map[uint64]time.Time // when its answer is there
+	kept   map[uint64]bool
+	bought int // rows that came in
+}
+
+// laneOf is the part of a replica in a lane.
+type laneOf struct {
+	*fakeLane
+
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	term   consumer.LaneTerm
+}
+
+func newFakeLane(low, high time.Duration) *fakeLane {
+	return &fakeLane{low: low, high: high, rows: make(map[uint64]time.Time), kept: make(map[uint64]bool)}
+}
+
+func (l *laneOf) Open(ctx context.Context, term consumer.LaneTerm) error {
+	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	l.done.Go(func() {
+		sent := make(map[uint64]bool)
+		for ctx.Err() == nil {
+			l.mu.Lock()
+			for seq, at := range l.rows {
+				if !sent[seq] && !l.kept[seq] && time.Now().After(at) && len(sent) < 1_000_000 {
+					sent[seq] = true
+					term.Recall(seq, "answer")
+				}
+			}
+			l.mu.Unlock()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	return nil
+}
+
+func (l *laneOf) Holds(row *consumer.Row) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, is := l.rows[row.Seq]
+	return is && !l.kept[row.Seq]
+}
+
+func (l *laneOf) Kept(seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kept[seq] = true
+}
+
+func (l *laneOf) Stop() {}
+
+func (l *laneOf) Close() {
+	if l.cancel != nil {
+		l.cancel()
+	}
+	l.done.Wait()
+}
+
+func (l *fakeLane) add(seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, is := l.rows[seq]; !is {
+		l.rows[seq] = time.Now().Add(l.low + rand.N(l.high-l.low+1))
+		l.bought++
+	}
+}
+
+// laneExecutor puts rows into the lane, but for those that live says.
+type laneExecutor struct {
+	*sleeper
+
+	lane *fakeLane
+	live func(seq uint64) bool
+}
+
+func (e *laneExecutor) Start(row *consumer.Row) {
+	switch {
+	case row.Kept != nil || e.live(row.Seq):
+		e.sleeper.Start(row)
+	case row.Errand == nil:
+		e.lane.add(row.Seq)
+		row.Reply(consumer.Reply{Parked: true})
+	default:
+		row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
+		row.Reply(consumer.Reply{
+			Body: append([]byte("done "), row.Body...), RequestHash: requestHash(row),
+			Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
+		})
+	}
+}
+
+func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live func(uint64) bool) *replica {
+	b.t.Helper()
+	exec := &laneExecutor{sleeper: &sleeper{low: time.Millisecond, high: 3 * time.Second, over: b.t.Context().Done()}, lane: lane, live: live}
+	cfg := b.config(run, exec)
+	cfg.Order, cfg.WindowRows, cfg.LaneRows, cfg.Lane = order, 16, 500, &laneOf{fakeLane: lane}
+	if order == streams.OrderKey {
+		cfg.OrderKey, cfg.Key = "field.n", func(row *consumer.Row) string { return string(rune('a' + row.Seq%5)) }
+	}
+	return b.startWith(cfg)
+}
+
+// Rows that a lane answers within hours, many times the window, and live ones between them come out in order, each once
+// and bought once, whoever owns the partition.
+func TestParkedRowsComeOutInOrder(t *testing.T) {
+	const rows = 400
+	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+		for name, disturb := range map[string]func(b *bench, r *replica, start func(run string) *replica) *replica{
+			"undisturbed": func(_ *bench, r *replica, _ func(string) *replica) *replica { return r },
+			"killed and stopped": func(b *bench, r *replica, start func(string) *replica) *replica {
+				for i := range 12 {
+					time.Sleep(rand.N(20 * time.Minute))
+					if i%3 == 0 {
+						r.stop(b.t)
+					} else {
+						r.kill()
+					}
+					r = start(fmt.Sprint("run", i))
+				}
+				return r
+			},
+			"taken over": func(b *bench, r *replica, start func(string) *replica) *replica {
+				for i := range 6 {
+					next := start(fmt.Sprint("run", i))
+					time.Sleep(rand.N(30 * time.Minute))
+					r.kill()
+					r = next
+				}
+				return r
+			},
+		} {
+			t.Run(fmt.Sprint(order, "/", name), func(t *testing.T) {
+				virtual(t, func(t *testing.T) {
+					b := newBench(t)
+					b.load(rows)
+					lane := newFakeLane(time.Minute, 4*time.Hour)
+					live := func(seq uint64) bool { return seq%4 == 0 }
+					start := func(run string) *replica { return b.startLane(run, order, lane, live) }
+					r := disturb(b, start("run"), start)
+					b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= rows })
+					r.stop(t)
+					if order == streams.OrderStream {
+						b.check(rows)
+					} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != rows {
+						t.Errorf("%d results, want %d", got, rows)
+					}
+					if want := rows - rows/4; lane.bought != want {
+						t.Errorf("%d rows were bought, want %d", lane.bought, want)
+					}
+					if info := b.durable(); info.NumAckPending > 0 {
+						t.Errorf("%d rows are not acked", info.NumAckPending)
+					}
+				})
+			})
+		}
+	}
+}
