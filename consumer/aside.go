@@ -149,7 +149,7 @@ func (t *term) reopen(seq uint64, m *nats.Msg) (next uint64, err error) {
 // unacked is how many rows are delivered and not emitted.
 func (t *term) unacked() int {
 	if t.keyed != nil {
-		return t.buf.Len() + t.buf.Parked() + t.keyed.Aside()
+		return t.buf.Len() + t.buf.ParkedLen() + t.keyed.Aside()
 	}
-	return t.buf.Len() + t.buf.Parked()
+	return t.buf.Len() + t.buf.ParkedLen()
 }

@@ -57,7 +57,7 @@ func (t *term) drained() bool {
 		return false
 	}
 	head, ok := t.buf.Ready(0)
-	return !ok || !head.Value.done // what is complete behind a row handed back stays
+	return !ok || !head.Value.row.done // what is complete behind a row handed back stays
 }
 
 // handOver leaves the consumer at the row after the last one emitted, and the pin to the replica that asks first.

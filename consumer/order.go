@@ -18,18 +18,19 @@ import (
 // lineup is the rows that a term has taken and not yet emitted: a [sequencer.Buffer] where results are in stream order,
 // else a [sequencer.Keyed].
 type lineup interface {
-	Complete(seq uint64, row *Row, bytes int) (completeIndex uint64, err error)
-	Ready(i int) (*sequencer.Entry[*Row], bool)
+	Complete(seq uint64, p place, bytes int) (completeIndex uint64, err error)
+	Ready(i int) (*sequencer.Entry[place], bool)
 	Release(n int)
 	Len() int
 	Completed() int
 	Bytes() int64
 	Full(bytes int) bool
 	Head() (seq uint64, ok bool)
-	Park(seq uint64, done bool) error
-	Unpark(seq uint64) (submitIndex uint64, err error)
-	Readmit(room bool) (seq uint64, ok bool)
-	Parked() int
+	Park(seq uint64, p place, done bool) error
+	Parked(seq uint64) *place
+	Unpark(seq uint64) (*sequencer.Entry[place], bool)
+	Readmit(room bool) (*sequencer.Entry[place], bool)
+	ParkedLen() int
 }
 
 // logMark says how far the rows are emitted with a message of the log: all up to low, and ahead others above it. No
@@ -121,7 +122,7 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 		limits.Parked = t.c.cfg.LaneRows + t.c.cfg.WindowRows // what is in the window may be parked, too
 	}
 	if t.c.inStreamOrder() {
-		if t.stream, err = sequencer.New[*Row](limits); err != nil {
+		if t.stream, err = sequencer.New[place](limits); err != nil {
 			return fatal(fmt.Errorf("consumer: window: %w", err))
 		}
 		t.buf = t.stream
@@ -139,7 +140,7 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 			row.abandon()
 		}
 	}
-	if t.keyed, err = sequencer.NewKeyed[*Row](limits, t.c.cfg.OrderSpan, t.end.low, finished); err != nil {
+	if t.keyed, err = sequencer.NewKeyed[place](limits, t.c.cfg.OrderSpan, t.end.low, finished); err != nil {
 		return fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	t.buf = t.keyed

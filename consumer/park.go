@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
 )
 
@@ -24,7 +26,6 @@ const (
 // parks are the rows of a term that are parked, and those on their way back. The goroutine of the term owns it, but for
 // desk.
 type parks struct {
-	rows map[uint64]parkedRow
 	desk laneDesk
 	// wanted are the recalls that wait for room, early those of rows that have not come again since the term began.
 	wanted []recall
@@ -39,13 +40,18 @@ type parks struct {
 	coming  map[uint64]*comingBack
 }
 
-// parkedRow is what is held of a parked row, beside its place in the sequencer.
+// place is what a row's place in the order holds: the row itself once it is complete, or what is kept of a parked one.
+type place struct {
+	row *Row
+	parkedRow
+}
+
+// parkedRow is what is kept of a parked row.
 type parkedRow struct {
 	entry     uint64 // of the journal, with its reply; 0: none
-	index     uint64 // [Row.submitIndex]
 	consumer  uint64 // sequence of its last delivery
 	delivered uint32 // how often
-	taken     int64  // [Row.Taken], in ns
+	taken     uint32 // [Row.Taken], in s since the consumer began
 }
 
 // recall is a row that the lane wants back.
@@ -57,6 +63,7 @@ type recall struct {
 // comingBack is a row whose body, and the entry that holds its reply, are being read.
 type comingBack struct {
 	parked parkedRow
+	index  uint64 // [Row.submitIndex]
 	errand any
 	body   *nats.Msg // nil: not there yet
 	kept   *Kept
@@ -108,7 +115,7 @@ func (t *term) openLane(ctx, soft context.Context, lost <-chan nats.Status) erro
 		return nil
 	}
 	p := &parks{
-		rows: make(map[uint64]parkedRow), early: make(map[uint64]recall), stashed: make(map[uint64]*Row), coming: make(map[uint64]*comingBack),
+		early: make(map[uint64]recall), stashed: make(map[uint64]*Row), coming: make(map[uint64]*comingBack),
 		desk:  laneDesk{signal: make(chan struct{}, 1)},
 		inbox: t.c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
 	}
@@ -184,7 +191,7 @@ func (t *term) parkStarted(row *Row) bool {
 // park parks an open row. done says that it can be answered when its turn comes: from the journal, or by starting it
 // again, where that costs nothing.
 func (t *term) park(row *Row, done bool) {
-	parked := parkedRow{entry: row.stored, index: row.submitIndex, taken: row.Taken.UnixNano()}
+	parked := parkedRow{entry: row.stored, taken: uint32(row.Taken.Sub(t.c.pulse.born) / time.Second)} //nolint:gosec // 136 years
 	parked.consumer, parked.delivered = deliveryOf(row.ackReply)
 	delete(t.open, row.Seq)
 	delete(t.parks.stashed, row.Seq)
@@ -201,10 +208,9 @@ func (t *term) park(row *Row, done bool) {
 }
 
 func (t *term) parkPlace(seq uint64, parked parkedRow, done bool) {
-	if err := t.buf.Park(seq, done); err != nil {
+	if err := t.buf.Park(seq, place{parkedRow: parked}, done); err != nil {
 		panic(fmt.Sprintf("consumer: executor parked row %d twice: %v", seq, err))
 	}
-	t.parks.rows[seq] = parked
 }
 
 // answered takes the reply to an open row. Behind a parked row a reply may wait for hours: it goes to the journal, and
@@ -212,7 +218,7 @@ func (t *term) parkPlace(seq uint64, parked parkedRow, done bool) {
 func (t *term) answered(row *Row) {
 	row.answered = true
 	switch {
-	case t.parks == nil, t.buf.Parked() == 0, t.stopping, row.back && row.Errand == nil, t.itsTurn(row):
+	case t.parks == nil, t.buf.ParkedLen() == 0, t.stopping, row.back && row.Errand == nil, t.itsTurn(row):
 		t.complete(row)
 	case row.stored > 0, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		t.park(row, true)
@@ -229,22 +235,20 @@ func (t *term) leftLane(row *Row) {
 	}
 }
 
-// delivered notes that a parked row has come again, and reports whether it is one.
-func (p *parks) delivered(seq uint64, ack string) bool {
-	if p == nil {
+// deliveredAgain notes that a parked row has come again, and reports whether it is one.
+func (t *term) deliveredAgain(seq uint64, ack string) bool {
+	if t.parks == nil {
 		return false
 	}
-	parked, is := p.rows[seq]
-	coming := p.coming[seq]
-	if !is && coming == nil {
+	var row *parkedRow
+	if parked := t.buf.Parked(seq); parked != nil {
+		row = &parked.parkedRow
+	} else if coming := t.parks.coming[seq]; coming != nil {
+		row = &coming.parked
+	} else {
 		return false
 	}
-	if coming != nil {
-		coming.parked.consumer, coming.parked.delivered = deliveryOf(ack)
-		return true
-	}
-	parked.consumer, parked.delivered = deliveryOf(ack)
-	p.rows[seq] = parked
+	row.consumer, row.delivered = deliveryOf(ack)
 	return true
 }
 
@@ -254,7 +258,7 @@ func (t *term) roomBeside(room int) int {
 	if t.parks == nil {
 		return room
 	}
-	return max(0, min(room-t.c.cfg.WindowRows/windowForReturns, t.c.cfg.LaneRows-t.buf.Parked()))
+	return max(0, min(room-t.c.cfg.WindowRows/windowForReturns, t.c.cfg.LaneRows-t.buf.ParkedLen()))
 }
 
 // keptNow parks a row whose reply is in the journal now. One that can't be kept stays in the window.
@@ -311,14 +315,12 @@ func (t *term) readBack(now time.Time) error {
 		t.sortRecall(r)
 	}
 	for len(p.coming) < returnsAtOnce {
-		r, ok := t.nextBack()
+		entry, errand, ok := t.nextBack()
 		if !ok {
 			break
 		}
-		row := &comingBack{parked: p.rows[r.seq], errand: r.errand}
-		row.read = row.parked.entry == 0
-		delete(p.rows, r.seq)
-		p.coming[r.seq] = row
+		parked := entry.Value.parkedRow
+		p.coming[entry.Seq] = &comingBack{parked: parked, index: entry.SubmitIndex, errand: errand, read: parked.entry == 0}
 	}
 	for seq, row := range p.coming {
 		if now.Before(row.again) {
@@ -337,10 +339,10 @@ func (t *term) readBack(now time.Time) error {
 // sortRecall puts a recall where it belongs. A row that is open settles by itself.
 func (t *term) sortRecall(r recall) {
 	p := t.parks
-	parked, is := p.rows[r.seq]
+	parked := t.buf.Parked(r.seq)
 	switch {
-	case is && parked.entry > 0: // its reply is kept, which the lane has been told
-	case is:
+	case parked != nil && parked.entry > 0: // its reply is kept, which the lane has been told
+	case parked != nil:
 		p.wanted = append(p.wanted, r)
 	case t.open[r.seq] != nil, r.seq > t.accepted:
 		p.early[r.seq] = r
@@ -350,23 +352,24 @@ func (t *term) sortRecall(r recall) {
 }
 
 // nextBack returns the next row that comes back. The row that all others wait for needs no room.
-func (t *term) nextBack() (r recall, ok bool) {
+func (t *term) nextBack() (entry *sequencer.Entry[place], errand any, ok bool) {
 	p := t.parks
 	room := t.buf.Len() < t.c.cfg.WindowRows && t.buf.Bytes() < t.c.cfg.WindowBytes
-	if seq, ok := t.buf.Readmit(room); ok {
-		return recall{seq: seq}, true
+	if entry, ok = t.buf.Readmit(room); ok {
+		return entry, nil, true
 	}
-	for i, r := range p.wanted {
+	for i := 0; i < len(p.wanted); i++ {
+		r := p.wanted[i]
 		if !room && r.seq != t.blocker() {
 			continue
 		}
-		p.wanted = append(p.wanted[:i], p.wanted[i+1:]...)
-		if _, err := t.buf.Unpark(r.seq); err == nil { // else it has come back since, as its turn was near
-			return r, true
+		p.wanted = slices.Delete(p.wanted, i, i+1)
+		if entry, ok = t.buf.Unpark(r.seq); ok { // else it has come back since, as its turn was near
+			return entry, r.errand, true
 		}
-		return t.nextBack()
+		i--
 	}
-	return r, false
+	return nil, nil, false
 }
 
 // askBack asks for what is missing of a row.
@@ -432,11 +435,11 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 func (t *term) startBack(seq uint64, back *comingBack) {
 	row := t.c.rowOf(seq, back.body)
 	row.back, row.Errand, row.Kept = true, back.errand, back.kept
-	t.take(row, weight(back.body), back.parked.index, t.ackOf(seq, &back.parked))
+	t.take(row, weight(back.body), back.index, t.ackOf(seq, &back.parked))
 	if back.kept != nil {
 		row.stored = back.parked.entry
 	}
-	row.Taken = time.Unix(0, back.parked.taken)
+	row.Taken = t.c.pulse.born.Add(time.Duration(back.parked.taken) * time.Second)
 }
 
 // ackTokens are those of an ack's subject behind the consumer's name: how often delivered, the two sequences, time,

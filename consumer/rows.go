@@ -127,7 +127,7 @@ func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.open[seq]; row != nil {
 		row.ackReply = reply // the server counts the newest delivery
-	} else if t.parks.delivered(seq, reply) {
+	} else if t.deliveredAgain(seq, reply) {
 		t.c.at("parked row came again")
 	} else if t.finished(seq) {
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
@@ -263,7 +263,7 @@ func (t *term) takeBack(row *Row) {
 // complete puts the answer into the sequencer and records its row event. The event is stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.fit(row)
-	index, err := t.buf.Complete(row.Seq, row, row.size+len(row.reply.Body))
+	index, err := t.buf.Complete(row.Seq, place{row: row}, row.size+len(row.reply.Body))
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
 	}
@@ -295,13 +295,13 @@ func (t *term) emit() {
 	// A part of the window only: the rest is filled and answered while the group is on its way.
 	for i := range min(streams.AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
-		if !ok || !entry.Value.emittable() {
+		if !ok || !entry.Value.row.emittable() {
 			break
 		}
 		if bytes += entry.Bytes; bytes > streams.AppendBytesMax && len(group) > 0 {
 			break
 		}
-		group = append(group, entry.Value)
+		group = append(group, entry.Value.row)
 	}
 	if len(group) == 0 {
 		return

@@ -26,9 +26,9 @@ type term struct {
 	// The window: what was taken and is neither parked nor emitted. Always len(open) + handedBack == buf.Len(), but for
 	// parked rows on their way back.
 	buf    lineup
-	stream *sequencer.Buffer[*Row] // buf, in stream order; else nil
-	keyed  *sequencer.Keyed[*Row]  // buf, in another order; else nil
-	open   map[uint64]*Row         // the rows in buf, but for those taken back, by sequence
+	stream *sequencer.Buffer[place] // buf, in stream order; else nil
+	keyed  *sequencer.Keyed[place]  // buf, in another order; else nil
+	open   map[uint64]*Row          // the rows in buf, but for those taken back, by sequence
 	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
 	unstarted []*Row
 	// handedBack counts the places in buf whose rows were taken back; only a stopping term takes any back.
@@ -333,7 +333,7 @@ func (t *term) publishStatus() {
 	}
 	t.c.setStatus(func(s *Status) {
 		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
-		s.Head, s.HeadSince, s.Parked = t.headSeq, t.headSince, t.buf.Parked()
+		s.Head, s.HeadSince, s.Parked = t.headSeq, t.headSince, t.buf.ParkedLen()
 		if t.keyed != nil {
 			t.publishOrder(s)
 		}

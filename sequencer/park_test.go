@@ -14,11 +14,12 @@ type parking interface {
 	Complete(seq uint64, v int, bytes int) (uint64, error)
 	Ready(i int) (*sequencer.Entry[int], bool)
 	Release(n int)
-	Park(seq uint64, done bool) error
-	Unpark(seq uint64) (uint64, error)
-	Readmit(room bool) (uint64, bool)
+	Park(seq uint64, v int, done bool) error
+	Unpark(seq uint64) (*sequencer.Entry[int], bool)
+	Readmit(room bool) (*sequencer.Entry[int], bool)
 	Len() int
-	Parked() int
+	Parked(seq uint64) *int
+	ParkedLen() int
 	Bytes() int64
 }
 
@@ -74,7 +75,7 @@ func TestParkedRowsKeepTheirPlace(t *testing.T) {
 			case 1: // a row is parked, or its value is
 				if seq, ok := pick(held, func(done bool) bool { return !done }); ok {
 					done := random.IntN(2) == 0
-					switch err := b.Park(seq, done); {
+					switch err := b.Park(seq, int(-seq), done); {
 					case err == nil:
 						delete(held, seq)
 						parked[seq] = done
@@ -86,14 +87,18 @@ func TestParkedRowsKeepTheirPlace(t *testing.T) {
 				seq, ok := pick(parked, func(done bool) bool { return !done })
 				_, working := pick(held, func(done bool) bool { return !done })
 				if _, ready := b.Ready(0); ok && (b.Len() < window || !working && !ready) {
-					if _, err := b.Unpark(seq); err != nil {
-						t.Fatalf("seed %d: %v", seed, err)
+					if v := b.Parked(seq); v == nil || *v != int(-seq) {
+						t.Fatalf("seed %d: row %d is not parked", seed, seq)
+					}
+					if e, ok := b.Unpark(seq); !ok || e.Value != int(-seq) {
+						t.Fatalf("seed %d: row %d did not come back", seed, seq)
 					}
 					delete(parked, seq)
 					held[seq] = false
 				}
 			case 3:
-				if seq, ok := b.Readmit(b.Len() < window); ok {
+				if e, ok := b.Readmit(b.Len() < window); ok {
+					seq := e.Seq
 					if !parked[seq] {
 						t.Fatalf("seed %d: row %d came back and was not answered", seed, seq)
 					}
@@ -121,8 +126,8 @@ func TestParkedRowsKeepTheirPlace(t *testing.T) {
 					bytes += 10
 				}
 			}
-			if b.Len() != len(held) || b.Parked() != len(parked) || b.Bytes() != bytes {
-				t.Fatalf("seed %d: %d held, %d parked, %d bytes; want %d, %d, %d", seed, b.Len(), b.Parked(), b.Bytes(), len(held), len(parked), bytes)
+			if b.Len() != len(held) || b.ParkedLen() != len(parked) || b.Bytes() != bytes {
+				t.Fatalf("seed %d: %d held, %d parked, %d bytes; want %d, %d, %d", seed, b.Len(), b.ParkedLen(), b.Bytes(), len(held), len(parked), bytes)
 			}
 		}
 		last := map[string]uint64{}
@@ -149,17 +154,17 @@ func TestAFullWindowTakesBackTheRowAllWaitFor(t *testing.T) {
 		if _, err := b.Open(seq, 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Park(seq, true); err != nil {
+		if err := b.Park(seq, 0, true); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if seq, ok := b.Readmit(false); !ok || seq != 1 {
-		t.Fatalf("took back row %d, %t; want row 1", seq, ok)
+	if e, ok := b.Readmit(false); !ok || e.Seq != 1 {
+		t.Fatalf("took back %v, %t; want row 1", e, ok)
 	}
-	if seq, ok := b.Readmit(false); ok {
-		t.Fatalf("took back row %d, which waits for row 1", seq)
+	if e, ok := b.Readmit(false); ok {
+		t.Fatalf("took back row %d, which waits for row 1", e.Seq)
 	}
-	if seq, ok := b.Readmit(true); !ok || seq != 2 {
-		t.Fatalf("took back row %d, %t; want row 2", seq, ok)
+	if e, ok := b.Readmit(true); !ok || e.Seq != 2 {
+		t.Fatalf("took back %v, %t; want row 2", e, ok)
 	}
 }

@@ -88,7 +88,7 @@ type Entry[T any] struct {
 	// CompleteIndex is the row's place among all rows completed, from 0 without gaps. Where it is not SubmitIndex,
 	// the row was overtaken or overtook others.
 	CompleteIndex uint64
-	// Value is what the row was completed with.
+	// Value is what the row was completed or parked with.
 	Value T
 	// Bytes is the row's weight: that of Open until the row is complete, then that of Complete.
 	Bytes int
@@ -124,6 +124,9 @@ type Buffer[T any] struct {
 
 // ringMin is the first size of the ring: small enough to cost nothing on an idle partition.
 const ringMin = 16
+
+// ringDoubles is the size up to which the ring doubles when it grows.
+const ringDoubles = 1 << 16
 
 // New returns an empty buffer, or what is wrong with the limits.
 func New[T any](limits Limits) (*Buffer[T], error) {
@@ -279,9 +282,13 @@ func (b *Buffer[T]) wrap(i int) int {
 	return i
 }
 
-// grow doubles the ring up to the limit and moves the rows to its start.
+// grow makes a larger ring, up to the limit, and moves the rows to its start.
 func (b *Buffer[T]) grow() {
-	ring := make([]Entry[T], min(b.limits.Rows+b.limits.Parked, max(ringMin, 2*len(b.ring))))
+	more := len(b.ring)
+	if more > ringDoubles {
+		more /= 4 // half of a large ring unused would be too much
+	}
+	ring := make([]Entry[T], min(b.limits.Rows+b.limits.Parked, max(ringMin, len(b.ring)+more)))
 	n := copy(ring, b.ring[b.head:])
 	copy(ring[n:], b.ring[:b.head])
 	b.ring, b.head = ring, 0
