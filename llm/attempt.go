@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,14 +49,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	x, o := &call.Exchange, &call.Outcome
 	x.Request = c.cfg.Redactor.Redact(p.Body)
 	start := time.Now()
-	o.Known = Known{
-		Proven:          c.proven.Load(),
-		RowModel:        p.rowModel,
-		AcceptTruncated: c.cfg.AcceptTruncated,
-		RequestBytes:    len(p.Body),
-		Cached:          p.cached,
-	}
-	o.URL = p.url
+	o.Known, o.URL = c.known(p), p.url
 	body := c.attempt(ctx, p, c.login.Load(), call)
 	now := time.Now()
 	x.Latency = now.Sub(start)
@@ -65,6 +59,38 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
 		return x, &Error{Provider: c.provider, Status: o.Status, Err: err}
 	}
+	return x, c.read(x, o, now, body)
+}
+
+// ReadReply judges a reply to p that came by another way than an exchange of its own, as a line of a batch's results:
+// as [Client.Do] does, with the same redaction and the same errors. Its Exchange is never nil, and may share body. A
+// status of 0 is that of a reply without one, which is judged by its body.
+func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, error) {
+	call := new(call)
+	x, o := &call.Exchange, &call.Outcome
+	x.Request, x.Status, x.Sent = c.cfg.Redactor.Redact(p.Body), status, true
+	o.Known, o.URL, o.Status = c.known(p), p.url, cmp.Or(status, http.StatusOK)
+	if limit := c.replyLimit(o.Status); int64(len(body)) > limit {
+		o.Form = FormTooLarge
+		body = body[:min(limit, errorBytes)]
+	}
+	c.redactAnswer(x, o, body)
+	return x, c.read(x, o, time.Now(), body)
+}
+
+// known is what is known of p from outside the attempt.
+func (c *Client) known(p *Prepared) Known {
+	return Known{
+		Proven:          c.proven.Load(),
+		RowModel:        p.rowModel,
+		AcceptTruncated: c.cfg.AcceptTruncated,
+		RequestBytes:    len(p.Body),
+		Cached:          p.cached,
+	}
+}
+
+// read judges the reply in x, whose body was body before redaction. The error is nil or an [*Error].
+func (c *Client) read(x *Exchange, o *Outcome, now time.Time, body []byte) error {
 	var err error
 	x.Reply, err = parseReply(c.wire, o, now, x.Response)
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
@@ -72,12 +98,12 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	}
 	c.redactReply(x.Reply, o.Finish == FinishLength)
 	if err != nil {
-		return x, c.failed(x, err)
+		return c.failed(x, err)
 	}
 	if !o.Known.Proven { // many calls share it: it is written once
 		c.proven.Store(true)
 	}
-	return x, nil
+	return nil
 }
 
 // redactAnswer takes over the body and removes secrets from it and from the headers that errors quote, before anything
@@ -201,10 +227,7 @@ func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.
 // readBody reads a reply, within the bound on its size.
 func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) []byte {
 	o.Status, o.Header = resp.StatusCode, resp.Header
-	limit := c.cfg.MaxReplyBytes
-	if o.Status/100 != 2 {
-		limit = min(limit, errorBytes)
-	}
+	limit := c.replyLimit(o.Status)
 	body, err := readBounded(resp.Body, resp.ContentLength, limit)
 	switch {
 	case err != nil:
@@ -217,6 +240,14 @@ func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) 
 		body = body[:min(limit, errorBytes)]
 	}
 	return body
+}
+
+// replyLimit bounds the body of a reply with this status.
+func (c *Client) replyLimit(status int) int64 {
+	if status/100 != 2 {
+		return min(c.cfg.MaxReplyBytes, errorBytes)
+	}
+	return c.cfg.MaxReplyBytes
 }
 
 // attemptError distinguishes our own time-out from the transport's errors.
