@@ -188,7 +188,10 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 	if !d.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
 			limit := FieldWindowRows
-			if d.cfg.Order == OrderKey {
+			switch {
+			case d.cfg.LaneRows > 0:
+				limit = FieldLaneRows
+			case d.cfg.Order == OrderKey:
 				limit = FieldOrderSpan
 			}
 			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the stage takes %d: raise the one or lower %s", name, have.MaxAckPending, want.MaxAckPending, limit)

@@ -93,6 +93,9 @@ func JournalSubject(name string, partition int) string {
 	return "journal." + name + "." + strconv.Itoa(partition)
 }
 
+// LaneSubjects matches the records of the batches of a stage.
+func LaneSubjects(name string) string { return "lane." + name + ".>" }
+
 func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }

@@ -21,6 +21,8 @@ const (
 	FieldAuditStream       Field = "AuditStream"
 	FieldAuditSubject      Field = "AuditSubject"
 	FieldJournalStream     Field = "JournalStream"
+	FieldLaneStream        Field = "LaneStream"
+	FieldLaneRows          Field = "LaneRows"
 	FieldDeadLetterSubject Field = "DeadLetterSubject"
 	FieldPartitions        Field = "Partitions"
 	FieldCreate            Field = "Create"

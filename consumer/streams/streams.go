@@ -51,6 +51,8 @@ type Config struct {
 	Journal         bool
 	JournalStream   string
 	JournalMaxBytes int64
+	// LaneStream holds the records of batches; empty: none is needed.
+	LaneStream string
 }
 
 // Ensure creates the streams that are missing and checks those that exist. Its error lists every problem and says
@@ -71,6 +73,9 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	}
 	if s.Journal {
 		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), FieldJournalStream, s.checkJournal) })
+	}
+	if s.LaneStream != "" {
+		looks = append(looks, func() error { return s.ensure(ctx, js, s.laneConfig(), FieldLaneStream, s.checkLane) })
 	}
 	if s.DeadLetterSubject != "" {
 		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject) })
@@ -130,7 +135,12 @@ func (s Config) journalConfig() jetstream.StreamConfig {
 	return cfg
 }
 
-// subjectOf is the setting of the subject of a stream that one is the setting of. The journal has none.
+// laneConfig has no limit of its own: what a partition records of its batches is bounded by how many may be open.
+func (s Config) laneConfig() jetstream.StreamConfig {
+	return s.stream(s.LaneStream, "records of the batches of llm-stage", 0, "lane.>")
+}
+
+// subjectOf is the setting of the subject of a stream that one is the setting of. Journal and lane have none.
 var subjectOf = map[Field]Field{
 	FieldInputStream: FieldInputSubject, FieldResultStream: FieldResultSubject, FieldAuditStream: FieldAuditSubject,
 }
@@ -270,7 +280,7 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, filter) }) {
 		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: change %s or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject, FieldInputSubject)
 	}
-	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>"} {
+	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>", LaneSubjects(s.Name)} {
 		if Overlap(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, out) }) {
 			wrong.addSetting(FieldInputSubject, "would feed the stage's own %s back to it as rows: change %s %s", out, FieldInputSubject, s.InputSubject)
 		}
@@ -320,6 +330,33 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	wrong := takes(cfg, FieldJournalStream, subjects...)
 	if !cfg.AllowDirect {
 		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true")
+	}
+	return wrong
+}
+
+// checkLane refuses what could lose the record of a batch that the provider works on: it would be paid for twice.
+func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
+	wrong := takes(cfg, FieldLaneStream, LaneSubjects(s.Name))
+	if !cfg.AllowDirect {
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true")
+	}
+	if cfg.Retention != jetstream.LimitsPolicy {
+		wrong.add("has %s retention, which deletes records once they are read: set retention to limits", cfg.Retention)
+	}
+	if cfg.MaxAge > 0 {
+		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0", cfg.MaxAge)
+	}
+	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
+		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full")
+	}
+	if cfg.MaxMsgsPerSubject > 0 {
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject)
+	}
+	if cfg.DenyPurge {
+		wrong.add("does not allow purges, by which batches that are done are removed: set deny_purge to false")
+	}
+	if cfg.PersistMode == jetstream.AsyncPersistMode {
+		wrong.add("acknowledges messages before they are written (persist mode async), so a killed server would forget a batch: set persist mode to default")
 	}
 	return wrong
 }

@@ -32,6 +32,7 @@ func (c *Config) check(need Need, found *problems) {
 	c.checkServer(found)
 	c.checkStreams(found)
 	c.checkDispatch(found)
+	c.checkLane(found)
 	c.checkLLM(need, found)
 	c.checkRest(need, found)
 }

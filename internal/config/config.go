@@ -56,6 +56,7 @@ type Config struct {
 
 	context  *NATSContext // that the connection is made by; nil: none
 	natsFrom string       // what named the server; "": STAGE_NATS_URL
+	laneSet  bool         // a setting of the batch lane was given
 }
 
 // NATSConfig is the server to use and how to log in.

@@ -185,6 +185,10 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.origins, again.origins, c.secrets, again.secrets = nil, nil, nil, nil
+	if c.LaneOn() || !again.LaneOn() {
+		t.Errorf("batch lane: %v and %v", c.LaneOn(), again.LaneOn())
+	}
+	again.laneSet = false // it is there where one of its settings was given, whatever the value
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("got %+v\nwant %+v", again, c)
 	}

@@ -1,6 +1,11 @@
 package config
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+)
 
 // LaneConfig is the batch lane: rows that a provider's Batch API answers. See [Config.LaneOn].
 type LaneConfig struct {
@@ -15,10 +20,16 @@ type LaneConfig struct {
 	Stream    string        `env:"LANE_STREAM, default=LANE" help:"stream of the records of batches, on subjects lane.<name>.<partition>.<batch>"`
 }
 
+// lanePrefix starts the variables of the batch lane.
+const lanePrefix = VariablePrefix + "LANE"
+
+// laneRowsMax is the most rows in batches for which a partition has memory, see [Config.LaneRows].
+const laneRowsMax = 1_000_000
+
 // LaneOn reports whether the stage has a batch lane: STAGE_LANE or one of its settings was given. Without, the headers
 // that choose a lane mean nothing, and no stream is created for it.
 func (c *Config) LaneOn() bool {
-	return c.Lane.Mode == "batch"
+	return c.laneSet || c.Lane.Mode == "batch"
 }
 
 // LaneRows is the most rows that may be in batches, for each partition; 0 without the lane.
@@ -27,4 +38,36 @@ func (c *Config) LaneRows() int {
 		return 0
 	}
 	return c.Lane.Open * c.Lane.Rows
+}
+
+// HasBatchAPI reports whether the provider of that name has a Batch API.
+func HasBatchAPI(provider string) bool { return !slices.Contains(liveOnly, provider) }
+
+// liveOnly are the providers without a Batch API.
+var liveOnly = []string{"openrouter"}
+
+// checkLane checks what the batch lane needs: a provider that has batches, and the journal, where answers wait.
+func (c *Config) checkLane(found *problems) {
+	if !c.LaneOn() || !found.none("STAGE_LANE") {
+		return
+	}
+	if found.none("STAGE_LLM_PROVIDER") && !HasBatchAPI(c.LLM.Provider) {
+		with := slices.DeleteFunc(llm.Providers(), func(p string) bool { return !HasBatchAPI(p) })
+		found.add("STAGE_LANE", "%s has no Batch API: choose %s as STAGE_LLM_PROVIDER, or unset STAGE_LANE and all STAGE_LANE_*", c.LLM.Provider, orList(with))
+	}
+	if found.none("STAGE_JOURNAL") && !c.Journal.Enabled {
+		found.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: set it to true, or unset STAGE_LANE and all STAGE_LANE_*")
+	}
+	if rows := c.LaneRows(); found.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") && rows > laneRowsMax {
+		found.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, each of which has a place in memory: lower one of the two, to %d rows or fewer",
+			c.Lane.Open, c.Lane.Rows, rows, laneRowsMax)
+	}
+}
+
+// laneSubjects matches all that the stream of the lane captures; empty without the lane.
+func (c *Config) laneSubjects() string {
+	if !c.LaneOn() {
+		return ""
+	}
+	return "lane.>"
 }

@@ -80,6 +80,14 @@ func (ls layers) names(variables ...string) bool {
 	})
 }
 
+// given reports whether a variable with the prefix is set, other than by default.
+func (ls layers) given(prefix string) bool {
+	return slices.ContainsFunc(Fields(), func(f *Field) bool {
+		_, l := ls.find(f.Variable)
+		return strings.HasPrefix(f.Variable, prefix) && l != nil && l.from != fromDefault && l.values[f.Variable] != ""
+	})
+}
+
 // layers returns the sources in order: flags, a context named by flag, the environment, the environment files, the nats
 // CLI's own variables, its context, and the defaults of the command. ctx is the context in use; nil: none.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {

@@ -69,6 +69,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	if _, l := found.layers.find("STAGE_NATS_URL"); l != nil && l.cli {
 		c.natsFrom = l.label("STAGE_NATS_URL")
 	}
+	c.laneSet = found.layers.given(lanePrefix)
 	c.fillDefaults()
 	s.checkStore(c, found)
 	c.check(need, found)

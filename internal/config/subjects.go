@@ -33,6 +33,9 @@ func (c *Config) checkStreams(found *problems) {
 		{"STAGE_AUDIT_STREAM", c.Audit.Stream},
 		{"STAGE_JOURNAL_STREAM", c.Journal.Stream},
 	}
+	if c.LaneOn() {
+		names = append(names, struct{ variable, name string }{"STAGE_LANE_STREAM", c.Lane.Stream})
+	}
 	for i, s := range names {
 		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
 			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
@@ -97,6 +100,9 @@ func (c *Config) checkOutputs(input string, found *problems) {
 		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
 	}
+	if c.LaneOn() {
+		outputs = append(outputs, output{"STAGE_LANE_STREAM", streams.LaneSubjects(c.Name)})
+	}
 	if c.Budget.Name != "" {
 		outputs = append(outputs, output{"STAGE_BUDGET", c.Budget.Name.Subjects()})
 	}
@@ -115,9 +121,10 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + ".>"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + ".>"},
 		{"STAGE_JOURNAL_STREAM", "journal.>"},
+		{"STAGE_LANE_STREAM", c.laneSubjects()},
 		{"STAGE_DEDUPE", DedupePrefix + ">"},
 	} {
-		if found.none(in.variable) && streams.Overlap(in.subject, BatchSubject(c.Name)) {
+		if in.subject != "" && found.none(in.variable) && streams.Overlap(in.subject, BatchSubject(c.Name)) {
 			found.add("STAGE_NAME", "batched requests arrive on %s, which matches %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}

@@ -20,6 +20,10 @@ func Streams(cfg *config.Config) streams.Config {
 	if len(cfg.NATS.URL) == 0 {
 		duplicates = embeddedDuplicates
 	}
+	lane := ""
+	if cfg.LaneOn() {
+		lane = cfg.Lane.Stream
+	}
 	return streams.Config{
 		AuditDuplicates: duplicates,
 		Name:            cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
@@ -29,6 +33,7 @@ func Streams(cfg *config.Config) streams.Config {
 		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",
 		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalMaxBytes: int64(cfg.Journal.MaxBytes),
+		LaneStream: lane,
 	}
 }
 

@@ -27,7 +27,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
 	}
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
-	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN")
+	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
+		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
 	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
 		if err := setUpStreams(ctx, conn.NC, cfg); err != nil {
 			return err

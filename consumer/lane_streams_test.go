@@ -1,0 +1,97 @@
+package consumer_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestTheStreamOfTheLaneLosesNoRecord(t *testing.T) {
+	good := jetstream.StreamConfig{Name: "LANE", Subjects: []string{"lane.>"}, AllowDirect: true, Storage: jetstream.MemoryStorage}
+	for _, tt := range []struct {
+		name   string
+		change func(*jetstream.StreamConfig)
+		want   string
+	}{
+		{"good", func(*jetstream.StreamConfig) {}, ""},
+		{"bounded, refuses new records", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardNew }, ""},
+		{"other subject", func(c *jetstream.StreamConfig) { c.Subjects = []string{"lane.other.>"} }, "does not capture lane.stage.>"},
+		{"no direct gets", func(c *jetstream.StreamConfig) { c.AllowDirect = false }, "set allow_direct to true"},
+		{"work queue", func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }, "set retention to limits"},
+		{"max age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "has max age 1h0m0s"},
+		{"drops old records", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 }, "set discard to new"},
+		{"one record a subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }, "set max messages per subject to -1"},
+		{"no purge", func(c *jetstream.StreamConfig) { c.DenyPurge = true }, "set deny_purge to false"},
+	} {
+		virtual(t, func(t *testing.T) {
+			b := bare(t)
+			cfg := good
+			tt.change(&cfg)
+			if _, err := b.js.CreateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			s := stageStreams()
+			s.LaneStream = "LANE"
+			err := streams.Ensure(t.Context(), b.nc, s)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		if _, err := b.js.Stream(t.Context(), "LANE"); err == nil {
+			t.Error("without a lane there is a stream LANE")
+		}
+		s := stageStreams()
+		s.LaneStream, s.Memory = "LANE", true
+		for range 2 { // what it has created satisfies it
+			if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stream, err := b.js.Stream(t.Context(), "LANE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := stream.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.Discard != jetstream.DiscardNew || !c.AllowDirect {
+			t.Errorf("got %+v", c)
+		}
+		s.LaneStream, s.Create = "BATCHES", false
+		if err := streams.Ensure(t.Context(), b.nc, s); err == nil || !strings.Contains(err.Error(), "stream BATCHES does not exist") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestADurableGetsRoomForTheLane(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.createDurable()
+		cfg := durableConfig()
+		cfg.LaneRows, cfg.Create = 1000, false
+		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err == nil || !strings.Contains(err.Error(), "the stage takes 1064: raise the one or lower LaneRows") {
+			t.Errorf("not allowed to change it: got %v", err)
+		}
+		cfg.Create = true
+		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.durable().Config.MaxAckPending; got != 1064 {
+			t.Errorf("got room for %d rows, want 1064", got)
+		}
+		cfg.LaneRows = 0
+		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.durable().Config.MaxAckPending; got != 64 {
+			t.Errorf("without a lane: got room for %d rows, want 64", got)
+		}
+	})
+}
