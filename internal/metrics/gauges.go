@@ -39,6 +39,7 @@ type gauges struct {
 	buildInfo     *prometheus.Desc
 
 	budget, fallbackBudget budgetGauges
+	lane                   laneGauges
 }
 
 // budgetGauges are what a process knows of a budget that it shares.
@@ -87,7 +88,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
 		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels are the versions of the program and of Go.", "version", "goversion"),
 
-		budget: newBudgetGauges(desc), fallbackBudget: newBudgetGauges(desc, "provider"),
+		budget: newBudgetGauges(desc), fallbackBudget: newBudgetGauges(desc, "provider"), lane: newLaneGauges(desc),
 	}
 }
 
@@ -97,6 +98,7 @@ func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 		g.throttled, g.inFlight, g.dispatchDelay, g.concurrency, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
 		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
 		g.budget.members, g.budget.share, g.budget.rate, g.budget.mode,
+		g.lane.batches, g.lane.rows, g.lane.paused, g.lane.oldest, g.lane.adopted, g.lane.lapsed,
 	} {
 		descs <- d
 	}
@@ -144,6 +146,9 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		} else {
 			g.fallbackBudget.collect(gauge, b, b.Provider)
 		}
+	}
+	if len(s.Lanes) > 0 {
+		g.lane.collect(metrics, s.Lanes)
 	}
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }

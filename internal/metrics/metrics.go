@@ -69,7 +69,7 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 		capacityRetries: counter("llm_stage_capacity_retries_total", "Attempts that met a capacity error and are retried.", "provider"),
 		tokens:          counter("llm_stage_tokens_total", "Tokens reported by the provider, by type: prompt (cached and cache_write included), completion (reasoning included), cached, cache_write (cache_write_1h included), cache_write_1h, reasoning.", "provider", "model", "type"),
 		cost:            counter("llm_stage_cost_usd_total", "Known cost of calls, in US dollars.", "provider", "model"),
-		auditEvents:     counter("llm_stage_audit_events_total", "Audit events stored, by kind: call, row or run.", "kind"),
+		auditEvents:     counter("llm_stage_audit_events_total", "Audit events stored, by kind: call, row, run or batch.", "kind"),
 		terms:           counter("llm_stage_terms_total", "Terms of ownership that ended, by end: stopped, fenced or error.", "partition", "end"),
 		callDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "llm_stage_call_duration_seconds", Help: "Duration of HTTP attempts, from sending to the end of the reply.", Buckets: callBuckets,

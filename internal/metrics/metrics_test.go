@@ -42,6 +42,16 @@ func busyMetrics() *Metrics {
 				{Name: "team", Provider: "openai", Mode: status.BudgetMember, Members: 12, Share: .125, Rate: 19.5, Leader: "run7"},
 				{Name: "team", Provider: "anthropic", Mode: status.BudgetAlone, Members: 1, Share: 1, Rate: 5},
 			},
+			Lanes: []status.Lane{
+				{
+					Batches: []status.LaneBatch{
+						{State: status.LaneRunning, Since: time.Now().Add(-2 * time.Hour)}, {State: status.LaneRunning, Since: time.Now().Add(-time.Hour)},
+						{State: status.LaneGathering, Since: time.Now()},
+					},
+					Rows: map[status.LaneState]int{status.LaneSubmitted: 20000, status.LaneGathering: 17}, Adopted: 1,
+				},
+				{Partition: 1, Paused: "no credit", Batches: []status.LaneBatch{{State: status.LaneDoubtful, Since: time.Now()}}, Rows: map[status.LaneState]int{status.LaneSubmitted: 5}, Lapsed: 300},
+			},
 		}
 	})
 	some, cost := int64(3), 0.25

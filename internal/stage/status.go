@@ -42,6 +42,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	for _, b := range snap.Budgets {
 		r.AddBudget(b)
 	}
+	r.AddLanes(snap.Lanes, now)
 	s.activity.Report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.Last()
 	r.Judge(s.activity.StarvedSince(now))

@@ -36,6 +36,7 @@ type Snapshot struct {
 	Pool       pool.Stats
 	Partitions []consumer.Status
 	Budgets    []Budget // of the providers, the first one first; nil without STAGE_BUDGET
+	Lanes      []Lane   // of the partitions; nil without a batch lane
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
@@ -57,6 +58,7 @@ type Report struct {
 	Rows       rowsReport        `json:"rows"`
 	Pool       PoolReport        `json:"pool"`
 	Budget     []BudgetReport    `json:"budget"` // of each provider; null without STAGE_BUDGET
+	Lane       *LaneReport       `json:"lane"`   // null: there is no batch lane
 	Latency    latencyReport     `json:"latency"`
 	Usage      UsageReport       `json:"usage"`
 	Models     []ModelReport     `json:"models"`

@@ -31,11 +31,21 @@ func (r *Report) WriteText(w io.Writer) error {
 	line("rate", r.Rows.rateText())
 	line("pool", r.Pool.text())
 	line("throttle", r.Pool.throttleText(r.Time))
+	if r.Lane != nil {
+		line("lane", r.Lane.text())
+	}
 	line()
 	if len(r.Budget) > 0 {
 		line("BUDGET", "PROVIDER", "MODE", "MEMBERS", "SHARE", "RATE", "LEADER")
 		for i := range r.Budget {
 			line(r.Budget[i].cells()...)
+		}
+		line()
+	}
+	if r.Lane != nil && len(r.Lane.Batches) > 0 {
+		line(LaneBatchTitles()...)
+		for i := range r.Lane.Batches {
+			line(r.Lane.Batches[i].Cells()...)
 		}
 		line()
 	}

@@ -80,6 +80,27 @@ func TestAReportReadsAsTables(t *testing.T) {
 			r.Pool = NewPoolReport(&busy, now)
 			r.AddPartition(&full, now)
 		},
+		"batches": func(r *Report) {
+			r.Pool = NewPoolReport(&busy, now)
+			r.Ready = true
+			r.AddLanes([]Lane{
+				{
+					Batches: []LaneBatch{
+						{Batch: "b7c1e2d3f4a5", State: LaneGathering, Provider: "openai", Model: "gpt-5", Rows: 812, Since: ago(41 * time.Second)},
+						{Batch: "a0c1e2d3f4a5", BatchID: "batch_abc\t123", State: LaneRunning, Provider: "openai", Model: "gpt-5", Rows: 10000, Answered: 4312, Since: ago(7 * time.Hour)},
+					},
+					Rows: map[LaneState]int{LaneGathering: 812, LaneSubmitted: 10000, LaneAnswered: 12}, Adopted: 1, Lapsed: 300,
+				},
+				{Partition: 1, Paused: "openai: no credit\nat all"},
+			}, now)
+			r.AddPartition(&owner, now)
+		},
+		"batches-none": func(r *Report) {
+			r.Pool = NewPoolReport(&busy, now)
+			r.Ready = true
+			r.AddLanes([]Lane{{}}, now)
+			r.AddPartition(&owner, now)
+		},
 		"asked-to-wait": func(r *Report) {
 			waits := busy
 			waits.LawPausedUntil, waits.LawPauseReason = now.Add(7*time.Second), aimd.PauseRetryAfter
@@ -102,7 +123,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 // A report of a later version, or of what only looks like a stage, is printed as far as it is understood.
 func TestAStrangeReportBreaksNothing(t *testing.T) {
 	for _, body := range []string{
-		`{}`, `{"state":"new state","new":1,"partitions":null,"budget":[{}],"pool":{"pause_reason":"new"}}`,
+		`{}`, `{"state":"new state","new":1,"partitions":null,"budget":[{}],"lane":{"batches":[{"age_seconds":1e300}],"rows":null},"pool":{"pause_reason":"new"}}`,
 		`{"state":"paused","partitions":[{"role":"new","head_of_line_seconds":1e300,"head_sequence":1}],"uptime_seconds":-1e300,"pool":{"dispatch_delay_ms":1e300,"allowed_per_second":0}}`,
 		"{\"stage\":\"a\\tb\\nc\\u001b[2J\",\"partitions\":[{\"owner\":\"x\\ty\",\"problem\":\"a\\r\\nb\\tc\"}]}",
 	} {

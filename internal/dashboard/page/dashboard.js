@@ -7,7 +7,7 @@ const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFract
 const count = n => n >= 1e7 ? one.format(n / 1e6) + " M" : whole.format(n);
 const rate = n => n >= 100 ? whole.format(n) : one.format(n);
 const some = (v, print) => v === null || v === undefined ? "–" : print(v);
-const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
+const plural = (n, word, many = word + "s") => `${count(n)} ${n === 1 ? word : many}`;
 
 function took(ms) {
   if (ms < 10) return one.format(ms) + " ms";
@@ -104,6 +104,7 @@ function show(s) {
   showTiles(s);
   showPartitions(s);
   showOrder(s);
+  showLane(s);
   showBudget(s);
   showErrors(s);
   fill("models", s.models, m => m.provider + " " + m.model, m => [
@@ -171,6 +172,23 @@ function showOrder(s) {
     ...(s.order === "key" ? [[count(p.set_aside_rows), "r"], [count(p.keys_waiting), "r"]] : [["–", "r dim"], ["–", "r dim"]]),
     p.waited_for_sequence ? [`row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`, p.key_wait_seconds > 60 ? "wrap warn" : "wrap"] : ["none", "dim"],
   ], "no partition is owned");
+}
+
+// showLane shows, where there is a batch lane, the batches that are not done, and where the rows of the lane are.
+function showLane(s) {
+  const lane = s.lane;
+  $("lane-card").hidden = !lane;
+  if (!lane) return;
+  const rows = Object.entries(lane.rows).filter(([, n]) => n > 0).map(([state, n]) => `${count(n)} ${state}`);
+  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + `Rows: ${rows.join(", ") || "none"}.` +
+    (lane.lapsed_rows ? ` ${count(lane.lapsed_rows)} expired or cancelled.` : "") + (lane.adopted ? ` ${plural(lane.adopted, "batch", "batches")} adopted.` : "") +
+    (lane.open > lane.batches.length ? ` The oldest ${lane.batches.length} of ${count(lane.open)} batches:` : ""));
+  $("lane-sub").classList.toggle("warn", Boolean(lane.paused));
+  const styles = { doubtful: "warn", refused: "error", running: "good" };
+  fill("lane", lane.batches, b => b.partition + " " + b.batch, b => [
+    [b.batch, "", b.model ? `${b.provider} ${b.model}` : b.provider], [b.why ? `${b.state}: ${b.why}` : b.state, ("wrap " + (styles[b.state] || "")).trim()], [count(b.rows), "r"],
+    b.state === "running" || b.state === "collecting" ? [count(b.answered), "r"] : ["–", "r dim"], [span(b.age_seconds), "r"], [b.batch_id || "–", "dim wrap"],
+  ], "no open batches");
 }
 
 // showBudget shows, for each provider, what is known of the budget that this process shares.

@@ -1,0 +1,37 @@
+package status
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestAReportOfTheLaneIsBounded(t *testing.T) {
+	now := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	var lanes []Lane
+	for p := range 3 {
+		l := Lane{Partition: p, Rows: map[LaneState]int{LaneSubmitted: 100}, Adopted: 1}
+		for i := range laneBatchesMax {
+			l.Batches = append(l.Batches, LaneBatch{Batch: fmt.Sprint(p, "-", i), State: LaneRunning, Since: now.Add(-time.Duration(i+p) * time.Minute)})
+		}
+		lanes = append(lanes, l)
+	}
+	sum := SumLanes(lanes, now)
+	if sum.Open != 3*laneBatchesMax || len(sum.Batches) != laneBatchesMax || sum.Rows[LaneSubmitted] != 300 || sum.Adopted != 3 {
+		t.Errorf("got %d open, %d listed, %v, %d adopted", sum.Open, len(sum.Batches), sum.Rows, sum.Adopted)
+	}
+	if first := sum.Batches[0]; first.Partition != 2 || first.AgeS != sum.OldestS || sum.OldestS != float64(60*(laneBatchesMax+1)) {
+		t.Errorf("the oldest is not first: %+v, oldest %v s", first, sum.OldestS)
+	}
+	if lanes[1].Batches[0].Partition != 0 {
+		t.Error("the lanes were changed")
+	}
+}
+
+func TestAReportWithoutALaneHasNone(t *testing.T) {
+	r := Report{}
+	r.AddLanes(nil, time.Now())
+	if r.Lane != nil {
+		t.Errorf("got %+v", r.Lane)
+	}
+}
