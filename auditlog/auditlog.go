@@ -1,8 +1,8 @@
 // Package auditlog defines the audit events of a stage and writes them as JSON without reflection.
 //
-// There are three kinds. A [Call] is one HTTP attempt, a [Row] is one row that is ready to be emitted, a [Run] is a
-// change in the life of a process or of its ownership of a partition. Each is one message; each begins with the same
-// [Header] and then has its own fields, always all of them and in the same order, null where the value is not known:
+// There are four kinds. A [Call] is one HTTP attempt, or one line of a provider's batch, a [Row] is one row that is ready
+// to be emitted, a [Run] is a change in the life of a process or of its ownership of a partition, a [Batch] one in that
+// of a batch. Each is one message; each begins with the same [Header] and then has its own fields, always all of them and in the same order, null where the value is not known:
 // unknown tokens are not zero tokens. The JSON Schemas are in docs/schemas.
 //
 //	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
@@ -33,9 +33,10 @@ type Kind string
 
 // The kinds of events.
 const (
-	KindCall Kind = "call"
-	KindRow  Kind = "row"
-	KindRun  Kind = "run"
+	KindCall  Kind = "call"
+	KindRow   Kind = "row"
+	KindRun   Kind = "run"
+	KindBatch Kind = "batch"
 )
 
 // Header is what every event begins with.

@@ -21,6 +21,7 @@ func TestIDs(t *testing.T) {
 		{(&Call{BatchID: "batch7", Owner: "process", CallIndex: 1}).MsgID(), "batch7/process/call/1"},
 		{(&Row{StateID: id, Owner: "term1"}).MsgID(), id + "/term1/row/0"},
 		{(&Run{Header: Header{Stage: "stage", RunID: "r1"}, Owner: "term1"}).MsgID(4), "stage/r1/term1/run/4"},
+		{(&Batch{Header: Header{Stage: "stage"}, Token: "t7", Phase: BatchEnded, Owner: "term1"}).MsgID(), "stage/t7/ended/batch/0"},
 		{MsgID(long, long, KindCall, -1), long + "/" + long + "/call/-1"},
 	}
 	for _, tt := range tests {

@@ -1,5 +1,11 @@
 package auditlog
 
+import (
+	"strconv"
+
+	"github.com/llm-stage/stage/internal/jsonbytes"
+)
+
 // BatchPhase is the change in the life of a provider's batch that a [Batch] event reports.
 type BatchPhase string
 
@@ -44,4 +50,52 @@ type Batch struct {
 	Usage *Usage
 	// Reason is why it was abandoned, refused or cancelled; empty: it was not.
 	Reason string
+}
+
+// Over reports whether the provider was done with the batch: its answers were read, and counted.
+func (p BatchPhase) Over() bool {
+	return p == BatchEnded || p == BatchCancelled || p == BatchExpired
+}
+
+// MsgID returns the event's id for the Nats-Msg-Id header. A batch goes through each phase once, so a phase that is
+// recorded again after a crash, by whichever owner, stores nothing twice.
+func (b *Batch) MsgID() string {
+	return MsgID(b.Stage+"/"+b.Token, string(b.Phase), KindBatch, 0)
+}
+
+// AppendJSON appends the event to dst and returns the extended slice. A batch holds no bodies, so payloads makes no
+// difference; it is there to treat all kinds alike.
+//
+// An event that would take more than bytesMax bytes (0 or less: no bound) is written with its reason cut. The rest is
+// written whatever it takes.
+func (b *Batch) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
+	start := len(dst)
+	dst = b.append(dst)
+	if over := len(dst) - start - bytesMax; bytesMax > 0 && over > 0 {
+		lean := *b
+		lean.Reason = cut(b.Reason, len(b.Reason)-over)
+		dst = lean.append(dst[:start])
+	}
+	return dst
+}
+
+func (b *Batch) append(dst []byte) []byte {
+	dst = b.appendHead(dst, KindBatch)
+	dst = stringOrNull(append(dst, `,"owner":`...), b.Owner)
+	dst = jsonbytes.AppendEscaped(append(dst, `,"phase":`...), string(b.Phase))
+	dst = stringOrNull(append(dst, `,"token":`...), b.Token)
+	dst = stringOrNull(append(dst, `,"batch_id":`...), b.BatchID)
+	dst = stringOrNull(append(dst, `,"provider":`...), b.Provider)
+	dst = stringOrNull(append(dst, `,"model":`...), b.Model)
+	dst = strconv.AppendInt(append(dst, `,"rows":`...), int64(b.Rows), 10)
+	dst = strconv.AppendInt(append(dst, `,"bytes":`...), b.Bytes, 10)
+	dst = strconv.AppendInt(append(dst, `,"answered":`...), int64(b.Answered), 10)
+	dst = strconv.AppendInt(append(dst, `,"failed":`...), int64(b.Failed), 10)
+	dst = strconv.AppendInt(append(dst, `,"lapsed":`...), int64(b.Lapsed), 10)
+	dst = strconv.AppendInt(append(dst, `,"missing":`...), int64(b.Missing), 10)
+	dst = strconv.AppendInt(append(dst, `,"foreign":`...), int64(b.Foreign), 10)
+	dst = strconv.AppendInt(append(dst, `,"dropped":`...), int64(b.Dropped), 10)
+	dst = usage(append(dst, `,"usage":`...), b.Usage)
+	dst = stringOrNull(append(dst, `,"reason":`...), b.Reason)
+	return append(dst, '}')
 }

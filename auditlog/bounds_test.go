@@ -156,6 +156,20 @@ func TestARunAboveTheLimitLosesItsSettingsThenItsUsageByModel(t *testing.T) {
 	}
 }
 
+func TestABatchAboveTheLimitHasItsReasonCut(t *testing.T) {
+	b := *samples()["batch_abandoned"].(*Batch)
+	b.Reason = strings.Repeat("é", 5000)
+	full := len(b.AppendJSON(nil, PayloadsFull, 0))
+	for _, bytesMax := range []int{full - 1, 600} {
+		if got := decoded(t, &b, PayloadsFull, bytesMax).Batch; !strings.HasSuffix(got.Reason, "é…") || got.Rows != b.Rows {
+			t.Errorf("limit %d: %+v", bytesMax, got)
+		}
+	}
+	if got := decoded(t, &b, PayloadsFull, 1).Batch; got.Reason != "" || got.Token != b.Token {
+		t.Errorf("limit 1: %+v", got)
+	}
+}
+
 // Whatever is drawn, the limit holds as soon as ids and numbers fit, and leaving nothing out is not called truncated.
 func TestNoEventIsLargerThanItsLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

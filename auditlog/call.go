@@ -120,6 +120,9 @@ func (c *Call) append(dst []byte) []byte {
 	dst = strconv.AppendInt(append(dst, `,"call_index":`...), int64(c.CallIndex), 10)
 	dst = numberOrNull(append(dst, `,"sequence":`...), c.Sequence)
 	dst = stringOrNull(append(dst, `,"batch_id":`...), c.BatchID)
+	if c.Lane != "" {
+		dst = jsonbytes.AppendEscaped(append(dst, `,"lane":`...), c.Lane)
+	}
 	dst = stringOrNull(append(dst, `,"provider":`...), c.Provider)
 	dst = stringOrNull(append(dst, `,"model":`...), c.Model)
 	dst = jsonbytes.AppendEscaped(append(dst, `,"status":`...), string(c.Status))

@@ -12,7 +12,7 @@ import (
 // Errors of [Decode], to be matched with [errors.Is].
 var (
 	// ErrKind means that the message is an event of an unknown kind, or no event at all.
-	ErrKind = errors.New("not an audit event of kind call, row or run")
+	ErrKind = errors.New("not an audit event of kind call, row, run or batch")
 	// ErrSchemaVersion means that the event was written by a later stage, whose fields may have other meanings.
 	ErrSchemaVersion = errors.New("audit event of an unknown schema version: read it with the stage that wrote it, or a newer one")
 )
@@ -21,14 +21,15 @@ var (
 type Event struct {
 	// SchemaVersion is that of the writer.
 	SchemaVersion int
-	// Kind is which of Call, Row and Run is set.
+	// Kind is which of Call, Row, Run and Batch is set.
 	Kind Kind
 	// Header is that of the event, here for readers who need no more.
 	Header
-	// Call, Row and Run: exactly one is not nil.
-	Call *Call
-	Row  *Row
-	Run  *Run
+	// Call, Row, Run and Batch: exactly one is not nil.
+	Call  *Call
+	Row   *Row
+	Run   *Run
+	Batch *Batch
 }
 
 // Decode reads an event of any kind. Null and absent fields become zero values, unknown fields are ignored, times are
@@ -44,7 +45,7 @@ func Decode(data []byte) (*Event, error) {
 		Time: time.Time(w.Time), RunID: w.RunID, Stage: w.Stage, Partition: w.Partition,
 	}}
 	switch {
-	case w.Event != KindCall && w.Event != KindRow && w.Event != KindRun:
+	case w.Event != KindCall && w.Event != KindRow && w.Event != KindRun && w.Event != KindBatch:
 		return nil, fmt.Errorf("decode audit event %.40q: %w", w.Event, ErrKind)
 	case w.SchemaVersion != SchemaVersion:
 		return nil, fmt.Errorf("decode audit event, version %d: %w", w.SchemaVersion, ErrSchemaVersion)
@@ -52,6 +53,8 @@ func Decode(data []byte) (*Event, error) {
 		e.Call = w.call(e.Header)
 	case w.Event == KindRow:
 		e.Row = w.row(e.Header)
+	case w.Event == KindBatch:
+		e.Batch = w.batch(e.Header)
 	default:
 		e.Run = w.run(e.Header)
 	}
@@ -79,6 +82,7 @@ type wire struct {
 	CallID        string          `json:"call_id"`
 	CallIndex     int             `json:"call_index"`
 	BatchID       string          `json:"batch_id"`
+	Lane          string          `json:"lane"`
 	Provider      string          `json:"provider"`
 	Model         string          `json:"model"`
 	StatusCode    int             `json:"status_code"`
@@ -107,7 +111,17 @@ type wire struct {
 	PoolStats       wirePoolStats  `json:"pool_stats"`
 	OrderKey        *string        `json:"order_key"`
 
-	Phase    Phase             `json:"phase"`
+	Token    string `json:"token"`
+	Rows     int    `json:"rows"`
+	Bytes    int64  `json:"bytes"`
+	Answered int    `json:"answered"`
+	Failed   int    `json:"failed"`
+	Lapsed   int    `json:"lapsed"`
+	Missing  int    `json:"missing"`
+	Foreign  int    `json:"foreign"`
+	Dropped  int    `json:"dropped"`
+
+	Phase    string            `json:"phase"`
 	Settings map[string]string `json:"settings"`
 	Summary  *wireSummary      `json:"summary"`
 	Budget   *wireBudget       `json:"budget"`
@@ -172,7 +186,7 @@ type wireTotals struct {
 func (w *wire) call(h Header) *Call {
 	return &Call{
 		Header: h, StateID: w.StateID, Owner: w.Owner, CallID: w.CallID, CallIndex: w.CallIndex,
-		Sequence: w.Sequence, BatchID: w.BatchID, Provider: w.Provider, Model: w.Model,
+		Sequence: w.Sequence, BatchID: w.BatchID, Lane: w.Lane, Provider: w.Provider, Model: w.Model,
 		Status: CallStatus(w.Status), StatusCode: w.StatusCode, ErrorClass: w.ErrorClass,
 		Latency: time.Duration(w.Latency), DispatchDelay: time.Duration(w.DispatchDelay), RetryAfter: time.Duration(w.RetryAfter),
 		RequestHash: w.RequestHash, ResponseHash: w.ResponseHash, Request: notNull(w.Request), Response: notNull(w.Response),
@@ -197,8 +211,16 @@ func (w *wire) row(h Header) *Row {
 	}
 }
 
+func (w *wire) batch(h Header) *Batch {
+	return &Batch{
+		Header: h, Owner: w.Owner, Phase: BatchPhase(w.Phase), Token: w.Token, BatchID: w.BatchID, Provider: w.Provider, Model: w.Model,
+		Rows: w.Rows, Bytes: w.Bytes, Answered: w.Answered, Failed: w.Failed, Lapsed: w.Lapsed, Missing: w.Missing,
+		Foreign: w.Foreign, Dropped: w.Dropped, Usage: w.Usage.usage(), Reason: w.Reason,
+	}
+}
+
 func (w *wire) run(h Header) *Run {
-	r := &Run{Header: h, Phase: w.Phase, Reason: w.Reason, Owner: w.Owner, Settings: w.Settings, Budget: (*Budget)(w.Budget), Truncated: w.Truncated}
+	r := &Run{Header: h, Phase: Phase(w.Phase), Reason: w.Reason, Owner: w.Owner, Settings: w.Settings, Budget: (*Budget)(w.Budget), Truncated: w.Truncated}
 	if s := w.Summary; s != nil {
 		r.Summary = &Summary{
 			RowsSucceeded: s.RowsSucceeded, RowsFailed: s.RowsFailed, RowsSkipped: s.RowsSkipped,

@@ -71,6 +71,10 @@ func kept(e encoder) encoder {
 			r.Summary = &s
 		}
 		return &r
+	case *Batch:
+		b := *e
+		b.Model, b.Reason = valid(b.Model), valid(b.Reason)
+		return &b
 	}
 	return nil
 }
@@ -93,6 +97,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 			have, header = got.Row, got.Row.Header
 		case KindRun:
 			have, header = got.Run, got.Run.Header
+		case KindBatch:
+			have, header = got.Batch, got.Batch.Header
 		}
 		if !reflect.DeepEqual(have, want) {
 			t.Fatalf("got  %+v\nwant %+v\nfrom %s", have, want, b)
@@ -137,7 +143,7 @@ func TestReadersIgnoreWhatTheyDoNotKnow(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Header{Time: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Partition: All}
-	if e.Header != want || e.Call == nil || e.Row != nil || e.Run != nil || e.Call.Usage.PromptTokens != 5 || e.Call.Usage.CachedTokens != nil {
+	if e.Header != want || e.Call == nil || e.Row != nil || e.Run != nil || e.Batch != nil || e.Call.Usage.PromptTokens != 5 || e.Call.Usage.CachedTokens != nil {
 		t.Errorf("got %+v, %+v", e, e.Call)
 	}
 }
@@ -149,6 +155,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte(`{"schema_version":1,"event":"call","request":"\ud800","response":[1, 2],"usage":{},"latency_ms":-0.0005}`))
 	f.Add([]byte(`{"schema_version":1,"event":"row","order_key":"\ud800","errors":null}`))
+	f.Add([]byte(`{"schema_version":1,"event":"batch","phase":"lost","rows":-1,"reason":"\ud800","usage":{}}`))
 	f.Add([]byte(`{"schema_version":1,"event":"run","summary":{"usage":[{}],"total":{"cost_usd":1e-7}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := Decode(data)
@@ -177,6 +184,8 @@ func encoded(e *Event) []byte {
 		return e.Row.AppendJSON(nil, PayloadsFull, 0)
 	case KindRun:
 		return e.Run.AppendJSON(nil, PayloadsFull, 0)
+	case KindBatch:
+		return e.Batch.AppendJSON(nil, PayloadsFull, 0)
 	}
 	panic("no event of kind " + e.Kind)
 }

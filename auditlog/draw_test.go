@@ -1,6 +1,7 @@
 package auditlog
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"time"
@@ -29,7 +30,7 @@ var (
 	drawPartition = rapid.Map(rapid.IntRange(-1, 40), func(n int) Partition { return Partition(n) })
 	drawBody      = rapid.OneOf(
 		rapid.Just[[]byte](nil),
-		rapid.SliceOf(rapid.Byte()),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), bytes.TrimSpace), // encoding/json would drop the blanks around a number
 		rapid.Map(rapid.MapOf(rapid.String(), rapid.Float64()), func(m map[string]float64) []byte {
 			b, err := json.Marshal(m)
 			if err != nil {
@@ -70,6 +71,7 @@ var (
 			CallIndex:     drawCount.Draw(t, "index"),
 			Sequence:      rapid.Uint64().Draw(t, "seq"),
 			BatchID:       drawName.Draw(t, "batch"),
+			Lane:          rapid.SampledFrom([]string{"", LaneBatch}).Draw(t, "lane"),
 			Provider:      drawName.Draw(t, "provider"),
 			Model:         drawText.Draw(t, "model"),
 			Status:        rapid.SampledFrom([]CallStatus{CallSuccess, CallFailure, CallCapacityRetry, CallUnknown}).Draw(t, "status"),
@@ -165,10 +167,32 @@ var (
 		}
 		return r
 	})
+	drawBatch = rapid.Custom(func(t *rapid.T) *Batch {
+		return &Batch{
+			Header:   drawHeader.Draw(t, "head"),
+			Owner:    drawName.Draw(t, "owner"),
+			Phase:    rapid.SampledFrom([]BatchPhase{BatchIntent, BatchSubmitted, BatchAdopted, BatchEnded, BatchCancelled, BatchExpired, BatchAbandoned}).Draw(t, "phase"),
+			Token:    rapid.StringMatching(`[a-z0-9]{1,12}`).Draw(t, "token"),
+			BatchID:  drawName.Draw(t, "batch"),
+			Provider: drawName.Draw(t, "provider"),
+			Model:    drawText.Draw(t, "model"),
+			Rows:     rapid.IntRange(1, math.MaxInt32).Draw(t, "rows"),
+			Bytes:    rapid.Int64Min(0).Draw(t, "bytes"),
+			Answered: drawCount.Draw(t, "answered"),
+			Failed:   drawCount.Draw(t, "failed"),
+			Lapsed:   drawCount.Draw(t, "lapsed"),
+			Missing:  drawCount.Draw(t, "missing"),
+			Foreign:  drawCount.Draw(t, "foreign"),
+			Dropped:  drawCount.Draw(t, "dropped"),
+			Usage:    drawUsage.Draw(t, "usage"),
+			Reason:   drawText.Draw(t, "reason"),
+		}
+	})
 	drawEvent = rapid.OneOf(
 		rapid.Map(drawCall, func(c *Call) encoder { return c }),
 		rapid.Map(drawRow, func(r *Row) encoder { return r }),
 		rapid.Map(drawRun, func(r *Run) encoder { return r }),
+		rapid.Map(drawBatch, func(b *Batch) encoder { return b }),
 	)
 )
 

@@ -42,6 +42,9 @@ func samples() map[string]encoder {
 	cutOff := call
 	cutOff.Status, cutOff.StatusCode, cutOff.ErrorClass, cutOff.Usage = CallUnknown, 0, "", nil
 	cutOff.Response, cutOff.ResponseHash, cutOff.Error = nil, "", "connection closed after the request was sent"
+	line := call
+	line.CallID, line.BatchID, line.Lane, line.CallIndex = "B7QK2M4T-41", "batch_68a1", LaneBatch, 0
+	line.Latency, line.DispatchDelay = 2*time.Hour, 0
 	large := call
 	large.Truncated, large.Request, large.Response = true, nil, nil
 
@@ -70,6 +73,15 @@ func samples() map[string]encoder {
 	keyed, keyless := row, row
 	keyed.Key, keyless.Key = new("customer 17 \"north\""), new("")
 
+	intent := Batch{
+		Header: head, Owner: call.Owner, Phase: BatchIntent, Token: "B7QK2M4T", Provider: "openai", Model: "gpt-4.1-mini", Rows: 10000, Bytes: 7340032,
+	}
+	submitted, expired, abandoned := intent, intent, intent
+	submitted.Phase, submitted.BatchID = BatchSubmitted, "batch_68a1"
+	expired.Phase, expired.BatchID, expired.Usage = BatchExpired, "batch_68a1", reported
+	expired.Answered, expired.Failed, expired.Lapsed, expired.Missing, expired.Foreign, expired.Dropped = 9000, 12, 986, 2, 1, 3
+	abandoned.Phase, abandoned.Reason = BatchAbandoned, "not at the provider after 30s, its input file deleted: certain"
+
 	process := head
 	process.Partition = All
 	return map[string]encoder{
@@ -77,6 +89,7 @@ func samples() map[string]encoder {
 		"call_capacity_retry": &retry,
 		"call_batch":          &batch,
 		"call_unknown":        &cutOff,
+		"call_lane":           &line,
 		"call_truncated":      &large,
 		"row_success":         &row,
 		"row_error":           &failed,
@@ -86,8 +99,12 @@ func samples() map[string]encoder {
 		"run_start": &Run{Header: process, Phase: PhaseStart, Settings: map[string]string{
 			"STAGE_POOL_SIZE": "32", "STAGE_NAME": "reviews", "STAGE_LLM_MODEL": "gpt-4.1-mini",
 		}},
-		"run_claim": &Run{Header: head, Phase: PhaseClaim, Owner: call.Owner},
-		"run_pause": &Run{Header: process, Phase: PhasePause, Reason: "openai: 401 invalid_api_key"},
+		"batch_intent":    &intent,
+		"batch_submitted": &submitted,
+		"batch_expired":   &expired,
+		"batch_abandoned": &abandoned,
+		"run_claim":       &Run{Header: head, Phase: PhaseClaim, Owner: call.Owner},
+		"run_pause":       &Run{Header: process, Phase: PhasePause, Reason: "openai: 401 invalid_api_key"},
 		"run_joined": &Run{Header: process, Phase: PhaseJoined, Reason: "budget team for openai: 4 processes", Budget: &Budget{
 			Name: "team", Provider: "openai", Mode: "member", Members: 4, Share: 0.25, Rate: new(20.5), Leader: "01K9ZK2M99",
 		}},

@@ -39,6 +39,7 @@ type (
 		CallIndex       int        `json:"call_index"`
 		Sequence        *uint64    `json:"sequence"`
 		BatchID         *string    `json:"batch_id"`
+		Lane            string     `json:"lane,omitempty"`
 		Provider        *string    `json:"provider"`
 		Model           *string    `json:"model"`
 		Status          string     `json:"status"`
@@ -128,6 +129,25 @@ type (
 		Budget    *refBudget        `json:"budget,omitempty"`
 		Truncated bool              `json:"truncated,omitempty"`
 	}
+	refBatch struct {
+		refHead
+		Owner    *string    `json:"owner"`
+		Phase    string     `json:"phase"`
+		Token    *string    `json:"token"`
+		BatchID  *string    `json:"batch_id"`
+		Provider *string    `json:"provider"`
+		Model    *string    `json:"model"`
+		Rows     int        `json:"rows"`
+		Bytes    int64      `json:"bytes"`
+		Answered int        `json:"answered"`
+		Failed   int        `json:"failed"`
+		Lapsed   int        `json:"lapsed"`
+		Missing  int        `json:"missing"`
+		Foreign  int        `json:"foreign"`
+		Dropped  int        `json:"dropped"`
+		Usage    *refTokens `json:"usage"`
+		Reason   *string    `json:"reason"`
+	}
 	refBudget struct {
 		Name     string   `json:"name"`
 		Provider string   `json:"provider"`
@@ -191,7 +211,7 @@ func reference(e encoder) any {
 	case *Call:
 		return refCall{
 			refHeader(&e.Header, KindCall), null(e.StateID), null(e.Owner), null(e.CallID), e.CallIndex, null(e.Sequence),
-			null(e.BatchID), null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
+			null(e.BatchID), e.Lane, null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
 			refMillis(e.Latency), refMillis(e.DispatchDelay), null(refMillis(e.RetryAfter)), null(e.RequestHash),
 			null(e.ResponseHash), refBody(e.Request), refBody(e.Response), e.Truncated, refMaybeUsage(e.Usage), null(e.Error),
 		}
@@ -210,6 +230,11 @@ func reference(e encoder) any {
 				s.CapacityRetries, s.Successes, s.MaxConcurrent, refMillis(s.ThrottleTime), refMillis(s.PeakDelay), refMillis(s.CurrentDelay),
 			},
 			e.Key, e.Truncated,
+		}
+	case *Batch:
+		return refBatch{
+			refHeader(&e.Header, KindBatch), null(e.Owner), string(e.Phase), null(e.Token), null(e.BatchID), null(e.Provider), null(e.Model),
+			e.Rows, e.Bytes, e.Answered, e.Failed, e.Lapsed, e.Missing, e.Foreign, e.Dropped, refMaybeUsage(e.Usage), null(e.Reason),
 		}
 	case *Run:
 		r := refRun{refHeader(&e.Header, KindRun), string(e.Phase), null(e.Reason), null(e.Owner), e.Settings, nil, nil, e.Truncated}

@@ -76,7 +76,7 @@ func TestTheSchemaDescribesEveryField(t *testing.T) {
 		if err := json.Unmarshal(e.AppendJSON(nil, PayloadsFull, 0), &got); err != nil {
 			t.Fatal(err)
 		}
-		for _, optional := range []string{"truncated", "order_key", "budget"} {
+		for _, optional := range []string{"truncated", "order_key", "budget", "lane"} {
 			if _, written := got[optional]; !written {
 				delete(want, optional)
 			}
@@ -105,6 +105,11 @@ func TestTheSchemaRefusesWhatIsNoEvent(t *testing.T) {
 		{"unknown source", "row_success", `"source":"call"`, `"source":"cache"`},
 		{"not truncated, and saying so", "row_success", `"source":`, `"truncated":false,"source":`},
 		{"status of a row in a call", "call_success", `"status":"success"`, `"status":"error"`},
+		{"unknown lane", "call_lane", `"lane":"batch"`, `"lane":"slow"`},
+		{"unknown phase of a batch", "batch_intent", `"phase":"intent"`, `"phase":"start"`},
+		{"batch without token", "batch_submitted", `"token":"B7QK2M4T",`, ``},
+		{"batch of no rows", "batch_submitted", `"rows":10000`, `"rows":0`},
+		{"count missing", "batch_expired", `,"dropped":3`, ``},
 		{"sequence 0", "call_success", `"sequence":41`, `"sequence":0`},
 		{"latency as text", "call_success", `"latency_ms":1203.482`, `"latency_ms":"1.2s"`},
 		{"half a usage", "call_success", `"total_tokens":135,`, ``},

@@ -350,7 +350,7 @@ func (b *bench) checkAudit(results []jetstream.Msg) {
 			rows[e.Row.StateID+"|"+e.Row.Owner] = true
 		case auditlog.KindCall:
 			calls[e.Call.StateID]++
-		case auditlog.KindRun:
+		case auditlog.KindRun, auditlog.KindBatch:
 		}
 	}
 	for _, m := range results {

@@ -30,9 +30,32 @@ func TestRecorderReportsEachEventAsItComes(t *testing.T) {
 		run := &auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart}
 		call := &auditlog.Call{Header: auditlog.Header{RunID: "r1"}, CallID: "c1"}
 		rec.RecordRun(run)
+		batch := &auditlog.Batch{Header: auditlog.Header{RunID: "r1"}, Token: "t1", Phase: auditlog.BatchIntent}
 		rec.RecordCall(call, nil) // and nothing runs that could store them
-		if len(seen) != 2 || seen[0].Run != run || seen[0].Kind != auditlog.KindRun || seen[1].Call != call || seen[1].RunID != "r1" {
+		rec.RecordBatch(batch, nil)
+		if len(seen) != 3 || seen[2].Batch != batch || seen[2].Kind != auditlog.KindBatch || seen[0].Run != run || seen[0].Kind != auditlog.KindRun || seen[1].Call != call || seen[1].RunID != "r1" {
 			t.Errorf("recorded %+v", seen)
+		}
+	})
+}
+
+// A lane that repeats what it may have recorded before a crash makes one event of it, whoever owns the partition.
+func TestAPhaseOfABatchIsStoredOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		stored := 0
+		for _, owner := range []string{"first", "second"} {
+			r := b.record(b.connect(), 0, nil)
+			for _, phase := range []auditlog.BatchPhase{auditlog.BatchIntent, auditlog.BatchEnded} {
+				head := auditlog.Header{RunID: owner, Stage: "stage", Partition: 3}
+				r.RecordBatch(&auditlog.Batch{Header: head, Owner: owner, Token: "t1", Phase: phase}, func() { stored++ })
+			}
+			r.check(t)
+			r.end()
+		}
+		events := b.read("AUDIT", "audit.stage.3.batch")
+		if len(events) != 2 || stored != 4 {
+			t.Errorf("%d events, reported as stored %d times, want 2 and 4", len(events), stored)
 		}
 	})
 }

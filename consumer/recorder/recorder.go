@@ -279,6 +279,11 @@ func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) {
 	r.publish(auditlog.Event{Kind: auditlog.KindRow, Header: e.Header, Row: e}, e, e.MsgID(), stored)
 }
 
+// RecordBatch stores a batch event; stored is as in [Recorder.RecordCall]. It does not block: the lane bounds the batches.
+func (r *Recorder) RecordBatch(e *auditlog.Batch, stored func()) {
+	r.publish(auditlog.Event{Kind: auditlog.KindBatch, Header: e.Header, Batch: e}, e, e.MsgID(), stored)
+}
+
 // encoder is the event of auditlog that an [auditlog.Event] wraps.
 type encoder interface {
 	AppendJSON(dst []byte, payloads auditlog.Payloads, bytesMax int) []byte

@@ -259,6 +259,9 @@ func callText(c *auditlog.Call) string {
 	if c.Usage != nil {
 		tokens = ", " + tokenCounts(c.Usage)
 	}
+	if c.Lane != "" { // the throttle had no part in it, and it took as long as its batch
+		return fmt.Sprintf("call %d: %s, %s%s,%s as %s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c), tokens, laneText(c)[1:], c.CallID, because(c))
+	}
 	return fmt.Sprintf("call %d: %s, %s in %s%s, delay %s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
 		terminal.Duration(c.Latency), tokens, terminal.Duration(c.DispatchDelay), because(c))
 }

@@ -25,6 +25,9 @@ var escapes = [...]string{toneTurn: "\x1b[1m", toneWarn: "\x1b[33m", toneBad: "\
 
 // toneOf returns the tone of an event.
 func toneOf(e *auditlog.Event) tone {
+	if e.Batch != nil {
+		return toneOfBatch(e.Batch.Phase)
+	}
 	switch c, r := e.Call, e.Run; {
 	case c != nil && c.Status == auditlog.CallSuccess, e.Row != nil && e.Row.Status == auditlog.RowSuccess:
 		return toneQuiet
@@ -34,6 +37,18 @@ func toneOf(e *auditlog.Event) tone {
 		return toneWarn
 	}
 	return toneTurn
+}
+
+// toneOfBatch returns the tone of a batch's event: what costs another batch stands out.
+func toneOfBatch(phase auditlog.BatchPhase) tone {
+	switch phase {
+	case auditlog.BatchExpired, auditlog.BatchAbandoned:
+		return toneWarn
+	case auditlog.BatchIntent:
+		return toneQuiet
+	default:
+		return toneTurn
+	}
 }
 
 // didFail reports whether --failed shows an event.
@@ -56,7 +71,7 @@ func eventLine(e *auditlog.Event) string {
 	case e.Call != nil:
 		c := e.Call
 		return fmt.Sprintf("%s  call  %-12s %3s  %-24s %-15s %8s  %-12s delay %-8s%s", at, subjectOf(c), "#"+fmt.Sprint(c.CallIndex+1),
-			modelText(c.Provider, c.Model), outcomeText(c), terminal.Duration(c.Latency), tokenCounts(c.Usage), terminal.Duration(c.DispatchDelay), because(c))
+			modelText(c.Provider, c.Model), outcomeText(c), terminal.Duration(c.Latency), tokenCounts(c.Usage), terminal.Duration(c.DispatchDelay), laneText(c)+because(c))
 	case e.Row != nil:
 		r := e.Row
 		about := attemptsText(r)
@@ -65,6 +80,8 @@ func eventLine(e *auditlog.Event) string {
 		}
 		return fmt.Sprintf("%s  row   %-12s      %-24s %-15s %8s  %-12s %s", at, fmt.Sprint("row ", r.Sequence), sourceText(r), r.Status,
 			terminal.Duration(r.FinishedAt.Sub(r.QueuedAt)), tokenCounts(r.Usage), about)
+	case e.Batch != nil:
+		return fmt.Sprintf("%s  batch %s", at, batchText(e.Batch))
 	}
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
@@ -72,7 +89,7 @@ func eventLine(e *auditlog.Event) string {
 // clockOf is the local time of day.
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
-// subjectOf names the row or batch of a call.
+// subjectOf names the row or batched request of a call.
 func subjectOf(c *auditlog.Call) string {
 	if c.Sequence == 0 {
 		return "batch " + c.BatchID
@@ -97,6 +114,14 @@ func outcomeText(c *auditlog.Call) string {
 		text += fmt.Sprint(" ", c.StatusCode)
 	}
 	return text
+}
+
+// laneText names the batch of a call that a provider's Batch API answered.
+func laneText(c *auditlog.Call) string {
+	if c.Lane == "" {
+		return ""
+	}
+	return "  " + c.Lane + " " + c.BatchID
 }
 
 // because is why a call failed, and how long the server asked to wait.
@@ -162,6 +187,45 @@ func turnText(r *auditlog.Run) string {
 		text += ": " + r.Reason
 	}
 	return text
+}
+
+// batchText is what a batch event reports: phase, batch, rows, and once it is over how they were answered and the cost.
+func batchText(b *auditlog.Batch) string {
+	text := fmt.Sprintf("%-9s %-12s %-24s ", b.Phase, cmp.Or(b.BatchID, b.Token), modelText(b.Provider, b.Model)) + terminal.Plural(b.Rows, "row")
+	if b.BatchID != "" {
+		text += ", token " + b.Token
+	}
+	if !b.Phase.Over() {
+		text += ", " + terminal.Bytes(b.Bytes)
+	} else {
+		text += fmt.Sprintf(": %d answered", b.Answered) + countsText(b) + ", " + tokenCounts(b.Usage) + ", " + costText(b.Usage)
+	}
+	if b.Reason != "" {
+		text += ": " + b.Reason
+	}
+	return text
+}
+
+// countsText has the counts of what is no plain answer, those that are 0 left out.
+func countsText(b *auditlog.Batch) string {
+	text := ""
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{b.Failed, "failed"}, {b.Lapsed, "lapsed"}, {b.Missing, "missing"}, {b.Foreign, "foreign"}, {b.Dropped, "dropped"}} {
+		if c.n != 0 {
+			text += fmt.Sprintf(", %d %s", c.n, c.what)
+		}
+	}
+	return text
+}
+
+// costText is the cost in US dollars.
+func costText(u *auditlog.Usage) string {
+	if u == nil || u.CostUSD == nil {
+		return "cost unknown"
+	}
+	return fmt.Sprintf("$%.6f", *u.CostUSD)
 }
 
 // tokenCounts is tokens in and out; a dash if none were reported.

@@ -47,6 +47,13 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	retried.Row.Errors = []auditlog.AttemptError{{Attempt: 1, Error: "slow down"}}
 	keyed := rowEvent(4711, "o", 0, 61_250)
 	keyed.Row.Key = new("north\x1b[2J")
+	lane := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
+	lane.Call.Lane, lane.Call.BatchID = auditlog.LaneBatch, "batch_9"
+	ofBatch := func(phase auditlog.BatchPhase, change func(*auditlog.Batch)) *auditlog.Event {
+		b := auditlog.Batch{Phase: phase, Token: "t7", Provider: "openai", Model: "large", Rows: 10000, Bytes: 7 << 20}
+		change(&b)
+		return &auditlog.Event{Kind: auditlog.KindBatch, Batch: &b}
+	}
 	run := func(r auditlog.Run) *auditlog.Event {
 		r.Time = at(0)
 		return &auditlog.Event{Run: &r}
@@ -62,6 +69,20 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{callEvent(0, "o", 0, auditlog.CallFailure, 400, "permanent", "bad"), toneBad, "call row 4711 #1 openai large failed 400 812 ms - delay 48 ms bad"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
 		{batch, toneWarn, "call batch b7 #1 openai cut off 812 ms - delay 48 ms connection reset"},
+		{lane, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms - delay 48 ms batch batch_9"},
+		{ofBatch(auditlog.BatchIntent, func(*auditlog.Batch) {}), toneQuiet, "batch intent t7 openai large 10000 rows, 7.0 MiB"},
+		{ofBatch(auditlog.BatchAdopted, func(b *auditlog.Batch) { b.BatchID, b.Rows = "batch_9", 1 }), toneTurn, "batch adopted batch_9 openai large 1 row, token t7, 7.0 MiB"},
+		{
+			ofBatch(auditlog.BatchExpired, func(b *auditlog.Batch) {
+				b.BatchID, b.Answered, b.Lapsed, b.Dropped = "batch_9", 9000, 1000, 3
+				b.Usage = &auditlog.Usage{PromptTokens: 31, CompletionTokens: 21, CostUSD: new(0.25)}
+			}), toneWarn, "batch expired batch_9 openai large 10000 rows, token t7: 9000 answered, 1000 lapsed, 3 dropped, 31+21 tok, $0.250000",
+		},
+		{
+			ofBatch(auditlog.BatchCancelled, func(b *auditlog.Batch) { b.BatchID, b.Reason = "batch_9", "stage lane cancel" }), toneTurn,
+			"batch cancelled batch_9 openai large 10000 rows, token t7: 0 answered, -, cost unknown: stage lane cancel",
+		},
+		{ofBatch(auditlog.BatchAbandoned, func(b *auditlog.Batch) { b.Reason = "absent" }), toneWarn, "batch abandoned t7 openai large 10000 rows, 7.0 MiB: absent"},
 		{rowEvent(4711, "o", 0, 61_250), toneQuiet, "row row 4711 answered success 61.25 s - 2 calls, 1 without capacity"},
 		{keyed, toneQuiet, "row row 4711 answered success 61.25 s - key north\x1b[2J, 2 calls, 1 without capacity"}, // see printLine
 		{failed, toneBad, "row row 4711 not called error 61.25 s - 2 calls, 1 without capacity: row_timeout"},

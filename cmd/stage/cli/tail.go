@@ -24,11 +24,11 @@ import (
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
-		Short:   "follow the audit: one line for each call, row and run event",
+		Short:   "follow the audit: one line for each event",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
 		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
-			"latency, tokens (in+out), the throttle's delay. It ends with the process that serves the embedded store; if there is none,\n" +
+			"latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows, answers and cost. It ends with the process that serves the embedded store; if there is none,\n" +
 			"it prints all stored events and ends. With --row it prints the history of one row and ends: queued, each call, which row it\n" +
 			"waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
@@ -37,7 +37,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
 	}
 	var o tail.Options
-	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run; default, or empty: all")
+	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run, batch; default, or empty: all")
 	completeKinds(cmd)
 	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream; exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
@@ -85,7 +85,7 @@ func newTailCommand(env *Env) *cobra.Command {
 }
 
 // kindsKnown are the values of --kind.
-var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun}
+var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch}
 
 // completeKinds makes the shell complete the list of kinds, word by word, with those that it does not have yet.
 func completeKinds(cmd *cobra.Command) {
@@ -108,7 +108,7 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	for _, name := range names {
 		kind := auditlog.Kind(name)
 		if !slices.Contains(kindsKnown, kind) {
-			return nil, fmt.Errorf("--kind %q: it is call, row or run", name)
+			return nil, fmt.Errorf("--kind %q: it is call, row, run or batch", name)
 		}
 		kinds = append(kinds, kind)
 	}
