@@ -72,8 +72,12 @@ type Call struct {
 	Error string
 }
 
-// MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. Where the call has no row, its batch stands in.
+// MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. Where the call has no row, its batch stands in. A
+// line of a provider's batch is one event for each owner that reads it, however often it is read.
 func (c *Call) MsgID() string {
+	if c.Lane != "" {
+		return MsgID(c.StateID+"/"+c.CallID, c.Owner, KindCall, 0)
+	}
 	id := c.StateID
 	if id == "" {
 		id = c.BatchID
