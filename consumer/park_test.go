@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // fakeLane answers rows after a random time. What it knows outlives terms and replicas, as what a provider knows does.
@@ -177,5 +178,62 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// What a parked row needs fails for a while, or for good: the journal is full, the server restarts, the row is deleted.
+func TestParkedRowsSurviveFaults(t *testing.T) {
+	const rows = 200
+	for name, c := range map[string]struct {
+		disturb func(b *bench)
+		gone    int
+	}{
+		"the journal is full": {disturb: func(b *bench) {
+			s, err := b.js.Stream(b.t.Context(), "JOURNAL")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			cfg := s.CachedInfo().Config
+			cfg.MaxMsgs, cfg.Discard = 10, jetstream.DiscardNew
+			if _, err := b.js.UpdateStream(b.t.Context(), cfg); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+		"the server restarts": {disturb: func(b *bench) {
+			for range 3 {
+				time.Sleep(10 * time.Minute)
+				b.stopServer()
+				time.Sleep(20 * time.Second)
+				b.startServer()
+			}
+		}},
+		"a row is deleted": {gone: 1, disturb: func(b *bench) {
+			time.Sleep(10 * time.Minute)
+			s, err := b.js.Stream(b.t.Context(), "ROWS")
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			if err := s.DeleteMsg(b.t.Context(), 77); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(rows)
+				lane := newFakeLane(20*time.Minute, 3*time.Hour)
+				r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
+				c.disturb(b)
+				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })
+				r.stop(t)
+				if c.gone == 0 {
+					b.check(rows)
+				}
+				if want := rows - rows/4; lane.bought != want {
+					t.Errorf("%d rows were bought, want %d", lane.bought, want)
+				}
+			})
+		})
 	}
 }
