@@ -197,11 +197,12 @@ func (t *term) park(row *Row, done bool) {
 	delete(t.parks.stashed, row.Seq)
 	row.abandon()
 	t.parkPlace(row.Seq, parked, done)
-	if done {
+	wanted, early := t.parks.early[row.Seq]
+	delete(t.parks.early, row.Seq)
+	switch {
+	case done:
 		t.c.cfg.Lane.Kept(row.Seq)
-	}
-	if wanted, early := t.parks.early[row.Seq]; early {
-		delete(t.parks.early, row.Seq)
+	case early:
 		t.parks.wanted = append(t.parks.wanted, wanted)
 	}
 	t.c.at("parked")
