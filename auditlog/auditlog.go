@@ -2,8 +2,9 @@
 //
 // There are four kinds. A [Call] is one HTTP attempt, or one line of a provider's batch, a [Row] is one row that is ready
 // to be emitted, a [Run] is a change in the life of a process or of its ownership of a partition, a [Batch] one in that
-// of a batch. Each is one message; each begins with the same [Header] and then has its own fields, always all of them and in the same order, null where the value is not known:
-// unknown tokens are not zero tokens. The JSON Schemas are in docs/schemas.
+// of a batch. Each is one message; each begins with the same [Header] and then has its own fields, always all of them
+// and in the same order, null where the value is not known: unknown tokens are not zero tokens. The JSON Schemas are in
+// docs/schemas.
 //
 //	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
 //	buf = c.AppendJSON(buf[:0], auditlog.PayloadsFull, maxPayload) // no allocation once buf is large enough

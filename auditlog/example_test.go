@@ -32,6 +32,8 @@ func Example() {
 		fmt.Println(event.Row.Sequence, event.Row.Status, event.Row.Reason)
 	case auditlog.KindRun:
 		fmt.Println(event.Time.Format(time.Kitchen), event.Run.Phase, "of partition", event.Partition, "by", event.Run.Owner)
+	case auditlog.KindBatch:
+		fmt.Println(event.Batch.Phase, event.Batch.BatchID, event.Batch.Rows)
 	}
 	// Output:
 	// {"schema_version":1,"event":"run","time":"2026-11-21T12:00:00.000000000Z","run_id":"r1","stage":"reviews","partition":0,"phase":"claim","reason":null,"owner":"reviews-0-7","settings":null,"summary":null}

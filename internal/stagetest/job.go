@@ -41,6 +41,7 @@ type Step struct {
 	Call   *auditlog.Call
 	Row    *auditlog.Row
 	Run    *auditlog.Run
+	Batch  *auditlog.Batch
 	Result *stored.ResultRow
 	Part   int
 	// Lost is a result that the others count and that is not stored.
@@ -180,6 +181,8 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 		return &nats.Msg{Subject: audit + "call", Data: s.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)}
 	case s.Row != nil:
 		return &nats.Msg{Subject: audit + "row", Data: s.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+	case s.Batch != nil:
+		return &nats.Msg{Subject: audit + "batch", Data: s.Batch.AppendJSON(nil, auditlog.PayloadsFull, 0)}
 	case s.Run != nil:
 		return &nats.Msg{Subject: "audit.stage.all.run", Data: s.Run.AppendJSON(nil, auditlog.PayloadsFull, 0)}
 	case s.Claim != nil:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -46,9 +47,9 @@ func toneOfBatch(phase auditlog.BatchPhase) tone {
 		return toneWarn
 	case auditlog.BatchIntent:
 		return toneQuiet
-	default:
-		return toneTurn
+	case auditlog.BatchSubmitted, auditlog.BatchAdopted, auditlog.BatchEnded, auditlog.BatchCancelled:
 	}
+	return toneTurn
 }
 
 // didFail reports whether --failed shows an event.
@@ -208,16 +209,16 @@ func batchText(b *auditlog.Batch) string {
 
 // countsText has the counts of what is no plain answer, those that are 0 left out.
 func countsText(b *auditlog.Batch) string {
-	text := ""
+	var text strings.Builder
 	for _, c := range []struct {
 		n    int
 		what string
 	}{{b.Failed, "failed"}, {b.Lapsed, "lapsed"}, {b.Missing, "missing"}, {b.Foreign, "foreign"}, {b.Dropped, "dropped"}} {
 		if c.n != 0 {
-			text += fmt.Sprintf(", %d %s", c.n, c.what)
+			_, _ = fmt.Fprintf(&text, ", %d %s", c.n, c.what)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // costText is the cost in US dollars.

@@ -34,6 +34,7 @@ type callFacts struct {
 	index    int
 	at       time.Time
 	capacity bool
+	lane     bool
 	usage    *auditlog.Usage
 	unpriced bool
 }
@@ -65,7 +66,7 @@ func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	if c := e.Call; c != nil {
 		r.addCall(callFacts{
 			term: term, run: e.RunID, index: c.CallIndex, at: e.Time,
-			capacity: c.Status == auditlog.CallCapacityRetry, usage: c.Usage, unpriced: c.Unpriced(),
+			capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(),
 		})
 	} else if r.by(term) == nil {
 		r.rows = append(r.rows, rowFacts{
@@ -110,7 +111,8 @@ func (r *rowAudit) by(t *auditTerm) *rowFacts {
 //
 // As a rule they are those of its term. A row that a process held while one term of it ended and the next began has
 // calls in both, and one row event: then it is the last calls of the process. A reply from the journal was paid for in
-// an earlier term, perhaps of another process, and the row event does not name it.
+// an earlier term, perhaps of another process, and the row event does not name it. A row that was in one batch after the
+// other has a row event of the last one's answer alone.
 func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	own := r.filter(func(c *callFacts) bool { return c.term == f.term })
 	n := f.calls()
@@ -118,6 +120,9 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	case auditlog.SourceDedupe:
 		return own, true // the calls are those of another row
 	case auditlog.SourceJournal:
+		return r.journaled(f)
+	}
+	if r.laned() {
 		return r.journaled(f)
 	}
 	if len(own) >= n {
@@ -130,8 +135,13 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	return all[len(all)-n:], numbered(own)
 }
 
-// journaled looks for the calls of a reply from the journal: consecutive ones of one process, with the row event's
-// usage.
+// laned reports whether a batch has answered the row, whatever became of the answer.
+func (r *rowAudit) laned() bool {
+	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.lane })
+}
+
+// journaled looks for the calls of a reply from the journal, or of a batch: consecutive ones of one process, with the
+// row event's usage.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	for i := range r.calls {

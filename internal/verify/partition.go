@@ -41,6 +41,7 @@ type partitionVerifier struct {
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
 	window auditWindow
+	wide   bool   // it has room for the rows of batches
 	used   uint64 // calls that the finished results were made of; each counts once
 }
 
@@ -149,6 +150,14 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 		return v.advance(false)
 	}
 	return nil
+}
+
+// widen makes room for the events of rows that were answered by batches, see [auditWindow.full].
+func (v *partitionVerifier) widen(rows int) {
+	if !v.wide {
+		v.wide = true
+		v.window.limit += 2 * rows
+	}
 }
 
 // expected reports whether a row may be that of the head or of a later result, as far as the log is read.
@@ -274,7 +283,8 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	}
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
-	if event.source == auditlog.SourceJournal {
+	searched := event.source == auditlog.SourceJournal || row.laned()
+	if searched {
 		since, until = time.Time{}, h.Stored // when the earlier term made the calls is unknown
 	}
 	if !ok && v.countUnaudited(h, since, until) {
@@ -284,9 +294,13 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	v.used += uint64(len(calls))
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
-	case event.source == auditlog.SourceJournal && !ok && len(row.calls) >= n:
-		v.violate(violationTokens, h.Seq, "row %d was answered from the journal, and no %d calls of an earlier term add up to its row event: %s, %d capacity retries",
-			h.Seq, n, "tokens "+event.usage.Tokens(), event.capacity)
+	case searched && !ok && len(row.calls) >= n:
+		from := "from the journal"
+		if event.source != auditlog.SourceJournal {
+			from = "by a batch"
+		}
+		v.violate(violationTokens, h.Seq, "row %d was answered %s, and no %d calls of a process add up to its row event: %s, %d capacity retries",
+			h.Seq, from, n, "tokens "+event.usage.Tokens(), event.capacity)
 	case len(calls) > n:
 		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), event.term.owner, n)
 	case len(calls) < n:

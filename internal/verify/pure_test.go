@@ -145,8 +145,9 @@ func (j *pureJob) age() {
 func (j *pureJob) verify() *Report {
 	cfg := &config.Config{Name: "stage"}
 	cfg.Input.Stream, cfg.Streams.Partitions, cfg.Window.Rows = "ROWS", 1, j.window
+	report := newReport("stage")
 	v := &verification{
-		cfg: cfg, report: newReport("stage"), runs: newRunVerifier(),
+		cfg: cfg, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report),
 		inputLoss: lossOf(j.input.info(j.now)), auditLoss: lossOf(j.audit.info(j.now)), resultsLoss: lossOf(j.results.info(j.now)),
 	}
 	for _, m := range j.audit.msgs {

@@ -28,7 +28,9 @@ type Report struct {
 	Verdict    string              `json:"verdict"` // proven, violated or cannot_tell
 	Partitions []verifiedPartition `json:"partitions"`
 	Audit      verifiedAudit       `json:"audit"`
-	Violations violationList       `json:"violations"`
+	// Batches are those of the lane; nil: there are none.
+	Batches    *verifiedBatches `json:"batches,omitempty"`
+	Violations violationList    `json:"violations"`
 	// CannotTell has what could not be checked, Notes what the reader should know about the verdict.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
@@ -193,6 +195,9 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 	terminal.PrintLine(w, "audit: %d calls, %d of them capacity retries, %s%d of rows or terms without a result; %s, cost in USD %s; %d of %d runs have a summary",
 		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, cost.Format(a.usage.Total()), a.RunsChecked, a.Runs)
+	if b := r.Batches; b != nil {
+		terminal.PrintLine(w, "%s", b.text())
+	}
 	for _, note := range r.Notes {
 		terminal.PrintLine(w, "note: %s", note)
 	}

@@ -83,15 +83,20 @@ func (v *runVerifier) number(variable string, atLeast int) int {
 	return atLeast
 }
 
-// call adds a call event.
-func (v *runVerifier) call(e *auditlog.Call) {
+// call adds a call event. One that is not fresh is another event of the same call; the usage of a lane is added by its
+// batches.
+func (v *runVerifier) call(e *auditlog.Call, fresh bool) {
 	retry := e.Status == auditlog.CallCapacityRetry
-	v.sum.Calls++
-	if e.BatchID != "" {
+	if fresh {
+		v.sum.Calls++
+	}
+	if e.BatchID != "" && e.Lane == "" {
 		v.sum.Batched++
 	}
-	v.sum.usage.Add(e.Usage, e.Unpriced())
-	if retry {
+	if e.Lane == "" {
+		v.sum.usage.Add(e.Usage, e.Unpriced())
+	}
+	if retry && fresh {
 		v.sum.CapacityRetries++
 	}
 	r := v.runs[e.RunID]

@@ -27,13 +27,14 @@ const claimVersionKnown = 2
 const claimVersionOrder = 2
 
 // verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
-// bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, and
-// by two bytes a row at most for sets of sequences.
+// bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, by
+// the batches that were open, and by two bytes a row at most for sets of sequences.
 type verification struct {
 	js     jetstream.JetStream
 	cfg    *config.Config
 	report *Report
 	runs   *runVerifier
+	lane   *batchVerifier
 	parts  []*partitionVerifier // by partition; none if there is no log to check
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
@@ -54,7 +55,8 @@ type logBound struct {
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
 	ctx, closeReaders := context.WithCancel(ctx)
 	defer closeReaders()
-	v := &verification{js: js, cfg: cfg, report: newReport(cfg.Name), runs: newRunVerifier()}
+	report := newReport(cfg.Name)
+	v := &verification{js: js, cfg: cfg, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
@@ -76,6 +78,8 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progre
 func (v *verification) conclude() {
 	if len(v.parts) > 0 {
 		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
+		v.lane.finish()
+		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
 		v.explain()
 	}
 	used := v.report.Audit.Batched
@@ -107,6 +111,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 		return err
 	}
 	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
+	v.lane.auditLost, v.lane.resultsLost = v.auditLoss.any(), v.resultsLoss.any()
 	if input == nil {
 		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
@@ -349,14 +354,30 @@ func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *ter
 
 // event hands an event to its run and its partition.
 func (v *verification) event(e *auditlog.Event) error {
-	if e.Call != nil {
-		v.runs.call(e.Call)
+	var p *partitionVerifier // nil: it is about no row
+	if e.Partition >= 0 && int(e.Partition) < len(v.parts) {
+		p = v.parts[e.Partition]
 	}
-	about := e.Row != nil || e.Call != nil && e.Call.Sequence > 0
-	if !about || e.Partition < 0 || int(e.Partition) >= len(v.parts) {
+	switch c := e.Call; {
+	case e.Batch != nil:
+		v.lane.event(e.Batch)
+		return nil
+	case c == nil:
+	case c.Lane != "" && p != nil:
+		p.widen(v.laneRows())
+		v.runs.call(c, v.lane.call(c, p.term(c.Owner).epoch))
+	default:
+		v.runs.call(c, true)
+	}
+	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
 		return nil
 	}
-	return v.parts[e.Partition].event(e)
+	return p.event(e)
+}
+
+// laneRows is how many rows may be in batches, and answered, beyond the window of a partition.
+func (v *verification) laneRows() int {
+	return v.runs.number("STAGE_LANE_OPEN", v.cfg.Lane.Open) * v.runs.number("STAGE_LANE_ROWS", v.cfg.Lane.Rows)
 }
 
 // pending counts the rows after the high-water mark; nil: unknown.

@@ -165,6 +165,9 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			found = append(found, string(kind))
 		}
 	}
+	for _, f := range batchFaults {
+		found = append(found, f.want...)
+	}
 	for _, c := range checks {
 		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
 			t.Errorf("no violation of kind %s is planted", c.kind)

@@ -11,7 +11,8 @@ import (
 
 // violationKind is one thing that verify checks. It names the violation in the report; docs/reliability.md lists what
 // each means. A new check is a kind, its line in checks of the tests, and a call of violate where the streams show it:
-// on a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go.
+// on a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go, on a
+// batch in batches.go.
 type violationKind string
 
 const (
@@ -31,6 +32,9 @@ const (
 	violationTokens      violationKind = "tokens_differ"
 	violationCost        violationKind = "cost_differs"
 	violationRun         violationKind = "run_summary_differs"
+	violationBatch       violationKind = "batch_differs"
+	violationCustomID    violationKind = "custom_id_differs"
+	violationPaidTwice   violationKind = "paid_twice"
 )
 
 // violationsKept is how many violations of each kind are named; the others are counted.

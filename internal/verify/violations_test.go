@@ -29,6 +29,9 @@ var checks = []struct {
 	{violationTokens, "tokens of any kind in the call events and in the row event differ"},
 	{violationCost, "cost in the call events and in the row event differ"},
 	{violationRun, "the summary at the end of a run differs from its results and call events"},
+	{violationBatch, "the events of a batch at a provider contradict each other or its call events: rows, answers, tokens, cost; or one is missing"},
+	{violationCustomID, "a line of a batch answered another row than the one that its custom id names"},
+	{violationPaidTwice, "two batches have answered the same row"},
 }
 
 func TestTheDocsListWhatVerifyChecks(t *testing.T) {

@@ -1,0 +1,324 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/seqset"
+)
+
+const (
+	// batchesKept is how many batches that are over are held, in case an answer of theirs was recorded once more by a later
+	// owner. It is far above what may be open.
+	batchesKept = 4096
+	// batchSettles is how long the last call events of a batch may come after its end.
+	batchSettles = time.Minute
+	// batchesNamed is how many open batches a note names.
+	batchesNamed = 10
+)
+
+// batchVerifier adds up each batch of a provider's Batch API. Batches that are over are checked as they leave, so it
+// holds those that are open, some thousands of others, and for each of these and for the rows that a batch has answered
+// a set of sequences.
+type batchVerifier struct {
+	report *Report
+	began  time.Time // of the check
+	// auditLost and resultsLost say that messages of these streams are gone.
+	auditLost, resultsLost bool
+
+	records  map[string]*batchRecord // by token
+	closed   []string                // tokens of those that are over, oldest first
+	paid     map[int]*paidRows       // by partition
+	uncheck  int                     // batches that were not compared since events of the audit are gone
+	settling int                     // batches that ended a moment ago, so not all events of their calls are there
+	forgot   bool                    // a batch was dropped from records
+	usage    auditlog.UsageSum       // billed, of all batches
+	stats    verifiedBatches
+}
+
+// batchRecord is what the audit says of one batch.
+type batchRecord struct {
+	token, id         string // id: the provider's
+	partition, rows   int
+	intent, submitted bool
+	end               *auditlog.Batch // ended, cancelled, expired or abandoned; nil: open
+
+	calls seqset.Set // rows with a call event
+	count int        // of calls
+	usage auditlog.UsageSum
+}
+
+// paidRows are the rows of one partition and input stream that a batch has answered.
+type paidRows struct {
+	epoch int
+	rows  seqset.Set
+}
+
+// verifiedBatches sums what batches were submitted, and how they were answered and billed.
+type verifiedBatches struct {
+	// Batches is all that the audit names: Undecided have an intent alone, Open were submitted, the others are over.
+	Batches   int `json:"batches"`
+	Undecided int `json:"undecided"`
+	Open      int `json:"open"`
+	Ended     int `json:"ended"`
+	Cancelled int `json:"cancelled"`
+	Expired   int `json:"expired"`
+	Abandoned int `json:"abandoned"`
+	Adopted   int `json:"adopted"` // of Batches: found at the provider after a crash
+
+	// RowsSubmitted is of batches that the provider had, open ones included; the counts below are of those that are over.
+	RowsSubmitted int `json:"rows_submitted"`
+	Answered      int `json:"answered"`
+	Failed        int `json:"failed"`
+	Lapsed        int `json:"lapsed"`
+	Missing       int `json:"missing"`
+	Foreign       int `json:"foreign"`
+	Dropped       int `json:"dropped"`
+
+	// Calls are the answers in the audit, each once; CallsAgain are further events of the same answers.
+	Calls      int `json:"calls"`
+	CallsAgain int `json:"calls_recorded_again"`
+
+	// Tokens and CostUSD are what was billed; null: unknown.
+	Tokens  *int64   `json:"tokens"`
+	CostUSD *float64 `json:"cost_usd"`
+}
+
+func newBatchVerifier(report *Report) *batchVerifier {
+	return &batchVerifier{report: report, began: time.Now(), records: make(map[string]*batchRecord), paid: make(map[int]*paidRows)}
+}
+
+// record returns what is held of a batch.
+func (v *batchVerifier) record(token string, partition auditlog.Partition) *batchRecord {
+	r := v.records[token]
+	if r == nil {
+		r = &batchRecord{token: strings.Clone(token), partition: int(partition)}
+		v.records[r.token] = r
+	}
+	return r
+}
+
+// event takes a batch event. Of two ends the later counts: an owner that was killed before it was done with a batch
+// leaves its end to be recorded again.
+func (v *batchVerifier) event(e *auditlog.Batch) {
+	r := v.record(e.Token, e.Partition)
+	r.rows, r.id = max(r.rows, e.Rows), cmp.Or(e.BatchID, r.id)
+	switch e.Phase {
+	case auditlog.BatchIntent:
+		r.intent = true
+	case auditlog.BatchSubmitted:
+		r.submitted = true
+	case auditlog.BatchAdopted:
+		r.submitted = true
+		v.stats.Adopted++
+	case auditlog.BatchEnded, auditlog.BatchCancelled, auditlog.BatchExpired, auditlog.BatchAbandoned:
+		if r.end == nil {
+			v.closed = append(v.closed, r.token)
+		}
+		r.end = e
+		v.forget()
+	}
+}
+
+// forget checks and drops the oldest batches that are over, beyond the bound.
+func (v *batchVerifier) forget() {
+	for ; len(v.closed) > batchesKept; v.closed = v.closed[1:] {
+		v.conclude(v.records[v.closed[0]])
+		delete(v.records, v.closed[0])
+		v.forgot = true
+	}
+}
+
+// call takes the event of a call that a batch answered, for a row of the input stream of an epoch, and reports whether
+// it is new: the answers of a batch are read again after a crash, which is no other call.
+func (v *batchVerifier) call(c *auditlog.Call, epoch int) bool {
+	at := strings.LastIndexByte(c.CallID, '-')
+	seq, err := strconv.ParseUint(c.CallID[at+1:], 10, 64)
+	if at < 0 || err != nil || seq != c.Sequence {
+		v.report.violate(violationCustomID, int(c.Partition), c.Sequence, "row %d was answered by the line %s of batch %s, which is not its own", c.Sequence, c.CallID, c.BatchID)
+		return true
+	}
+	r := v.record(c.CallID[:at], c.Partition)
+	if !r.calls.Add(seq) {
+		v.stats.CallsAgain++
+		return false
+	}
+	r.count++
+	v.stats.Calls++
+	r.usage.Add(c.Usage, c.Unpriced())
+	if c.Status == auditlog.CallSuccess {
+		v.pay(r, seq, epoch)
+	}
+	return true
+}
+
+// pay notes that a batch has answered a row.
+func (v *batchVerifier) pay(r *batchRecord, seq uint64, epoch int) {
+	p := v.paid[r.partition]
+	if p == nil || p.epoch < epoch {
+		p = &paidRows{epoch: epoch}
+		v.paid[r.partition] = p
+	}
+	if p.epoch == epoch && !p.rows.Add(seq) && !v.resultsLost { // else a row without its result was rightly asked again
+		v.report.violate(violationPaidTwice, r.partition, seq, "row %d was answered by batch %s, and by another batch before", seq, r.token)
+	}
+}
+
+// finish checks the batches that are left, and reports their sums.
+func (v *batchVerifier) finish() {
+	tokens := make([]string, 0, len(v.records))
+	for token := range v.records {
+		tokens = append(tokens, token)
+	}
+	slices.Sort(tokens)
+	var open, undecided []string
+	for _, token := range tokens {
+		r := v.records[token]
+		v.conclude(r)
+		name := fmt.Sprintf("%s (%d rows)", cmp.Or(r.id, token), r.rows)
+		switch {
+		case r.end != nil:
+		case r.submitted:
+			open = append(open, name)
+		case r.intent:
+			undecided = append(undecided, name)
+		}
+	}
+	v.noteOpen(open, "submitted and not over yet")
+	v.noteOpen(undecided, "about to be submitted")
+	if v.uncheck > 0 {
+		v.report.note("%d batches were not compared with their calls: events of the audit are gone", v.uncheck)
+	}
+	if v.settling > 0 {
+		v.report.note("%d batches have ended just now, and not all their calls are in the audit yet", v.settling)
+	}
+	if u := v.usage.Total(); u != nil {
+		v.stats.Tokens, v.stats.CostUSD = &u.TotalTokens, u.CostUSD
+	}
+	if v.stats.Batches > 0 {
+		v.report.Batches = &v.stats
+	}
+}
+
+// noteOpen says which batches are not over.
+func (v *batchVerifier) noteOpen(names []string, state string) {
+	if len(names) == 0 {
+		return
+	}
+	more := ""
+	if n := len(names) - batchesNamed; n > 0 {
+		names, more = names[:batchesNamed], fmt.Sprintf(" and %d more", n)
+	}
+	v.report.note("batches %s: %s%s", state, strings.Join(names, ", "), more)
+}
+
+// conclude checks a batch of which no further event is expected, and adds it to the sums.
+func (v *batchVerifier) conclude(r *batchRecord) {
+	known := r.intent || r.submitted || r.end != nil
+	if !known && (v.forgot || v.auditLost) {
+		return // the answers were read once more, long after the end of the batch
+	}
+	v.stats.Batches++
+	if r.submitted {
+		v.stats.RowsSubmitted += r.rows
+	}
+	billed := &r.usage
+	if e := r.end; e != nil && e.Usage != nil {
+		billed = &auditlog.UsageSum{Reported: e.Usage}
+	}
+	v.usage.Add(billed.Reported, billed.Unpriced)
+	v.addEnd(r)
+	v.checkPhases(r, known)
+	if r.end != nil && r.end.Phase.Over() {
+		v.checkEnd(r, r.end)
+	}
+}
+
+// addEnd adds a batch to the counts.
+func (v *batchVerifier) addEnd(r *batchRecord) {
+	e := r.end
+	if e == nil {
+		if r.submitted {
+			v.stats.Open++
+		} else {
+			v.stats.Undecided++
+		}
+		return
+	}
+	*map[auditlog.BatchPhase]*int{
+		auditlog.BatchEnded: &v.stats.Ended, auditlog.BatchCancelled: &v.stats.Cancelled,
+		auditlog.BatchExpired: &v.stats.Expired, auditlog.BatchAbandoned: &v.stats.Abandoned,
+	}[e.Phase]++
+	v.stats.Answered += e.Answered
+	v.stats.Failed += e.Failed
+	v.stats.Lapsed += e.Lapsed
+	v.stats.Missing += e.Missing
+	v.stats.Foreign += e.Foreign
+	v.stats.Dropped += e.Dropped
+}
+
+// checkPhases looks for the events that each batch must have: nothing is submitted without an intent, and nothing is
+// answered that was not submitted.
+func (v *batchVerifier) checkPhases(r *batchRecord, known bool) {
+	missing := ""
+	switch {
+	case v.auditLost:
+	case !known:
+		missing = fmt.Sprintf("has %d call events and no event of its own", r.count)
+	case !r.intent:
+		missing = "has no event of its intent"
+	case r.submitted:
+	case r.end != nil && r.end.Phase.Over():
+		missing = "is over, and has no event that it was submitted or adopted"
+	case r.count > 0:
+		missing = fmt.Sprintf("has %d call events, and no event that it was submitted or adopted", r.count)
+	}
+	if missing != "" {
+		v.violate(r, "%s", missing)
+	}
+}
+
+// checkEnd compares what the end of a batch says with its rows and its call events.
+func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
+	if n := e.Answered + e.Failed + e.Lapsed + e.Missing; n != e.Rows {
+		v.violate(r, "has %d rows; %d are answered, %d failed, %d lapsed and %d missing", e.Rows, e.Answered, e.Failed, e.Lapsed, e.Missing)
+	}
+	want := e.Answered + e.Failed - e.Dropped
+	switch {
+	case r.count < want && v.auditLost:
+		v.uncheck++
+	case r.count < want && v.began.Sub(e.Time) < batchSettles:
+		v.settling++
+	case r.count != want:
+		v.violate(r, "has %d answers and errors, of them %d dropped, and call events of %d rows", e.Answered+e.Failed, e.Dropped, r.count)
+	case e.Dropped > 0: // they are billed and have no call
+	default:
+		if d := compareUsage(r.usage, e.Usage); d != nil {
+			v.violate(r, "%s in its own", d.text)
+		}
+	}
+}
+
+// violate notes a contradiction about a batch.
+func (v *batchVerifier) violate(r *batchRecord, format string, args ...any) {
+	v.report.violate(violationBatch, r.partition, 0, "batch %s "+format, append([]any{r.token}, args...)...)
+}
+
+// text is the line of the report.
+func (b *verifiedBatches) text() string {
+	billed := "unknown tokens"
+	if b.Tokens != nil {
+		billed = fmt.Sprintf("%d tokens", *b.Tokens)
+	}
+	billed += ", cost in USD " + cost.Format(&auditlog.Usage{CostUSD: b.CostUSD})
+	text := fmt.Sprintf("batches: %d, of them %d ended, %d expired, %d cancelled, %d abandoned, %d open, %d undecided, %d adopted", b.Batches, b.Ended, b.Expired, b.Cancelled,
+		b.Abandoned, b.Open, b.Undecided, b.Adopted)
+	return text + fmt.Sprintf("; %d rows submitted: %d answered, %d failed, %d lapsed, %d missing, %d dropped; billed %s", b.RowsSubmitted, b.Answered, b.Failed, b.Lapsed,
+		b.Missing, b.Dropped, billed)
+}
