@@ -243,7 +243,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 	if need == NeedCalls {
 		models = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
 	}
-	c.Cost.check(models, found)
+	c.Cost.check(models, c.LaneOn(), found)
 	if found.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)

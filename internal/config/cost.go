@@ -18,8 +18,9 @@ func (c *CostConfig) Prices() (cost.Prices, error) {
 	return p, nil
 }
 
-// check checks the prices, and that a ceiling has one for each of the models that may be called.
-func (c *CostConfig) check(models []FallbackModel, found *problems) {
+// check checks the prices, and that a ceiling has one for each of the models that may be called; with the batch lane,
+// which calls the first of them alone, also that one's price there.
+func (c *CostConfig) check(models []FallbackModel, lane bool, found *problems) {
 	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
 		return
 	}
@@ -34,7 +35,12 @@ func (c *CostConfig) check(models []FallbackModel, found *problems) {
 		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
 		return
 	}
-	for _, m := range models {
+	for i, m := range models {
+		_, ok := p.LookupBatch(m.Provider, m.Model)
+		if lane && i == 0 && !ok && c.MaxUSD > 0 && m.Model != "" {
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced for batches without their price for %s: add batch_input and batch_output to it in STAGE_PRICES_FILE, or unset STAGE_LANE", m.Model)
+			continue
+		}
 		if _, ok := p.Lookup(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
 			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price for %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}

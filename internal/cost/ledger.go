@@ -18,12 +18,17 @@ type Ledger struct {
 	prices  Prices  // may be empty
 	ceiling float64 // USD; 0: none
 
-	mu    sync.Mutex
-	spent float64 // known cost in USD, earlier runs included
+	mu       sync.Mutex
+	spent    float64             // known cost in USD, earlier runs included
+	reserved float64             // USD: what open batches may still cost
+	batches  map[string]*account // by token
+	closed   []string            // tokens of settled batches, oldest first
 }
 
 // NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in USD, 0: none.
-func NewLedger(p Prices, ceiling float64) *Ledger { return &Ledger{prices: p, ceiling: ceiling} }
+func NewLedger(p Prices, ceiling float64) *Ledger {
+	return &Ledger{prices: p, ceiling: ceiling, batches: make(map[string]*account)}
+}
 
 // Ceiling returns the known cost in USD at which no call may start; 0: there is no ceiling.
 func (l *Ledger) Ceiling() float64 { return l.ceiling }
@@ -36,12 +41,17 @@ func (l *Ledger) Spent() float64 {
 }
 
 // Price sets the cost of a call that reported its tokens and no cost: by the price of the model that was called, else
-// by that of the model that answered. Without a price the cost stays unknown.
+// by that of the model that answered; where a batch answered, by the batch's price. Without a price the cost stays
+// unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
 	if c.Usage == nil || c.Usage.CostUSD != nil {
 		return
 	}
-	if v, ok := l.prices.Lookup(c.Provider, c.Model, answered); ok {
+	look := l.prices.Lookup
+	if c.Lane == auditlog.LaneBatch {
+		look = l.prices.LookupBatch
+	}
+	if v, ok := look(c.Provider, c.Model, answered); ok {
 		cost := v.Cost(c.Usage)
 		c.Usage.CostUSD = &cost
 	}
@@ -54,6 +64,10 @@ func (l *Ledger) Spend(c *auditlog.Call) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c.Lane == auditlog.LaneBatch {
+		l.spendBatch(c)
+		return
+	}
 	l.spent += *c.Usage.CostUSD
 }
 
@@ -61,10 +75,14 @@ func (l *Ledger) Spend(c *auditlog.Call) {
 func (l *Ledger) Exhausted() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ceiling == 0 || l.spent < l.ceiling {
+	if l.ceiling == 0 || l.spent+l.reserved < l.ceiling {
 		return nil
 	}
-	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs, is at STAGE_MAX_COST_USD, %g: raise it and start again", ErrCeiling, l.spent, l.ceiling)
+	batches := ""
+	if l.reserved > 0 {
+		batches = fmt.Sprintf(" and %.6f USD reserved for open batches", l.reserved)
+	}
+	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs%s, is at STAGE_MAX_COST_USD, %g: raise it and start again", ErrCeiling, l.spent, batches, l.ceiling)
 }
 
 // Affords returns an [*llm.Error] where a row names a model without a price and there is a ceiling: the cost of its

@@ -23,7 +23,7 @@ const priceMax = 1e9
 // Prices are the prices of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
-//	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
+//	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15, batch_input: 1.50, batch_output: 7.50}
 type Prices map[string]Price
 
 // Price is the price of one model, in USD per million tokens.
@@ -35,7 +35,7 @@ type Price struct {
 	Output       *float64 `yaml:"output"`         // completion tokens; required
 	Reasoning    *float64 `yaml:"reasoning"`      // those of hidden reasoning; nil: as Output
 
-	// Of the providers' Batch APIs, which the stage does not call yet.
+	// Of the providers' Batch APIs. Writes to a cache cost the factors below times BatchInput, reasoning as BatchOutput.
 	BatchInput  *float64 `yaml:"batch_input"`
 	BatchOutput *float64 `yaml:"batch_output"`
 	BatchCached *float64 `yaml:"batch_cached"`
