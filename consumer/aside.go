@@ -31,7 +31,7 @@ type asides struct {
 	sub     *nats.Subscription
 	answers chan *nats.Msg
 	asked   map[uint64]asideAsked
-	early   map[uint64]*nats.Msg // rows that came before an earlier one of their key; nil: there is no such row any more
+	early   map[uint64]stamped // rows that came before an earlier one of their key; nil: there is no such row any more
 }
 
 // asideAsked is a row that was asked for.
@@ -43,7 +43,7 @@ type asideAsked struct {
 func (c *Consumer) newAsides() (a asides, err error) {
 	a = asides{
 		inbox: c.nc.NewInbox(), answers: make(chan *nats.Msg, 4*asidesFetched),
-		asked: make(map[uint64]asideAsked), early: make(map[uint64]*nats.Msg),
+		asked: make(map[uint64]asideAsked), early: make(map[uint64]stamped),
 	}
 	if a.sub, err = c.nc.ChanSubscribe(a.inbox+".*", a.answers); err != nil {
 		return a, fmt.Errorf("subscribe to rows set aside: %w", err)
@@ -110,9 +110,9 @@ func (t *term) returned(m *nats.Msg, now time.Time) error {
 	}
 	t.c.problems.clear(problemAsides)
 	delete(a.asked, seq)
-	a.early[seq] = nil
+	a.early[seq] = stamped{}
 	if raw != nil {
-		a.early[seq] = &nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data}
+		a.early[seq] = stamp(raw)
 	}
 	for seq != 0 {
 		row, here := a.early[seq]
@@ -132,13 +132,13 @@ func (t *term) returned(m *nats.Msg, now time.Time) error {
 	return nil
 }
 
-// reopen takes a row that has come back; m is nil where it was deleted from the input. next is the row of its key that
+// reopen takes a row that has come back; m has no message where it was deleted from the input. next is the row of its key that
 // comes back next, 0 for none.
-func (t *term) reopen(seq uint64, m *nats.Msg) (next uint64, err error) {
-	if m == nil {
+func (t *term) reopen(seq uint64, m stamped) (next uint64, err error) {
+	if m.Msg == nil {
 		return t.keyed.Drop(seq)
 	}
-	row, size := t.c.rowOf(seq, m), weight(m)
+	row, size := t.c.rowOf(seq, m), weight(m.Msg)
 	index, reply, next, err := t.keyed.Reopen(seq)
 	if err == nil {
 		t.take(row, size, index, reply)

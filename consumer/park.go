@@ -65,7 +65,7 @@ type comingBack struct {
 	parked parkedRow
 	index  uint64 // [Row.submitIndex]
 	errand any
-	body   *nats.Msg // nil: not there yet
+	body   stamped // without a message: not there yet
 	kept   *Kept
 	read   bool      // the entry, or there is none
 	again  time.Time // when to ask once more
@@ -377,7 +377,7 @@ func (t *term) nextBack() (entry *sequencer.Entry[place], errand any, ok bool) {
 func (t *term) askBack(seq uint64, row *comingBack, now time.Time) error {
 	row.again = now.Add(streams.RequestTimeout)
 	name := strconv.FormatUint(seq, 36)
-	if row.body == nil {
+	if row.body.Msg == nil {
 		if err := streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, t.parks.inbox+".b."+name); err != nil {
 			return err
 		}
@@ -414,7 +414,7 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 	case what == "b" && raw == nil:
 		return fmt.Errorf("%w: %d", errRowGone, seq)
 	case what == "b":
-		row.body = &nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data}
+		row.body = stamp(raw)
 	default:
 		row.read = true
 		if raw != nil {
@@ -423,7 +423,7 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 			}
 		}
 	}
-	if row.body == nil || !row.read {
+	if row.body.Msg == nil || !row.read {
 		return nil
 	}
 	t.c.problems.clear(problemLane)
@@ -436,11 +436,11 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 func (t *term) startBack(seq uint64, back *comingBack) {
 	row := t.c.rowOf(seq, back.body)
 	row.back, row.Errand, row.Kept = true, back.errand, back.kept
-	t.take(row, weight(back.body), back.index, t.ackOf(seq, &back.parked))
+	row.Taken = t.c.pulse.born.Add(time.Duration(back.parked.taken) * time.Second)
+	t.take(row, weight(back.body.Msg), back.index, t.ackOf(seq, &back.parked))
 	if back.kept != nil {
 		row.stored = back.parked.entry
 	}
-	row.Taken = t.c.pulse.born.Add(time.Duration(back.parked.taken) * time.Second)
 }
 
 // ackTokens are those of an ack's subject behind the consumer's name: how often delivered, the two sequences, time,

@@ -68,6 +68,8 @@ type Row struct {
 	Key string
 	// StateID is `<name>/<input stream>/<partition>/<sequence>`.
 	StateID string
+	// Arrived is when the input stream stored the row, by the server's clock.
+	Arrived time.Time
 	// Taken is when this process received the row first.
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
@@ -152,6 +154,9 @@ func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now())
 
 // Owner is the term of ownership that the row belongs to at the moment.
 func (r *Row) Owner() string { return r.tenure.Load().owner }
+
+// Continue has the calls of the row numbered from n: it made so many in this term before it was parked and recalled.
+func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint:gosec // a handful
 
 // RecordCall stores the event of one call for this row and completes its identity: state id, owner, sequence, index.
 // The row's result is published after it. RecordCall blocks while too many events wait for the server (see

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // A row's way, in the order in which it happens: request, received, accept, take, start, the executor's work (see
@@ -94,7 +95,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return t.skip(seq, m.Reply)
 	}
 	t.pass(seq)
-	row, size := t.c.rowOf(seq, m), weight(m)
+	row, size := t.c.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
 	case errors.Is(err, sequencer.ErrFull):
@@ -166,14 +167,25 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	}
 }
 
+// stamped is a row's message, and when the input stream stored it.
+type stamped struct {
+	*nats.Msg
+	arrived time.Time
+}
+
+// stamp returns a row that was read from the input stream by its sequence.
+func stamp(raw *jetstream.RawStreamMsg) stamped {
+	return stamped{&nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data}, raw.Time}
+}
+
 // rowOf returns the row of a message: one that is held from an earlier term, or a new one.
-func (c *Consumer) rowOf(seq uint64, m *nats.Msg) *Row {
+func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 	if row := c.held[seq]; row != nil {
 		return row
 	}
 	m.Header.Del(streams.HeaderPinID)
 	row := &Row{
-		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data,
+		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data, Arrived: m.arrived,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
 		mail:    c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
 	}
@@ -185,7 +197,9 @@ func (c *Consumer) rowOf(seq uint64, m *nats.Msg) *Row {
 
 // begun completes a row that this process takes for the first time.
 func (c *Consumer) begun(row *Row) {
-	row.Taken = time.Now()
+	if row.Taken.IsZero() { // else it has come back from the lane
+		row.Taken = time.Now()
+	}
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
 	}

@@ -26,6 +26,10 @@ const (
 	HeaderKey = "Stage-Key"
 	// HeaderModel on a row overrides the model of its request.
 	HeaderModel = "Stage-Model"
+	// HeaderLane on a row chooses its lane, live or batch, and HeaderDeadline until when its result must be there: a
+	// duration from its arrival in the stream, or an instant in RFC 3339. Both mean nothing without a batch lane.
+	HeaderLane     = "Stage-Lane"
+	HeaderDeadline = "Stage-Deadline"
 	// HeaderReason names the reason of a failed row on the dead letter subject.
 	HeaderReason = "Stage-Reason"
 )

@@ -56,10 +56,61 @@ type Outcome struct {
 // Outcome makes the audit event of a call to a target, with its cost. err is why the call failed, or why its reply is
 // not accepted. After the event is recorded, the outcome must be passed to [Caller.Count].
 func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
+	o := c.outcome(target, p, a, x, err)
+	o.Event.CallID = newCallID()
+	c.price(o)
+	return o
+}
+
+// LineOutcome is Outcome of a call that the first provider answered by a line of a batch: callID is the line's custom
+// id, batchID the provider's id of the batch.
+func (c *Caller) LineOutcome(p *llm.Prepared, x *llm.Exchange, err error, callID, batchID string) Outcome {
+	o := c.outcome(0, p, pool.Attempt{}, x, err)
+	o.Event.CallID, o.Event.BatchID, o.Event.Lane = callID, batchID, auditlog.LaneBatch
+	c.price(o)
+	return o
+}
+
+func (c *Caller) outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
 	o := Outcome{Exchange: x}
 	o.Err, _ = errors.AsType[*llm.Error](err)
 	o.Event = c.event(c.At(target), p.Model, a, x, o.Err)
 	return o
+}
+
+func (c *Caller) price(o Outcome) {
+	if r := o.Exchange.Reply; r != nil {
+		c.ledger.Price(o.Event, r.Model)
+	}
+}
+
+// LineUsage is what a line of a batch that no row uses was billed; nil: nothing, or it is unknown.
+func (c *Caller) LineUsage(model string, status int, body []byte) *auditlog.Usage {
+	p, err := c.At(0).Prepare(&llm.Request{Model: model})
+	if err != nil {
+		return nil
+	}
+	x, _ := c.At(0).ReadReply(p, status, body)
+	return c.LineOutcome(p, x, nil, "", "").Event.Usage
+}
+
+// AffordableByBatch reports whether a request may go by the provider's Batch API: with a cost ceiling only one to a
+// model with a price for it.
+func (c *Caller) AffordableByBatch(p *llm.Prepared) bool {
+	return c.ledger.AffordsBatch(c.At(0).Provider(), p.Model)
+}
+
+// assumedReplyTokens is what a reply is taken to have at most, for the estimate of a batch's cost, where
+// STAGE_LLM_MAX_TOKENS does not say.
+const assumedReplyTokens = 1024
+
+// EstimateBatch estimates what a request may use by the provider's Batch API: tokens, and USD; 0: unknown.
+func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, usd float64) {
+	prompt, completion := int64(len(p.Body))/BytesPerToken, int64(assumedReplyTokens)
+	if r.MaxTokens != nil {
+		completion = int64(*r.MaxTokens)
+	}
+	return EstimateTokens(p, r), c.ledger.EstimateBatch(c.At(0).Provider(), p.Model, prompt, completion)
 }
 
 // Count adds the call's cost to what counts towards the ceiling, and the call to totals and metrics.
@@ -80,22 +131,23 @@ func (o Outcome) Verdict() pool.Verdict {
 	return verdict
 }
 
-// event is the audit event of one call, without what it belongs to.
+// event is the audit event of one call, without its name, its cost and what it belongs to.
 func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange, failure *llm.Error) *auditlog.Call {
 	e := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: c.runID, Stage: c.stage},
-		CallID:   newCallID(),
 		Provider: t.Provider(), Model: model,
 		Status: auditlog.CallSuccess, StatusCode: x.Status,
 		Latency: x.Latency, DispatchDelay: a.DispatchDelay, RetryAfter: x.RetryAfter,
-		RequestHash: llm.Hash(x.Request), Request: x.Request, Response: x.Response,
+		Request: x.Request, Response: x.Response,
+	}
+	if len(x.Request) > 0 {
+		e.RequestHash = llm.Hash(x.Request)
 	}
 	if len(x.Response) > 0 {
 		e.ResponseHash = llm.Hash(x.Response)
 	}
 	if x.Reply != nil {
 		e.Usage = auditUsage(x.Reply.Usage)
-		c.ledger.Price(e, x.Reply.Model)
 	}
 	if failure == nil {
 		return e

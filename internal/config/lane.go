@@ -7,6 +7,12 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
+// The values of STAGE_LANE, and of a row's Stage-Lane header.
+const (
+	LaneLive  = "live"
+	LaneBatch = "batch"
+)
+
 // LaneConfig is the batch lane: rows that a provider's Batch API answers. See [Config.LaneOn].
 type LaneConfig struct {
 	Mode      string        `env:"LANE, default=live" oneof:"live batch" help:"live, or batch: rows go through the provider's Batch API, for half the price within a day; a row's Stage-Lane header chooses for itself"`

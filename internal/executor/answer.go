@@ -32,11 +32,18 @@ func (e *Executor) done(r result) {
 		e.handBack(j.row)
 	case r.Err != nil:
 		e.answerError(j, r.Err, r, auditlog.SourceCall)
-	case j.tooLarge != nil:
-		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 	default:
-		e.reply(j.row, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
+		e.succeed(j, r)
 	}
+}
+
+// succeed answers the row with the reply that was accepted.
+func (e *Executor) succeed(j *job, r result) {
+	if j.tooLarge != nil {
+		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
+		return
+	}
+	e.reply(j.row, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
 }
 
 // answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
@@ -125,7 +132,7 @@ func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 // handBack returns a row to its consumer without an outcome.
 func (e *Executor) handBack(row *consumer.Row) { e.reply(row, consumer.Reply{HandedBack: true}) }
 
-// reply answers the row, or hands it back.
+// reply answers the row, hands it back, or leaves it to the lane.
 func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
 	if e.Failed != nil && reply.Failed && !reply.HandedBack {
 		e.Failed(row.Seq, causeOf(row, &reply))

@@ -101,6 +101,7 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 // record adds the call to the audit, the cost ledger, the row's own sum and the log.
 func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	j.row.RecordCall(call.Event)
+	j.calls++
 	e.caller.Count(call)
 	if e.Show != nil {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret

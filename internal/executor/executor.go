@@ -17,11 +17,15 @@
 //  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
 //  11. [Executor.done] takes the job's outcome from the pool (answer.go).
 //  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and acknowledges the row.
+//
+// A row of the batch lane goes another way from step 4 on: [Executor.runLane] has it wait there ([Executor.join]) or takes
+// its answer ([Executor.judge]), with the steps 8, 9 and 12 (lane.go, parked.go).
 package executor
 
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
@@ -44,6 +48,8 @@ type Executor struct {
 	// Failed is called with the sequence of each row that fails and why, without text of the row; empty: unknown. It is
 	// set before Run and must not block.
 	Failed func(sequence uint64, cause string)
+	// Lanes returns the batch lane of a partition. It is set before Run. Nil: there is none, and each row is called live.
+	Lanes func(partition int) Lane
 
 	cfg    *config.Config
 	caller *call.Caller
@@ -55,6 +61,10 @@ type Executor struct {
 	ready   chan struct{} // holds a token while rows of the queue may be able to begin
 	flights *flights      // nil: every row makes its own call
 	store   *replyStore   // nil: no reply is kept beyond its call
+
+	laneQueue   *rowQueue     // rows that need no room in the pool
+	laneReady   chan struct{} // as ready, of laneQueue
+	spentInLane parkedSpent
 }
 
 // New returns an executor and its pool, or what is wrong with poolConfig. It starts nothing: run both [Executor.Run]
@@ -63,7 +73,7 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 	e := &Executor{
 		cfg: cfg, caller: caller, prompt: prompt, log: log,
 		debug: cfg.Process.LogLevel == "debug",
-		queue: newRowQueue(), ready: make(chan struct{}, 1),
+		queue: newRowQueue(), ready: make(chan struct{}, 1), laneQueue: newRowQueue(), laneReady: make(chan struct{}, 1),
 	}
 	switch cfg.Rows.Dedupe {
 	case "inflight":
@@ -80,6 +90,11 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 // Start queues the row and returns at once. It implements [consumer.Executor].
 func (e *Executor) Start(row *consumer.Row) {
 	e.logQueued(row)
+	if e.inLane(row) {
+		e.laneQueue.add(row)
+		token(e.laneReady)
+		return
+	}
 	e.queue.add(row)
 	e.signal()
 }
@@ -88,6 +103,11 @@ func (e *Executor) Start(row *consumer.Row) {
 // still started. It returns when done is closed: the caller closes done when no more rows can come.
 func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	defer context.AfterFunc(ctx, e.Resume)()
+	if e.Lanes != nil {
+		var lane sync.WaitGroup
+		lane.Go(func() { e.runLane(ctx, done) })
+		defer lane.Wait()
+	}
 	for {
 		select {
 		case <-e.ready:
@@ -122,6 +142,9 @@ func (e *Executor) Recall() {
 	for _, row := range e.queue.recall((*consumer.Row).Wanted) {
 		e.handBack(row)
 	}
+	for _, row := range e.laneQueue.recall((*consumer.Row).Wanted) {
+		e.handBack(row)
+	}
 	for _, j := range e.flights.recall() {
 		e.handBack(j.row)
 	}
@@ -136,9 +159,11 @@ func (e *Executor) Resume() {
 }
 
 // signal makes Run look at the queue and at requeued jobs.
-func (e *Executor) signal() {
+func (e *Executor) signal() { token(e.ready) }
+
+func token(to chan<- struct{}) {
 	select {
-	case e.ready <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }

@@ -69,8 +69,12 @@ func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	if !e.debug && !failed {
 		return
 	}
-	if reply.HandedBack {
+	switch {
+	case reply.HandedBack:
 		e.log.Debug("row handed back", rowAttrs(row)...)
+		return
+	case reply.Parked:
+		e.log.Debug("row waits in the batch lane", rowAttrs(row)...)
 		return
 	}
 	ev := &reply.Event

@@ -44,16 +44,23 @@ type spent struct {
 	// Of the starts before this one; those of this start are counted by the pool.
 	attempts, capacityRetries int
 	started                   time.Time // zero: there was no attempt
+	calls                     int       // recorded in this term
+
+	live                bool   // it was for the batch lane, and is called live after all
+	rejected, complaint string // of the next request, see [llm.Request]
 
 	errors []auditlog.AttemptError
 	usage  auditlog.UsageSum
 }
 
-// newJob returns a job that continues where the row was handed back.
-func newJob(row *consumer.Row) *job {
+// newJob returns a job that continues where the row was handed back or parked.
+func (e *Executor) newJob(row *consumer.Row) *job {
 	j := &job{row: row}
 	if before, ok := row.Spent.(*spent); ok {
 		j.spent = *before
+	} else if before := e.spentInLane.take(row); before != nil {
+		j.spent = *before
+		row.Continue(j.calls)
 	}
 	return j
 }
@@ -98,10 +105,13 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 		e.passOn(row)
 		return nil
 	}
-	j := newJob(row)
+	j := e.newJob(row)
 	err := loadError(row, e.prompt.ownServer)
 	if err == nil {
 		err = e.render(j)
+	}
+	if err == nil && e.Lanes != nil {
+		_, err = e.readWish(row)
 	}
 	if err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
@@ -152,7 +162,11 @@ func (e *Executor) render(j *job) error {
 		return err
 	}
 	j.key = e.caller.At(0).Key(j.prepared)
-	return nil
+	if j.rejected == "" {
+		return nil
+	}
+	j.request.Rejected, j.request.Complaint = j.rejected, j.complaint
+	return e.address(j, 0)
 }
 
 // address makes the bytes that go over the wire to a target. The model that a row names is for the first one only:

@@ -47,6 +47,7 @@ type Stage struct {
 	ledger    *cost.Ledger
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
+	lanes     []batchLane    // by partition; nil: there is no batch lane
 	spread    *spread.Spread // nil with one partition
 	budget    *budget.Budget // nil: this process throttles by itself
 
@@ -79,6 +80,8 @@ type Options struct {
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool
+
+	lane func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and
@@ -121,6 +124,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	s.executor.Failed = s.activity.NoteCause
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
+	}
+	if err := s.addLanes(opts); err != nil {
+		return nil, err
 	}
 	if opts.Batches {
 		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.Log); err != nil {
@@ -165,6 +171,9 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		WindowBytes: int64(cfg.Window.Bytes), NewInput: opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
+	}
+	if s.lanes != nil {
+		c.Lane, c.LaneRows = s.lanes[partition], cfg.LaneRows()
 	}
 	if cfg.Order.Mode == streams.OrderKey {
 		place := cfg.Order.Key

@@ -1,0 +1,450 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/lane"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/llm-stage/stage/llm/llmtest"
+)
+
+// laneLab is a stage whose batch lane is scripted: each row is answered on its own after a minute.
+type laneLab struct {
+	*lab
+	mu     sync.Mutex
+	added  []lane.Request
+	failed []*llm.Error // by Again
+	live   []string     // bodies of live calls
+	answer func(prompt string, tries int) laneAnswer
+}
+
+// laneAnswer is what a batch has for a row: an answer's text, another status, or the answer to another request.
+type laneAnswer struct {
+	text   string
+	status int
+	other  bool
+}
+
+func newLaneLab(t *testing.T, vars map[string]string) *laneLab {
+	t.Helper()
+	l := &laneLab{answer: func(prompt string, _ int) laneAnswer { return laneAnswer{text: "batch " + prompt} }}
+	prices := filepath.Join(t.TempDir(), "prices.yaml")
+	text := "large: {input: 2, output: 8, batch_input: 1, batch_output: 4}\nunpriced: {input: 2, output: 8}\n"
+	if err := os.WriteFile(prices, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{"STAGE_LANE": "batch", "STAGE_PRICES_FILE": prices, "STAGE_LANE_WAIT": "1s"}
+	maps.Copy(all, vars)
+	l.lab = newLab(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.live = append(l.live, string(c.Body))
+		return &llmtest.Step{Delay: time.Second, Body: laneReply(l.liveReply(c.Body))}
+	}}, all)
+	return l
+}
+
+// liveReply answers a live call, with a JSON string where a schema asks for one.
+func (l *laneLab) liveReply(body []byte) string {
+	if l.vars["STAGE_RESPONSE_SCHEMA_FILE"] != "" {
+		return `"live"`
+	}
+	return "live " + lastMessage(body)
+}
+
+// lastMessage is what a request asks.
+func lastMessage(body []byte) string {
+	const before = `"content":"`
+	text := string(body[strings.LastIndex(string(body), before)+len(before):])
+	return text[:strings.IndexByte(text, '"')]
+}
+
+func laneReply(text string) string {
+	return fmt.Sprintf(`{"id":"c","model":"large-1","choices":[{"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":500,"total_tokens":1500}}`, text)
+}
+
+// run works until there are n results.
+func (l *laneLab) run(n int, changes map[string]string) {
+	l.t.Helper()
+	r := l.startLane(changes)
+	l.await(n)
+	r.stop()
+}
+
+func (l *laneLab) startLane(changes map[string]string) *running {
+	l.t.Helper()
+	return l.start(changes, Options{lane: func(*Stage, int) (batchLane, error) { return &scriptedLane{lab: l, rows: map[uint64]lane.Request{}}, nil }})
+}
+
+// calls lists the calls of the audit by lane: "live success", "batch failure", …
+func (l *laneLab) calls() (list []string) {
+	l.t.Helper()
+	for _, e := range l.events(auditlog.KindCall) {
+		by := e.Call.Lane
+		if by == "" {
+			by = "live"
+		}
+		list = append(list, fmt.Sprintf("%d %s %s", e.Call.Sequence, by, e.Call.Status))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// scriptedLane implements [batchLane].
+type scriptedLane struct {
+	lab  *laneLab
+	mu   sync.Mutex
+	term consumer.LaneTerm
+	rows map[uint64]lane.Request
+	stop context.CancelFunc
+	ends context.Context //nolint:containedctx // of the term
+}
+
+func (s *scriptedLane) Open(_ context.Context, term consumer.LaneTerm) error {
+	s.term = term
+	s.ends, s.stop = context.WithCancel(context.Background())
+	return nil
+}
+
+func (s *scriptedLane) Holds(*consumer.Row) bool { return false }
+
+func (s *scriptedLane) Kept(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.rows, seq)
+}
+
+func (s *scriptedLane) Stop() {}
+
+func (s *scriptedLane) Close() { s.stop() }
+
+func (s *scriptedLane) Add(r lane.Request) {
+	s.lab.mu.Lock()
+	s.lab.added = append(s.lab.added, r)
+	s.lab.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rows[r.Seq] = r
+	s.reply(r, 0)
+}
+
+func (s *scriptedLane) Again(seq uint64, e *lane.Errand, failure *llm.Error) {
+	s.lab.mu.Lock()
+	s.lab.failed = append(s.lab.failed, failure)
+	s.lab.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reply(s.rows[seq], e.Tries+1)
+}
+
+// reply recalls a row with its answer in a minute.
+func (s *scriptedLane) reply(r lane.Request, tries int) {
+	a := s.lab.answer(lastMessage(r.Prepared.Body), tries)
+	errand := &lane.Errand{
+		Key: r.Key, BatchID: fmt.Sprintf("batch_%d", tries), Token: fmt.Sprintf("tok%d", tries), Tries: tries,
+		Line: &batchapi.Line{ID: fmt.Sprintf("tok%d-%d", tries, r.Seq), Kind: batchapi.Answered, Status: 200, Body: []byte(laneReply(a.text))},
+	}
+	if a.status != 0 {
+		errand.Line.Status, errand.Line.Body = a.status, fmt.Appendf(nil, `{"error":{"message":"refused with %d","type":"some_error"}}`, a.status)
+	}
+	if a.other {
+		errand.Key = "of another request"
+	}
+	ctx := s.ends
+	time.AfterFunc(time.Minute, func() {
+		if ctx.Err() == nil {
+			s.term.Recall(r.Seq, errand)
+		}
+	})
+}
+
+func TestRowsOfTheLaneComeOutInOrderAtItsPrice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLaneLab(t, nil)
+		l.load("a", "b", "c")
+		l.run(3, nil)
+		for i, r := range l.results() {
+			if want := "batch " + string(rune('a'+i)); r.Text != want || r.Model != "large-1" || r.Error != nil {
+				t.Errorf("row %d: %+v, want %s", i, r, want)
+			}
+		}
+		for _, e := range l.events(auditlog.KindCall) {
+			c := e.Call
+			if c.Lane != auditlog.LaneBatch || c.BatchID != "batch_0" || c.CallID != fmt.Sprintf("tok0-%d", c.Sequence) || c.CallIndex != 0 {
+				t.Errorf("call %+v", c)
+			}
+			if c.Usage == nil || c.Usage.CostUSD == nil || *c.Usage.CostUSD != .003 {
+				t.Errorf("row %d: usage %+v, want 0.001 + 0.002 USD", c.Sequence, c.Usage)
+			}
+			if len(c.Request) == 0 || c.RequestHash == "" || len(c.Response) == 0 {
+				t.Errorf("row %d: request %q, response %q", c.Sequence, c.Request, c.Response)
+			}
+		}
+		for _, e := range l.events(auditlog.KindRow) {
+			if e.Row.Source != auditlog.SourceCall || e.Row.Attempts != 1 || *e.Row.Usage.CostUSD != .003 {
+				t.Errorf("row event %+v", e.Row)
+			}
+		}
+		if len(l.live) != 0 {
+			t.Errorf("live calls: %q", l.live)
+		}
+		for _, r := range l.added {
+			if r.Tokens <= 0 || r.Cost < 1024*4e-6 || r.Cost > .01 || !r.Deadline.IsZero() {
+				t.Errorf("row %d was added with %d tokens, %v USD, until %v", r.Seq, r.Tokens, r.Cost, r.Deadline)
+			}
+		}
+	})
+}
+
+func TestWhatALineSaysDecidesItsRow(t *testing.T) {
+	schema := filepath.Join(t.TempDir(), "schema.json")
+	if err := os.WriteFile(schema, []byte(`{"type":"string","pattern":"^\"?(batch|live)"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name    string
+		answers []laneAnswer // by tries; the last one holds
+		vars    map[string]string
+		text    string // of the result; empty: it failed
+		reason  string
+		calls   string // by status
+		retries int    // of the row event
+		again   int
+	}{
+		{name: "success", answers: []laneAnswer{{text: "batch"}}, text: "batch", calls: "batch success"},
+		{name: "429", answers: []laneAnswer{{status: 429}, {text: "batch"}}, text: "batch", calls: "batch capacity_retry, batch success", retries: 1, again: 1},
+		{name: "500", answers: []laneAnswer{{status: 500}, {status: 503}, {text: "batch"}}, text: "batch", calls: "batch capacity_retry, batch failure, batch success", retries: 1, again: 2},
+		{name: "401", answers: []laneAnswer{{status: 401}, {text: "batch"}}, text: "batch", calls: "batch failure, batch success", again: 1},
+		{name: "400", answers: []laneAnswer{{status: 400}}, reason: "api_call_failed", calls: "batch failure"},
+		{name: "another request", answers: []laneAnswer{{text: "batch other", other: true}, {text: "batch"}}, text: "batch", calls: "batch failure, batch success", again: 1},
+		{
+			name: "schema, once", answers: []laneAnswer{{text: "42"}, {text: `"batch"`}}, vars: map[string]string{"STAGE_RESPONSE_SCHEMA_FILE": schema},
+			text: "batch", calls: "batch failure, batch success", again: 1,
+		},
+		{
+			name: "schema, twice", answers: []laneAnswer{{text: "42"}}, vars: map[string]string{"STAGE_RESPONSE_SCHEMA_FILE": schema},
+			text: "live", calls: "batch failure, batch failure, live success", again: 1,
+		},
+		{name: "too large", answers: []laneAnswer{{text: strings.Repeat("x", 2<<20)}}, reason: "result_too_large", calls: "batch success"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLaneLab(t, test.vars)
+				l.answer = func(prompt string, tries int) laneAnswer {
+					if prompt == "first" { // what is behind it waits in the journal
+						return laneAnswer{text: `"batch first"`}
+					}
+					return test.answers[min(tries, len(test.answers)-1)]
+				}
+				l.load("first", "q")
+				l.run(2, nil)
+				r := l.results()[1]
+				switch {
+				case test.text != "":
+					if r.Error != nil || !strings.HasPrefix(strings.Trim(r.Text, `"`), test.text) {
+						t.Errorf("result %+v, want %s", r, test.text)
+					}
+				case r.Error == nil || r.Error.Reason != test.reason:
+					t.Errorf("result %.500v, want an error %s", fmt.Sprint(r), test.reason)
+				}
+				var calls []string
+				for _, c := range l.calls() {
+					if c, ok := strings.CutPrefix(c, "2 "); ok {
+						calls = append(calls, c)
+					}
+				}
+				if got := strings.Join(calls, ", "); got != test.calls {
+					t.Errorf("calls %s, want %s", got, test.calls)
+				}
+				row := l.events(auditlog.KindRow)[1].Row
+				if row.Sequence != 2 {
+					row = l.events(auditlog.KindRow)[0].Row
+				}
+				if row.Attempts+row.CapacityRetries != len(calls) || row.CapacityRetries != test.retries || row.Source != auditlog.SourceCall {
+					t.Errorf("%d attempts and %d retries of source %s, want %d and %d", row.Attempts, row.CapacityRetries, row.Source, len(calls)-test.retries, test.retries)
+				}
+				if len(l.failed) != test.again {
+					t.Errorf("%d answers went back to the lane, want %d: %v", len(l.failed), test.again, l.failed)
+				}
+				if test.text == "live" && !strings.Contains(l.live[0], "Answer again") {
+					t.Errorf("the live call has no complaint: %s", l.live[0])
+				}
+			})
+		})
+	}
+}
+
+func TestHeadersChooseTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		rows := []struct{ name, lane, deadline, want string }{
+			{name: "as configured", want: "batch"},
+			{name: "batch", lane: "batch", want: "batch"},
+			{name: "live", lane: "live", want: "live"},
+			{name: "unknown", lane: "Batch", want: `the row's header Stage-Lane is "Batch": give live or batch`},
+			{name: "late duration", deadline: "1s", want: "live"},
+			{name: "duration", deadline: "2h", want: "batch"},
+			{name: "instant", deadline: start.Add(26 * time.Hour).UTC().Format(time.RFC3339), want: "batch"},
+			{name: "past", deadline: "1999-12-31T23:59:59Z", want: "live"},
+			{name: "none", deadline: "0", want: "batch"},
+			{name: "negative", deadline: "-1h", want: `the row's header Stage-Deadline is "-1h": give a duration such as 90m, or an instant such as`},
+			{name: "words", deadline: "tomorrow", lane: "live", want: `the row's header Stage-Deadline is "tomorrow": give a duration`},
+		}
+		for _, mode := range []string{"batch", "off"} {
+			l := newLaneLab(t, map[string]string{"STAGE_LANE_DEADLINE": "24h"})
+			if mode == "off" {
+				l.vars["STAGE_LANE"] = "live"
+				delete(l.vars, "STAGE_LANE_DEADLINE")
+				delete(l.vars, "STAGE_LANE_WAIT")
+			}
+			for _, r := range rows {
+				l.publish(&nats.Msg{Data: fmt.Appendf(nil, `{"q":%q}`, r.name), Header: nats.Header{"Stage-Lane": {r.lane}, "Stage-Deadline": {r.deadline}}})
+			}
+			arrived := time.Now()
+			time.Sleep(10 * time.Second)
+			if mode == "off" {
+				l.work(len(rows), nil)
+			} else {
+				l.run(len(rows), nil)
+			}
+			for i, got := range l.results() {
+				want := rows[i].want
+				if mode == "off" { // then they mean nothing
+					want = "live"
+				}
+				text := got.Text
+				if got.Error != nil {
+					text = got.Error.Text
+					if got.Error.Reason != string(llm.ReasonInvalidRow) {
+						t.Errorf("%s: reason %s", rows[i].name, got.Error.Reason)
+					}
+				}
+				if !strings.HasPrefix(text, want) {
+					t.Errorf("%s, lane %s: %q, want %s", rows[i].name, mode, text, want)
+				}
+			}
+			for _, r := range l.added {
+				want := map[string]time.Duration{"duration": 2 * time.Hour, "instant": 26 * time.Hour, "none": 0}
+				after, own := want[rows[r.Seq-1].name]
+				if !own {
+					after = 24 * time.Hour
+				}
+				if off := r.Deadline.Sub(arrived.Add(after)).Abs(); (after > 0 && off > time.Second) || r.Deadline.IsZero() != (after == 0) {
+					t.Errorf("%s: deadline %v, want %v after %v", rows[r.Seq-1].name, r.Deadline, after, arrived)
+				}
+			}
+		}
+	})
+}
+
+// The pool has no room, as its only worker is busy: rows of the lane need none.
+func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLaneLab(t, map[string]string{"STAGE_POOL_SIZE": "1"})
+		start := time.Now()
+		for range 200 {
+			l.publish(&nats.Msg{Data: []byte(`{"q":"live"}`), Header: nats.Header{"Stage-Lane": {"live"}}})
+		}
+		l.load("behind")
+		r := l.startLane(nil)
+		time.Sleep(3 * time.Second)
+		l.mu.Lock()
+		added := len(l.added)
+		l.mu.Unlock()
+		if added != 1 {
+			t.Errorf("%d rows joined the lane in %v, want 1", added, time.Since(start))
+		}
+		l.await(201)
+		r.stop()
+	})
+}
+
+func TestTheLaneUsesAndFeedsStoredReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLaneLab(t, map[string]string{"STAGE_DEDUPE": "stored"})
+		l.load("same", "same") // in flight together: each is its own
+		r := l.startLane(nil)
+		l.await(2)
+		l.load("same")
+		l.publish(&nats.Msg{Data: []byte(`{"q":"same"}`), Header: nats.Header{"Stage-Lane": {"live"}}})
+		l.await(4)
+		r.stop()
+		if got := strings.Join(l.calls(), ", "); got != "1 batch success, 2 batch success" {
+			t.Errorf("calls: %s", got)
+		}
+		if got := l.sources(); got[auditlog.SourceCall] != 2 || got[auditlog.SourceDedupe] != 2 {
+			t.Errorf("sources %v", got)
+		}
+	})
+}
+
+func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLaneLab(t, map[string]string{"STAGE_MAX_COST_USD": "1"})
+		l.load("a")
+		l.publish(&nats.Msg{Data: []byte(`{"q":"b"}`), Header: nats.Header{"Stage-Model": {"unpriced"}}})
+		l.publish(&nats.Msg{Data: []byte(`{"q":"c"}`), Header: nats.Header{"Stage-Model": {"unknown"}}})
+		r := l.startLane(nil)
+		l.await(3)
+		r.stop()
+		if got := strings.Join(l.calls(), ", "); got != "1 batch success, 2 live success" {
+			t.Errorf("calls: %s", got)
+		}
+		if last := l.results()[2]; last.Error == nil || !strings.Contains(last.Error.Text, "STAGE_PRICES_FILE") {
+			t.Errorf("a model without any price: %+v", last)
+		}
+		if got := r.ledger.Spent(); math.Abs(got-.009) > 1e-9 {
+			t.Errorf("spent %v", got)
+		}
+	})
+}
+
+// A row behind one that takes long waits in the journal: read back by the same process it was not lost; by another one
+// it is a kept reply, as ever.
+func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLaneLab(t, nil)
+		l.answer = func(prompt string, tries int) laneAnswer {
+			if prompt == "slow" && tries < 3 {
+				return laneAnswer{status: http.StatusInternalServerError}
+			}
+			return laneAnswer{text: "batch " + prompt}
+		}
+		l.load("slow", "quick", "quick too")
+		l.run(3, nil)
+		if got := l.sources(); got[auditlog.SourceCall] != 3 {
+			t.Errorf("sources %v, want 3 calls", got)
+		}
+		l.load("slow", "quick")
+		first := l.startLane(nil)
+		time.Sleep(90 * time.Second)
+		first.stop() // the second row's reply is in the journal
+		l.run(5, nil)
+		if got := l.sources(); got[auditlog.SourceCall] != 4 || got[auditlog.SourceJournal] != 1 {
+			t.Errorf("sources %v, want a fifth from the journal", got)
+			for _, e := range l.events(auditlog.KindRow) { t.Log(e.Row.Sequence, e.Row.Owner, e.Row.Source, e.Row.FinishedAt, e.Row.Time) }
+		}
+		for i, text := range []string{"slow", "quick", "quick too", "slow", "quick"} {
+			if r := l.results()[i]; r.Text != "batch "+text {
+				t.Errorf("row %d: %+v", i+1, r)
+			}
+		}
+	})
+}
