@@ -12,9 +12,9 @@ type laneGauges struct{ batches, rows, paused, oldest, adopted, lapsed *promethe
 
 func newLaneGauges(desc func(name, help string, labels ...string) *prometheus.Desc) laneGauges {
 	return laneGauges{
-		batches: desc("llm_stage_lane_batches", "Batches that are not done, by state: gathering, submitting, running, collecting, doubtful or refused.", "state"),
+		batches: desc("llm_stage_lane_batches", "Batches that are not done, by state: intent, looking, running, collecting or settling.", "state"),
 		rows:    desc("llm_stage_lane_rows", "Rows of the batch lane, by state: gathering, waiting, submitted, answered or live.", "state"),
-		paused:  desc("llm_stage_lane_paused", "1 while no batch is submitted because of the key, the credit or the cost ceiling, else 0."),
+		paused:  desc("llm_stage_lane_paused", "1 while no batch is submitted because of the key or the credit, else 0."),
 		oldest:  desc("llm_stage_lane_oldest_batch_seconds", "Age of the oldest batch that is not done; 0: there is none."),
 		adopted: desc("llm_stage_lane_adopted_batches_total", "Batches that were found at the provider after a crash between their submission and its record."),
 		lapsed:  desc("llm_stage_lane_lapsed_rows_total", "Rows that expired or were cancelled at the provider without an answer, and are sent again."),

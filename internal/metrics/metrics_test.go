@@ -45,12 +45,13 @@ func busyMetrics() *Metrics {
 			Lanes: []status.Lane{
 				{
 					Batches: []status.LaneBatch{
-						{State: status.LaneRunning, Since: time.Now().Add(-2 * time.Hour)}, {State: status.LaneRunning, Since: time.Now().Add(-time.Hour)},
-						{State: status.LaneGathering, Since: time.Now()},
+						{State: status.LaneRunning, Since: time.Now().Add(-2 * time.Hour)},
+						{State: status.LaneRunning, Since: time.Now().Add(-time.Hour)},
+						{State: status.LaneIntent, Since: time.Now()},
 					},
 					Rows: map[status.LaneState]int{status.LaneSubmitted: 20000, status.LaneGathering: 17}, Adopted: 1,
 				},
-				{Partition: 1, Paused: "no credit", Batches: []status.LaneBatch{{State: status.LaneDoubtful, Since: time.Now()}}, Rows: map[status.LaneState]int{status.LaneSubmitted: 5}, Lapsed: 300},
+				{Partition: 1, Paused: "no credit", Batches: []status.LaneBatch{{State: status.LaneLooking, Since: time.Now()}}, Rows: map[status.LaneState]int{status.LaneSubmitted: 5}, Lapsed: 300},
 			},
 		}
 	})

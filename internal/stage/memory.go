@@ -14,6 +14,8 @@ const (
 	memoryPerCall = 128 << 10
 	// memoryPerRow is what a row in the window takes beside its bytes and those of its result.
 	memoryPerRow = 1 << 10
+	// memoryPerParked is what a row in a batch takes. Its body and its reply are in streams.
+	memoryPerParked = 200
 	// EmbeddedMemory is what a process needs that serves a store itself, with embeddedCalls calls in flight and
 	// embeddedWindow in the window at most, beside the program's own pages. Some 60 MiB are in use. Most of what a heap
 	// that may double holds beside them are blocks of 8 MiB that the server has read or written, until the collector takes
@@ -32,7 +34,16 @@ const (
 // GOMEMLIMIT takes precedence.
 func MemoryLimit(cfg *config.Config) int64 {
 	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
-	return windows + windows/16 + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
+	return windows + windows/16 + laneMemory(cfg) + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
+}
+
+// laneMemory returns what the batch lanes of all partitions need: one batch that gathers, one that is uploaded, and the
+// places of the rows.
+func laneMemory(cfg *config.Config) int64 {
+	if !cfg.LaneOn() {
+		return 0
+	}
+	return int64(cfg.Streams.Partitions) * (2*int64(cfg.Lane.Bytes) + int64(cfg.LaneRows())*memoryPerParked)
 }
 
 // LimitEmbedded calls limit with the memory that the process needs whose own server serves the stage, at once and

@@ -22,6 +22,10 @@ func TestTheMemoryLimitFollowsTheSettings(t *testing.T) {
 		if got := MemoryLimit(cfg); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
+		cfg.Lane = config.LaneConfig{Mode: "batch", Rows: 10_000, Open: 10, Bytes: 100 << 20}
+		if got, want := MemoryLimit(cfg), c.want+int64(c.partitions)*(200<<20+20_000_000); got != want {
+			t.Errorf("%s, with a batch lane: got %d, want %d", c.name, got, want)
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 	if todo < 0 {
 		todo = int64(r.Rows.Pending)
 		for _, p := range r.Partitions {
-			todo += int64(p.WindowRows + p.SetAsideRows)
+			todo += int64(p.Open())
 		}
 	}
 	used := s.Usage.All()

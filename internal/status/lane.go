@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -15,21 +17,21 @@ type LaneState string
 
 // The states of batches and rows.
 const (
-	LaneGathering  LaneState = "gathering"  // batch and rows: it is not full yet
-	LaneSubmitting LaneState = "submitting" // batch: its intent is recorded, and the provider has not confirmed it
+	LaneIntent     LaneState = "intent"     // batch: it is recorded, and the provider has not confirmed it
+	LaneLooking    LaneState = "looking"    // batch: whether the provider has it is being found out
 	LaneRunning    LaneState = "running"    // batch: the provider works on it
-	LaneCollecting LaneState = "collecting" // batch: it is over, and its answers are read
-	LaneDoubtful   LaneState = "doubtful"   // batch: it is unknown whether the provider has it
-	LaneRefused    LaneState = "refused"    // batch: the provider refused it as a whole
-	LaneWaiting    LaneState = "waiting"    // rows: full, but not submitted yet
-	LaneSubmitted  LaneState = "submitted"  // rows: the provider has them
-	LaneAnswered   LaneState = "answered"   // rows: their reply waits in the journal for its turn
+	LaneCollecting LaneState = "collecting" // batch: the provider is done with it, and its answers are read
+	LaneSettling   LaneState = "settling"   // batch: its answers are read, and some rows are not in the journal yet
+	LaneGathering  LaneState = "gathering"  // rows: in a batch that is not full yet
+	LaneWaiting    LaneState = "waiting"    // rows: until one may be filled
+	LaneSubmitted  LaneState = "submitted"  // rows: in a batch, without an answer
+	LaneAnswered   LaneState = "answered"   // rows: on the way from the answer to the journal
 	LaneLive       LaneState = "live"       // rows: they have left their batch and are called live
 )
 
 // LaneBatchStates and LaneRowStates are the states that batches and rows can have.
 var (
-	LaneBatchStates = []LaneState{LaneGathering, LaneSubmitting, LaneRunning, LaneCollecting, LaneDoubtful, LaneRefused}
+	LaneBatchStates = []LaneState{LaneIntent, LaneLooking, LaneRunning, LaneCollecting, LaneSettling}
 	LaneRowStates   = []LaneState{LaneGathering, LaneWaiting, LaneSubmitted, LaneAnswered, LaneLive}
 )
 
@@ -37,6 +39,7 @@ var (
 type Lane struct {
 	Partition int
 	Paused    string // why nothing is submitted; empty: it is not paused
+	Problem   string // what it waits for besides; empty: nothing
 	Batches   []LaneBatch
 	Rows      map[LaneState]int
 	// Adopted counts the batches that were found at the provider after a crash, Lapsed the rows that expired or were
@@ -54,15 +57,16 @@ type LaneBatch struct {
 	State     LaneState `json:"state"`
 	Rows      int       `json:"rows"`
 	Bytes     int64     `json:"bytes"`
-	Answered  int       `json:"answered"`
-	Since     time.Time `json:"since"` // its first row came, or, where that is not known, its intent was recorded
+	Answered  int       `json:"answered"` // -1: not known
+	Since     time.Time `json:"since"`    // its intent was recorded
 	AgeS      float64   `json:"age_seconds"`
 	Why       string    `json:"why"` // what is wrong with it, or what it waits for
 }
 
 // LaneReport is the batch lane of all partitions of the process.
 type LaneReport struct {
-	Paused  string            `json:"paused"` // why nothing is submitted; empty: it is not paused
+	Paused  string            `json:"paused"`  // why nothing is submitted; empty: it is not paused
+	Problem string            `json:"problem"` // what it waits for besides; empty: nothing
 	Rows    map[LaneState]int `json:"rows"`
 	Batches []LaneBatch       `json:"batches"` // the oldest first, laneBatchesMax at most
 	Open    int               `json:"open"`    // all batches
@@ -89,6 +93,7 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 	}
 	for _, l := range lanes {
 		sum.Paused = cmp.Or(sum.Paused, l.Paused)
+		sum.Problem = cmp.Or(sum.Problem, l.Problem)
 		sum.Adopted += l.Adopted
 		sum.Lapsed += l.Lapsed
 		for state, n := range l.Rows {
@@ -105,6 +110,22 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 	sum.Batches = sum.Batches[:min(sum.Open, laneBatchesMax)]
 	return sum
 }
+
+// LaneCounter counts what happens to batches, from their audit events. The zero value is ready; safe for concurrent use.
+type LaneCounter struct{ adopted, lapsed atomic.Uint64 }
+
+// Note counts an event.
+func (c *LaneCounter) Note(e *auditlog.Batch) {
+	switch {
+	case e.Phase == auditlog.BatchAdopted:
+		c.adopted.Add(1)
+	case e.Phase.Over():
+		c.lapsed.Add(uint64(max(0, e.Lapsed))) //nolint:gosec // not negative
+	}
+}
+
+// Counts returns how many batches were adopted, and how many rows have lapsed.
+func (c *LaneCounter) Counts() (adopted, lapsed uint64) { return c.adopted.Load(), c.lapsed.Load() }
 
 // Counts returns how many batches are in each state.
 func (l *Lane) Counts() map[LaneState]int {
@@ -123,7 +144,7 @@ func LaneBatchTitles() []string {
 // Cells are the columns of a batch.
 func (b *LaneBatch) Cells() []string {
 	answered := "-"
-	if b.State == LaneRunning || b.State == LaneCollecting {
+	if b.Answered >= 0 && b.State != LaneIntent && b.State != LaneLooking {
 		answered = fmt.Sprint(b.Answered)
 	}
 	provider := b.Provider
@@ -150,6 +171,9 @@ func (l *LaneReport) text() string {
 	}
 	if l.Paused != "" {
 		text += "; paused: " + l.Paused
+	}
+	if l.Problem != "" {
+		text += "; " + l.Problem
 	}
 	return text
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/auditlog"
 )
 
 func TestAReportOfTheLaneIsBounded(t *testing.T) {
@@ -33,5 +35,23 @@ func TestAReportWithoutALaneHasNone(t *testing.T) {
 	r.AddLanes(nil, time.Now())
 	if r.Lane != nil {
 		t.Errorf("got %+v", r.Lane)
+	}
+}
+
+func TestTheLaneCountsWhatIsUnusual(t *testing.T) {
+	var c LaneCounter
+	for _, e := range []auditlog.Batch{
+		{Phase: auditlog.BatchIntent},
+		{Phase: auditlog.BatchSubmitted},
+		{Phase: auditlog.BatchAdopted},
+		{Phase: auditlog.BatchExpired, Lapsed: 300},
+		{Phase: auditlog.BatchCancelled, Lapsed: 5},
+		{Phase: auditlog.BatchEnded},
+		{Phase: auditlog.BatchAbandoned, Lapsed: 7},
+	} {
+		c.Note(&e)
+	}
+	if adopted, lapsed := c.Counts(); adopted != 1 || lapsed != 305 {
+		t.Errorf("got %d adopted, %d lapsed, want 1 and 305", adopted, lapsed)
 	}
 }

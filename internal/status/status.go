@@ -155,6 +155,7 @@ type PartitionReport struct {
 	WaitedForKey   *string    `json:"waited_for_key"`      // its key; null: there is none, or it may not be shown
 	WaitedForSince *time.Time `json:"waited_for_since"`
 	KeyWaitS       float64    `json:"key_wait_seconds"`
+	ParkedRows     int        `json:"parked_rows"` // in the batch lane, or answered behind one that is
 	Emitted        uint64     `json:"emitted"`
 	Failed         uint64     `json:"failed"`
 	Problem        string     `json:"problem"`
@@ -208,7 +209,7 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{
 		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
 		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
-		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, SetAsideRows: p.SetAside, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
+		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, SetAsideRows: p.SetAside, ParkedRows: p.Parked, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
 		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
 	}
 	if p.Head != 0 {
@@ -225,8 +226,11 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Failed += p.Failed
 	r.Rows.Skipped += p.Skipped
 	r.Rows.Pending += p.Pending
-	r.Rows.Open += p.Window + p.SetAside
+	r.Rows.Open += v.Open()
 }
+
+// Open counts the rows that were taken and are not emitted.
+func (p *PartitionReport) Open() int { return p.WindowRows + p.SetAsideRows + p.ParkedRows }
 
 // showsKeys reports whether keys may be shown: one that is a member of the row is a part of its contents.
 func (r *Report) showsKeys() bool {

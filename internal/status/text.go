@@ -147,7 +147,7 @@ func (b *BudgetReport) cells() []string {
 func (p *PartitionReport) cells() []string {
 	pending, open, head, waits := "-", "-", "-", "-"
 	if p.owned() {
-		pending, open = fmt.Sprint(p.PendingRows), fmt.Sprint(p.WindowRows+p.SetAsideRows)
+		pending, open = fmt.Sprint(p.PendingRows), fmt.Sprint(p.Open())
 	}
 	if p.HeadSequence != 0 {
 		head, waits = fmt.Sprint(p.HeadSequence), terminal.Duration(time.Duration(p.HeadOfLineS*float64(time.Second)))

@@ -86,7 +86,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 			r.AddLanes([]Lane{
 				{
 					Batches: []LaneBatch{
-						{Batch: "b7c1e2d3f4a5", State: LaneGathering, Provider: "openai", Model: "gpt-5", Rows: 812, Since: ago(41 * time.Second)},
+						{Batch: "b7c1e2d3f4a5", State: LaneIntent, Provider: "openai", Model: "gpt-5", Rows: 812, Since: ago(41 * time.Second)},
 						{Batch: "a0c1e2d3f4a5", BatchID: "batch_abc\t123", State: LaneRunning, Provider: "openai", Model: "gpt-5", Rows: 10000, Answered: 4312, Since: ago(7 * time.Hour)},
 					},
 					Rows: map[LaneState]int{LaneGathering: 812, LaneSubmitted: 10000, LaneAnswered: 12}, Adopted: 1, Lapsed: 300,

@@ -79,6 +79,12 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{`llm_stage_key_wait_seconds{partition="0",pod="a"}`, 3600, 0},
 		{`llm_stage_budget_mode{mode="alone",pod="a"}`, 0, 0},
 		{`llm_stage_budget_mode{mode="leader",pod="a"}`, 1, 0},
+		{`llm_stage_lane_oldest_batch_seconds{pod="a"}`, 90000, 0},
+		{`llm_stage_lane_lapsed_rows_total{pod="a"}`, 300, 0},
+		{`llm_stage_lane_adopted_batches_total{pod="a"}`, 1, 0},
+		{`llm_stage_lane_batches{pod="a",state="looking"}`, 0, 0},
+		{`llm_stage_lane_rows{pod="a",state="submitted"}`, 0, 0},
+		{`llm_stage_lane_paused{pod="a"}`, 0, 0},
 		{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 56},
 		{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 19.0 / 60},
 		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96},
@@ -124,6 +130,11 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{"LLMStageKeyWait", line{`llm_stage_key_wait_seconds{partition="0",pod="a"}`, 3601, 1}, "partition", "0"},
 		{"LLMStageBudgetAlone", line{`llm_stage_budget_mode{mode="alone",pod="b"}`, 1, 0}, "pod", "b"},
 		{"LLMStageBudgetAlone", line{`llm_stage_budget_mode{mode="alone",pod="a",provider="anthropic"}`, 1, 0}, "pod", "a"},
+		{"LLMStageLaneBatchOld", line{`llm_stage_lane_oldest_batch_seconds{pod="a"}`, 90001, 1}, "", ""},
+		{"LLMStageLaneLapsed", line{`llm_stage_lane_lapsed_rows_total{pod="a"}`, 300, 1}, "", ""},
+		{"LLMStageLaneAdopted", line{`llm_stage_lane_adopted_batches_total{pod="a"}`, 2, 1.0 / 60}, "", ""},
+		{"LLMStageLaneAdopted", line{`llm_stage_lane_batches{pod="a",state="looking"}`, 1, 0}, "", ""},
+		{"LLMStageLanePaused", line{`llm_stage_lane_paused{pod="a"}`, 1, 0}, "", ""},
 		{"LLMStageThrottled", line{`llm_stage_throttled_seconds_total{pod="a"}`, 9000, 58}, "", ""},
 		{"LLMStageErrorRate", line{`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 700, 6}, "", ""},
 		{"LLMStageCost", line{`llm_stage_cost_usd_total{model="m",pod="a"}`, 90, 21.0 / 60}, "", ""},
@@ -157,6 +168,9 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	}
 	if got := evaluate(byName["LLMStageHeadOfLine"], []line{blocked}); len(got) != 1 {
 		t.Errorf("LLMStageHeadOfLine before the first row is emitted: %v, want it to fire", got)
+	}
+	if got := evaluate(byName["LLMStageHeadOfLine"], []line{blocked, {`llm_stage_lane_rows{pod="a",state="submitted"}`, 5, 0}}); len(got) != 0 {
+		t.Errorf("LLMStageHeadOfLine while rows are in batches: %v", got)
 	}
 	quiet := slices.DeleteFunc(slices.Clone(healthy), func(l line) bool { return l.series == `llm_stage_pending_rows{partition="0",pod="a"}` })
 	quiet = append(quiet, line{`llm_stage_throttled_seconds_total{pod="c"}`, 9000, 60})

@@ -202,7 +202,7 @@ func braced(text, open, end string) (words []string) {
 }
 
 // TestDashboardAndAlertsQueryWhatTheStageServes looks up every series, label and label value on a running stage. What
-// only appears when a term ends, or with a shared budget, is looked up in the program's own golden.
+// only appears when a term ends, with a shared budget or with a batch lane, is looked up in the program's own golden.
 func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 	served := runningStage(t)
 	text, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
@@ -210,7 +210,10 @@ func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	byGolden := parseSeries(t, string(text))
-	for _, rare := range []string{"llm_stage_terms_total", "llm_stage_budget_members", "llm_stage_budget_share", "llm_stage_budget_rate", "llm_stage_budget_mode"} {
+	for _, rare := range []string{"llm_stage_terms_total", "llm_stage_budget_members", "llm_stage_budget_share", "llm_stage_budget_rate", "llm_stage_budget_mode",
+		"llm_stage_lane_batches", "llm_stage_lane_rows", "llm_stage_lane_paused", "llm_stage_lane_oldest_batch_seconds",
+		"llm_stage_lane_adopted_batches_total", "llm_stage_lane_lapsed_rows_total",
+	} {
 		if served[rare] == nil {
 			served[rare] = byGolden[rare]
 		}
@@ -293,8 +296,8 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	}
 	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
 	all := alerts(rules)
-	if len(all) != 9 {
-		t.Errorf("%d alerts, want 9", len(all))
+	if len(all) != 13 {
+		t.Errorf("%d alerts, want 13", len(all))
 	}
 	for _, a := range all {
 		link := a.Annotations["runbook_url"]

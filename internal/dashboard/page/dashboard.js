@@ -180,14 +180,14 @@ function showLane(s) {
   $("lane-card").hidden = !lane;
   if (!lane) return;
   const rows = Object.entries(lane.rows).filter(([, n]) => n > 0).map(([state, n]) => `${count(n)} ${state}`);
-  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + `Rows: ${rows.join(", ") || "none"}.` +
+  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + (lane.problem ? lane.problem + ". " : "") + `Rows: ${rows.join(", ") || "none"}.` +
     (lane.lapsed_rows ? ` ${count(lane.lapsed_rows)} expired or cancelled.` : "") + (lane.adopted ? ` ${plural(lane.adopted, "batch", "batches")} adopted.` : "") +
     (lane.open > lane.batches.length ? ` The oldest ${lane.batches.length} of ${count(lane.open)} batches:` : ""));
   $("lane-sub").classList.toggle("warn", Boolean(lane.paused));
-  const styles = { doubtful: "warn", refused: "error", running: "good" };
+  const styles = { looking: "warn", running: "good" };
   fill("lane", lane.batches, b => b.partition + " " + b.batch, b => [
     [b.batch, "", b.model ? `${b.provider} ${b.model}` : b.provider], [b.why ? `${b.state}: ${b.why}` : b.state, ("wrap " + (styles[b.state] || "")).trim()], [count(b.rows), "r"],
-    b.state === "running" || b.state === "collecting" ? [count(b.answered), "r"] : ["–", "r dim"], [span(b.age_seconds), "r"], [b.batch_id || "–", "dim wrap"],
+    b.answered >= 0 && b.state !== "intent" && b.state !== "looking" ? [count(b.answered), "r"] : ["–", "r dim"], [span(b.age_seconds), "r"], [b.batch_id || "–", "dim wrap"],
   ], "no open batches");
 }
 

@@ -92,12 +92,27 @@ labels:
 {{- end }}
 {{- end }}
 
+{{- /* What the batch lane of a partition takes: two batches, and 200 bytes for each row in one; 0 without a lane. */ -}}
+{{- define "llm-stage.laneRoom" -}}
+{{- $on := false }}
+{{- range $name, $value := .Values.config }}
+{{- if and (hasPrefix "STAGE_LANE" $name) (ne (include "llm-stage.text" $value) "") }}{{ $on = true }}{{ end }}
+{{- end }}
+{{- if $on }}
+{{- $c := .Values.config }}
+{{- $rows := mul (include "llm-stage.text" ($c.STAGE_LANE_ROWS | default 10000) | int64) (include "llm-stage.text" ($c.STAGE_LANE_OPEN | default 10) | int64) }}
+{{- $bytes := include "llm-stage.bytes" (include "llm-stage.text" ($c.STAGE_LANE_BYTES | default 104857600) | replace "B" "" | replace " " "") | default "104857600" | int64 }}
+{{- add (mul 2 $bytes) (mul 200 $rows) }}
+{{- else }}0{{ end }}
+{{- end }}
+
 {{- /* The most that STAGE_WINDOW_BYTES may be for a pod that serves all partitions to keep within nine tenths of its memory
 limit; empty without a limit. The sum is that of the program, internal/stage/memory.go. */ -}}
 {{- define "llm-stage.windowRoom" -}}
 {{- with include "llm-stage.bytes" (((.Values.resources).limits).memory | default "") }}
 {{- $pool := include "llm-stage.text" ($.Values.config.STAGE_POOL_SIZE | default 1) | int64 }}
-{{- $windows := subf (mulf 0.9 (float64 .)) (add 20971520 (mul 131072 $pool) | float64) }}
+{{- $lanes := mul (include "llm-stage.laneRoom" $ | int64) (include "llm-stage.partitions" $ | int64) }}
+{{- $windows := subf (mulf 0.9 (float64 .)) (add 20971520 (mul 131072 $pool) $lanes | float64) }}
 {{- divf $windows (mulf 1.0625 (include "llm-stage.partitions" $ | float64)) | floor | int64 }}
 {{- end }}
 {{- end }}
