@@ -8,17 +8,108 @@ package lane
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
+// Config is what a lane needs. All of it is required unless stated otherwise.
+type Config struct {
+	NC *nats.Conn
+	// Name of the stage, and the partition served.
+	Name      string
+	Partition int
+	// Settings say when a batch goes, how many, and in which stream they are recorded.
+	Settings config.LaneConfig
+	// Provider names the one that API speaks to.
+	Provider string
+	API      batchapi.API
+	// Account returns a fingerprint of the provider's address and key, which ReloadKey may change.
+	Account func() string
+	// ProbeInterval is how long the lane pauses after an error of the account until it tries again.
+	ProbeInterval time.Duration
+	// ReloadKey reads the key again; nil: it does not change.
+	ReloadKey func() error
+	// Record stores an audit event, whose header is complete but for RunID and Stage; nil: nobody wants them.
+	Record func(*auditlog.Batch)
+	// Reserve reserves what a batch may cost before it is submitted, in USD, 0: unknown. An error holds the batch back until
+	// the next probe. Hold is Reserve for a batch of an earlier term, and Settle replaces either by what all answers of the
+	// batch were billed, 0: nothing, or it is unknown. Nil: nobody counts.
+	Reserve func(token string, usd float64) error
+	Hold    func(token string, usd float64)
+	Settle  func(token string, usd float64)
+	// Exhausted returns why no money may be spent at the moment; nil: it may.
+	Exhausted func() error
+	// Usage returns what the answer of a line used, and what it costs; nil: not known. It is called for each line, so that
+	// also those are counted that no row uses. Safe for concurrent use. Nil: nothing is known of any.
+	Usage func(model string, line *batchapi.Line) *auditlog.Usage
+	// CancelOnStop has a stop cancel the batches that the provider works on. Nil: it does not.
+	CancelOnStop func() bool
+	// Logger is used for what the lane does; nil: [slog.Default].
+	Logger *slog.Logger
+	// Step is called at each step of the protocol, by the goroutine that takes it, for tests that end or suspend the
+	// process there; nil: nothing is.
+	Step func(step string)
+}
+
 // Lane is the batch lane of one partition. It implements [consumer.Lane].
-type Lane struct{}
+type Lane struct {
+	cfg Config
+	js  jetstream.JetStream
+	log *slog.Logger
+
+	// mail passes what others report to the goroutine of the term.
+	mail mailbox
+	// held finds rows of batches of earlier terms.
+	held atomic.Pointer[index]
+	// taken is the highest sequence that the consumer has taken in this term.
+	taken  atomic.Uint64
+	status atomic.Pointer[Status]
+
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
 
 var _ consumer.Lane = (*Lane)(nil)
+
+// New returns a lane, which does nothing before [Lane.Open].
+func New(cfg Config) (*Lane, error) {
+	switch {
+	case cfg.NC == nil, cfg.API == nil, cfg.Account == nil:
+		return nil, errors.New("lane: NC, API and Account are required")
+	case cfg.Settings.Rows < 1, cfg.Settings.Open < 1, cfg.Settings.Stream == "", cfg.ProbeInterval <= 0:
+		return nil, errors.New("lane: Rows, Open, Stream and ProbeInterval are required")
+	}
+	js, err := jetstream.New(cfg.NC)
+	if err != nil {
+		return nil, fmt.Errorf("lane: %w", err)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	l := &Lane{cfg: cfg, js: js, log: cfg.Logger.With(slog.Int("partition", cfg.Partition))}
+	l.mail.signal = make(chan struct{}, 1)
+	return l, nil
+}
+
+// Status returns what there is to see of the lane. Safe for concurrent use; it does not block.
+func (l *Lane) Status() Status {
+	if s := l.status.Load(); s != nil {
+		return *s
+	}
+	return Status{}
+}
 
 // Request is a row that joins the lane.
 type Request struct {
@@ -34,7 +125,8 @@ type Request struct {
 type Errand struct {
 	// Live: be called live.
 	Live bool
-	// Line is the row's answer, and Key the hash of the request that it answers; nil with Live.
+	// Line is the row's answer, and Key the beginning of the hash of the request that it answers, see [Errand.Answers]; nil
+	// with Live.
 	Line *batchapi.Line
 	Key  string
 	// BatchID is the provider's id of the batch, Token ours.
@@ -43,24 +135,6 @@ type Errand struct {
 	Tries int
 }
 
-// Add takes a row into the lane. The caller parks the row right after. Safe for concurrent use; it does not block.
-func (l *Lane) Add(r Request) {}
-
-// Again reports that the answer of an errand did not settle the row: its failure may pass, or it answers another
-// request. The caller parks the row; the lane recalls it later. Safe for concurrent use; it does not block.
-func (l *Lane) Again(seq uint64, e *Errand, failure *llm.Error) {}
-
-// Open implements [consumer.Lane].
-func (l *Lane) Open(ctx context.Context, term consumer.LaneTerm) error { return nil }
-
-// Holds implements [consumer.Lane].
-func (l *Lane) Holds(row *consumer.Row) bool { return false }
-
-// Kept implements [consumer.Lane].
-func (l *Lane) Kept(seq uint64) {}
-
-// Stop implements [consumer.Lane].
-func (l *Lane) Stop() {}
-
-// Close implements [consumer.Lane].
-func (l *Lane) Close() {}
+// Answers reports whether the errand's line answers the request of this key. Only the beginning of a key is recorded
+// with a batch.
+func (e *Errand) Answers(key string) bool { return e.Key == keyText(shortKey(key)) }

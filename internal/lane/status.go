@@ -1,0 +1,62 @@
+package lane
+
+import "time"
+
+// State is where a batch is on its way, as [Status] shows it.
+type State string
+
+// The states of a batch.
+const (
+	// StateIntent: its rows are decided, and it is being recorded, uploaded and created.
+	StateIntent State = "intent"
+	// StateLooking: whether the provider has it is being found out.
+	StateLooking State = "looking"
+	// StateRunning: the provider works on it.
+	StateRunning State = "running"
+	// StateCollecting: the provider is done with it, and its answers are read.
+	StateCollecting State = "collecting"
+	// StateSettling: all answers are read, and some rows are not kept yet.
+	StateSettling State = "settling"
+)
+
+// States returns all states of a batch.
+func States() []State {
+	return []State{StateIntent, StateLooking, StateRunning, StateCollecting, StateSettling}
+}
+
+// Status is what there is to see of a lane.
+type Status struct {
+	// Owned: a term of ownership is under way. The rest is empty without.
+	Owned   bool
+	Batches []BatchStatus
+	Rows    RowStatus
+	// Paused is why nothing is submitted or fetched, the billing or a bad key; empty: it is not.
+	Paused string
+	// Problem is what the lane waits for besides; empty: nothing.
+	Problem string
+}
+
+// RowStatus counts rows by where they are.
+type RowStatus struct {
+	// Gathering: in a batch that is not sealed yet. Waiting: until one may be gathered.
+	Gathering, Waiting int
+	// Submitted: in a batch, without an answer. Answered: on the way from the answer to the journal. Live: called live.
+	Submitted, Answered, Live int
+}
+
+// BatchStatus is one batch.
+type BatchStatus struct {
+	Token string
+	// BatchID is the provider's id; empty: not known (yet).
+	BatchID string
+	Model   string
+	State   State
+	Rows    int
+	Bytes   int64
+	// Answered counts the rows that are answered, as far as the provider or the lane has said; -1: not known.
+	Answered int
+	// Since is when its intent was recorded, Submitted when the provider took it; zero: not yet.
+	Since, Submitted time.Time
+	// Problem is what is wrong with it; empty: nothing.
+	Problem string
+}
