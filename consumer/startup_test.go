@@ -62,6 +62,12 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			change: func(s *streams.Config) { s.Partitions, s.InputSubject = 2, "rows.{partition}" },
 			want:   []string{"does not capture results.stage.1.rows"},
 		},
+		"an audit by kinds": {have: []jetstream.StreamConfig{{Name: "AUDIT", Subjects: []string{"audit.*.*.call", "audit.*.*.row", "audit.*.*.run"}}}},
+		"an audit by kinds that lacks that of the lane": {
+			have:   []jetstream.StreamConfig{{Name: "AUDIT", Subjects: []string{"audit.*.*.call", "audit.*.*.row", "audit.*.*.run"}}},
+			change: func(s *streams.Config) { s.LaneStream = "LANE" },
+			want:   []string{"AuditSubject", "does not capture audit.stage.0.batch"},
+		},
 		"transformed": {
 			have: []jetstream.StreamConfig{results(func(c *jetstream.StreamConfig) {
 				c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "results.>", Destination: "out.>"}

@@ -318,6 +318,9 @@ func (s Config) checkAudit(cfg jetstream.StreamConfig) findings {
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
 			AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
+		if s.LaneStream != "" {
+			subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindBatch))
+		}
 	}
 	return takes(cfg, FieldAuditSubject, subjects...)
 }
