@@ -11,7 +11,8 @@ import (
 )
 
 // recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads
-// nothing. A call whose cost was unknown then gets today's price.
+// nothing. A call whose cost was unknown then gets today's price. A batch of the lane that is over counts with all that it
+// was billed; what one that is not over may cost is reserved by whoever owns it.
 func (s *Stage) recallCost(ctx context.Context) error {
 	l, cfg := s.ledger, s.Cfg
 	if l.Ceiling() == 0 {
@@ -22,11 +23,19 @@ func (s *Stage) recallCost(ctx context.Context) error {
 		return err
 	}
 	calls := 0
-	err = stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindCall}, func(_ []byte, e *auditlog.Event) error {
-		if e != nil && e.Call != nil {
+	kinds := []auditlog.Kind{auditlog.KindCall}
+	if cfg.LaneOn() {
+		kinds = append(kinds, auditlog.KindBatch)
+	}
+	err = stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{}, kinds, func(_ []byte, e *auditlog.Event) error {
+		switch {
+		case e == nil:
+		case e.Call != nil:
 			calls++
 			l.Price(e.Call, e.Call.Model)
 			l.Spend(e.Call)
+		case e.Batch != nil && e.Batch.Phase.Over() && e.Batch.Usage != nil && e.Batch.Usage.CostUSD != nil:
+			l.Settle(e.Batch.Token, *e.Batch.Usage.CostUSD)
 		}
 		return nil
 	})
