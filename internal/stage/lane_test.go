@@ -418,32 +418,40 @@ func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
 	})
 }
 
-// A row behind one that takes long waits in the journal: read back by the same process it was not lost; by another one
-// it is a kept reply, as ever.
+// Rows behind one that takes long wait in the journal: read back by the same process nothing was lost; by another one
+// they are kept replies, as ever.
 func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLaneLab(t, nil)
+		const rows = 60
+		l := newLaneLab(t, map[string]string{"STAGE_WINDOW": "16", "STAGE_POOL_SIZE": "2"})
 		l.answer = func(prompt string, tries int) laneAnswer {
 			if prompt == "slow" && tries < 3 {
 				return laneAnswer{status: http.StatusInternalServerError}
 			}
 			return laneAnswer{text: "batch " + prompt}
 		}
-		l.load("slow", "quick", "quick too")
-		l.run(3, nil)
-		if got := l.sources(); got[auditlog.SourceCall] != 3 {
-			t.Errorf("sources %v, want 3 calls", got)
+		questions := []string{"slow"}
+		for n := range rows - 1 {
+			questions = append(questions, fmt.Sprint("quick ", n))
 		}
-		l.load("slow", "quick")
+		l.load(questions...)
+		l.run(rows, nil)
+		if got := l.sources(); got[auditlog.SourceCall] != rows || len(got) != 1 {
+			t.Errorf("sources %v, want %d calls", got, rows)
+		}
+		l.load(questions...)
 		first := l.startLane(nil)
 		time.Sleep(90 * time.Second)
-		first.stop() // the second row's reply is in the journal
-		l.run(5, nil)
-		if got := l.sources(); got[auditlog.SourceCall] < 4 || got[auditlog.SourceJournal] != 1 {
-			t.Errorf("sources %v, want a fifth from the journal", got)
+		first.stop()
+		l.run(2*rows, nil)
+		if got := l.sources(); got[auditlog.SourceJournal] != rows-1 {
+			t.Errorf("sources %v, want %d from the journal", got, rows-1)
 		}
-		for i, text := range []string{"slow", "quick", "quick too", "slow", "quick"} {
-			if r := l.results()[i]; r.Text != "batch "+text {
+		if n := len(l.events(auditlog.KindCall)); n != 2*rows+3+1+3 {
+			t.Errorf("%d calls, want one a row, and the failures: 3, 1 before the stop, 3 after", n)
+		}
+		for i, r := range l.results() {
+			if r.Text != "batch "+questions[i%rows] {
 				t.Errorf("row %d: %+v", i+1, r)
 			}
 		}
