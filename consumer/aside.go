@@ -132,8 +132,8 @@ func (t *term) returned(m *nats.Msg, now time.Time) error {
 	return nil
 }
 
-// reopen takes a row that has come back; m has no message where it was deleted from the input. next is the row of its key that
-// comes back next, 0 for none.
+// reopen takes a row that has come back; m has no message where it was deleted from the input. next is the row of its
+// key that comes back next, 0 for none.
 func (t *term) reopen(seq uint64, m stamped) (next uint64, err error) {
 	if m.Msg == nil {
 		return t.keyed.Drop(seq)

@@ -81,21 +81,21 @@ func laneReply(text string) string {
 }
 
 // run works until there are n results.
-func (l *laneLab) run(n int, changes map[string]string) {
+func (l *laneLab) run(n int) {
 	l.t.Helper()
-	r := l.startLane(changes)
+	r := l.startLane()
 	l.await(n)
 	r.stop()
 }
 
-func (l *laneLab) startLane(changes map[string]string) *running {
+func (l *laneLab) startLane() *running {
 	l.t.Helper()
-	return l.start(changes, Options{lane: func(*Stage, int) (batchLane, error) {
+	return l.start(nil, Options{lane: func(*Stage, int) (batchLane, error) {
 		return &scriptedLane{lab: l, rows: map[uint64]lane.Request{}}, nil
 	}})
 }
 
-// calls lists the calls of the audit by lane: "live success", "batch failure", …
+// calls lists the calls of the audit by lane: "live success", "batch failure", and so on.
 func (l *laneLab) calls() (list []string) {
 	l.t.Helper()
 	for _, e := range l.events(auditlog.KindCall) {
@@ -181,7 +181,7 @@ func TestRowsOfTheLaneComeOutInOrderAtItsPrice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLaneLab(t, nil)
 		l.load("a", "b", "c")
-		l.run(3, nil)
+		l.run(3)
 		for i, r := range l.results() {
 			if want := "batch " + string(rune('a'+i)); r.Text != want || r.Model != "large-1" || r.Error != nil {
 				t.Errorf("row %d: %+v, want %s", i, r, want)
@@ -256,7 +256,7 @@ func TestWhatALineSaysDecidesItsRow(t *testing.T) {
 					return test.answers[min(tries, len(test.answers)-1)]
 				}
 				l.load("first", "q")
-				l.run(2, nil)
+				l.run(2)
 				r := l.results()[1]
 				switch {
 				case test.text != "":
@@ -324,7 +324,7 @@ func TestHeadersChooseTheLane(t *testing.T) {
 			if mode == "off" {
 				l.work(len(rows), nil)
 			} else {
-				l.run(len(rows), nil)
+				l.run(len(rows))
 			}
 			for i, got := range l.results() {
 				want := rows[i].want
@@ -365,7 +365,7 @@ func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
 			l.publish(&nats.Msg{Data: []byte(`{"q":"live"}`), Header: nats.Header{"Stage-Lane": {"live"}}})
 		}
 		l.load("behind")
-		r := l.startLane(nil)
+		r := l.startLane()
 		time.Sleep(3 * time.Second)
 		l.mu.Lock()
 		added := len(l.added)
@@ -382,7 +382,7 @@ func TestTheLaneUsesAndFeedsStoredReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_DEDUPE": "stored"})
 		l.load("same", "same") // in flight together: each is its own
-		r := l.startLane(nil)
+		r := l.startLane()
 		l.await(2)
 		l.load("same")
 		l.publish(&nats.Msg{Data: []byte(`{"q":"same"}`), Header: nats.Header{"Stage-Lane": {"live"}}})
@@ -403,7 +403,7 @@ func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
 		l.load("a")
 		l.publish(&nats.Msg{Data: []byte(`{"q":"b"}`), Header: nats.Header{"Stage-Model": {"unpriced"}}})
 		l.publish(&nats.Msg{Data: []byte(`{"q":"c"}`), Header: nats.Header{"Stage-Model": {"unknown"}}})
-		r := l.startLane(nil)
+		r := l.startLane()
 		l.await(3)
 		r.stop()
 		if got := strings.Join(l.calls(), ", "); got != "1 batch success, 2 live success" {
@@ -435,15 +435,15 @@ func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
 			questions = append(questions, fmt.Sprint("quick ", n))
 		}
 		l.load(questions...)
-		l.run(rows, nil)
+		l.run(rows)
 		if got := l.sources(); got[auditlog.SourceCall] != rows || len(got) != 1 {
 			t.Errorf("sources %v, want %d calls", got, rows)
 		}
 		l.load(questions...)
-		first := l.startLane(nil)
+		first := l.startLane()
 		time.Sleep(90 * time.Second)
 		first.stop()
-		l.run(2*rows, nil)
+		l.run(2*rows)
 		if got := l.sources(); got[auditlog.SourceJournal] != rows-1 {
 			t.Errorf("sources %v, want %d from the journal", got, rows-1)
 		}
