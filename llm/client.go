@@ -7,15 +7,20 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -28,6 +33,7 @@ type Client struct {
 	base      *url.URL
 	own       *address // where requests for the client's own model go
 	transport *http.Transport
+	side      *http.Transport // for Exchange, whose streams must not take the connections of calls
 	login     atomic.Pointer[login]
 	loginMu   sync.Mutex  // held while a login is replaced
 	timedOut  error       // wraps ErrTimeout
@@ -150,7 +156,8 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 		return nil, &SettingError{Setting: "Model", Err: err}
 	}
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
-	c.transport = c.newTransport(roots)
+	c.transport, c.side = c.newTransport(roots), c.newTransport(roots)
+	c.side.MaxConnsPerHost = 0
 	if err := c.use(first); err != nil {
 		return nil, err
 	}
@@ -203,7 +210,10 @@ func (c *Client) Provider() string { return c.provider }
 func (c *Client) Model() string { return c.cfg.Model }
 
 // Close closes the idle connections. Calls in flight continue; a later Do works and opens new ones.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.transport.CloseIdleConnections()
+	c.side.CloseIdleConnections()
+}
 
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
@@ -253,4 +263,219 @@ func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 	}
 	x, err := c.Do(ctx, p)
 	return x.Reply, err
+}
+
+// RawRequest is an exchange with another part of the provider's API than [Client.Do] calls, such as its files.
+type RawRequest struct {
+	Method string
+	// URL is a path below the base URL, with its query, or an absolute URL. Only where it leads to the scheme, host and
+	// port of the base URL it gets the credential and the extra headers.
+	URL string
+	// Header is sent in place of the client's own headers of the same names.
+	Header http.Header
+	// Body has Size bytes and is read once. Nil: none.
+	Body io.Reader
+	Size int64
+	// MaxBytes bounds the body of a reply with a 2xx status.
+	MaxBytes int64
+	// Stream leaves that body to the caller instead, however long it is.
+	Stream bool
+}
+
+// RawReply is what came back.
+type RawReply struct {
+	// Progress is how far the exchange got: without [Connected] the server knows nothing of it.
+	Progress Progress
+	// Status is the HTTP status. 0: no reply arrived.
+	Status int
+	Header http.Header
+	// Body is the whole body, without secrets.
+	Body []byte
+	// Stream is the body with [RawRequest.Stream], secrets and all, and has to be closed. A read of it takes at most the
+	// time-out of an attempt.
+	Stream io.ReadCloser
+}
+
+// redirectsMax is how often Exchange follows a redirect.
+const redirectsMax = 3
+
+// Exchange makes one HTTP exchange: a redirect of a GET is followed, to another host without the credential, and
+// nothing is repeated. The time-out of an attempt bounds the time without progress while the body is sent, and the time
+// that the reply takes. The reply is never nil. The error is nil for a 2xx status, or an [*Error] as [Client.Do] returns
+// it, with one difference: a 404, and what else may be the row's fault there, is Fatal here, since no row is asked for.
+func (c *Client) Exchange(ctx context.Context, r *RawRequest) (*RawReply, error) {
+	u, err := c.resolve(r.URL)
+	for hops := 0; err == nil; hops++ {
+		reply, next, failed := c.exchange(ctx, r, u)
+		if next == nil || hops == redirectsMax {
+			return reply, failed
+		}
+		u = next
+	}
+	return new(RawReply), &Error{Provider: c.provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
+}
+
+// BaseURL returns the address below which all requests go.
+func (c *Client) BaseURL() string { return c.base.String() }
+
+// MaxReplyBytes returns the bound on the body of a reply.
+func (c *Client) MaxReplyBytes() int64 { return c.cfg.MaxReplyBytes }
+
+// Redacted returns text without the secrets that the client knows.
+func (c *Client) Redacted(text string) string { return c.cfg.Redactor.RedactString(text) }
+
+// Account names whose data a server shows to this client, without disclosing the credential: provider, base URL, key,
+// and the headers that choose an account, hashed.
+func (c *Client) Account() string {
+	l := c.login.Load()
+	text := []byte(c.provider + "\n" + c.base.String() + "\n" + l.key)
+	for _, h := range l.extra {
+		if l.key == "" || slices.Contains(accountHeaders[:], h.name) {
+			text = append(text, "\n"+h.name+":"+h.value...)
+		}
+	}
+	return Hash(text)[:32]
+}
+
+// accountHeaders choose between the accounts of one key.
+var accountHeaders = [...]string{"Openai-Organization", "Openai-Project", "X-Goog-User-Project"}
+
+// resolve returns the address that raw means.
+func (c *Client) resolve(raw string) (*url.URL, error) {
+	if strings.HasPrefix(raw, "/") {
+		raw = c.base.String() + raw
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != c.base.Scheme {
+		return nil, fmt.Errorf("%q is no address to call", excerpt.Of(raw))
+	}
+	return u, nil
+}
+
+// exchange makes one exchange with u. next is where a GET is redirected to.
+func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply *RawReply, next *url.URL, err error) {
+	call := new(call)
+	o := &call.Outcome
+	o.URL = u
+	o.Known.Proven = c.proven.Load()
+	within, cancel := context.WithCancelCause(ctx)
+	w := &watch{timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout, cancel: cancel, ctx: within}
+	reply = new(RawReply)
+	resp, err := c.side.RoundTrip(call.raw(within, r, u, c.headers(r, u), w))
+	if err == nil {
+		call.reached(Connected | Sent | Replied)
+		if r.Method == http.MethodGet && resp.StatusCode/100 == 3 {
+			next, _ = u.Parse(resp.Header.Get("Location"))
+			if next != nil && next.Scheme != "https" && next.Scheme != c.base.Scheme {
+				next = nil
+			}
+		}
+		reply.Status, reply.Header = resp.StatusCode, resp.Header
+		w.timer.Reset(c.cfg.Timeout)
+		if r.Stream && resp.StatusCode/100 == 2 {
+			w.Closer, w.r = resp.Body, resp.Body
+			w.timer.Stop()
+			reply.Stream, reply.Progress = w, Progress(call.progress.Load())
+			return reply, nil, nil
+		}
+		call.Response = c.readRaw(within, resp, r.MaxBytes, o)
+		_ = resp.Body.Close()
+	} else {
+		o.Err = attemptError(within, err)
+	}
+	w.timer.Stop()
+	cancel(nil)
+	reply.Progress = Progress(call.progress.Load())
+	o.Progress = reply.Progress
+	return reply, next, c.judgeRaw(ctx, reply, call)
+}
+
+// headers returns those of a request to u.
+func (c *Client) headers(r *RawRequest, u *url.URL) http.Header {
+	h := http.Header{"User-Agent": {"llm-stage"}}
+	if u.Scheme == c.base.Scheme && u.Host == c.base.Host {
+		h = c.login.Load().header.Clone()
+		h.Del("Content-Type")
+	}
+	maps.Copy(h, r.Header)
+	return h
+}
+
+// raw begins to send r to u.
+func (s *sending) raw(ctx context.Context, r *RawRequest, u *url.URL, h http.Header, w *watch) *http.Request {
+	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
+	req := (&http.Request{
+		Method: r.Method, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
+	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
+	if r.Body != nil && r.Size > 0 {
+		req.Body, req.ContentLength = io.NopCloser(&watch{r: r.Body, timer: w.timer, timeout: w.timeout}), r.Size
+	}
+	return req
+}
+
+// readRaw reads the body of a reply.
+func (c *Client) readRaw(ctx context.Context, resp *http.Response, limit int64, o *Outcome) []byte {
+	o.Status, o.Header = resp.StatusCode, resp.Header
+	if o.Status/100 != 2 {
+		limit = errorBytes
+	}
+	body, err := readBounded(resp.Body, resp.ContentLength, limit)
+	if err != nil {
+		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
+	} else if int64(len(body)) > limit {
+		o.Form = FormTooLarge
+	}
+	return body
+}
+
+// judgeRaw judges what came back, and puts the body into reply.
+func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) error {
+	o := &call.Outcome
+	c.redactAnswer(&call.Exchange, o, call.Response)
+	reply.Body = call.Response
+	if o.Err == nil && o.Form != FormTooLarge && o.Status/100 == 2 {
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil && o.Err != nil {
+		return &Error{Provider: c.provider, Status: o.Status, Err: err}
+	}
+	if o.Status != 0 {
+		o.Known = Known{}
+	}
+	_, err := parseReply(c.wire, o, time.Now(), reply.Body)
+	return c.failed(&call.Exchange, err)
+}
+
+// watch is a body that is read under a time-out for each read, where it is that of a reply, or for the time since the
+// last, where it is that of a request.
+type watch struct {
+	io.Closer
+
+	r       io.Reader
+	timer   *time.Timer
+	timeout time.Duration
+	cancel  context.CancelCauseFunc // nil: of a request
+	ctx     context.Context         //nolint:containedctx // what a read of the reply is cancelled by
+}
+
+// Read implements [io.Reader].
+func (w *watch) Read(p []byte) (int, error) {
+	w.timer.Reset(w.timeout)
+	n, err := w.r.Read(p)
+	if w.cancel == nil {
+		return n, err
+	}
+	w.timer.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = attemptError(w.ctx, err)
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (w *watch) Close() error {
+	w.timer.Stop()
+	err := w.Closer.Close()
+	w.cancel(nil)
+	return err
 }

@@ -9,6 +9,8 @@ package batchapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -103,14 +105,15 @@ type Batch struct {
 type State string
 
 const (
-	// Running: it is not over: validating, in progress, finalizing, cancelling.
+	// Running is a batch that is not over: validating, in progress, finalizing, cancelling.
 	Running State = "running"
-	// Ended: it is over, and has results for some of its rows: completed, or expired or cancelled with partial results.
+	// Ended is a batch that is over, and has results for all of its rows, or at least some.
 	Ended State = "ended"
-	// Expired and Cancelled are as Ended, with the reason why not all rows have an answer.
-	Expired   State = "expired"
+	// Expired is as Ended; the window was over before all rows had an answer.
+	Expired State = "expired"
+	// Cancelled is as Ended; somebody cancelled it before all rows had an answer.
 	Cancelled State = "cancelled"
-	// Refused: the provider did not accept it; no row was answered, and nothing billed.
+	// Refused is a batch that is over since the provider did not accept it; no row was answered, and nothing billed.
 	Refused State = "refused"
 )
 
@@ -129,10 +132,11 @@ type Refusal struct {
 
 // Line is one line of the results.
 type Line struct {
-	ID   string // custom id
+	ID   string // custom id; empty with kind Garbled
 	Kind Kind
 	// Status and Body are what a live call would have answered; Body may also be that of an error. Status is 0 where the
-	// provider reports none.
+	// provider reports none. Body is as it came, secrets and all: it is for [llm.Client.ReadReply], which removes them. It
+	// is the caller's. Of a line that is too long it is the beginning, longer than any reply may be.
 	Status int
 	Body   []byte
 }
@@ -148,3 +152,35 @@ const (
 	// Garbled is no line of a result.
 	Garbled
 )
+
+// ErrNotFound is what an error matches where the provider knows no such batch or file.
+var ErrNotFound = errors.New("the provider does not know it")
+
+// New returns the Batch API of the client's provider. Its error names a provider that has none.
+func New(client *llm.Client) (API, error) {
+	c := caller{client}
+	switch client.Provider() {
+	case llm.OpenAI, llm.Mock:
+		return newOpenAI(c, "/v1/chat/completions"), nil
+	case llm.OpenAIResponses:
+		return newOpenAI(c, "/v1/responses"), nil
+	case llm.Azure:
+		return newAzure(c)
+	case llm.Anthropic:
+		return &messageBatches{c}, nil
+	case llm.Gemini:
+		return &geminiBatches{c}, nil
+	}
+	return nil, fmt.Errorf("provider %q has no Batch API that the batch lane can use; use %s, %s, %s, %s or %s, or leave the lane live",
+		client.Provider(), llm.OpenAI, llm.OpenAIResponses, llm.Azure, llm.Anthropic, llm.Gemini)
+}
+
+// Uncertain reports whether the request that failed with err, an error of Create, may have created a batch all the same.
+func Uncertain(err error) bool {
+	_, ok := errors.AsType[*uncertainError](err)
+	return ok
+}
+
+// Fingerprint names the account that the client's batches belong to: a hash of provider, base URL and key, which
+// discloses none of them.
+func Fingerprint(client *llm.Client) string { return client.Account() }
