@@ -197,7 +197,7 @@ func (c *Config) checkLLM(need Need, found *problems) {
 	if c.LLM.Model == "" {
 		found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
 	}
-	if first.needsKey() && !first.APIKey.IsSet() {
+	if first.NeedsKey() && !first.APIKey.IsSet() {
 		found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
 	}
 	if c.LLM.Provider == "azure" && first.BaseURL == "" {
@@ -222,7 +222,7 @@ func (c *Config) checkFallbacks(found *problems) {
 		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
 			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")
 		}
-		if e.needsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
+		if e.NeedsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
 			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, own+"_API_KEY"+FileSuffix)
 		}
 	}

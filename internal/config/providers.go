@@ -50,8 +50,8 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 	return e
 }
 
-// needsKey reports whether calls to the endpoint need a key. A compatible server often needs none.
-func (e Endpoint) needsKey() bool {
+// NeedsKey reports whether calls to the endpoint need a key. A compatible server often needs none.
+func (e Endpoint) NeedsKey() bool {
 	p, ok := llm.LookupProvider(e.Provider)
 	return ok && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)
 }

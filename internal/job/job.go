@@ -42,6 +42,8 @@ type Options struct {
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
 	// ShowFailed returns the command that lists the rows of the job in dir that failed for a reason. Required.
 	ShowFailed func(dir, reason string) string
+	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
+	CancelBatches bool
 
 	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil: nothing is
 }
@@ -86,7 +88,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg)})
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches})
 	if err != nil {
 		return err
 	}

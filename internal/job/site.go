@@ -29,7 +29,9 @@ type SiteOptions struct {
 	MaxPayload int32          // largest message of the embedded server, in bytes; 0: the server's default
 	Mock       llmtest.Config // the built-in LLM, for the provider mock
 	Console    io.Writer      // where OTEL_TRACES_EXPORTER=console prints
-	Logger     *slog.Logger
+	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
+	CancelBatches bool
+	Logger        *slog.Logger
 }
 
 // OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes a free port if STAGE_HTTP_ADDR
@@ -55,7 +57,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 		return nil, err
 	}
 	s.closers, s.CloseCalls = append(s.closers, targets.Close), targets.Close
-	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console}); err != nil {
+	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches}); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -80,6 +80,9 @@ type Options struct {
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool
+	// CancelBatches has a stop cancel the batches of the batch lane that the provider works on; else they run on, and the
+	// next start collects them.
+	CancelBatches bool
 
 	lane func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 }

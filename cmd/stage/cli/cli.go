@@ -64,6 +64,7 @@ func commands(env *Env) []*cobra.Command {
 		newTailCommand(env),
 		newVerifyCommand(env),
 		newRedriveCommand(env),
+		newLaneCommand(env),
 	}
 }
 

@@ -51,6 +51,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
+	cancelBatches := addCancelBatches(cmd)
 	cmd.Args = oneInput(retry, failed)
 	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
 	defaults := map[string]string{}
@@ -77,6 +78,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return preview.DryRun(soft, cfg, in, env.Stdout, env.Stderr)
 		}
 		o.FailOnError, o.ShowFailed, o.LimitMemory = failed.allowed, flags.showFailed, env.LimitMemory
+		o.CancelBatches = *cancelBatches
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -30,6 +30,7 @@ func newRunCommand(env *Env) *cobra.Command {
 			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
+	cancelBatches := addCancelBatches(cmd)
 	flags := newConfigFlags(cmd, env, nil, nil)
 	if env.HangupEnds {
 		flags.ends = []os.Signal{syscall.SIGHUP}
@@ -45,10 +46,15 @@ func newRunCommand(env *Env) *cobra.Command {
 		return stage.Run(soft, hard, cfg, stage.Deps{
 			Logger:  log,
 			Reloads: reloads,
-			Options: stage.Options{Console: env.Stderr, NewInput: *newInput},
+			Options: stage.Options{Console: env.Stderr, NewInput: *newInput, CancelBatches: *cancelBatches},
 		})
 	})
 	return cmd
+}
+
+// addCancelBatches adds --cancel-batches.
+func addCancelBatches(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the batch lane (STAGE_LANE) at the provider; default: they run on, and the next start collects their answers")
 }
 
 func newStatusCommand(env *Env) *cobra.Command {
@@ -66,18 +72,15 @@ func newStatusCommand(env *Env) *cobra.Command {
 			"  stage status -o json | jq -r .state",
 	}
 	const httpAddr = "STAGE_HTTP_ADDR"
-	output := cmd.Flags().StringP("output", "o", formatTable, "how to print it: table, or json, which is what /api/status says")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added above
-	}
+	output := addOutputFlag(cmd, "table, or json, which is what /api/status says")
 	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
 	cmd.MarkFlagsMutuallyExclusive("output", "json")
 	flags := newConfigFlags(cmd, env, []string{}, nil)
 	flags.allow(httpAddr)
 	cmd.Flags().Lookup(config.FlagName(httpAddr)).Annotations[flagCommon] = []string{}
 	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
-		if *output != formatTable && *output != formatJSON {
-			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatTable, formatJSON))
+		if err := checkOutput(*output); err != nil {
+			return config.Invalid(err)
 		}
 		report, body, err := dashboard.Ask(soft, cfg.HTTP.Addr)
 		if errors.Is(err, dashboard.ErrAnyPort) {
@@ -104,3 +107,20 @@ const (
 	formatTable = "table"
 	formatJSON  = "json"
 )
+
+// addOutputFlag adds --output.
+func addOutputFlag(cmd *cobra.Command, words string) *string {
+	output := cmd.Flags().StringP("output", "o", formatTable, "how to print it: "+words)
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag was added above
+	}
+	return output
+}
+
+// checkOutput returns what is wrong with a value of --output.
+func checkOutput(output string) error {
+	if output != formatTable && output != formatJSON {
+		return fmt.Errorf("--output %q: it is %s or %s", output, formatTable, formatJSON)
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/llm/batchapi"
+)
+
+// CancelBatch asks the provider to cancel a batch, by the key of the configuration. The error is a [config.Error] where
+// that is missing, or where the provider knows no such batch: it was submitted with the key of another account.
+func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id string) error {
+	t := &Target{endpoint: cfg.LLM.Endpoint(provider), variable: config.ProviderVariables(provider), models: "STAGE_LLM_MODEL"}
+	if provider == cfg.LLM.Provider {
+		t.variable = config.VariablePrefix + "LLM"
+	}
+	switch {
+	case t.endpoint.BaseURL == "" && provider == "azure":
+		return config.Invalid(fmt.Errorf("%s_BASE_URL: it was submitted to azure: give the base URL of that resource", t.variable))
+	case t.endpoint.BaseURL == "":
+		return config.Invalid(errors.New("the built-in LLM works in the process of the stage, which alone can cancel it: stop the stage with --cancel-batches"))
+	case t.endpoint.NeedsKey() && !t.endpoint.APIKey.IsSet():
+		return config.Invalid(fmt.Errorf("%s_API_KEY: it was submitted to %s: give the key of that account", t.variable, provider))
+	}
+	if err := t.open(cfg, model, nil); err != nil {
+		return config.Invalid(err)
+	}
+	defer t.Close()
+	api, err := batchapi.New(t.Client)
+	if err != nil {
+		return err
+	}
+	err = api.Cancel(ctx, id)
+	if errors.Is(err, batchapi.ErrNotFound) {
+		return config.Invalid(fmt.Errorf("%s does not know %s under this key, so another account has submitted it: give the key of that account (%w)", provider, id, err))
+	}
+	return err
+}
