@@ -55,7 +55,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 
 // snapshot returns what gauges and pages show.
 func (s *Stage) snapshot() status.Snapshot {
-	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Budgets: s.budgets()}
+	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Budgets: s.budgets(), Lanes: s.laneStatus()}
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}

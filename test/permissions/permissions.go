@@ -48,6 +48,7 @@ const (
 	Partitions  = "STAGE_PARTITIONS=2"
 	Budget      = "STAGE_BUDGET=account"
 	Order       = "STAGE_ORDER=key"
+	Lane        = "STAGE_LANE=batch"
 	DeadLetters = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	Dedupe      = "STAGE_DEDUPE=stored"
 	Ceiling     = "STAGE_MAX_COST_USD"
