@@ -443,7 +443,7 @@ func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
 		first := l.startLane()
 		time.Sleep(90 * time.Second)
 		first.stop()
-		l.run(2*rows)
+		l.run(2 * rows)
 		if got := l.sources(); got[auditlog.SourceJournal] != rows-1 {
 			t.Errorf("sources %v, want %d from the journal", got, rows-1)
 		}
