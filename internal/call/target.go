@@ -34,6 +34,15 @@ func (t *Target) Key(p *llm.Prepared) string {
 	return llm.Hash(append(text, p.Body...))
 }
 
+// Fingerprint identifies the account whose batches the target can see. It is the same for each built-in LLM, which
+// differ in their addresses: what one of an earlier process had is gone.
+func (t *Target) Fingerprint() string {
+	if t.builtIn {
+		return t.Provider()
+	}
+	return t.Client.Account()
+}
+
 // Account names, in one token of a subject, the account whose limits calls to the target share: the provider, and the
 // host where that is not the provider's own.
 func (t *Target) Account() string {

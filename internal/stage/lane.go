@@ -1,18 +1,24 @@
 package stage
 
 import (
+	"cmp"
+	"fmt"
+
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lane"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// batchLane is the batch lane of a partition, as its consumer and the executor know it.
+// batchLane is the batch lane of a partition, as its consumer, the executor and the pages know it.
 type batchLane interface {
 	consumer.Lane
 	executor.Lane
+	Status() lane.Status
 }
-
-func (s *Stage) newLane(int) (batchLane, error) { return new(lane.Lane), nil }
 
 // addLanes creates the batch lane of each partition, where the configuration has one.
 func (s *Stage) addLanes(opts Options) error {
@@ -26,10 +32,57 @@ func (s *Stage) addLanes(opts Options) error {
 	for p := range s.Cfg.Streams.Partitions {
 		lane, err := create(s, p)
 		if err != nil {
-			return err
+			return config.Invalid(fmt.Errorf("STAGE_LANE: %w", err))
 		}
 		s.lanes = append(s.lanes, lane)
 	}
 	s.executor.Lanes = func(partition int) executor.Lane { return s.lanes[partition] }
 	return nil
+}
+
+// newLane returns the batch lane of a partition. It calls the first provider alone: fallbacks are for live calls.
+func (s *Stage) newLane(partition int) (batchLane, error) {
+	to := s.caller.At(0)
+	api, err := batchapi.New(to.Client)
+	if err != nil {
+		return nil, err
+	}
+	return lane.New(lane.Config{
+		NC: s.Conn.NC, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
+		Provider: to.Provider(), API: api, Account: to.Fingerprint,
+		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
+		Record: func(e *auditlog.Batch) {
+			e.RunID, e.Stage = s.runID, s.Cfg.Name
+			s.recorder.RecordBatch(e, func() {})
+		},
+		Reserve: s.ledger.Reserve, Hold: s.ledger.Hold, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
+		Usage: func(model string, line *batchapi.Line) *auditlog.Usage {
+			return s.caller.LineUsage(model, line.Status, line.Body)
+		},
+		CancelOnStop: func() bool { return s.cancelBatches },
+		Logger:       s.Log,
+	})
+}
+
+// laneStatus is what the pages show of the batch lanes; nil: there is none.
+func (s *Stage) laneStatus() []status.Lane {
+	lanes := make([]status.Lane, 0, len(s.lanes))
+	for p, l := range s.lanes {
+		st := l.Status()
+		if !st.Owned {
+			continue
+		}
+		shown := status.Lane{Partition: p, Paused: cmp.Or(st.Paused, st.Problem), Rows: map[status.LaneState]int{
+			status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting, status.LaneSubmitted: st.Rows.Submitted,
+			status.LaneAnswered: st.Rows.Answered, status.LaneLive: st.Rows.Live,
+		}}
+		for _, b := range st.Batches {
+			shown.Batches = append(shown.Batches, status.LaneBatch{
+				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: s.caller.At(0).Provider(), Model: b.Model, State: status.LaneState(b.State),
+				Rows: b.Rows, Bytes: b.Bytes, Answered: b.Answered, Since: b.Since, Why: b.Problem,
+			})
+		}
+		lanes = append(lanes, shown)
+	}
+	return lanes
 }

@@ -135,6 +135,8 @@ func (s *scriptedLane) Kept(seq uint64) {
 
 func (s *scriptedLane) Stop() {}
 
+func (s *scriptedLane) Status() lane.Status { return lane.Status{} }
+
 func (s *scriptedLane) Close() { s.stop() }
 
 func (s *scriptedLane) Add(r lane.Request) {

@@ -61,7 +61,8 @@ type Stage struct {
 	known       func() []status.Budget // what is known of a shared budget; nil: there is none
 	budgetNotes map[string]budgetNote  // by provider
 
-	exitOnFatal bool
+	exitOnFatal   bool
+	cancelBatches bool
 
 	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
 	stopSince atomic.Pointer[time.Time]
@@ -103,7 +104,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	s.metrics = metrics.New(version.Current(), s.snapshot)
