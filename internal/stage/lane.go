@@ -1,7 +1,6 @@
 package stage
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -29,6 +28,7 @@ func (s *Stage) addLanes(opts Options) error {
 	if create == nil {
 		create = (*Stage).newLane
 	}
+	s.batchesSeen = make([]status.LaneCounter, s.Cfg.Streams.Partitions)
 	for p := range s.Cfg.Streams.Partitions {
 		lane, err := create(s, p)
 		if err != nil {
@@ -51,10 +51,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		NC: s.Conn.NC, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
 		Provider: to.Provider(), API: api, Account: to.Fingerprint,
 		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
-		Record: func(e *auditlog.Batch) {
-			e.RunID, e.Stage = s.runID, s.Cfg.Name
-			s.recorder.RecordBatch(e, func() {})
-		},
+		Record:  s.recordBatch,
 		Reserve: s.ledger.Reserve, Hold: s.ledger.Hold, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
 		Usage: func(model string, line *batchapi.Line) *auditlog.Usage {
 			return s.caller.LineUsage(model, line.Status, line.Body)
@@ -64,21 +61,26 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 	})
 }
 
+// recordBatch records a change in the life of a batch, and counts what alerts are about.
+func (s *Stage) recordBatch(e *auditlog.Batch) {
+	e.RunID, e.Stage = s.runID, s.Cfg.Name
+	s.recorder.RecordBatch(e, func() {})
+	s.batchesSeen[e.Partition].Note(e)
+}
+
 // laneStatus is what the pages show of the batch lanes; nil: there is none.
 func (s *Stage) laneStatus() []status.Lane {
-	lanes := make([]status.Lane, 0, len(s.lanes))
+	var lanes []status.Lane
 	for p, l := range s.lanes {
 		st := l.Status()
-		if !st.Owned {
-			continue
-		}
-		shown := status.Lane{Partition: p, Paused: cmp.Or(st.Paused, st.Problem), Rows: map[status.LaneState]int{
+		adopted, lapsed := s.batchesSeen[p].Counts()
+		shown := status.Lane{Partition: p, Adopted: adopted, Lapsed: lapsed, Paused: st.Paused, Problem: st.Problem, Rows: map[status.LaneState]int{
 			status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting, status.LaneSubmitted: st.Rows.Submitted,
 			status.LaneAnswered: st.Rows.Answered, status.LaneLive: st.Rows.Live,
 		}}
 		for _, b := range st.Batches {
 			shown.Batches = append(shown.Batches, status.LaneBatch{
-				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: s.caller.At(0).Provider(), Model: b.Model, State: status.LaneState(b.State),
+				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: s.Cfg.LLM.Provider, Model: b.Model, State: status.LaneState(b.State),
 				Rows: b.Rows, Bytes: b.Bytes, Answered: b.Answered, Since: b.Since, Why: b.Problem,
 			})
 		}

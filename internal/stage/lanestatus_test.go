@@ -43,7 +43,8 @@ func TestTheStatusHasTheLanesOfAllPartitions(t *testing.T) {
 		}},
 		shownLane{status: lane.Status{Problem: "no stream"}},
 	}
-	s.noteBatch(&auditlog.Batch{Phase: auditlog.BatchAdopted})
+	s.batchesSeen = make([]status.LaneCounter, 2)
+	s.batchesSeen[0].Note(&auditlog.Batch{Phase: auditlog.BatchAdopted})
 	sum := status.SumLanes(s.laneStatus(), since.Add(time.Minute))
 	if sum.Paused != "no credit" || sum.Problem != "no stream" || sum.Adopted != 1 || sum.OldestS != 60 || len(sum.Batches) != 1 {
 		t.Fatalf("got %+v", sum)

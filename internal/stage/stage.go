@@ -41,16 +41,15 @@ type Stage struct {
 
 	// A row goes from a consumer to the executor, which calls a provider through the caller; the recorder stores what
 	// happened.
-	consumers  []*consumer.Consumer // by partition
-	executor   *executor.Executor
-	caller     *call.Caller
-	ledger     *cost.Ledger
-	recorder   *recorder.Recorder
-	batches    *batch.Service // nil: batched requests are not answered
-	lanes      []batchLane    // by partition; nil: there is no batch lane
-	laneEvents status.LaneCounter
-	spread     *spread.Spread // nil with one partition
-	budget     *budget.Budget // nil: this process throttles by itself
+	consumers []*consumer.Consumer // by partition
+	executor  *executor.Executor
+	caller    *call.Caller
+	ledger    *cost.Ledger
+	recorder  *recorder.Recorder
+	batches   *batch.Service // nil: batched requests are not answered
+	lanes     []batchLane    // by partition, as batchesSeen; nil: there is no batch lane
+	spread    *spread.Spread // nil with one partition
+	budget    *budget.Budget // nil: this process throttles by itself
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
@@ -60,6 +59,7 @@ type Stage struct {
 
 	known       func() []status.Budget // what is known of a shared budget; nil: there is none
 	budgetNotes map[string]budgetNote  // by provider
+	batchesSeen []status.LaneCounter   // by partition
 
 	exitOnFatal   bool
 	cancelBatches bool
