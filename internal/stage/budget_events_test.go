@@ -119,7 +119,7 @@ func TestABudgetIsShownEverywhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, after, _ := strings.Cut(string(text), `"budget":`)
-			before, _, _ := strings.Cut(after, `,"latency"`)
+			before, _, _ := strings.Cut(after, `,"lane"`)
 			return before
 		}
 		if got, want := shown(), `[{"name":"team","provider":"openai","mode":"member","members":4,"share":0.25,"rate_per_second":19.46,"leader":"run7"}]`; got != want {
