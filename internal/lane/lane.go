@@ -7,7 +7,6 @@
 package lane
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,7 +76,7 @@ type Lane struct {
 	taken  atomic.Uint64
 	status atomic.Pointer[Status]
 
-	cancel  context.CancelFunc
+	close   func() // ends the term; nil: there is none
 	running sync.WaitGroup
 }
 

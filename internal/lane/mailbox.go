@@ -24,7 +24,7 @@ const (
 // letter is what somebody reports to the goroutine of the term.
 type letter struct {
 	seq  uint64
-	body any // *Request with letterAdd, *llm.Error or nil with letterAgain
+	body any // *Request with letterAdd, *Errand with letterAgain
 	kind letterKind
 }
 
@@ -60,12 +60,15 @@ func (l *Lane) Add(r Request) { l.mail.put(letter{kind: letterAdd, seq: r.Seq, b
 
 // Again reports that the answer of an errand did not settle the row: its failure may pass, or it answers another
 // request. The caller parks the row; the lane recalls it later. Safe for concurrent use; it does not block.
-func (l *Lane) Again(seq uint64, _ *Errand, failure *llm.Error) {
-	l.mail.put(letter{kind: letterAgain, seq: seq, body: failure})
+func (l *Lane) Again(seq uint64, e *Errand, _ *llm.Error) {
+	l.mail.put(letter{kind: letterAgain, seq: seq, body: e})
 }
 
 // Kept implements [consumer.Lane].
-func (l *Lane) Kept(seq uint64) { l.mail.put(letter{kind: letterKept, seq: seq}) }
+func (l *Lane) Kept(seq uint64) {
+	l.taken.Store(max(l.taken.Load(), seq))
+	l.mail.put(letter{kind: letterKept, seq: seq})
+}
 
 // Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock; should the row's batch be given
 // up meanwhile, the goroutine of the term finds that out by the letter and recalls the row.

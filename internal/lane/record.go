@@ -70,6 +70,8 @@ type Record struct {
 	// Reason is why a batch is abandoned. Uncertain: it may exist at the provider all the same.
 	Reason    string `json:"reason,omitempty"`
 	Uncertain bool   `json:"uncertain,omitempty"`
+	// RowCount is how many rows an abandoned batch has.
+	RowCount int `json:"row_count,omitempty"`
 
 	// Sequence is the record's own in the stream; not part of the message.
 	Sequence uint64 `json:"-"`

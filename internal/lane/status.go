@@ -60,3 +60,53 @@ type BatchStatus struct {
 	// Problem is what is wrong with it; empty: nothing.
 	Problem string
 }
+
+// show reports the state of the term, not too often.
+func (t *term) show() {
+	now := t.now
+	if at := t.shown.Add(statusEvery); t.wait(at, now) {
+		return
+	}
+	t.shown = now
+	s := Status{Owned: true, Paused: t.pause.why, Problem: t.book.problem}
+	if s.Paused == "" {
+		s.Paused = t.heldWhy
+	}
+	for _, w := range t.waiting {
+		s.Rows.Waiting += w.n
+	}
+	s.Rows.Waiting += len(t.coming)
+	for _, half := range t.splits {
+		s.Rows.Waiting += half.left.n
+	}
+	if t.split != nil {
+		s.Rows.Waiting += t.split.left.n
+		s.Rows.Gathering += len(t.split.gather.rows)
+	}
+	for _, g := range t.gathers {
+		s.Rows.Gathering += len(g.rows)
+	}
+	s.Rows.Live = t.live.n
+	for _, b := range t.batches {
+		if b.stage != stageClosed {
+			s.Batches = append(s.Batches, b.status())
+			s.Rows.Submitted += b.count[rowSubmitted] + b.count[rowAgain]
+			s.Rows.Answered += b.count[rowAnswered]
+		}
+	}
+	t.l.status.Store(&s)
+}
+
+func (b *batch) status() BatchStatus {
+	s := BatchStatus{
+		Token: b.token, BatchID: b.id, Model: b.model, State: stageStates[b.stage], Rows: len(b.state), Bytes: b.bytes,
+		Answered: b.remote.Answered, Since: b.intent, Submitted: b.submitted, Problem: b.problem,
+	}
+	if b.id == "" {
+		s.Answered = -1
+	}
+	if settled := b.count[rowKept] + b.count[rowAnswered]; b.ended() {
+		s.Answered = settled
+	}
+	return s
+}

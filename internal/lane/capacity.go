@@ -1,0 +1,63 @@
+package lane
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// capacityWaitFirst and capacityWaitMost bound the wait after a refusal for want of room.
+	capacityWaitFirst = time.Minute
+	capacityWaitMost  = 30 * time.Minute
+	// capacityStale is after how long without a refusal more is tried than what was refused once.
+	capacityStale = time.Hour
+)
+
+// capacity is what is known of how many tokens of a model the provider takes into its queue. The zero value knows
+// nothing. It is pure.
+type capacity struct {
+	limit   int64 // tokens of all batches of the model; 0: unknown
+	learned time.Time
+	retry   time.Time // nothing is submitted before
+	wait    time.Duration
+}
+
+// room returns how many tokens a batch may have beside those that are in the queue; 0: none at the moment. Where the
+// queue is empty there is always room for a try.
+func (c *capacity) room(queued int64, now time.Time) int64 {
+	switch {
+	case now.Before(c.retry):
+		return 0
+	case c.limit == 0:
+		return math.MaxInt64
+	case queued == 0:
+		return c.bound(now)
+	}
+	return max(0, c.bound(now)-queued)
+}
+
+func (c *capacity) bound(now time.Time) int64 {
+	if now.Sub(c.learned) > capacityStale {
+		return c.limit + c.limit/4
+	}
+	return c.limit
+}
+
+// refused learns that a batch was refused while so many tokens were in the queue. after is what the provider asks to
+// wait.
+func (c *capacity) refused(queued, tokens int64, after time.Duration, now time.Time) {
+	c.limit, c.learned = max(1, queued+tokens/2), now
+	c.wait = min(max(2*c.wait, capacityWaitFirst), capacityWaitMost)
+	c.retry = now.Add(max(c.wait, after))
+}
+
+// accepted learns that so many tokens are in the queue.
+func (c *capacity) accepted(queued int64, now time.Time) {
+	c.wait = 0
+	if c.limit > 0 && queued > c.limit {
+		c.limit, c.learned = queued, now
+	}
+}
+
+// ended learns that a batch has left the queue: there may be room at once.
+func (c *capacity) ended() { c.retry, c.wait = time.Time{}, 0 }

@@ -1,0 +1,69 @@
+package lane
+
+import (
+	"errors"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+// pause is a stop of all requests to the provider, after an error that no batch can help: the billing, a bad key. One
+// request is let through at each interval to find out.
+type pause struct {
+	why     string // empty: there is none
+	until   time.Time
+	probing bool
+}
+
+// next returns when the next request may be made; zero: at any time.
+func (p *pause) next(now time.Time) time.Time {
+	switch {
+	case p.why == "":
+		return time.Time{}
+	case p.probing:
+		return now.Add(time.Hour) // its end is noticed
+	}
+	return p.until
+}
+
+// begin notes a request and reports whether it is a probe.
+func (p *pause) begin() bool {
+	p.probing = p.why != ""
+	return p.probing
+}
+
+func (p *pause) over() { p.probing = false }
+
+func (p *pause) set(err error, now time.Time, interval time.Duration) {
+	p.why, p.until, p.probing = err.Error(), now.Add(interval), false
+}
+
+func (p *pause) clear() { *p = pause{} }
+
+// classOf returns what an error of the provider means; 0: nothing is known of it.
+func classOf(err error) (class llm.Class, after time.Duration) {
+	if e, ok := errors.AsType[*llm.Error](err); ok {
+		return e.Class, e.RetryAfter
+	}
+	return 0, 0
+}
+
+// succeeded notes the outcome of a request for a batch, and reports whether there was no error.
+func (t *term) succeeded(b *batch, err error, now time.Time) bool {
+	if err == nil {
+		t.pause.clear()
+		b.fine()
+		return true
+	}
+	class, after := classOf(err)
+	if class == llm.Fatal {
+		t.pause.set(err, now, t.cfg.ProbeInterval)
+		b.problem = err.Error()
+		return false
+	}
+	if class != 0 && !errors.Is(err, errSuspended) {
+		t.pause.clear()
+	}
+	b.fail(err, now, after)
+	return false
+}

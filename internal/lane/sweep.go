@@ -1,0 +1,139 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// cleanTries is how often the files of a batch are tried to be deleted.
+const cleanTries = 5
+
+// close begins to delete what is left of a batch: its end is recorded.
+func (t *term) close(b *batch) {
+	t.freeBody(b)
+	b.stage, b.busy = stageClosed, false
+	b.fine()
+	b.rows, b.state, b.count, b.wasIn, b.seen = Rows{}, nil, [rowStates]int{}, nil, nil
+	t.reindex()
+}
+
+// sweep deletes files at the provider, and purges records. The partition's last record stays: the fence is conditional
+// on it.
+func (t *term) sweep(ctx context.Context, now time.Time) {
+	if t.stopping || t.fenced {
+		return
+	}
+	for _, b := range slices.Clone(t.batches) {
+		switch {
+		case b.stage != stageClosed || b.busy || t.wait(b.next, now):
+		case b.cleaned:
+			t.purge(ctx, b)
+		case b.account != t.cfg.Account():
+			b.cleaned, t.dirty, t.wake = true, true, now
+		case t.mayCall(now):
+			t.clean(ctx, b)
+		}
+	}
+	if !t.purging {
+		t.purgeLeft(ctx, now)
+	}
+	t.lookForLost(ctx, now)
+}
+
+// clean deletes the files of a batch at the provider, or the batch where results live in it.
+func (t *term) clean(ctx context.Context, b *batch) {
+	since := b.intent.Add(-clockSkew)
+	remote, id, api := b.remote, b.id, t.cfg.API
+	t.call(ctx, b, callTime, func(ctx context.Context) func(context.Context, time.Time) {
+		t.l.step("deleting")
+		var err error
+		switch {
+		case id == "" && !t.limits.Inline:
+			_, err = api.Withdraw(ctx, b.token, since)
+		case id == "":
+		case !remote.State.Over():
+			if remote, err = api.Get(ctx, id); err == nil {
+				err = api.Delete(ctx, remote)
+			}
+		default:
+			err = api.Delete(ctx, remote)
+		}
+		if errors.Is(err, batchapi.ErrNotFound) {
+			err = nil
+		}
+		t.l.step("deleted")
+		return func(_ context.Context, now time.Time) {
+			if tried := b.tried; t.succeeded(b, err, now) || tried+1 >= cleanTries {
+				if err != nil {
+					t.l.log.Warn("files of a batch could not be deleted at the provider", "token", b.token, "batch_id", id, "error", err)
+				}
+				b.fine()
+				b.cleaned = true
+			}
+		}
+	})
+}
+
+// purge removes the records of a batch.
+func (t *term) purge(ctx context.Context, b *batch) {
+	keep := b.keep || t.book.endToken == b.token
+	b.busy = true
+	t.do(ctx, 2*streams.RequestTimeout, func(ctx context.Context) func(context.Context, time.Time) {
+		err := t.l.purge(ctx, t.book.prefix+b.token, keep)
+		if err == nil {
+			t.l.step("purged")
+		}
+		return func(_ context.Context, now time.Time) {
+			b.busy = false
+			if err != nil {
+				b.fail(err, now, 0)
+				return
+			}
+			if keep && !b.keep {
+				t.left = append(t.left, b.token)
+			}
+			t.drop(b)
+		}
+	})
+}
+
+// purgeLeft removes what was left of a batch while it was the end of the log.
+func (t *term) purgeLeft(ctx context.Context, now time.Time) {
+	at := slices.IndexFunc(t.left, func(token string) bool { return token != t.book.endToken })
+	if at < 0 || t.wait(t.purgeNext, now) {
+		return
+	}
+	token := t.left[at]
+	t.purging = true
+	t.do(ctx, 2*streams.RequestTimeout, func(ctx context.Context) func(context.Context, time.Time) {
+		err := t.l.purge(ctx, t.book.prefix+token, token == claimToken)
+		return func(_ context.Context, now time.Time) {
+			t.purging, t.purgeNext = false, time.Time{}
+			if err != nil {
+				t.purgeNext = now.Add(time.Minute)
+				return
+			}
+			t.left = slices.DeleteFunc(t.left, func(other string) bool { return other == token })
+		}
+	})
+}
+
+// purge removes the messages of a subject, all or all but the last. Whoever is fenced and does not know it yet does no
+// harm: that a batch is done was recorded under the fence, and what was not the last message never will be again.
+func (l *Lane) purge(ctx context.Context, subject string, keepLast bool) error {
+	stream, err := streams.Look(ctx, l.js, l.cfg.Settings.Stream)
+	if err != nil {
+		return err
+	}
+	opts := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSubject(subject)}
+	if keepLast {
+		opts = append(opts, jetstream.WithPurgeKeep(1))
+	}
+	return stream.Purge(ctx, opts...)
+}
