@@ -177,7 +177,7 @@ func (e *Executor) judge(j *job, errand *lane.Errand) {
 	var reply *answer
 	sent := j.prepared
 	switch {
-	case j.key != errand.Key: // what it cost counts all the same
+	case !errand.Answers(j.key): // what it cost counts all the same
 		x.Request = nil
 		err = &llm.Error{Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Provider: e.caller.At(0).Provider(), Status: x.Status, Err: errOtherRequest}
 	case err == nil:

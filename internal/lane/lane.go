@@ -136,4 +136,4 @@ type Errand struct {
 
 // Answers reports whether the errand's line answers the request of this key. Only the beginning of a key is recorded
 // with a batch.
-func (e *Errand) Answers(key string) bool { return e.Key == keyText(shortKey(key)) }
+func (e *Errand) Answers(key string) bool { return shortKey(e.Key) == shortKey(key) }
