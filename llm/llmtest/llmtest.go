@@ -1,5 +1,6 @@
-// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat completions and Anthropic's
-// messages, admits only so many calls, takes its time, fails now and then, and always answers the same prompt alike.
+// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat completions and responses,
+// Anthropic's messages and Gemini's generateContent, admits only so many calls, takes its time, fails now and then, and
+// always answers the same prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
 //
 // It serves tests, the demo and the mock server alike, so it imports no testing. All its time comes from package time:
 // inside a testing/synctest bubble, over a [PipeListener], an hour of it takes a moment.
@@ -26,6 +27,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest/batches"
 )
 
 // Config is how a [Server] behaves. Its zero value admits every call and answers at once.
@@ -50,6 +53,8 @@ type Config struct {
 	Seed uint64
 	// Script, if set, is called first for every call. Nil from it leaves the call to the rest of Config.
 	Script func(Call) *Step
+	// Batches is how the Batch APIs behave. Nothing above applies to them but Seed.
+	Batches batches.Config
 }
 
 // Phase is a part of a schedule.
@@ -76,6 +81,7 @@ type Server struct {
 	cfg      Config
 	statuses []int // of cfg.Errors, sorted: a map's order would not repeat
 	start    time.Time
+	batches  *batches.Server
 
 	mu     sync.Mutex // guards the rest, for a few instructions
 	random *rand.Rand
@@ -96,6 +102,8 @@ type Stats struct {
 	Abandoned     int64 `json:"abandoned"`      // the client went away first
 	InFlight      int64 `json:"in_flight"`
 	MaxInFlight   int64 `json:"max_in_flight"` // without those beyond the concurrency, and those that are invalid
+	// Batches counts those of the Batch APIs, whose requests are not among the calls.
+	Batches batches.Stats `json:"batches"`
 }
 
 // Rejected counts the calls refused for want of room.
@@ -115,6 +123,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		statuses: slices.Sorted(maps.Keys(cfg.Errors)),
 		start:    now,
+		batches:  batches.New(cfg.Batches, cfg.Seed, live{}),
 		random:   rand.New(rand.NewPCG(cfg.Seed, 0x5eed)),
 		bucket:   bucket{tokens: float64(cfg.Burst), last: now},
 	}, nil
@@ -144,22 +153,33 @@ func (c *Config) validate() error {
 		sum += share
 	}
 	check(sum <= 1+1e-9, "errors: the shares add up to %v: want at most 1", sum)
+	problems = append(problems, c.Batches.Validate())
 	return errors.Join(problems...)
 }
 
 // Stats returns the counts so far.
 func (s *Server) Stats() Stats {
+	inBatches := s.batches.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stats
+	stats := s.stats
+	stats.Batches = inBatches
+	return stats
 }
 
-// ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions
-// or /messages is an endpoint; GET /stats returns the [Stats] as JSON.
+// Batches returns the server of the Batch APIs, which knows what it has billed.
+func (s *Server) Batches() *batches.Server { return s.batches }
+
+// ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions, /responses, /messages or
+// :generateContent is an endpoint, those of the Batch APIs are too; GET /stats returns the [Stats] as JSON.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == "/stats" {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.Stats()) // the client is gone: nothing to do
+		return
+	}
+	if batches.Handles(r) {
+		s.batches.ServeHTTP(w, r)
 		return
 	}
 	call, d := s.arrive(r)
@@ -191,6 +211,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // call is a Call with what only the server needs.
 type call struct {
 	Call
+	path   string
 	schema any
 	bad    failure // status 0: none
 	served bool    // it is among the server's served
@@ -205,10 +226,7 @@ func (s *Server) arrive(r *http.Request) (*call, dialect) {
 	s.stats.InFlight++
 	s.mu.Unlock()
 
-	var d dialect = openAI{}
-	if strings.HasSuffix(r.URL.Path, "/messages") {
-		d = anthropic{}
-	}
+	d := dialectOf(r.URL.Path)
 	c.bad = c.receive(r, d)
 	return c, d
 }
@@ -228,6 +246,7 @@ func (c *call) receive(r *http.Request, d dialect) failure {
 	if len(c.Body) > maxRequestBytes {
 		return failure{http.StatusRequestEntityTooLarge, "body too large"}
 	}
+	c.path = r.URL.Path
 	if err := d.read(c); err != nil {
 		return failure{http.StatusBadRequest, err.Error()}
 	}

@@ -21,11 +21,13 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		Short:   "run a flaky LLM server for experiments: no key, no cost",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "mockllm serves OpenAI's chat completions and Anthropic's messages, with a rate limit, latency and errors set by the\n" +
-			"flags. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports what\n" +
-			"it has done.",
+		Long: "mockllm serves OpenAI's chat completions and responses, Anthropic's messages and Gemini's generateContent, with a rate\n" +
+			"limit, latency and errors set by the flags, and the Batch APIs of OpenAI, Azure, Anthropic and Gemini, set by the flags\n" +
+			"--batch-*. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports\n" +
+			"what it has done, and what batches it has billed.",
 		Example: "  stage mockllm --rate 20 --latency 1s\n" +
 			"  stage mockllm --schedule 20:60s,5:60s --latency 1s --latency-sigma 0.3 --errors 429=.2,500=.01 --retry-after 2s\n" +
+			"  stage mockllm --batch-delay 1m --batch-expire .2 --batch-fail .05\n" +
 			"  STAGE_LLM_BASE_URL=http://" + mockAddr + "/v1 STAGE_LLM_MODEL=mock stage process rows.jsonl --template 'Say {{ row.text }}'",
 	}
 	var cfg llmtest.Config
@@ -41,6 +43,10 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	flags.StringVar(&errorShares, "errors", "", "shares of admitted calls that fail, by status: 429=.2,500=.01")
 	flags.DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of a 429, 503 or 529; 0: none")
 	flags.Uint64Var(&cfg.Seed, "seed", 1, "seed of latencies and errors: the same calls in the same order get the same")
+	flags.DurationVar(&cfg.Batches.Delay, "batch-delay", 0, "how long a batch takes")
+	flags.Float64Var(&cfg.Batches.Expire, "batch-expire", 0,
+		"share of batches that expire after --batch-delay, 0 to 1, partly answered where the provider has it so; not Azure's")
+	batchFail := flags.Float64("batch-fail", 0, "share of lines in batches that fail with status 500, 0 to 1")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Schedule, err = llmtest.ParseSchedule(schedule); err != nil {
@@ -51,6 +57,9 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		}
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {
 			return config.Invalid(errors.New("--rate and --schedule exclude each other"))
+		}
+		if *batchFail != 0 {
+			cfg.Batches.Fail = map[int]float64{http.StatusInternalServerError: *batchFail}
 		}
 		mock, err := llmtest.New(cfg)
 		if err != nil {

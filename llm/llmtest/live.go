@@ -1,0 +1,151 @@
+package llmtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/llm-stage/stage/llm/llmtest/batches"
+)
+
+// dialectOf returns the wire format of a path; OpenAI's for one that is no endpoint.
+func dialectOf(path string) dialect {
+	switch {
+	case strings.HasSuffix(path, "/messages"):
+		return anthropic{}
+	case strings.HasSuffix(path, "/responses"):
+		return responses{}
+	case strings.HasSuffix(path, ":generateContent"):
+		return gemini{}
+	}
+	return openAI{}
+}
+
+// live answers the lines of batches as the endpoints answer calls.
+type live struct{}
+
+var _ batches.Live = live{}
+
+func (live) Answer(path string, body []byte) batches.Reply {
+	d := dialectOf(path)
+	c := &call{Call: Call{Body: body}, path: path}
+	if err := d.read(c); err != nil {
+		return batches.Reply{Status: http.StatusBadRequest, Body: d.fault(failure{http.StatusBadRequest, err.Error()})}
+	}
+	text := answer(c)
+	prompt, completion := tokens(c, text)
+	return batches.Reply{Status: http.StatusOK, Body: d.answer(c, text), Prompt: int64(prompt), Completion: int64(completion)}
+}
+
+func (live) Fault(path string, status int, message string) []byte {
+	return dialectOf(path).fault(failure{status, message})
+}
+
+// responses is OpenAI's newer format.
+type responses struct{}
+
+func (responses) read(c *call) error {
+	var v struct {
+		Model        string          `json:"model"`
+		Instructions string          `json:"instructions"`
+		Input        json.RawMessage `json:"input"`
+		Stream       bool            `json:"stream"`
+		Text         struct {
+			Format struct {
+				Schema any `json:"schema"`
+			} `json:"format"`
+		} `json:"text"`
+	}
+	if err := json.Unmarshal(c.Body, &v); err != nil {
+		return fmt.Errorf("body: %w", err)
+	}
+	c.Model, c.System, c.schema = v.Model, v.Instructions, v.Text.Format.Schema
+	var messages []message
+	if json.Unmarshal(v.Input, &messages) != nil {
+		messages = []message{{Content: v.Input}} // a text
+	}
+	return c.finish(messages, v.Stream)
+}
+
+func (responses) answer(c *call, text string) []byte {
+	prompt, completion := tokens(c, text)
+	return fmt.Appendf(nil, `{"id":%s,"object":"response","created_at":1700000000,"status":"completed","error":null,`+
+		`"incomplete_details":null,"model":%s,"output":[{"type":"message","id":%s,"status":"completed","role":"assistant",`+
+		`"content":[{"type":"output_text","text":%s,"annotations":[]}]}],"usage":{"input_tokens":%d,`+
+		`"input_tokens_details":{"cached_tokens":0},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}}`,
+		encode(c.id("resp")), encode(c.Model), encode(c.id("msg")), encode(text), prompt, completion, prompt+completion)
+}
+
+func (responses) fault(f failure) []byte { return openAI{}.fault(f) }
+
+// gemini is Gemini's generateContent. The model is in the path.
+type gemini struct{}
+
+// content is a turn of a conversation.
+type content struct {
+	Parts []struct {
+		Text string `json:"text"`
+	} `json:"parts"`
+}
+
+func (t content) text() string {
+	var b strings.Builder
+	for _, p := range t.Parts {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+func (gemini) read(c *call) error {
+	var v struct {
+		System   content   `json:"systemInstruction"`
+		Contents []content `json:"contents"`
+		Settings struct {
+			Schema any `json:"responseJsonSchema"`
+		} `json:"generationConfig"`
+	}
+	if err := json.Unmarshal(c.Body, &v); err != nil {
+		return fmt.Errorf("body: %w", err)
+	}
+	_, model, _ := strings.Cut(c.path, "/models/")
+	c.Model, c.System, c.schema = strings.TrimSuffix(model, ":generateContent"), v.System.text(), v.Settings.Schema
+	switch {
+	case c.Model == "":
+		return errNoModel
+	case len(v.Contents) == 0:
+		return errors.New("contents: at least one is required")
+	}
+	c.Prompt = v.Contents[len(v.Contents)-1].text()
+	return nil
+}
+
+func (gemini) answer(c *call, text string) []byte {
+	prompt, completion := tokens(c, text)
+	return fmt.Appendf(nil, `{"candidates":[{"content":{"parts":[{"text":%s}],"role":"model"},"finishReason":"STOP","index":0}],`+
+		`"usageMetadata":{"promptTokenCount":%d,"candidatesTokenCount":%d,"totalTokenCount":%d},"modelVersion":%s,"responseId":%s}`,
+		encode(text), prompt, completion, prompt+completion, encode(c.Model), encode(c.id("gemini")))
+}
+
+// geminiStatuses are the words for the statuses that have their own.
+var geminiStatuses = map[int]string{
+	http.StatusTooManyRequests:    "RESOURCE_EXHAUSTED",
+	http.StatusUnauthorized:       "UNAUTHENTICATED",
+	http.StatusForbidden:          "PERMISSION_DENIED",
+	http.StatusNotFound:           "NOT_FOUND",
+	http.StatusServiceUnavailable: "UNAVAILABLE",
+	http.StatusGatewayTimeout:     "DEADLINE_EXCEEDED",
+}
+
+func (gemini) fault(f failure) []byte {
+	kind := geminiStatuses[f.status]
+	switch {
+	case kind != "":
+	case f.status < 500:
+		kind = "INVALID_ARGUMENT"
+	default:
+		kind = "INTERNAL"
+	}
+	return fmt.Appendf(nil, `{"error":{"code":%d,"message":%s,"status":%q}}`, f.status, encode(f.message), kind)
+}
