@@ -300,7 +300,7 @@ func (o *openAI) Find(ctx context.Context, token string, since time.Time, _ int)
 
 // inputs returns the token's input files.
 func (o *openAI) inputs(ctx context.Context, token string, since time.Time) (ids []string, err error) {
-	err = list(ctx, o.caller, func(q string) string { return o.at("/files", q) }, "purpose=batch&limit=1000&order=desc", "after",
+	err = list(ctx, o.caller, func(q string) string { return o.at("/files", q) }, "purpose=batch&limit=1000", "after",
 		func(f *fileObject) text { return f.ID },
 		func(data []fileObject) bool {
 			for _, f := range data {
