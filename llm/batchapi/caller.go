@@ -112,13 +112,14 @@ func mayHaveActed(reply *llm.RawReply, e *llm.Error) bool {
 	return e.Class != llm.Capacity || e.Code == "" && e.Type == ""
 }
 
-// read reads a reply with a 2xx status into v.
+// read reads a reply with a 2xx status into v. A member of another type than it should have is left out.
 func (c caller) read(reply *llm.RawReply, v any) error {
 	body := bytes.TrimSpace(reply.Body)
 	if len(body) == 0 || body[0] != '{' {
 		return c.malformed(reply.Status, "not a JSON object: %.80q", excerpt.Of(body))
 	}
-	if err := json.Unmarshal(body, v); err != nil {
+	err := json.Unmarshal(body, v)
+	if _, wrongType := errors.AsType[*json.UnmarshalTypeError](err); err != nil && !wrongType {
 		return c.malformed(reply.Status, "%w", err)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (s *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // open returns the API of a provider behind a server.
-func open(t testing.TB, provider string, server *httptest.Server, cfg llm.ProviderConfig) batchapi.API {
+func open(t *testing.T, provider string, server *httptest.Server, cfg llm.ProviderConfig) batchapi.API {
 	t.Helper()
 	t.Cleanup(server.Close)
 	path := map[string]string{llm.Azure: "", llm.Gemini: "/v1beta"}
@@ -87,7 +87,7 @@ func open(t testing.TB, provider string, server *httptest.Server, cfg llm.Provid
 }
 
 // linesOf is a batch of two rows.
-func linesOf(t testing.TB, provider string, api batchapi.API, cfg llm.ProviderConfig) batchapi.Lines {
+func linesOf(t *testing.T, provider string, api batchapi.API, cfg llm.ProviderConfig) batchapi.Lines {
 	t.Helper()
 	cfg.BaseURL, cfg.Model, cfg.APIKey = "http://llm.test", "m", redact.NewSecret(secret)
 	client, err := llm.NewProvider(provider, cfg)
@@ -253,12 +253,12 @@ func TestFingerprintTellsAccountsApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		print := batchapi.Fingerprint(client)
-		if other, ok := seen[print]; ok || len(print) != 32 {
-			t.Errorf("%s and %s: %s", name, other, print)
+		mark := batchapi.Fingerprint(client)
+		if other, ok := seen[mark]; ok || len(mark) != 32 {
+			t.Errorf("%s and %s: %s", name, other, mark)
 		}
-		seen[print] = name
-		if err := client.SetLogin(redact.NewSecret("another"), redact.Secret{}); err != nil || batchapi.Fingerprint(client) == print {
+		seen[mark] = name
+		if err := client.SetLogin(redact.NewSecret("another"), redact.Secret{}); err != nil || batchapi.Fingerprint(client) == mark {
 			t.Errorf("%s: same after another key, %v", name, err)
 		}
 		client.Close()
