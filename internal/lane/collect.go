@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -104,16 +103,15 @@ func (t *term) readable(b *batch, now time.Time) bool {
 }
 
 func (t *term) startReading(ctx context.Context, b *batch, now time.Time) {
-	reading, cancel := context.WithCancel(ctx)
+	reading, cancel := context.WithTimeout(ctx, readTime)
 	p := &pass{batch: b, cancel: cancel, taken: t.l.taken.Load(), seen: make([]uint64, (len(b.state)+63)/64), last: now}
 	t.pass = p
 	remote, usage := b.remote, t.cfg.Usage
-	t.call(reading, b, readTime, func(reading context.Context) func(context.Context, time.Time) {
+	t.call(ctx, b, readTime, func(context.Context) func(context.Context, time.Time) {
 		defer cancel()
 		t.l.step("fetching")
 		err := t.cfg.API.Results(reading, remote, func(line batchapi.Line) error {
 			t.l.step("line")
-			line.Body = bytes.Clone(line.Body)
 			r := lineRead{pass: p, line: line}
 			if usage != nil && line.Kind == batchapi.Answered {
 				r.usage = usage(b.model, &line)

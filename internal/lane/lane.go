@@ -77,6 +77,7 @@ type Lane struct {
 	status atomic.Pointer[Status]
 
 	close   func() // ends the term; nil: there is none
+	abort   func() // ends it at once
 	running sync.WaitGroup
 }
 

@@ -271,7 +271,7 @@ func (t *term) created(ctx context.Context, b *batch, remote batchapi.Batch, err
 		t.pause.clear()
 		b.fine()
 		t.found(b, remote, false, now)
-	case batchapi.Uncertain(err):
+	case uncertain(err):
 		b.stage, b.problem = stageLooking, err.Error()
 		b.next = now.Add(t.lookEvery())
 		b.lookUntil = now.Add(adoptTime(t.limits, b.bytes, t.cfg.Settings.AdoptWait))
@@ -286,6 +286,13 @@ func (t *term) created(ctx context.Context, b *batch, remote batchapi.Batch, err
 	default:
 		t.succeeded(b, err, now)
 	}
+}
+
+// uncertain reports whether the batch may exist after an error of its creation. What is no verdict of the API is none
+// at all.
+func uncertain(err error) bool {
+	_, verdict := errors.AsType[*llm.Error](err)
+	return batchapi.Uncertain(err) || !verdict
 }
 
 func asLLM(err error) *llm.Error {

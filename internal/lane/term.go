@@ -102,10 +102,10 @@ func (l *Lane) Open(ctx context.Context, of consumer.LaneTerm) error {
 	}
 	t.recover(records, time.Now())
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.abort = cancel
 	l.close = func() {
 		close(t.closing)
 		l.running.Wait()
-		cancel()
 	}
 	l.running.Go(func() {
 		defer cancel()

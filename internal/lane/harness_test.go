@@ -1,0 +1,642 @@
+package lane
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m) }
+
+// virtual runs a test in virtual time, see the harness of package consumer.
+func virtual(t *testing.T, f func(*testing.T)) {
+	t.Helper()
+	defer func() {
+		runtime.GC()
+		runtime.GC()
+	}()
+	synctest.Test(t, f)
+}
+
+// provider is a scripted Batch API.
+type provider struct {
+	limits batchapi.Limits
+	takes  time.Duration // that a batch runs
+	lag    time.Duration // of the list
+
+	// The hooks are called with mu held; nil: nothing special.
+	onCreate  func(n int, job batchapi.Job) error                          // before the batch exists
+	onCreated func(n int) error                                            // after
+	onGet     func(b *remote) error                                        // may change it
+	onUpload  func() error                                                 //
+	lines     func(b *remote) []batchapi.Line                              // of the results; nil: one for each row
+	answer    func(b *remote, seq uint64) (kind batchapi.Kind, status int) // nil: 200
+	cut       func(pass, line int) error                                   // before a line
+
+	mu       sync.Mutex
+	files    map[string][]uint64 // rows of uploaded ones, by id
+	batches  []*remote
+	creates  map[string]int // by token
+	billed   map[uint64]int // good answers, by row
+	cancels  []string
+	deleted  []string
+	withdraw int
+	passes   int
+	keyGood  bool
+}
+
+// remote is a batch at the provider.
+type remote struct {
+	batchapi.Batch
+	file   string
+	seqs   []uint64
+	ids    []string
+	ends   time.Time
+	listed time.Time
+	counts bool
+}
+
+func fileProvider() *provider {
+	return &provider{limits: batchapi.Limits{Rows: 50000, Bytes: 100 << 20, Tokens: true}, takes: time.Hour}
+}
+
+func inlineProvider() *provider {
+	return &provider{limits: batchapi.Limits{Rows: 100000, Bytes: 256 << 20, Inline: true}, takes: time.Hour}
+}
+
+func (p *provider) init() {
+	if p.files == nil {
+		p.files, p.creates, p.billed = map[string][]uint64{}, map[string]int{}, map[uint64]int{}
+	}
+}
+
+func (p *provider) Limits() batchapi.Limits { return p.limits }
+
+func (p *provider) AppendLine(dst []byte, id string, r *llm.Prepared) []byte {
+	return append(append(append(append(dst, id...), ' '), r.Body...), '\n')
+}
+
+func readLines(r io.Reader) (ids []string) {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		id, _, _ := strings.Cut(s.Text(), " ")
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func seqOf(id string) uint64 {
+	seq, _ := strconv.ParseUint(id[strings.LastIndexByte(id, '-')+1:], 10, 64)
+	return seq
+}
+
+func (p *provider) Upload(ctx context.Context, token string, lines batchapi.Lines) (string, error) {
+	if err := doze(ctx, time.Second); err != nil {
+		return "", err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.init()
+	if p.onUpload != nil {
+		if err := p.onUpload(); err != nil {
+			return "", err
+		}
+	}
+	body, _ := io.ReadAll(lines.Open())
+	if int64(len(body)) != lines.Size {
+		panic(fmt.Sprintf("body of %d bytes, announced %d", len(body), lines.Size))
+	}
+	id := fmt.Sprintf("file-%s-%d", token, len(p.files))
+	for _, line := range readLines(bytes.NewReader(body)) {
+		p.files[id] = append(p.files[id], seqOf(line))
+	}
+	return id, nil
+}
+
+func (p *provider) Create(ctx context.Context, job batchapi.Job) (batchapi.Batch, error) {
+	if err := doze(ctx, time.Second); err != nil {
+		return batchapi.Batch{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.init()
+	n := len(p.batches)
+	if p.onCreate != nil {
+		if err := p.onCreate(n, job); err != nil {
+			return batchapi.Batch{}, err
+		}
+	}
+	now := time.Now()
+	r := &remote{file: job.File, ends: now.Add(p.takes), listed: now.Add(p.lag), counts: true, Batch: batchapi.Batch{
+		ID: "batch-" + strconv.Itoa(n), State: batchapi.Running, Created: now, Input: job.File, Rows: job.Lines.Rows, Answered: 0,
+	}}
+	if p.limits.Tokens {
+		r.Token = job.Token
+	}
+	if p.limits.Inline {
+		for _, id := range readLines(job.Lines.Open()) {
+			r.seqs = append(r.seqs, seqOf(id))
+		}
+	} else if r.seqs = p.files[job.File]; r.seqs == nil {
+		return batchapi.Batch{}, &llm.Error{Class: llm.Permanent, Status: 404, Err: fmt.Errorf("no such file %s", job.File)}
+	}
+	for _, seq := range r.seqs {
+		r.ids = append(r.ids, job.Token+"-"+strconv.FormatUint(seq, 10))
+	}
+	p.creates[job.Token]++
+	p.batches = append(p.batches, r)
+	if p.onCreated != nil {
+		if err := p.onCreated(n); err != nil {
+			return batchapi.Batch{}, err
+		}
+	}
+	return r.Batch, nil
+}
+
+func (p *provider) at(id string) *remote {
+	for _, r := range p.batches {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+func (p *provider) progress(r *remote) {
+	if r.State == batchapi.Running && !time.Now().Before(r.ends) {
+		r.State, r.Output, r.Answered = batchapi.Ended, "out-"+r.ID, len(r.seqs)
+	}
+}
+
+func (p *provider) Get(ctx context.Context, id string) (batchapi.Batch, error) {
+	if err := doze(ctx, 100*time.Millisecond); err != nil {
+		return batchapi.Batch{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.at(id)
+	if r == nil {
+		return batchapi.Batch{}, batchapi.ErrNotFound
+	}
+	p.progress(r)
+	if p.onGet != nil {
+		if err := p.onGet(r); err != nil {
+			return batchapi.Batch{}, err
+		}
+	}
+	return r.Batch, nil
+}
+
+func (p *provider) Find(ctx context.Context, token string, since time.Time, rows int) (found []batchapi.Batch, err error) {
+	if err := doze(ctx, 100*time.Millisecond); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.batches {
+		p.progress(r)
+		if time.Now().Before(r.listed) || r.Created.Before(since) || p.limits.Tokens && r.Token != token || !p.limits.Tokens && len(r.seqs) != rows {
+			continue
+		}
+		found = append(found, r.Batch)
+	}
+	return found, nil
+}
+
+func (p *provider) Results(ctx context.Context, b batchapi.Batch, f func(batchapi.Line) error) error {
+	p.mu.Lock()
+	r := p.at(b.ID)
+	if r == nil || slices.Contains(p.deleted, b.ID) {
+		p.mu.Unlock()
+		return batchapi.ErrNotFound
+	}
+	lines := p.linesOf(r)
+	p.passes++
+	pass := p.passes
+	p.mu.Unlock()
+	for i, line := range lines {
+		if p.cut != nil {
+			if err := p.cut(pass, i); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := f(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *provider) linesOf(r *remote) []batchapi.Line {
+	if p.lines != nil {
+		if lines := p.lines(r); lines != nil {
+			return lines
+		}
+	}
+	lines := make([]batchapi.Line, 0, len(r.seqs))
+	for i := range r.seqs {
+		lines = append(lines, p.lineOf(r, i))
+	}
+	slices.Reverse(lines) // any order
+	return lines
+}
+
+func (p *provider) lineOf(r *remote, i int) batchapi.Line {
+	kind, status := batchapi.Answered, 200
+	if p.answer != nil {
+		kind, status = p.answer(r, r.seqs[i])
+	}
+	if kind == batchapi.Answered && status == 200 {
+		p.billed[r.seqs[i]]++
+	}
+	return batchapi.Line{ID: r.ids[i], Kind: kind, Status: status, Body: []byte("answer " + strconv.FormatUint(r.seqs[i], 10))}
+}
+
+func (p *provider) Cancel(ctx context.Context, id string) error {
+	if err := doze(ctx, 100*time.Millisecond); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cancels = append(p.cancels, id)
+	if r := p.at(id); r != nil && r.State == batchapi.Running {
+		r.State, r.Output = batchapi.Cancelled, "out-"+id
+	}
+	return nil
+}
+
+func (p *provider) Withdraw(ctx context.Context, token string, _ time.Time) (bool, error) {
+	if err := doze(ctx, 100*time.Millisecond); err != nil {
+		return false, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.init()
+	p.withdraw++
+	for id := range p.files {
+		if strings.HasPrefix(id, "file-"+token+"-") {
+			delete(p.files, id)
+		}
+	}
+	return !p.limits.Inline, nil
+}
+
+func (p *provider) Delete(ctx context.Context, b batchapi.Batch) error {
+	if err := doze(ctx, 100*time.Millisecond); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deleted = append(p.deleted, b.ID)
+	delete(p.files, b.Input)
+	return nil
+}
+
+func doze(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// process is a provider as one process reaches it, until it is killed.
+type process struct {
+	*provider
+	dead atomic.Bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (p *process) Upload(ctx context.Context, token string, lines batchapi.Lines) (string, error) {
+	if p.dead.Load() {
+		return "", errDead
+	}
+	return p.provider.Upload(ctx, token, lines)
+}
+
+func (p *process) Create(ctx context.Context, job batchapi.Job) (batchapi.Batch, error) {
+	if p.dead.Load() {
+		return batchapi.Batch{}, errDead
+	}
+	return p.provider.Create(context.WithoutCancel(ctx), job) // what is sent arrives
+}
+
+func (p *process) Cancel(ctx context.Context, id string) error {
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.provider.Cancel(ctx, id)
+}
+
+func (p *process) Delete(ctx context.Context, b batchapi.Batch) error {
+	if p.dead.Load() {
+		return errDead
+	}
+	return p.provider.Delete(ctx, b)
+}
+
+func (p *process) Withdraw(ctx context.Context, token string, since time.Time) (bool, error) {
+	if p.dead.Load() {
+		return false, errDead
+	}
+	return p.provider.Withdraw(ctx, token, since)
+}
+
+// bench is a lane with a scripted provider, and with a consumer and an executor that do no more than they must.
+type bench struct {
+	t        *testing.T
+	nats     *stagetest.NATS
+	api      *provider
+	settings config.LaneConfig
+	created  time.Time // of the input
+	account  string
+	reload   func() error
+	step     func(step string)
+	late     time.Duration // that the journal takes
+	liveTime time.Duration
+	model    func(seq uint64) string
+	deadline func(seq uint64) time.Time
+	reply    func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
+	reserve  func(string, float64) error
+	cancels  bool
+
+	mu       sync.Mutex
+	kept     map[uint64]string // how a row was answered
+	twice    []uint64
+	calls    map[uint64]int // live
+	events   []*auditlog.Batch
+	settled  map[string]float64
+	fenced   error
+	lane     *Lane
+	proc     *process
+	nc       *nats.Conn
+	terms    int
+	rows     uint64
+	notTaken uint64 // rows above do not come in this term; 0: all do
+}
+
+func newBench(t *testing.T, api *provider) *bench {
+	t.Helper()
+	b := &bench{t: t, nats: stagetest.StartNATS(t), api: api, created: time.Now(), account: "one", late: 10 * time.Millisecond, liveTime: time.Second,
+		kept: map[uint64]string{}, calls: map[uint64]int{}, settled: map[string]float64{}}
+	b.settings = config.LaneConfig{Rows: 100, Bytes: 100 << 20, Wait: time.Minute, Open: 10, Poll: 30 * time.Second, AdoptWait: 30 * time.Second, Stream: "LANE"}
+	api.init()
+	b.makeStream(-1)
+	return b
+}
+
+func (b *bench) makeStream(bytes int64) {
+	b.t.Helper()
+	_, err := b.nats.JS.CreateOrUpdateStream(b.t.Context(), jetstream.StreamConfig{Name: "LANE", Subjects: []string{"lane.>"}, MaxBytes: bytes, Discard: jetstream.DiscardNew, AllowDirect: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func logger() *slog.Logger {
+	var w io.Writer = io.Discard
+	if testing.Verbose() {
+		w = os.Stderr
+	}
+	return slog.New(slog.NewTextHandler(w, nil))
+}
+
+// open begins a term in a process of its own, and hands it the rows.
+func (b *bench) open() {
+	b.t.Helper()
+	b.terms++
+	b.nc, b.proc = b.nats.Connect(), &process{provider: b.api}
+	proc, account := b.proc, b.account
+	cfg := Config{
+		NC: b.nc, Name: "stage", Settings: b.settings, Provider: "mock", API: proc, ProbeInterval: time.Minute, Logger: logger(), Reserve: b.reserve,
+		Account:   func() string { return account },
+		ReloadKey: b.reload,
+		Record: func(e *auditlog.Batch) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.events = append(b.events, e)
+		},
+		Settle: func(token string, usd float64) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.settled[token] = usd
+		},
+		Usage: func(_ string, line *batchapi.Line) *auditlog.Usage {
+			if line.Status != 200 {
+				return nil
+			}
+			usd := .01
+			return &auditlog.Usage{PromptTokens: 10, CompletionTokens: 5, TotalTokens: 15, CostUSD: &usd}
+		},
+		CancelOnStop: func() bool { return b.cancels },
+		Step:         func(s string) { b.hook(proc, s) },
+	}
+	l, err := New(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.lane = l
+	term := consumer.LaneTerm{
+		Owner: fmt.Sprintf("run.%d", b.terms), InputCreated: b.created,
+		Recall: func(seq uint64, errand any) { go b.execute(l, proc, seq, errand) },
+		Fenced: func(err error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.fenced = err
+		},
+	}
+	if err := l.Open(b.t.Context(), term); err != nil {
+		b.t.Fatal(err)
+	}
+	for seq := uint64(1); seq <= b.rows && (b.notTaken == 0 || seq <= b.notTaken); seq++ {
+		b.take(l, proc, seq)
+	}
+}
+
+// take has a row come in a term.
+func (b *bench) take(l *Lane, proc *process, seq uint64) {
+	b.mu.Lock()
+	_, kept := b.kept[seq]
+	b.mu.Unlock()
+	if kept {
+		l.Kept(seq)
+	} else if !l.Holds(&consumer.Row{Seq: seq}) {
+		b.execute(l, proc, seq, nil)
+	}
+}
+
+func (b *bench) hook(proc *process, step string) {
+	if b.step != nil && !proc.dead.Load() {
+		b.step(step)
+	}
+}
+
+// add has new rows come.
+func (b *bench) add(n int) {
+	for range n {
+		b.rows++
+		b.take(b.lane, b.proc, b.rows)
+	}
+}
+
+func (b *bench) request(seq uint64) Request {
+	r := Request{Seq: seq, Key: llm.Hash([]byte(strconv.FormatUint(seq, 10))), Tokens: 100, Cost: .01, Prepared: &llm.Prepared{Model: "large", Body: []byte("row " + strconv.FormatUint(seq, 10))}}
+	if b.model != nil {
+		r.Prepared.Model = b.model(seq)
+	}
+	if b.deadline != nil {
+		r.Deadline = b.deadline(seq)
+	}
+	return r
+}
+
+// execute does what the executor and the consumer do with a row.
+func (b *bench) execute(l *Lane, proc *process, seq uint64, errand any) {
+	e, _ := errand.(*Errand)
+	switch {
+	case proc.dead.Load():
+	case e == nil:
+		l.Add(b.request(seq))
+	case e.Live:
+		time.Sleep(b.liveTime)
+		if proc.dead.Load() {
+			return
+		}
+		b.mu.Lock()
+		b.calls[seq]++
+		b.mu.Unlock()
+		b.keep(l, proc, seq, "live")
+	case !e.Answers(b.request(seq).Key):
+		b.t.Errorf("row %d: the answer is of another request", seq)
+	case b.settles(seq, e):
+		b.keep(l, proc, seq, strconv.Itoa(e.Line.Status)+" "+string(e.Line.Body))
+	default:
+		l.Again(seq, e, nil)
+	}
+}
+
+func (b *bench) settles(seq uint64, e *Errand) bool {
+	if b.reply != nil {
+		return b.reply(seq, e)
+	}
+	return e.Line.Status == 200 || e.Line.Status/100 == 4 && e.Line.Status != 429
+}
+
+func (b *bench) keep(l *Lane, proc *process, seq uint64, how string) {
+	time.Sleep(b.late)
+	if proc.dead.Load() {
+		return
+	}
+	b.mu.Lock()
+	if _, had := b.kept[seq]; had {
+		b.twice = append(b.twice, seq)
+	}
+	b.kept[seq] = how
+	b.mu.Unlock()
+	l.Kept(seq)
+}
+
+// kill ends the process: nothing more of it reaches anybody.
+func (b *bench) kill() {
+	b.proc.dead.Store(true)
+	b.nc.Close()
+	b.lane.abort()
+}
+
+// close ends the term.
+func (b *bench) close() {
+	b.lane.Stop()
+	b.lane.Close()
+	b.proc.dead.Store(true)
+	b.nc.Close()
+}
+
+// await waits until all rows are kept.
+func (b *bench) await(most time.Duration) {
+	b.t.Helper()
+	b.until(most, "all rows to be kept", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return uint64(len(b.kept)) == b.rows
+	})
+}
+
+func (b *bench) until(most time.Duration, what string, f func() bool) {
+	b.t.Helper()
+	for end := time.Now().Add(most); !f(); time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			b.t.Fatalf("waited %v for %s: kept %d of %d, status %+v", most, what, len(b.kept), b.rows, b.lane.Status())
+		}
+	}
+}
+
+// check looks for what must hold at the end.
+func (b *bench) check() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for seq := range b.rows {
+		if b.kept[seq+1] == "" {
+			b.t.Errorf("row %d is lost", seq+1)
+		}
+	}
+	b.api.mu.Lock()
+	defer b.api.mu.Unlock()
+	for token, n := range b.api.creates {
+		if n > 1 {
+			b.t.Errorf("batch %s was created %d times", token, n)
+		}
+	}
+	in := map[uint64]string{}
+	for _, r := range b.api.batches {
+		if r.State == batchapi.Refused || r.State == batchapi.Cancelled || r.State == batchapi.Expired {
+			continue
+		}
+		for _, seq := range r.seqs {
+			if in[seq] != "" && b.api.answer == nil && b.reply == nil {
+				b.t.Errorf("row %d is in batches %s and %s", seq, in[seq], r.ID)
+			}
+			in[seq] = r.ID
+		}
+	}
+}
+
+// phases are those of the events, joined.
+func (b *bench) phases() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var text []string
+	for _, e := range b.events {
+		text = append(text, string(e.Phase))
+	}
+	return strings.Join(text, " ")
+}

@@ -1,0 +1,28 @@
+package lane
+
+import (
+	"testing"
+	"time"
+)
+
+func TestRowsAreAnsweredByABatch(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, api())
+				b.open()
+				b.add(250)
+				b.await(2 * time.Hour)
+				b.until(time.Minute, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+				b.close()
+				b.check()
+				if got, want := len(b.api.batches), 3; got != want {
+					t.Errorf("got %d batches, want %d", got, want)
+				}
+				if len(b.calls) > 0 || len(b.api.deleted) != 3 {
+					t.Errorf("got %d live calls, %d batches deleted", len(b.calls), len(b.api.deleted))
+				}
+			})
+		})
+	}
+}
