@@ -127,9 +127,9 @@ func (g *slowJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 // generated returns the job for the test of its size.
 func (g *slowJob) generated() *generated {
 	return &generated{
-		g.rows,
-		stored.Claim{At: 1, Owner: g.term, Version: 2, Input: "ROWS", Order: g.order, Key: "subject", Progress: stored.Progress{Named: true}},
-		g.result, g.input, g.events,
+		rows:   g.rows,
+		claim:  stored.Claim{At: 1, Owner: g.term, Version: 2, Input: "ROWS", Order: g.order, Key: "subject", Progress: stored.Progress{Named: true}},
+		result: g.result, input: g.input, events: g.events,
 	}
 }
 

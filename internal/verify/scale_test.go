@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -16,6 +17,8 @@ type generatedJob struct {
 	next, passed uint64
 	lost         uint64 // a row without a result
 	term         string
+	mixed        int  // rows whose events come in a drawn order; 0: 1000
+	lane         bool // calls are answers of batches
 }
 
 func (g *generatedJob) result() (*stored.ResultRow, error) {
@@ -38,7 +41,7 @@ func (g *generatedJob) input() (stored.InputRow, error) {
 	return stored.InputRow{Seq: g.passed}, nil
 }
 
-// events yields the events of the rows, those of each thousand in a drawn order, as a pool completes them. Each is valid
+// events yields the events of the rows, some at a time in a drawn order, as a pool or a batch completes them. Each is valid
 // until the next one: the verifier keeps none.
 func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 	tb.Helper()
@@ -49,8 +52,12 @@ func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error)
 	call := &auditlog.Call{Header: head, Owner: g.term, CallIndex: 1, Status: auditlog.CallSuccess, Usage: usage}
 	row := &auditlog.Row{Header: head, Owner: g.term, Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1, Source: auditlog.SourceCall, Usage: usage}
 	events := []*auditlog.Event{{Header: head, Call: retry}, {Header: head, Call: call}, {Header: head, Row: row}}
-	for block := uint64(0); block < g.rows; block += 1000 {
-		for _, i := range rng.Perm(1000) {
+	if g.lane {
+		call.Lane, row.CapacityRetries, events = auditlog.LaneBatch, 0, events[1:]
+	}
+	mixed := cmp.Or(g.mixed, 1000)
+	for block := uint64(0); block < g.rows; block += uint64(mixed) { //nolint:gosec // not negative
+		for _, i := range rng.Perm(mixed) {
 			seq := block + uint64(i) + 1 //nolint:gosec // not negative
 			retry.Sequence, call.Sequence, row.Sequence = seq, seq, seq
 			for _, e := range events {
@@ -84,7 +91,7 @@ func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
 			const rows = 100_000
 			g := &generatedJob{rows: rows, lost: tt.lost, term: "run1.a"}
 			claim := stored.Claim{At: 1, Owner: g.term, Version: 1, Input: "ROWS"}
-			report, _ := verifyGenerated(t, &generated{rows, claim, g.result, g.input, g.events}, tt.drop, 4<<20)
+			report, _ := verifyGenerated(t, &generated{rows: rows, claim: claim, result: g.result, input: g.input, events: g.events}, tt.drop, 4<<20)
 			if got := report.Violations.ByKind; len(got) != len(tt.kinds) {
 				t.Errorf("got violations %v, want %v", got, tt.kinds)
 			}
@@ -97,6 +104,19 @@ func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
 	}
 }
 
+// Batches answer a hundred thousand rows in any order before the first of them has its result.
+func TestVerifyHoldsTheRowsOfBatches(t *testing.T) {
+	const rows = 100_000
+	g := &generatedJob{rows: rows, term: "run1.a", mixed: rows, lane: true}
+	claim := stored.Claim{At: 1, Owner: g.term, Version: 1, Input: "ROWS"}
+	began := time.Now()
+	report, _ := verifyGenerated(t, &generated{rows: rows, claim: claim, result: g.result, input: g.input, events: g.events, batches: rows}, nil, 120<<20)
+	if report.Violations.Count > 0 {
+		t.Errorf("got %+v", report.Violations)
+	}
+	t.Log(time.Since(began))
+}
+
 // generated is a job that is made as it is read.
 type generated struct {
 	rows   uint64
@@ -104,6 +124,8 @@ type generated struct {
 	result func() (*stored.ResultRow, error)
 	input  func() (stored.InputRow, error)
 	events func(tb testing.TB, handle func(*auditlog.Event) error)
+	// batches is how many rows may be in batches.
+	batches int
 }
 
 // verifyGenerated verifies a job without the events that drop selects, and fails the test where the heap grows by more
@@ -118,6 +140,7 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 		window:           newAuditWindow(2 * window),
 		partitionSources: partitionSources{results: g.result, input: g.input, claims: []stored.Claim{g.claim}},
 	}
+	v.widen(g.batches)
 	before, peak, seen := heapInUse(), uint64(0), 0
 	if err := v.start(); err != nil {
 		t.Fatal(err)
