@@ -35,6 +35,9 @@ type batchVerifier struct {
 	records  map[string]*batchRecord // by token
 	closed   []string                // tokens of those that are over, oldest first
 	paid     map[int]*paidRows       // by partition
+	live     map[int]*seqset.Set     // by partition: rows that were called live
+	dropped  map[int]int             // by partition
+	unused   []unusedAnswers         // of batches
 	uncheck  int                     // batches that were not compared since events of the audit are gone
 	settling int                     // batches that ended a moment ago, so not all events of their calls are there
 	forgot   bool                    // a batch was dropped from records
@@ -54,6 +57,12 @@ type batchRecord struct {
 	usage auditlog.UsageSum
 }
 
+// unusedAnswers are answers of a batch that no call event names. Their rows had gone live, or the events are missing.
+type unusedAnswers struct {
+	token                             string
+	partition, answers, dropped, rows int // rows with call events
+}
+
 // paidRows are the rows of one partition and input stream that a batch has answered.
 type paidRows struct {
 	epoch int
@@ -71,6 +80,7 @@ type verifiedBatches struct {
 	Expired   int `json:"expired"`
 	Abandoned int `json:"abandoned"`
 	Adopted   int `json:"adopted"` // of Batches: found at the provider after a crash
+	Doubled   int `json:"doubled"` // of Abandoned: turned up at the provider all the same
 
 	// RowsSubmitted is of batches that the provider had, open ones included; the counts below are of those that are over.
 	RowsSubmitted int `json:"rows_submitted"`
@@ -80,6 +90,7 @@ type verifiedBatches struct {
 	Missing       int `json:"missing"`
 	Foreign       int `json:"foreign"`
 	Dropped       int `json:"dropped"`
+	Unused        int `json:"unused"` // further answers without a call: their rows had gone live before a crash
 
 	// Calls are the answers in the audit, each once; CallsAgain are further events of the same answers.
 	Calls      int `json:"calls"`
@@ -91,7 +102,7 @@ type verifiedBatches struct {
 }
 
 func newBatchVerifier(report *Report) *batchVerifier {
-	return &batchVerifier{report: report, began: time.Now(), records: make(map[string]*batchRecord), paid: make(map[int]*paidRows)}
+	return &batchVerifier{report: report, began: time.Now(), records: make(map[string]*batchRecord), paid: make(map[int]*paidRows), live: make(map[int]*seqset.Set), dropped: make(map[int]int)}
 }
 
 // record returns what is held of a batch.
@@ -118,6 +129,10 @@ func (v *batchVerifier) event(e *auditlog.Batch) {
 		r.submitted = true
 		v.stats.Adopted++
 	case auditlog.BatchEnded, auditlog.BatchCancelled, auditlog.BatchExpired, auditlog.BatchAbandoned:
+		if r.end != nil && r.end.Phase == auditlog.BatchAbandoned && e.Phase != r.end.Phase {
+			v.stats.Doubled++
+			return
+		}
 		if r.end == nil {
 			v.closed = append(v.closed, r.token)
 		}
@@ -170,6 +185,19 @@ func (v *batchVerifier) pay(r *batchRecord, seq uint64, epoch int) {
 	}
 }
 
+// wentLive notes that a row was called live.
+func (v *batchVerifier) wentLive(c *auditlog.Call) {
+	if len(v.records) == 0 {
+		return
+	}
+	set := v.live[int(c.Partition)]
+	if set == nil {
+		set = new(seqset.Set)
+		v.live[int(c.Partition)] = set
+	}
+	set.Add(c.Sequence)
+}
+
 // finish checks the batches that are left, and reports their sums.
 func (v *batchVerifier) finish() {
 	tokens := make([]string, 0, len(v.records))
@@ -190,6 +218,7 @@ func (v *batchVerifier) finish() {
 			undecided = append(undecided, name)
 		}
 	}
+	v.checkUnused()
 	v.noteOpen(open, "submitted and not over yet")
 	v.noteOpen(undecided, "about to be submitted")
 	if v.uncheck > 0 {
@@ -197,6 +226,9 @@ func (v *batchVerifier) finish() {
 	}
 	if v.settling > 0 {
 		v.report.note("%d batches have ended just now, and not all their calls are in the audit yet", v.settling)
+	}
+	if v.stats.Doubled > 0 {
+		v.report.note("%d batches turned up at the provider after they had been given up: what they answered before they were cancelled was paid for in vain", v.stats.Doubled)
 	}
 	if u := v.usage.Total(); u != nil {
 		v.stats.Tokens, v.stats.CostUSD = &u.TotalTokens, u.CostUSD
@@ -261,6 +293,7 @@ func (v *batchVerifier) addEnd(r *batchRecord) {
 	v.stats.Missing += e.Missing
 	v.stats.Foreign += e.Foreign
 	v.stats.Dropped += e.Dropped
+	v.dropped[r.partition] += e.Dropped
 }
 
 // checkPhases looks for the events that each batch must have: nothing is submitted without an intent, and nothing is
@@ -289,18 +322,40 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 	if n := e.Answered + e.Failed + e.Lapsed + e.Missing; n != e.Rows {
 		v.violate(r, "has %d rows; %d are answered, %d failed, %d lapsed and %d missing", e.Rows, e.Answered, e.Failed, e.Lapsed, e.Missing)
 	}
-	want := e.Answered + e.Failed - e.Dropped
-	switch {
+	answers := e.Answered + e.Failed
+	switch want := answers - e.Dropped; {
+	case r.count > answers:
+		v.violate(r, "has %d answers and errors, and call events of %d rows", answers, r.count)
 	case r.count < want && v.auditLost:
 		v.uncheck++
 	case r.count < want && v.began.Sub(e.Time) < batchSettles:
 		v.settling++
-	case r.count != want:
-		v.violate(r, "has %d answers and errors, of them %d dropped, and call events of %d rows", e.Answered+e.Failed, e.Dropped, r.count)
-	case e.Dropped > 0: // they are billed and have no call
-	default:
+	case r.count < want:
+		v.unused = append(v.unused, unusedAnswers{r.token, r.partition, answers, e.Dropped, r.count})
+	case r.count == answers: // else some are billed and have no call
 		if d := compareUsage(r.usage, e.Usage); d != nil {
 			v.violate(r, "%s in its own", d.text)
+		}
+	}
+}
+
+// checkUnused looks for answers without a call that no row explains which went live. An owner that reads the results
+// after a crash does not know all of these, so their number is compared, in each partition.
+func (v *batchVerifier) checkUnused() {
+	left := make(map[int]int)
+	for partition, rows := range v.live {
+		for range rows.All() {
+			left[partition]++
+		}
+	}
+	for partition, dropped := range v.dropped {
+		left[partition] -= dropped
+	}
+	for _, u := range v.unused {
+		n := u.answers - u.dropped - u.rows
+		v.stats.Unused += n
+		if left[u.partition] -= n; left[u.partition] < 0 {
+			v.report.violate(violationBatch, u.partition, 0, "batch %s has %d answers and errors, of them %d dropped, and call events of %d rows", u.token, u.answers, u.dropped, u.rows)
 		}
 	}
 }

@@ -225,7 +225,7 @@ var batchFaults = []struct {
 			e := j.Steps[j.Index(isEnd("t1"))].Batch
 			e.Answered, e.Lapsed = e.Answered-1, e.Lapsed+1
 		},
-		[]string{"batch_differs: partition 0: batch t1 has 12 answers and errors, of them 0 dropped, and call events of 13 rows"},
+		[]string{"batch_differs: partition 0: batch t1 has 12 answers and errors, and call events of 13 rows"},
 	},
 	{"a call event removed", func(j *stagetest.Job) { j.Remove(lineOf(j, "t1", 13)) }, []string{
 		"batch_differs: partition 0: batch t1 has 13 answers and errors, of them 0 dropped, and call events of 12 rows",

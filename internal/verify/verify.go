@@ -367,6 +367,7 @@ func (v *verification) event(e *auditlog.Event) error {
 		p.widen(v.laneRows())
 		v.runs.call(c, v.lane.call(c, p.term(c.Owner).epoch))
 	default:
+		v.lane.wentLive(c)
 		v.runs.call(c, true)
 	}
 	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
