@@ -41,8 +41,8 @@ func (g *generatedJob) input() (stored.InputRow, error) {
 	return stored.InputRow{Seq: g.passed}, nil
 }
 
-// events yields the events of the rows, some at a time in a drawn order, as a pool or a batch completes them. Each is valid
-// until the next one: the verifier keeps none.
+// events yields the events of the rows, some at a time in a drawn order, as a pool or a batch completes them. Each is
+// valid until the next one: the verifier keeps none.
 func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 	tb.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
