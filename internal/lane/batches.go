@@ -78,7 +78,7 @@ func fold(records []Record, partition int, now time.Time) []Batch {
 		r := &records[i]
 		if r.Kind == RecordIntent {
 			at[r.Token] = len(all)
-			all = append(all, newBatch(r, partition, now))
+			all = append(all, recordedBatch(r, partition, now))
 			continue
 		}
 		if k, has := at[r.Token]; has {
@@ -88,7 +88,7 @@ func fold(records []Record, partition int, now time.Time) []Batch {
 	return all
 }
 
-func newBatch(r *Record, partition int, now time.Time) Batch {
+func recordedBatch(r *Record, partition int, now time.Time) Batch {
 	b := Batch{
 		Partition: partition, Token: r.Token, Provider: r.Provider, Model: r.Model, State: StateIntent, Bytes: r.Bytes, Tokens: r.Tokens,
 		CostUSD: r.Cost, Since: r.Time, AgeS: max(0, now.Sub(r.Time).Seconds()), Owner: r.Owner, Account: r.Account,

@@ -89,5 +89,9 @@ func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server)
 	s := mock.Stats()
 	_, err = fmt.Fprintf(env.Stderr, "%d calls: %d answered, %d rejected for capacity, %d failed, %d abandoned; at most %d at a time\n",
 		s.Received, s.Answered, s.Rejected(), s.Injected+s.Invalid, s.Abandoned, s.MaxInFlight)
+	if b := s.Batches; err == nil && b.Created > 0 {
+		_, err = fmt.Fprintf(env.Stderr, "%d batches: %d completed, %d expired, %d cancelled, %d failed, %d running; lines: %d answered, %d failed, %d lapsed\n",
+			b.Created, b.Completed, b.Expired, b.Cancelled, b.Failed, b.Running, b.Answered, b.LineErrors, b.Lapsed)
+	}
 	return err
 }

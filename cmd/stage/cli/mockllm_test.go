@@ -14,7 +14,7 @@ func TestMockLLMServesUntilItIsInterrupted(t *testing.T) {
 	var signals fakeSignals
 	var errs strings.Builder
 	out, stdout := io.Pipe()
-	env := &Env{Args: []string{"mockllm", "--addr", "127.0.0.1:0", "--rate", "1", "--burst", "2"}, Stdout: stdout, Stderr: &errs, Notify: signals.notify}
+	env := &Env{Args: []string{"mockllm", "--addr", "127.0.0.1:0", "--rate", "1", "--burst", "2", "--batch-fail", "1"}, Stdout: stdout, Stderr: &errs, Notify: signals.notify}
 	ended := make(chan int, 1)
 	go func() { ended <- Main(t.Context(), env) }()
 	baseURL, err := bufio.NewReader(out).ReadString('\n')
@@ -23,8 +23,12 @@ func TestMockLLMServesUntilItIsInterrupted(t *testing.T) {
 	}
 	baseURL = strings.TrimSpace(baseURL)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for _, path := range []string{"/chat/completions", "/messages", "/chat/completions"} {
+	requests := `{"requests":[{"custom_id":"a-1","params":{"model":"mock","max_tokens":10,"messages":[{"role":"user","content":"hello"}]}}]}`
+	for _, path := range []string{"/chat/completions", "/messages", "/chat/completions", "/messages/batches"} {
 		body := `{"model":"mock","max_tokens":10,"messages":[{"role":"user","content":"hello"}]}`
+		if strings.HasSuffix(path, "/batches") {
+			body = requests
+		}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, baseURL+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +47,8 @@ func TestMockLLMServesUntilItIsInterrupted(t *testing.T) {
 	if code := <-ended; code != exitDone {
 		t.Errorf("got exit code %d: %s", code, errs.String())
 	}
-	if got, want := errs.String(), "3 calls: 2 answered, 1 rejected for capacity, 0 failed, 0 abandoned; at most 1 at a time\n"; got != want {
+	if got, want := errs.String(), "3 calls: 2 answered, 1 rejected for capacity, 0 failed, 0 abandoned; at most 1 at a time\n"+
+		"1 batches: 1 completed, 0 expired, 0 cancelled, 0 failed, 0 running; lines: 0 answered, 1 failed, 0 lapsed\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
