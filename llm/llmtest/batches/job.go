@@ -254,6 +254,7 @@ func (s *Server) counts(j *job) (answered, bad int) {
 	now := time.Now()
 	for i := range j.lines {
 		switch {
+		case len(j.problems) > 0:
 		case now.Before(j.valid) || !s.due(j, i, now):
 		case s.bad(j, i) != 0:
 			bad++
