@@ -116,7 +116,8 @@ func (b *Batch) add(r *Record) {
 // ErrNoBatch is returned by [FindBatch] where no batch, or more than one, has the name.
 var ErrNoBatch = errors.New("no such batch")
 
-// FindBatch returns the batch whose token, or the provider's id of it, is name, or the only one whose token begins with it.
+// FindBatch returns the batch whose token, or the id that the provider has given it, is name, or the only one whose token
+// begins with it.
 func FindBatch(all []Batch, name string) (*Batch, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: the name is empty", ErrNoBatch)

@@ -210,7 +210,8 @@ func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	byGolden := parseSeries(t, string(text))
-	for _, rare := range []string{"llm_stage_terms_total", "llm_stage_budget_members", "llm_stage_budget_share", "llm_stage_budget_rate", "llm_stage_budget_mode",
+	for _, rare := range []string{
+		"llm_stage_terms_total", "llm_stage_budget_members", "llm_stage_budget_share", "llm_stage_budget_rate", "llm_stage_budget_mode",
 		"llm_stage_lane_batches", "llm_stage_lane_rows", "llm_stage_lane_paused", "llm_stage_lane_oldest_batch_seconds",
 		"llm_stage_lane_adopted_batches_total", "llm_stage_lane_lapsed_rows_total",
 	} {

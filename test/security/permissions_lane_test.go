@@ -1,0 +1,37 @@
+package security_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/test/permissions"
+)
+
+func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
+	t.Parallel()
+	g, err := permissions.Read("../../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
+	s := newSite(t, g, map[string]permissions.Grant{
+		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create), "lane": {Publish: g["lane"].Publish, Subscribe: g[permissions.Run].Subscribe},
+	})
+	lane := vars{"STAGE_LANE": "batch"}
+	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
+		t.Errorf("setup: %s", out)
+	}
+	s.command("setup", lane, "setup") // only checks
+	const intent = `{"kind":"intent","token":"b7c1e2","time":"2026-01-02T03:04:05Z","provider":"openai","rows":{"n":1,"seqs":"AQ==","hashes":"AAAAAAAAAAA="}}`
+	if _, err := s.nc.Request("lane.stage.0.b7c1e2", []byte(intent), s.nc.Opts.Timeout); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.command("lane", nil, "lane", "ls"); !strings.Contains(out, "b7c1e2") {
+		t.Errorf("lane ls: %s", out)
+	}
+	for _, entry := range g["lane"].Publish {
+		if !s.seen.on(entry) {
+			t.Errorf("stage lane may publish on %s, but never did", entry)
+		}
+	}
+}
