@@ -60,6 +60,7 @@ type Stage struct {
 	known       func() []status.Budget // what is known of a shared budget; nil: there is none
 	budgetNotes map[string]budgetNote  // by provider
 	batchesSeen []status.LaneCounter   // by partition
+	laneRetries atomic.Uint64          // answers of batches for lack of capacity, which the pool does not count
 
 	exitOnFatal   bool
 	cancelBatches bool
@@ -112,6 +113,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(c *auditlog.Call) {
 		s.Usage.Call(c)
+		if c.Lane != "" && c.Status == auditlog.CallCapacityRetry {
+			s.laneRetries.Add(1)
+		}
 		s.metrics.CallDone(c)
 	})
 	s.recorder = recorder.New(conn.NC, recorder.Config{

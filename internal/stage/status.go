@@ -92,7 +92,7 @@ func (s *Stage) ready() (ok bool, reason string) {
 func (s *Stage) Summary() *auditlog.Summary {
 	stats := s.executor.Pool.Stats()
 	sum := &auditlog.Summary{
-		CapacityRetries: stats.CapacityRetries, PeakDelay: stats.PeakDelay,
+		CapacityRetries: stats.CapacityRetries + s.laneRetries.Load(), PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
 		Usage: s.Usage.ByModel(), Total: s.Usage.All().Totals,
 	}

@@ -1,0 +1,160 @@
+package stage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/verify"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/llmtest/batches"
+)
+
+// newBatchesLab is a stage whose provider has a Batch API that answers after an hour.
+func newBatchesLab(t *testing.T, api batches.Config, vars map[string]string) *lab {
+	t.Helper()
+	prices := filepath.Join(t.TempDir(), "prices.yaml")
+	if err := os.WriteFile(prices, []byte("large: {input: 2, output: 8, batch_input: 1, batch_output: 4}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if api.Delay == 0 {
+		api.Delay = time.Hour
+	}
+	all := map[string]string{
+		"STAGE_LANE": "batch", "STAGE_PRICES_FILE": prices, "STAGE_LANE_ROWS": "50", "STAGE_LANE_WAIT": "5s", "STAGE_WINDOW": "64",
+		"STAGE_POOL_SIZE": "4",
+	}
+	for name, value := range vars {
+		all[name] = value
+	}
+	return newLab(t, llmtest.Config{Latency: time.Second, Batches: api}, all)
+}
+
+// awaitHours is await for batches: it gives up after three days.
+func (l *lab) awaitHours(n int) {
+	l.t.Helper()
+	for range 3 * 24 * 60 {
+		if stagetest.Stored(l.t, l.js, "RESULTS", "results.stage.0.rows") >= n {
+			return
+		}
+		time.Sleep(time.Minute)
+	}
+	l.t.Fatalf("never %d results; log:\n%s", n, l.logs.String())
+}
+
+// proven verifies the streams of a lab.
+func (l *lab) proven() *verify.Report {
+	l.t.Helper()
+	report, err := verify.Run(l.t.Context(), l.js, l.config(nil), &l.logs)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if report.Verdict != verify.VerdictProven {
+		var text strings.Builder
+		report.WriteText(&text)
+		l.t.Errorf("not proven:\n%s", text.String())
+	}
+	return report
+}
+
+func questions(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprint("question ", i)
+	}
+	return list
+}
+
+func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newBatchesLab(t, batches.Config{}, nil)
+		l.load(questions(120)...)
+		r := l.start(nil, Options{})
+		l.awaitHours(120)
+		time.Sleep(5 * time.Minute) // the batches are done with
+		r.stop()
+		for i, r := range l.results() {
+			if r.Error != nil || r.Q != fmt.Sprint("question ", i) || r.Text == "" {
+				t.Fatalf("row %d: %+v", i, r)
+			}
+		}
+		phases := map[auditlog.BatchPhase]int{}
+		for _, e := range l.events(auditlog.KindBatch) {
+			phases[e.Batch.Phase]++
+		}
+		if phases[auditlog.BatchIntent] != 3 || phases[auditlog.BatchSubmitted] != 3 || phases[auditlog.BatchEnded] != 3 {
+			t.Errorf("phases %v, want 3 batches of 120 rows", phases)
+		}
+		report := l.proven()
+		if report.Audit.Elsewhere != 0 {
+			t.Errorf("%d calls without a result", report.Audit.Elsewhere)
+		}
+	})
+}
+
+// Everything that a provider may do to a batch, with a stop, a start and a kill in between.
+func TestRowsOfNastyBatchesComeOutOnceAndInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 400
+		l := newBatchesLab(t, batches.Config{
+			Expire: .2, ExpireAfter: time.Hour, Fail: map[int]float64{429: .02, 500: .02, 400: .02}, Missing: .01, Doubled: .02, Foreign: .02, Torn: .01,
+			ListLag: 5 * time.Second, Hidden: 3 * time.Second, BadGateway: .2, CutContent: .1,
+		}, nil)
+		l.load(questions(rows)...)
+		first := l.start(nil, Options{})
+		time.Sleep(20 * time.Minute)
+		first.stop()
+		second := l.start(nil, Options{})
+		time.Sleep(45 * time.Minute)
+		second.soft()
+		second.hard()
+		for range second.done {
+		}
+		third := l.start(nil, Options{})
+		l.awaitHours(rows)
+		time.Sleep(3 * time.Hour)
+		third.stop()
+		for i, r := range l.results() {
+			if r.Q != fmt.Sprint("question ", i) {
+				t.Fatalf("row %d: %+v", i, r)
+			}
+		}
+		l.proven()
+	})
+}
+
+func TestTheCeilingHoldsBatchesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// A row is estimated at 1,024 tokens of 4 USD a million: 50 come to about 0.2 USD.
+		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.25"})
+		l.load(questions(150)...)
+		r := l.start(nil, Options{})
+		time.Sleep(10 * time.Minute)
+		submitted := 0
+		for _, e := range l.events(auditlog.KindBatch) {
+			if e.Batch.Phase == auditlog.BatchSubmitted {
+				submitted++
+			}
+		}
+		if submitted != 1 {
+			t.Errorf("%d batches were submitted, want 1: the others do not fit below the ceiling", submitted)
+		}
+		l.awaitHours(150) // an answer costs far less than its estimate
+		r.stop()
+		if spent := r.ledger.Spent(); spent > .25 || r.ledger.Reserved() != 0 {
+			t.Errorf("spent %v, reserved %v", spent, r.ledger.Reserved())
+		}
+		again := l.start(nil, Options{})
+		time.Sleep(time.Minute)
+		if got, want := again.ledger.Spent(), r.ledger.Spent(); got != want {
+			t.Errorf("the next process counts %v, want %v", got, want)
+		}
+		again.stop()
+	})
+}
