@@ -67,9 +67,10 @@ type journal struct {
 	kept      map[uint64]*Kept // by row
 	keptBytes int64
 	// With a lane there may be many times more replies than memory has room for: only where they are is read.
-	index   map[uint64]uint64 // entry by row
-	indexed chan journalIndex
-	stop    context.CancelFunc // ends the reading of the index; nil: there is none
+	index    map[uint64]uint64 // entry by row
+	indexDue bool
+	indexed  chan journalIndex
+	stop     context.CancelFunc // ends the reading of the index; nil: there is none
 
 	fresh      []*Row    // answered, perhaps to be kept, by keepAt
 	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet

@@ -26,7 +26,7 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	}
 	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1
 	if j.c.cfg.Lane != nil {
-		j.askIndex(now)
+		j.indexDue, j.readBy = true, now.Add(aheadReadMost+aheadAskMost)
 		return
 	}
 	j.ask(now)
@@ -41,10 +41,13 @@ type journalIndex struct {
 	err     error
 }
 
-// askIndex has the headers of the entries before the marker read.
-func (j *journal) askIndex(now time.Time) {
-	ctx, cancel := context.WithTimeout(context.Background(), aheadReadMost)
-	j.stop, j.readBy, j.indexed = cancel, now.Add(aheadReadMost+aheadAskMost), make(chan journalIndex, 1)
+// askIndex has the headers of the entries before the marker read, once the marker is there.
+func (j *journal) askIndex(ctx context.Context) {
+	if !j.indexDue {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
+	j.indexDue, j.stop, j.indexed = false, cancel, make(chan journalIndex, 1)
 	to, created := j.marker, j.c.inputCreated.Format(time.RFC3339Nano)
 	if to == 0 {
 		to = math.MaxUint64

@@ -459,8 +459,8 @@ func deliveryOf(ack string) (consumer uint64, delivered uint32) {
 	return consumer, uint32(d)
 }
 
-// ackAt is where the numbers begin in the tokens of an ack's subject: $JS.ACK.<stream>.<consumer>.… or, with domain and
-// account, $JS.ACK.<domain>.<account>.<stream>.<consumer>.…
+// ackAt is where the numbers begin in the tokens of an ack's subject: behind $JS.ACK.<stream>.<consumer> or, with domain
+// and account, behind $JS.ACK.<domain>.<account>.<stream>.<consumer>.
 func ackAt(tokens []string) int {
 	if len(tokens) > 4+ackTokens {
 		return 6

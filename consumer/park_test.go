@@ -30,7 +30,6 @@ type laneOf struct {
 
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	term   consumer.LaneTerm
 }
 
 func newFakeLane(low, high time.Duration) *fakeLane {
@@ -144,7 +143,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				}
 				return r
 			},
-			"taken over": func(b *bench, r *replica, start func(string) *replica) *replica {
+			"taken over": func(_ *bench, r *replica, start func(string) *replica) *replica {
 				for i := range 6 {
 					next := start(fmt.Sprint("run", i))
 					time.Sleep(rand.N(30 * time.Minute))

@@ -248,6 +248,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err := errors.Join(t.recallAsides(now), t.readBack(now)); err != nil {
 			return err
 		}
+		t.journal.askIndex(hard)
 		t.stopLane()
 		t.unstashDue()
 		next = earlier(next, t.journal.step(now))

@@ -231,7 +231,8 @@ func (b *Buffer[T]) Full(bytes int) bool {
 	return held >= b.limits.Rows || held > 0 && int64(bytes) > b.limits.Bytes-b.bytes || b.count >= b.limits.Rows+b.limits.Parked
 }
 
-// Head returns the sequence of the oldest row held or parked, the one that all others wait for; ok is false when there is none.
+// Head returns the sequence of the oldest row held or parked, the one that all others wait for; ok is false when there
+// is none.
 func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	if b.count == 0 {
 		return 0, false
@@ -239,8 +240,8 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.at(0).Seq, true
 }
 
-// Blocker returns the sequence of the oldest row held or parked that is not complete: the one that all rows behind it wait for;
-// ok is false when all are complete, or there are none.
+// Blocker returns the sequence of the oldest row held or parked that is not complete: the one that all rows behind it
+// wait for; ok is false when all are complete, or there are none.
 func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
 	if b.ready == b.count {
 		return 0, false

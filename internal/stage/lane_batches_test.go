@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,9 +31,7 @@ func newBatchesLab(t *testing.T, api batches.Config, vars map[string]string) *la
 		"STAGE_LANE": "batch", "STAGE_PRICES_FILE": prices, "STAGE_LANE_ROWS": "50", "STAGE_LANE_WAIT": "5s", "STAGE_WINDOW": "64",
 		"STAGE_POOL_SIZE": "4",
 	}
-	for name, value := range vars {
-		all[name] = value
-	}
+	maps.Copy(all, vars)
 	return newLab(t, llmtest.Config{Latency: time.Second, Batches: api}, all)
 }
 
