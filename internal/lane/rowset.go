@@ -30,14 +30,15 @@ func (s *rowSet) remove(seq uint64) bool {
 
 func (s *rowSet) has(seq uint64) bool { return s.n > 0 && s.set.Has(seq) }
 
-// take removes the lowest n rows and returns them; n may be below 0: there is no room.
+// take removes the lowest n rows and returns them.
 func (s *rowSet) take(n int) []uint64 {
-	rows := make([]uint64, 0, max(0, min(n, s.n)))
-	if n > 0 && s.n > 0 {
-		for seq := range s.set.All() {
-			if rows = append(rows, seq); len(rows) == n {
-				break
-			}
+	if n = min(n, s.n); n <= 0 {
+		return nil
+	}
+	rows := make([]uint64, 0, n)
+	for seq := range s.set.All() {
+		if rows = append(rows, seq); len(rows) == n {
+			break
 		}
 	}
 	for _, seq := range rows {

@@ -1,0 +1,244 @@
+package lane
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/batchapi"
+)
+
+var steps = []string{
+	"intent", "recorded", "uploading", "uploaded", "creating", "created", "submitted recorded", "polled", "fetching", "line",
+	"done recorded", "deleting", "deleted", "purged",
+}
+
+// killAt kills the process the nth time that it takes a step.
+func (b *bench) killAt(step string, n int) (killed <-chan struct{}) {
+	done := make(chan struct{})
+	var mu sync.Mutex
+	count := 0
+	b.step = func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if s != step {
+			return
+		}
+		if count++; count == n {
+			b.kill()
+			close(done)
+		}
+	}
+	return done
+}
+
+func TestAKillAtAnyStepLosesNothing(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		for _, step := range steps {
+			if name == "inline" && (step == "uploading" || step == "uploaded") {
+				continue
+			}
+			for _, n := range []int{1, 2} {
+				t.Run(fmt.Sprintf("%s/%s/%d", name, step, n), func(t *testing.T) {
+					virtual(t, func(t *testing.T) {
+						b := newBench(t, api())
+						b.rows = 250
+						killed := b.killAt(step, n)
+						b.open()
+						select {
+						case <-killed:
+						case <-time.After(12 * time.Hour):
+							t.Fatal("the step never came")
+						}
+						b.step = nil
+						b.lane.Close()
+						b.open()
+						b.await(6 * time.Hour)
+						b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+						b.close()
+						b.check()
+						if len(b.calls) > 0 {
+							t.Errorf("%d live calls", len(b.calls))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestManyKillsLoseNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.api.lag = 5 * time.Second
+		b.rows = 500
+		for i := range 30 {
+			killed := b.killAt(steps[i%len(steps)], 1+i%3)
+			b.open()
+			select {
+			case <-killed:
+			case <-time.After(20 * time.Minute):
+				b.kill()
+			}
+			b.step = nil
+			b.lane.Close()
+		}
+		b.open()
+		b.await(6 * time.Hour)
+		b.close()
+		b.check()
+	})
+}
+
+func TestALostAnswerIsAdopted(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, api())
+				b.api.lag = 10 * time.Second
+				b.api.onCreated = func(n int) error {
+					if n == 0 {
+						return errDead // no verdict
+					}
+					return nil
+				}
+				b.rows = 100
+				b.open()
+				b.await(2 * time.Hour)
+				b.until(time.Minute, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+				b.close()
+				b.check()
+				if got, want := b.phases(), "intent adopted ended"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestABatchThatIsAbsentGathersAgain(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, api())
+				failed := false
+				b.api.onCreate = func(int, batchapi.Job) error {
+					if !failed {
+						failed = true
+						return errDead
+					}
+					return nil
+				}
+				b.rows = 100
+				b.open()
+				b.await(3 * time.Hour)
+				b.close()
+				b.check()
+				if got, want := b.phases(), "intent abandoned intent submitted ended"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+				certain := b.api.withdraw > 0
+				if certain != (name == "file") {
+					t.Errorf("withdrawn %d times", b.api.withdraw)
+				}
+			})
+		})
+	}
+}
+
+// The process is suspended between its proof of ownership and the creation, for longer than the next owner waits.
+func TestALateCreationFails(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.rows = 100
+		asleep, wake := make(chan struct{}), make(chan struct{})
+		var once atomic.Bool
+		old := b.api
+		b.step = func(s string) {
+			if s == "creating" && once.CompareAndSwap(false, true) {
+				close(asleep)
+				<-wake
+			}
+		}
+		b.open()
+		<-asleep
+		first, proc, nc := b.lane, b.proc, b.nc
+		b.open()
+		b.until(5*time.Minute, "the batch to be given up", func() bool { return b.phases() != "" && len(b.api.batches) > 0 })
+		// What the first process sends now, it sends as if the request had been on its way.
+		token := ""
+		for _, e := range b.events {
+			if e.Phase == auditlog.BatchAbandoned {
+				token = e.Token
+			}
+		}
+		if _, err := old.Create(t.Context(), batchapi.Job{Token: token, File: "file-" + token + "-0"}); err == nil {
+			t.Error("the late creation succeeded")
+		}
+		close(wake)
+		b.await(3 * time.Hour)
+		proc.dead.Store(true)
+		first.Close()
+		nc.Close()
+		b.close()
+		b.check()
+		if b.fenced == nil {
+			t.Error("the first owner has not found out that it is fenced")
+		}
+	})
+}
+
+func TestAStrayBatchIsCancelled(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.api.limits.Inline = true // nothing can be withdrawn, and the list shows tokens
+		b.api.lag = 2 * time.Minute
+		b.api.onCreated = func(n int) error {
+			if n == 0 {
+				return errDead
+			}
+			return nil
+		}
+		b.rows = 100
+		b.open()
+		b.until(time.Hour, "the stray one to be cancelled", func() bool { return len(b.api.cancels) == 1 })
+		b.await(3 * time.Hour)
+		b.close()
+		if got, want := b.phases(), "intent abandoned intent submitted cancelled ended"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+func TestABatchOfAnotherAccountIsNeverGivenUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.rows = 100
+		killed := b.killAt("created", 1)
+		b.open()
+		<-killed
+		b.step = nil
+		b.lane.Close()
+		b.account = "two"
+		b.open()
+		time.Sleep(24 * time.Hour)
+		if len(b.kept) > 0 || len(b.api.batches) != 1 {
+			t.Errorf("%d rows are answered, %d batches created", len(b.kept), len(b.api.batches))
+		}
+		if s := b.lane.Status(); len(s.Batches) != 1 || s.Batches[0].Problem == "" {
+			t.Errorf("no problem is shown: %+v", s)
+		}
+		b.close()
+		b.account = "one"
+		b.open()
+		b.await(2 * time.Hour)
+		b.close()
+		b.check()
+		if len(b.api.batches) != 1 {
+			t.Errorf("%d batches created", len(b.api.batches))
+		}
+	})
+}
