@@ -35,3 +35,36 @@ func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 		}
 	}
 }
+
+// An owner reads the records of batches and what the journal holds, and removes both when they are done.
+func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
+	t.Parallel()
+	g, err := permissions.Read("../../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
+	s := newSite(t, g, map[string]permissions.Grant{
+		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create),
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Lane]),
+	})
+	lane := vars{
+		"STAGE_LANE": "batch", "STAGE_LANE_WAIT": "300ms", "STAGE_LANE_POLL": "300ms", "STAGE_LLM_PROVIDER": "mock",
+		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_JOURNAL_AFTER": "0",
+	}
+	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
+		t.Errorf("setup: %s", out)
+	}
+	s.rows = oldRows(t, s.nc)
+	environ := with(s.as("stage"), lane)
+	s.load(30)
+	owner := run(t, environ)
+	s.await(30)
+	owner.stop()
+	noneDenied(t, owner)
+	for _, entry := range g[permissions.Lane].Publish {
+		if !s.seen.on(entry) {
+			t.Errorf("the stage may publish on %s, but never did", entry)
+		}
+	}
+}
