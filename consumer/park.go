@@ -265,7 +265,11 @@ func (t *term) roomBeside(room int) int {
 // keptNow parks a row whose reply is in the journal now. One that can't be kept stays in the window.
 func (t *term) keptNow(row *Row) {
 	switch {
-	case t.parks == nil || t.parks.stashed[row.Seq] != row:
+	case t.parks == nil:
+	case t.parks.stashed[row.Seq] != row:
+		if row.stored > 0 { // it waits in the window, perhaps for a row that the lane settles only after it
+			t.c.cfg.Lane.Kept(row.Seq)
+		}
 	case row.stored > 0:
 		t.park(row, true)
 	default:
