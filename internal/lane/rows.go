@@ -163,20 +163,18 @@ func (t *term) gather(row *gathered, now time.Time) {
 	t.bodies += int64(row.size)
 }
 
-// mayOpen reports whether another batch may begin to gather.
+// mayOpen reports whether another batch may begin to gather: there is memory for all of it.
 func (t *term) mayOpen() bool {
-	return !t.stopping && t.open() < t.cfg.Settings.Open && t.bodies < 2*t.most.bytes
+	return !t.stopping && t.open() < t.cfg.Settings.Open && t.bodies < t.most.bytes
 }
 
 // fits reports whether a row may join a batch that gathers.
 func (t *term) fits(g *gather, row *gathered) bool {
 	limit := t.capacityOf(g.model).limit
-	if g.full || len(g.rows) > 0 && (len(g.rows) >= t.most.rows || g.bytes+int64(row.size) > t.most.bytes || limit > 0 && g.tokens+row.tokens > limit) ||
-		t.bodies+int64(row.size) > 2*t.most.bytes {
-		g.full = len(g.rows) > 0
-		return false
-	}
-	return true
+	// An empty one takes any row: else that would come and go without end.
+	g.full = g.full || len(g.rows) > 0 && (len(g.rows) >= t.most.rows || g.bytes+int64(row.size) > t.most.bytes ||
+		limit > 0 && g.tokens+row.tokens > limit || t.bodies+int64(row.size) > 2*t.most.bytes)
+	return !g.full
 }
 
 // await has a row wait for a batch to gather in.

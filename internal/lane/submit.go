@@ -23,10 +23,15 @@ var errSuspended = errors.New("the process was held up before it could create th
 
 // open counts the batches that are not ended, those that still gather included.
 func (t *term) open() int {
-	n := len(t.gathers)
+	n := len(t.gathers) + t.sealed()
 	if t.split != nil {
 		n++
 	}
+	return n
+}
+
+// sealed counts the batches that are not ended, from their intents on.
+func (t *term) sealed() (n int) {
 	for _, b := range t.batches {
 		if !b.ended() {
 			n++
@@ -91,7 +96,7 @@ func (t *term) full(g *gather) bool {
 
 // maySubmit reports whether there is capacity and money for a batch.
 func (t *term) maySubmit(model string, tokens int64, now time.Time) bool {
-	if t.wait(t.held, now) {
+	if t.sealed() >= t.cfg.Settings.Open || t.wait(t.held, now) {
 		return false
 	}
 	c, queued := t.capacityOf(model), t.queued(model)
@@ -148,6 +153,9 @@ func (t *term) submit(ctx context.Context, g *gather, now time.Time) {
 		g.remove(row.seq)
 	}
 	g.full, g.since = false, now
+	if len(g.rows) == 0 && t.gathers[g.model] == g {
+		delete(t.gathers, g.model)
+	}
 	if t.split != nil && t.split.gather == g && len(g.rows) == 0 && t.split.left.n == 0 {
 		t.split = nil
 	}

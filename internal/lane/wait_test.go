@@ -1,0 +1,296 @@
+package lane
+
+import (
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/llm/batchapi"
+)
+
+func TestNoMoreBatchesAreOpenThanAllowed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.settings.Open = 3
+		most := 0
+		b.api.onCreate = func(int, batchapi.Job) error {
+			n := 1
+			for _, r := range b.api.batches {
+				if b.api.progress(r); r.State == batchapi.Running {
+					n++
+				}
+			}
+			most = max(most, n)
+			return nil
+		}
+		b.run(1050, 24*time.Hour)
+		b.check()
+		if most != 3 || len(b.api.batches) != 11 || len(b.calls) > 0 {
+			t.Errorf("up to %d batches were open, of %d; %d live calls", most, len(b.api.batches), len(b.calls))
+		}
+	})
+}
+
+func TestABatchHasOneModel(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.settings.Open = 2
+		b.model = func(seq uint64) string { return "model-" + strconv.FormatUint(seq%5, 10) }
+		b.run(500, 24*time.Hour)
+		b.check()
+		for _, r := range b.api.batches {
+			for _, seq := range r.seqs {
+				if seq%5 != r.seqs[0]%5 {
+					t.Fatalf("batch %s has rows %d and %d", r.ID, r.seqs[0], seq)
+				}
+			}
+		}
+		if len(b.api.batches) > 8 {
+			t.Errorf("%d batches for 5 models of 100 rows", len(b.api.batches))
+		}
+	})
+}
+
+func TestABatchGoesByRowsBytesAndWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		rows, n int
+		bytes   int64
+		batches []int
+		by      time.Duration
+	}{
+		"rows":  {rows: 50, n: 100, bytes: 1 << 20, batches: []int{50, 50}, by: 10 * time.Second},
+		"bytes": {rows: 1000, n: 100, bytes: 1000, batches: []int{33, 33, 33}, by: 10 * time.Second}, // some 30 B a line
+		"wait":  {rows: 1000, n: 100, bytes: 1 << 20, batches: []int{100}, by: 70 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, fileProvider())
+				b.settings.Rows, b.settings.Bytes = c.rows, config.Size(c.bytes)
+				b.rows = uint64(c.n)
+				b.open()
+				time.Sleep(c.by)
+				b.api.mu.Lock()
+				for i, r := range b.api.batches {
+					if i < len(c.batches) && (len(r.seqs) > c.batches[i] || len(r.seqs) < c.batches[i]*8/10) {
+						t.Errorf("batch %d has %d rows, want %d", i, len(r.seqs), c.batches[i])
+					}
+				}
+				if len(b.api.batches) < min(2, len(c.batches)) {
+					t.Errorf("%d batches by %v", len(b.api.batches), c.by)
+				}
+				b.api.mu.Unlock()
+				b.await(4 * time.Hour)
+				b.close()
+				b.check()
+			})
+		})
+	}
+}
+
+func TestALateRowGoesLiveAndItsAnswerIsDropped(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		start := time.Now()
+		b.deadline = func(seq uint64) time.Time {
+			if seq%10 == 0 {
+				return start.Add(30 * time.Minute)
+			}
+			return time.Time{}
+		}
+		var at time.Time
+		b.rows = 100
+		b.open()
+		b.until(time.Hour, "the live calls", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.calls) == 10 {
+				at = time.Now()
+			}
+			return len(b.calls) == 10
+		})
+		if late := at.Sub(start.Add(30 * time.Minute)); late > 5*time.Second {
+			t.Errorf("live %v after the deadline", late)
+		}
+		b.await(2 * time.Hour)
+		b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+		b.close()
+		b.check()
+		if e := b.ended()[0]; e.Dropped != 10 || e.Answered != 100 || b.settled[e.Token] < .999 {
+			t.Errorf("got %+v, settled %v", e, b.settled)
+		}
+	})
+}
+
+func TestDeadlinesOutliveACrash(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		start := time.Now()
+		b.deadline = func(uint64) time.Time { return start.Add(30 * time.Minute) }
+		b.rows = 100
+		killed := b.killAt("submitted recorded", 1)
+		b.open()
+		<-killed
+		b.step, b.deadline = nil, nil
+		b.lane.Close()
+		b.open()
+		b.await(31 * time.Minute)
+		b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+		b.close()
+		if len(b.calls) != 100 || len(b.api.cancels) != 1 {
+			t.Errorf("%d live calls, cancelled %v", len(b.calls), b.api.cancels)
+		}
+		// Nothing was wanted of the batch any more.
+		if e := b.ended()[0]; e.Phase != auditlog.BatchCancelled {
+			t.Errorf("got %+v", e)
+		}
+	})
+}
+
+func TestRowsThatGatherOrWaitGoLiveInTime(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.settings.Open, b.settings.Wait = 1, time.Hour
+		start := time.Now()
+		b.deadline = func(uint64) time.Time { return start.Add(10 * time.Minute) }
+		b.run(350, 12*time.Minute)
+		if len(b.calls) != 350 {
+			t.Errorf("%d live calls", len(b.calls))
+		}
+	})
+}
+
+func TestARowThatIsLateAlreadyGoesLive(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.deadline = func(uint64) time.Time { return b.created.Add(-time.Second) }
+		b.run(20, time.Minute)
+		if len(b.api.batches) > 0 {
+			t.Errorf("%d batches", len(b.api.batches))
+		}
+	})
+}
+
+func TestARowThatIsTooLargeForABatchGoesLive(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.api.limits.Bytes = 25
+		b.run(20, time.Minute)
+		if len(b.api.batches) > 0 || len(b.calls) != 20 {
+			t.Errorf("%d batches, %d live calls", len(b.api.batches), len(b.calls))
+		}
+	})
+}
+
+func TestAStopLeavesBatchesRunningUnlessToldNotTo(t *testing.T) {
+	for _, cancels := range []bool{false, true} {
+		t.Run(strconv.FormatBool(cancels), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, fileProvider())
+				b.cancels = cancels
+				b.rows = 250
+				b.open()
+				time.Sleep(10 * time.Minute)
+				began := time.Now()
+				b.close()
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("the stop took %v", took)
+				}
+				want := 0
+				if cancels {
+					want = 3
+				}
+				if len(b.api.cancels) != want {
+					t.Errorf("cancelled %v", b.api.cancels)
+				}
+				b.cancels = false
+				b.open()
+				b.await(3 * time.Hour)
+				b.close()
+				b.check()
+				if !cancels && len(b.api.batches) != 3 {
+					t.Errorf("%d batches", len(b.api.batches))
+				}
+			})
+		})
+	}
+}
+
+// A stop while a batch is being created waits for its record, so that the next owner need not look for it.
+func TestAStopRecordsWhatIsBeingCreated(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.rows = 100
+		b.open()
+		b.step = func(s string) {
+			if s == "creating" {
+				b.lane.Stop()
+				go b.lane.Close()
+			}
+		}
+		time.Sleep(time.Minute)
+		b.step = nil
+		records, err := Records(t.Context(), b.nats.JS, "LANE", "stage", 0)
+		if err != nil || len(records) == 0 || records[len(records)-1].Kind != RecordSubmitted {
+			t.Fatalf("got %+v, %v", records, err)
+		}
+		b.open()
+		b.await(2 * time.Hour)
+		b.close()
+		b.check()
+	})
+}
+
+// An open batch holds some 17 B a row; recorded ones are taken over at once.
+func TestATakeOverOfManyRowsIsCheap(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.settings.Rows, b.api.takes = 50_000, 1000*time.Hour
+		b.rows = 150_000
+		b.open()
+		b.until(time.Hour, "the batches to run", func() bool { return b.lane.Status().Rows.Submitted == 150_000 })
+		sizes(t, b)
+		b.kill()
+		b.lane.Close()
+		b.lane = nil
+		runtime.GC()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		began := time.Now()
+		b.open()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the term began after %v", took)
+		}
+		b.until(time.Minute, "the rows", func() bool { return b.lane.Status().Rows.Submitted == 150_000 })
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / 150_000 //nolint:gosec // small
+		t.Logf("%d B a row", each)
+		if each > 40 {
+			t.Errorf("%d B a row", each)
+		}
+		b.close()
+	})
+}
+
+// sizes checks that each record of 50,000 rows fits in a message.
+func sizes(t *testing.T, b *bench) {
+	t.Helper()
+	records, err := Records(t.Context(), b.nats.JS, "LANE", "stage", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for _, r := range records {
+		if r.Kind == RecordIntent {
+			if rows += len(r.Rows.Seqs); len(r.Rows.Seqs) != 50_000 {
+				t.Errorf("a batch has %d rows", len(r.Rows.Seqs))
+			}
+		}
+	}
+	if rows != 150_000 {
+		t.Errorf("%d rows are recorded", rows)
+	}
+}
