@@ -182,7 +182,7 @@ func (t *term) abandon(b *batch, why string, uncertain bool, then func(*batch)) 
 	b.stage = stageAbandoned
 	r := &Record{Kind: RecordAbandoned, Token: b.token, Model: b.model, Reason: why, Uncertain: uncertain, RowCount: len(b.state)}
 	t.record(r, func(now time.Time) {
-		t.audit(t.event(b, auditlog.BatchAbandoned, why))
+		t.audit(b, t.event(b, auditlog.BatchAbandoned, why))
 		t.settle(b, 0)
 		t.capacityOf(b.model).ended()
 		if uncertain {
@@ -259,7 +259,7 @@ func (t *term) lookForOne(ctx context.Context, lost *lostToken) {
 func (t *term) cancelDouble(ctx context.Context, b *batch, m batchapi.Batch) {
 	e := t.event(b, auditlog.BatchCancelled, "it turned up after its rows had gone into others")
 	e.BatchID, e.Rows = m.ID, max(m.Rows, 0)
-	t.audit(e)
+	t.audit(b, e)
 	if m.State.Over() {
 		return
 	}

@@ -91,6 +91,7 @@ type batch struct {
 	pending      bool     // it had lines of rows that had not come
 	sum          tally
 	reported     bool // the event of its end is out
+	untold       int  // events that are not stored yet
 
 	sha     string // of its lines
 	cleaned bool   // its files are deleted

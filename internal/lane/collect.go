@@ -283,7 +283,7 @@ func (t *term) report(b *batch) {
 	s := &b.sum
 	e.Answered, e.Failed, e.Lapsed, e.Missing, e.Foreign, e.Dropped = s.answered, s.failed, s.lapsed, s.missing, s.foreign, s.dropped
 	e.Usage = s.usage.Total()
-	t.audit(e)
+	t.audit(b, e)
 	var usd float64
 	if e.Usage != nil && e.Usage.CostUSD != nil {
 		usd = *e.Usage.CostUSD

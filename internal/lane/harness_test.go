@@ -406,8 +406,10 @@ type bench struct {
 
 func newBench(t *testing.T, api *provider) *bench {
 	t.Helper()
-	b := &bench{t: t, nats: stagetest.StartNATS(t), api: api, created: time.Now(), account: "one", late: 10 * time.Millisecond, liveTime: time.Second,
-		kept: map[uint64]string{}, calls: map[uint64]int{}, settled: map[string]float64{}}
+	b := &bench{
+		t: t, nats: stagetest.StartNATS(t), api: api, created: time.Now(), account: "one", late: 10 * time.Millisecond, liveTime: time.Second,
+		kept: map[uint64]string{}, calls: map[uint64]int{}, settled: map[string]float64{},
+	}
 	b.settings = config.LaneConfig{Rows: 100, Bytes: 100 << 20, Wait: time.Minute, Open: 10, Poll: 30 * time.Second, AdoptWait: 30 * time.Second, Stream: "LANE"}
 	api.init()
 	b.makeStream(-1)
@@ -440,10 +442,13 @@ func (b *bench) open() {
 		NC: b.nc, Name: "stage", Settings: b.settings, Provider: "mock", API: proc, ProbeInterval: time.Minute, Logger: logger(), Reserve: b.reserve,
 		Account:   func() string { return account },
 		ReloadKey: b.reload,
-		Record: func(e *auditlog.Batch) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.events = append(b.events, e)
+		Record: func(e *auditlog.Batch, again bool, stored func()) {
+			if !again {
+				b.mu.Lock()
+				b.events = append(b.events, e)
+				b.mu.Unlock()
+			}
+			stored()
 		},
 		Settle: func(token string, usd float64) {
 			b.mu.Lock()

@@ -40,8 +40,9 @@ type Config struct {
 	ProbeInterval time.Duration
 	// ReloadKey reads the key again; nil: it does not change.
 	ReloadKey func() error
-	// Record stores an audit event, whose header is complete but for RunID and Stage; nil: nobody wants them.
-	Record func(*auditlog.Batch)
+	// Record stores an audit event, whose header is complete but for RunID and Stage, and calls stored once, when it is
+	// stored. Again says that an earlier term has recorded it, unless it was killed too soon. Nil: nobody wants them.
+	Record func(e *auditlog.Batch, again bool, stored func())
 	// Reserve reserves what a batch may cost before it is submitted, in USD, 0: unknown. An error holds the batch back until
 	// the next probe. Hold is Reserve for a batch of an earlier term, and Settle replaces either by what all answers of the
 	// batch were billed, 0: nothing, or it is unknown. Nil: nobody counts.

@@ -19,12 +19,13 @@ const (
 	letterKept
 	letterHeld
 	letterStop
+	letterStored
 )
 
 // letter is what somebody reports to the goroutine of the term.
 type letter struct {
 	seq  uint64
-	body any // *Request with letterAdd, *Errand with letterAgain
+	body any // *Request with letterAdd, *Errand with letterAgain, *batch with letterStored
 	kind letterKind
 }
 

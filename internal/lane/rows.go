@@ -55,6 +55,8 @@ func (t *term) read(m letter, now time.Time) {
 		t.holds(m.seq)
 	case letterStop:
 		t.stopping = true
+	case letterStored:
+		m.body.(*batch).untold--
 	}
 }
 

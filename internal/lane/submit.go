@@ -210,7 +210,7 @@ func (t *term) intended(b *batch) {
 		moved(older, b)
 	}
 	t.reindex()
-	t.audit(t.event(b, auditlog.BatchIntent, ""))
+	t.audit(b, t.event(b, auditlog.BatchIntent, ""))
 }
 
 // upload stores the lines at the provider.
@@ -327,6 +327,6 @@ func (t *term) found(b *batch, remote batchapi.Batch, adopted bool, now time.Tim
 		if adopted {
 			phase = auditlog.BatchAdopted
 		}
-		t.audit(t.event(b, phase, ""))
+		t.audit(b, t.event(b, phase, ""))
 	})
 }

@@ -31,7 +31,7 @@ func (t *term) sweep(ctx context.Context, now time.Time) {
 	}
 	for _, b := range slices.Clone(t.batches) {
 		switch {
-		case b.stage != stageClosed || b.busy || t.wait(b.next, now):
+		case b.stage != stageClosed || b.busy || b.untold > 0 || t.wait(b.next, now):
 		case b.cleaned:
 			t.purge(ctx, b)
 		case b.account != t.cfg.Account():

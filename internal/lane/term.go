@@ -303,12 +303,34 @@ func (t *term) event(b *batch, phase auditlog.BatchPhase, reason string) *auditl
 	}
 }
 
-func (t *term) audit(e *auditlog.Batch) {
-	if t.cfg.Record != nil {
-		t.cfg.Record(e)
-	}
+func (t *term) audit(b *batch, e *auditlog.Batch) {
+	t.tell(b, e, false)
 	t.l.log.Info("batch", slog.String("phase", string(e.Phase)), slog.String("token", e.Token), slog.String("batch_id", e.BatchID),
 		slog.Int("rows", e.Rows), slog.String("reason", e.Reason))
+}
+
+// tell records an event. The records of a batch stay until all its events are stored, so what a kill has lost is
+// recorded again by the next term.
+func (t *term) tell(b *batch, e *auditlog.Batch, again bool) {
+	if t.cfg.Record == nil {
+		return
+	}
+	b.untold++
+	mail := &t.l.mail
+	t.cfg.Record(e, again, func() { mail.put(letter{kind: letterStored, body: b}) })
+}
+
+// tellAgain records what earlier terms should have recorded of a batch.
+func (t *term) tellAgain(b *batch, abandoned *Record) {
+	t.tell(b, t.event(b, auditlog.BatchIntent, ""), true)
+	switch {
+	case abandoned != nil:
+		t.tell(b, t.event(b, auditlog.BatchAbandoned, abandoned.Reason), true)
+	case b.id != "" && b.adopted:
+		t.tell(b, t.event(b, auditlog.BatchAdopted, ""), true)
+	case b.id != "":
+		t.tell(b, t.event(b, auditlog.BatchSubmitted, ""), true)
+	}
 }
 
 func (t *term) settle(b *batch, usd float64) {
@@ -351,6 +373,7 @@ func (t *term) recover(records []Record, now time.Time) {
 		case r.Kind == RecordAbandoned:
 			b.stage = stageClosed
 			b.id = ""
+			t.tellAgain(b, r)
 			if r.Uncertain && now.Sub(r.Time) < lostAge {
 				t.lose(r, now)
 				b.keep = true
@@ -373,6 +396,7 @@ func (t *term) takeOver(b *batch, now time.Time) {
 		b.rows, b.state, b.count = Rows{}, nil, [rowStates]int{}
 		return
 	}
+	t.tellAgain(b, nil)
 	b.lookUntil = now.Add(adoptTime(t.limits, b.bytes, t.cfg.Settings.AdoptWait))
 	for i, seq := range b.rows.Seqs {
 		if b.problem == otherInput || seq <= t.of.Low {

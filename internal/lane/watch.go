@@ -25,7 +25,7 @@ func (t *term) advance(ctx context.Context, b *batch, now time.Time) {
 	if b.stage == stageOver || b.stage == stageSettling {
 		t.judge(b, now)
 	}
-	if b.stage == stageSettling && b.settled() {
+	if b.stage == stageSettling && b.settled() && b.untold == 0 {
 		b.stage = stageDone
 		t.record(&Record{Kind: RecordDone, Token: b.token}, func(time.Time) { t.close(b) })
 		return

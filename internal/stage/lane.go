@@ -62,10 +62,12 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 }
 
 // recordBatch records a change in the life of a batch, and counts what alerts are about.
-func (s *Stage) recordBatch(e *auditlog.Batch) {
+func (s *Stage) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	e.RunID, e.Stage = s.runID, s.Cfg.Name
-	s.recorder.RecordBatch(e, func() {})
-	s.batchesSeen[e.Partition].Note(e)
+	s.recorder.RecordBatch(e, stored)
+	if !again {
+		s.batchesSeen[e.Partition].Note(e)
+	}
 }
 
 // laneStatus is what the pages show of the batch lanes; nil: there is none.
