@@ -187,6 +187,9 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 		c.result(s.partitionOf(m.Subject(), 2), m.Headers(), m.Data())
 	})
 	c.end(all)
+	if err == nil {
+		err = s.checkLane(ctx, all)
+	}
 	return len(all), c.results, err
 }
 

@@ -225,7 +225,7 @@ func (s *site) stepDownLeader(ctx context.Context, random *rand.Rand) error {
 	case 1, 2:
 		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + streams.DurableName(stageName, s.partition(random))
 	default:
-		streams := []string{inputStream, resultStream, resultStream, auditStream, journalStream}
+		streams := append([]string{inputStream, resultStream}, s.plan.streams()...)
 		subject = "$JS.API.STREAM.LEADER.STEPDOWN." + streams[random.IntN(len(streams))]
 	}
 	if err := ask(ctx, nc, subject); err != nil {
@@ -266,7 +266,8 @@ func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
 // fillStream sets a stream's limit to what it holds, and lifts it again. While the audit is full, a replica is stopped
 // half of the time.
 func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
-	name := []string{resultStream, auditStream, journalStream}[random.IntN(3)]
+	names := s.plan.streams()
+	name := names[random.IntN(len(names))]
 	if !s.filling.TryLock() {
 		return errNotYet // one at a time: each restores what it found
 	}

@@ -215,6 +215,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 	}) {
 		s.notes.violate("acks", "%s, %v after the last result", why, ackPatience)
 	}
+	s.awaitLane(ctx)
 	for _, r := range s.replicas {
 		if err := r.retire(ctx, stopPatience); err != nil {
 			return err
@@ -282,6 +283,9 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	if s.plan.budget {
 		budget = ", shared budget"
 	}
+	if s.plan.lane {
+		budget += ", batches of " + s.plan.api
+	}
 	write(out, "seed %d, %d servers %s, %d replicas, %d partitions, pool %d, window %d, dedupe %s, order %s%s\n",
 		s.plan.seed, s.plan.servers, s.nc.ConnectedServerVersion(), s.plan.replicas, s.plan.partitions, s.plan.pool, s.plan.window, s.plan.dedupe, s.plan.order, budget)
 	write(out, "rows %d, results %d, in %v\n", rows, results, took.Round(time.Second))
@@ -298,6 +302,9 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
 	write(out, "calls %d, repaid %d of at most %d; beside them %d of at most %d met outages of the LLM\n",
 		calls, again, s.allowance, s.model.gate.Stats().Turned, s.turnable)
+	if s.plan.lane {
+		write(out, "batches:%v\n", &s.lanes)
+	}
 	write(out, "longest standstill of a partition with rows waiting %v as counted, %v in all; %.0f%% of that time was without a fault of servers\n",
 		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond), 100*s.watched.share())
 	for _, line := range s.notes.reported {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/llm-stage/stage/test/gateway"
 )
 
@@ -86,26 +87,42 @@ const template = "Row {{ row.q }}"
 
 // model is the LLM: it counts the calls for each row.
 type model struct {
-	server *llmtest.Server
-	gate   *gateway.Gateway
+	server  *llmtest.Server
+	batches *batches.Server // nil without the lane
+	gate    *gateway.Gateway
 
 	mu     sync.Mutex
-	calls  map[int]int // by question
-	failed int         // calls that failed as they should, so that the row is asked again
+	calls  map[int]int      // by question
+	seen   map[int]struct{} // questions that were called, or uploaded in a batch
+	failed int              // calls that failed as they should, so that the row is asked again
 	moved  chan struct{}
 }
 
 func startModel(p *plan) (*model, error) {
-	m := &model{calls: make(map[int]int), moved: make(chan struct{})}
+	m := &model{calls: make(map[int]int), seen: make(map[int]struct{}), moved: make(chan struct{})}
 	var err error
 	m.server, err = llmtest.New(llmtest.Config{Latency: p.latency, LatencySigma: .6, Seed: p.seed, Script: m.script})
 	if err != nil {
 		return nil, err
 	}
-	if m.gate, err = gateway.New(m.server); err != nil {
+	if p.lane {
+		if m.batches, err = newBatches(p, m); err != nil {
+			return nil, err
+		}
+	}
+	if m.gate, err = gateway.New(m); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// ServeHTTP implements [http.Handler].
+func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if m.batches != nil && batches.Handles(r) {
+		m.batches.ServeHTTP(w, r)
+		return
+	}
+	m.server.ServeHTTP(w, r)
 }
 
 func (m *model) close() { m.gate.Close() }
@@ -120,30 +137,52 @@ func (m *model) script(c llmtest.Call) *llmtest.Step {
 	defer m.mu.Unlock()
 	m.calls[n]++
 	first := m.calls[n] == 1
-	if first {
-		close(m.moved)
-		m.moved = make(chan struct{})
-	}
+	m.see(n)
 	switch {
 	case kindOf(n) == refused:
 		return &llmtest.Step{Status: http.StatusBadRequest}
-	case first && n%failingEvery == 5:
+	case first && fails(n) != 0:
 		m.failed++
-		return &llmtest.Step{Status: http.StatusInternalServerError}
-	case first && n%limitedEvery == 9:
-		m.failed++
-		return &llmtest.Step{Status: http.StatusTooManyRequests}
+		return &llmtest.Step{Status: fails(n)}
 	case n%slowEvery == 11:
 		return &llmtest.Step{Delay: slowCall}
 	}
 	return nil
 }
 
+// fails is the status of the first call for a row; 0: it does not fail.
+func fails(n int) int {
+	switch {
+	case n%failingEvery == 5:
+		return http.StatusInternalServerError
+	case n%limitedEvery == 9:
+		return http.StatusTooManyRequests
+	}
+	return 0
+}
+
+// see notes that a row was asked. The lock is held.
+func (m *model) see(n int) {
+	if _, known := m.seen[n]; known {
+		return
+	}
+	m.seen[n] = struct{}{}
+	close(m.moved)
+	m.moved = make(chan struct{})
+}
+
+// answered reports whether a call for the row was answered, or is yet to be.
+func (m *model) answered(n int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[n] > 1 || m.calls[n] == 1 && fails(n) == 0
+}
+
 // rows is how many rows were asked at least once, and a channel that is closed when there are more.
 func (m *model) rows() (n int, more <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.calls), m.moved
+	return len(m.seen), m.moved
 }
 
 // paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one

@@ -80,9 +80,11 @@ type plan struct {
 	dedupe     string        // STAGE_DEDUPE; unless it is off, some rows ask the same
 	order      streams.Order // STAGE_ORDER
 	keys       int           // of the rows, where the order is not that of the stream
-	budget     bool          // the replicas have STAGE_BUDGET in common, and the adaptive throttle
-	race       bool          // build the stage with the race detector
-	keep       bool          // keep the logs of a run that found nothing
+	lane       bool          // most rows go in batches; the LLM's Batch API is that of
+	api        string
+	budget     bool // the replicas have STAGE_BUDGET in common, and the adaptive throttle
+	race       bool // build the stage with the race detector
+	keep       bool // keep the logs of a run that found nothing
 	verbose    bool
 	dir        string
 	counts     map[kind]int
@@ -125,6 +127,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	})
 	fs.IntVar(&p.keys, "keys", 1000, "`number` of keys (subjects) that the rows have where -order is key or none; every fourth row has the first one")
 	fs.BoolVar(&p.budget, "budget", false, "the replicas share a budget: STAGE_BUDGET, and STAGE_THROTTLE=adaptive")
+	fs.BoolVar(&p.lane, "lane", false, "most rows go in batches of a Batch API: STAGE_LANE=batch")
+	fs.StringVar(&p.api, "api", "", "with -lane, whose Batch `API`: openai, azure, anthropic or gemini; empty: one by the seed")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
@@ -144,6 +148,9 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	}
 	if p.seed == 0 {
 		p.seed = uint64(rand.Uint32())
+	}
+	if p.lane && p.api == "" {
+		p.api = apis[p.seed%uint64(len(apis))].name
 	}
 	counts, err := parseCounts(*faults)
 	if p.counts = counts; counts == nil {
@@ -168,6 +175,8 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.partitions > 1 || p.counts[move] == 0, "%s needs -partitions 2 or more", move),
 		faulty(slices.Contains([]streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}, p.order), "-order %s: stream, key or none", p.order),
 		faulty(p.keys >= 1 && p.keys <= 1_000_000, "-keys %d: from 1 to 1000000", p.keys),
+		faulty(!p.lane || p.dedupe == "off", "-lane: not with -dedupe"),
+		faulty(!p.lane || pathOf(p.api) != "", "-api %s: openai, azure, anthropic or gemini", p.api),
 		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)
 }

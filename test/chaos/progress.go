@@ -33,6 +33,7 @@ type partitionProgress struct {
 type progress struct {
 	notes   *notes
 	healing time.Duration
+	stand   time.Duration // standstillAfter, or more where rows wait for batches
 
 	mu      sync.Mutex
 	faults  int       // of servers, under way
@@ -46,9 +47,12 @@ type progress struct {
 }
 
 func newProgress(n *notes, p *plan) *progress {
-	w := &progress{notes: n, healing: healing, parts: make([]partitionProgress, p.partitions)}
+	w := &progress{notes: n, healing: healing, stand: standstillAfter, parts: make([]partitionProgress, p.partitions)}
 	if p.servers > 1 {
 		w.healing = healingCluster
+	}
+	if p.lane {
+		w.stand = laneStand
 	}
 	return w
 }
@@ -92,7 +96,7 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 	for i := range w.parts {
 		p := &w.parts[i]
 		if p.since.IsZero() || results[i] != p.results || results[i] >= rows[i] {
-			if stood := now.Sub(p.since); !p.since.IsZero() && results[i] != p.results && stood > standstillAfter {
+			if stood := now.Sub(p.since); !p.since.IsZero() && results[i] != p.results && stood > w.stand {
 				w.notes.log("partition %d had no new result for %v, excused or not", i, stood.Round(time.Millisecond))
 			}
 			*p = partitionProgress{results: results[i], since: now}
@@ -107,7 +111,7 @@ func (w *progress) sample(now time.Time, alive bool, rows, results []int) {
 		}
 		stood := now.Sub(since)
 		w.longest = max(w.longest, stood)
-		if stood > standstillAfter && !p.noted {
+		if stood > w.stand && !p.noted {
 			p.noted = true
 			w.notes.violate("standstill", "partition %d has %d results of %d rows, and none for %v (%v with what is excused)",
 				i, results[i], rows[i], stood.Round(time.Millisecond), now.Sub(p.since).Round(time.Millisecond))

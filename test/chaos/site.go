@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,6 +96,7 @@ type site struct {
 	lastOutage time.Time // when the last one ended
 	allowance  int       // calls that may be made again
 	turnable   int       // calls that outages of the LLM may meet
+	lanes      laneCount // once checked
 }
 
 const natsModule = "github.com/nats-io/nats-server/v2"
@@ -185,8 +188,7 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 	}
 	return &replica{
 		n: n, ps: s.ps, path: s.stage, notes: s.notes, proxies: proxies, dir: filepath.Join(s.dir, fmt.Sprintf("stage%d", n)),
-		environ: append(append(s.environ(url), s.plan.throttle()...),
-			"STAGE_LLM_BASE_URL="+s.model.gate.URL(), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
+		environ: append(slices.Concat(s.environ(url), s.plan.throttle(), s.llmEnviron()), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
 			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window),
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
 			"STAGE_DEDUPE="+s.plan.dedupe, "STAGE_ORDER="+string(s.plan.order),
@@ -197,7 +199,8 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 
 // environ is what every command of the stage needs to know.
 func (s *site) environ(url string) []string {
-	return []string{"STAGE_NATS_URL=" + url, "STAGE_INPUT_SUBJECT=" + s.inputSubject(), "STAGE_PARTITIONS=" + strconv.Itoa(s.plan.partitions)}
+	return append(s.plan.laneEnviron(),
+		"STAGE_NATS_URL="+url, "STAGE_INPUT_SUBJECT="+s.inputSubject(), "STAGE_PARTITIONS="+strconv.Itoa(s.plan.partitions))
 }
 
 // close ends all that was started.
@@ -250,10 +253,10 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			asked++
 		}
 		if random.IntN(13) == 0 {
-			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil)
+			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil, nil)
 		}
 		if err == nil {
-			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), s.plan.rowBody(n))
+			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), s.plan.rowBody(n), s.plan.headers(n))
 		}
 		if err != nil {
 			return n, err
@@ -296,10 +299,10 @@ func (s *site) worked(ctx context.Context, rows int) error {
 }
 
 // store publishes one message until it is stored; its id keeps it from being stored twice.
-func (s *site) store(ctx context.Context, subject, id string, body []byte) error {
+func (s *site) store(ctx context.Context, subject, id string, body []byte, header nats.Header) error {
 	for {
 		within, cancel := context.WithTimeout(ctx, apiTimeout)
-		_, err := s.js.Publish(within, subject, body, jetstream.WithMsgID(id))
+		_, err := s.js.PublishMsg(within, &nats.Msg{Subject: subject, Data: body, Header: maps.Clone(header)}, jetstream.WithMsgID(id))
 		cancel()
 		if err == nil {
 			return nil
