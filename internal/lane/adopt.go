@@ -57,7 +57,7 @@ func (t *term) look(ctx context.Context, b *batch, now time.Time) {
 			case !last:
 				b.next = now.Add(t.lookEvery())
 			default:
-				t.absent(ctx, b, now)
+				t.absent(ctx, b)
 			}
 		}
 	})
@@ -148,7 +148,7 @@ func (l *Lane) firstIs(ctx context.Context, b batchapi.Batch, token string) (our
 
 // absent goes on when a batch has not been listed for long enough. Where its creation needs a file, that is deleted
 // first, for it may be on its way from a process that was suspended; then the list is watched a little longer.
-func (t *term) absent(ctx context.Context, b *batch, now time.Time) {
+func (t *term) absent(ctx context.Context, b *batch) {
 	switch {
 	case t.limits.Inline:
 		t.abandon(b, "the provider does not list it; nothing can prevent that a creation on its way still arrives", true, t.release)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -193,7 +194,7 @@ func (t *term) bookProblem(ctx context.Context, err error, now time.Time) {
 // rewrite records everything again that is still of use: the stream was emptied, or deleted and created again.
 func (t *term) rewrite(failed *entry, now time.Time) {
 	b := &t.book
-	t.l.log.Warn("the records of the batch lane are gone: they are written again", "stream", t.cfg.Settings.Stream)
+	t.l.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", t.cfg.Settings.Stream))
 	old := append([]*entry{failed}, b.queue...)
 	b.queue, b.end, b.endToken = nil, 0, ""
 	t.record(&Record{Kind: RecordClaim, InputCreated: t.of.InputCreated}, nil)

@@ -160,7 +160,7 @@ func TestLapsedRowsGoIntoTheNextBatch(t *testing.T) {
 func TestRefusedLinesGoAgainAndBadOnesFail(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t, fileProvider())
-		b.api.answer = func(r *remote, seq uint64) (batchapi.Kind, int) {
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			switch {
 			case seq == 7:
 				return batchapi.Answered, 400

@@ -48,7 +48,7 @@ func (t *term) read(m letter, now time.Time) {
 	case letterAdd:
 		t.add(m.body.(*Request), now)
 	case letterAgain:
-		t.again(m.seq, m.body.(*Errand), now)
+		t.again(m.seq, m.body.(*Errand))
 	case letterKept:
 		t.kept(m.seq)
 	case letterHeld:
@@ -112,7 +112,7 @@ func (t *term) add(r *Request, now time.Time) {
 		case rowSubmitted, rowAgain:
 			return // the batch has it
 		case rowAnswered:
-			t.again(r.Seq, t.out[r.Seq].errand, now)
+			t.again(r.Seq, t.out[r.Seq].errand)
 			return
 		case rowLive, rowElsewhere, rowMoved, rowKept:
 		}
@@ -209,20 +209,18 @@ func (t *term) unwait(seq uint64) bool {
 }
 
 // again takes back a row whose answer did not settle it.
-func (t *term) again(seq uint64, e *Errand, now time.Time) {
+func (t *term) again(seq uint64, e *Errand) {
 	o, out := t.out[seq]
 	if !out || o.errand != e {
 		return // of an earlier term
 	}
 	t.back(seq)
-	switch b := o.batch; {
-	case b == nil:
+	b := o.batch
+	if b == nil {
 		t.tried.add(seq)
 		t.await("", seq)
-	default:
-		if i := b.find(seq); i >= 0 && b.state[i] == rowAnswered {
-			b.set(i, rowAgain)
-		}
+	} else if i := b.find(seq); i >= 0 && b.state[i] == rowAnswered {
+		b.set(i, rowAgain)
 	}
 }
 

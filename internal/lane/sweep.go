@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -71,7 +72,8 @@ func (t *term) clean(ctx context.Context, b *batch) {
 		return func(_ context.Context, now time.Time) {
 			if tried := b.tried; t.succeeded(b, err, now) || tried+1 >= cleanTries {
 				if err != nil {
-					t.l.log.Warn("files of a batch could not be deleted at the provider", "token", b.token, "batch_id", id, "error", err)
+					t.l.log.Warn("files of a batch could not be deleted at the provider",
+						slog.String("token", b.token), slog.String("batch_id", id), slog.Any("error", err))
 				}
 				b.fine()
 				b.cleaned = true
