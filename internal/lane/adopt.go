@@ -184,7 +184,7 @@ func (t *term) abandon(b *batch, why string, uncertain bool, then func(*batch)) 
 	t.record(r, func(now time.Time) {
 		t.audit(b, t.event(b, auditlog.BatchAbandoned, why))
 		t.settle(b, 0)
-		t.capacityOf(b.model).ended()
+		t.capacityOf(b.model).ended(0)
 		if uncertain {
 			t.lose(r, now)
 			b.keep = true

@@ -44,9 +44,12 @@ func (c *capacity) bound(now time.Time) int64 {
 }
 
 // refused learns that a batch was refused while so many tokens were in the queue. after is what the provider asks to
-// wait.
-func (c *capacity) refused(queued, tokens int64, after time.Duration, now time.Time) {
-	c.limit, c.learned = max(1, queued+tokens/2), now
+// wait. That a small batch alone is refused says nothing about the limit: others use the account, or something else is
+// limited, such as batches an hour.
+func (c *capacity) refused(queued, tokens int64, small bool, after time.Duration, now time.Time) {
+	if queued > 0 || !small {
+		c.limit, c.learned = max(1, queued+tokens/2), now
+	}
 	c.wait = min(max(2*c.wait, capacityWaitFirst), capacityWaitMost)
 	c.retry = now.Add(max(c.wait, after))
 }
@@ -59,5 +62,11 @@ func (c *capacity) accepted(queued int64, now time.Time) {
 	}
 }
 
-// ended learns that a batch has left the queue: there may be room at once.
-func (c *capacity) ended() { c.retry, c.wait = time.Time{}, 0 }
+// ended learns that a batch of so many tokens was answered: there may be room at once, and next time for more. A refusal
+// costs little, and a limit that is too low costs a day.
+func (c *capacity) ended(tokens int64) {
+	c.retry, c.wait = time.Time{}, 0
+	if c.limit > 0 && tokens > c.limit/2 {
+		c.limit *= 2
+	}
+}

@@ -11,6 +11,8 @@ const (
 	// fewRows, and fewPercent of a batch, are too few to wait for another batch: they go live.
 	fewRows    = 10
 	fewPercent = 1
+	// smallRows is what no limit of tokens is met by alone.
+	smallRows = 100
 	// triesMax is in how many batches a row may be without an answer that counts.
 	triesMax = 2
 )

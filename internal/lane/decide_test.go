@@ -62,7 +62,7 @@ func TestTheCapacityIsLearned(t *testing.T) {
 	if got := c.room(1000, now); got != math.MaxInt64 {
 		t.Errorf("nothing is known: room for %d", got)
 	}
-	c.refused(1000, 400, 0, now)
+	c.refused(1000, 400, true, 0, now)
 	if got := c.room(0, now); got != 0 {
 		t.Errorf("right after a refusal: room for %d", got)
 	}
@@ -77,13 +77,18 @@ func TestTheCapacityIsLearned(t *testing.T) {
 	if got := c.room(1250, now); got != 50 {
 		t.Errorf("more was accepted: room for %d", got)
 	}
-	c.refused(0, 1, 10*time.Minute, now)
+	c.refused(0, 1, false, 10*time.Minute, now)
 	if got := c.room(0, now.Add(9*time.Minute)); got != 0 {
 		t.Errorf("the provider asks to wait: room for %d", got)
 	}
-	c.ended()
+	c.refused(0, 1, true, 0, now)
+	c.ended(0)
 	if got := c.room(0, now); got != 1 {
-		t.Errorf("a batch has ended: room for %d", got)
+		t.Errorf("a batch was given up: room for %d", got)
+	}
+	c.ended(1)
+	if got := c.room(0, now); got != 2 {
+		t.Errorf("a batch was answered: room for %d", got)
 	}
 	if got := (&capacity{limit: 1000, learned: now}).room(0, now.Add(capacityStale+1)); got != 1250 {
 		t.Errorf("long ago: room for %d", got)

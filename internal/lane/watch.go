@@ -137,7 +137,7 @@ func (t *term) polled(ctx context.Context, b *batch, remote batchapi.Batch, now 
 		t.refused(ctx, b, remote.Refusal, now)
 	case remote.State.Over():
 		b.stage, b.overSince = stageOver, now
-		t.capacityOf(b.model).ended()
+		t.capacityOf(b.model).ended(b.tokens)
 		t.refusals = 0
 	default:
 		if remote.Answered > 0 {
@@ -197,9 +197,10 @@ func (t *term) refusedForNow(b *batch, r *batchapi.Refusal, now time.Time) {
 	b.stage = stageSealed // not in the queue itself
 	queued := t.queued(b.model)
 	b.stage = stage
-	c.refused(queued, b.tokens, max(r.Err.RetryAfter, b.remote.RetryAfter), now)
+	small := len(b.state) <= smallRows
+	c.refused(queued, b.tokens, small, max(r.Err.RetryAfter, b.remote.RetryAfter), now)
 	retry := *c
-	if b.body != nil && b.id == "" && (queued > 0 || len(b.state) <= fewRows) {
+	if b.body != nil && b.id == "" && (queued > 0 || small) {
 		b.problem, b.next = r.Err.Error(), c.retry
 		return
 	}
