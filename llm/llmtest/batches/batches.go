@@ -208,6 +208,7 @@ type Server struct {
 	cfg  Config
 	seed uint64
 	live Live
+	born int64 // milliseconds: no id is that of another server, such as this one's predecessor
 
 	mu       sync.Mutex // guards the rest
 	requests int
@@ -225,7 +226,7 @@ type Server struct {
 // New makes a server whose lines are answered by live. cfg must be valid.
 func New(cfg Config, seed uint64, live Live) *Server {
 	return &Server{
-		cfg: cfg, seed: seed, live: live,
+		cfg: cfg, seed: seed, live: live, born: time.Now().UnixMilli(),
 		byID: map[string]*job{}, fileByID: map[string]*file{}, uploads: map[string]string{}, billed: map[string]int32{},
 	}
 }

@@ -18,7 +18,7 @@ type file struct {
 func (s *Server) store(p Provider, name string, data []byte) *file {
 	s.serial++
 	f := &file{provider: p, name: name, created: time.Now(), data: data}
-	f.id = fmt.Sprintf(map[Provider]string{OpenAI: "file-%012x", Azure: "file-%012x", Gemini: "f%011x"}[p], s.serial)
+	f.id = fmt.Sprintf("%s%x%06x", map[Provider]string{OpenAI: "file-", Azure: "file-", Gemini: "f"}[p], s.born, s.serial)
 	s.files = append(s.files, f)
 	s.fileByID[f.id] = f
 	s.stored += int64(len(data))

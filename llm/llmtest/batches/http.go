@@ -169,7 +169,11 @@ func (rq *request) fault(status int, message string) []byte {
 			401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
 			429: "rate_limit_error", 500: "api_error", 529: "overloaded_error",
 		}[status]
-		if kind == "" {
+		switch {
+		case kind != "":
+		case status >= 500:
+			kind = "api_error"
+		default:
 			kind = "invalid_request_error"
 		}
 		return encode(object{"type": "error", "error": object{"type": kind, "message": message}})

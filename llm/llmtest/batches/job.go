@@ -91,10 +91,7 @@ func (s *Server) limits(p Provider, inline bool) (lines int, bytes int64) {
 func (s *Server) add(j *job) *job {
 	s.serial++
 	j.n, j.created = s.serial, time.Now()
-	j.id = fmt.Sprintf(map[Provider]string{Anthropic: "msgbatch_%08x", Gemini: "%012d"}[j.provider], j.n)
-	if j.provider == OpenAI || j.provider == Azure {
-		j.id = fmt.Sprintf("batch_%08x", j.n)
-	}
+	j.id = fmt.Sprintf("%s%x%06x", map[Provider]string{Anthropic: "msgbatch_", OpenAI: "batch_", Azure: "batch_"}[j.provider], s.born, j.n)
 	j.total = len(j.lines)
 	if j.total > 0 {
 		j.first = j.lines[0].id
