@@ -43,6 +43,9 @@ func (t *Target) Fingerprint() string {
 	return t.Client.Account()
 }
 
+// BuiltIn reports whether the target is the built-in LLM, which knows nothing of what another process has asked it.
+func (t *Target) BuiltIn() bool { return t.builtIn }
+
 // Account names, in one token of a subject, the account whose limits calls to the target share: the provider, and the
 // host where that is not the provider's own.
 func (t *Target) Account() string {

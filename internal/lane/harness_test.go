@@ -97,6 +97,7 @@ type bench struct {
 	reply    func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
 	reserve  func(string, float64) error
 	cancels  bool
+	forgets  bool
 
 	mu       sync.Mutex
 	kept     map[uint64]string // how a row was answered
@@ -149,6 +150,7 @@ func (b *bench) open() {
 	cfg := Config{
 		NC: b.nc, Name: "stage", Settings: b.settings, Provider: "mock", API: proc, ProbeInterval: time.Minute, Logger: logger(), Reserve: b.reserve,
 		Account:   func() string { return account },
+		Forgets:   b.forgets,
 		ReloadKey: b.reload,
 		Record: func(e *auditlog.Batch, again bool, stored func()) {
 			if !again {

@@ -34,6 +34,8 @@ type Config struct {
 	// Provider names the one that API speaks to.
 	Provider string
 	API      batchapi.API
+	// Forgets says that the provider lives in this process: a batch that it does not know is gone for good.
+	Forgets bool
 	// Account returns a fingerprint of the provider's address and key, which ReloadKey may change.
 	Account func() string
 	// ProbeInterval is how long the lane pauses after an error of the account until it tries again.

@@ -153,6 +153,10 @@ func (t *term) unknown(b *batch, err error, now time.Time) {
 	if b.missing.IsZero() {
 		b.missing = now
 	}
+	if t.cfg.Forgets {
+		b.stage, b.tried, b.lookUntil = stageLooking, 0, now
+		return
+	}
 	b.fail(fmt.Errorf("look at batch %s: %w", b.id, err), now, t.limits.Poll)
 	if now.Sub(b.missing) > max(unknownFor, 2*t.cfg.Settings.AdoptWait) {
 		b.stage, b.tried = stageLooking, 0

@@ -49,7 +49,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 	}
 	return lane.New(lane.Config{
 		NC: s.Conn.NC, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
-		Provider: to.Provider(), API: api, Account: to.Fingerprint,
+		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
 		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
 		Record:  s.recordBatch,
 		Reserve: s.ledger.Reserve, Hold: s.ledger.Hold, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
