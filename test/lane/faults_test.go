@@ -1,0 +1,255 @@
+package lane_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"sync"
+	"time"
+)
+
+// manner is how a process dies at a step.
+type manner string
+
+const (
+	before manner = "before" // nothing of the step arrives
+	after  manner = "after"  // it arrives, and its answer is lost
+	within manner = "within" // its answer is cut in the middle
+	late   manner = "late"   // it arrives, up to two minutes after the process has died
+)
+
+// exchange is a kind of HTTP request to the provider.
+type exchange struct {
+	name, method string
+	path         *regexp.Regexp
+}
+
+// exchanges of all Batch APIs; the first that matches counts.
+var exchanges = []exchange{
+	{"cancel", http.MethodPost, regexp.MustCompile(`[/:]cancel$`)},
+	{"create", http.MethodPost, regexp.MustCompile(`(/batches|:batchGenerateContent)$`)},
+	{"upload", "", regexp.MustCompile(`/upload/`)},
+	{"upload", http.MethodPost, regexp.MustCompile(`/files$`)},
+	{"delete", http.MethodDelete, regexp.MustCompile(`.`)},
+	{"find", http.MethodGet, regexp.MustCompile(`/(batches|files)$`)},
+	{"fetch", http.MethodGet, regexp.MustCompile(`(/content|/results|:download)$`)},
+	{"poll", http.MethodGet, regexp.MustCompile(`/batches/[^/]+$`)},
+}
+
+// stepOf returns the step that a request to the provider is; a live call otherwise.
+func stepOf(r *http.Request) string {
+	for _, e := range exchanges {
+		if (e.method == "" || e.method == r.Method) && e.path.MatchString(r.URL.Path) {
+			return e.name
+		}
+	}
+	return "call"
+}
+
+// message is a step that a process takes by what it sends to the NATS server.
+type message struct {
+	name, subject string
+	has           string // in what is sent; empty: anything
+}
+
+var messages = []message{
+	{"claim", "PUB lane.stage.", `"kind":"claim"`},
+	{"intent", "PUB lane.stage.", `"kind":"intent"`},
+	{"record", "PUB lane.stage.", `"kind":"submitted"`},
+	{"done", "PUB lane.stage.", `"kind":"done"`},
+	{"abandon", "PUB lane.stage.", `"kind":"abandoned"`},
+	{"journal", "PUB journal.stage.", ""},
+	{"emit", "PUB results.stage.", "Stage-Status"},
+	{"audit of a batch", "PUB audit.stage.", `"event":"batch"`},
+	{"audit of a line", "PUB audit.stage.", `"lane":"batch"`},
+	{"purge of the records", "PUB $JS.API.STREAM.PURGE.LANE", ""},
+	{"purge of the journal", "PUB $JS.API.STREAM.PURGE.JOURNAL", ""},
+	{"reset", "PUB $JS.API.CONSUMER.RESET.ROWS", ""},
+}
+
+// place is where in what is sent a message begins; -1: it is not in it.
+func (m *message) place(data []byte) int {
+	var at int
+	if m.has != "" {
+		if at = bytes.Index(data, []byte(m.has)); at < 0 {
+			return -1
+		}
+		at = bytes.LastIndex(data[:at], []byte(m.subject))
+	} else {
+		at = bytes.Index(data, []byte(m.subject))
+	}
+	if at > 0 && data[at-1] == 'H' {
+		at--
+	}
+	return at
+}
+
+// target is a step at which a process is to die, counted over all processes.
+type target struct {
+	step   string
+	manner manner
+	nth    int           // so many times it is let through
+	after  time.Duration // of manner late
+	next   *target       // where another process is to die then
+}
+
+// steps are all steps, each with the manners in which a process may die at it.
+func steps() (all []target) {
+	for _, m := range messages {
+		all = append(all, target{step: m.name, manner: before}, target{step: m.name, manner: after})
+	}
+	for _, name := range []string{"upload", "create", "poll", "fetch", "fetch", "delete", "find", "call"} {
+		all = append(all, target{step: name, manner: before}, target{step: name, manner: after})
+	}
+	return append(all, target{step: "fetch", manner: within}, target{step: "upload", manner: late}, target{step: "create", manner: late}, target{step: "create", manner: late})
+}
+
+// trap waits for the first process at its target.
+type trap struct {
+	mu  sync.Mutex
+	set *target
+}
+
+func (t *trap) arm(to target) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.set = &to
+}
+
+// disarm reports whether it was still armed.
+func (t *trap) disarm() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.set != nil
+	t.set = nil
+	return was
+}
+
+func (t *trap) armed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.set != nil
+}
+
+// at reports how the process that is at a step dies; without a manner it lives.
+func (t *trap) at(step string) (hit target) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.set == nil || t.set.step != step {
+		return hit
+	}
+	if t.set.nth > 0 {
+		t.set.nth--
+		return hit
+	}
+	hit = *t.set
+	t.set = hit.next
+	return hit
+}
+
+// sees is [wire.sees].
+func (t *trap) sees(data []byte) int {
+	t.mu.Lock()
+	set := t.set
+	t.mu.Unlock()
+	if set == nil {
+		return -1
+	}
+	for _, m := range messages {
+		if m.name != set.step {
+			continue
+		}
+		at := m.place(data)
+		if at < 0 {
+			return -1
+		}
+		switch t.at(m.name).manner {
+		case before:
+			return at
+		case after, within, late:
+			return len(data)
+		}
+	}
+	return -1
+}
+
+// gate is what stands between one process and the provider.
+type gate struct {
+	*process
+	next http.Handler
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.wire.isDead() {
+		panic(http.ErrAbortHandler)
+	}
+	step := stepOf(r)
+	g.sim.saw(step, r)
+	switch hit := g.sim.trap.at(step); hit.manner {
+	case before:
+		g.die()
+	case after:
+		g.next.ServeHTTP(&cutWriter{head: make(http.Header)}, r)
+		g.die()
+	case within:
+		g.next.ServeHTTP(&cutWriter{head: make(http.Header), w: w, left: 3000}, r)
+		g.die()
+	case late:
+		g.die()
+		g.arriveLater(r, hit.after)
+	default:
+		g.next.ServeHTTP(w, r)
+		return
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// arriveLater has a request that is on its way arrive when its process is long dead.
+func (g *gate) arriveLater(r *http.Request, after time.Duration) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	later := r.Clone(context.WithoutCancel(r.Context()))
+	later.Body = io.NopCloser(bytes.NewReader(body))
+	g.sim.later.Go(func() {
+		time.Sleep(after)
+		defer func() { _ = recover() }() // an answer that is lost closes the connection
+		g.next.ServeHTTP(&cutWriter{head: make(http.Header)}, later)
+	})
+}
+
+// cutWriter passes on the first bytes of an answer; without a writer none.
+type cutWriter struct {
+	w      http.ResponseWriter
+	head   http.Header
+	left   int
+	status bool
+}
+
+func (c *cutWriter) Header() http.Header {
+	if c.w != nil {
+		return c.w.Header()
+	}
+	return c.head
+}
+
+func (c *cutWriter) WriteHeader(status int) {
+	if c.w != nil && !c.status {
+		c.w.Header().Del("Content-Length")
+		c.w.WriteHeader(status)
+	}
+	c.status = true
+}
+
+func (c *cutWriter) Write(p []byte) (int, error) {
+	c.WriteHeader(http.StatusOK)
+	if n := min(c.left, len(p)); c.w != nil && n > 0 {
+		_, _ = c.w.Write(p[:n])
+		_ = http.NewResponseController(c.w).Flush()
+		c.left -= n
+	}
+	return len(p), nil
+}
