@@ -26,3 +26,35 @@ func TestRowsAreAnsweredByABatch(t *testing.T) {
 		})
 	}
 }
+
+// A job is over as soon as its last row is, and there may be no next term to tidy up.
+func TestTheEndOfATermTidiesUp(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, api())
+				b.open()
+				b.add(250)
+				var last uint64
+				for last < b.rows {
+					time.Sleep(time.Millisecond)
+					b.mu.Lock()
+					last = uint64(len(b.kept))
+					b.mu.Unlock()
+				}
+				b.close()
+				b.check()
+				if len(b.api.deleted) != 3 {
+					t.Errorf("%d batches are deleted at the provider, want 3", len(b.api.deleted))
+				}
+				all, err := Batches(t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, left := range all {
+					t.Errorf("batch %s is recorded as %s", left.Token, left.State)
+				}
+			})
+		})
+	}
+}

@@ -27,9 +27,20 @@ func (t *term) close(b *batch) {
 // sweep deletes files at the provider, and purges records. The partition's last record stays: the fence is conditional
 // on it.
 func (t *term) sweep(ctx context.Context, now time.Time) {
-	if t.stopping || t.fenced {
+	if t.fenced {
 		return
 	}
+	t.sweepClosed(ctx, now)
+	if t.stopping {
+		return
+	}
+	if !t.purging {
+		t.purgeLeft(ctx, now)
+	}
+	t.lookForLost(ctx, now)
+}
+
+func (t *term) sweepClosed(ctx context.Context, now time.Time) {
 	for _, b := range slices.Clone(t.batches) {
 		switch {
 		case b.stage != stageClosed || b.busy || b.untold > 0 || t.wait(b.next, now):
@@ -41,10 +52,25 @@ func (t *term) sweep(ctx context.Context, now time.Time) {
 			t.clean(ctx, b)
 		}
 	}
-	if !t.purging {
-		t.purgeLeft(ctx, now)
+}
+
+// tidy does at the end of the term what is left to do of batches: those that nothing is wanted of are done and deleted,
+// and with [Config.CancelOnStop] those that the provider has just taken are cancelled.
+func (t *term) tidy(ctx context.Context, now time.Time) {
+	for _, b := range slices.Clone(t.batches) {
+		if !b.busy {
+			t.advance(ctx, b, now)
+		}
 	}
-	t.lookForLost(ctx, now)
+	t.sweepClosed(ctx, now)
+	t.write(ctx, now)
+}
+
+// tidying reports whether something of that is under way. What has failed is left to the next term.
+func (t *term) tidying() bool {
+	return !t.fenced && slices.ContainsFunc(t.batches, func(b *batch) bool {
+		return b.stage == stageDone && t.book.problem == "" || b.stage == stageClosed && b.tried == 0 && t.pause.why == ""
+	})
 }
 
 // clean deletes the files of a batch at the provider, or the batch where results live in it.

@@ -21,7 +21,7 @@ const (
 	callTime   = time.Minute
 	uploadTime = 2 * time.Minute
 	// closeGrace is how long the end of a term waits for a creation and its record, so that the next owner need not look
-	// for it.
+	// for it, and for what is left to do of batches of which nothing is wanted any more: maybe there is no next owner.
 	closeGrace = 2 * time.Second
 	// statusEvery is the least time between two reports.
 	statusEvery = 100 * time.Millisecond
@@ -153,7 +153,7 @@ func (t *term) run(ctx context.Context) {
 			t.schedule(ctx, t.now)
 			t.show()
 		}
-		if t.closed && t.vital == 0 && !t.book.busy {
+		if t.closed && t.vital == 0 && !t.book.busy && !t.tidying() {
 			return
 		}
 		timer.Reset(max(0, time.Until(t.wake)))
@@ -163,12 +163,7 @@ func (t *term) run(ctx context.Context) {
 		case <-timer.C:
 			t.dirty = true
 		case <-t.l.mail.signal:
-			letters := t.l.mail.take(spare)
-			for _, m := range letters {
-				t.read(m, time.Now())
-			}
-			clear(letters)
-			spare = letters[:0]
+			spare = t.readAll(spare)
 		case then := <-t.done:
 			t.ops--
 			t.dirty = true
@@ -176,12 +171,23 @@ func (t *term) run(ctx context.Context) {
 		case r := <-t.admit():
 			t.line(r)
 		case <-closing:
+			spare = t.readAll(spare)
 			closing, t.closed, t.stopping, t.dirty = nil, true, true, true
 			grace = time.After(closeGrace)
 		case <-grace:
 			return
 		}
 	}
+}
+
+// readAll takes the letters that there are.
+func (t *term) readAll(spare []letter) []letter {
+	letters := t.l.mail.take(spare)
+	for _, m := range letters {
+		t.read(m, time.Now())
+	}
+	clear(letters)
+	return letters[:0]
 }
 
 // do makes requests in a goroutine of their own. What f returns is called by the goroutine of the term.
@@ -240,6 +246,7 @@ func (t *term) schedule(ctx context.Context, now time.Time) {
 	}
 	t.write(ctx, now)
 	if t.closed {
+		t.tidy(ctx, now)
 		return
 	}
 	t.overdue(now)
