@@ -149,6 +149,11 @@ func (b *batch) settled() bool { return b.count[rowKept]+b.count[rowMoved] == le
 // wanted reports whether an answer to a row of it is.
 func (b *batch) wanted() bool { return b.count[rowSubmitted] > 0 }
 
+// futile: the provider works on it, and nothing is wanted of it.
+func (b *batch) futile() bool {
+	return b.stage == stageRunning && b.ours() && !b.wanted() && b.count[rowAnswered]+b.count[rowAgain] == 0
+}
+
 // ended: it no longer counts as open, as the provider is done with it.
 func (b *batch) ended() bool { return b.stage >= stageOver }
 

@@ -46,7 +46,7 @@ type lineRead struct {
 
 // admit returns where lines come from while there is room for them.
 func (t *term) admit() <-chan lineRead {
-	if t.pass == nil || t.stopping || len(t.out) >= linesMost || t.outBytes >= linesBytes {
+	if t.pass == nil || t.stopping && t.pass.batch.wanted() || len(t.out) >= linesMost || t.outBytes >= linesBytes {
 		return nil
 	}
 	return t.lines
@@ -58,11 +58,11 @@ func (t *term) startPass(ctx context.Context, now time.Time) {
 		t.guard(p, now)
 		return
 	}
-	if t.stopping {
-		return
-	}
 	var next *batch
 	for _, b := range t.batches {
+		if t.stopping && b.wanted() {
+			continue // its rows no longer take an answer
+		}
 		if b.stage == stageOver && !b.busy && t.readable(b, now) && (next == nil || b.lowest() < next.lowest()) {
 			next = b
 		}

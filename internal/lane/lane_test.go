@@ -58,3 +58,38 @@ func TestTheEndOfATermTidiesUp(t *testing.T) {
 		})
 	}
 }
+
+func TestTheEndOfATermCountsWhatItCancels(t *testing.T) {
+	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, api())
+				due := time.Now().Add(10 * time.Minute)
+				b.deadline = func(uint64) time.Time { return due }
+				b.open()
+				b.add(150)
+				for kept := 0; kept < 150; {
+					time.Sleep(time.Millisecond)
+					b.mu.Lock()
+					kept = len(b.kept)
+					b.mu.Unlock()
+				}
+				b.close()
+				b.check()
+				if len(b.api.cancels) != 2 || len(b.api.deleted) != 2 || len(b.settled) != 2 {
+					t.Errorf("of 2 batches %d were cancelled, %d deleted, %d settled", len(b.api.cancels), len(b.api.deleted), len(b.settled))
+				}
+				if got, want := b.phases(), "intent submitted intent submitted cancelled cancelled"; got != want {
+					t.Errorf("got events %q, want %q", got, want)
+				}
+				all, err := Batches(t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, left := range all {
+					t.Errorf("batch %s is recorded as %s", left.Token, left.State)
+				}
+			})
+		})
+	}
+}

@@ -54,22 +54,52 @@ func (t *term) sweepClosed(ctx context.Context, now time.Time) {
 	}
 }
 
-// tidy does at the end of the term what is left to do of batches: those that nothing is wanted of are done and deleted,
-// and with [Config.CancelOnStop] those that the provider has just taken are cancelled.
+// tidy does at the end of the term what is left to do of batches of which nothing is wanted any more: they are cancelled,
+// counted, recorded as done, and deleted. With [Config.CancelOnStop] those are cancelled that were created just now.
 func (t *term) tidy(ctx context.Context, now time.Time) {
-	for _, b := range slices.Clone(t.batches) {
-		if !b.busy {
-			t.advance(ctx, b, now)
+	if t.graceEnd.IsZero() {
+		t.graceEnd = now.Add(closeGrace)
+		for _, b := range t.batches {
+			if b.futile() && b.tried == 0 {
+				b.next = time.Time{}
+			}
 		}
 	}
+	for _, b := range slices.Clone(t.batches) {
+		switch {
+		case b.busy:
+		case !b.futile():
+			t.advance(ctx, b, now)
+		case t.wait(b.next, now) || !t.mayCall(now):
+		case b.cancelled:
+			t.poll(ctx, b, now)
+		default:
+			t.cancel(ctx, b)
+		}
+	}
+	t.startPass(ctx, now)
 	t.sweepClosed(ctx, now)
 	t.write(ctx, now)
 }
 
-// tidying reports whether something of that is under way. What has failed is left to the next term.
+// tidying reports whether something of that may yet be done in time.
 func (t *term) tidying() bool {
-	return !t.fenced && slices.ContainsFunc(t.batches, func(b *batch) bool {
-		return b.stage == stageDone && t.book.problem == "" || b.stage == stageClosed && b.tried == 0 && t.pause.why == ""
+	if t.fenced || t.pause.why != "" {
+		return false
+	}
+	return slices.ContainsFunc(t.batches, func(b *batch) bool {
+		switch b.stage {
+		case stageRunning:
+			return b.futile() && b.tried == 0 && (b.busy || b.next.Before(t.graceEnd))
+		case stageOver:
+			return !b.wanted() && b.tried == 0 && (t.pass == nil || t.pass.batch == b)
+		case stageDone:
+			return t.book.problem == ""
+		case stageClosed:
+			return b.tried == 0
+		case stageSealed, stageRecorded, stageUploaded, stageLooking, stageFound, stageSettling, stageAbandoned:
+		}
+		return false
 	})
 }
 

@@ -23,6 +23,8 @@ const (
 	// closeGrace is how long the end of a term waits for a creation and its record, so that the next owner need not look
 	// for it, and for what is left to do of batches of which nothing is wanted any more: maybe there is no next owner.
 	closeGrace = 2 * time.Second
+	// closePoll is the least time between two looks at a batch during that.
+	closePoll = 200 * time.Millisecond
 	// statusEvery is the least time between two reports.
 	statusEvery = 100 * time.Millisecond
 )
@@ -73,6 +75,7 @@ type term struct {
 	sizing    []byte
 
 	stopping, closed, fenced bool
+	graceEnd                 time.Time // when the end of the term waits for nothing more; zero: it does not end yet
 	now, wake                time.Time
 	dirty                    bool
 	shown                    time.Time

@@ -34,7 +34,7 @@ func (t *term) advance(ctx context.Context, b *batch, now time.Time) {
 		t.cancelOnStop(ctx, b)
 		return
 	}
-	if b.stage == stageRunning && !b.wanted() && b.count[rowAnswered]+b.count[rowAgain] == 0 && b.ours() && !b.cancelled && t.mayCall(now) {
+	if b.futile() && !b.cancelled && t.mayCall(now) {
 		t.cancel(ctx, b)
 		return
 	}
@@ -94,6 +94,9 @@ func (t *term) pollEvery(b *batch) time.Duration {
 	every := t.cfg.Settings.Poll
 	if b.remote.RetryAfter > 0 {
 		every = b.remote.RetryAfter
+	}
+	if t.closed && b.futile() {
+		every = max(closePoll, b.remote.RetryAfter)
 	}
 	every = max(every, t.limits.Poll)
 	return every + rand.N(every/10+1)
