@@ -46,14 +46,24 @@ func (t *term) look(ctx context.Context, b *batch, now time.Time) {
 			mine, sure, err = t.l.choose(ctx, b.token, all, known)
 		}
 		return func(ctx context.Context, now time.Time) {
+			contested := false
+			if !sure {
+				free := slices.DeleteFunc(slices.Clone(mine), func(m batchapi.Batch) bool { return t.taken(b, m.ID) })
+				contested, mine = len(free) < len(mine), free
+			}
 			switch {
 			case !t.succeeded(b, err, now):
 			case len(mine) > 0:
 				b.tentative = !sure
 				t.found(b, mine[0], true, now)
+				if !sure {
+					return
+				}
 				for _, other := range mine[1:] {
 					t.cancelDouble(ctx, b, other)
 				}
+			case contested:
+				b.next = now.Add(t.pollEvery(b))
 			case !last:
 				b.next = now.Add(t.lookEvery())
 			default:
@@ -82,22 +92,32 @@ func (t *term) reloadFor(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// known returns the ids that can't be those of a batch.
+// known returns the ids that can't be those of a batch, and those that others may turn out not to have: such a batch is
+// ours only if the ids of its results say so.
 func (t *term) known(b *batch) map[string]bool {
 	ids := make(map[string]bool)
 	for id := range b.excluded {
 		ids[id] = true
 	}
 	for _, other := range t.batches {
-		if other != b && other.id != "" {
+		if other != b && other.ours() {
 			ids[other.id] = true
 		}
 	}
 	return ids
 }
 
-// choose returns those of the provider's batches that are the one of the token, the first created first, and whether
-// that is sure. Where the list shows no token the ids of the results tell, and one that has none yet may be it.
+// taken reports whether another batch has an id, if only for as long as nothing speaks against it. Until the results
+// tell, the one that is looked for can't be called absent:
+//
+//	A creates the batches b and c, is killed, and only b was created. The next owner finds one that may be either, and
+//	takes it for c. It does not find b, gives it up, and submits its rows again: they are paid for twice.
+func (t *term) taken(b *batch, id string) bool {
+	return slices.ContainsFunc(t.batches, func(other *batch) bool { return other != b && other.id == id })
+}
+
+// choose returns those of the provider's batches that are the one of the token, or may be, the first created first, and
+// whether that is sure. Where the list shows no token the ids of the results tell, and one that has none yet may be it.
 func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, known map[string]bool) (mine []batchapi.Batch, sure bool, err error) {
 	if l.cfg.API.Limits().Tokens {
 		for _, b := range all {
@@ -125,11 +145,8 @@ func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, k
 			return []batchapi.Batch{b}, true, nil
 		}
 	}
-	if len(maybe) == 0 {
-		return nil, false, nil
-	}
 	slices.SortStableFunc(maybe, func(a, b batchapi.Batch) int { return a.Created.Compare(b.Created) })
-	return maybe[:1], false, nil
+	return maybe, false, nil
 }
 
 var errFirstRead = errors.New("the first line is read")

@@ -128,7 +128,9 @@ func trouble(b *bench, rnd *rand.Rand) {
 		}
 		return nil
 	}
-	api.lines = func(r *remote) []batchapi.Line { return b.messyLines(r, rand.New(rand.NewPCG(uint64(len(r.seqs)), r.seqs[0]))) } //nolint:gosec // as above
+	api.lines = func(r *remote) []batchapi.Line {
+		return b.messyLines(r, rand.New(rand.NewPCG(uint64(len(r.seqs)), r.seqs[0])))
+	} //nolint:gosec // as above
 }
 
 // onlyOnce fails the test where a row of a job is in a batch that runs, which must not be where a file can be withdrawn.

@@ -135,7 +135,7 @@ func (l lines) Answer(path string, body []byte) batches.Reply {
 		}
 	}
 	w := httptest.NewRecorder()
-	l.plain.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))) 
+	l.plain.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
 	return batches.Reply{Status: w.Code, Body: w.Body.Bytes()}
 }
 
