@@ -118,7 +118,7 @@ func TestBatchesOfAnotherInputAreCancelled(t *testing.T) {
 		killed := b.killAt("submitted recorded", 1)
 		b.open()
 		<-killed
-		b.step = nil
+		b.onStep(nil)
 		b.lane.Close()
 		b.created = b.created.Add(time.Minute)
 		b.open()

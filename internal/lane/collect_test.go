@@ -204,11 +204,11 @@ func TestAnswersOnTheirWayAreBounded(t *testing.T) {
 		b := newBench(t, fileProvider())
 		b.settings.Rows, b.late = 2000, time.Second
 		most := 0
-		b.step = func(s string) {
+		b.onStep(func(s string) {
 			if s == "line" {
 				most = max(most, b.lane.Status().Rows.Answered)
 			}
-		}
+		})
 		b.run(2000, 3*time.Hour)
 		b.check()
 		if most > linesMost || most < linesMost/2 {
@@ -225,7 +225,8 @@ func TestAnswersWaitForRowsThatHaveNotCome(t *testing.T) {
 		killed := b.killAt("submitted recorded", 1)
 		b.open()
 		<-killed
-		b.step, b.notTaken = nil, 40
+		b.onStep(nil)
+		b.notTaken = 40
 		b.lane.Close()
 		time.Sleep(2 * time.Hour)
 		b.open()
@@ -263,7 +264,7 @@ func TestABatchThatSeemedOursIsLeftAlone(t *testing.T) {
 		killed := b.killAt("created", 1)
 		b.open()
 		<-killed
-		b.step = nil
+		b.onStep(nil)
 		b.lane.Close()
 		b.open()
 		b.await(6 * time.Hour)

@@ -210,9 +210,19 @@ func (b *bench) take(l *Lane, proc *process, seq uint64) {
 }
 
 func (b *bench) hook(proc *process, step string) {
-	if b.step != nil && !proc.dead.Load() {
-		b.step(step)
+	b.mu.Lock()
+	f := b.step
+	b.mu.Unlock()
+	if f != nil && !proc.dead.Load() {
+		f(step)
 	}
+}
+
+// onStep has f called at each step from now on; nil: nothing is.
+func (b *bench) onStep(f func(step string)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.step = f
 }
 
 // add has new rows come.

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,7 @@ func (b *bench) killAt(step string, n int) (killed <-chan struct{}) {
 	done := make(chan struct{})
 	var mu sync.Mutex
 	count := 0
-	b.step = func(s string) {
+	b.onStep(func(s string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if s != step {
@@ -31,7 +32,7 @@ func (b *bench) killAt(step string, n int) (killed <-chan struct{}) {
 			b.kill()
 			close(done)
 		}
-	}
+	})
 	return done
 }
 
@@ -53,7 +54,7 @@ func TestAKillAtAnyStepLosesNothing(t *testing.T) {
 						case <-time.After(12 * time.Hour):
 							t.Fatal("the step never came")
 						}
-						b.step = nil
+						b.onStep(nil)
 						b.lane.Close()
 						b.open()
 						b.await(6 * time.Hour)
@@ -83,7 +84,7 @@ func TestManyKillsLoseNothing(t *testing.T) {
 			case <-time.After(20 * time.Minute):
 				b.kill()
 			}
-			b.step = nil
+			b.onStep(nil)
 			b.lane.Close()
 		}
 		b.open()
@@ -157,17 +158,17 @@ func TestALateCreationFails(t *testing.T) {
 		asleep, wake := make(chan struct{}), make(chan struct{})
 		var once atomic.Bool
 		old := b.api
-		b.step = func(s string) {
+		b.onStep(func(s string) {
 			if s == "creating" && once.CompareAndSwap(false, true) {
 				close(asleep)
 				<-wake
 			}
-		}
+		})
 		b.open()
 		<-asleep
 		first, proc, nc := b.lane, b.proc, b.nc
 		b.open()
-		b.until(5*time.Minute, "the batch to be given up", func() bool { return b.phases() != "" && len(b.api.batches) > 0 })
+		b.until(5*time.Minute, "the batch to be given up", func() bool { return strings.Contains(b.phases(), "submitted") })
 		// What the first process sends now, it sends as if the request had been on its way.
 		token := ""
 		for _, e := range b.events {
@@ -204,7 +205,11 @@ func TestAStrayBatchIsCancelled(t *testing.T) {
 		}
 		b.rows = 100
 		b.open()
-		b.until(time.Hour, "the stray one to be cancelled", func() bool { return len(b.api.cancels) == 1 })
+		b.until(time.Hour, "the stray one to be cancelled", func() bool {
+			b.api.mu.Lock()
+			defer b.api.mu.Unlock()
+			return len(b.api.cancels) == 1
+		})
 		b.await(3 * time.Hour)
 		b.close()
 		if got, want := b.phases(), "intent abandoned intent submitted cancelled ended"; got != want {
@@ -220,7 +225,7 @@ func TestABatchOfAnotherAccountIsNeverGivenUp(t *testing.T) {
 		killed := b.killAt("created", 1)
 		b.open()
 		<-killed
-		b.step = nil
+		b.onStep(nil)
 		b.lane.Close()
 		b.account = "two"
 		b.open()

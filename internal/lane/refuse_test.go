@@ -173,6 +173,8 @@ func TestNoBatchGoesWithoutMoney(t *testing.T) {
 		b := newBench(t, fileProvider())
 		money := 1.5
 		b.reserve = func(_ string, usd float64) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
 			if usd > money {
 				return errors.New("the ceiling is reached")
 			}

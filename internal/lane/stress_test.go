@@ -3,6 +3,7 @@ package lane
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func stress(t *testing.T, seed uint64, api *provider) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 21)) //nolint:gosec // a test that is repeatable
 	b := newBench(t, api)
-	trouble(b, rnd)
+	trouble(b, rnd, &dice{rnd: rand.New(rand.NewPCG(seed, 22))}) //nolint:gosec // as above
 	for range 12 {
 		killed := b.killAt(steps[rnd.IntN(len(steps))], 1+rnd.IntN(4))
 		b.open()
@@ -39,7 +40,7 @@ func stress(t *testing.T, seed uint64, api *provider) {
 		if !b.proc.dead.Load() {
 			b.kill()
 		}
-		b.step = nil
+		b.onStep(nil)
 		b.lane.Close()
 		time.Sleep(time.Duration(rnd.IntN(60)) * time.Second)
 	}
@@ -63,12 +64,24 @@ func stress(t *testing.T, seed uint64, api *provider) {
 	t.Logf("%d rows in %d batches, %d live calls", b.rows, len(api.batches), len(b.calls))
 }
 
+// dice are for several goroutines.
+type dice struct {
+	mu  sync.Mutex
+	rnd *rand.Rand
+}
+
+func (d *dice) roll(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rnd.IntN(n)
+}
+
 // trouble has a provider fail in all ways.
-func trouble(b *bench, rnd *rand.Rand) {
+func trouble(b *bench, rnd *rand.Rand, d *dice) {
 	api := b.api
 	b.settings.Rows, b.settings.Open, b.settings.Wait = 20+rnd.IntN(60), 1+rnd.IntN(5), time.Duration(1+rnd.IntN(120))*time.Second
 	api.takes, api.lag = time.Duration(1+rnd.IntN(60))*time.Minute, time.Duration(rnd.IntN(20))*time.Second
-	often := func(percent int) bool { return rnd.IntN(100) < percent }
+	often := func(percent int) bool { return d.roll(100) < percent }
 	start := time.Now()
 	due := map[uint64]time.Time{}
 	b.deadline = func(seq uint64) time.Time {
@@ -114,7 +127,7 @@ func trouble(b *bench, rnd *rand.Rand) {
 			if !r.Refusal.Capacity {
 				r.Refusal.Err = apiError(llm.Permanent, 400, "bad line")
 				if often(50) {
-					r.Refusal.Lines = []int{1 + rnd.IntN(len(r.seqs))}
+					r.Refusal.Lines = []int{1 + d.roll(len(r.seqs))}
 				}
 			}
 		case r.State == batchapi.Running && often(2):
@@ -123,7 +136,7 @@ func trouble(b *bench, rnd *rand.Rand) {
 		return nil
 	}
 	api.cut = func(_, line int) error {
-		if line > 0 && rnd.IntN(300) == 0 {
+		if line > 0 && d.roll(300) == 0 {
 			return transient()
 		}
 		return nil

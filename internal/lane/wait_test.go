@@ -133,7 +133,8 @@ func TestDeadlinesOutliveACrash(t *testing.T) {
 		killed := b.killAt("submitted recorded", 1)
 		b.open()
 		<-killed
-		b.step, b.deadline = nil, nil
+		b.onStep(nil)
+		b.deadline = nil
 		b.lane.Close()
 		b.open()
 		b.await(31 * time.Minute)
@@ -224,14 +225,14 @@ func TestAStopRecordsWhatIsBeingCreated(t *testing.T) {
 		b := newBench(t, fileProvider())
 		b.rows = 100
 		b.open()
-		b.step = func(s string) {
+		b.onStep(func(s string) {
 			if s == "creating" {
 				b.lane.Stop()
 				go b.lane.Close()
 			}
-		}
+		})
 		time.Sleep(time.Minute)
-		b.step = nil
+		b.onStep(nil)
 		records, err := Records(t.Context(), b.nats.JS, "LANE", "stage", 0)
 		if err != nil || len(records) == 0 || records[len(records)-1].Kind != RecordSubmitted {
 			t.Fatalf("got %+v, %v", records, err)
