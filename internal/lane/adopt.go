@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -46,24 +47,14 @@ func (t *term) look(ctx context.Context, b *batch, now time.Time) {
 			mine, sure, err = t.l.choose(ctx, b.token, all, known)
 		}
 		return func(ctx context.Context, now time.Time) {
-			contested := false
-			if !sure {
-				free := slices.DeleteFunc(slices.Clone(mine), func(m batchapi.Batch) bool { return t.taken(b, m.ID) })
-				contested, mine = len(free) < len(mine), free
-			}
 			switch {
 			case !t.succeeded(b, err, now):
 			case len(mine) > 0:
 				b.tentative = !sure
 				t.found(b, mine[0], true, now)
-				if !sure {
-					return
-				}
 				for _, other := range mine[1:] {
 					t.cancelDouble(ctx, b, other)
 				}
-			case contested:
-				b.next = now.Add(t.pollEvery(b))
 			case !last:
 				b.next = now.Add(t.lookEvery())
 			default:
@@ -92,36 +83,48 @@ func (t *term) reloadFor(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// known returns the ids that can't be those of a batch, and those that others may turn out not to have: such a batch is
-// ours only if the ids of its results say so.
-func (t *term) known(b *batch) map[string]bool {
-	ids := make(map[string]bool)
-	for id := range b.excluded {
-		ids[id] = true
-	}
+// idUse is what an id of the provider is to a batch that is looked for.
+type idUse uint8
+
+const (
+	// idFree: nothing is known of it.
+	idFree idUse = iota
+	// idDoubted: another batch may be it.
+	idDoubted
+	// idTaken: it is another batch, or turned out not to be this one.
+	idTaken
+)
+
+// known returns the ids that can't be, or may not be, those of a batch. Of two that may be either, both have to look
+// again once one of them is known for sure.
+func (t *term) known(b *batch) map[string]idUse {
+	ids := make(map[string]idUse)
 	for _, other := range t.batches {
-		if other != b && other.ours() {
-			ids[other.id] = true
+		switch {
+		case other == b || other.id == "":
+		case other.ours():
+			ids[other.id] = idTaken
+		default:
+			ids[other.id] = max(ids[other.id], idDoubted)
 		}
+	}
+	for id := range b.excluded {
+		ids[id] = idTaken
 	}
 	return ids
 }
 
-// taken reports whether another batch has an id, if only for as long as nothing speaks against it. Until the results
-// tell, the one that is looked for can't be called absent:
-//
-//	A creates the batches b and c, is killed, and only b was created. The next owner finds one that may be either, and
-//	takes it for c. It does not find b, gives it up, and submits its rows again: they are paid for twice.
-func (t *term) taken(b *batch, id string) bool {
-	return slices.ContainsFunc(t.batches, func(other *batch) bool { return other != b && other.id == id })
+// takenByOther reports whether another batch is surely the one that a batch was taken for.
+func (t *term) takenByOther(b *batch) bool {
+	return b.tentative && (b.stage == stageRunning || b.stage == stageOver) && (t.pass == nil || t.pass.batch != b) && t.known(b)[b.id] == idTaken
 }
 
-// choose returns those of the provider's batches that are the one of the token, or may be, the first created first, and
-// whether that is sure. Where the list shows no token the ids of the results tell, and one that has none yet may be it.
-func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, known map[string]bool) (mine []batchapi.Batch, sure bool, err error) {
+// choose returns those of the provider's batches that are the one of the token, the first created first, and whether
+// that is sure. Where the list shows no token the ids of the results tell, and one that has none yet may be it.
+func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, known map[string]idUse) (mine []batchapi.Batch, sure bool, err error) {
 	if l.cfg.API.Limits().Tokens {
 		for _, b := range all {
-			if b.Token == token && !known[b.ID] {
+			if b.Token == token && known[b.ID] != idTaken {
 				mine = append(mine, b)
 			}
 		}
@@ -130,7 +133,7 @@ func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, k
 	}
 	var maybe []batchapi.Batch
 	for _, b := range all {
-		if known[b.ID] {
+		if known[b.ID] == idTaken {
 			continue
 		}
 		if !b.State.Over() {
@@ -145,8 +148,13 @@ func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, k
 			return []batchapi.Batch{b}, true, nil
 		}
 	}
-	slices.SortStableFunc(maybe, func(a, b batchapi.Batch) int { return a.Created.Compare(b.Created) })
-	return maybe, false, nil
+	if len(maybe) == 0 {
+		return nil, false, nil
+	}
+	slices.SortStableFunc(maybe, func(a, b batchapi.Batch) int {
+		return cmp.Or(cmp.Compare(known[a.ID], known[b.ID]), a.Created.Compare(b.Created))
+	})
+	return maybe[:1], false, nil
 }
 
 var errFirstRead = errors.New("the first line is read")

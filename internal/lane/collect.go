@@ -183,7 +183,7 @@ var errStalled = errors.New("no line of the results has come for two minutes")
 func (t *term) passEnded(p *pass, err error, now time.Time) {
 	t.pass = nil
 	b := p.batch
-	if p.notOurs {
+	if p.notOurs || b.tentative && errors.Is(err, batchapi.ErrNotFound) {
 		t.notOurs(b, now)
 		return
 	}

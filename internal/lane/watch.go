@@ -22,6 +22,9 @@ const (
 
 // advance takes the next step with a batch, if it is time.
 func (t *term) advance(ctx context.Context, b *batch, now time.Time) {
+	if t.takenByOther(b) {
+		t.notOurs(b, now)
+	}
 	if b.stage == stageOver || b.stage == stageSettling {
 		t.judge(b, now)
 	}
@@ -155,6 +158,10 @@ func (t *term) unknown(b *batch, err error, now time.Time) {
 	t.pause.clear()
 	if b.missing.IsZero() {
 		b.missing = now
+	}
+	if b.tentative {
+		t.notOurs(b, now)
+		return
 	}
 	if t.cfg.Forgets {
 		b.stage, b.tried, b.lookUntil = stageLooking, 0, now
