@@ -98,6 +98,7 @@ type bench struct {
 	reserve  func(string, float64) error
 	cancels  bool
 	forgets  bool
+	onEvent  func(e *auditlog.Batch)
 
 	mu       sync.Mutex
 	kept     map[uint64]string // how a row was answered
@@ -157,6 +158,9 @@ func (b *bench) open() {
 				b.mu.Lock()
 				b.events = append(b.events, e)
 				b.mu.Unlock()
+				if b.onEvent != nil {
+					b.onEvent(e)
+				}
 			}
 			stored()
 		},

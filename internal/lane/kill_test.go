@@ -157,7 +157,13 @@ func TestALateCreationFails(t *testing.T) {
 		b.rows = 100
 		asleep, wake := make(chan struct{}), make(chan struct{})
 		var once atomic.Bool
-		old := b.api
+		b.onEvent = func(e *auditlog.Batch) {
+			b.api.mu.Lock()
+			defer b.api.mu.Unlock()
+			if e.Phase == auditlog.BatchAbandoned && len(b.api.files) > 0 {
+				t.Error("it is given up while it can still be created")
+			}
+		}
 		b.onStep(func(s string) {
 			if s == "creating" && once.CompareAndSwap(false, true) {
 				close(asleep)
@@ -176,7 +182,7 @@ func TestALateCreationFails(t *testing.T) {
 				token = e.Token
 			}
 		}
-		if _, err := old.Create(t.Context(), batchapi.Job{Token: token, File: "file-" + token + "-0"}); err == nil {
+		if _, err := b.api.Create(t.Context(), batchapi.Job{Token: token, File: "file-" + token + "-0"}); err == nil {
 			t.Error("the late creation succeeded")
 		}
 		close(wake)
