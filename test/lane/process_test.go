@@ -61,6 +61,7 @@ func (s *sim) start() {
 			NATS:     func() (*nats.Conn, error) { return p.nc, nil },
 			DialLLM:  llm.DialContext,
 			Listener: pages,
+			Options:  stage.Options{CancelBatches: p.name%4 == 3}, // --cancel-batches
 			Logger:   slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", p.name)),
 		})
 	}()

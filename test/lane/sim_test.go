@@ -222,6 +222,9 @@ func (s *sim) run() {
 func (s *sim) kills() (all []target) {
 	for {
 		round := steps()
+		if s.provider == "anthropic" { // has no files
+			round = slices.DeleteFunc(round, func(k target) bool { return k.step == "upload" })
+		}
 		s.rng.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
 		all = append(all, round...)
 		switch {
