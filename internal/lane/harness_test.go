@@ -105,6 +105,8 @@ type bench struct {
 	twice    []uint64
 	calls    map[uint64]int // live
 	events   []*auditlog.Batch
+	again    []*auditlog.Batch // those of earlier terms
+	hold     func(stored func())
 	settled  map[string]float64
 	fenced   error
 	lane     *Lane
@@ -154,13 +156,19 @@ func (b *bench) open() {
 		Forgets:   b.forgets,
 		ReloadKey: b.reload,
 		Record: func(e *auditlog.Batch, again bool, stored func()) {
-			if !again {
-				b.mu.Lock()
+			b.mu.Lock()
+			if again {
+				b.again = append(b.again, e)
+			} else {
 				b.events = append(b.events, e)
-				b.mu.Unlock()
-				if b.onEvent != nil {
-					b.onEvent(e)
-				}
+			}
+			if b.hold != nil {
+				b.hold(stored)
+				stored = func() {}
+			}
+			b.mu.Unlock()
+			if b.onEvent != nil && !again {
+				b.onEvent(e)
 			}
 			stored()
 		},
