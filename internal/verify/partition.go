@@ -41,7 +41,6 @@ type partitionVerifier struct {
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
 	window auditWindow
-	wide   bool   // it has room for the rows of batches
 	used   uint64 // calls that the finished results were made of; each counts once
 }
 
@@ -150,14 +149,6 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 		return v.advance(false)
 	}
 	return nil
-}
-
-// widen makes room for the events of rows that were answered by batches, see [auditWindow.full].
-func (v *partitionVerifier) widen(rows int) {
-	if !v.wide {
-		v.wide = true
-		v.window.limit += 2 * rows
-	}
 }
 
 // expected reports whether a row may be that of the head or of a later result, as far as the log is read.

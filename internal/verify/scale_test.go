@@ -137,10 +137,9 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 	v := &partitionVerifier{
 		report: report, runs: newRunVerifier(),
 		partitionFacts:   partitionFacts{name: "stage", stream: "ROWS", inputLast: g.rows, bound: g.rows},
-		window:           newAuditWindow(2 * window),
+		window:           newAuditWindow(2 * (window + g.batches)),
 		partitionSources: partitionSources{results: g.result, input: g.input, claims: []stored.Claim{g.claim}},
 	}
-	v.widen(g.batches)
 	before, peak, seen := heapInUse(), uint64(0), 0
 	if err := v.start(); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ type verification struct {
 	report *Report
 	runs   *runVerifier
 	lane   *batchVerifier
+	laned  bool                 // there are batches
 	parts  []*partitionVerifier // by partition; none if there is no log to check
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
@@ -138,12 +139,14 @@ func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.
 	return s.CachedInfo(), nil
 }
 
-// readRuns reads the run events that are there now.
+// readRuns reads the run events that are there now, and looks for those of batches: more rows than the window may be
+// answered from the first on.
 func (v *verification) readRuns(ctx context.Context) error {
-	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun}, func(_ []byte, e *auditlog.Event) error {
+	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun, auditlog.KindBatch}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Run != nil {
 			v.runs.run(e.Run)
 		}
+		v.laned = v.laned || e != nil && e.Batch != nil
 		return nil
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -241,13 +244,17 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 }
 
 // windowRows returns how many rows without a result may have events, see [auditWindow.full]: twice the window that the
-// stage had. By key, a term may set rows aside that an earlier one has called, so after some take-overs there are more.
+// stage had, with the rows that may be in batches. By key, a term may set rows aside that an earlier one has called, so after some take-overs there are more.
 func (v *verification) windowRows(claims []stored.Claim) int {
 	windows := 2
 	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {
 		windows = 8
 	}
-	return windows * v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
+	rows := v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
+	if v.laned || v.cfg.LaneOn() {
+		rows += v.runs.number("STAGE_LANE_OPEN", v.cfg.Lane.Open) * v.runs.number("STAGE_LANE_ROWS", v.cfg.Lane.Rows)
+	}
+	return windows * rows
 }
 
 // openInput opens the rows of a partition, unless the results are of another input stream.
@@ -364,7 +371,6 @@ func (v *verification) event(e *auditlog.Event) error {
 		return nil
 	case c == nil:
 	case c.Lane != "" && p != nil:
-		p.widen(v.laneRows())
 		v.runs.call(c, v.lane.call(c, p.term(c.Owner).epoch))
 	default:
 		v.lane.wentLive(c)
@@ -374,11 +380,6 @@ func (v *verification) event(e *auditlog.Event) error {
 		return nil
 	}
 	return p.event(e)
-}
-
-// laneRows is how many rows may be in batches, and answered, beyond the window of a partition.
-func (v *verification) laneRows() int {
-	return v.runs.number("STAGE_LANE_OPEN", v.cfg.Lane.Open) * v.runs.number("STAGE_LANE_ROWS", v.cfg.Lane.Rows)
 }
 
 // pending counts the rows after the high-water mark; nil: unknown.
