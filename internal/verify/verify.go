@@ -244,7 +244,8 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 }
 
 // windowRows returns how many rows without a result may have events, see [auditWindow.full]: twice the window that the
-// stage had, with the rows that may be in batches. By key, a term may set rows aside that an earlier one has called, so after some take-overs there are more.
+// stage had, with the rows that may be in batches. By key, a term may set rows aside that an earlier one has called, so
+// after some take-overs there are more.
 func (v *verification) windowRows(claims []stored.Claim) int {
 	windows := 2
 	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {
