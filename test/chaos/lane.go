@@ -27,7 +27,6 @@ const (
 	laneOpen     = 4
 	lanePoll     = 200 * time.Millisecond
 	laneDelay    = 3 * time.Second
-	laneStand    = 20 * time.Second // standstillAfter, for three batches one after the other
 	lanePatience = 30 * time.Second // until the records of all batches say that they are done
 	liveEvery    = 5                // these rows choose the live lane
 	lateEvery    = 10               // these have a deadline of 2 to 8 s, and may be paid for in both lanes
@@ -45,6 +44,18 @@ func pathOf(name string) string {
 		}
 	}
 	return ""
+}
+
+// stand is how long a partition may go without a result while rows wait. Where they are in batches, that is a batch
+// and two others after it, or two and a call. A stage asks Azure once a minute.
+func (p *plan) stand() time.Duration {
+	switch {
+	case !p.lane:
+		return standstillAfter
+	case p.api == "azure":
+		return 15*time.Second + 3*66*time.Second
+	}
+	return 15 * time.Second
 }
 
 // laneEnviron is the lane's settings; nil: there is none.
@@ -135,7 +146,7 @@ func (l lines) Answer(path string, body []byte) batches.Reply {
 		}
 	}
 	w := httptest.NewRecorder()
-	l.plain.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body)))
+	l.plain.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodPost, path, bytes.NewReader(body)))
 	return batches.Reply{Status: w.Code, Body: w.Body.Bytes()}
 }
 
@@ -150,7 +161,7 @@ func (s *site) awaitLane(ctx context.Context) {
 		return
 	}
 	why := ""
-	if !waitFor(ctx, lanePatience, look, func() bool {
+	if !waitFor(ctx, lanePatience+s.plan.stand(), look, func() bool {
 		within, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
 		all, err := lane.Batches(within, s.js, laneStream, stageName, s.plan.partitions, time.Now())
@@ -164,7 +175,7 @@ func (s *site) awaitLane(ctx context.Context) {
 		}
 		return why == ""
 	}) {
-		s.notes.violate("lane", "batches are open %v after the last result:%s", lanePatience, why)
+		s.notes.violate("lane", "batches are open %v after the last result:%s", lanePatience+s.plan.stand(), why)
 	}
 }
 

@@ -199,7 +199,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 		if n != last {
 			last, since = n, time.Now()
 		}
-		if time.Since(since) > stalledAfter {
+		if time.Since(since) > stalledAfter+s.plan.stand() {
 			s.notes.violate("stalled", "%d results of %d rows, and none for %v", n, published, stalledAfter)
 			break
 		}

@@ -33,7 +33,7 @@ type partitionProgress struct {
 type progress struct {
 	notes   *notes
 	healing time.Duration
-	stand   time.Duration // standstillAfter, or more where rows wait for batches
+	stand   time.Duration
 
 	mu      sync.Mutex
 	faults  int       // of servers, under way
@@ -47,12 +47,9 @@ type progress struct {
 }
 
 func newProgress(n *notes, p *plan) *progress {
-	w := &progress{notes: n, healing: healing, stand: standstillAfter, parts: make([]partitionProgress, p.partitions)}
+	w := &progress{notes: n, healing: healing, stand: p.stand(), parts: make([]partitionProgress, p.partitions)}
 	if p.servers > 1 {
 		w.healing = healingCluster
-	}
-	if p.lane {
-		w.stand = laneStand
 	}
 	return w
 }

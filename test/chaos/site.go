@@ -288,7 +288,7 @@ func (s *site) worked(ctx context.Context, rows int) error {
 		}
 		select {
 		case <-more:
-		case <-time.After(stalledAfter):
+		case <-time.After(stalledAfter + s.plan.stand()):
 			s.notes.violate("stalled", "the LLM was called for %d rows of %d, and for no other one within %v", n, rows, stalledAfter)
 			close(s.stalled)
 			return errStalled
