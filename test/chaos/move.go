@@ -56,9 +56,12 @@ func (s *site) leave(ctx context.Context, random *rand.Rand, victims []*natsServ
 		ended <- err
 	}()
 	select {
-	case err := <-ended: // it had no call in flight: tried again with another one
+	case err := <-ended:
 		s.disturbed(stop)
-		return cmp.Or(err, errNotYet)
+		if err == nil && s.plan.lane { // its rows are in batches, and few calls are in flight at any time
+			return s.crash(ctx, random, move, victims, fmt.Sprintf("replica %d has left for %v: ", r.n, down))
+		}
+		return cmp.Or(err, errNotYet) // it had no call in flight: tried again with another one
 	case <-time.After(after):
 	}
 	output, err := os.ReadFile(proc.log)
