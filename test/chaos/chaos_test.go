@@ -64,6 +64,8 @@ func TestAPlanNamesItsFaults(t *testing.T) {
 		{"-partitions 0", "from 1 to 64"},
 		{"-order keys", "stream, key or none"},
 		{"-order key -keys 0", "from 1 to 1000000"},
+		{"-lane -dedupe stored", "not with -dedupe"},
+		{"-lane -api mistral", "openai, azure, anthropic or gemini"},
 		{"-pool 30 -window 20", "the window no smaller"},
 		{"now", "unexpected arguments"},
 	} {

@@ -193,14 +193,23 @@ func (s *site) checkLane(ctx context.Context, all []row) error {
 	if !s.plan.lane {
 		return nil
 	}
-	c := &s.lanes
-	*c = laneCount{phases: map[auditlog.BatchPhase]int{}, recorded: map[string]struct{}{}, known: map[string]struct{}{}, uncertain: map[string]struct{}{}}
-	if err := s.readBatches(ctx, c); err != nil {
+	s.lanes = newLaneCount()
+	if err := s.readBatches(ctx, s.lanes); err != nil {
 		return err
 	}
-	s.checkBatches(c)
+	s.checkBatches(s.lanes, s.model.batches.Batches())
+	s.checkBilled(s.lanes, s.model.batches.Billed(nil), all)
+	return nil
+}
+
+func newLaneCount() *laneCount {
+	return &laneCount{phases: map[auditlog.BatchPhase]int{}, recorded: map[string]struct{}{}, known: map[string]struct{}{}, uncertain: map[string]struct{}{}}
+}
+
+// checkBilled finds rows that were paid for twice. billed has the lines by their ids.
+func (s *site) checkBilled(c *laneCount, billed map[string]int, all []row) {
 	rows := map[uint64][]string{} // tokens of the batches that it was billed in
-	for id, n := range s.model.batches.Billed(nil) {
+	for id, n := range billed {
 		token, seq := splitID(id)
 		if c.billed += n; n > 1 {
 			s.notes.violate("billed", "line %s was billed %d times", id, n)
@@ -223,7 +232,6 @@ func (s *site) checkLane(ctx context.Context, all []row) error {
 			s.notes.violate("billed", "row %d (number %d) was billed in %v and was called live, too, without a deadline", r.seq, r.n, rows[r.seq])
 		}
 	}
-	return nil
 }
 
 // splitID splits the id of a line into the token of its batch and the row's sequence.
@@ -234,9 +242,9 @@ func splitID(id string) (token string, seq uint64) {
 }
 
 // checkBatches finds batches that were submitted twice, still run, or are unknown to the stage.
-func (s *site) checkBatches(c *laneCount) {
+func (s *site) checkBatches(c *laneCount, found []batches.Info) {
 	tokens := map[string]string{}
-	for _, b := range s.model.batches.Batches() {
+	for _, b := range found {
 		token, _ := splitID(b.First)
 		if other := tokens[token]; other != "" {
 			s.notes.violate("twice", "batch %s was submitted as %s and as %s", token, other, b.ID)

@@ -302,8 +302,8 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	write(out, "\nreplicas that ended by themselves %d\n", exits)
 	write(out, "calls %d, repaid %d of at most %d; beside them %d of at most %d met outages of the LLM\n",
 		calls, again, s.allowance, s.model.gate.Stats().Turned, s.turnable)
-	if s.plan.lane {
-		write(out, "batches:%v\n", &s.lanes)
+	if s.lanes != nil {
+		write(out, "batches:%v\n", s.lanes)
 	}
 	write(out, "longest standstill of a partition with rows waiting %v as counted, %v in all; %.0f%% of that time was without a fault of servers\n",
 		s.watched.longest.Round(time.Millisecond), s.watched.raw.Round(time.Millisecond), 100*s.watched.share())

@@ -92,11 +92,11 @@ type site struct {
 	fail     context.CancelCauseFunc // ends the run
 
 	mu         sync.Mutex
-	outages    int       // under way
-	lastOutage time.Time // when the last one ended
-	allowance  int       // calls that may be made again
-	turnable   int       // calls that outages of the LLM may meet
-	lanes      laneCount // once checked
+	outages    int        // under way
+	lastOutage time.Time  // when the last one ended
+	allowance  int        // calls that may be made again
+	turnable   int        // calls that outages of the LLM may meet
+	lanes      *laneCount // once checked
 }
 
 const natsModule = "github.com/nats-io/nats-server/v2"
