@@ -53,9 +53,9 @@ func (p *plan) stand() time.Duration {
 	case !p.lane:
 		return standstillAfter
 	case p.api == "azure":
-		return 15*time.Second + 3*66*time.Second
+		return 20*time.Second + 3*66*time.Second
 	}
-	return 15 * time.Second
+	return 20 * time.Second
 }
 
 // laneEnviron is the lane's settings; nil: there is none.

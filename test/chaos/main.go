@@ -6,6 +6,7 @@
 //	go run ./test/chaos -duration 1m -seed 7
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
 //	go run ./test/chaos -order key -keys 1000
+//	go run ./test/chaos -lane -api gemini -partitions 2
 //
 // The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may
 // need several runs of its seed to fail again.
