@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -155,7 +156,24 @@ func (l lines) Fault(_ string, status int, message string) []byte {
 	return fmt.Appendf(nil, `{"type":"error","error":{"type":"api_error","code":%d,"message":%q}}`, status, message)
 }
 
-// awaitLane waits until no batch is open: all have been collected, and their records say so.
+// files counts uploaded files that are not deleted: those of one page.
+func (m *model) files(api string) int {
+	path := map[string]string{"openai": "/v1/files", "azure": "/openai/v1/files", "gemini": "/v1beta/files"}[api]
+	if path == "" {
+		return 0
+	}
+	w := httptest.NewRecorder()
+	m.batches.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, http.NoBody))
+	var list struct {
+		Data, Files []struct{}
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || w.Code != http.StatusOK {
+		return -1
+	}
+	return len(list.Data) + len(list.Files)
+}
+
+// awaitLane waits until no batch is open: all have been collected, their records say so, and their files are deleted.
 func (s *site) awaitLane(ctx context.Context) {
 	if !s.plan.lane {
 		return
@@ -172,6 +190,9 @@ func (s *site) awaitLane(ctx context.Context) {
 			if b.State != lane.StateDone && b.State != lane.StateAbandoned {
 				why += fmt.Sprintf(" %s (%s) is %s;", b.Token, b.BatchID, b.State)
 			}
+		}
+		if n := s.model.files(s.plan.api); why == "" && n != 0 {
+			why = fmt.Sprintf(" %d files are left at the LLM", n)
 		}
 		return why == ""
 	}) {
