@@ -96,6 +96,8 @@ type bench struct {
 	deadline func(seq uint64) time.Time
 	reply    func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
 	reserve  func(string, float64) error
+	paused   func(error)
+	reserved int
 	cancels  bool
 	forgets  bool
 	onEvent  func(e *auditlog.Batch)
@@ -155,6 +157,7 @@ func (b *bench) open() {
 		Account:   func() string { return account },
 		Forgets:   b.forgets,
 		ReloadKey: b.reload,
+		Paused:    b.paused,
 		Record: func(e *auditlog.Batch, again bool, stored func()) {
 			b.mu.Lock()
 			if again {

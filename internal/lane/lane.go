@@ -53,6 +53,9 @@ type Config struct {
 	Settle  func(token string, usd float64)
 	// Exhausted returns why no money may be spent at the moment; nil: it may.
 	Exhausted func() error
+	// Paused is told when the lane pauses because of the account or the cost, and nothing that is under way can change that.
+	// It must not block. Nil: nobody is.
+	Paused func(why error)
 	// Usage returns what the answer of a line used, and what it costs; nil: not known. It is called for each line, so that
 	// also those are counted that no row uses. Safe for concurrent use. Nil: nothing is known of any.
 	Usage func(model string, line *batchapi.Line) *auditlog.Usage

@@ -1,8 +1,12 @@
 package lane
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/llm"
 )
 
 func TestRowsAreAnsweredByABatch(t *testing.T) {
@@ -88,6 +92,59 @@ func TestTheEndOfATermCountsWhatItCancels(t *testing.T) {
 				}
 				for _, left := range all {
 					t.Errorf("batch %s is recorded as %s", left.Token, left.State)
+				}
+			})
+		})
+	}
+}
+
+// What ends the run of a live call ends that of a batch, too: nothing goes on without somebody's help.
+func TestAPauseThatNothingEndsIsReported(t *testing.T) {
+	fatal := &llm.Error{Class: llm.Fatal, Reason: llm.ReasonAPICallFailed, Provider: "mock", Status: 401, Err: errors.New("bad key")}
+	for name, c := range map[string]struct {
+		key     error
+		reserve func(open int) error
+		want    string
+	}{
+		"key":                     {key: fatal, want: "bad key"},
+		"no room below a ceiling": {reserve: func(int) error { return errors.New("does not fit") }, want: "does not fit"},
+		"one batch at a time": {reserve: func(open int) error {
+			if open > 0 {
+				return errors.New("does not fit now")
+			}
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t, fileProvider())
+				var told []error
+				b.paused = func(why error) { told = append(told, why) }
+				b.api.onUpload = func() error { return c.key }
+				if c.reserve != nil {
+					b.reserve = func(string, float64) error {
+						b.mu.Lock()
+						defer b.mu.Unlock()
+						b.reserved++
+						if err := c.reserve(b.reserved - 1 - len(b.settled)); err != nil {
+							b.reserved--
+							return err
+						}
+						return nil
+					}
+				}
+				b.open()
+				b.add(250)
+				if c.want == "" {
+					b.await(12 * time.Hour)
+				}
+				time.Sleep(10 * time.Minute)
+				b.close()
+				switch {
+				case c.want == "" && len(told) > 0:
+					t.Errorf("it was told %v", told)
+				case c.want != "" && (len(told) != 1 || !strings.Contains(told[0].Error(), c.want)):
+					t.Errorf("it was told %v, want one error with %q", told, c.want)
 				}
 			})
 		})

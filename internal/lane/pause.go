@@ -2,6 +2,8 @@ package lane
 
 import (
 	"errors"
+	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/llm"
@@ -13,6 +15,7 @@ type pause struct {
 	why     string // empty: there is none
 	until   time.Time
 	probing bool
+	fatal   error // what cannot pass without somebody's help; nil: it may
 }
 
 // next returns when the next request may be made; zero: at any time.
@@ -35,10 +38,37 @@ func (p *pause) begin() bool {
 func (p *pause) over() { p.probing = false }
 
 func (p *pause) set(err error, now time.Time, interval time.Duration) {
-	p.why, p.until, p.probing = err.Error(), now.Add(interval), false
+	p.why, p.until, p.probing, p.fatal = err.Error(), now.Add(interval), false, nil
+	if class, _ := classOf(err); class == llm.Fatal {
+		p.fatal = err
+	}
 }
 
 func (p *pause) clear() { *p = pause{} }
+
+// tellPause reports that the lane pauses, and that it goes on.
+func (t *term) tellPause() {
+	why, fatal := t.pause.why, t.pause.fatal
+	if why == "" && t.heldBy != nil && t.heldIdle {
+		why, fatal = t.heldBy.Error(), t.heldBy
+	}
+	switch {
+	case why == "" && t.toldPause:
+		t.l.log.Info("the batch lane goes on")
+	case why != "" && !t.toldPause:
+		t.l.log.Error("the batch lane is paused; no row is lost", slog.String("error", why))
+	}
+	t.toldPause = why != ""
+	if fatal != nil && t.toldFatal == nil && t.cfg.Paused != nil {
+		t.cfg.Paused(fatal)
+	}
+	t.toldFatal = fatal
+}
+
+// idle reports whether no batch is under way, whose end could release what is reserved for it.
+func (t *term) idle() bool {
+	return !slices.ContainsFunc(t.batches, func(b *batch) bool { return b.stage != stageClosed })
+}
 
 // classOf returns what an error of the provider means; 0: nothing is known of it.
 func classOf(err error) (class llm.Class, after time.Duration) {

@@ -69,8 +69,8 @@ func (t *term) show() {
 	}
 	t.shown = now
 	s := Status{Owned: true, Paused: t.pause.why, Problem: t.book.problem}
-	if s.Paused == "" {
-		s.Paused = t.heldWhy
+	if s.Paused == "" && t.heldBy != nil {
+		s.Paused = t.heldBy.Error()
 	}
 	for _, w := range t.waiting {
 		s.Rows.Waiting += w.n

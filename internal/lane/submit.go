@@ -115,7 +115,7 @@ func (t *term) maySubmit(model string, tokens int64, now time.Time) bool {
 }
 
 func (t *term) hold(err error, now time.Time) {
-	t.held, t.heldWhy = now.Add(t.cfg.ProbeInterval), err.Error()
+	t.held, t.heldBy, t.heldIdle = now.Add(t.cfg.ProbeInterval), err, t.idle()
 	t.wait(t.held, now)
 }
 
@@ -148,7 +148,7 @@ func (t *term) submit(ctx context.Context, g *gather, now time.Time) {
 			return
 		}
 	}
-	t.heldWhy = ""
+	t.heldBy = nil
 	for _, row := range body {
 		g.remove(row.seq)
 	}

@@ -65,8 +65,9 @@ type term struct {
 
 	pause    pause
 	held     time.Time // no batch is sealed before: there is no money
-	heldWhy  string
-	refusals int // in a row, without a line that is named, and none accepted
+	heldBy   error
+	heldIdle bool // no other batch was under way then
+	refusals int  // in a row, without a line that is named, and none accepted
 	lost     []*lostToken
 	left     []string // tokens of which a last record is to be purged
 
@@ -75,6 +76,8 @@ type term struct {
 	sizing    []byte
 
 	stopping, closed, fenced bool
+	toldPause                bool      // that the lane pauses is reported
+	toldFatal                error     // likewise, for good
 	graceEnd                 time.Time // when the end of the term waits for nothing more; zero: it does not end yet
 	now, wake                time.Time
 	dirty                    bool
@@ -154,6 +157,7 @@ func (t *term) run(ctx context.Context) {
 		t.now = time.Now()
 		if t.dirty || !t.now.Before(t.wake) {
 			t.schedule(ctx, t.now)
+			t.tellPause()
 			t.show()
 		}
 		if t.closed && t.vital == 0 && !t.book.busy && !t.tidying() {
@@ -346,6 +350,7 @@ func (t *term) tellAgain(b *batch, abandoned *Record) {
 func (t *term) settle(b *batch, usd float64) {
 	if t.cfg.Settle != nil {
 		t.cfg.Settle(b.token, usd)
+		t.held = time.Time{} // what was reserved may be free now
 	}
 }
 

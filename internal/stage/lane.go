@@ -1,11 +1,13 @@
 package stage
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/status"
@@ -56,9 +58,22 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		Usage: func(model string, line *batchapi.Line) *auditlog.Usage {
 			return s.caller.LineUsage(model, line.Status, line.Body)
 		},
+		Paused:       s.lanePaused,
 		CancelOnStop: func() bool { return s.cancelBatches },
 		Logger:       s.Log,
 	})
+}
+
+// lanePaused ends a run that is to end at a fatal error of the provider, or at the ceiling, also where rows of the batch
+// lane find it out. It must not block.
+func (s *Stage) lanePaused(why error) {
+	if !s.exitOnFatal && s.Cfg.Rows.OnFatal != "exit" {
+		return
+	}
+	if !errors.Is(why, cost.ErrCeiling) {
+		why = fmt.Errorf("fatal provider error: %w", why)
+	}
+	s.stop(&FatalError{Err: why})
 }
 
 // recordBatch records a change in the life of a batch, and counts what alerts are about.

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -156,5 +158,23 @@ func TestTheCeilingHoldsBatchesBack(t *testing.T) {
 			t.Errorf("the next process counts %v, want %v", got, want)
 		}
 		again.stop()
+	})
+}
+
+// As with live calls: there is nobody to raise the ceiling of a job, or to give another key, while it runs.
+func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.01"})
+		l.load(questions(50)...)
+		r := l.start(nil, Options{ExitOnFatal: true})
+		select {
+		case err := <-r.done:
+			if fatal, ok := errors.AsType[*FatalError](err); !ok || !errors.Is(fatal, cost.ErrCeiling) {
+				t.Errorf("it ended with %v", err)
+			}
+		case <-time.After(time.Hour):
+			t.Error("it did not end")
+			r.stop()
+		}
 	})
 }
