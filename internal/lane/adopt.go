@@ -83,14 +83,12 @@ func (t *term) reloadFor(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// idUse is what an id of the provider is to a batch that is looked for.
+// idUse is what an id of the provider is to a batch that is looked for; 0: nothing is known of it.
 type idUse uint8
 
 const (
-	// idFree: nothing is known of it.
-	idFree idUse = iota
 	// idDoubted: another batch may be it.
-	idDoubted
+	idDoubted idUse = iota + 1
 	// idTaken: it is another batch, or turned out not to be this one.
 	idTaken
 )
