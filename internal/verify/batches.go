@@ -230,6 +230,9 @@ func (v *batchVerifier) finish() {
 	if v.stats.Doubled > 0 {
 		v.report.note("%d batches turned up at the provider after they had been given up: what they answered before they were cancelled was paid for in vain", v.stats.Doubled)
 	}
+	if st := &v.stats; v.usage.Reported == nil && !v.usage.Unpriced && st.Answered+st.Missing+st.Open+st.Undecided+st.Abandoned == 0 {
+		v.usage.Reported = &auditlog.Usage{CostUSD: new(float64)} // failed and lapsed lines are not billed
+	}
 	if u := v.usage.Total(); u != nil {
 		v.stats.Tokens, v.stats.CostUSD = &u.TotalTokens, u.CostUSD
 	}

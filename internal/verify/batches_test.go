@@ -64,6 +64,25 @@ func TestVerifyAddsUpBatches(t *testing.T) {
 	}
 }
 
+func TestVerifyKnowsThatNothingWasBilled(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Rows(2, "rows.a")
+	j := b.Job()
+	j.Now = j.Now.Add(-time.Hour)
+	j.Start("run1")
+	j.Claim("run1.a", 0)
+	j.Batch("run1.a", "t1", auditlog.BatchIntent, 2, nil)
+	j.Batch("run1.a", "t1", auditlog.BatchSubmitted, 2, nil)
+	j.Batch("run1.a", "t1", auditlog.BatchCancelled, 2, func(e *auditlog.Batch) { e.Lapsed = 2 })
+	j.Answer("run1.a", 1)
+	j.Answer("run1.a", 2)
+	j.End("run1")
+	b.Store(j)
+	if _, text := proven(b); !strings.Contains(text, "2 lapsed, 0 missing, 0 dropped; billed 0 tokens, cost in USD 0.000000\n") {
+		t.Errorf("got:\n%s", text)
+	}
+}
+
 // A process was killed while it read the results of t1: the next one reads, and records, them once more.
 func TestVerifyCountsAnAnswerReadTwiceOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
