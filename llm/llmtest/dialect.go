@@ -87,7 +87,7 @@ func (c *call) finish(messages []message, stream bool) error {
 func (openAI) answer(c *call, text string) []byte {
 	prompt, completion := tokens(c, text)
 	return fmt.Appendf(nil, `{"id":%s,"object":"chat.completion","created":1700000000,"model":%s,`+
-		`"choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":"stop"}],`+
+		`"choices":[{"index":0,"message":{"role":"assistant","content":%s,"refusal":null},"logprobs":null,"finish_reason":"stop"}],`+
 		`"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`,
 		encode(c.id("chatcmpl")), encode(c.Model), encode(text), prompt, completion, prompt+completion)
 }

@@ -72,9 +72,10 @@ func (responses) read(c *call) error {
 func (responses) answer(c *call, text string) []byte {
 	prompt, completion := tokens(c, text)
 	return fmt.Appendf(nil, `{"id":%s,"object":"response","created_at":1700000000,"status":"completed","error":null,`+
-		`"incomplete_details":null,"model":%s,"output":[{"type":"message","id":%s,"status":"completed","role":"assistant",`+
+		`"incomplete_details":null,"instructions":null,"metadata":{},"parallel_tool_calls":true,"temperature":1,"top_p":1,`+
+		`"tool_choice":"auto","tools":[],"access_programs":{"cyber":"standard"},"model":%s,"output":[{"type":"message","id":%s,"status":"completed","role":"assistant",`+
 		`"content":[{"type":"output_text","text":%s,"annotations":[]}]}],"usage":{"input_tokens":%d,`+
-		`"input_tokens_details":{"cached_tokens":0},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}}`,
+		`"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}}`,
 		encode(c.id("resp")), encode(c.Model), encode(c.id("msg")), encode(text), prompt, completion, prompt+completion)
 }
 
