@@ -182,6 +182,11 @@ test-chart: ## render the Helm chart and check it against Kubernetes, the operat
 	go -C test/chart vet .
 	go -C test/chart test -count=1 .
 
+.PHONY: test-sdk
+test-sdk: ## check requests, and the answers of the built-in LLM, against the providers' own SDKs
+	go -C test/sdk vet .
+	go -C test/sdk test -count=1 .
+
 .PHONY: test-kube
 test-kube: ## install the chart on a real Kubernetes, built from Go modules; slow, needs 5 GB of disk
 	version=$$(go -C test/chart list -m -f '{{.Version}}' k8s.io/kubernetes); \
