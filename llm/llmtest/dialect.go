@@ -134,7 +134,9 @@ func (anthropic) read(c *call) error {
 func (anthropic) answer(c *call, text string) []byte {
 	prompt, completion := tokens(c, text)
 	return fmt.Appendf(nil, `{"content":[{"text":%s,"type":"text"}],"id":%s,"model":%s,"role":"assistant",`+
-		`"stop_reason":"end_turn","stop_sequence":null,"type":"message","usage":{"input_tokens":%d,"output_tokens":%d}}`,
+		`"stop_reason":"end_turn","stop_sequence":null,"stop_details":null,"container":null,"diagnostics":null,"type":"message",`+
+		`"usage":{"input_tokens":%d,"output_tokens":%d,"output_tokens_details":null,"cache_creation":null,"cache_creation_input_tokens":null,`+
+		`"cache_read_input_tokens":null,"server_tool_use":null,"service_tier":null,"speed":null,"inference_geo":null}}`,
 		encode(text), encode(c.id("msg")), encode(c.Model), prompt, completion)
 }
 
@@ -156,7 +158,7 @@ func (anthropic) fault(f failure) []byte {
 	default:
 		kind = "api_error"
 	}
-	return fmt.Appendf(nil, `{"error":{"message":%s,"type":%q},"type":"error"}`, encode(f.message), kind)
+	return fmt.Appendf(nil, `{"error":{"message":%s,"type":%q},"request_id":"req_%08x","type":"error"}`, encode(f.message), kind, uint32(hash(f.message)))
 }
 
 // encode cannot fail: it is given plain values.

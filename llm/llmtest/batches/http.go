@@ -176,7 +176,7 @@ func (rq *request) fault(status int, message string) []byte {
 		default:
 			kind = "invalid_request_error"
 		}
-		return encode(object{"type": "error", "error": object{"type": kind, "message": message}})
+		return encode(object{"type": "error", "error": object{"type": kind, "message": message}, "request_id": fmt.Sprintf("req_%d", rq.N)})
 	case Gemini:
 		return encode(object{"error": object{"code": status, "message": message, "status": googleStatus(status)}})
 	case OpenAI, Azure:
