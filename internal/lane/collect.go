@@ -256,7 +256,7 @@ func (t *term) judge(b *batch, now time.Time) {
 		if seq := b.rows.Seqs[i]; u.live(now) {
 			t.goLive(seq, now)
 		} else {
-			t.tried.add(seq)
+			t.tried.set(seq, uint8(b.tries(i)+1)) //nolint:gosec // at most triesMax
 			t.await(b.model, seq)
 		}
 	}

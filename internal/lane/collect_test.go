@@ -171,8 +171,8 @@ func TestRefusedLinesGoAgainAndBadOnesFail(t *testing.T) {
 		}
 		b.run(100, 5*time.Hour)
 		b.check()
-		// 20 rows go into a second batch, where they fail again; then they go live.
-		if len(b.api.batches) != 2 || len(b.calls) != 20 || b.kept[7] != "400 answer 7" {
+		// 20 rows go into a second and a third batch, where they fail again; then they go live.
+		if len(b.api.batches) != 3 || len(b.calls) != 20 || b.kept[7] != "400 answer 7" {
 			t.Errorf("got %d batches, %d live calls, row 7 %q", len(b.api.batches), len(b.calls), b.kept[7])
 		}
 		if e := b.ended()[0]; e.Failed != 21 || e.Answered != 79 {

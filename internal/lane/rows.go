@@ -39,7 +39,7 @@ type outLine struct {
 }
 
 // liveErrands are those of rows that go live, by the batches that they were in.
-var liveErrands = [...]*Errand{{Live: true}, {Live: true, Tries: 1}, {Live: true, Tries: 2}}
+var liveErrands = [triesMax + 1]*Errand{{Live: true}, {Live: true, Tries: 1}, {Live: true, Tries: 2}, {Live: true, Tries: 3}}
 
 // read takes a letter.
 func (t *term) read(m letter, now time.Time) {
@@ -122,9 +122,7 @@ func (t *term) add(r *Request, now time.Time) {
 		row.deadline = r.Deadline.UnixMilli()
 		t.dues.add(r.Seq, row.deadline)
 	}
-	if t.tried.has(r.Seq) {
-		row.tries = 1
-	}
+	row.tries = t.tried.count(r.Seq)
 	t.sizing = t.cfg.API.AppendLine(t.sizing[:0], customID(sizingToken, r.Seq), r.Prepared)
 	row.size = len(t.sizing)
 	if int64(row.size) > t.most.bytes || row.deadline != 0 && row.deadline <= now.UnixMilli() {
@@ -217,7 +215,7 @@ func (t *term) again(seq uint64, e *Errand) {
 	t.back(seq)
 	b := o.batch
 	if b == nil {
-		t.tried.add(seq)
+		t.tried.set(seq, t.tried.count(seq)+1)
 		t.await("", seq)
 	} else if i := b.find(seq); i >= 0 && b.state[i] == rowAnswered {
 		b.set(i, rowAgain)
@@ -331,12 +329,11 @@ func (t *term) sendLive() {
 		if !t.live.has(seq) {
 			continue
 		}
-		errand := liveErrands[0]
+		tries := int(t.tried.count(seq))
 		if b, i := t.holder(seq); b != nil {
-			errand = liveErrands[min(b.tries(i)+1, len(liveErrands)-1)]
-		} else if t.tried.has(seq) {
-			errand = liveErrands[1]
+			tries = b.tries(i) + 1
 		}
+		errand := liveErrands[min(tries, len(liveErrands)-1)]
 		t.sent.add(seq)
 		t.of.Recall(seq, errand)
 	}

@@ -57,6 +57,31 @@ func (s *rowSet) first() (uint64, bool) {
 	return 0, false
 }
 
+// triedRows counts in how many batches rows were before.
+type triedRows struct {
+	more [triesMax]rowSet // rows that were in more than so many
+}
+
+func (t *triedRows) count(seq uint64) (n uint8) {
+	for n < triesMax && t.more[n].has(seq) {
+		n++
+	}
+	return n
+}
+
+// set raises the count of a row to n, or to as many as are counted.
+func (t *triedRows) set(seq uint64, n uint8) {
+	for i := range min(n, triesMax) {
+		t.more[i].add(seq)
+	}
+}
+
+func (t *triedRows) remove(seq uint64) {
+	for i := range t.more {
+		t.more[i].remove(seq)
+	}
+}
+
 // deadline is when a row goes live, in Unix milliseconds.
 type deadline struct {
 	at  int64

@@ -50,7 +50,7 @@ type term struct {
 	splits  []*splitting
 	waiting map[string]*rowSet // by model; "": not known
 	coming  map[uint64]bool    // recalled to join a batch
-	tried   rowSet             // were in a batch already
+	tried   triedRows          // were in batches already
 	dues    deadlines
 	bodies  int64 // bytes of lines in memory
 	room    map[string]*capacity
@@ -417,9 +417,7 @@ func (t *term) takeOver(b *batch, now time.Time) {
 		if b.problem == otherInput || seq <= t.of.Low {
 			b.set(i, rowKept)
 		}
-		if b.tries(i) > 0 {
-			t.tried.add(seq)
-		}
+		t.tried.set(seq, uint8(b.tries(i))) //nolint:gosec // read from a byte
 	}
 	for _, older := range t.batches {
 		if older == b {

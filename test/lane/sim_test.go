@@ -27,6 +27,7 @@ var (
 	simRuns  = flag.Int("sim.runs", 1, "how many seeds the simulation runs")
 	simRows  = flag.Int("sim.rows", 200, "rows of each seed")
 	simKills = flag.Int("sim.kills", 0, "how many processes of each seed are killed; 0: a dozen, with ten seeds or more one at each step")
+	simDue   = flag.Bool("sim.deadlines", true, "one row in ten has a deadline")
 	simOnly  = flag.String("sim.provider", "", "the provider of all seeds; empty: each in turn")
 	simLog   = flag.Bool("sim.log", false, "show the log of the stages")
 )
@@ -188,6 +189,9 @@ func (s *sim) load(count int) {
 			r.lane = "live"
 			m.Header.Set("Stage-Lane", r.lane)
 		case 1:
+			if !*simDue {
+				break
+			}
 			r.deadline = 2*time.Minute + s.moment(30*time.Minute)
 			m.Header.Set("Stage-Deadline", r.deadline.String())
 		}
