@@ -157,13 +157,13 @@ func (l lines) Fault(_ string, status int, message string) []byte {
 }
 
 // files counts uploaded files that are not deleted: those of one page.
-func (m *model) files(api string) int {
+func (m *model) files(ctx context.Context, api string) int {
 	path := map[string]string{"openai": "/v1/files", "azure": "/openai/v1/files", "gemini": "/v1beta/files"}[api]
 	if path == "" {
 		return 0
 	}
 	w := httptest.NewRecorder()
-	m.batches.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, http.NoBody))
+	m.batches.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody))
 	var list struct {
 		Data, Files []struct{}
 	}
@@ -191,7 +191,7 @@ func (s *site) awaitLane(ctx context.Context) {
 				why += fmt.Sprintf(" %s (%s) is %s;", b.Token, b.BatchID, b.State)
 			}
 		}
-		if n := s.model.files(s.plan.api); why == "" && n != 0 {
+		if n := s.model.files(within, s.plan.api); why == "" && n != 0 {
 			why = fmt.Sprintf(" %d files are left at the LLM", n)
 		}
 		return why == ""
