@@ -1,6 +1,4 @@
 // Package sdk checks what the stage says to the providers, and what their stand-in answers, against the providers' own
 // SDKs, which are generated from the descriptions that the providers publish. It is a module of its own, so that none of
 // them is a dependency of the stage.
-//
-// Google's SDK is left out: it brings its cloud login and gRPC, and cannot tell unknown members.
 package sdk

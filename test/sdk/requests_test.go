@@ -53,6 +53,7 @@ type sent struct {
 type recorded struct {
 	client *llm.Client
 	api    batchapi.API
+	left   string // the request that is left out
 
 	mu   sync.Mutex
 	sent []sent
@@ -90,22 +91,35 @@ func record(t *testing.T, provider, base string, cfg llm.ProviderConfig) *record
 	return r
 }
 
-// one returns the body of the only request that was sent to a path with the ending, and its media type.
-func (r *recorded) one(t *testing.T, ending string) (body []byte, kind string) {
-	t.Helper()
+// last returns the body of the last request that was sent to a path with the ending, its media type, and how many were.
+func (r *recorded) last(ending string) (body []byte, kind string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := 0
 	for _, s := range r.sent {
 		if strings.HasSuffix(s.at, ending) {
-			n++
 			body, kind = s.body, s.kind
+			n++
 		}
 	}
+	return body, kind, n
+}
+
+// one is last where there is one such request alone.
+func (r *recorded) one(t *testing.T, ending string) (body []byte, kind string) {
+	t.Helper()
+	body, kind, n := r.last(ending)
 	if n != 1 {
 		t.Fatalf("%d requests to %s: %v", n, ending, r.sent)
 	}
 	return body, kind
+}
+
+// requests are those that the provider knows all members of.
+func (r *recorded) requests(t *testing.T) map[string]*llm.Request {
+	t.Helper()
+	all := requests(t)
+	delete(all, r.left)
+	return all
 }
 
 // requests have between them all that a request may hold.
@@ -133,7 +147,7 @@ func requests(t *testing.T) map[string]*llm.Request {
 func (r *recorded) live(t *testing.T, ending string) map[string][]byte {
 	t.Helper()
 	bodies := map[string][]byte{}
-	for name, request := range requests(t) {
+	for name, request := range r.requests(t) {
 		p, err := r.client.Prepare(request)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +165,7 @@ func (r *recorded) live(t *testing.T, ending string) map[string][]byte {
 func (r *recorded) submit(t *testing.T) {
 	t.Helper()
 	var body []byte
-	all := requests(t)
+	all := r.requests(t)
 	for name, request := range all {
 		p, err := r.client.Prepare(request)
 		if err != nil {
