@@ -188,7 +188,6 @@ func (r *recorded) submit(t *testing.T) {
 
 // Requests of OpenAI and Azure, live and in batches, are what OpenAI's description allows.
 func TestRequestsFitTheDescription(t *testing.T) {
-	chat := func(t *testing.T, raw []byte) { fits[openai.ChatCompletionNewParams](t, raw) }
 	for name, tt := range map[string]struct {
 		provider, base string
 		cfg            llm.ProviderConfig
@@ -245,6 +244,12 @@ func TestRequestsFitTheDescription(t *testing.T) {
 			}
 		})
 	}
+}
+
+// chat checks a request of /chat/completions.
+func chat(t *testing.T, raw []byte) {
+	t.Helper()
+	fits[openai.ChatCompletionNewParams](t, raw)
 }
 
 // response checks a request of /responses. The SDK writes its messages but cannot read them, since they have no type,
