@@ -499,19 +499,3 @@ func TestVerifyChecksEachPartition(t *testing.T) {
 		t.Errorf("got exit code %d, want the lost row 8 of partition 1:\n%s", code, text)
 	}
 }
-
-func TestVerifyNamesTheFirstViolationsAndCountsTheOthers(t *testing.T) {
-	b := stagetest.NewBench(t, nil)
-	b.Rows(100, "rows.a")
-	j := b.Job()
-	j.Claim("run1.a", 0)
-	j.Answer("run1.a", 100)
-	b.Store(j)
-	report, text, code := verifyAll(b)
-	if code != codeViolated || report.Violations.Count != 99 || len(report.Violations.First) != violationsKept {
-		t.Errorf("got exit code %d, %d violations, %d of them named; want %d, 99, %d", code, report.Violations.Count, len(report.Violations.First), codeViolated, violationsKept)
-	}
-	if !strings.Contains(text, "VIOLATION lost: and 49 more\n") || !strings.Contains(text, "stage: verify found violations: 99 lost\n") {
-		t.Errorf("got:\n%s", text)
-	}
-}
