@@ -13,7 +13,7 @@ func TestABatchThatItsProviderForgotGathersAgain(t *testing.T) {
 		b.api.takes = time.Hour
 		b.rows = 100
 		b.open()
-		b.until(2*time.Minute, "a batch at the provider", func() bool { return len(b.api.batches) == 1 })
+		b.until(2*time.Minute, "a batch at the provider", func() bool { return b.api.created() == 1 })
 		time.Sleep(time.Minute)
 		b.kill()
 		b.api.mu.Lock()
@@ -21,7 +21,7 @@ func TestABatchThatItsProviderForgotGathersAgain(t *testing.T) {
 		b.api.mu.Unlock()
 		b.open()
 		start := time.Now()
-		b.until(5*time.Minute, "a second batch at the provider", func() bool { return len(b.api.batches) == 1 })
+		b.until(5*time.Minute, "a second batch at the provider", func() bool { return b.api.created() == 1 })
 		if took := time.Since(start); took > 3*time.Minute {
 			t.Errorf("took %v", took)
 		}
@@ -31,4 +31,11 @@ func TestABatchThatItsProviderForgotGathersAgain(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
+}
+
+// created returns how many batches the provider has.
+func (p *provider) created() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.batches)
 }
