@@ -127,13 +127,13 @@ func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live 
 // Rows that a lane answers within hours, many times the window, and live ones between them come out in order, each once
 // and bought once, whoever owns the partition.
 func TestParkedRowsComeOutInOrder(t *testing.T) {
-	const rows = 400
+	const rows = laneRows
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
 		for name, disturb := range map[string]func(b *bench, r *replica, start func(run string) *replica) *replica{
 			"undisturbed": func(_ *bench, r *replica, _ func(string) *replica) *replica { return r },
 			"killed and stopped": func(b *bench, r *replica, start func(string) *replica) *replica {
 				for i := range 12 {
-					time.Sleep(rand.N(20 * time.Minute))
+					time.Sleep(rand.N(laneTime / 12))
 					if i%3 == 0 {
 						r.stop(b.t)
 					} else {
@@ -146,7 +146,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 			"taken over": func(_ *bench, r *replica, start func(string) *replica) *replica {
 				for i := range 6 {
 					next := start(fmt.Sprint("run", i))
-					time.Sleep(rand.N(30 * time.Minute))
+					time.Sleep(rand.N(laneTime / 8))
 					r.kill()
 					r = next
 				}
@@ -157,7 +157,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				virtual(t, func(t *testing.T) {
 					b := newBench(t)
 					b.load(rows)
-					lane := newFakeLane(time.Minute, 4*time.Hour)
+					lane := newFakeLane(time.Minute, laneTime)
 					live := func(seq uint64) bool { return seq%4 == 0 }
 					start := func(run string) *replica { return b.startLane(run, order, lane, live) }
 					r := disturb(b, start("run"), start)
@@ -182,7 +182,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 
 // What a parked row needs fails for a while, or for good: the journal is full, the server restarts, the row is deleted.
 func TestParkedRowsSurviveFaults(t *testing.T) {
-	const rows = 200
+	const rows = laneRows / 2
 	for name, c := range map[string]struct {
 		disturb func(b *bench)
 		gone    int
@@ -200,19 +200,19 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 		}},
 		"the server restarts": {disturb: func(b *bench) {
 			for range 3 {
-				time.Sleep(10 * time.Minute)
+				time.Sleep(laneTime / 24)
 				b.stopServer()
 				time.Sleep(20 * time.Second)
 				b.startServer()
 			}
 		}},
 		"a row is deleted": {gone: 1, disturb: func(b *bench) {
-			time.Sleep(10 * time.Minute)
+			time.Sleep(laneTime / 24)
 			s, err := b.js.Stream(b.t.Context(), "ROWS")
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			if err := s.DeleteMsg(b.t.Context(), 77); err != nil {
+			if err := s.DeleteMsg(b.t.Context(), laneRows/2-5); err != nil {
 				b.t.Fatal(err)
 			}
 		}},
@@ -221,7 +221,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(rows)
-				lane := newFakeLane(20*time.Minute, 3*time.Hour)
+				lane := newFakeLane(laneTime/12, laneTime*3/4)
 				r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
 				c.disturb(b)
 				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })

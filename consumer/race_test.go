@@ -9,4 +9,6 @@ import "time"
 const (
 	oneStepIn = 3 // is the last of a process, in turn with the manners
 	aLongTime = 15 * time.Minute
+	laneRows  = 120
+	laneTime  = 20 * time.Minute
 )
