@@ -22,7 +22,7 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "write testdata again")
 
 const (
 	secret = "sk-very-secret-0123456789"
