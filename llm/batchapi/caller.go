@@ -178,7 +178,6 @@ func rank(c llm.Class) int { return map[llm.Class]int{llm.Capacity: 1, llm.Fatal
 // capacityCodes are the words for a queue that is full, whatever their status.
 var capacityCodes = map[string]bool{
 	"token_limit_exceeded":   true, // OpenAI and Azure: enqueued tokens
-	"too_many_tasks":         true, // Azure: batches
 	"rate_limit_exceeded":    true,
 	"request_limit_exceeded": true,
 	"RESOURCE_EXHAUSTED":     true,

@@ -43,7 +43,7 @@ func TestBatchesAreReadLeniently(t *testing.T) {
 			llm.OpenAI, `{"id":"b1","status":"failed","errors":{"object":"list","data":[{"code":"token_limit_exceeded","message":"Enqueued token limit reached for m. Limit: 90,000 enqueued tokens.","line":null}]}}`,
 			"b1  refused 0001-01-01T00:00:00Z in  out  err  rows -1 -1 -1; capacity true [] capacity token_limit_exceeded",
 		},
-		"many tasks": {llm.Azure, `{"id":"b1","status":"Failed","errors":[{"code":"too_many_tasks","message":"x"}]}`, "b1  refused 0001-01-01T00:00:00Z in  out  err  rows -1 -1 -1; capacity true [] capacity too_many_tasks"},
+		"many tasks": {llm.Azure, `{"id":"b1","status":"Failed","errors":[{"code":"too_many_tasks","message":"x"}]}`, "b1  refused 0001-01-01T00:00:00Z in  out  err  rows -1 -1 -1; capacity false [] permanent too_many_tasks"},
 		"bad lines": {
 			llm.OpenAI, `{"id":"b1","status":"failed","errors":{"data":[{"code":"invalid_json_line","message":"x","line":3},{"code":"duplicate_custom_id","line":7},{"code":"x","line":3}]}}`,
 			"b1  refused 0001-01-01T00:00:00Z in  out  err  rows -1 -1 -1; capacity false [3 7] permanent invalid_json_line",
