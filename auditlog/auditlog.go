@@ -22,6 +22,7 @@ package auditlog
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -157,6 +158,20 @@ func StateID(name, stream string, partition Partition, seq uint64) string {
 		b = strconv.AppendInt(b, int64(partition), 10)
 	}
 	return string(strconv.AppendUint(append(b, '/'), seq, 10))
+}
+
+// itemMark separates the state id of a row and the index of one of its elements.
+const itemMark = '#'
+
+// ItemStateID returns the state id of an element of a row, counted from 0: <state id>#<index>.
+func ItemStateID(row string, index int) string {
+	return string(strconv.AppendInt(append([]byte(row), itemMark), int64(index), 10))
+}
+
+// RowStateID returns the state id of the row that a state id names: one of a row, or of an element.
+func RowStateID(id string) string {
+	row, _, _ := strings.Cut(id, string(itemMark))
+	return row
 }
 
 // MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same

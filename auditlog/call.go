@@ -42,6 +42,9 @@ type Call struct {
 	// BatchID names the batched request; for a row it is the provider's id of the batch that answered it, with Lane; else
 	// empty.
 	BatchID string
+	// Item is which element of its row the call was for, from 0; nil: the whole row, and then it is not in the JSON. StateID
+	// is that of the element: see [ItemStateID].
+	Item *int
 	// Lane is [LaneBatch] where a provider's Batch API answered; empty: a live call, and then it is not in the JSON.
 	Lane string
 	// Provider and Model are the ones called.
@@ -123,6 +126,9 @@ func (c *Call) append(dst []byte) []byte {
 	dst = stringOrNull(append(dst, `,"call_id":`...), c.CallID)
 	dst = strconv.AppendInt(append(dst, `,"call_index":`...), int64(c.CallIndex), 10)
 	dst = numberOrNull(append(dst, `,"sequence":`...), c.Sequence)
+	if c.Item != nil {
+		dst = strconv.AppendInt(append(dst, `,"item":`...), int64(*c.Item), 10)
+	}
 	dst = stringOrNull(append(dst, `,"batch_id":`...), c.BatchID)
 	if c.Lane != "" {
 		dst = jsonbytes.AppendEscaped(append(dst, `,"lane":`...), c.Lane)

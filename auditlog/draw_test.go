@@ -71,6 +71,7 @@ var (
 			CallIndex:     drawCount.Draw(t, "index"),
 			Sequence:      rapid.Uint64().Draw(t, "seq"),
 			BatchID:       drawName.Draw(t, "batch"),
+			Item:          rapid.SampledFrom([]*int{nil, new(0), new(255)}).Draw(t, "item"),
 			Lane:          rapid.SampledFrom([]string{"", LaneBatch}).Draw(t, "lane"),
 			Provider:      drawName.Draw(t, "provider"),
 			Model:         drawText.Draw(t, "model"),
@@ -122,6 +123,7 @@ var (
 	})
 	drawErrors = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) AttemptError {
 		return AttemptError{
+			Item:       rapid.SampledFrom([]*int{nil, new(0), new(9)}).Draw(t, "item"),
 			Attempt:    drawCount.Draw(t, "attempt"),
 			Provider:   drawName.Draw(t, "provider"),
 			Class:      rapid.SampledFrom([]string{"", "capacity", "transient", "permanent", "fatal"}).Draw(t, "class"),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,10 @@ func samples() map[string]encoder {
 	expired.Answered, expired.Failed, expired.Lapsed, expired.Missing, expired.Foreign, expired.Dropped = 9000, 12, 986, 2, 1, 3
 	abandoned.Phase, abandoned.Reason = BatchAbandoned, "not at the provider after 30s, its input file deleted: certain"
 
+	item := call
+	item.StateID, item.Item = ItemStateID(call.StateID, 3), new(3)
+	failed.Errors = append(slices.Clip(failed.Errors), AttemptError{Attempt: 4, Item: new(3), Provider: "openai", Class: "permanent", StatusCode: 400, Error: "no"})
+
 	process := head
 	process.Partition = All
 	return map[string]encoder{
@@ -89,6 +94,7 @@ func samples() map[string]encoder {
 		"call_capacity_retry": &retry,
 		"call_batch":          &batch,
 		"call_unknown":        &cutOff,
+		"call_item":           &item,
 		"call_lane":           &line,
 		"call_truncated":      &large,
 		"row_success":         &row,

@@ -71,6 +71,8 @@ type AttemptError struct {
 	// Attempt counts the row's calls, from 1. 0: it is no attempt, but why the row failed all the same, as of a template
 	// that could not be rendered.
 	Attempt int `json:"attempt"`
+	// Item is which element of the row was called for, from 0; nil: the whole row, and then it is not in the JSON.
+	Item *int `json:"item,omitempty"`
 	// Provider is the one called. Empty is null in JSON, as for Class.
 	Provider string `json:"provider"`
 	// Class is "capacity", "transient", "permanent" or "fatal".
@@ -171,6 +173,9 @@ func (r *Row) append(dst []byte) []byte {
 
 func (e *AttemptError) append(dst []byte) []byte {
 	dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(e.Attempt), 10)
+	if e.Item != nil {
+		dst = strconv.AppendInt(append(dst, `,"item":`...), int64(*e.Item), 10)
+	}
 	dst = stringOrNull(append(dst, `,"provider":`...), e.Provider)
 	dst = stringOrNull(append(dst, `,"class":`...), e.Class)
 	dst = numberOrNull(append(dst, `,"status_code":`...), e.StatusCode)

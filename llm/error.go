@@ -74,6 +74,7 @@ const (
 	ReasonRowTooLarge             Reason = "row_too_large"
 	ReasonRowTimeout              Reason = "row_timeout"
 	ReasonResultTooLarge          Reason = "result_too_large"
+	ReasonForeachFailed           Reason = "foreach_failed"
 	ReasonInternalError           Reason = "internal_error"
 )
 
@@ -83,7 +84,7 @@ func Reasons() []Reason {
 		ReasonInvalidRow, ReasonTemplateRenderingFailed, ReasonAPICallFailed, ReasonInvalidJSONResponse, ReasonEmptyChoices,
 		ReasonEmptyContent, ReasonMalformedResponse, ReasonContentFiltered, ReasonRefused, ReasonTruncated,
 		ReasonSchemaValidationFailed, ReasonResponseTooLarge, ReasonRowTooLarge, ReasonRowTimeout, ReasonResultTooLarge,
-		ReasonInternalError,
+		ReasonForeachFailed, ReasonInternalError,
 	}
 }
 

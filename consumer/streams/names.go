@@ -15,6 +15,10 @@ const (
 	HeaderStatus        = "Stage-Status"
 	HeaderStateID       = "Stage-State-Id"
 	HeaderOwner         = "Stage-Owner"
+	// HeaderOriginStream and HeaderOriginSeq name, on a result whose row came from another stage, the first row of the
+	// chain.
+	HeaderOriginStream = "Stage-Origin-Stream"
+	HeaderOriginSeq    = "Stage-Origin-Seq"
 	// HeaderLow is, on a result or claim of a stage that is not in stream order, the low-water mark: with this message
 	// stored, every row of the input at or below it has its result. HeaderAhead counts the rows above it that have one,
 	// too, and HeaderAheadFrom is a sequence of the result stream before which none of their results lies; both are absent

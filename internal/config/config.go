@@ -45,6 +45,7 @@ type Config struct {
 	Fallback FallbackConfig `group:"LLM"`
 	Prompt   PromptConfig   `group:"Prompt and result"`
 	Rows     RowsConfig     `group:"Rows and failures"`
+	Foreach  ForeachConfig  `group:"Fan-out"`
 	Cost     CostConfig     `group:"Cost"`
 	Batch    BatchConfig    `env:", prefix=BATCH_" group:"Batched requests"`
 	HTTP     HTTPConfig     `group:"Operation"`
@@ -208,6 +209,22 @@ type RowsConfig struct {
 	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two"`
 	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }
+
+// ForeachConfig is the fan-out: one call for each element of an array of the row. See [Config.FansOut].
+type ForeachConfig struct {
+	Field  string `env:"FOREACH" help:"top-level member of the row, an array: one call for each element, which the template sees as item, with loop; the result holds the replies as an array; empty: one call a row"`
+	Max    int    `env:"FOREACH_MAX, default=256" min:"1" max:"10000" help:"most elements of a row; one with more is invalid_row"`
+	Errors string `env:"FOREACH_ERRORS, default=row" oneof:"row keep" help:"when an element fails: row (the row fails with foreach_failed, and says which) or keep (an error object is in the element's place)"`
+}
+
+// The values of STAGE_FOREACH_ERRORS.
+const (
+	ForeachRow  = "row"
+	ForeachKeep = "keep"
+)
+
+// FansOut reports whether a row is one call for each element of an array.
+func (c *Config) FansOut() bool { return c.Foreach.Field != "" }
 
 // CostConfig bounds what the stage may spend.
 type CostConfig struct {

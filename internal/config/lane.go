@@ -64,6 +64,9 @@ func (c *Config) checkLane(found *problems) {
 	if found.none("STAGE_JOURNAL") && !c.Journal.Enabled {
 		found.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: set it to true, or unset STAGE_LANE and all STAGE_LANE_*")
 	}
+	if c.FansOut() && found.none("STAGE_FOREACH") {
+		found.add("STAGE_FOREACH", "the batch lane answers whole rows: unset this, or unset STAGE_LANE and all STAGE_LANE_*")
+	}
 	if rows := c.LaneRows(); found.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") && rows > laneRowsMax {
 		found.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, each of which has a place in memory: lower one of the two, to %d rows or fewer",
 			c.Lane.Open, c.Lane.Rows, rows, laneRowsMax)

@@ -170,6 +170,9 @@ func (e *failure) appendJSON(dst []byte) []byte {
 			dst = append(dst, ',')
 		}
 		dst = strconv.AppendInt(append(dst, `{"attempt":`...), int64(a.Attempt), 10)
+		if a.Item != nil {
+			dst = strconv.AppendInt(append(dst, `,"item":`...), int64(*a.Item), 10)
+		}
 		dst = jsonbytes.AppendString(append(dst, `,"provider":`...), a.Provider)
 		dst = jsonbytes.AppendStringOrNull(append(dst, `,"class":`...), a.Class)
 		dst = append(dst, `,"status_code":`...)
