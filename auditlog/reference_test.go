@@ -38,6 +38,7 @@ type (
 		CallID          *string    `json:"call_id"`
 		CallIndex       int        `json:"call_index"`
 		Sequence        *uint64    `json:"sequence"`
+		Item            *int       `json:"item,omitempty"`
 		BatchID         *string    `json:"batch_id"`
 		Lane            string     `json:"lane,omitempty"`
 		Provider        *string    `json:"provider"`
@@ -58,6 +59,7 @@ type (
 	}
 	refError struct {
 		Attempt    int     `json:"attempt"`
+		Item       *int    `json:"item,omitempty"`
 		Provider   *string `json:"provider"`
 		Class      *string `json:"class"`
 		StatusCode *int    `json:"status_code"`
@@ -211,14 +213,14 @@ func reference(e encoder) any {
 	case *Call:
 		return refCall{
 			refHeader(&e.Header, KindCall), null(e.StateID), null(e.Owner), null(e.CallID), e.CallIndex, null(e.Sequence),
-			null(e.BatchID), e.Lane, null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
+			e.Item, null(e.BatchID), e.Lane, null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
 			refMillis(e.Latency), refMillis(e.DispatchDelay), null(refMillis(e.RetryAfter)), null(e.RequestHash),
 			null(e.ResponseHash), refBody(e.Request), refBody(e.Response), e.Truncated, refMaybeUsage(e.Usage), null(e.Error),
 		}
 	case *Row:
 		errs := []refError{}
 		for _, a := range e.Errors {
-			errs = append(errs, refError{a.Attempt, null(a.Provider), null(a.Class), null(a.StatusCode), a.Error})
+			errs = append(errs, refError{a.Attempt, a.Item, null(a.Provider), null(a.Class), null(a.StatusCode), a.Error})
 		}
 		s := e.PoolStats
 		return refRow{

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
@@ -128,4 +129,33 @@ func (u *Usage) AppendJSON(dst []byte) []byte {
 		dst = jsonbytes.AppendFloat(append(dst, `,"cost":`...), *u.Cost)
 	}
 	return append(dst, '}')
+}
+
+// Plus returns the sum of two usages, as a new one unless either is nil: a nil one adds nothing. The cost of the sum is
+// unknown if that of a part is; of the other parts what is known adds up.
+func (u *Usage) Plus(other *Usage) *Usage {
+	switch {
+	case u == nil:
+		return other
+	case other == nil:
+		return u
+	}
+	sum := &Usage{
+		PromptTokens: u.PromptTokens + other.PromptTokens, CompletionTokens: u.CompletionTokens + other.CompletionTokens,
+		TotalTokens:  u.TotalTokens + other.TotalTokens,
+		CachedTokens: plusKnown(u.CachedTokens, other.CachedTokens), CacheWriteTokens: plusKnown(u.CacheWriteTokens, other.CacheWriteTokens),
+		CacheWrite1hTokens: plusKnown(u.CacheWrite1hTokens, other.CacheWrite1hTokens), ReasoningTokens: plusKnown(u.ReasoningTokens, other.ReasoningTokens),
+	}
+	if u.Cost != nil && other.Cost != nil {
+		sum.Cost = new(*u.Cost + *other.Cost)
+	}
+	return sum
+}
+
+// plusKnown adds what is known of two counts; nil: neither is.
+func plusKnown(a, b *int64) *int64 {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return new(*a + *b)
 }

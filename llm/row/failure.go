@@ -140,6 +140,12 @@ func (e *failure) shorten() {
 				v[i] = excerpt.Of(v[i])
 			}
 			fact = v
+		case []ItemFailure:
+			v = slices.Clone(v[:min(len(v), maxShortList)])
+			for i := range v {
+				v[i].Error = excerpt.Of(v[i].Error)
+			}
+			fact = v
 		}
 		facts[name] = fact
 	}

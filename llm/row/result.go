@@ -79,12 +79,7 @@ func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	dst = slices.Grow(dst, len(row.body)+len(a.Text)+len(a.Text)/16+len(a.Value)+fixed)
 	dst = f.appendRow(dst, row, replacedBySuccess)
 	dst = append(dst, f.answer...)
-	if len(a.Value) > 0 {
-		dst = append(dst, a.Value...)
-	} else {
-		dst = jsonbytes.AppendString(dst, a.Text)
-	}
-	dst = append(dst, f.usage...)
+	dst = append(a.appendReply(dst), f.usage...)
 	dst = a.Usage.AppendJSON(dst)
 	dst = append(dst, f.templateHash...)
 	dst = append(dst, f.variablesHash...)
@@ -92,6 +87,14 @@ func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	dst = append(dst, f.provenance...)
 	dst = jsonbytes.AppendStringOrNull(dst, a.Model)
 	return append(dst, '}')
+}
+
+// appendReply appends what goes into F.
+func (a *Answer) appendReply(dst []byte) []byte {
+	if len(a.Value) > 0 {
+		return append(dst, a.Value...)
+	}
+	return jsonbytes.AppendString(dst, a.Text)
 }
 
 // replacedBySuccess reports whether a success adds or removes the field F+suffix.

@@ -56,9 +56,11 @@ func (r *Row) Body() []byte { return r.body }
 
 // VariablesHash returns the [llm.Hash] of the row in canonical form, which is the same for every spelling of the same
 // object and on every machine: see [jsonbytes.Canonicalizer].
-func (r *Row) VariablesHash() string {
+func (r *Row) VariablesHash() string { return canonicalHash(r.body) }
+
+func canonicalHash(valid []byte) string {
 	c, _ := canonicalizers.Get().(*jsonbytes.Canonicalizer)
-	canonical := c.Canonical(r.body)
+	canonical := c.Canonical(valid)
 	hash := llm.Hash(canonical)
 	if cap(canonical) <= maxPooledBytes {
 		canonicalizers.Put(c)

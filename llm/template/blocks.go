@@ -168,7 +168,7 @@ func (n *forNode) render(r *rendering) error {
 	if len(items) == 0 {
 		return renderAll(r, n.otherwise)
 	}
-	l := &value.Loop{Items: items}
+	l := &value.Loop{Items: items, Length: len(items)}
 	for i, item := range items {
 		l.Index = i
 		err := n.turn(r, item, l)

@@ -30,17 +30,23 @@ const (
 	rowNumber = iota
 	lookupNumber
 	loopNumber
+	itemNumber // with Options.Item
 )
 
 // parse returns the nodes of a template and the number of its names.
-func parse(source []byte, lookup bool) ([]node, int, error) {
+func parse(source []byte, lookup, item bool) ([]node, int, error) {
 	s, err := newScanner(source)
 	if err != nil {
 		return nil, 0, err
 	}
-	p := &parser{scanner: s, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{"row": rowNumber, "lookup": lookupNumber, "loop": loopNumber}}
+	p := &parser{scanner: s, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{
+		"row": rowNumber, "lookup": lookupNumber, "loop": loopNumber, "item": itemNumber,
+	}}
 	if lookup {
 		p.globals = append(p.globals, "lookup")
+	}
+	if item {
+		p.globals = append(p.globals, "item", "loop")
 	}
 	nodes, _ := p.body(nil)
 	p.checkNames()

@@ -29,6 +29,9 @@ type Options struct {
 	Source string
 	// Lookup is what the template sees as lookup. Nil: it sees none.
 	Lookup *Lookup
+	// Item says that the template also sees item and loop: an element of an array of the row and its place there. It is
+	// rendered by [Template.RenderItem], any other by [Template.Render].
+	Item bool
 	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each turn of a loop 512, each
@@ -64,7 +67,7 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	if o.Source != "" {
 		t.name = path.Base(o.Source)
 	}
-	if t.nodes, t.names, err = parse(source, o.Lookup != nil); err != nil {
+	if t.nodes, t.names, err = parse(source, o.Lookup != nil, o.Item); err != nil {
 		return nil, fmt.Errorf("template: %w", t.located(err))
 	}
 	return t, nil
@@ -90,7 +93,16 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 
 // Render returns the prompt for a row. It fails with an [*llm.Error] of the reason
 // [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names the problem, the template and the line.
-func (t *Template) Render(row *row.Row) (prompt string, err error) {
+func (t *Template) Render(row *row.Row) (prompt string, err error) { return t.render(row, nil, 0) }
+
+// RenderItem returns the prompt for the element at an index of items, as Render does for a row. Its loop has index0,
+// index, length, first and last, and the members of Jinja's that follow from these.
+func (t *Template) RenderItem(items *row.Items, index int) (prompt string, err error) {
+	return t.render(items.Row(), items, index)
+}
+
+// render renders the template for a row, or for one of its items unless these are nil.
+func (t *Template) render(row *row.Row, items *row.Items, index int) (prompt string, err error) {
 	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), innermost: make([]int, t.names), maxOut: t.maxOutput}
 	var out strings.Builder
 	r.out = &out
@@ -106,6 +118,10 @@ func (t *Template) Render(row *row.Row) (prompt string, err error) {
 	r.set(rowNumber, &r.row)
 	if t.lookup != nil {
 		r.set(lookupNumber, t.lookup.value)
+	}
+	if items != nil {
+		r.set(itemNumber, items.Value(index))
+		r.set(loopNumber, &value.Loop{Length: items.Len(), Index: index})
 	}
 	r.open()
 	err = renderAll(r, t.nodes)

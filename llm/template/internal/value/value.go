@@ -289,13 +289,14 @@ func (u *Undefined) Hint() string {
 
 // Loop is the progress of a loop. Templates see it as loop.
 type Loop struct {
-	Items []any
-	Index int
-	seen  []any // the arguments of the last call of loop.changed
+	Items  []any // nil: only their number is known
+	Length int
+	Index  int
+	seen   []any // the arguments of the last call of loop.changed
 }
 
 func (l *Loop) attribute(name string) (any, bool) {
-	n := len(l.Items)
+	n := l.Length
 	switch name {
 	case "index":
 		return int64(l.Index + 1), true
@@ -316,11 +317,11 @@ func (l *Loop) attribute(name string) (any, bool) {
 	case "depth0":
 		return int64(0), true
 	case "previtem":
-		if l.Index > 0 {
+		if l.Index > 0 && l.Items != nil {
 			return l.Items[l.Index-1], true
 		}
 	case "nextitem":
-		if l.Index < n-1 {
+		if l.Index < n-1 && l.Items != nil {
 			return l.Items[l.Index+1], true
 		}
 	}

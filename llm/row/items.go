@@ -1,0 +1,143 @@
+package row
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
+)
+
+// Items are the elements of an array of a row, each of which is a call of its own. They are immutable and safe for
+// concurrent use.
+type Items struct {
+	row  *Row
+	list [][]byte
+	hash string // of the row
+}
+
+// Items returns the elements of the row's member with this name, the last of several, which must be an array of at most
+// so many elements. Any other row is an [*llm.Error] with [llm.ReasonInvalidRow], as [Parse] returns it.
+func (r *Row) Items(name string, most int) (*Items, error) {
+	var array []byte
+	for i := range r.members {
+		if m := &r.members[i]; r.named(m, name) {
+			array = r.body[m.Value:m.End]
+		}
+	}
+	switch {
+	case array == nil:
+		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be an array, each element of which is a call of its own", name))
+	case array[0] != '[':
+		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no array: each element of it is a call of its own", name))
+	}
+	items := &Items{row: r, hash: r.VariablesHash()}
+	for element := range jsonbytes.Elements(array) {
+		if len(items.list) == most {
+			return nil, invalidRow(r.body, fmt.Errorf("the array %q has more than %d elements: split the row, or raise the limit", name, most))
+		}
+		items.list = append(items.list, element)
+	}
+	return items, nil
+}
+
+// Len returns how many elements there are.
+func (s *Items) Len() int { return len(s.list) }
+
+// Row returns the row that they are of.
+func (s *Items) Row() *Row { return s.row }
+
+// Value returns an element as templates see it: see [Variables].
+func (s *Items) Value(index int) any { return valueOfJSON(s.list[index]) }
+
+// VariablesHash returns the [llm.Hash] of what a template sees of an element, in canonical form: the object of item,
+// loop (an object of index0 and length) and row_hash, which is [Row.VariablesHash].
+func (s *Items) VariablesHash(index int) string {
+	object := append([]byte(`{"item":`), s.list[index]...)
+	object = strconv.AppendInt(append(object, `,"loop":{"index0":`...), int64(index), 10)
+	object = strconv.AppendInt(append(object, `,"length":`...), int64(len(s.list)), 10)
+	object = append(append(append(object, `},"row_hash":"`...), s.hash...), `"}`...)
+	return canonicalHash(object)
+}
+
+// AppendItems appends the body of the successful result of a row that fans out: the row's own object and then the
+// fields of [Format.AppendSuccess], with the answers to its elements. F and F_variables_hash are arrays, F_usage is the
+// sum, and F_model is that of all of them if they have the same.
+func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
+	size := len(row.body)
+	for _, a := range answers {
+		size += len(a.Text) + len(a.Text)/16 + len(a.Value) + 70
+	}
+	var usage *llm.Usage
+	dst = f.appendRow(slices.Grow(dst, size+600), row, replacedBySuccess)
+	dst = append(append(dst, f.answer...), '[')
+	for i, a := range answers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = a.appendReply(dst)
+		usage = usage.Plus(a.Usage)
+	}
+	dst = append(append(dst, ']'), f.usage...)
+	dst = append(append(usage.AppendJSON(dst), f.templateHash...), f.variablesHash...)
+	dst = append(dst, '[')
+	for i, a := range answers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = jsonbytes.AppendStringOrNull(dst, a.VariablesHash)
+	}
+	dst = append(append(dst, ']'), f.provenance...)
+	return append(jsonbytes.AppendStringOrNull(dst, commonModel(answers)), '}')
+}
+
+// commonModel is the model of all answers that name one; empty: there is none, or they differ.
+func commonModel(answers []*Answer) (model string) {
+	for _, a := range answers {
+		switch {
+		case a.Model == "" || a.Model == model:
+		case model == "":
+			model = a.Model
+		default:
+			return ""
+		}
+	}
+	return model
+}
+
+// ItemFailure is an element that failed, in the fact items of a row that failed with [llm.ReasonForeachFailed].
+type ItemFailure struct {
+	Index  int        `json:"index"`
+	Reason llm.Reason `json:"reason"`
+	Error  string     `json:"error"`
+}
+
+// Value is what stands in the place of the element where the others are kept: {"error": {"reason", "error"}}.
+func (e *ItemFailure) Value() json.RawMessage {
+	b := jsonbytes.AppendString([]byte(`{"error":{"reason":`), string(e.Reason))
+	return append(jsonbytes.AppendString(append(b, `,"error":`...), e.Error), "}}"...)
+}
+
+// ItemsFailed is the error of a row of which these elements failed, of so many.
+func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
+	first := &failed[0]
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonForeachFailed,
+		Facts: map[string]any{"failed": len(failed), "total": total, "items": failed},
+		Err:   fmt.Errorf("%d of %d elements failed, the first is %d: %s: %s", len(failed), total, first.Index, first.Reason, excerpt.Of(first.Error)),
+	}
+}
+
+// ItemsTooLarge is the error of a row of which so many elements, of all, are answered, and whose replies have more bytes
+// than the server takes in one result already. Raise is as that of [ResultTooLarge].
+func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
+	return &llm.Error{
+		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
+		Err: errors.New("the replies to " + strconv.Itoa(answered) + " of " + strconv.Itoa(total) + " elements have " + strconv.Itoa(size) +
+			" bytes, the server takes " + strconv.Itoa(maxBytes) + " in a result: ask for shorter replies, or split the row" + raising(raise)),
+	}
+}
