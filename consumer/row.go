@@ -78,6 +78,8 @@ type Row struct {
 	// executor compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of
 	// sending. Its body was made by the settings of that term, so the executor makes it again by its own.
 	Kept *Kept
+	// KeptItems are the replies to elements of the row that an earlier term kept, by index, as Kept is the row's; nil: none.
+	KeptItems map[int]*Kept
 	// Spent is the executor's own: what it needs to know, when the row is started again, of the attempts before it handed
 	// the row back. Nil at first.
 	Spent any
@@ -164,11 +166,19 @@ func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint
 func (r *Row) RecordCall(e *auditlog.Call) {
 	t := r.tenure.Load()
 	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq
+	if e.Item != nil {
+		e.StateID = auditlog.ItemStateID(r.StateID, *e.Item)
+	}
 	e.Partition = auditlog.Partition(r.Partition)
 	e.CallIndex = int(t.calls.Add(1) - 1)
 	r.unstored.Add(1)
 	r.recorder.RecordCall(e, r.eventStored)
 }
+
+// KeepItem hands over the reply to one element of the row, counted from 0, to be kept in the journal as [Row.Reply] does
+// with that of a whole row. The row's own reply follows when all its elements are answered. It must be called at most
+// once for an element, before Reply, and does not block.
+func (r *Row) KeepItem(int, Reply) {}
 
 // Reply answers the row. See [Executor] for how often.
 func (r *Row) Reply(reply Reply) {

@@ -61,7 +61,7 @@ type health struct {
 	err       error         // the latest failure
 	judgeAt   time.Time     // when calls in flight will be that old, and no attempt goes before; zero: not awaited
 
-	// Settings: alikeJobs counts the tasks with doubt.alike. Alike and mixed matter until proven, run and runJobs after
+	// Settings: alikeJobs counts the groups of tasks with doubt.alike. Alike and mixed matter until proven, run and runJobs after
 	// it.
 	alike     string // the error that all jobs met
 	alikeErr  error  // the latest of them
@@ -69,6 +69,7 @@ type health struct {
 	mixed     bool   // there were different errors, so the settings are not the cause
 	run       string // the error of the latest runJobs jobs that failed
 	runJobs   int
+	runGroup  any // of the latest of these; nil: its own
 }
 
 // suspicion is what is in doubt about a job. The zero value: nothing.
@@ -115,8 +116,10 @@ func (s *scheduler) doubt(t *task) {
 	if settings {
 		h.alike, h.alikeErr = t.verdict.Alike, t.verdict.Err
 		if !t.doubt.alike {
+			if !h.groupAlike(t.group) {
+				h.alikeJobs++
+			}
 			t.doubt.alike = true
-			h.alikeJobs++
 		}
 	} else if h.absent && t.att.Server == 0 || s.isOut(v, t) {
 		s.putBack(t)

@@ -20,6 +20,13 @@ type Keyed interface {
 	Key() string
 }
 
+// Grouped is what a job's In may implement where several jobs may fail through one cause of their own, such as the calls
+// for one row: wrong settings are suspected only where different groups meet the same error. The groups are compared by
+// ==. Without it each job is a group of its own. Submit calls Group.
+type Grouped interface {
+	Group() any
+}
+
 // line holds the jobs without an attempt. Those of one key of a lane start in the order of submission. The keys of a lane
 // that have any take turns, and one that joins is last in the present turn: between any two starts, the counts of keys
 // that had jobs in line throughout differ by at most one. The same holds for lanes.

@@ -9,7 +9,7 @@
 // that all jobs meet: a failure counts against a job only while others succeed.
 //
 // Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So do the keys of a lane's jobs: see
-// [Keyed].
+// [Keyed]. Jobs with a fate in common are [Grouped].
 //
 // Single attempts at jobs of another type may go through the same pool: see [Once].
 //
@@ -126,6 +126,9 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	}
 	if k, ok := any(in).(Keyed); ok {
 		j.key = k.Key()
+	}
+	if g, ok := any(in).(Grouped); ok {
+		j.group = g.Group()
 	}
 	if d, ok := any(in).(Dated); ok {
 		j.arrived = d.Arrived()

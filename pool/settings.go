@@ -1,5 +1,7 @@
 package pool
 
+import "slices"
+
 // Before the very first success the settings may be wrong. Then an error that every job meets is in doubt, and when
 // alikeFirst different jobs have met it and no other, the pool pauses. Later a job's error is its own, until alikeLater
 // jobs in a row meet the same.
@@ -21,6 +23,11 @@ func (h *health) settingsSuspected() bool {
 	return !h.proven && !h.mixed && h.alikeJobs >= alikeFirst
 }
 
+// groupAlike reports whether a job of this group has met the error that all meet.
+func (h *health) groupAlike(group any) bool {
+	return group != nil && slices.ContainsFunc(h.doubted, func(t *task) bool { return t.doubt.alike && t.group == group })
+}
+
 // allAlike pauses the pool if so many different jobs have failed in a row as t did. It reports whether it did; then t
 // waits.
 func (s *scheduler) allAlike(t *task) bool {
@@ -31,7 +38,11 @@ func (s *scheduler) allAlike(t *task) bool {
 	if t.verdict.Alike == "" || h.run != t.verdict.Alike {
 		h.run, h.runJobs = t.verdict.Alike, 0
 	}
-	if h.runJobs++; h.run == "" || h.runJobs < alikeLater {
+	if t.group == nil || t.group != h.runGroup || h.runJobs == 0 {
+		h.runJobs++
+	}
+	h.runGroup = t.group
+	if h.run == "" || h.runJobs < alikeLater {
 		return false
 	}
 	s.putBack(t)

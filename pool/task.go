@@ -17,6 +17,7 @@ type task struct {
 	work   work
 	lane   int    // see Laned
 	key    string // see Keyed
+	group  any    // see Grouped; nil: its own
 	index  uint64 // in the order of first attempts; unset before
 	server int    // where it waits, never decreasing but for returnToFirst; an attempt may go to a later one
 

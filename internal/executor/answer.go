@@ -28,8 +28,8 @@ func (e *Executor) done(r result) {
 	switch {
 	case r.Class == pool.Cancelled:
 		spent := j.after(r)
-		j.row.Spent = &spent
-		e.handBack(j.row)
+		j.spent = spent
+		e.giveBack(j)
 	case r.Err != nil:
 		e.answerError(j, r.Err, r, auditlog.SourceCall)
 	default:
@@ -43,7 +43,7 @@ func (e *Executor) succeed(j *job, r result) {
 		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 		return
 	}
-	e.reply(j.row, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
+	e.answer(j, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
 }
 
 // answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
@@ -61,7 +61,7 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}
-	e.reply(j.row, reply)
+	e.answer(j, reply)
 	return true
 }
 
@@ -78,7 +78,7 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 	if source != "" { // else nothing was paid for it
 		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, failure.Reason)
 	}
-	e.reply(j.row, reply)
+	e.answer(j, reply)
 }
 
 // withCause returns the errors of the row event of a failed row: those of its attempts, and why it failed, if that is
@@ -127,6 +127,24 @@ func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 			ThrottleTime: r.Stats.ThrottleTime, PeakDelay: r.Stats.PeakDelay, CurrentDelay: r.Stats.CurrentDelay,
 		},
 	}
+}
+
+// answer answers the job's row, or its element.
+func (e *Executor) answer(j *job, reply consumer.Reply) {
+	if j.fan != nil {
+		e.answerElement(j, &reply)
+		return
+	}
+	e.reply(j.row, reply)
+}
+
+// giveBack hands back the job's row, or its element, with what was spent on it.
+func (e *Executor) giveBack(j *job) {
+	if j.fan == nil {
+		s := j.spent
+		j.row.Spent = &s
+	}
+	e.answer(j, consumer.Reply{HandedBack: true})
 }
 
 // handBack returns a row to its consumer without an outcome.

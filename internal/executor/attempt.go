@@ -67,7 +67,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 // call sends the request and accepts the reply. The span ends with the exchange; what follows is the stage's own work.
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
-	e.logStarted(j.row, a)
+	e.logStarted(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	x, err := to.Do(ctx, j.prepared)
 	span.ExchangeEnded()
@@ -100,6 +100,9 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 
 // record adds the call to the audit, the cost ledger, the row's own sum and the log.
 func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
+	if j.fan != nil {
+		call.Event.Item = new(j.index)
+	}
 	j.row.RecordCall(call.Event)
 	j.calls++
 	e.caller.Count(call)
@@ -107,7 +110,7 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.logCall(j.row, a, call.Event, call.Err)
+	e.logCall(j, a, call.Event, call.Err)
 }
 
 // failed adds a failed attempt to those that an error result lists.

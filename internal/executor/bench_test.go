@@ -77,7 +77,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	call := e.caller.Outcome(0, j.prepared, a, &x, nil)
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.logCall(j.row, a, call.Event, nil)
+	e.logCall(j, a, call.Event, nil)
 	if event := e.event(j, pool.Result[*job, struct{}]{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}
@@ -100,12 +100,12 @@ func TestARowTakesFewAllocationsOfTheExecutor(t *testing.T) {
 
 func TestALogWithoutDebugCostsNoAllocation(t *testing.T) {
 	w := newRowWay(t)
-	e, a, reply := w.executor, pool.Attempt{Number: 1}, &consumer.Reply{}
+	e, a, reply, j := w.executor, pool.Attempt{Number: 1}, &consumer.Reply{}, &job{row: w.row}
 	call := &auditlog.Call{Status: auditlog.CallSuccess}
 	if n := testing.AllocsPerRun(100, func() {
 		e.logQueued(w.row)
-		e.logStarted(w.row, a)
-		e.logCall(w.row, a, call, nil)
+		e.logStarted(j, a)
+		e.logCall(j, a, call, nil)
 		e.logFinished(w.row, reply)
 	}); n != 0 {
 		t.Errorf("%v allocations a row, want none", n)

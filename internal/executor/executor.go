@@ -6,7 +6,9 @@
 //  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions and keys in turn (executor.go).
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
-//     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go).
+//     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go). With STAGE_FOREACH it
+//     puts the row back as a fan instead, and each of its elements, taken in turn, is a job from here on to step 11; with
+//     the last of them the row is answered (fan.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
 //  6. [Executor.submit] hands the job to the pool (submit.go).
@@ -91,11 +93,11 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 func (e *Executor) Start(row *consumer.Row) {
 	e.logQueued(row)
 	if e.inLane(row) {
-		e.laneQueue.add(row)
+		e.laneQueue.add(entry{row: row})
 		token(e.laneReady)
 		return
 	}
-	e.queue.add(row)
+	e.queue.add(entry{row: row})
 	e.signal()
 }
 
@@ -115,17 +117,17 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 			return
 		}
 		e.submit(ctx, e.flights.takeRequeued())
-		for rows := e.take(ctx); len(rows) > 0; rows = e.take(ctx) {
-			jobs := e.prepareAll(ctx, rows)
+		for taken := e.take(ctx); len(taken) > 0; taken = e.take(ctx) {
+			jobs := e.prepareAll(ctx, taken)
 			e.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
 		}
 	}
 }
 
-// take takes the first rows of the queue that may begin: one, or as many as are looked up in the store at once. They
-// are valid until the next call.
-func (e *Executor) take(ctx context.Context) []*consumer.Row {
+// take takes the first rows of the queue that may begin, or elements of them: one, or as many as are looked up in the
+// store at once. They are valid until the next call.
+func (e *Executor) take(ctx context.Context) []entry {
 	most := 1
 	if e.store != nil {
 		most = lookUpRows
@@ -139,14 +141,18 @@ func (e *Executor) take(ctx context.Context) []*consumer.Row {
 // them: it may wait for capacity for ever, and the hand-over of a partition must not. It implements
 // [consumer.Recaller].
 func (e *Executor) Recall() {
-	for _, row := range e.queue.recall((*consumer.Row).Wanted) {
-		e.handBack(row)
+	for _, w := range e.queue.recall((*consumer.Row).Wanted) {
+		if w.fan != nil {
+			e.handBackRest(w.fan)
+			continue
+		}
+		e.handBack(w.row)
 	}
-	for _, row := range e.laneQueue.recall((*consumer.Row).Wanted) {
-		e.handBack(row)
+	for _, w := range e.laneQueue.recall((*consumer.Row).Wanted) {
+		e.handBack(w.row)
 	}
 	for _, j := range e.flights.recall() {
-		e.handBack(j.row)
+		e.giveBack(j)
 	}
 	e.Pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }

@@ -54,7 +54,7 @@ func (p *Prompt) schemaHash() string {
 // is always made again with the present ones, which gives the same bytes if they are the same. It reports false if no
 // reply is kept, or if the kept one cannot be used with the present settings: then the call is made, and paid for, again.
 func (e *Executor) restore(j *job) bool {
-	kept := j.row.Kept
+	kept := j.kept()
 	if kept == nil || kept.RequestHash != j.key {
 		return false
 	}
@@ -77,13 +77,21 @@ func (e *Executor) restore(j *job) bool {
 	if bytes.Equal(reply.Body, kept.Reply.Body) {
 		reply.Body = kept.Reply.Body // the journal holds it until the row is emitted: no second copy
 	}
-	e.reply(j.row, reply)
+	e.answer(j, reply)
 	return true
+}
+
+// kept is the reply that an earlier term kept for the job; nil: none.
+func (j *job) kept() *consumer.Kept {
+	if j.fan != nil {
+		return j.row.KeptItems[j.index]
+	}
+	return j.row.Kept
 }
 
 // restoreError makes the body of a kept error again.
 func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
-	kept := &j.row.Kept.Reply
+	kept := &j.kept().Reply
 	if kept.Form != e.errorForm(j.row, llm.Reason(kept.Event.Reason)) {
 		return false
 	}
@@ -94,7 +102,7 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 
 // restoreSuccess makes the body of a kept success again, or an error result if it no longer fits.
 func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
-	kept := &j.row.Kept.Reply
+	kept := &j.kept().Reply
 	a, ok := row.ReadAnswer(kept.Body, kept.Form == formValue)
 	switch {
 	case !ok:

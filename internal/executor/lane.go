@@ -159,7 +159,7 @@ func (e *Executor) goLive(j *job) {
 	s := j.spent
 	s.live, s.rejected, s.complaint = true, j.request.Rejected, j.request.Complaint
 	j.row.Spent = &s
-	e.queue.add(j.row)
+	e.queue.add(entry{row: j.row})
 	e.signal()
 }
 

@@ -23,6 +23,14 @@ func rowAttrs(row *consumer.Row, more ...any) []any {
 	return append([]any{slog.Int("partition", row.Partition), slog.Uint64("sequence", row.Seq)}, more...)
 }
 
+// jobAttrs returns those of a job: the row's, and which element of it the job is for.
+func jobAttrs(j *job, more ...any) []any {
+	if j.fan != nil {
+		more = append([]any{slog.Int("item", j.index)}, more...)
+	}
+	return rowAttrs(j.row, more...)
+}
+
 // logQueued logs a row that waits to be rendered.
 func (e *Executor) logQueued(row *consumer.Row) {
 	if e.debug { // checked first, so that a log without debug costs no allocation
@@ -31,27 +39,27 @@ func (e *Executor) logQueued(row *consumer.Row) {
 }
 
 // logStarted logs a row whose first call is about to be made.
-func (e *Executor) logStarted(row *consumer.Row, a pool.Attempt) {
+func (e *Executor) logStarted(j *job, a pool.Attempt) {
 	if e.debug && a.Number == 1 {
-		e.log.Debug("row started", rowAttrs(row, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(row.Taken))))...)
+		e.log.Debug("row started", jobAttrs(j, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(j.row.Taken))))...)
 	}
 }
 
 // logCall logs an attempt that has ended. Only a transient error is worth a warning: some attempts without capacity are
 // how the throttle finds its rate, and the summary counts them; other errors fail the row, which is logged.
-func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
+func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
 	transient := failure != nil && failure.Class == llm.Transient
 	if !e.debug && !transient {
 		return
 	}
-	attrs := rowAttrs(row, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
+	attrs := jobAttrs(j, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
 		slog.String("status", string(c.Status)), slog.Int("status_code", c.StatusCode), slog.Float64("latency_ms", terminal.Milliseconds(c.Latency)),
 		slog.Float64("dispatch_delay_ms", terminal.Milliseconds(a.DispatchDelay)))
 	if failure != nil {
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(failure.Reason)))
 	}
 	if transient {
-		attrs = append(attrs, slog.String("error", excerpt.Without(failure.Error(), row.Body)))
+		attrs = append(attrs, slog.String("error", excerpt.Without(failure.Error(), j.row.Body)))
 	}
 	if c.RetryAfter > 0 {
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
@@ -60,6 +68,18 @@ func (e *Executor) logCall(row *consumer.Row, a pool.Attempt, c *auditlog.Call, 
 		e.log.Warn("a call failed, its row is retried or fails", attrs...)
 	} else {
 		e.log.Debug("call", attrs...)
+	}
+}
+
+// logElement logs an element that is answered or handed back; its row's failure is logged with the row.
+func (e *Executor) logElement(j *job, reply *consumer.Reply) {
+	switch {
+	case !e.debug:
+	case reply.HandedBack:
+		e.log.Debug("element handed back", jobAttrs(j)...)
+	default:
+		e.log.Debug("element finished", jobAttrs(j, slog.String("source", reply.Event.Source), slog.Int("attempts", reply.Event.Attempts),
+			slog.String("reason", reply.Event.Reason), slog.Int("bytes", len(reply.Body)))...)
 	}
 }
 

@@ -15,10 +15,11 @@ func TestTheWayOfARowCostsNothingWhereItIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
 	e := &Executor{log: logging.New(&out, "info", "json")}
 	row, call, reply := &consumer.Row{Seq: 1}, &auditlog.Call{Status: auditlog.CallSuccess}, &consumer.Reply{}
+	j := &job{row: row}
 	allocs := testing.AllocsPerRun(100, func() {
 		e.logQueued(row)
-		e.logStarted(row, pool.Attempt{Number: 1})
-		e.logCall(row, pool.Attempt{Number: 1}, call, nil)
+		e.logStarted(j, pool.Attempt{Number: 1})
+		e.logCall(j, pool.Attempt{Number: 1}, call, nil)
 		e.logFinished(row, reply)
 	})
 	if allocs != 0 || out.Len() > 0 {

@@ -19,10 +19,12 @@ import (
 // job is a row between the queue and its answer. One goroutine at a time works on it.
 type job struct {
 	row   *consumer.Row
+	fan   *fan    // nil: the job is for the whole row
+	index int     // of the element of fan
 	found *answer // stored for an equal request; looked at once, by share
 
 	// Set by render and the same from then on.
-	parsed *row.Row // nil: the body is no row
+	parsed *row.Row // that the job's own result is made of, an empty one for an element; nil: the body is no row
 	vars   string   // hash of the template's variables
 	model  string   // that the row names; empty: the target's own
 	key    string   // hash of the request to the first target
@@ -74,6 +76,9 @@ func (j *job) Lane() int { return j.row.Partition }
 // Key implements [pool.Keyed]: within a partition keys take turns.
 func (j *job) Key() string { return j.row.Key }
 
+// Group implements [pool.Grouped]: what the elements of one row meet may be the row's own fault.
+func (j *job) Group() any { return j.row }
+
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 
@@ -87,12 +92,21 @@ func (j *job) Weight(int) int64 {
 }
 
 // prepareAll makes jobs of the rows that need a call, and answers the others.
-func (e *Executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job {
-	jobs := make([]*job, 0, len(rows))
-	for _, row := range rows {
-		if ctx.Err() != nil || !row.Wanted() {
-			e.handBack(row)
-		} else if j := e.prepare(row); j != nil {
+func (e *Executor) prepareAll(ctx context.Context, taken []entry) []*job {
+	jobs := make([]*job, 0, len(taken))
+	for _, w := range taken {
+		var j *job
+		switch stop := ctx.Err() != nil || !w.row.Wanted(); {
+		case w.fan != nil:
+			j = e.prepareElement(w, stop)
+		case stop:
+			e.handBack(w.row)
+		case e.cfg.FansOut():
+			e.fanOut(w.row)
+		default:
+			j = e.prepare(w.row)
+		}
+		if j != nil {
 			jobs = append(jobs, j)
 		}
 	}
@@ -101,8 +115,7 @@ func (e *Executor) prepareAll(ctx context.Context, rows []*consumer.Row) []*job 
 
 // prepare makes a job of a row, or answers one that needs no call and returns nil.
 func (e *Executor) prepare(row *consumer.Row) *job {
-	if e.cfg.Rows.OnUpstreamError == "pass" && row.Header.Get(streams.HeaderStatus) == auditlog.RowError {
-		e.passOn(row)
+	if e.passOn(row) {
 		return nil
 	}
 	j := e.newJob(row)
@@ -114,6 +127,63 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 		_, err = e.readWish(row)
 	}
 	if err != nil {
+		e.answerError(j, err, e.uncalled(j), "")
+		return nil
+	}
+	if e.restore(j) {
+		return nil
+	}
+	return j
+}
+
+// fanOut puts a row back into the queue as a fan, or answers one that can't be or has no element to answer.
+func (e *Executor) fanOut(in *consumer.Row) {
+	f, ok := in.Spent.(*fan)
+	if !ok {
+		if e.passOn(in) {
+			return
+		}
+		j := &job{row: in}
+		var items *row.Items
+		err := loadError(in, e.prompt.ownServer)
+		if err == nil {
+			j.parsed, err = row.Parse(in.Body)
+		}
+		if err == nil {
+			items, err = e.prompt.Items(j.parsed)
+		}
+		if err != nil {
+			e.answerError(j, err, e.uncalled(j), "")
+			return
+		}
+		f = newFan(in, j.parsed, items)
+	}
+	if f.start() == 0 {
+		e.concludeIf(f, true)
+		return
+	}
+	e.queue.add(entry{row: in, fan: f})
+}
+
+// noMembers is what the result of an element is made of.
+var noMembers, _ = row.Parse([]byte("{}"))
+
+// prepareElement makes a job of an element, or answers one that needs no call and returns nil. stop says that its row is
+// to be handed back.
+func (e *Executor) prepareElement(w entry, stop bool) *job {
+	j := &job{row: w.row, fan: w.fan, index: w.index, parsed: noMembers}
+	if before := w.fan.elements[w.index].spent; before != nil {
+		j.spent = *before
+	}
+	if stop || w.fan.gaveUp() {
+		e.giveBack(j)
+		return nil
+	}
+	if tooLarge := w.fan.tooLarge(e.prompt.ownServer); tooLarge != nil { // whatever the reply: don't pay for it
+		e.answerError(j, tooLarge, e.uncalled(j), "")
+		return nil
+	}
+	if err := e.render(j); err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
 		return nil
 	}
@@ -149,12 +219,13 @@ func readBroken(in *consumer.Row) (problem string, begin []byte) {
 }
 
 // render parses the row and makes the request to the first target.
-func (e *Executor) render(j *job) error {
-	var err error
-	if j.parsed, err = row.Parse(j.row.Body); err != nil {
-		return err
+func (e *Executor) render(j *job) (err error) {
+	if j.fan != nil {
+		j.request, j.vars, err = e.prompt.ItemRequest(j.fan.items, j.index)
+	} else if j.parsed, err = row.Parse(j.row.Body); err == nil {
+		j.request, j.vars, err = e.prompt.Request(j.parsed)
 	}
-	if j.request, j.vars, err = e.prompt.Request(j.parsed); err != nil {
+	if err != nil {
 		return err
 	}
 	j.model = j.row.Header.Get(streams.HeaderModel)
@@ -184,8 +255,12 @@ func (e *Executor) address(j *job, to int) (err error) {
 	return err
 }
 
-// passOn answers a row that arrived as an error of an earlier stage: it is passed on unchanged, in its place.
-func (e *Executor) passOn(in *consumer.Row) {
+// passOn answers a row that arrived as an error of an earlier stage, unless such rows are processed: it is passed on
+// unchanged, in its place.
+func (e *Executor) passOn(in *consumer.Row) bool {
+	if e.cfg.Rows.OnUpstreamError != "pass" || in.Header.Get(streams.HeaderStatus) != auditlog.RowError {
+		return false
+	}
 	j := &job{row: in}
 	body, event := in.Body, e.event(j, e.uncalled(j), auditlog.SourceUpstream)
 	if len(body) > in.MaxBodyBytes {
@@ -194,6 +269,7 @@ func (e *Executor) passOn(in *consumer.Row) {
 		event.Errors = withCause(nil, tooLarge)
 	}
 	e.reply(in, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
+	return true
 }
 
 // upstreamError is the reason of an error row that does not state its own.

@@ -25,6 +25,7 @@ type Prompt struct {
 	template *template.Template
 	schema   *schema.Schema // nil: any text
 	format   *row.Format
+	foreach  config.ForeachConfig
 
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
@@ -32,7 +33,7 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists every problem with the name of
 // its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
@@ -46,7 +47,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 // PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration that has problems already; see
 // [config.Source].
 func PromptProblems(cfg *config.Config) map[string]error {
-	var p Prompt
+	p := Prompt{foreach: cfg.Foreach}
 	_, extra := cfg.LLM.ReadExtraBody()
 	found := map[string]error{"STAGE_LLM_EXTRA_BODY": extra}
 	for _, err := range []error{p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema)} {
@@ -94,7 +95,7 @@ func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
 		source, err = os.ReadFile(path)
 	}
 	if err == nil { // also without the lookup, so that both problems are listed
-		p.template, err = template.Parse(source, template.Options{Source: cfg.TemplateFile, Lookup: lookup})
+		p.template, err = template.Parse(source, template.Options{Source: cfg.TemplateFile, Lookup: lookup, Item: p.foreach.Field != ""})
 	}
 	return errors.Join(named("STAGE_LOOKUP_FILE", lookupErr), named(variable, err))
 }
@@ -158,6 +159,18 @@ func setsNull(object json.RawMessage, path []string) bool {
 func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
 	r.Prompt, err = p.template.Render(row)
+	return r, vars, err
+}
+
+// Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of an invalid row.
+func (p *Prompt) Items(row *row.Row) (*row.Items, error) {
+	return row.Items(p.foreach.Field, p.foreach.Max)
+}
+
+// ItemRequest is [Prompt.Request] of the element at an index.
+func (p *Prompt) ItemRequest(items *row.Items, index int) (r llm.Request, vars string, err error) {
+	r, vars = p.Base, items.VariablesHash(index)
+	r.Prompt, err = p.template.RenderItem(items, index)
 	return r, vars, err
 }
 

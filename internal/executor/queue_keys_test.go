@@ -12,7 +12,7 @@ import (
 func queued(keys ...string) *rowQueue {
 	q := newRowQueue()
 	for i, key := range keys {
-		q.add(&consumer.Row{Seq: uint64(i + 1), Key: key})
+		q.add(entry{row: &consumer.Row{Seq: uint64(i + 1), Key: key}})
 	}
 	return q
 }
@@ -38,11 +38,11 @@ func TestARowThatIsStartedAgainGoesBackToItsPlaceInItsKey(t *testing.T) {
 	q := queued("a", "a", "a", "b", "b", "b")
 	var back []*consumer.Row
 	for range 4 {
-		back = append(back, q.take(1, roomy, always)[0]) // 1, 4, 2, 5
+		back = append(back, q.take(1, roomy, always)[0].row) // 1, 4, 2, 5
 	}
 	slices.Reverse(back)
 	for _, row := range back {
-		q.add(row)
+		q.add(entry{row: row})
 	}
 	if got, want := q.order(6), []uint64{1, 4, 2, 5, 3, 6}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
@@ -54,12 +54,12 @@ func TestARowThatMayNotBeginBlocksItsKeyAlone(t *testing.T) {
 	const keys = 10_000
 	q := newRowQueue()
 	for n := range uint64(2 * keys) {
-		q.add(&consumer.Row{Seq: n, Key: fmt.Sprint(n % keys)})
+		q.add(entry{row: &consumer.Row{Seq: n, Key: fmt.Sprint(n % keys)}})
 	}
 	asked := 0
 	may := func(row *consumer.Row) bool { asked++; return row.Key == "7000" }
 	for _, want := range []uint64{7000, 7000 + keys} {
-		if got := q.take(1, roomy, may); len(got) != 1 || got[0].Seq != want {
+		if got := q.take(1, roomy, may); len(got) != 1 || got[0].row.Seq != want {
 			t.Fatalf("got %v, want row %d", got, want)
 		}
 	}
@@ -71,13 +71,13 @@ func TestARowThatMayNotBeginBlocksItsKeyAlone(t *testing.T) {
 	if asked > keys+1 {
 		t.Errorf("%d rows were looked at, want each key's first once", asked)
 	}
-	q.add(&consumer.Row{Seq: 3 * keys, Key: "12"}) // behind one that may not begin
+	q.add(entry{row: &consumer.Row{Seq: 3 * keys, Key: "12"}}) // behind one that may not begin
 	if got := q.take(1, roomy, always); len(got) != 0 {
-		t.Errorf("got row %d before one of its key that may not begin", got[0].Seq)
+		t.Errorf("got row %d before one of its key that may not begin", got[0].row.Seq)
 	}
 	older := &consumer.Row{Seq: 11, Key: "12"} // started again: it is the first of its key now
-	q.add(older)
-	if got := q.take(1, roomy, always); len(got) != 1 || got[0] != older {
+	q.add(entry{row: older})
+	if got := q.take(1, roomy, always); len(got) != 1 || got[0].row != older {
 		t.Errorf("got %v, want row 11", got)
 	}
 	q.take(1, roomy, func(*consumer.Row) bool { return false })
@@ -124,7 +124,7 @@ func BenchmarkQueue(b *testing.B) {
 			add := func() {
 				row := &rows[n%uint64(len(rows))]
 				row.Seq, row.Key = n, names[n%uint64(len(names))]
-				q.add(row)
+				q.add(entry{row: row})
 				n++
 			}
 			for range window {
@@ -143,7 +143,7 @@ func BenchmarkQueue(b *testing.B) {
 func BenchmarkShutGate(b *testing.B) {
 	q := newRowQueue()
 	for n := range uint64(65536) {
-		q.add(&consumer.Row{Seq: n, Key: fmt.Sprint(n)})
+		q.add(entry{row: &consumer.Row{Seq: n, Key: fmt.Sprint(n)}})
 	}
 	for b.Loop() {
 		q.resume()

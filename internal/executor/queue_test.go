@@ -18,8 +18,8 @@ func roomy(int, int) bool { return true }
 // order takes out n rows, one by one, and returns their sequences.
 func (q *rowQueue) order(n int) (seqs []uint64) {
 	for range n {
-		for _, row := range q.take(1, roomy, always) {
-			seqs = append(seqs, row.Seq)
+		for _, w := range q.take(1, roomy, always) {
+			seqs = append(seqs, w.row.Seq)
 		}
 	}
 	return seqs
@@ -32,7 +32,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	for n := range 100 {
 		row := &consumer.Row{Seq: uint64(n), Body: make([]byte, 1<<10)}
 		rows = append(rows, weak.Make(row))
-		q.add(row)
+		q.add(entry{row: row})
 	}
 	const handedOut = 90
 	for range handedOut {
@@ -60,12 +60,12 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
 	q := newRowQueue()
 	for n := range 10_000 {
-		q.add(&consumer.Row{Partition: n % 2, Seq: uint64(n)})
+		q.add(entry{row: &consumer.Row{Partition: n % 2, Seq: uint64(n)}})
 	}
 	asked := 0
 	for range 100 {
 		row := q.take(1, roomy, func(row *consumer.Row) bool { asked++; return row.Partition == 1 })
-		if len(row) != 1 || row[0].Partition != 1 {
+		if len(row) != 1 || row[0].row.Partition != 1 {
 			t.Fatalf("got %v, want a row of the partition that is not held", row)
 		}
 	}
@@ -79,12 +79,12 @@ func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
 func TestAPartitionThatComesAgainGoesBeforeNoOther(t *testing.T) {
 	q := newRowQueue()
 	for n := range 10 {
-		q.add(&consumer.Row{Partition: 0, Seq: uint64(n)})
+		q.add(entry{row: &consumer.Row{Partition: 0, Seq: uint64(n)}})
 	}
 	var got []int
 	for n := range 10 {
-		q.add(&consumer.Row{Partition: 1, Seq: uint64(n)})
-		got = append(got, q.take(1, roomy, always)[0].Partition)
+		q.add(entry{row: &consumer.Row{Partition: 1, Seq: uint64(n)}})
+		got = append(got, q.take(1, roomy, always)[0].row.Partition)
 	}
 	if want := []int{0, 1, 0, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(got, want) {
 		t.Errorf("turns %v, want %v", got, want)
@@ -108,7 +108,7 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 				}
 				waiting[p] = append(waiting[p], seq)
 				slices.Sort(waiting[p])
-				q.add(&consumer.Row{Partition: p, Seq: seq})
+				q.add(entry{row: &consumer.Row{Partition: p, Seq: seq}})
 			},
 			"take": func(t *rapid.T) {
 				most, room := rapid.IntRange(1, 6).Draw(t, "most"), rapid.IntRange(1, 3).Draw(t, "room")
@@ -124,7 +124,8 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 					t.Fatalf("got %d rows, want %d", len(rows), want)
 				}
 				var given [partitions]int
-				for _, row := range rows {
+				for _, w := range rows {
+					row := w.row
 					p := row.Partition
 					given[p]++
 					if waiting[p][0] != row.Seq {
@@ -150,7 +151,7 @@ func TestNoRowIsLostWhoseOwnerChangesDuringARecall(t *testing.T) {
 	q := newRowQueue()
 	const rows = 10
 	for seq := range uint64(rows) {
-		q.add(&consumer.Row{Seq: seq})
+		q.add(entry{row: &consumer.Row{Seq: seq}})
 	}
 	asked := 0
 	back := q.recall(func(*consumer.Row) bool {

@@ -16,7 +16,7 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 		jobs = jobs[1:]
 		switch {
 		case ctx.Err() != nil || !j.row.Wanted():
-			e.handBack(j.row)
+			e.giveBack(j)
 		case e.share(j):
 		case e.unaffordable(j):
 		default:
