@@ -452,6 +452,8 @@ func (c *Consumer) abandonAll() {
 // answeredLate takes the reply to a row that is not open in the present term.
 func (c *Consumer) answeredLate(row *Row) {
 	switch {
+	case row.parent != nil:
+		row.answered = true
 	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
 	case row.reply.HandedBack, row.reply.Parked:
 		delete(c.held, row.Seq)

@@ -22,7 +22,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
 	}}
 	msg := c.journalEntry("journal.stage.0", "run.1", row)
-	seq, k, err := c.parseEntry(msg.Header, msg.Data)
+	seq, _, k, err := c.parseEntry(msg.Header, msg.Data)
 	if err != nil || seq != 42 {
 		t.Fatalf("seq %d, err %v, want 42", seq, err)
 	}
@@ -35,7 +35,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 	}
 
 	c.inputCreated = c.inputCreated.Add(time.Nanosecond)
-	if _, _, err := c.parseEntry(msg.Header, msg.Data); !errors.Is(err, errNoEntry) {
+	if _, _, _, err := c.parseEntry(msg.Header, msg.Data); !errors.Is(err, errNoEntry) {
 		t.Errorf("an entry about another input stream: err %v, want %v", err, errNoEntry)
 	}
 }
@@ -53,7 +53,7 @@ func FuzzJournalEntry(f *testing.F) {
 			streams.HeaderSourceSeq: {seq}, headerRequestHash: {hash}, streams.HeaderSourceStream: {"ROWS"},
 			headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)},
 		}
-		_, k, err := c.parseEntry(header, data)
+		_, _, k, err := c.parseEntry(header, data)
 		if (k == nil) != (err != nil) {
 			t.Fatalf("kept %v, err %v", k, err)
 		}

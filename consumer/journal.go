@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
@@ -64,7 +62,8 @@ type journal struct {
 	readBy    time.Time
 	readAgain time.Time // not zero: ask again then, the marker is not in sight
 	lagUntil  time.Time
-	kept      map[uint64]*Kept // by row
+	kept      map[uint64]*Kept         // by row
+	keptItems map[uint64]map[int]*Kept // by row and element
 	keptBytes int64
 	// With a lane there may be many times more replies than memory has room for: only where they are is read.
 	index    map[uint64]uint64 // entry by row
@@ -77,7 +76,8 @@ type journal struct {
 	next       time.Time // when to look through them; zero: nothing to do
 	flushUntil time.Time // not zero: the partition is about to be handed over
 	way        journalWay
-	blocked    bool // a row in due waits for answers to other entries
+	blocked    bool            // a row in due waits for answers to other entries
+	sentItems  map[uint64]*Row // elements whose entries have no answer yet, by number; their rows may be gone by then
 
 	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last         uint64       // highest journal sequence seen
@@ -111,7 +111,7 @@ func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *j
 		// What may come at once: an answer for each row of the window and as many of emitted ones as may be on their way,
 		// and those to one request for entries.
 		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalVoid+journalReadBatch+64),
-		kept:    make(map[uint64]*Kept), reading: true, readBy: now.Add(streams.RequestTimeout),
+		kept:    make(map[uint64]*Kept), keptItems: make(map[uint64]map[int]*Kept), sentItems: make(map[uint64]*Row), reading: true, readBy: now.Add(streams.RequestTimeout),
 	}
 	var err error
 	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err == nil {
@@ -243,7 +243,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 func (j *journal) keep(row *Row, now time.Time) {
 	if row.entry > 0 {
 		j.setProblem("no answer")
-		j.way.forget(row.entry)
+		j.forgetEntry(row)
 	}
 	msg := j.c.journalEntry(j.subject, j.owner, row)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
@@ -252,12 +252,23 @@ func (j *journal) keep(row *Row, now time.Time) {
 		return
 	}
 	row.entry, row.keepAt = j.way.send(msg.Size(), now), now.Add(journalRetry)
-	if err := j.send("e."+strconv.FormatUint(row.Seq, 36)+"."+strconv.FormatUint(row.entry, 36), msg); err != nil {
-		j.way.forget(row.entry)
+	topic := "e."
+	if row.parent != nil {
+		topic = "i."
+		j.sentItems[row.entry] = row
+	}
+	if err := j.send(topic+strconv.FormatUint(row.Seq, 36)+"."+strconv.FormatUint(row.entry, 36), msg); err != nil {
+		j.forgetEntry(row)
 		row.entry = 0
 		j.setProblem(err.Error())
 	}
 	j.c.at("kept")
+}
+
+// forgetEntry notes that nobody waits any more for the answer to the entry that was sent for a row.
+func (j *journal) forgetEntry(row *Row) {
+	j.way.forget(row.entry)
+	delete(j.sentItems, row.entry)
 }
 
 // settle notes that a row need not be kept any more: it is, or is emitted, or never can be.
@@ -288,13 +299,18 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 		if refused := streams.Refusal(m); refused != nil {
 			j.setProblem("purge: " + refused.Error())
 		}
-	case strings.HasPrefix(topic, "e."):
+	case strings.HasPrefix(topic, "e."), strings.HasPrefix(topic, "i."):
 		of, numbered, _ := strings.Cut(topic[2:], ".")
 		seq, err := strconv.ParseUint(of, 36, 64)
 		number, errNumber := strconv.ParseUint(numbered, 36, 64)
 		if err == nil && errNumber == nil {
 			j.way.answered(number)
-			j.stored(m, seq, open[seq], now)
+			row := open[seq]
+			if topic[0] == 'i' {
+				row = j.sentItems[number]
+				delete(j.sentItems, number)
+			}
+			j.stored(m, seq, row, now)
 		}
 	}
 }
@@ -325,7 +341,7 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 // holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The
 // reply in there may be another one to the same request, which the executor could not use and has paid for again.
 func (j *journal) holds(row *Row) bool {
-	k := j.kept[row.Seq]
+	k := j.keptOf(row.Seq, row.itemIndex())
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
 }
 
@@ -334,8 +350,13 @@ func (j *journal) emitted(rows []*Row) {
 	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
+		delete(j.keptItems, row.Seq)
 		j.settle(row)
-		j.way.forget(row.entry)
+		j.forgetEntry(row)
+		for item := range row.eachItem() {
+			j.settle(item)
+			j.forgetEntry(item)
+		}
 	}
 	for len(j.live) > 0 && j.rows.finished(j.live[0].row) {
 		j.live = j.live[1:]
@@ -355,8 +376,12 @@ func (j *journal) moveUp(now time.Time) {
 		switch {
 		case row == nil && !j.rows.finished(oldest.row):
 			return // of an earlier term, and not taken yet
-		case row != nil && !row.done && row.tenure.Load().calls.Load() == 0:
+		case row != nil && !row.done && row.tenure.Load().calls.Load() == 0, row != nil && row.awaitsKeptItem():
 			return // perhaps about to be answered by it
+		case row != nil && row.fans():
+			if j.moveItemsUp(row, oldest.entry, now) {
+				return
+			}
 		case row != nil && row.done && row.stored <= oldest.entry:
 			if !now.Before(row.keepAt) {
 				j.keep(row, now)
@@ -365,6 +390,20 @@ func (j *journal) moveUp(now time.Time) {
 		}
 		j.live = j.live[1:]
 	}
+}
+
+// moveItemsUp sends the replies to elements once more whose newest entry is the given one or an older one, and reports
+// whether there are any.
+func (j *journal) moveItemsUp(row *Row, entry uint64, now time.Time) (some bool) {
+	for item := range row.eachItem() {
+		if !item.answered || item.reply.RequestHash == "" && item.reply.Event.Source != auditlog.SourceJournal || item.stored > entry {
+			continue
+		}
+		if some = true; !now.Before(item.keepAt) {
+			j.keep(item, now)
+		}
+	}
+	return some
 }
 
 // needed is the journal sequence below which nothing is needed any more.
@@ -447,53 +486,4 @@ func (j *journal) setProblem(why string) {
 	} else {
 		log.Warn("replies are not kept, a crash would pay for them again", slog.String("reason", why))
 	}
-}
-
-// headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is
-// [Reply.Form], and headerInputCreated names the input stream to whose sequences the entry refers.
-const (
-	headerMarker       = "Stage-Marker"
-	headerRequestHash  = "Stage-Request-Hash"
-	headerReplyForm    = "Stage-Reply-Form"
-	headerInputCreated = "Stage-Input-Created"
-)
-
-// journalEntry returns the journal's message for a row's reply: the row event as one line of JSON, then the result's body.
-func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
-	e := c.rowEvent(row, owner, time.Now())
-	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
-	data = append(append(data, '\n'), row.reply.Body...)
-	return &nats.Msg{Subject: subject, Data: data, Header: nats.Header{
-		streams.HeaderOwner: {owner}, streams.HeaderSourceStream: {c.cfg.InputStream}, streams.HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
-		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
-		headerReplyForm: {row.reply.Form},
-	}}
-}
-
-// errNoEntry is returned for a message of the journal that is no entry about the present input.
-var errNoEntry = errors.New("not an entry of the journal")
-
-// parseEntry reads what journalEntry wrote.
-func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, k *Kept, err error) {
-	seq, err = strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
-	hash := header.Get(headerRequestHash)
-	if err != nil || hash == "" || header.Get(streams.HeaderSourceStream) != c.cfg.InputStream ||
-		header.Get(headerInputCreated) != c.inputCreated.Format(time.RFC3339Nano) {
-		return 0, nil, errNoEntry
-	}
-	line, body, ok := bytes.Cut(data, []byte{'\n'})
-	if !ok {
-		return 0, nil, errNoEntry
-	}
-	e, err := auditlog.Decode(line)
-	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errNoEntry, err)
-	}
-	if e.Row == nil {
-		return 0, nil, errNoEntry
-	}
-	return seq, &Kept{RequestHash: hash, Reply: Reply{
-		Body: body, Failed: header.Get(streams.HeaderStatus) == auditlog.RowError, Event: *e.Row, RequestHash: hash,
-		Form: header.Get(headerReplyForm),
-	}}, nil
 }

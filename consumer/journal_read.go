@@ -58,7 +58,7 @@ func (j *journal) askIndex(ctx context.Context) {
 			read.entries = read.entries[:0]
 			read.err = j.c.eachHeader(ctx, j.c.cfg.JournalStream, j.subject, 1, to, func(at uint64, h nats.Header) error {
 				row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
-				if err == nil && h.Get(headerRequestHash) != "" && h.Get(streams.HeaderSourceStream) == j.c.cfg.InputStream && h.Get(headerInputCreated) == created {
+				if err == nil && h.Get(headerRequestHash) != "" && h.Get(headerItem) == "" && h.Get(streams.HeaderSourceStream) == j.c.cfg.InputStream && h.Get(headerInputCreated) == created {
 					read.entries = append(read.entries, journalRef{entry: at, row: row})
 				}
 				return nil
@@ -155,19 +155,34 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 		return
 	}
 	j.readBy, j.readNext, j.last = now.Add(streams.RequestTimeout), entry+1, max(j.last, entry)
-	seq, k, err := j.c.parseEntry(m.Header, m.Data)
+	seq, index, k, err := j.c.parseEntry(m.Header, m.Data)
 	if err != nil || j.rows.finished(seq) {
 		return
 	}
-	if j.kept[seq] == nil {
+	if j.keptOf(seq, index) == nil {
 		j.keptBytes += int64(len(m.Data))
 	}
 	if j.keptBytes > j.c.cfg.WindowBytes {
 		j.giveUp("more replies are kept than the window has room for")
 		return
 	}
-	j.kept[seq] = k
+	if index == wholeRow {
+		j.kept[seq] = k
+	} else {
+		if j.keptItems[seq] == nil {
+			j.keptItems[seq] = make(map[int]*Kept)
+		}
+		j.keptItems[seq][index] = k
+	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
+}
+
+// keptOf returns what an earlier term has kept of a row, or of one of its elements; nil: nothing.
+func (j *journal) keptOf(seq uint64, index int) *Kept {
+	if index == wholeRow {
+		return j.kept[seq]
+	}
+	return j.keptItems[seq][index]
 }
 
 // readEnd is reached when nothing is pending: all is read, or the replica that answered does not have the marker yet.

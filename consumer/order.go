@@ -18,6 +18,7 @@ import (
 // lineup is the rows that a term has taken and not yet emitted: a [sequencer.Buffer] where results are in stream order,
 // else a [sequencer.Keyed].
 type lineup interface {
+	Grow(seq uint64, bytes int)
 	Complete(seq uint64, p place, bytes int) (completeIndex uint64, err error)
 	Ready(i int) (*sequencer.Entry[place], bool)
 	Release(n int)
@@ -324,6 +325,9 @@ func (t *term) opened(seq uint64) *Row { return t.open[seq] }
 
 // itsTurn reports whether an answered row waits for no other.
 func (t *term) itsTurn(row *Row) bool {
+	if row.parent != nil && !row.parent.done {
+		return false
+	}
 	if t.keyed != nil {
 		_, waits := t.keyed.WaitsFor(row.Seq)
 		return !waits

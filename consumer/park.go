@@ -422,7 +422,7 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 	default:
 		row.read = true
 		if raw != nil {
-			if of, kept, err := t.c.parseEntry(raw.Header, raw.Data); err == nil && of == seq {
+			if of, index, kept, err := t.c.parseEntry(raw.Header, raw.Data); err == nil && of == seq && index == wholeRow {
 				row.kept = kept
 			}
 		}

@@ -86,6 +86,11 @@ type Row struct {
 	// Errand is what a [Lane] wants of a row that it has recalled; nil: nothing in particular.
 	Errand any
 
+	parent *Row // of an element, which is kept in the journal as a row is; else nil
+	index  int  // of the element
+	mu     sync.Mutex
+	items  map[int]*Row // elements, by index, with a reply or a call; guarded by mu
+
 	mail        *mailbox
 	gate        *gate
 	pulse       *pulse
@@ -99,6 +104,7 @@ type Row struct {
 	after       logMark      // of its result
 	submitIndex uint64
 	size        int    // of the row itself, in the window
+	itemBytes   int    // owned by the term: of the replies to elements so far, in the window
 	bare        bool   // its own headers leave no room for a result and are left out
 	back        bool   // owned by the term: it was parked, and has come back
 	reply       *Reply // set before the row goes into the mailbox
@@ -166,19 +172,21 @@ func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint
 func (r *Row) RecordCall(e *auditlog.Call) {
 	t := r.tenure.Load()
 	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq
-	if e.Item != nil {
-		e.StateID = auditlog.ItemStateID(r.StateID, *e.Item)
-	}
 	e.Partition = auditlog.Partition(r.Partition)
 	e.CallIndex = int(t.calls.Add(1) - 1)
 	r.unstored.Add(1)
-	r.recorder.RecordCall(e, r.eventStored)
+	if e.Item == nil {
+		r.recorder.RecordCall(e, r.eventStored)
+		return
+	}
+	item := r.item(*e.Item)
+	e.StateID = item.StateID
+	item.unstored.Add(1)
+	r.recorder.RecordCall(e, func() {
+		item.unstored.Add(-1)
+		r.eventStored()
+	})
 }
-
-// KeepItem hands over the reply to one element of the row, counted from 0, to be kept in the journal as [Row.Reply] does
-// with that of a whole row. The row's own reply follows when all its elements are answered. It must be called at most
-// once for an element, before Reply, and does not block.
-func (r *Row) KeepItem(int, Reply) {}
 
 // Reply answers the row. See [Executor] for how often.
 func (r *Row) Reply(reply Reply) {

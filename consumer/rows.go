@@ -146,7 +146,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	known := t.c.held[row.Seq] == row
 	delete(t.c.held, row.Seq)
 	row.submitIndex, row.ackReply, row.size = index, reply, size
-	row.done, row.keep, row.entry, row.stored = false, false, 0, 0
+	row.done, row.keep, row.entry, row.stored, row.itemBytes = false, false, 0, 0, 0
 	t.ackForm = reply
 	row.leads.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
@@ -157,6 +157,12 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 		t.c.begun(row)
 	}
 	t.c.at("taken")
+	for item := range row.eachItem() {
+		item.keep, item.entry, item.stored = false, 0, 0
+		if item.answered {
+			t.itemAnswered(item)
+		}
+	}
 	switch {
 	case !known:
 		t.unstarted = append(t.unstarted, row)
@@ -233,7 +239,7 @@ func (t *term) start() {
 				continue
 			}
 			if !row.back {
-				row.Kept = t.journal.kept[row.Seq]
+				row.Kept, row.KeptItems = t.journal.kept[row.Seq], t.journal.keptItems[row.Seq]
 			}
 			t.c.cfg.Executor.Start(row)
 		}
@@ -248,6 +254,8 @@ func (t *term) collect() {
 	t.collected += len(rows)
 	for _, row := range rows {
 		switch {
+		case row.parent != nil:
+			t.itemAnswered(row)
 		case t.open[row.Seq] != row:
 			t.c.answeredLate(row)
 		case row.reply.Parked:
@@ -277,7 +285,7 @@ func (t *term) takeBack(row *Row) {
 // complete puts the answer into the sequencer and records its row event. The event is stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.fit(row)
-	index, err := t.buf.Complete(row.Seq, place{row: row}, row.size+len(row.reply.Body))
+	index, err := t.buf.Complete(row.Seq, place{row: row}, row.size+len(row.reply.Body)+row.itemBytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
 	}

@@ -259,6 +259,17 @@ func (b *Keyed[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, e
 	return row.CompleteIndex, nil
 }
 
+// Grow adds to the weight of a row that is held and not complete, see [Buffer.Grow].
+func (b *Keyed[T]) Grow(seq uint64, bytes int) {
+	mustWeigh(bytes)
+	s := b.slotOf(seq)
+	if s < 0 || b.slots[s].complete {
+		panic(fmt.Sprintf("sequencer: row %d is not open, and grows", seq))
+	}
+	b.slots[s].Bytes += bytes
+	b.bytes += int64(bytes)
+}
+
 // moveUp makes the complete rows at the beginning of a queue ready, if there are any. One of the queue is complete.
 func (b *Keyed[T]) moveUp(number int32) {
 	q := &b.queues[number]

@@ -198,6 +198,18 @@ func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 	return b.at(i), true
 }
 
+// Grow adds to the weight of a row that is held and not complete: parts of its value are there. It panics where there is
+// no such row, as [Buffer.Complete] would return an error.
+func (b *Buffer[T]) Grow(seq uint64, bytes int) {
+	mustWeigh(bytes)
+	i, ok := b.find(seq)
+	if !ok || b.at(i).complete {
+		panic(fmt.Sprintf("sequencer: row %d is not open, and grows", seq))
+	}
+	b.at(i).Bytes += bytes
+	b.bytes += int64(bytes)
+}
+
 // Release drops the first n rows and all references to their values. It panics when n is negative or any of these rows
 // is not complete: to skip an unfinished row would break the order that the buffer is for.
 func (b *Buffer[T]) Release(n int) {

@@ -43,10 +43,10 @@ func TestEveryFailedRowsCauseIsInTheAuditAndOnThePage(t *testing.T) {
 			t.Fatal(err)
 		}
 		for seq, want := range map[uint64]string{
-			1: "[{1 openai permanent 400 openai: 400: cannot answer 'a private text', sorry}]",
-			2: "[{0  permanent 0 undefined: row.q (line 1 of the template); the row has: w}]",
-			3: "[{0  permanent 0 row: 'a' at byte 0, want a JSON object}]",
-			4: "[{0  permanent 0 line 5: 3 columns, the header has 2}]",
+			1: "[{1 <nil> openai permanent 400 openai: 400: cannot answer 'a private text', sorry}]",
+			2: "[{0 <nil>  permanent 0 undefined: row.q (line 1 of the template); the row has: w}]",
+			3: "[{0 <nil>  permanent 0 row: 'a' at byte 0, want a JSON object}]",
+			4: "[{0 <nil>  permanent 0 line 5: 3 columns, the header has 2}]",
 			5: "[]",
 		} {
 			if got := causes[seq]; got != want {

@@ -1,0 +1,97 @@
+package consumer
+
+import (
+	"iter"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+)
+
+// A row that fans out is answered element by element, and each reply waits for the others as a whole row's waits for
+// earlier rows. So each goes to the journal by itself. To the journal an element is a row of its own, with its row as
+// parent: it has the parent's sequence and turn, and its own reply and count of events that are not stored.
+
+// KeepItem hands over the reply to one element of the row, counted from 0, which the journal keeps as it keeps that of a
+// whole row, and which counts in the window until the row is emitted. The row's own reply follows when all its elements
+// are answered, without a [Reply.RequestHash]. KeepItem must be called at most once for an element, before [Row.Reply], also
+// where the row is handed back and started again, and does not block.
+func (r *Row) KeepItem(index int, reply Reply) {
+	item := r.item(index)
+	item.reply = &reply
+	r.mail.put(item)
+}
+
+// item returns an element, which it creates.
+func (r *Row) item(index int) *Row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	item := r.items[index]
+	if item == nil {
+		item = &Row{Partition: r.Partition, Seq: r.Seq, Key: r.Key, StateID: auditlog.ItemStateID(r.StateID, index), parent: r, index: index}
+		if r.items == nil {
+			r.items = make(map[int]*Row)
+		}
+		r.items[index] = item
+	}
+	return item
+}
+
+// itemIndex returns the index of an element, and wholeRow for a row.
+func (r *Row) itemIndex() int {
+	if r.parent == nil {
+		return wholeRow
+	}
+	return r.index
+}
+
+// eachItem yields the elements of the row so far, in no order.
+func (r *Row) eachItem() iter.Seq[*Row] {
+	return func(yield func(*Row) bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, item := range r.items {
+			if !yield(item) {
+				return
+			}
+		}
+	}
+}
+
+// fans reports whether the row is answered element by element, as far as is known.
+func (r *Row) fans() bool {
+	for range r.eachItem() {
+		return true
+	}
+	return len(r.KeptItems) > 0
+}
+
+// awaitsKeptItem reports whether a reply that is kept of an element may still answer it.
+func (r *Row) awaitsKeptItem() bool {
+	if r.done {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for index := range r.KeptItems {
+		if item := r.items[index]; item == nil || !item.answered {
+			return true
+		}
+	}
+	return false
+}
+
+// itemAnswered takes the reply to an element. Where its row is not open it waits until the row is taken again.
+func (t *term) itemAnswered(item *Row) {
+	item.answered = true
+	row := item.parent
+	if t.open[row.Seq] != row {
+		return
+	}
+	bytes := len(item.reply.Body)
+	row.itemBytes += bytes
+	if !row.done {
+		t.buf.Grow(row.Seq, bytes)
+	}
+	t.journal.wait(item, time.Now())
+	t.c.at("element answered")
+}
