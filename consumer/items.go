@@ -92,6 +92,7 @@ func (t *term) itemAnswered(item *Row) {
 	if !row.done {
 		t.buf.Grow(row.Seq, bytes)
 	}
+	t.journal.openItems++
 	t.journal.wait(item, time.Now())
 	t.c.at("element answered")
 }

@@ -78,6 +78,8 @@ type journal struct {
 	way        journalWay
 	blocked    bool            // a row in due waits for answers to other entries
 	sentItems  map[uint64]*Row // elements whose entries have no answer yet, by number; their rows may be gone by then
+	itemsMax   int             // most of them at once
+	openItems  int             // elements with a reply, here or in the journal, of rows that are not emitted
 
 	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last         uint64       // highest journal sequence seen
@@ -108,10 +110,11 @@ func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *j
 	}
 	j := &journal{
 		c: c, rows: rows, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
-		// What may come at once: an answer for each row of the window and as many of emitted ones as may be on their way,
-		// and those to one request for entries.
-		answers: make(chan *nats.Msg, c.cfg.WindowRows+journalVoid+journalReadBatch+64),
-		kept:    make(map[uint64]*Kept), keptItems: make(map[uint64]map[int]*Kept), sentItems: make(map[uint64]*Row), reading: true, readBy: now.Add(streams.RequestTimeout),
+		// What may come at once: an answer for each row of the window, or for as many elements as may be on their way, and as
+		// many of emitted ones as may be, and those to one request for entries.
+		answers:  make(chan *nats.Msg, max(c.cfg.WindowRows, journalItems)+journalVoid+journalReadBatch+64),
+		itemsMax: max(c.cfg.WindowRows, journalItems),
+		kept:     make(map[uint64]*Kept), keptItems: make(map[uint64]map[int]*Kept), sentItems: make(map[uint64]*Row), reading: true, readBy: now.Add(streams.RequestTimeout),
 	}
 	var err error
 	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err == nil {
@@ -232,7 +235,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 		row.keepAt = stuckAt // nothing but the streams is in its way
 	case j.reading || row.unstored.Load() > 0:
 		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
-	case j.flushUntil.IsZero() && j.way.full(now):
+	case j.flushUntil.IsZero() && j.way.full(now), row.parent != nil && len(j.sentItems) >= j.itemsMax:
 		j.blocked = true
 	default:
 		j.keep(row, now)
@@ -350,12 +353,16 @@ func (j *journal) emitted(rows []*Row) {
 	j.knownTo = max(j.knownTo, j.lastAtAppend)
 	for _, row := range rows {
 		delete(j.kept, row.Seq)
+		j.openItems -= len(j.keptItems[row.Seq])
 		delete(j.keptItems, row.Seq)
 		j.settle(row)
 		j.forgetEntry(row)
 		for item := range row.eachItem() {
 			j.settle(item)
 			j.forgetEntry(item)
+			if item.answered {
+				j.openItems--
+			}
 		}
 	}
 	for len(j.live) > 0 && j.rows.finished(j.live[0].row) {
@@ -370,7 +377,7 @@ func (j *journal) emitted(rows []*Row) {
 // moveUp bounds the entries behind the oldest one that is needed. Where results are not in stream order that one may wait
 // for hours, and no entry behind it can be purged: it is sent once more, and follows the others.
 func (j *journal) moveUp(now time.Time) {
-	for !j.reading && len(j.live) > 2*j.c.cfg.WindowRows+journalVoid {
+	for !j.reading && len(j.live) > 2*(j.c.cfg.WindowRows+j.openItems)+journalVoid {
 		oldest := j.live[0]
 		row := j.rows.opened(oldest.row)
 		switch {

@@ -17,6 +17,8 @@ const (
 	// too slow for what it is sent.
 	journalVoid      = 256
 	journalVoidBytes = 8 << 20
+	// journalItems is how many entries of elements may be on their way at least, where the window holds fewer rows.
+	journalItems = 256
 )
 
 // journalWay counts the entries that were sent and have no answer yet. Those of open rows are no more than the window,

@@ -172,6 +172,9 @@ func (j *journal) readEntry(m *nats.Msg, now time.Time) {
 		if j.keptItems[seq] == nil {
 			j.keptItems[seq] = make(map[int]*Kept)
 		}
+		if j.keptItems[seq][index] == nil {
+			j.openItems++
+		}
 		j.keptItems[seq][index] = k
 	}
 	j.live = append(j.live, journalRef{entry: entry, row: seq})

@@ -264,7 +264,7 @@ func (s *scheduler) judge() {
 // that got through was sent, and apart from jobs with confirmed failures.
 func (s *scheduler) inARow(v *server) bool {
 	h := &v.health
-	row, through := 0, 0 // through: calls that got through and went since the first failure
+	through := 0 // calls that got through and went since the first failure
 	var last uint64
 	for _, t := range v.inFlight {
 		if s.tick.Sub(t.att.Dispatched) < h.grace {
@@ -275,11 +275,7 @@ func (s *scheduler) inARow(v *server) bool {
 			through++
 		}
 	}
-	for _, t := range h.doubted {
-		if t.doubt.firstSeq > last && t.doubt.first {
-			row++
-		}
-	}
+	row := h.groups(func(t *task) bool { return t.doubt.firstSeq > last && t.doubt.first })
 	return row >= h.outageJobs(through)
 }
 
@@ -306,11 +302,33 @@ func (s *scheduler) attempts(h *health) int {
 // the doubt about their failures.
 func (s *scheduler) alone(h *health) bool { return s.witnesses() == 0 && h.innocent() <= 1 }
 
-// innocent returns how many jobs have failed without a success of others since.
-func (h *health) innocent() (n int) {
+// innocent returns how many jobs have failed without a success of others since: groups of them, unless all are of one.
+func (h *health) innocent() int {
+	is := func(t *task) bool { return t.doubt.first && t.doubt.begin == h.successes }
+	if n := h.groups(is); n != 1 {
+		return n
+	}
+	n := 0
 	for _, t := range h.doubted {
-		if t.doubt.first && t.doubt.begin == h.successes {
+		if is(t) {
 			n++
+		}
+	}
+	return n
+}
+
+// groups returns how many groups the jobs are of that match and have failures in doubt, see [Grouped].
+func (h *health) groups(match func(*task) bool) (n int) {
+	var seen map[any]bool
+	for _, t := range h.doubted {
+		if !match(t) || t.group != nil && seen[t.group] {
+			continue
+		}
+		if n++; t.group != nil {
+			if seen == nil {
+				seen = make(map[any]bool)
+			}
+			seen[t.group] = true
 		}
 	}
 	return n

@@ -21,8 +21,8 @@ type Keyed interface {
 }
 
 // Grouped is what a job's In may implement where several jobs may fail through one cause of their own, such as the calls
-// for one row: wrong settings are suspected only where different groups meet the same error. The groups are compared by
-// ==. Without it each job is a group of its own. Submit calls Group.
+// for one row: an outage or wrong settings are suspected only where different groups fail, unless there is no other group
+// left. The groups are compared by ==. Without it, or with nil, a job is a group of its own. Submit calls Group.
 type Grouped interface {
 	Group() any
 }

@@ -77,7 +77,12 @@ func (j *job) Lane() int { return j.row.Partition }
 func (j *job) Key() string { return j.row.Key }
 
 // Group implements [pool.Grouped]: what the elements of one row meet may be the row's own fault.
-func (j *job) Group() any { return j.row }
+func (j *job) Group() any {
+	if j.fan == nil {
+		return nil
+	}
+	return j.fan
+}
 
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }

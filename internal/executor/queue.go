@@ -24,7 +24,7 @@ type rowQueue struct {
 	lines map[int]*rowLine // by partition; one stays when it is empty
 	turns []*rowLine       // those with rows, in the order of their turns
 	turn  int              // index in turns of the next one; 0 if there is none
-	taken []entry        // by the last take
+	taken []entry          // by the last take
 }
 
 // rowLine is the queue of one partition.

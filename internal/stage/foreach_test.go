@@ -192,7 +192,9 @@ func TestElementsThatFail(t *testing.T) {
 			got := l.fans()
 			l.checkFan(&got[1], "b", 2)
 			if mode == "keep" {
-				var kept struct{ Error struct{ Reason, Error string } }
+				var kept struct {
+					Error struct{ Reason, Error string }
+				}
 				if len(got[0].Texts) != 6 || json.Unmarshal(got[0].Texts[2], &kept) != nil || kept.Error.Reason != "api_call_failed" || kept.Error.Error == "" {
 					t.Errorf("kept: %s", l.bodies()[0])
 				}

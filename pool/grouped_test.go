@@ -1,0 +1,96 @@
+package pool_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/pool"
+)
+
+// part is one of many jobs of a group.
+type part struct{ group, n int }
+
+func (p part) Group() any { return p.group }
+
+// parts executes jobs of groups, so many of each, and returns how many failed in each group, the pauses there were, and
+// the number of calls.
+func parts(t *testing.T, size int, groups []int, answer func(since time.Duration, p part) pool.Verdict) (failed map[int]int, pauses, calls int) {
+	t.Helper()
+	begin := time.Now()
+	counts := make(chan struct{}, 10_000)
+	p, err := pool.New(pool.Config{Size: size, Retry: pool.DefaultRetry(), OnPause: func(v pool.Pause) {
+		if v.Err != nil {
+			pauses++
+		}
+	}}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
+		counts <- struct{}{}
+		time.Sleep(10 * ms)
+		return 0, answer(time.Since(begin), in)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- p.Run(context.Background()) }()
+	var ins []part
+	for g, n := range groups {
+		for i := range n {
+			ins = append(ins, part{g, i})
+		}
+	}
+	results, err := p.ExecuteBatch(t.Context(), ins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed = map[int]int{}
+	for _, r := range results {
+		if r.Err != nil {
+			failed[r.In.group]++
+		}
+	}
+	p.Drain()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return failed, pauses, len(counts)
+}
+
+// TestAGroupThatFailsIsNoOutage: a hundred jobs with one cause in common are one piece of evidence, so the others go on.
+func TestAGroupThatFailsIsNoOutage(t *testing.T) {
+	for name, verdict := range map[string]pool.Verdict{"500": sick, "400": unknownParameter} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed, pauses, calls := parts(t, 4, []int{100, 2, 2, 2, 2, 2}, func(_ time.Duration, p part) pool.Verdict {
+					if p.group == 0 {
+						return verdict
+					}
+					return ok
+				})
+				if failed[0] != 100 || len(failed) != 1 || pauses > 0 || calls > 500 {
+					t.Errorf("%v failed, %d pauses, %d calls", failed, pauses, calls)
+				}
+			})
+		})
+	}
+}
+
+// TestAnOutageFailsNoGroup: whether there are many groups or one, an outage of minutes costs no job.
+func TestAnOutageFailsNoGroup(t *testing.T) {
+	for name, groups := range map[string][]int{"one": {200}, "a large one and others": {200, 3, 3}, "many": {20, 20, 20, 20, 20, 20, 20, 20}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed, _, _ := parts(t, 8, groups, func(since time.Duration, _ part) pool.Verdict {
+					if since > 100*ms && since < 10*time.Minute {
+						return sick
+					}
+					return ok
+				})
+				if len(failed) > 0 {
+					t.Errorf("%v failed", failed)
+				}
+			})
+		})
+	}
+}
