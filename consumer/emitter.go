@@ -200,7 +200,8 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	if !c.inStreamOrder() {
 		own += markHeaders
 	}
-	header := make(nats.Header, len(row.Header)+own)
+	originStream, originSeq := streams.Origin(row.Header)
+	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
 	for key, values := range row.Header {
 		if streams.PassHeader(key) && !row.bare {
 			header[key] = values
@@ -219,6 +220,9 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	case streams.OrderNone:
 		row.after.setHeader(header, nil)
 	case streams.OrderStream:
+	}
+	if originSeq != "" {
+		header[streams.HeaderOriginStream], header[streams.HeaderOriginSeq] = []string{originStream}, []string{originSeq}
 	}
 	if first := c.replaced(row); first > 0 {
 		header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}

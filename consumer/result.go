@@ -86,6 +86,9 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	if c.replaced(row) > 0 {
 		left -= len(streams.HeaderReplaces) + len("18446744073709551615") + separators
 	}
+	if stream, seq := streams.Origin(row.Header); seq != "" {
+		left -= len(streams.HeaderOriginStream+streams.HeaderOriginSeq) + len(stream) + len(seq) + 2*separators
+	}
 	if !c.inStreamOrder() {
 		left -= orderHeaderBytes + len(row.Key)
 	}

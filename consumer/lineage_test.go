@@ -1,0 +1,55 @@
+package consumer_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// The room for a result is counted with its origin, which is no header of the row that is passed on.
+func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		s := b.stream("RESULTS").CachedInfo().Config
+		s.MaxMsgSize = 8000
+		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		stream := strings.Repeat("C", 250)
+		first := nats.Header{streams.HeaderStateID: {"map/CHUNKS/0/41"}, streams.HeaderSourceStream: {"CHUNKS"}, streams.HeaderSourceSeq: {"41"}}
+		later := nats.Header{
+			streams.HeaderStateID: {"map/A/0/41"}, streams.HeaderSourceStream: {"A"}, streams.HeaderSourceSeq: {"41"},
+			streams.HeaderOriginStream: {stream}, streams.HeaderOriginSeq: {"18446744073709551615"},
+			"X-Dropped": {strings.Repeat("x", 7000)},
+		}
+		rows := []struct {
+			header      nats.Header
+			stream, seq string
+		}{
+			{nil, "", ""},
+			{first, "CHUNKS", "41"},
+			{later, stream, "18446744073709551615"},
+			{nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {"41"}}, "", ""},
+		}
+		for _, row := range rows {
+			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: row.header, Data: []byte(`{}`)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := b.startWith(b.config("run", roomy{}))
+		b.until(len(rows))
+		r.stop(t)
+		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+			h := m.Headers()
+			if stream, seq := h.Get(streams.HeaderOriginStream), h.Get(streams.HeaderOriginSeq); stream != rows[i].stream || seq != rows[i].seq {
+				t.Errorf("row %d: origin %s %s, want %s %s", i+1, stream, seq, rows[i].stream, rows[i].seq)
+			}
+			if h.Get(streams.HeaderStatus) != "success" {
+				t.Errorf("row %d: %s: the room was not counted right", i+1, m.Data())
+			}
+		}
+	})
+}
