@@ -42,7 +42,8 @@ func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
 		r := b.startWith(b.config("run", roomy{}))
 		b.until(len(rows))
 		r.stop(t)
-		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+		results := b.read("RESULTS", "results.stage.0.rows")
+		for i, m := range results {
 			h := m.Headers()
 			if stream, seq := h.Get(streams.HeaderOriginStream), h.Get(streams.HeaderOriginSeq); stream != rows[i].stream || seq != rows[i].seq {
 				t.Errorf("row %d: origin %s %s, want %s %s", i+1, stream, seq, rows[i].stream, rows[i].seq)
@@ -50,6 +51,10 @@ func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
 			if h.Get(streams.HeaderStatus) != "success" {
 				t.Errorf("row %d: %s: the room was not counted right", i+1, m.Data())
 			}
+		}
+		less := len(results[0].Data()) - len(results[1].Data())
+		if want := len("Stage-Origin-Stream: CHUNKS\r\nStage-Origin-Seq: 41\r\n"); less != want {
+			t.Errorf("a result with an origin has room for %d bytes less, want %d", less, want)
 		}
 	})
 }
