@@ -83,6 +83,8 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 	case "stored": // a reply on its way to the store serves from memory
 		e.flights = newFlights(cfg.Rows.DedupeTTL)
 	}
+	var once sync.Once
+	prompt.format.Replaced = func(field string) { once.Do(func() { e.logReplaced(field) }) }
 	poolConfig.OnRoom = e.signal
 	var err error
 	e.Pool, err = pool.New(poolConfig, e.attempt)

@@ -38,6 +38,12 @@ func (e *Executor) logQueued(row *consumer.Row) {
 	}
 }
 
+// logReplaced logs that rows have a member that is not in their results. It is called once.
+func (e *Executor) logReplaced(field string) {
+	e.log.Warn("rows have a member that is replaced in their results: rename it in the rows, or set STAGE_RESPONSE_FIELD to another name",
+		slog.String("field", field))
+}
+
 // logStarted logs a row whose first call is about to be made.
 func (e *Executor) logStarted(j *job, a pool.Attempt) {
 	if e.debug && a.Number == 1 {

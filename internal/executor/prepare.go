@@ -152,7 +152,7 @@ func (e *Executor) fanOut(in *consumer.Row) {
 		var items *row.Items
 		err := loadError(in, e.prompt.ownServer)
 		if err == nil {
-			j.parsed, err = row.Parse(in.Body)
+			j.parsed, err = e.parse(in)
 		}
 		if err == nil {
 			items, err = e.prompt.Items(j.parsed)
@@ -227,7 +227,7 @@ func readBroken(in *consumer.Row) (problem string, begin []byte) {
 func (e *Executor) render(j *job) (err error) {
 	if j.fan != nil {
 		j.request, j.vars, err = e.prompt.ItemRequest(j.fan.items, j.index)
-	} else if j.parsed, err = row.Parse(j.row.Body); err == nil {
+	} else if j.parsed, err = e.parse(j.row); err == nil {
 		j.request, j.vars, err = e.prompt.Request(j.parsed)
 	}
 	if err != nil {
@@ -243,6 +243,18 @@ func (e *Executor) render(j *job) (err error) {
 	}
 	j.request.Rejected, j.request.Complaint = j.rejected, j.complaint
 	return e.address(j, 0)
+}
+
+// parse parses a row. One that is a result of another stage keeps the fields of that.
+func (e *Executor) parse(in *consumer.Row) (*row.Row, error) {
+	parsed, err := row.Parse(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	if stage := streams.Upstream(in.Header); stage != e.cfg.Name {
+		parsed.KeepAs(stage)
+	}
+	return parsed, nil
 }
 
 // address makes the bytes that go over the wire to a target. The model that a row names is for the first one only:

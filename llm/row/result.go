@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -13,7 +15,15 @@ import (
 
 // Format writes the bodies of a stage's results: the row's own object, its bytes kept, followed by the fields that the
 // stage adds. It is safe for concurrent use. Its zero value is of no use: see [NewFormat].
+//
+// A row that is a result of another stage ([Row.KeepAs]) may have the fields of that one, by the same names. It keeps them
+// in success and error alike, in their places and with the bytes of their values: F, F_usage, … become STAGE_F,
+// STAGE_F_usage, …, or STAGE_F_2, STAGE_F_2_usage, … where one of those names is taken, and so on.
 type Format struct {
+	// Replaced is called with the name of a member of a row that is left out of its result. It is set before the first
+	// use and must be safe for concurrent use. Nil: nobody wants to know.
+	Replaced func(name string)
+
 	field string
 	// What is the same in all results, written once: `"F":`, `,"F_usage":`, …
 	answer, usage, templateHash, variablesHash, provenance, failure []byte
@@ -97,37 +107,95 @@ func (a *Answer) appendReply(dst []byte) []byte {
 	return jsonbytes.AppendString(dst, a.Text)
 }
 
-// replacedBySuccess reports whether a success adds or removes the field F+suffix.
+// replacedBySuccess reports whether a success adds or removes the field F+suffix: one of all that a stage adds.
 func replacedBySuccess(suffix []byte) bool {
 	return slices.Contains(answerSuffixes[:], string(suffix)) || string(suffix) == errorSuffix
 }
 
-// appendRow appends the row without the members F+suffix for which replaced is true, and
-// without its closing brace, so that a member can follow.
+// appendRow appends the row without the members F+suffix for which replaced is true, and without its closing brace, so
+// that a member can follow. Those of a stage before this one are kept by other names.
 func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bool) []byte {
 	start := len(dst)
 	dst = append(dst, '{')
-	kept := 0 // first member of the run to be copied next
-	flush := func(end int) {
-		if kept == end {
-			return
-		}
+	comma := func() {
 		if len(dst) > start+1 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, row.body[row.members[kept].Start:row.members[end-1].End]...)
 	}
+	kept := 0 // first member of the run to be copied next
+	flush := func(end int) {
+		if kept < end {
+			comma()
+			dst = append(dst, row.body[row.members[kept].Start:row.members[end-1].End]...)
+		}
+		kept = end + 1
+	}
+	base := "" // what F becomes, once that is needed
 	for i := range row.members {
-		if suffix, ok := f.suffix(row, &row.members[i]); ok && replaced(suffix) {
+		m := &row.members[i]
+		suffix, ok := f.suffix(row, m)
+		switch {
+		case !ok:
+		case row.upstream != "" && replacedBySuccess(suffix):
+			if base == "" {
+				base = f.freeName(row)
+			}
 			flush(i)
-			kept = i + 1
+			comma()
+			dst = append(jsonbytes.AppendString(dst, base+string(suffix)), ':')
+			dst = append(dst, row.body[m.Value:m.End]...)
+		case replaced(suffix):
+			flush(i)
+			if f.Replaced != nil {
+				f.Replaced(f.field + string(suffix))
+			}
 		}
 	}
 	flush(len(row.members))
-	if len(dst) > start+1 {
-		dst = append(dst, ',')
-	}
+	comma()
 	return dst
+}
+
+// freeName returns the first of STAGE_F, STAGE_F_2, STAGE_F_3, … that makes no name that the row or the result has.
+func (f *Format) freeName(row *Row) string {
+	first := row.upstream + "_" + f.field
+	var taken map[int]bool
+	note := func(name []byte) {
+		if len(name) < len(first) || string(name[:len(first)]) != first {
+			return
+		}
+		if taken == nil {
+			taken = make(map[int]bool)
+		}
+		rest := name[len(first):]
+		if replacedBySuccess(rest) {
+			taken[1] = true
+		}
+		number, suffix, more := strings.Cut(strings.TrimPrefix(string(rest), "_"), "_")
+		if more {
+			suffix = "_" + suffix
+		}
+		if n, err := strconv.Atoi(number); err == nil && replacedBySuccess([]byte(suffix)) {
+			taken[n] = true
+		}
+	}
+	for i := range row.members {
+		note(row.name(&row.members[i]))
+	}
+	if strings.HasPrefix(f.field, row.upstream) || strings.HasPrefix(row.upstream, f.field) { // else no field of the result can begin so
+		for _, suffix := range answerSuffixes {
+			note([]byte(f.field + suffix))
+		}
+		note([]byte(f.field + errorSuffix))
+	}
+	n := 1
+	for taken[n] {
+		n++
+	}
+	if n == 1 {
+		return first
+	}
+	return first + "_" + strconv.Itoa(n)
 }
 
 // suffix returns what follows F in the name of a member that begins with F.

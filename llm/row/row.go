@@ -17,12 +17,14 @@ import (
 )
 
 // Row is one row as received: a JSON object whose bytes are kept, so that the order of its keys, the digits of its
-// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. A
-// Row is never changed and safe for concurrent use. Its zero value is of no use: see [Parse].
+// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. But for
+// [Row.KeepAs] a Row is never changed, and it is safe for concurrent use. Its zero value is of no use: see [Parse].
 type Row struct {
 	body    []byte
 	members []jsonbytes.Member // of the object itself, in order
 	first   [12]jsonbytes.Member
+
+	upstream string
 }
 
 // Parse checks that body is exactly one JSON object in valid UTF-8, also inside its
@@ -50,6 +52,11 @@ func invalidRow(body []byte, err error) *llm.Error {
 		Err:    fmt.Errorf("row: %w", err),
 	}
 }
+
+// KeepAs names the stage of which the row is a result: members that a result of the row would replace are kept in it, under
+// names that begin with the stage's; see [Format]. Empty, which it is at first: they are replaced. It must be called before
+// the row is used.
+func (r *Row) KeepAs(stage string) { r.upstream = stage }
 
 // Body returns the bytes the row was parsed from. They must not be changed.
 func (r *Row) Body() []byte { return r.body }
