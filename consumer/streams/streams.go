@@ -29,7 +29,8 @@ var ErrServer = errors.New("the NATS server can't serve a stage")
 type Config struct {
 	// Name of the stage.
 	Name string
-	// InputStream holds rows on InputSubject, which may contain [PartitionToken].
+	// InputStream holds rows on InputSubject, which may contain [PartitionToken]. It may be ResultStream, where the rows are
+	// the results of another stage.
 	InputStream, InputSubject string
 	// ResultStream captures `<ResultSubject>.>`, AuditStream `<AuditSubject>.>`.
 	ResultStream, ResultSubject string
@@ -70,6 +71,13 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 		func() error { return s.ensure(ctx, js, s.inputConfig(), FieldInputStream, s.checkInput) },
 		func() error { return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, s.checkResult) },
 		func() error { return s.ensure(ctx, js, s.auditConfig(nc), FieldAuditStream, s.checkAudit) },
+	}
+	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
+		looks = slices.Replace(looks, 0, 2, func() error {
+			return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, func(cfg jetstream.StreamConfig) findings {
+				return append(s.checkResult(cfg), s.checkInput(cfg)...)
+			})
+		})
 	}
 	if s.Journal {
 		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), FieldJournalStream, s.checkJournal) })
@@ -154,6 +162,9 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 		return NewSettingError(field, "%s: %w", field, err)
 	case !s.Create && field == FieldJournalStream:
 		return nil // replies are not kept, then
+	case field == FieldInputStream && Overlap(s.filter(), s.ResultSubject+".*.*.rows"):
+		return NewSettingError(field, "%s: stream %s does not exist, and %s is a subject of results: name the stream of the stage before this one, such as %s, "+
+			"or start that stage first", field, want.Name, s.InputSubject, s.ResultStream)
 	case !s.Create:
 		return NewSettingError(field, "%s: stream %s does not exist: create it, or set %s=true", field, want.Name, FieldCreate)
 	default:

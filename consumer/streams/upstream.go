@@ -41,6 +41,50 @@ func Origin(header nats.Header) (stream, seq string) {
 	return header.Get(HeaderSourceStream), header.Get(HeaderSourceSeq)
 }
 
+// lineage are the headers that make a row a result of a stage, and those that a stage after it reads.
+var lineage = []string{
+	HeaderSourceStream, HeaderSourceSeq, HeaderSourceSubject, HeaderStatus, HeaderStateID, HeaderOriginStream, HeaderOriginSeq, HeaderKey,
+}
+
+// CopyLineage copies to a copy of a row what makes that a result of a stage. It copies nothing of any other row.
+func CopyLineage(to, row nats.Header) {
+	if Upstream(row) == "" {
+		return
+	}
+	for _, key := range lineage {
+		if values := row[key]; values != nil {
+			to[key] = values
+		}
+	}
+}
+
+// InLog returns the stage whose log a message is part of, as one of its results; empty: it is none, or a copy that lies
+// elsewhere. Nobody but that stage may publish on the subject, as it could not append to its log any more.
+func InLog(subject string, header nats.Header) (stage string) {
+	if tokens := strings.Split(subject, "."); len(tokens) > logTokens && tokens[len(tokens)-1] == "rows" {
+		if _, err := strconv.Atoi(tokens[len(tokens)-2]); err == nil && tokens[len(tokens)-3] == Upstream(header) {
+			return tokens[len(tokens)-3]
+		}
+	}
+	return ""
+}
+
+// logTokens are the tokens of the subject of a result after the prefix: name, partition, rows.
+const logTokens = 3
+
+// CopySubject returns the subject on which the stage of that name publishes a row of its input again that is in the log
+// of another ([InLog]): that of the row, with a token of the stage in the place of the partition. ok is false where filter,
+// the input subject of the partition, does not match it: only one with a wildcard there, such as results.map.*.rows, does.
+func CopySubject(filter, subject, name string) (copied string, ok bool) {
+	tokens := strings.Split(subject, ".")
+	if len(tokens) <= logTokens {
+		return "", false
+	}
+	tokens[len(tokens)-2] = "redriven-" + name
+	copied = strings.Join(tokens, ".")
+	return copied, covers(filter, copied)
+}
+
 // isSequence reports whether text is a sequence of a stream as a stage writes it.
 func isSequence(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 64)

@@ -51,3 +51,33 @@ func TestARowWithoutStageHeadersCostsNothingToTell(t *testing.T) {
 		t.Errorf("got %v allocations, want none", n)
 	}
 }
+
+func TestACopyOfAResultLiesOutsideOfItsLog(t *testing.T) {
+	header := nats.Header{HeaderStateID: {"map/ROWS/3/41"}, HeaderSourceStream: {"ROWS"}, HeaderSourceSeq: {"41"}}
+	for _, c := range []struct {
+		filter, subject string
+		header          nats.Header
+		stage, copied   string // empty: none
+	}{
+		{"results.map.*.rows", "results.map.3.rows", header, "map", "results.map.redriven-b.rows"},
+		{"results.map.3.rows", "results.map.3.rows", header, "map", ""},
+		{"team.x.map.*.rows", "team.x.map.3.rows", header, "map", "team.x.map.redriven-b.rows"},
+		{"results.map.*.rows", "results.map.redriven-b.rows", header, "", "results.map.redriven-b.rows"},
+		{"results.*.3.rows", "results.map.3.rows", header, "map", ""},
+		{"results.map.*.rows", "results.map.3.rows", nil, "", "results.map.redriven-b.rows"},
+		{"results.*.*.rows", "results.other.3.rows", header, "", "results.other.redriven-b.rows"},
+		{"dead.*", "dead.map", header, "", ""},
+		{"rows", "rows", nil, "", ""},
+	} {
+		if got := InLog(c.subject, c.header); got != c.stage {
+			t.Errorf("%s: in the log of %q, want %q", c.subject, got, c.stage)
+		}
+		copied, ok := CopySubject(c.filter, c.subject, "b")
+		if !ok {
+			copied = ""
+		}
+		if copied != c.copied {
+			t.Errorf("%s in %s: copied to %q, want %q", c.subject, c.filter, copied, c.copied)
+		}
+	}
+}

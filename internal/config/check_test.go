@@ -149,10 +149,19 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_DEAD_LETTER_SUBJECT: \"dead.*\" is not a subject without wildcards",
 		}},
 		{"output that would be input", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.>", "STAGE_DEAD_LETTER_SUBJECT", "results.dead"}, []string{
-			"STAGE_RESULT_SUBJECT: messages on results.stage.*.* would be input again",
+			`STAGE_INPUT_SUBJECT: "results.>" also matches the results of this stage, results.stage.*.*, which would be input again and again: name the stage`,
 			"STAGE_DEAD_LETTER_SUBJECT: messages on results.dead would be input again",
 		}},
 		{"input from another stage's results", NeedNothing, []string{"STAGE_INPUT_SUBJECT", "results.first.*.rows", "STAGE_NAME", "second"}, nil},
+		{"results of a chain in one stream", NeedNothing, []string{
+			"STAGE_INPUT_STREAM", "RESULTS", "STAGE_INPUT_SUBJECT", "results.first.{partition}.rows", "STAGE_PARTITIONS", "3", "STAGE_NAME", "second",
+		}, nil},
+		{"the results of all stages, or more than results", NeedNothing, []string{"STAGE_INPUT_STREAM", "RESULTS", "STAGE_INPUT_SUBJECT", "results.*.0.rows"}, []string{
+			`STAGE_INPUT_SUBJECT: "results.*.0.rows" also matches the results of this stage`,
+		}},
+		{"claims as rows", NeedNothing, []string{"STAGE_INPUT_STREAM", "RESULTS", "STAGE_INPUT_SUBJECT", "results.first.>"}, []string{
+			`STAGE_INPUT_SUBJECT: "results.first.>" matches more than results, such as claims, which are no rows: end it with .rows`,
+		}},
 		{"files", NeedNothing, []string{"STAGE_LOOKUP_FILE", "/nowhere/x", "STAGE_TEMPLATE_FILE", dir}, []string{
 			"STAGE_TEMPLATE_FILE: " + dir + ": is a directory",
 			"STAGE_LOOKUP_FILE: /nowhere/x: no such file or directory",

@@ -25,6 +25,12 @@ func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
 }
 
+// OfResults reports whether the rows are the results of another stage, in the stream of results or in one like it: the
+// input subject is one of results.
+func (c *Config) OfResults() bool {
+	return streams.Overlap(strings.ReplaceAll(c.Input.Subject, partitionMark, "*"), c.Result.Subject+".*.*.rows")
+}
+
 // checkStreams checks the streams and subjects, and that nothing the stage publishes comes back as its input.
 func (c *Config) checkStreams(found *problems) {
 	names := []struct{ variable, name string }{
@@ -44,7 +50,7 @@ func (c *Config) checkStreams(found *problems) {
 			continue
 		}
 		for _, earlier := range names[:i] {
-			if earlier.name == s.name {
+			if chained := earlier.variable == "STAGE_INPUT_STREAM" && s.variable == "STAGE_RESULT_STREAM" && c.OfResults(); earlier.name == s.name && !chained {
 				found.add(s.variable, "%s is %s already: give each its own stream", s.name, earlier.variable)
 				break
 			}
@@ -88,7 +94,22 @@ func (c *Config) checkInput(found *problems) {
 	}
 	anyPartition := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
 	c.checkBatchSubject(anyPartition, found)
+	if c.OfResults() && found.none("STAGE_RESULT_SUBJECT") {
+		c.checkResultsIn(anyPartition, found)
+	}
 	c.checkOutputs(anyPartition, found)
+}
+
+// checkResultsIn checks an input of results: that it is another stage's, and nothing else of its log.
+func (c *Config) checkResultsIn(input string, found *problems) {
+	const variable = "STAGE_INPUT_SUBJECT"
+	if own := c.Result.Subject + "." + c.Name + ".*.*"; streams.Overlap(input, own) {
+		found.add(variable, "%q also matches the results of this stage, %s, which would be input again and again: "+
+			"name the stage whose results are meant, as in %s.STAGE.*.rows", c.Input.Subject, own, c.Result.Subject)
+	} else if streams.Overlap(input, c.Result.Subject+".*.*.claim") {
+		found.add(variable, "%q matches more than results, such as claims, which are no rows: end it with .rows, as in %s.STAGE.*.rows",
+			c.Input.Subject, c.Result.Subject)
+	}
 }
 
 // checkOutputs checks that no output is input again: such a row would be answered and paid for again and again.
@@ -105,6 +126,9 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	}
 	if c.Budget.Name != "" {
 		outputs = append(outputs, output{"STAGE_BUDGET", c.Budget.Name.Subjects()})
+	}
+	if !found.none("STAGE_INPUT_SUBJECT") { // it matches the results, see checkResultsIn
+		outputs = outputs[1:]
 	}
 	for _, out := range outputs {
 		if out.subject != "" && found.none(out.variable) && streams.Overlap(input, out.subject) {

@@ -256,8 +256,19 @@ func (r *redriver) explainMark(result uint64, err error) error {
 	return err
 }
 
-// readLast reads where the input ends.
+// readLast reads where the input ends, or where the copies of results do: the stream has those of other stages, too, and
+// grows with everything that they append.
 func (r *redriver) readLast(ctx context.Context) error {
+	if r.copied != "" {
+		m, err := streams.LastMessage(ctx, r.js.Conn(), r.cfg.Input.Stream, r.copied)
+		if err != nil {
+			return fmt.Errorf("read the end of %s in stream %s: %w", r.copied, r.cfg.Input.Stream, err)
+		}
+		if r.last = 0; m != nil {
+			r.last = m.Sequence
+		}
+		return nil
+	}
 	info, err := r.input.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("look at stream %s: %w", r.cfg.Input.Stream, err)
@@ -313,7 +324,11 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 	for i, row := range rows {
 		msgs[i] = row.msg
 	}
-	msgs[0].Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(r.last, 10))
+	condition := jetstream.ExpectedLastSeqHeader
+	if r.copied != "" { // the last on the message's own subject
+		condition = jetstream.ExpectedLastSubjSeqHeader
+	}
+	msgs[0].Header.Set(condition, strconv.FormatUint(r.last, 10))
 	seq, err := streams.Append(ctx, r.js.Conn(), msgs)
 	if err != nil {
 		return err

@@ -102,11 +102,13 @@ type redriver struct {
 	since uint64 // results before are of another input stream
 
 	// The group is what is not published yet: rows without a finished mark, in stream order.
-	group []*redriveRow
-	bytes int // of the group
+	group  []*redriveRow
+	bytes  int    // of the group
+	copied string // subject of the rows of the group where they are results of another stage, see [streams.CopySubject]; else empty
 
-	// The next append is on condition that the input ends at last. Last is read before the marks are stored or read again,
-	// so a redrive that takes them over publishes behind it.
+	// The next append is on condition that the input ends at last: the stream, or the subject that only redrives of this
+	// stage publish on. Last is read before the marks are stored or read again, so a redrive that takes them over publishes
+	// behind it.
 	last uint64
 	// marked is the last mark of the partition when all marks of the group were known to be ours; 0: unknown.
 	marked uint64
@@ -117,6 +119,7 @@ type redriveRow struct {
 	at      uint64 // sequence of the result in its stream
 	stateID string
 	msg     *nats.Msg    // the new row
+	copied  string       // its subject where the row is a result of another stage; else empty
 	begun   *redriveMark // of ours or of an earlier redrive; nil: there is none yet
 }
 
@@ -240,6 +243,12 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 		r.done.Published++
 		return nil
 	}
+	if subject := row.copied; subject != r.copied { // the next append has another condition
+		if err := r.flush(ctx); err != nil {
+			return err
+		}
+		r.copied = subject
+	}
 	row.begun = mark
 	r.group = append(r.group, row)
 	r.bytes += row.msg.Size()
@@ -285,6 +294,7 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 			header[key] = values
 		}
 	}
+	streams.CopyLineage(header, m.Header)
 	first, err := stored.Replaced(ctx, r.input, r.cfg, m.Header)
 	if err != nil {
 		return nil, err
@@ -299,6 +309,12 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 	header[jetstream.MsgIDHeader] = []string{row.stateID + "/redrive/" + at}
 	header[jetstream.ExpectedStreamHeader] = []string{r.cfg.Input.Stream}
 	stream := r.input.CachedInfo().Config
+	if row.copied, err = r.copySubject(m); err != nil {
+		return nil, err
+	}
+	if row.copied != "" {
+		return &nats.Msg{Subject: row.copied, Header: header, Data: m.Data}, nil
+	}
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
 	if load := m.Header.Get(streams.HeaderLoadID); load != "" { // its subject belongs to the load
 		var address streams.InputAddress
@@ -313,6 +329,31 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 		return nil, fmt.Errorf("publish row %d again: %w", m.Sequence, config.Explained(err))
 	}
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
+}
+
+// copySubject returns the subject for a copy of a row that is a result of another stage; empty: the row is none, or lies
+// outside of that stage's log. Within the log a copy would be the end that the stage does not know: it would be fenced, and
+// find on taking over again that the log does not end with a row of its own.
+func (r *redriver) copySubject(m *jetstream.RawStreamMsg) (string, error) {
+	filter := r.cfg.Input.PartitionSubject(r.partition)
+	subject, ok := streams.CopySubject(filter, m.Subject, r.cfg.Name)
+	stage := streams.InLog(m.Subject, m.Header)
+	switch {
+	case stage == "" && (subject != m.Subject || streams.Upstream(m.Header) == ""):
+		return "", nil
+	case !ok:
+		return "", config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: row %d is a result of stage %s, and published again on %s it would break that stage's log: "+
+			"with an input subject of a wildcard in place of the partition, such as %s, it gets a subject of its own (docs/chains.md#redrive)",
+			r.cfg.Input.Subject, m.Sequence, stage, m.Subject, wildcardOf(m.Subject)))
+	}
+	return subject, nil
+}
+
+// wildcardOf is the filter for the results of all partitions of a stage, one of whose results has the subject.
+func wildcardOf(subject string) string {
+	tokens := strings.Split(subject, ".")
+	tokens[len(tokens)-2] = "*"
+	return strings.Join(tokens, ".")
 }
 
 // loadFilter is the filter in which a load has put its name, as the subject of one of its rows shows: each token with

@@ -74,6 +74,10 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err != nil {
 		return config.Invalid(err)
 	}
+	if cfg.OfResults() {
+		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of another stage, and a row published there would be part "+
+			"of that stage's log: load the rows of the first stage of the chain, with its settings", cfg.Input.Subject))
+	}
 	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created
 		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: end it with .> or .*", subject))
 	}
