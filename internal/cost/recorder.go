@@ -27,8 +27,8 @@ type Spending struct {
 	Unpriced uint64  // calls that may have been billed at an unknown cost; if there are any, Usage has no cost
 }
 
-// add counts a call.
-func (s *Spending) add(c *auditlog.Call) {
+// Add counts a call. It keeps nothing of it.
+func (s *Spending) Add(c *auditlog.Call) {
 	s.Calls++
 	switch { // the sums are added to in place: a call allocates nothing
 	case c.Usage == nil:
@@ -47,8 +47,8 @@ func (s *Spending) add(c *auditlog.Call) {
 	}
 }
 
-// clone returns a copy that later calls do not change.
-func (s *Spending) clone() Spending {
+// Clone returns a copy that later calls do not change.
+func (s *Spending) Clone() Spending {
 	c := *s
 	c.Usage = s.Usage.Clone()
 	return c
@@ -95,15 +95,15 @@ func (r *Recorder) Call(c *auditlog.Call) {
 		t = new(Spending)
 		r.models[key] = t
 	}
-	t.add(c)
-	r.total.add(c)
+	t.Add(c)
+	r.total.Add(c)
 }
 
 // All returns the sums over all models, with what is known of their cost.
 func (r *Recorder) All() Spending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.total.clone()
+	return r.total.Clone()
 }
 
 // ModelSpending is the spending on one model.
@@ -118,7 +118,7 @@ func (r *Recorder) List() []ModelSpending {
 	defer r.mu.Unlock()
 	list := make([]ModelSpending, 0, len(r.models))
 	for key, s := range r.models {
-		list = append(list, ModelSpending{key, s.clone()})
+		list = append(list, ModelSpending{key, s.Clone()})
 	}
 	slices.SortFunc(list, func(a, b ModelSpending) int {
 		return cmp.Or(cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Model, b.Model))
