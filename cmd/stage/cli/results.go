@@ -11,7 +11,6 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/follow"
-	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/results"
@@ -96,7 +95,7 @@ func (r *resultsCommand) followAll(ctx, _ context.Context, cfg *config.Config, _
 		return config.Invalid(err)
 	}
 	r.o.Recreated = len(cfg.NATS.URL) == 0
-	if err := r.servable(cfg); err != nil {
+	if err := r.flags.servable(cfg); err != nil {
 		return err
 	}
 	log := logging.NewConfigured(cfg, r.env.Stderr)
@@ -111,18 +110,6 @@ func (r *resultsCommand) followAll(ctx, _ context.Context, cfg *config.Config, _
 			}), out.Flush())
 		})
 	})
-}
-
-// servable refuses a directory that has jobs but no store: nobody would ever serve it.
-func (r *resultsCommand) servable(cfg *config.Config) error {
-	if len(cfg.NATS.URL) > 0 || r.flags.job != "" {
-		return nil
-	}
-	list, err := jobs.List(cfg.Data.Dir)
-	if err == nil && len(list) > 0 {
-		err = requireStore(cfg.Data.Dir)
-	}
-	return err
 }
 
 // withPrinter calls f with a printer on the output of the command, which it flushes and closes then.

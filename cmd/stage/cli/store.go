@@ -88,6 +88,18 @@ func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStream
 	}, f)
 }
 
+// servable refuses a directory that has jobs but no store: nobody would ever serve it.
+func (s *storeFlags) servable(cfg *config.Config) error {
+	if len(cfg.NATS.URL) > 0 || s.job != "" {
+		return nil
+	}
+	list, err := jobs.List(cfg.Data.Dir)
+	if err == nil && len(list) > 0 {
+		err = requireStore(cfg.Data.Dir)
+	}
+	return err
+}
+
 // requireStore reports that a directory has no store, and lists the jobs that it has.
 func requireStore(dir string) error {
 	has, err := jobs.HasStore(dir)

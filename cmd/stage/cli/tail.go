@@ -38,7 +38,7 @@ func newTailCommand(env *Env) *cobra.Command {
 	}
 	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run, batch; default, or empty: all")
-	completeKinds(cmd)
+	completeList(cmd, "kind", kindsKnown)
 	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream; exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
@@ -87,19 +87,19 @@ func newTailCommand(env *Env) *cobra.Command {
 // kindsKnown are the values of --kind.
 var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch}
 
-// completeKinds makes the shell complete the list of kinds, word by word, with those that it does not have yet.
-func completeKinds(cmd *cobra.Command) {
+// completeList makes the shell complete a flag that is a list, word by word, with those that it does not have yet.
+func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
 	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
 		before := typed[:strings.LastIndex(typed, ",")+1]
-		for _, kind := range kindsKnown {
-			if !slices.Contains(strings.Split(before, ","), string(kind)) {
-				words = append(words, before+string(kind))
+		for _, word := range known {
+			if !slices.Contains(strings.Split(before, ","), string(word)) {
+				words = append(words, before+string(word))
 			}
 		}
 		return words, cobra.ShellCompDirectiveNoFileComp
 	}
-	if err := cmd.RegisterFlagCompletionFunc("kind", complete); err != nil {
-		panic("flag --kind: " + err.Error()) // it was added before
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic("flag --" + flag + ": " + err.Error()) // it was added before
 	}
 }
 
