@@ -94,9 +94,12 @@ var (
 	budgetName = regexp.MustCompile(budgetPattern)
 )
 
+// ValidStageName reports whether a stage may have the name.
+func ValidStageName(name string) bool { return stageName.MatchString(name) }
+
 // checkServer checks the stage's name, and the connection to its server.
 func (c *Config) checkServer(found *problems) {
-	if !stageName.MatchString(c.Name) {
+	if !ValidStageName(c.Name) {
 		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -", c.Name)
 	}
 	if len(c.NATS.URL) == 0 && found.none("STAGE_NATS_URL") {

@@ -63,6 +63,7 @@ func commands(env *Env) []*cobra.Command {
 		newJobsCommand(env),
 		newTailCommand(env),
 		newVerifyCommand(env),
+		newUsageCommand(env),
 		newRedriveCommand(env),
 		newLaneCommand(env),
 	}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/follow"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/internal/usage"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+func newUsageCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "usage",
+		Short:   "add up calls, tokens and cost, per stage and in total",
+		GroupID: groupStreams,
+		Args:    cobra.NoArgs,
+		Long: "usage adds up the call events of the audit: how many calls were made and how they ended, their tokens, and what they cost.\n" +
+			"Each call counts once, whatever was killed meanwhile; the sums are those of the summaries that runs leave at their end.\n" +
+			"Where the cost of some calls is unknown the cost is a lower bound, marked >=, and UNPRICED counts these calls. Days are in UTC.\n\n" +
+			"--follow goes on until interrupted: on a terminal it redraws the table, elsewhere it prints, at most once a second and if\n" +
+			"something has changed, a line with the totals (-o json: the whole report in one line; -o csv: the groups that have changed).",
+		Example: "  stage usage --nats-url nats://localhost:4222\n" +
+			"  stage usage --chain split,answer,merge --by stage,model --since 24h\n" +
+			"  stage usage --by day -o csv --job reviews.jsonl-1a2b3c4d\n" +
+			"  stage usage --chain split,answer,merge --follow",
+	}
+	u := &usageCommand{env: env}
+	cmd.Flags().StringSliceVar(&u.chain, "chain", nil, "names of stages whose audit is in the same stream, separated by commas; default: STAGE_NAME alone")
+	cmd.Flags().StringVar(&u.since, "since", "", "only events stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
+	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: stage, provider, model, day; empty: the total alone")
+	cmd.Flags().StringVarP(&u.output, "output", "o", string(usage.Table), "table, json or csv")
+	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false, "go on as events are stored, until interrupted")
+	completeList(cmd, "by", usage.Dimensions)
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "csv"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("flag --output: " + err.Error()) // it was added before
+	}
+	u.flags = newStoreFlags(cmd, env)
+	once, forever := u.flags.runOnStore(u.check, u.print), u.flags.run(config.NeedNothing, u.followAll)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if u.follow {
+			return forever(cmd, args)
+		}
+		return once(cmd, args)
+	}
+	return cmd
+}
+
+// usageCommand is the command usage with its flags.
+type usageCommand struct {
+	env    *Env
+	flags  *storeFlags
+	chain  []string
+	since  string
+	by     []string
+	output string
+	follow bool
+
+	// What check makes of the flags.
+	dimensions []usage.Dimension
+	format     usage.Format
+	o          usage.Options
+}
+
+// check reads the flags.
+func (u *usageCommand) check(cfg *config.Config) (err error) {
+	if u.o.Stages, err = stageNames(u.chain, cfg.Name); err != nil {
+		return err
+	}
+	if u.dimensions, err = usage.ParseDimensions(u.by); err != nil {
+		return fmt.Errorf("--by %w", err)
+	}
+	if u.format, err = usage.ParseFormat(u.output); err != nil {
+		return fmt.Errorf("-o %w", err)
+	}
+	u.o.Since, err = sinceTime(u.since, time.Now())
+	return err
+}
+
+// stageNames reads the value of --chain; the name of the configuration where it is not given.
+func stageNames(chain []string, name string) ([]string, error) {
+	if len(chain) == 0 {
+		return []string{name}, nil
+	}
+	for i, name := range chain {
+		if !config.ValidStageName(name) {
+			return nil, fmt.Errorf("--chain %s: %q is no name of a stage: give those of STAGE_NAME, separated by commas", strings.Join(chain, ","), name)
+		}
+		if slices.Contains(chain[:i], name) {
+			return nil, fmt.Errorf("--chain %s: %s is in it twice", strings.Join(chain, ","), name)
+		}
+	}
+	return chain, nil
+}
+
+// print prints the sums of what is stored.
+func (u *usageCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages)
+	if err == nil && len(unknown) > 0 {
+		return config.Invalid(usage.UnknownError(cfg.Audit.Stream, unknown, known))
+	}
+	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
+	if err == nil {
+		err = r.Read(ctx, js)
+	}
+	if err != nil {
+		return stored.MissingStream(err, cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
+	}
+	return r.Report().Write(stopping.NewWriter(ctx, u.env.Stdout), u.format)
+}
+
+// followAll prints the sums of what is stored, and then what comes.
+func (u *usageCommand) followAll(ctx, _ context.Context, cfg *config.Config, _ []string) error {
+	if err := errors.Join(u.flags.choose(cfg), u.check(cfg)); err != nil {
+		return config.Invalid(err)
+	}
+	u.o.Recreated = len(cfg.NATS.URL) == 0
+	if err := u.flags.servable(cfg); err != nil {
+		return err
+	}
+	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
+	live := usage.NewLive(stopping.NewWriter(ctx, u.env.Stdout), u.format, terminal.Is(u.env.Stdout))
+	show := func() error { return live.Show(r.Report()) }
+	note := func(format string, name string) func() {
+		return func() { terminal.PrintLine(u.env.Stderr, format, name) }
+	}
+	noted := false
+	return follow.Run(ctx, cfg, logging.NewConfigured(cfg, u.env.Stderr), note("waiting for a process that serves %s", cfg.Data.Dir),
+		func(ctx context.Context, js jetstream.JetStream, more bool) error {
+			if unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages); err == nil && len(unknown) > 0 && !noted {
+				noted = true
+				terminal.PrintLine(u.env.Stderr, "waiting: %v", usage.UnknownError(cfg.Audit.Stream, unknown, known))
+			}
+			if more {
+				return r.Follow(ctx, js, note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
+			}
+			return errors.Join(r.Read(ctx, js), show())
+		})
+}

@@ -1,0 +1,131 @@
+package usage
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Report is what a book holds at one time. Its JSON is stable: members may be added.
+type Report struct {
+	// Stages and Since are what was read; Since is nil where all was.
+	Stages []string   `json:"stages"`
+	Since  *time.Time `json:"since"`
+	// AuditBegins is when the audit stream begins, where earlier events have expired or were deleted after Since; nil: all
+	// that was selected was there.
+	AuditBegins *time.Time `json:"audit_begins"`
+	// Until is when the last call was made; nil: there was none.
+	Until *time.Time `json:"until"`
+	// By is what the groups are grouped by.
+	By []Dimension `json:"by"`
+	// Groups are ordered by stage, as in Stages, then provider, model and day. Never null in JSON.
+	Groups []Group `json:"groups"`
+	// Total is that of all groups.
+	Total Numbers `json:"total"`
+	// Unused are answers of a provider's batches that were billed, and that no row has used. They are not in Total.
+	Unused Unused `json:"unused_batch_answers"`
+	// Doubled counts events of calls that were stored before, and are left out. Unreadable counts messages that are no event
+	// of a version that this program knows: the numbers are then too low.
+	Doubled    uint64 `json:"doubled_events"`
+	Unreadable uint64 `json:"unreadable_events"`
+}
+
+// Group is the usage of one group of calls. What they are not grouped by is nil, and not in the JSON.
+type Group struct {
+	Stage    *string `json:"stage,omitempty"`
+	Provider *string `json:"provider,omitempty"`
+	Model    *string `json:"model,omitempty"`
+	Day      *string `json:"day,omitempty"` // 2006-01-02, in UTC
+	Numbers
+
+	key group
+}
+
+// Numbers are the usage of some calls. Tokens and cost are null in JSON where they are not known: of tokens where no call
+// reported any.
+type Numbers struct {
+	Calls           uint64 `json:"calls"` // the sum of the next four
+	Succeeded       uint64 `json:"succeeded"`
+	Failed          uint64 `json:"failed"`
+	CapacityRetries uint64 `json:"capacity_retries"`
+	Unknown         uint64 `json:"unknown"` // cut off after they had been sent
+
+	PromptTokens       *int64 `json:"prompt_tokens"`      // cached ones included
+	CachedTokens       *int64 `json:"cached_tokens"`      // of the prompt, those read from a cache
+	CacheWriteTokens   *int64 `json:"cache_write_tokens"` // of the prompt, those written to a cache
+	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens"`
+	CompletionTokens   *int64 `json:"completion_tokens"` // reasoning included
+	ReasoningTokens    *int64 `json:"reasoning_tokens"`
+	TotalTokens        *int64 `json:"total_tokens"`
+
+	// CostUSD is nil if the cost of a call is unknown; KnownCostUSD is that of the others, UnpricedCalls counts it.
+	CostUSD       *float64 `json:"cost_usd"`
+	KnownCostUSD  float64  `json:"known_cost_usd"`
+	UnpricedCalls uint64   `json:"unpriced_calls"`
+}
+
+// Unused is what was billed for answers that no row has used.
+type Unused struct {
+	Answers         int     `json:"answers"`
+	TotalTokens     int64   `json:"total_tokens"`
+	KnownCostUSD    float64 `json:"known_cost_usd"`
+	UnpricedBatches int     `json:"unpriced_batches"` // whose cost is not known
+}
+
+// Report returns what the book holds now. It shares nothing with the book. Who reads the events sets Stages, Since and
+// AuditBegins.
+func (b *Book) Report(now time.Time) *Report {
+	r := &Report{
+		By: append([]Dimension{}, b.by...), Groups: []Group{}, Total: numbersOf(&b.total), Until: timeOrNil(b.last),
+		Doubled: b.doubled, Unreadable: b.unread,
+	}
+	u := b.batches.sum(now)
+	r.Unused = Unused{Answers: u.answers, TotalTokens: u.tokens, KnownCostUSD: u.usd, UnpricedBatches: u.unpriced}
+	for _, key := range slices.SortedFunc(maps.Keys(b.groups), group.compare) {
+		g := Group{Numbers: numbersOf(b.groups[key]), key: key}
+		for _, d := range b.by {
+			switch d {
+			case ByStage:
+				g.Stage = &key.stage
+			case ByProvider:
+				g.Provider = &key.provider
+			case ByModel:
+				g.Model = &key.model
+			case ByDay:
+				g.Day = new(time.Unix(key.day*secondsOfDay, 0).UTC().Format(time.DateOnly))
+			}
+		}
+		r.Groups = append(r.Groups, g)
+	}
+	return r
+}
+
+// sortBy orders the groups by stage as they are in stages; the order among those of a stage stays.
+func (r *Report) sortBy(stages []string) {
+	slices.SortStableFunc(r.Groups, func(a, b Group) int {
+		return slices.Index(stages, a.key.stage) - slices.Index(stages, b.key.stage)
+	})
+}
+
+func numbersOf(s *Sum) Numbers {
+	n := Numbers{
+		Calls: s.Calls, Succeeded: s.Succeeded, Failed: s.Failed, CapacityRetries: s.CapacityRetries, Unknown: s.Unknown,
+		KnownCostUSD: s.KnownUSD, UnpricedCalls: s.Unpriced,
+	}
+	if s.Unpriced == 0 {
+		n.CostUSD = new(s.KnownUSD)
+	}
+	if u := s.Usage.Clone(); u != nil {
+		n.PromptTokens, n.CompletionTokens, n.TotalTokens = &u.PromptTokens, &u.CompletionTokens, &u.TotalTokens
+		n.CachedTokens, n.CacheWriteTokens, n.CacheWrite1hTokens = u.CachedTokens, u.CacheWriteTokens, u.CacheWrite1hTokens
+		n.ReasoningTokens = u.ReasoningTokens
+	}
+	return n
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}

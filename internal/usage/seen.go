@@ -1,0 +1,103 @@
+package usage
+
+import (
+	"crypto/sha256"
+	"strings"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/seqset"
+)
+
+// seen are the calls that were counted last. It has two generations: when one is full it becomes the earlier one, and
+// what was the earlier one is forgotten.
+type seen struct {
+	most        int // size of one
+	now, before generation
+	size        int // of now, in units of about 4 bytes
+}
+
+const (
+	// generationSize bounds one generation to 16 MB: 4 million calls of rows in a row, half a million of batched requests, or
+	// 40,000 of as many terms.
+	generationSize = 4 << 20
+	// runSize and chunkSize are what the first call of a run and of some 65,536 sequences takes more; requestSize is what a
+	// call of a batched request takes.
+	runSize     = 64
+	chunkSize   = 32
+	requestSize = 8
+)
+
+// generation holds calls: those of rows by the run that they are of, those of batched requests by a hash.
+type generation struct {
+	rows     map[callRun]*sequences
+	requests map[[16]byte]struct{}
+}
+
+// callRun names calls of which there is one for each row: those with one number in one term of ownership, or those that
+// one batch has answered.
+type callRun struct {
+	stage, name string
+	partition   auditlog.Partition
+	index       int
+}
+
+// sequences are those of the rows of a run.
+type sequences struct {
+	seqset.Set
+
+	chunk uint64 // the last sequence, without its last 16 bits
+}
+
+// runOf returns the run of a call of a row. Calls of elements are numbered over those of their row.
+func runOf(c *auditlog.Call) callRun {
+	r := callRun{stage: c.Stage, name: c.Owner, partition: c.Partition, index: c.CallIndex}
+	if name, ok := token(c); ok {
+		r.name, r.index = name, -1
+	}
+	return r
+}
+
+// add adds a call and reports whether it is new.
+func (s *seen) add(c *auditlog.Call) (fresh bool) {
+	if s.size >= s.most || s.now.rows == nil {
+		s.before, s.size = s.now, 0
+		s.now = generation{rows: make(map[callRun]*sequences), requests: make(map[[16]byte]struct{})}
+	}
+	if c.Sequence == 0 {
+		return s.addRequest(c)
+	}
+	run := runOf(c)
+	if before := s.before.rows[run]; before != nil && before.Has(c.Sequence) {
+		return false
+	}
+	now := s.now.rows[run]
+	if now == nil {
+		run.stage, run.name = strings.Clone(run.stage), strings.Clone(run.name)
+		now = &sequences{chunk: c.Sequence >> 16}
+		s.now.rows[run] = now
+		s.size += runSize + chunkSize
+	}
+	if !now.Add(c.Sequence) {
+		return false
+	}
+	s.size++
+	if chunk := c.Sequence >> 16; chunk != now.chunk {
+		now.chunk = chunk
+		s.size += chunkSize
+	}
+	return true
+}
+
+// addRequest is add for a call of a batched request, which has no row.
+func (s *seen) addRequest(c *auditlog.Call) (fresh bool) {
+	sum := sha256.Sum256([]byte(c.Stage + "/" + c.MsgID()))
+	key := [16]byte(sum[:16])
+	_, before := s.before.requests[key]
+	_, now := s.now.requests[key]
+	if before || now {
+		return false
+	}
+	s.now.requests[key] = struct{}{}
+	s.size += requestSize
+	return true
+}

@@ -1,0 +1,174 @@
+// Package usage adds up what stages have spent, from their audit events alone: calls, tokens and cost, by stage,
+// provider, model and day.
+//
+//	book := usage.NewBook([]usage.Dimension{usage.ByStage})
+//	err := usage.NewReader(cfg, book, usage.Options{Stages: []string{"a", "b"}}).Read(ctx, js)
+//	usage.WriteTable(os.Stdout, book.Report())
+//
+// A call counts once, however often its event is stored: see [Book.Add].
+package usage
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/cost"
+)
+
+// Dimension is what calls are grouped by.
+type Dimension string
+
+// The values of Dimension.
+const (
+	ByStage    Dimension = "stage"
+	ByProvider Dimension = "provider"
+	ByModel    Dimension = "model"
+	ByDay      Dimension = "day" // of the call, in UTC
+)
+
+// Dimensions are all values of [Dimension], in the order in which groups are sorted.
+var Dimensions = []Dimension{ByStage, ByProvider, ByModel, ByDay}
+
+// ParseDimensions reads the names of dimensions. It returns them in the order of [Dimensions], each once; the error names
+// the first that is unknown.
+func ParseDimensions(names []string) (by []Dimension, err error) {
+	for _, name := range names {
+		if !slices.Contains(Dimensions, Dimension(name)) {
+			return nil, fmt.Errorf("%q: it is stage, provider, model or day, or several of them separated by commas", name)
+		}
+	}
+	for _, d := range Dimensions {
+		if slices.Contains(names, string(d)) {
+			by = append(by, d)
+		}
+	}
+	return by, nil
+}
+
+// Sum is what some calls add up to.
+type Sum struct {
+	cost.Spending
+
+	// Succeeded, Failed, CapacityRetries and Unknown count the calls by their status; together they are Calls.
+	Succeeded, Failed, CapacityRetries, Unknown uint64
+}
+
+func (s *Sum) add(c *auditlog.Call) {
+	s.Add(c)
+	switch c.Status {
+	case auditlog.CallSuccess:
+		s.Succeeded++
+	case auditlog.CallCapacityRetry:
+		s.CapacityRetries++
+	case auditlog.CallUnknown:
+		s.Unknown++
+	case auditlog.CallFailure:
+		s.Failed++
+	}
+}
+
+// groupsMax bounds the groups, as rows may name any model: beyond it, the calls of further models count as otherModel.
+const (
+	groupsMax  = 10000
+	otherModel = "other"
+)
+
+const secondsOfDay = int64(24 * time.Hour / time.Second)
+
+// group is the key of one. What calls are not grouped by is zero.
+type group struct {
+	stage, provider, model string
+	day                    int64 // since 1970
+}
+
+func (g group) compare(o group) int {
+	return cmp.Or(cmp.Compare(g.stage, o.stage), cmp.Compare(g.provider, o.provider), cmp.Compare(g.model, o.model), cmp.Compare(g.day, o.day))
+}
+
+// Book adds up events. What it holds is bounded: 10,000 groups and those of one model more, some 32 MB of calls that it
+// knows again, and 4,096 batches that are over. Not safe for concurrent use.
+type Book struct {
+	by      []Dimension
+	groups  map[group]*Sum
+	total   Sum
+	seen    seen
+	batches batches
+	doubled uint64
+	unread  uint64
+	last    time.Time // of the last event that was counted, by its own time
+}
+
+// NewBook returns an empty book that groups calls by some dimensions; none: all calls are one group.
+func NewBook(by []Dimension) *Book {
+	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches()}
+}
+
+// Add adds an event of any kind. Nil is one that cannot be read: it is counted as such.
+//
+// The event of a call may be stored twice: a publish that is repeated after the stream's window of message ids has passed
+// stores a second copy, and a line of a provider's batch is recorded by each owner that reads it. Such a copy is left
+// out if the first one is among the last 4 million calls of rows, or half a million of batched requests; of rows whose
+// calls are each of another term of ownership, 40,000. A stage repeats an event within minutes.
+func (b *Book) Add(e *auditlog.Event) {
+	switch {
+	case e == nil:
+		b.unread++
+	case e.Batch != nil:
+		b.batches.event(e.Batch)
+	case e.Call != nil:
+		b.call(e.Call)
+	}
+}
+
+func (b *Book) call(c *auditlog.Call) {
+	if !b.seen.add(c) {
+		b.doubled++
+		return
+	}
+	b.batches.call(c)
+	b.sum(c).add(c)
+	b.total.add(c)
+	if c.Time.After(b.last) {
+		b.last = c.Time
+	}
+}
+
+// sum returns that of the call's group.
+func (b *Book) sum(c *auditlog.Call) *Sum {
+	var key group
+	for _, d := range b.by {
+		switch d {
+		case ByStage:
+			key.stage = c.Stage
+		case ByProvider:
+			key.provider = c.Provider
+		case ByModel:
+			key.model = c.Model
+		case ByDay:
+			key.day = c.Time.Unix() / secondsOfDay
+		}
+	}
+	s := b.groups[key]
+	if s == nil && len(b.groups) >= groupsMax && slices.Contains(b.by, ByModel) {
+		key.model = otherModel
+		s = b.groups[key]
+	}
+	if s == nil {
+		s = new(Sum)
+		b.groups[key] = s
+	}
+	return s
+}
+
+// token splits the name of a call that a batch answered, <token>-<sequence>. ok is false for any other name.
+func token(c *auditlog.Call) (name string, ok bool) {
+	at := strings.LastIndexByte(c.CallID, '-')
+	if c.Lane == "" || at < 0 {
+		return "", false
+	}
+	return c.CallID[:at], true
+}
