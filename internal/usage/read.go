@@ -34,11 +34,12 @@ type Reader struct {
 	at      uint64    // the last message that was read
 	created time.Time // of the stream; with Recreated
 	begins  time.Time // of the stream; zero: nothing of it is gone
+	show    shower
 }
 
 // NewReader returns a reader at the beginning of the stream.
 func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
-	return &Reader{cfg: cfg, book: book, options: o}
+	return &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
 }
 
 // Report returns the sums of what was read.
@@ -134,7 +135,8 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 		return err
 	}
 	defer in.Close()
-	show := shower{changed: changed, dirty: true}
+	show := &r.show
+	show.changed = changed
 	for {
 		m, at, err := in.NextBefore(ctx, show.late(in.Left))
 		switch {
