@@ -54,7 +54,7 @@ func (r *Report) writeTable(w io.Writer) error {
 		g := &r.Groups[i]
 		row := r.names(g)
 		for i := range row {
-			row[i] = terminal.OrDash(terminal.OneLine(row[i]))
+			row[i] = terminal.OrDash(row[i])
 		}
 		rows = append(rows, append(row, g.cells()...))
 	}
@@ -133,7 +133,7 @@ func (r *Report) notes() (notes []string) {
 	if u := r.Unused; u.Answers > 0 {
 		text := fmt.Sprintf("Not included: %s of batches that no row has used, %d tokens, %s USD", terminal.Plural(u.Answers, "answer"), u.TotalTokens, usd(u.KnownCostUSD))
 		if u.UnpricedBatches > 0 {
-			text += fmt.Sprintf(" or more (unknown of %d batches)", u.UnpricedBatches)
+			text += " or more, as that of some is unknown"
 		}
 		notes = append(notes, text+".")
 	}
@@ -176,10 +176,11 @@ func (r *Report) records() (records [][]string) {
 	return records
 }
 
-// names are what a group is grouped by, in the order of By.
+// names are what a group is grouped by, in the order of By, without control characters: rows may name any model.
 func (r *Report) names(g *Group) (names []string) {
 	for _, d := range r.By {
-		names = append(names, *map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day}[d])
+		name := *map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day}[d]
+		names = append(names, terminal.OneLine(name))
 	}
 	return names
 }
