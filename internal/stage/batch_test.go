@@ -74,6 +74,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 				batched++
 			}
 		}
+		l.sameUsage(report)
 		a := report.Audit
 		if report.Verdict != verify.VerdictProven || a.Batched != batched || batched < 3 || a.Elsewhere != 0 || a.RunsChecked != 1 || a.CostUSD == nil {
 			var text strings.Builder

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/usage"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/llm/llmtest/batches"
@@ -62,7 +63,25 @@ func (l *lab) proven() *verify.Report {
 		report.WriteText(&text)
 		l.t.Errorf("not proven:\n%s", text.String())
 	}
+	l.sameUsage(report)
 	return report
+}
+
+// sameUsage checks that stage usage adds up the same calls as verify, and what batches were billed beyond these.
+func (l *lab) sameUsage(report *verify.Report) {
+	l.t.Helper()
+	book := usage.NewBook(nil)
+	if err := usage.NewReader(l.config(nil), book, usage.Options{Stages: []string{"stage"}}).Read(l.t.Context(), l.js); err != nil {
+		l.t.Fatal(err)
+	}
+	u := book.Report(time.Now().Add(time.Hour))
+	a, tokens := report.Audit, u.Unused.TotalTokens
+	if u.Total.TotalTokens != nil {
+		tokens += *u.Total.TotalTokens
+	}
+	if u.Total.Calls != a.Calls || u.Total.CapacityRetries != a.CapacityRetries || a.Tokens != nil && *a.Tokens != tokens {
+		l.t.Errorf("stage usage has %+v and %+v; verify %+v with %d tokens", u.Total, u.Unused, a, *a.Tokens)
+	}
 }
 
 func questions(n int) []string {

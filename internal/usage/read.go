@@ -62,6 +62,15 @@ func (r *Reader) Read(ctx context.Context, js jetstream.JetStream) error {
 	return r.read(ctx, js, nil)
 }
 
+// Show calls changed if events were read since [Reader.Follow] or Show have done so last, and the first time.
+func (r *Reader) Show(changed func() error) error {
+	if !r.show.dirty {
+		return nil
+	}
+	r.show.changed = changed
+	return r.show.now()
+}
+
 const (
 	// streamPoll is the time between two looks for a stream that does not exist.
 	streamPoll = time.Second
@@ -142,8 +151,8 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 		switch {
 		case errors.Is(err, stored.ErrNoMore):
 			err = show.now()
-		case err != nil && ctx.Err() != nil && show.dirty && changed != nil: // the end of the command
-			return errors.Join(err, show.now())
+		case err != nil && ctx.Err() != nil && changed != nil: // the end of the command
+			return errors.Join(err, r.Show(changed))
 		case err != nil || m == nil:
 			return err
 		default:

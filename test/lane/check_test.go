@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/usage"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -128,6 +129,14 @@ func (s *sim) checkAudit() *verify.Report {
 		s.t.Errorf("%v\n%s", err, text.String())
 	} else {
 		s.t.Log(text.String())
+	}
+	book := usage.NewBook(nil)
+	if err := usage.NewReader(s.config(), book, usage.Options{Stages: []string{"stage"}}).Read(s.t.Context(), s.js); err != nil {
+		s.t.Fatal(err)
+	}
+	u := book.Report(time.Now().Add(time.Hour))
+	if got := *u.Total.TotalTokens + u.Unused.TotalTokens; u.Total.Calls != report.Audit.Calls || report.Audit.Tokens == nil || got != *report.Audit.Tokens {
+		s.t.Errorf("stage usage has %d calls and %d tokens, %d of them of no call; verify %+v", u.Total.Calls, got, u.Unused.TotalTokens, report.Audit)
 	}
 	if b := report.Batches; b != nil && b.Open+b.Undecided > 0 {
 		s.t.Errorf("%d batches are open in the end, %d undecided", b.Open, b.Undecided)

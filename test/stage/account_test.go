@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/usage"
 	"github.com/llm-stage/stage/llm"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -292,6 +294,7 @@ func (s *site) verifyCalls(a *audit) {
 func (s *site) verifySummary(a *audit) {
 	s.t.Helper()
 	var results, failed, calls, retries uint64
+	var used auditlog.UsageSum
 	for _, e := range a.runs {
 		if e.E.Phase != auditlog.PhaseEnd {
 			continue
@@ -304,9 +307,14 @@ func (s *site) verifySummary(a *audit) {
 		failed += sum.RowsFailed
 		calls += sum.Total.Calls
 		retries += sum.CapacityRetries
+		used.Add(sum.Total.Usage, sum.Total.Usage != nil && sum.Total.Usage.CostUSD == nil)
 	}
+	total := s.verifyUsage(a)
 	if s.crashed {
 		return
+	}
+	if u := used.Reported; u != nil && (*total.PromptTokens != u.PromptTokens || *total.CompletionTokens != u.CompletionTokens || *total.TotalTokens != u.TotalTokens) {
+		s.t.Errorf("stage usage has %d+%d tokens, the summaries %s", *total.PromptTokens, *total.CompletionTokens, u.Tokens())
 	}
 	var wantFailed, wantRetries int
 	for _, r := range s.results(0) {
@@ -323,6 +331,29 @@ func (s *site) verifySummary(a *audit) {
 		s.t.Errorf("the summaries report %d results, %d failed, %d calls, %d capacity retries; want %d, %d, %d, %d",
 			results, failed, calls, retries, len(s.results(0)), wantFailed, len(a.calls), wantRetries)
 	}
+}
+
+// verifyUsage compares what stage usage adds up with the call events, and returns it.
+func (s *site) verifyUsage(a *audit) usage.Numbers {
+	s.t.Helper()
+	book := usage.NewBook(nil)
+	if err := usage.NewReader(s.config(nil), book, usage.Options{Stages: []string{"stage"}}).Read(s.t.Context(), s.js); err != nil {
+		s.t.Fatal(err)
+	}
+	var tokens, got int64
+	for _, e := range a.calls {
+		if e.E.Usage != nil {
+			tokens += e.E.Usage.TotalTokens
+		}
+	}
+	total := book.Report(time.Now()).Total
+	if total.TotalTokens != nil {
+		got = *total.TotalTokens
+	}
+	if total.Calls != uint64(len(a.calls)) || got != tokens {
+		s.t.Errorf("stage usage has %d calls and %d tokens, the audit %d and %d", total.Calls, got, len(a.calls), tokens)
+	}
+	return total
 }
 
 // verifySecret looks for the key in every message and in the logs.

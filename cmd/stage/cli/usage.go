@@ -145,6 +145,6 @@ func (u *usageCommand) followAll(ctx, _ context.Context, cfg *config.Config, _ [
 			if more {
 				return r.Follow(ctx, js, note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
 			}
-			return errors.Join(r.Read(ctx, js), show())
+			return errors.Join(r.Read(ctx, js), r.Show(show))
 		})
 }
