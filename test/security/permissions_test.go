@@ -155,7 +155,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	s := newSite(t, g, map[string]permissions.Grant{
 		"stage": run1.And(g[permissions.Batches]), "setup": run1.And(g[permissions.Setup]), "load": only("load"), "results": only("results"),
 		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify"), "redrive": only("redrive"),
-		"batch": only("batch"),
+		"batch": only("batch"), "usage": only("usage"),
 	})
 	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
@@ -208,6 +208,9 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	}
 	if out := s.command("tail", nil, "tail", "--row", "2"); !strings.Contains(out, "row 2") {
 		t.Errorf("tail: %s", out)
+	}
+	if out := s.command("usage", nil, "usage"); !strings.Contains(out, "\ntotal ") {
+		t.Errorf("usage: %s", out)
 	}
 	// The mark of a redrive that was killed: the next one looks for its row.
 	if err := s.nc.PublishMsg(&nats.Msg{Subject: "results.stage.redrive.0.1000000", Header: nats.Header{"Stage-Redrive-From": {"1"}}}); err != nil {
