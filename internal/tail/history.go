@@ -2,10 +2,12 @@ package tail
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -21,23 +23,25 @@ import (
 // history is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
 type history struct {
 	seq    uint64                   // of the row in the input stream
+	item   *int                     // of the row: the element whose calls are shown; nil: all
 	events []*auditlog.Event        // its call and row events, in stream order
 	order  streams.Order            // in which the row was emitted
 	last   map[string]*auditlog.Row // by owner: of the rows that it had to wait for, the one that finished last
 }
 
 // History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
-// waited for, its result. With o.JSON it prints the events alone. The error is one of [IsNoEvent] where there are none.
+// waited for, its result. The calls of a row that fans out are grouped by element. With o.JSON it prints the events alone,
+// as they are stored. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &history{seq: o.Row, order: cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
+	s := &history{seq: o.Row, item: o.Item, order: cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
 	found := false
 	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of a newer version
 		case e.Row != nil && e.Row.Sequence < o.Row:
 			s.before(e.Row)
-		case e.Row != nil && e.Row.Sequence == o.Row, e.Call != nil && e.Call.Sequence == o.Row:
-			found = true
+		case e.Row != nil && e.Row.Sequence == o.Row, e.Call != nil && e.Call.Sequence == o.Row && o.hasItem(e.Call):
+			found = found || e.Call != nil || o.Item == nil
 			if o.JSON {
 				return stored.WriteLine(out, raw)
 			}
@@ -46,7 +50,7 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 		return nil
 	})
 	if err == nil && !found {
-		err = &noEventError{row: o.Row, since: o.Since, stream: cfg.Audit.Stream, stage: cfg.Name}
+		err = &noEventError{row: o.Row, item: o.Item, since: o.Since, stream: cfg.Audit.Stream, stage: cfg.Name}
 	}
 	if err != nil || o.JSON {
 		return err
@@ -65,6 +69,9 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	s.print(out, cfg, result, o.Colour)
 	return nil
 }
+
+// hasItem reports whether a call is one of those that were asked for.
+func (o *Options) hasItem(c *auditlog.Call) bool { return o.Item == nil || c.Item != nil && *c.Item == *o.Item }
 
 // setOrder finds out in which order the row was emitted, from what is stored of it: the configuration may be of today.
 // Where neither its result nor its key is stored, the configuration decides.
@@ -95,9 +102,10 @@ func (s *history) readKey(ctx context.Context, js jetstream.JetStream, cfg *conf
 	})
 }
 
-// noEventError says that the audit holds nothing of a row.
+// noEventError says that the audit holds nothing of a row, or no call of an element.
 type noEventError struct {
 	row           uint64
+	item          *int
 	since         time.Time
 	stream, stage string
 }
@@ -106,6 +114,10 @@ func (e *noEventError) Error() string {
 	since := ""
 	if !e.since.IsZero() {
 		since = " since " + e.since.Format(time.RFC3339)
+	}
+	if e.item != nil {
+		return fmt.Sprintf("element %d of row %d has no call of stage %s in stream %s%s: there is no such element, it has not been called yet, or it was answered without a call; see --row %d",
+			*e.item, e.row, e.stage, e.stream, since, e.row)
 	}
 	return fmt.Sprintf("row %d has no event of stage %s in stream %s%s: there is no such row, it has not been called yet, or the audit no longer holds it", e.row, e.stage, e.stream, since)
 }
@@ -201,10 +213,11 @@ func (p *printer) line(at time.Time, t tone, format string, args ...any) {
 	printLine(p.w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, p.colour)
 }
 
-// print prints the history: when, how long after the row was queued, what.
+// print prints the history: when, how long after the row was queued, what. The calls of a row that fans out come first,
+// element by element: in the order of time the calls of hundreds of elements would say nothing of any.
 func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colour bool) {
 	p := &printer{w: w, colour: colour, queued: s.queued()}
-	head := fmt.Sprintf("row %d of stream %s, partition %s", s.seq, cfg.Input.Stream, s.events[0].Partition)
+	head := fmt.Sprintf("row %d%s of stream %s, partition %s", s.seq, itemText(s.item), cfg.Input.Stream, s.events[0].Partition)
 	if row := s.emitted(result); row != nil && row.Key != nil {
 		head += ", " + keyText(row)
 	}
@@ -213,7 +226,7 @@ func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colou
 		p.line(p.queued, toneQuiet, "queued")
 	}
 	several := s.ownedBySeveral()
-	for _, e := range s.events {
+	for _, e := range slices.SortedStableFunc(slices.Values(s.events), func(a, b *auditlog.Event) int { return cmp.Compare(placeOf(a), placeOf(b)) }) {
 		by := ""
 		if several {
 			by = "  by " + ownerOf(e)
@@ -253,16 +266,27 @@ func (s *history) ownedBySeveral() bool {
 	return slices.ContainsFunc(s.events, func(e *auditlog.Event) bool { return ownerOf(e) != ownerOf(s.events[0]) })
 }
 
-// callText is one call of the row.
+// placeOf is where a history has an event among those of its row: the calls of elements by element, then all others.
+func placeOf(e *auditlog.Event) int {
+	if e.Call != nil && e.Call.Item != nil {
+		return *e.Call.Item
+	}
+	return math.MaxInt
+}
+
+// callText is one call of the row, or of an element of it.
 func callText(c *auditlog.Call) string {
-	tokens := ""
+	call, tokens := fmt.Sprint("call ", c.CallIndex+1), ""
+	if c.Item != nil {
+		call = fmt.Sprintf("%-4s %s", itemText(c.Item), call)
+	}
 	if c.Usage != nil {
 		tokens = ", " + tokenCounts(c.Usage)
 	}
 	if c.Lane != "" { // the throttle had no part in it, and it took as long as its batch
-		return fmt.Sprintf("call %d: %s, %s%s,%s as %s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c), tokens, laneText(c)[1:], c.CallID, because(c))
+		return fmt.Sprintf("%s: %s, %s%s,%s as %s%s", call, modelText(c.Provider, c.Model), outcomeText(c), tokens, laneText(c)[1:], c.CallID, because(c))
 	}
-	return fmt.Sprintf("call %d: %s, %s in %s%s, delay %s%s", c.CallIndex+1, modelText(c.Provider, c.Model), outcomeText(c),
+	return fmt.Sprintf("%s: %s, %s in %s%s, delay %s%s", call, modelText(c.Provider, c.Model), outcomeText(c),
 		terminal.Duration(c.Latency), tokens, terminal.Duration(c.DispatchDelay), because(c))
 }
 

@@ -164,3 +164,36 @@ func TestAResultIsFoundThoughClocksDisagree(t *testing.T) {
 		})
 	}
 }
+
+// Of a row that fans out one element can be asked for: its own calls, and what became of the row.
+func TestAHistoryOfOneElement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		for i, item := range []int{0, 1, 1} {
+			c := &auditlog.Call{
+				Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: 1, CallIndex: i, Item: &item, Provider: "mock",
+				Model: "mock", Status: auditlog.CallSuccess,
+			}
+			b.Publish(&nats.Msg{Subject: "audit.stage.0.call", Data: c.AppendJSON(nil, auditlog.PayloadsFull, 0)})
+		}
+		plant(b, streams.OrderStream, []plantedRow{{1, "", 1, 1, 0}})
+		var text strings.Builder
+		out := bufio.NewWriter(&text)
+		if err := History(t.Context(), b.JS, b.Cfg, out, Options{Row: 1, Item: new(1)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		lines := []string{`^row 1#1 of stream ROWS`, `queued`, `#1   call 2: mock, ok`, `#1   call 3: mock, ok`, `finished: success`, `waited for no earlier row`, `emitted: result 1`}
+		got := strings.Split(strings.TrimSpace(text.String()), "\n")
+		for i, line := range lines {
+			if len(got) != len(lines) || !regexp.MustCompile(line).MatchString(got[i]) {
+				t.Fatalf("got\n%s\nwant %q", &text, lines)
+			}
+		}
+		if err := History(t.Context(), b.JS, b.Cfg, out, Options{Row: 1, Item: new(2)}); !IsNoEvent(err) || !strings.Contains(err.Error(), "element 2 of row 1 has no call") {
+			t.Errorf("element 2: got %v", err)
+		}
+	})
+}

@@ -90,12 +90,20 @@ func eventLine(e *auditlog.Event) string {
 // clockOf is the local time of day.
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
-// subjectOf names the row or batched request of a call.
+// subjectOf names the row or batched request of a call; the element of a row as its state id does.
 func subjectOf(c *auditlog.Call) string {
 	if c.Sequence == 0 {
 		return "batch " + c.BatchID
 	}
-	return fmt.Sprint("row ", c.Sequence)
+	return fmt.Sprint("row ", c.Sequence) + itemText(c.Item)
+}
+
+// itemText names an element of a row, which is counted from 0; nil: the whole row.
+func itemText(item *int) string {
+	if item == nil {
+		return ""
+	}
+	return fmt.Sprint("#", *item)
 }
 
 // modelText is provider and model, once if they have the same name.
@@ -156,7 +164,11 @@ func attemptsText(r *auditlog.Row) string {
 		text += ": " + r.Reason
 	}
 	if n := len(r.Errors); n > 0 && r.Status == auditlog.RowError { // of a success they are those of earlier attempts
-		text += ": " + r.Errors[n-1].Error
+		last := &r.Errors[n-1]
+		if text += ": "; last.Item != nil {
+			text += itemText(last.Item) + ": "
+		}
+		text += last.Error
 	}
 	return text
 }

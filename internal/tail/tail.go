@@ -17,6 +17,7 @@ import (
 type Options struct {
 	Kinds  []auditlog.Kind // of events to print; none: all
 	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
+	Item   *int            // of that row, from 0: only the calls for this element; nil: all. Print ignores it
 	Failed bool            // only events of what did not succeed
 	Reason []string        // only rows that failed for one of these; none: all. History ignores it
 	Since  time.Time       // only later events; zero: see Print and History

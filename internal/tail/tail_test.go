@@ -23,6 +23,13 @@ func callEvent(ms int, owner string, index int, status auditlog.CallStatus, code
 	}}
 }
 
+// itemCall is a call for an element of the row.
+func itemCall(ms, index, item int, status auditlog.CallStatus) *auditlog.Event {
+	e := callEvent(ms, "a", index, status, 0, "", "")
+	e.Call.Item = &item
+	return e
+}
+
 func rowEvent(seq uint64, owner string, queued, finished int) *auditlog.Event {
 	return &auditlog.Event{Kind: auditlog.KindRow, Row: &auditlog.Row{
 		Header: auditlog.Header{Time: at(finished), Partition: 0}, Owner: owner, Sequence: seq, Status: auditlog.RowSuccess, Source: auditlog.SourceCall,
@@ -45,6 +52,10 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	unrendered.Row.Errors = []auditlog.AttemptError{{Error: "undefined: row.text"}}
 	retried := rowEvent(4711, "o", 0, 61_250)
 	retried.Row.Errors = []auditlog.AttemptError{{Attempt: 1, Error: "slow down"}}
+	element, elements := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", ""), rowEvent(4711, "o", 0, 61_250)
+	element.Call.Item = new(3)
+	elements.Row.Status, elements.Row.Reason = auditlog.RowError, "foreach_failed"
+	elements.Row.Errors = []auditlog.AttemptError{{Attempt: 1, Item: new(3), Error: "slow down"}}
 	keyed := rowEvent(4711, "o", 0, 61_250)
 	keyed.Row.Key = new("north\x1b[2J")
 	lane := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
@@ -65,6 +76,8 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	}{
 		{ok, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms 31+21 tok delay 48 ms"},
 		{limited, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s openai: 429 slow down"},
+		{element, toneQuiet, "call row 4711#3 #1 openai large ok 200 812 ms - delay 48 ms"},
+		{elements, toneBad, "row row 4711 answered error 61.25 s - 2 calls, 1 without capacity: foreach_failed: #3: slow down"},
 		{callEvent(0, "o", 2, auditlog.CallFailure, 500, "transient", "oops"), toneWarn, "call row 4711 #3 openai large failed 500 812 ms - delay 48 ms oops"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 400, "permanent", "bad"), toneBad, "call row 4711 #1 openai large failed 400 812 ms - delay 48 ms bad"},
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
@@ -164,6 +177,20 @@ func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 				" +1.91 s call 2: openai large, ok 200 in 812 ms, delay 48 ms\n" +
 				" +1.91 s finished: success, answered, 2 calls, 1 without capacity\n" +
 				" +2.41 s waited 500 ms for row 4710\n +2.42 s emitted: result 4714 of stream RESULTS, owner a\n",
+		},
+		{
+			"it fans out", nil,
+			[]*auditlog.Event{
+				itemCall(100, 0, 1, auditlog.CallCapacityRetry), itemCall(200, 1, 0, auditlog.CallSuccess), itemCall(300, 2, 10, auditlog.CallSuccess),
+				itemCall(400, 3, 1, auditlog.CallSuccess), itemCall(450, 4, 2, auditlog.CallUnknown),
+			},
+			"row 4711 of stream ROWS, partition 0\n" +
+				" #0 call 2: openai large, ok in 812 ms, delay 48 ms\n" +
+				" #1 call 1: openai large, no capacity in 812 ms, delay 48 ms\n" +
+				" #1 call 4: openai large, ok in 812 ms, delay 48 ms\n" +
+				" #2 call 5: openai large, cut off in 812 ms, delay 48 ms\n" +
+				" #10 call 3: openai large, ok in 812 ms, delay 48 ms\n" +
+				" not finished yet\n",
 		},
 		{
 			"it waited for none", &emission{at: 2, stored: at(2001), owner: "a"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ func newTailCommand(env *Env) *cobra.Command {
 		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
 			"latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows, answers and cost. It ends with the process that serves the embedded store; if there is none,\n" +
 			"it prints all stored events and ends. With --row it prints the history of one row and ends: queued, each call, which row it\n" +
-			"waited for, emitted. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
+			"waited for, emitted. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
+			"and --row '4711#3' shows that one's calls alone. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
 			"  stage tail --reason api_call_failed --job reviews.jsonl-1a2b3c4d\n" +
@@ -39,17 +41,20 @@ func newTailCommand(env *Env) *cobra.Command {
 	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run, batch; default, or empty: all")
 	completeList(cmd, "kind", kindsKnown)
-	cmd.Flags().Uint64Var(&o.Row, "row", 0, "history of the row with this sequence in the input stream; exit code 1 if it has none")
+	row := cmd.Flags().String("row", "", "history of the row with this sequence in the input stream, or of one of its elements (SEQUENCE#ELEMENT); exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
 	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
 	flags := newStoreFlags(cmd, env)
 	check := func(*config.Config) (err error) {
-		if cmd.Flags().Changed("row") && o.Row == 0 {
-			return errors.New("--row 0: sequences begin with 1")
+		if cmd.Flags().Changed("row") {
+			o.Row, o.Item, err = rowAndItem(*row)
 		}
-		if o.Kinds, err = auditKinds(*kinds); err == nil {
+		if err == nil {
+			o.Kinds, err = auditKinds(*kinds)
+		}
+		if err == nil {
 			err = checkReason(&o)
 		}
 		if err == nil {
@@ -82,6 +87,25 @@ func newTailCommand(env *Env) *cobra.Command {
 		return errors.Join(err, out.Flush())
 	})
 	return cmd
+}
+
+// rowAndItem reads the value of --row: the sequence of a row, and of an element of it the index; nil: the whole row.
+func rowAndItem(text string) (seq uint64, item *int, err error) {
+	number, index, element := strings.Cut(text, "#")
+	if seq, err = strconv.ParseUint(number, 10, 64); err != nil {
+		return 0, nil, fmt.Errorf("--row %q: give the sequence of a row in the input stream, such as 4711, or of an element of it, such as 4711#3", text)
+	}
+	if seq == 0 {
+		return 0, nil, fmt.Errorf("--row %s: sequences begin with 1", text)
+	}
+	if !element {
+		return seq, nil, nil
+	}
+	n, err := strconv.ParseUint(index, 10, 31)
+	if err != nil {
+		return 0, nil, fmt.Errorf("--row %q: what follows # is the index of an element, counted from 0, such as 4711#3", text)
+	}
+	return seq, new(int(n)), nil
 }
 
 // kindsKnown are the values of --kind.
