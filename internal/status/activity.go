@@ -86,7 +86,8 @@ type recentCall struct {
 	ID         string    `json:"id"`
 	Time       time.Time `json:"time"`
 	Sequence   uint64    `json:"sequence"`
-	Call       int       `json:"call"` // of the row, from 1
+	Item       *int      `json:"item,omitempty"` // of the row, from 0, where each element is a call
+	Call       int       `json:"call"`           // of the row, from 1, also where it is for an element
 	Provider   string    `json:"provider"`
 	Model      string    `json:"model"`
 	Status     string    `json:"status"`
@@ -175,7 +176,7 @@ func (a *Activity) NoteRow(callID string, body []byte) {
 // call adds a call. The lock is held.
 func (a *Activity) call(c *auditlog.Call) {
 	r := recentCall{
-		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
+		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Item: c.Item, Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
 		Status: string(c.Status), StatusCode: c.StatusCode, ErrorClass: c.ErrorClass, LatencyMS: terminal.Milliseconds(c.Latency), DelayMS: terminal.Milliseconds(c.DispatchDelay),
 	}
 	if c.Usage != nil {

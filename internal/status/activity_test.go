@@ -1,6 +1,7 @@
 package status
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -42,6 +43,16 @@ func TestLatencyIsOfTheSuccessfulCallsOfTheLastMinute(t *testing.T) {
 	}
 	if got := activityReport(a, epoch.Add(time.Hour)).Latency; got.Calls != 0 || got.P50MS != nil {
 		t.Errorf("an hour later: %+v, want none", got)
+	}
+}
+
+// Of a row that fans out several calls are in flight, and each names its element: also the first, which is 0.
+func TestACallNamesItsElement(t *testing.T) {
+	element, whole := callAt(0, auditlog.CallSuccess, 200, ""), callAt(time.Second, auditlog.CallSuccess, 200, "")
+	element.Call.Item = new(0)
+	text, err := json.Marshal(activityReport(NewActivity(false), epoch, element, whole).Calls)
+	if err != nil || strings.Count(string(text), `"sequence":7`) != 2 || strings.Count(string(text), `"item":0`) != 1 {
+		t.Errorf("got %s, %v: want one of two calls of row 7 to be for element 0", text, err)
 	}
 }
 

@@ -219,9 +219,13 @@ function showEvents(s) {
 const outcomes = { success: "ok", failure: "failed", capacity_retry: "no capacity", unknown: "cut off" };
 const styles = { success: "", failure: "error", capacity_retry: "warn", unknown: "warn" };
 
+// rowOf names the row of a call, and the element of it that the call is for: 4711#3.
+const rowOf = c => c.item === undefined ? String(c.sequence) : `${c.sequence}#${c.item}`;
+
 function showCalls(s) {
   fill("calls", s.calls, c => c.id, c => [
-    [timeOf(c.time), "dim"], [c.sequence ? String(c.sequence) : "–", "r"], [String(c.call), c.call > 1 ? "r warn" : "r dim"],
+    // The second call of a row is a retry, unless each of its elements is a call.
+    [timeOf(c.time), "dim"], [c.sequence ? rowOf(c) : "–", "r"], [String(c.call), c.call > 1 && c.item === undefined ? "r warn" : "r dim"],
     [outcomes[c.status] + (c.status === "success" || !c.status_code ? "" : " " + c.status_code), styles[c.status], `${c.provider} ${c.model}`],
     [took(c.latency_ms), "r"], [some(c.total_tokens, count), "r"],
   ], "no calls yet");
@@ -238,7 +242,7 @@ function showPayloads(calls) {
       node = document.createElement("details");
       node.dataset.key = c.id;
       const head = document.createElement("summary");
-      head.textContent = `${timeOf(c.time)}  ${c.sequence ? "row " + c.sequence : "batch"}, call ${c.call}: ${outcomes[c.status]}`;
+      head.textContent = `${timeOf(c.time)}  ${c.sequence ? "row " + rowOf(c) : "batch"}, call ${c.call}: ${outcomes[c.status]}`;
       node.append(head);
       for (const text of [c.row, c.request, c.response]) {
         const part = document.createElement("pre");
