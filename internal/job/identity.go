@@ -25,6 +25,7 @@ type identity struct {
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
 	Schema   string `json:"schema_sha256" name:"the response schema"`
 	Field    string `json:"response_field" name:"the response field"`
+	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`
 }
@@ -46,7 +47,7 @@ func (id identity) differences(now identity) (changed []string) {
 // newIdentity returns the identity of a job; it hashes the files that the configuration names.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}

@@ -12,6 +12,28 @@ import (
 
 var discardLog = slog.New(slog.DiscardHandler)
 
+// Where rows fan out the replies are arrays, so a job has but one way. How many elements a row may have, and what becomes
+// of those that fail, may change: rows that failed for it can be retried.
+func TestAJobDependsOnItsFanOut(t *testing.T) {
+	of := func(environ ...string) identity {
+		t.Helper()
+		id, err := newIdentity(stagetest.Config(t, environ...), &load.Source{Name: "a.jsonl", Sum: "sum"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	parts := of("STAGE_FOREACH", "parts")
+	for _, then := range []identity{of(), of("STAGE_FOREACH", "others")} {
+		if got := then.differences(parts); !slices.Equal(got, []string{"the array that fans out (STAGE_FOREACH)"}) {
+			t.Errorf("%q and then %q: got %q", then.Foreach, parts.Foreach, got)
+		}
+	}
+	if got := parts.differences(of("STAGE_FOREACH", "parts", "STAGE_FOREACH_MAX", "9", "STAGE_FOREACH_ERRORS", "keep")); got != nil {
+		t.Errorf("other bounds: got %q", got)
+	}
+}
+
 // Each of them makes other rows of the same bytes.
 func TestAJobDependsOnHowItsInputIsRead(t *testing.T) {
 	cfg := stagetest.Config(t)
