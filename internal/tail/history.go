@@ -71,7 +71,9 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 }
 
 // hasItem reports whether a call is one of those that were asked for.
-func (o *Options) hasItem(c *auditlog.Call) bool { return o.Item == nil || c.Item != nil && *c.Item == *o.Item }
+func (o *Options) hasItem(c *auditlog.Call) bool {
+	return o.Item == nil || c.Item != nil && *c.Item == *o.Item
+}
 
 // setOrder finds out in which order the row was emitted, from what is stored of it: the configuration may be of today.
 // Where neither its result nor its key is stored, the configuration decides.
