@@ -32,7 +32,7 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 	if t == nil || !t.span.IsRecording() {
 		return nil
 	}
-	if a.Number == 1 {
+	if a.Number == 1 && t.started.CompareAndSwap(false, true) {
 		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
 	}
 	attributes := append(make([]attribute.KeyValue, 0, 12),
@@ -91,6 +91,11 @@ func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 		return
 	}
 	attributes := append(make([]attribute.KeyValue, 0, 16), attrCallID.String(call.CallID), attrCallStatus.String(string(call.Status)))
+	var item []attribute.KeyValue
+	if call.Item != nil {
+		item = []attribute.KeyValue{attrCallItem.Int(*call.Item)}
+		attributes = append(attributes, item...)
+	}
 	if x.Status != 0 {
 		attributes = append(attributes, attrHTTPStatus.Int(x.Status))
 	}
@@ -108,7 +113,7 @@ func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 			why = append(why, attrCallErrorClass.String(class))
 		}
 		c.span.SetStatus(codes.Error, kind)
-		c.row.span.AddEvent(eventAttemptFailed, trace.WithTimestamp(c.ended), trace.WithAttributes(attrCallAttempt.Int(c.number)), trace.WithAttributes(why...))
+		c.row.span.AddEvent(eventAttemptFailed, trace.WithTimestamp(c.ended), trace.WithAttributes(attrCallAttempt.Int(c.number)), trace.WithAttributes(item...), trace.WithAttributes(why...))
 		attributes = append(attributes, why...)
 	}
 	c.span.SetAttributes(attributes...)

@@ -76,6 +76,7 @@ const (
 	attrErrorType            = attribute.Key("error.type")
 
 	attrCallID            = attribute.Key("llm_stage.call.id")      // as in the audit
+	attrCallItem          = attribute.Key("llm_stage.call.item")    // with STAGE_FOREACH the element, from 0
 	attrCallAttempt       = attribute.Key("llm_stage.call.attempt") // from 1, all kinds
 	attrCallStatus        = attribute.Key("llm_stage.call.status")  // success, failure, capacity_retry or unknown
 	attrCallErrorClass    = attribute.Key("llm_stage.call.error_class")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -49,6 +50,7 @@ type Row struct {
 	tracing *Tracing
 	taken   time.Time
 	header  nats.Header // of the row's result
+	started atomic.Bool // a call has begun: of a row that fans out the first of several
 }
 
 // FromRow returns the span of a row; nil: there is none.
@@ -166,7 +168,7 @@ func (t *Row) Abandoned(at time.Time) {
 
 // SharesWith links the span to that of the row whose call answered this one too. Either may be nil.
 func (t *Row) SharesWith(other *Row) {
-	if t != nil && other != nil {
+	if t != nil && other != nil && t != other { // equal elements of one row share a call, too
 		t.span.AddLink(trace.Link{SpanContext: other.span.SpanContext()})
 	}
 }
