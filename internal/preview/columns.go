@@ -11,9 +11,11 @@ import (
 	"github.com/mattn/go-runewidth"
 )
 
-// triedRow is what try prints of a row.
+// triedRow is what try prints of a row, or of an element of it.
 type triedRow struct {
 	Line    int64         `json:"line"`
+	Item    *int          `json:"item,omitempty"`  // the element, from 0; nil: the row is one call
+	Items   int           `json:"items,omitempty"` // how many elements the row has
 	Prompts []triedPrompt `json:"prompts"`
 }
 
@@ -38,7 +40,7 @@ func (r *triedRow) write(w io.Writer, width int) error {
 		return p.Prompt != r.Prompts[0].Prompt || p.Error != r.Prompts[0].Error
 	})
 	var b strings.Builder
-	fmt.Fprintf(&b, "--- line %d\n", r.Line)
+	fmt.Fprintf(&b, "--- %s\n", placeText(r.Line, r.Item, r.Items))
 	switch {
 	case same:
 		if n > 1 {

@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -37,7 +38,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 	if p.Base.System != "" {
 		terminal.PrintLine(out, "--- system prompt\n%s", printable(p.Base.System))
 	}
-	e := &estimate{each: len(p.Base.System)}
+	e := &estimate{foreach: &cfg.Foreach, each: len(p.Base.System)}
 	if p.Base.Schema != nil {
 		e.each += len(p.Base.Schema.Source())
 	}
@@ -45,36 +46,84 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 		return err
 	}
 	e.failures.write(errs)
-	terminal.PrintLine(out, "---\n%s, %d of them would fail before any call, about %d prompt tokens; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.failures.rows, e.tokens())
+	terminal.PrintLine(out, "---\n%s, %s, about %d prompt tokens; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.tokens())
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(out, "%s", text)
 	}
-	return e.failures.err(e.rows)
+	return e.failures.err(e.rows, e.gaps)
 }
 
 // estimate is roughly what a job needs.
 type estimate struct {
+	foreach  *config.ForeachConfig
 	rows     int64
+	calls    int64 // that are made; an element that fails does not keep the others of its row from being called
+	gaps     int64 // rows with an error in the place of an element
 	bytes    int64 // of all prompts, with what is sent along with each
 	each     int   // bytes sent along with each prompt: system prompt and schema
 	failures failures
 }
 
-// addRow renders the prompt of a row, prints the first ones, and counts it.
+// addRow renders the prompts of a row, prints those of the first rows, and counts them.
 func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	e.rows++
-	prompt, err := renderRow(p, row)
+	calls, err := callsOf(e.foreach, row)
 	if err != nil {
 		e.failures.add(row.Line, err)
 		return
 	}
-	e.bytes += int64(len(prompt) + e.each)
-	if e.sent() <= dryRunPrompts {
-		terminal.PrintLine(out, "--- line %d\n%s", row.Line, printable(prompt))
+	var prompts []string // that are shown
+	var failure error
+	for i := range calls.count() {
+		prompt, err := calls.render(p, i)
+		if err != nil {
+			if calls.items != nil {
+				err = fmt.Errorf("element %d: %w", i, err)
+			}
+			failure = cmp.Or(failure, err)
+			continue
+		}
+		e.calls++
+		e.bytes += int64(len(prompt) + e.each)
+		if i < shownItems {
+			prompts = append(prompts, prompt)
+		}
+	}
+	if failure != nil {
+		e.failures.add(row.Line, failure)
+		if e.foreach.Errors == config.ForeachKeep {
+			e.gaps++
+		}
+		return
+	}
+	if e.sent() > dryRunPrompts {
+		return
+	}
+	for i, prompt := range prompts {
+		var item *int
+		if calls.items != nil {
+			item = &i
+		}
+		terminal.PrintLine(out, "--- %s\n%s", placeText(row.Line, item, calls.count()), printable(prompt))
+	}
+	if rest := calls.rest(); rest != "" {
+		terminal.PrintLine(out, "%s", rest)
 	}
 }
 
-// sent is how many rows would be sent.
+// outcome is what would become of the rows.
+func (e *estimate) outcome() string {
+	if e.foreach.Field == "" {
+		return fmt.Sprintf("%d of them would fail before any call", e.failures.rows)
+	}
+	text := fmt.Sprintf("%d of them would fail", e.failures.rows-e.gaps)
+	if e.gaps > 0 {
+		text += fmt.Sprintf(", %d would have errors in the place of elements", e.gaps)
+	}
+	return text + ", " + terminal.Plural(int(e.calls), "call") + " for elements"
+}
+
+// sent is how many rows would be sent as they should be.
 func (e *estimate) sent() int64 { return e.rows - e.failures.rows }
 
 // tokens estimates the prompt tokens of all rows.
@@ -94,10 +143,14 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	}
 	text := fmt.Sprintf("about %s USD for the prompts", dollars(price.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
 	if most := cfg.LLM.MaxTokens; most != nil {
-		replies := &auditlog.Usage{CompletionTokens: e.sent() * int64(*most)}
+		replies := &auditlog.Usage{CompletionTokens: e.calls * int64(*most)}
 		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(price.Cost(replies)))
 	} else {
-		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each row", dollars(price.Cost(&auditlog.Usage{CompletionTokens: 100 * e.sent()})))
+		each := "row"
+		if cfg.FansOut() {
+			each = "element"
+		}
+		text += fmt.Sprintf(", and %s USD for every 100 tokens of reply to each %s", dollars(price.Cost(&auditlog.Usage{CompletionTokens: 100 * e.calls})), each)
 	}
 	if cfg.Cost.MaxUSD > 0 {
 		text += fmt.Sprintf("; STAGE_MAX_COST_USD is %g", cfg.Cost.MaxUSD)

@@ -26,6 +26,7 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 		"prices.yaml": "big: {input: 3, output: 15}\nmock/small: {input: 0.4, output: 1.6}\n",
 		"schema.json": `{"type": "object"}`,
 		"out.jsonl":   "results of last week\n",
+		"fan.jsonl":   `{"n":7,"of":["a","b","c","d"]}` + "\n" + `{"n":8,"of":[]}` + "\n" + `{"n":9}` + "\n" + `{"n":9,"of":[{"x":1},{}]}` + "\n",
 	}
 	for name, text := range files {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -57,6 +58,23 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 		{"no model", 0, true, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_PROVIDER": "openai"}, []string{
 			"the cost is unknown: set STAGE_LLM_MODEL\n",
 		}},
+		{"elements", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "4", "STAGE_TEMPLATE": strings.Repeat("x", 3996) + "{{ row.n }}{{ loop.index }} {{ item }}"}, []string{
+			"--- line 1, element 0 of 4\n" + strings.Repeat("x", 3996) + "71 a\n--- line 1, element 1 of 4\n", "72 b\n--- line 1, element 2 of 4\n",
+			"73 c\n--- line 1: 1 more element\n--- line 2: no elements, no call\n--- line 4, element 0 of 2\n",
+			"---\n4 rows, 1 of them would fail, 6 calls for elements, about 6002 prompt tokens; nothing",
+		}},
+		{"elements that fail", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
+			"--- line 2: no elements, no call\n---\n4 rows, 3 of them would fail, 1 call for elements",
+		}},
+		{"elements that fail and are kept", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_ERRORS": "keep", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
+			"---\n4 rows, 1 of them would fail, 2 would have errors in the place of elements, 1 call for elements",
+		}},
+		{"too many elements", 1, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "3", "STAGE_TEMPLATE": "{{ item }}"}, []string{
+			"---\n1 row, 1 of them would fail, 0 calls for elements",
+		}},
+		{"cost of elements", 2, false, map[string]string{
+			"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item }}", "STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000",
+		}, []string{"at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each\n"}},
 		{"no price", 0, true, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, []string{
 			"the cost is unknown: STAGE_PRICES_FILE has no price for mock/other\n",
 		}},
@@ -73,6 +91,9 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 			}
 			var out, errs bytes.Buffer
 			in := preview.Input{Name: "rows.jsonl", Rows: tt.rows}
+			if cfg.FansOut() {
+				in.Name = "fan.jsonl"
+			}
 			if err := preview.DryRun(t.Context(), cfg, in, &out, &errs); (err != nil) != tt.fails {
 				t.Fatalf("got %v, want one: %t: %s", err, tt.fails, &errs)
 			}

@@ -70,10 +70,14 @@ func (f *failures) write(w io.Writer) {
 	}
 }
 
-// err is the error of a command that found these failures among the rows; nil: none failed.
-func (f *failures) err(rows int64) error {
-	if f.rows == 0 {
+// err is the error of a command that found these failures among the rows, so many of them of elements in whose place an
+// error is kept; nil: none failed.
+func (f *failures) err(rows, gaps int64) error {
+	switch {
+	case f.rows == 0:
 		return nil
+	case gaps > 0:
+		return fmt.Errorf("%d of %s would fail or have elements that do: fix the template or these rows", f.rows, terminal.Plural(int(rows), "row"))
 	}
 	return fmt.Errorf("%d of %s would fail: fix the template or these rows", f.rows, terminal.Plural(int(rows), "row"))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm/row"
 )
 
@@ -50,15 +51,65 @@ func (in *Input) each(ctx context.Context, source *load.Source, f func(rowfile.R
 	return nil
 }
 
-// renderRow renders one row of a file.
-func renderRow(p *executor.Prompt, in rowfile.Row) (string, error) {
+// shownItems is how many elements of a row are shown, where each is a call.
+const shownItems = 3
+
+// calls are what a row is sent as: one call, or one for each element of an array.
+type calls struct {
+	line  int64
+	row   *row.Row
+	items *row.Items // nil: the row is one call
+}
+
+// callsOf reads one row of a file. The error is why it fails before any call.
+func callsOf(cfg *config.ForeachConfig, in rowfile.Row) (*calls, error) {
 	if in.Fault != nil {
-		return "", errors.New(in.Fault.Problem)
+		return nil, errors.New(in.Fault.Problem)
 	}
 	parsed, err := row.Parse(in.Body)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	r, _, err := p.Request(parsed)
+	c := &calls{line: in.Line, row: parsed}
+	if cfg.Field != "" {
+		c.items, err = parsed.Items(cfg.Field, cfg.Max)
+	}
+	return c, err
+}
+
+// count returns how many calls they are.
+func (c *calls) count() int {
+	if c.items == nil {
+		return 1
+	}
+	return c.items.Len()
+}
+
+// render renders the prompt of one of the calls, from 0.
+func (c *calls) render(p *executor.Prompt, i int) (prompt string, err error) {
+	if c.items == nil {
+		r, _, err := p.Request(c.row)
+		return r.Prompt, err
+	}
+	r, _, err := p.ItemRequest(c.items, i)
 	return r.Prompt, err
+}
+
+// placeText is the line of a row; of an element, from 0, also which of how many it is.
+func placeText(line int64, item *int, items int) string {
+	if item == nil {
+		return fmt.Sprint("line ", line)
+	}
+	return fmt.Sprintf("line %d, element %d of %d", line, *item, items)
+}
+
+// rest is the line in place of the calls that are not shown; "": all are.
+func (c *calls) rest() string {
+	switch n := c.count(); {
+	case n == 0:
+		return fmt.Sprintf("--- line %d: no elements, no call", c.line)
+	case n > shownItems:
+		return fmt.Sprintf("--- line %d: %s", c.line, terminal.Plural(n-shownItems, "more element"))
+	}
+	return ""
 }

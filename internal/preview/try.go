@@ -20,10 +20,11 @@ import (
 
 // Template is a template to try.
 type Template struct {
-	name   string
-	prompt *executor.Prompt
-	bytes  int64 // of its prompts so far
-	count  int64
+	name    string
+	prompt  *executor.Prompt
+	foreach *config.ForeachConfig
+	bytes   int64 // of its prompts so far
+	count   int64
 }
 
 // LoadTemplates compiles templates: each of texts is a path, or the text itself, files are paths. Without any it is the
@@ -36,7 +37,7 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		if problem != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", name, problem))
 		}
-		all = append(all, &Template{name: name, prompt: p})
+		all = append(all, &Template{name: name, prompt: p, foreach: &cfg.Foreach})
 	}
 	for _, text := range texts {
 		_, missing := os.Stat(text)
@@ -63,8 +64,8 @@ func oneLine(text string) string {
 	return runewidth.Truncate(strings.Join(strings.Fields(text), " "), 40, "…")
 }
 
-// Try renders each row with each template and prints the prompts, with asJSON an object for each row. The error says how
-// many rows would fail.
+// Try renders each row with each template and prints the prompts, with asJSON an object for each row, or for each element
+// where these are calls of their own. The error says how many rows would fail.
 func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, asJSON bool) error {
 	source, err := in.open(ctx)
 	if err != nil {
@@ -73,16 +74,17 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 	defer source.File.Close() //nolint:errcheck // read only
 	var seen int64
 	var failed failures
+	gaps := int64(0)
 	err = in.each(ctx, source, func(row rowfile.Row) error {
 		seen++
-		tried, err := tryRow(templates, row)
-		if err != nil {
-			failed.add(row.Line, err)
+		failure, kept, err := tryRow(templates, row, asJSON, out)
+		if failure != nil {
+			failed.add(row.Line, failure)
+			if kept {
+				gaps++
+			}
 		}
-		if asJSON {
-			return json.NewEncoder(out).Encode(tried)
-		}
-		return tried.write(out, terminal.Width(out))
+		return err
 	})
 	if err != nil {
 		return err
@@ -90,14 +92,49 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 	if !asJSON {
 		writeTried(out, seen, templates)
 	}
-	return failed.err(seen)
+	return failed.err(seen, gaps)
 }
 
-// tryRow renders a row with each template. The error is the first failure.
-func tryRow(templates []*Template, row rowfile.Row) (tried triedRow, failure error) {
-	tried.Line = row.Line
+// tryRow renders a row with each template and prints the prompts, of a row that fans out those of its first elements, as
+// JSON all. failure is the first one of the row; kept says that it is an element's, and stands in the place of that one.
+func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
+	show := func(tried *triedRow) error {
+		if asJSON {
+			return json.NewEncoder(out).Encode(tried)
+		}
+		return tried.write(out, terminal.Width(out))
+	}
+	calls, failure := callsOf(templates[0].foreach, row)
+	if failure != nil {
+		tried := triedRow{Line: row.Line}
+		for _, t := range templates {
+			tried.Prompts = append(tried.Prompts, triedPrompt{Template: t.name, Error: failure.Error()})
+		}
+		return failure, false, show(&tried)
+	}
+	if calls.count() == 0 && asJSON {
+		return nil, false, show(&triedRow{Line: row.Line, Prompts: []triedPrompt{}})
+	}
+	for i := 0; i < calls.count() && err == nil; i++ {
+		tried, problem := calls.try(templates, i)
+		if failure = cmp.Or(failure, problem); asJSON || i < shownItems {
+			err = show(tried)
+		}
+	}
+	if rest := calls.rest(); rest != "" && !asJSON && err == nil {
+		terminal.PrintLine(out, "%s", rest)
+	}
+	return failure, calls.items != nil && templates[0].foreach.Errors == config.ForeachKeep, err
+}
+
+// try renders one of the calls with each template. failure is the first one.
+func (c *calls) try(templates []*Template, i int) (tried *triedRow, failure error) {
+	tried = &triedRow{Line: c.line}
+	if c.items != nil {
+		tried.Item, tried.Items = &i, c.count()
+	}
 	for _, t := range templates {
-		prompt, err := renderRow(t.prompt, row)
+		prompt, err := c.render(t.prompt, i)
 		p := triedPrompt{Template: t.name, Prompt: prompt}
 		if err != nil {
 			p.Prompt, p.Error = "", err.Error()
@@ -115,8 +152,12 @@ func tryRow(templates []*Template, row rowfile.Row) (tried triedRow, failure err
 func writeTried(w io.Writer, rows int64, templates []*Template) {
 	terminal.PrintLine(w, "---\n%s; nothing was called or stored", terminal.Plural(int(rows), "row"))
 	for _, t := range templates {
+		each := "a row"
+		if t.foreach.Field != "" {
+			each = "an element"
+		}
 		if t.count > 0 {
-			terminal.PrintLine(w, "about %d prompt tokens a row: %s", (t.bytes/t.count+call.BytesPerToken-1)/call.BytesPerToken, t.name)
+			terminal.PrintLine(w, "about %d prompt tokens %s: %s", (t.bytes/t.count+call.BytesPerToken-1)/call.BytesPerToken, each, t.name)
 		}
 	}
 }

@@ -157,9 +157,11 @@ func newTryCommand(env *Env) *cobra.Command {
 		GroupID: groupSetup,
 		Args:    required(noInput, cobra.ExactArgs(1)),
 		Long: "try renders the first rows of a JSONL or CSV file (or - for standard input) with each template and prints the prompts\n" +
-			"side by side. It makes no call, needs no key, and touches no job. It exits with 1 if a row would fail.",
+			"side by side; of a row that fans out (--foreach) those of its first 3 elements, with --json of all. It makes no call, needs\n" +
+			"no key, and touches no job. It exits with 1 if a row, or an element, would fail.",
 		Example: "  stage try reviews.jsonl --template-file prompt.jinja\n" +
-			"  stage try --template prompt.jinja --template 'Sentiment of: {{ row.text }}' -n 20 reviews.jsonl",
+			"  stage try --template prompt.jinja --template 'Sentiment of: {{ row.text }}' -n 20 reviews.jsonl\n" +
+			"  stage try talks.jsonl --foreach parts --template 'Part {{ loop.index }} of {{ row.title }}: {{ item }}'",
 	}
 	in := preview.Input{Stdin: env.Stdin}
 	var templates, files []string
@@ -168,7 +170,7 @@ func newTryCommand(env *Env) *cobra.Command {
 	cmd.Flags().Int64VarP(&in.Rows, "rows", "n", 5, "number of rows")
 	addFormatFlags(cmd, &in.Format)
 	asJSON := cmd.Flags().Bool("json", false, "print a JSON object for each row")
-	flags := newConfigFlags(cmd, env, []string{"Prompt and result"}, nil)
+	flags := newConfigFlags(cmd, env, []string{"Prompt and result", "Fan-out"}, nil)
 	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		if in.Rows < 1 {
 			return config.Invalid(fmt.Errorf("-n %d: give at least 1", in.Rows))
