@@ -239,6 +239,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 	case need >= NeedPrompt && c.Prompt.Template == "" && c.Prompt.TemplateFile == "":
 		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path")
 	}
+	c.Foreach.check(c.Prompt.ResponseField, found)
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
 		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
@@ -251,6 +252,17 @@ func (c *Config) checkRest(need Need, found *problems) {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)
 		}
+	}
+}
+
+// check checks that a result does not put its own fields in the place of the array.
+func (c *ForeachConfig) check(field string, found *problems) {
+	of, ok := strings.CutPrefix(c.Field, field)
+	if !ok || !found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") {
+		return
+	}
+	if slices.Contains([]string{"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model", "_error"}, of) {
+		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
 	}
 }
 

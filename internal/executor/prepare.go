@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/pool"
@@ -156,6 +157,11 @@ func (e *Executor) fanOut(in *consumer.Row) {
 		}
 		if err == nil {
 			items, err = e.prompt.Items(j.parsed)
+		}
+		if err == nil && e.cfg.Foreach.Errors == config.ForeachRow { // one that can't be rendered fails the row: pay for no other
+			if failed := e.prompt.ItemProblems(items); failed != nil {
+				err = row.ItemsFailed(failed, items.Len())
+			}
 		}
 		if err != nil {
 			e.answerError(j, err, e.uncalled(j), "")

@@ -9,7 +9,9 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
@@ -165,6 +167,17 @@ func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of an invalid row.
 func (p *Prompt) Items(row *row.Row) (*row.Items, error) {
 	return row.Items(p.foreach.Field, p.foreach.Max)
+}
+
+// ItemProblems returns the elements whose prompt can't be rendered.
+func (p *Prompt) ItemProblems(items *row.Items) (failed []row.ItemFailure) {
+	for i := range items.Len() {
+		if _, err := p.template.RenderItem(items, i); err != nil {
+			failure := call.AsError(err)
+			failed = append(failed, row.ItemFailure{Index: i, Reason: failure.Reason, Error: excerpt.Of(failure.Error())})
+		}
+	}
+	return failed
 }
 
 // ItemRequest is [Prompt.Request] of the element at an index.

@@ -300,3 +300,29 @@ func TestEqualElementsShareOneCall(t *testing.T) {
 		}
 	})
 }
+
+func TestARowWithAnElementThatCannotBeRenderedCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFanLab(t, nil, map[string]string{"STAGE_TEMPLATE": "{{ item.text }}"})
+		l.publish(&nats.Msg{Data: []byte(`{"title":"a","chunks":[{"text":"x"},{},{"text":"y"}]}`)})
+		l.work(1, nil)
+		e := l.fans()[0].Error
+		if l.received() != 0 || e == nil || e.Reason != "foreach_failed" || e.Failed != 1 || e.Total != 3 || e.Items[0].Index != 1 || e.Items[0].Reason != "template_rendering_failed" {
+			t.Errorf("%d calls: %s", l.received(), l.bodies()[0])
+		}
+	})
+}
+
+// TestRepliesThatNoResultHoldsArePaidForNoFurther: the server takes 1 MiB, and each reply has 50 KiB; what the pool has taken by then is called.
+func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 10<<10))
+		l := newFanLab(t, func(string) *llmtest.Step { return &llmtest.Step{Body: body, Delay: time.Second} }, map[string]string{"STAGE_POOL_SIZE": "5"})
+		l.loadFan("a", 100)
+		l.work(1, nil)
+		e := l.fans()[0].Error
+		if l.received() > 60 || e == nil || e.Reason != "result_too_large" {
+			t.Errorf("%d calls: %.300s", l.received(), l.bodies()[0])
+		}
+	})
+}
