@@ -86,19 +86,14 @@ func writeAligned(w io.Writer, rows [][]string, left int) error {
 	}
 	var text strings.Builder
 	for _, row := range rows {
-		line := ""
+		padded := make([]string, len(row))
 		for i, cell := range row {
 			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i > 0 {
-				line += "  "
-			}
-			if i < left {
-				line += cell + fill
-			} else {
-				line += fill + cell
+			if padded[i] = fill + cell; i < left {
+				padded[i] = cell + fill
 			}
 		}
-		text.WriteString(strings.TrimRight(line, " ") + "\n")
+		text.WriteString(strings.TrimRight(strings.Join(padded, "  "), " ") + "\n")
 	}
 	_, err := io.WriteString(w, text.String())
 	return err

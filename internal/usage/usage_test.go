@@ -159,8 +159,10 @@ func TestGroups(t *testing.T) {
 			stage, provider, model string
 			at                     time.Time
 		}{
-			{"b", "openai", "small", day}, {"a", "openai", "small", day.Add(time.Second)},
-			{"a", "mock", "large", day}, {"a", "mock", "large", day.In(time.FixedZone("", 7200))},
+			{"b", "openai", "small", day},
+			{"a", "openai", "small", day.Add(time.Second)},
+			{"a", "mock", "large", day},
+			{"a", "mock", "large", day.In(time.FixedZone("", 7200))},
 		} {
 			c := calls{stage: e.stage, at: e.at}
 			add(b, c.of("run.a", uint64(i+1), 0, auditlog.CallSuccess, func(c *auditlog.Call) { c.Provider, c.Model = e.provider, e.model }))
