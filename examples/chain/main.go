@@ -24,7 +24,8 @@ func main() {
 	url := flag.String("url", "", "NATS server; empty: the embedded server of a stage that runs on the data directory")
 	data := flag.String("data-dir", "stage-data", "data directory")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: chain [flags] FILE STAGE FIELD\n\n"+
+		log.SetFlags(0)
+		log.Print("usage: chain [flags] FILE STAGE FIELD\n\n" +
 			"publishes the lines of FILE, such as articles.jsonl, on articles.rows, and prints FIELD of the results of STAGE, the last one")
 		flag.PrintDefaults()
 	}
@@ -73,8 +74,8 @@ func connect(url, data string) (*nats.Conn, error) {
 	return nats.Connect(address.URL, nats.Token(address.Token))
 }
 
-// publish publishes each line and waits until it is stored. It returns the stream that has stored them, and which line each
-// sequence is.
+// publish publishes each line and waits until it is stored. It returns the stream that has stored them, and which line
+// each sequence is.
 func publish(ctx context.Context, js jetstream.JetStream, path, subject string) (stream string, lines map[string]int, err error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -332,8 +332,8 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 }
 
 // copySubject returns the subject for a copy of a row that is a result of another stage; empty: the row is none, or lies
-// outside of that stage's log. Within the log a copy would be the end that the stage does not know: it would be fenced, and
-// find on taking over again that the log does not end with a row of its own.
+// outside of that stage's log. Within the log a copy would be an end that the stage does not know: it would be fenced,
+// and find on taking over again that the log does not end with a row of its own.
 func (r *redriver) copySubject(m *jetstream.RawStreamMsg) (string, error) {
 	filter := r.cfg.Input.PartitionSubject(r.partition)
 	subject, ok := streams.CopySubject(filter, m.Subject, r.cfg.Name)

@@ -53,9 +53,9 @@ func invalidRow(body []byte, err error) *llm.Error {
 	}
 }
 
-// KeepAs names the stage of which the row is a result: members that a result of the row would replace are kept in it, under
-// names that begin with the stage's; see [Format]. Empty, which it is at first: they are replaced. It must be called before
-// the row is used.
+// KeepAs names the stage of which the row is a result: members that a result of the row would replace are kept in it,
+// under names that begin with the stage's; see [Format]. Empty, which it is at first: they are replaced. It must be
+// called before the row is used.
 func (r *Row) KeepAs(stage string) { r.upstream = stage }
 
 // Body returns the bytes the row was parsed from. They must not be changed.
