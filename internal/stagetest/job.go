@@ -84,6 +84,13 @@ func (j *Job) Call(owner string, seq uint64, index int, status auditlog.CallStat
 	j.Steps = append(j.Steps, Step{Call: c})
 }
 
+// Item records one call for an element of a row.
+func (j *Job) Item(owner string, seq uint64, item, index int, status auditlog.CallStatus) {
+	j.Call(owner, seq, index, status)
+	c := j.Steps[len(j.Steps)-1].Call
+	c.StateID, c.Item = auditlog.ItemStateID(c.StateID, item), &item
+}
+
 // Row records the row event of a row that was answered by one call after some without capacity.
 func (j *Job) Row(owner string, seq uint64, retries int, source string) {
 	h, cost := j.header(RunOf(owner), 0), 0.001
@@ -200,7 +207,11 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 		return m
 	}
 	r := s.Result
-	m := &nats.Msg{Subject: log + "rows", Data: []byte(`{}`), Header: nats.Header{
+	body := r.Body
+	if body == nil {
+		body = []byte(`{}`)
+	}
+	m := &nats.Msg{Subject: log + "rows", Data: body, Header: nats.Header{
 		streams.HeaderSourceStream: {r.Source}, streams.HeaderSourceSeq: {strconv.FormatUint(r.Seq, 10)}, streams.HeaderSourceSubject: {"rows.a"},
 		streams.HeaderStatus: {r.Status}, streams.HeaderStateID: {r.StateID}, streams.HeaderOwner: {r.Owner},
 	}}

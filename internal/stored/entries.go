@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ResultRow is a result by its headers, without its body.
+// ResultRow is a result by its headers.
 type ResultRow struct {
 	At      uint64    // its sequence in the result stream
 	Stored  time.Time // when the server stored it
@@ -25,6 +25,8 @@ type ResultRow struct {
 	// Progress and Key are those of a result that is not in stream order. Key is nil where it has none.
 	Progress Progress
 	Key      *string
+	// Body is empty where the reader has only headers.
+	Body []byte
 }
 
 // Claim is the beginning of a term: an owner took over a partition.
@@ -65,11 +67,12 @@ func progressOf(h nats.Header) (p Progress) {
 	return p
 }
 
-// InputRow is a row of the input without its body.
+// InputRow is a row of the input.
 type InputRow struct {
 	Seq     uint64 // 0: there is no further row
 	Subject string
 	Header  nats.Header
+	Body    []byte // empty where the reader has only headers
 }
 
 // SameInput reports whether both claims are about the same input stream, not only one of the same name.

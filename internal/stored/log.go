@@ -60,7 +60,7 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 		row := &ResultRow{
 			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
-			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h,
+			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h, Body: m.Data(),
 		}
 		if len(h[streams.HeaderLow]) > 0 {
 			row.Progress = progressOf(h)
@@ -83,7 +83,7 @@ func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter
 			if err != nil || m == nil {
 				return InputRow{}, err
 			}
-			return InputRow{Seq: at, Subject: m.Subject(), Header: m.Headers()}, nil
+			return InputRow{Seq: at, Subject: m.Subject(), Header: m.Headers(), Body: m.Data()}, nil
 		}
 	}
 	last := uint64(0)
@@ -94,6 +94,6 @@ func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter
 			return InputRow{}, err
 		}
 		last = m.Sequence
-		return InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header}, nil
+		return InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
 	}
 }

@@ -26,6 +26,7 @@ type aheadRow struct {
 	key     uint64 // see hashOf; 0: unknown
 	inInput bool
 	done    bool // it has a result
+	source  *source
 }
 
 // storedRow is where the result of a row is.
@@ -44,9 +45,9 @@ func (a *aheadRows) find(seq uint64) (i int, found bool) {
 	return slices.BinarySearchFunc(a.rows, seq, func(r aheadRow, seq uint64) int { return cmp.Compare(r.seq, seq) })
 }
 
-// input adds a row of the input that has no result. It is above the mark and all rows held.
-func (a *aheadRows) input(seq, key uint64) {
-	a.rows = append(a.rows, aheadRow{seq: seq, key: key, inInput: true})
+// input adds a row of the input that has no result, and what it shows. It is above the mark and all rows held.
+func (a *aheadRows) input(seq, key uint64, from *source) {
+	a.rows = append(a.rows, aheadRow{seq: seq, key: key, inInput: true, source: from})
 }
 
 // result notes the result of a row above the mark, stored at a place of the log after all others. It returns what was
@@ -58,7 +59,7 @@ func (a *aheadRows) result(seq, key, at uint64) (row aheadRow, latest uint64) {
 	} else {
 		a.rows = slices.Insert(a.rows, i, aheadRow{seq: seq})
 	}
-	a.rows[i].key, a.rows[i].done = key, true
+	a.rows[i].key, a.rows[i].done, a.rows[i].source = key, true, nil
 	a.done++
 	a.stored = append(a.stored, storedRow{at: at, seq: seq})
 	if a.latest == nil {

@@ -3,6 +3,8 @@ package verify
 import (
 	"cmp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -32,7 +34,10 @@ type callFacts struct {
 	term     *auditTerm
 	run      string
 	index    int
+	item     int // wholeRow: it is for no single element
+	badID    bool
 	at       time.Time
+	success  bool
 	capacity bool
 	lane     bool
 	usage    *auditlog.Usage
@@ -49,6 +54,7 @@ type rowFacts struct {
 	usage              *auditlog.Usage
 	queued, started    time.Time
 	key                *string // nil: it names none
+	vars               string  // hash of the row
 }
 
 // calls is how many calls the row event counts.
@@ -65,13 +71,14 @@ type rowAudit struct {
 func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	if c := e.Call; c != nil {
 		r.addCall(callFacts{
-			term: term, run: e.RunID, index: c.CallIndex, at: e.Time,
-			capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(),
+			term: term, run: e.RunID, index: c.CallIndex, item: itemOf(c), badID: c.Item != nil && !strings.HasSuffix(c.StateID, idOf(e)), at: e.Time,
+			success: c.Status == auditlog.CallSuccess, capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(),
 		})
 	} else if r.by(term) == nil {
 		r.rows = append(r.rows, rowFacts{
 			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
 			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
+			vars: e.Row.VariablesHash,
 		})
 	}
 }
@@ -94,6 +101,11 @@ func (r *rowAudit) addCall(c callFacts) {
 	r.calls = append(r.calls, c)
 }
 
+// idOf is the end of the state id of a call for an element.
+func idOf(e *auditlog.Event) string {
+	return "/" + strconv.FormatUint(e.Call.Sequence, 10) + "#" + strconv.Itoa(*e.Call.Item)
+}
+
 // by returns the row event of a term; nil when there is none.
 func (r *rowAudit) by(t *auditTerm) *rowFacts {
 	if r == nil {
@@ -113,7 +125,12 @@ func (r *rowAudit) by(t *auditTerm) *rowFacts {
 // calls in both, and one row event: then it is the last calls of the process. A reply from the journal was paid for in
 // an earlier term, perhaps of another process, and the row event does not name it. A row that was in one batch after the
 // other has a row event of the last one's answer alone.
+//
+// Of a row that fans out they are those of ofElements.
 func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
+	if f.source != auditlog.SourceDedupe && r.fanned() {
+		return r.ofElements(f)
+	}
 	own := r.filter(func(c *callFacts) bool { return c.term == f.term })
 	n := f.calls()
 	switch f.source {

@@ -216,11 +216,7 @@ func phaseOf(j *stagetest.Job, token string, phase auditlog.BatchPhase) int {
 }
 
 // batchFaults are what may be wrong with the batches of laneJob.
-var batchFaults = []struct {
-	name  string
-	plant func(j *stagetest.Job)
-	want  []string // in what is printed; all violations there are
-}{
+var batchFaults = []fault{
 	{
 		"an intent removed", func(j *stagetest.Job) { j.Remove(phaseOf(j, "t1", auditlog.BatchIntent)) },
 		[]string{"VIOLATION batch_differs: partition 0: batch t1 has no event of its intent"},
@@ -288,24 +284,5 @@ var batchFaults = []struct {
 }
 
 func TestVerifyFindsWhatIsWrongWithBatches(t *testing.T) {
-	for _, tt := range batchFaults {
-		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
-			j := laneJob(b)
-			tt.plant(j)
-			b.Store(j)
-			report, text, code := verifyAll(b)
-			if code != codeViolated {
-				t.Errorf("got exit code %d, want %d", code, codeViolated)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("want %q in:\n%s", want, text)
-				}
-			}
-			if len(report.Violations.ByKind) > len(tt.want) {
-				t.Errorf("got more violations than %q:\n%s", tt.want, text)
-			}
-		})
-	}
+	findsFaults(t, batchFaults, laneJob, verifyAll)
 }

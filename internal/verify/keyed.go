@@ -202,7 +202,7 @@ func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
 		key = hashOf(*h.Key)
 	}
 	row, latest := v.ahead.result(h.Seq, key, h.At)
-	h.inInput = row.inInput
+	h.inInput, h.source = row.inInput, row.source
 	if v.order.Order != streams.OrderKey {
 		return
 	}
@@ -233,7 +233,7 @@ func (v *partitionVerifier) inputAhead(seq uint64) (err error) {
 			if text, ok := keyOf(v.order.key, r.Subject, r.Header); ok {
 				key = hashOf(text)
 			}
-			v.ahead.input(r.Seq, key)
+			v.ahead.input(r.Seq, key, v.sourceOf(r))
 		case !v.seen.Has(r.Seq):
 			v.missing.Add(r.Seq)
 		}

@@ -32,7 +32,8 @@ func (v *partitionVerifier) read() error {
 	}
 	v.checkOwner(r)
 	v.checkReplacement(r)
-	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner)}
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner), made: v.madeOf(r), items: -1}
+	r.Body = nil // it may wait for its events
 	if v.order.ofStream() {
 		v.mark = r.Seq
 	}
@@ -49,12 +50,13 @@ func (v *partitionVerifier) read() error {
 		v.violate(violationDisorder, r.Seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq, r.At, v.last)
 	default:
 		v.last = r.Seq
-		if h.inInput, err = v.inputUpTo(r.Seq); err != nil {
+		if h.inInput, h.source, err = v.inputUpTo(r.Seq); err != nil {
 			return err
 		}
 	}
 	v.head = h
-	return nil
+	v.checkItems(h)
+	return v.checkLink(h)
 }
 
 // count counts a result.
@@ -128,19 +130,21 @@ func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 }
 
 // inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is
-// there.
-func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, err error) {
+// there, and what it shows.
+func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, row *source, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
-		return false, nil
+		return false, nil, nil
 	}
 	for v.nextInput.Seq != 0 && v.nextInput.Seq <= seq && err == nil {
-		there = v.nextInput.Seq == seq
+		if there = v.nextInput.Seq == seq; there {
+			row = v.sourceOf(&v.nextInput)
+		}
 		if !v.seen.Has(v.nextInput.Seq) {
 			v.missing.Add(v.nextInput.Seq)
 		}
 		v.nextInput, err = v.input()
 	}
-	return there, err
+	return there, row, err
 }
 
 // claimsBefore checks the claims that lie in the log before a message.
@@ -206,7 +210,7 @@ func (v *partitionVerifier) finishInput() error {
 	if !v.order.ofStream() {
 		return v.finishAhead()
 	}
-	_, err := v.inputUpTo(max(v.bound, v.last))
+	_, _, err := v.inputUpTo(max(v.bound, v.last))
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 type partitionVerifier struct {
 	partitionSources
 	partitionFacts
+	bodies
 
 	report *Report // of the whole stage
 	runs   *runVerifier
@@ -48,9 +49,11 @@ type partitionVerifier struct {
 type partitionSources struct {
 	results func() (*stored.ResultRow, error)
 	// input returns the rows that are still there; nil where nothing is known about the rows.
-	input  func() (stored.InputRow, error)
-	rows   *stored.Reader // of input; nil if the input allows no second reader
-	claims []stored.Claim
+	input func() (stored.InputRow, error)
+	rows  *stored.Reader // of input; nil if the input allows no second reader
+	// original returns a row of the input, whichever partition it is of; nil: it is gone. Nil: there is no input.
+	original func(seq uint64) (*stored.InputRow, error)
+	claims   []stored.Claim
 }
 
 // partitionFacts is what is known before the first result is read, and does not change.
@@ -92,6 +95,10 @@ type verifiedRow struct {
 	term    *auditTerm // of its owner
 	late    bool       // it came after the result of a later row, so its events may have been dropped
 	inInput bool       // the input still has its row
+	// source is its row, made what it shows of that one; nil: that is not known, or no bodies are read.
+	source *source
+	made   *made
+	items  int // elements of the array of its row; -1: unknown
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -272,9 +279,11 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	if event.status != h.Status {
 		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}
+	v.checkVariables(h, event)
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
-	searched := event.source == auditlog.SourceJournal || row.laned()
+	v.checkElements(h, row)
+	searched := event.source == auditlog.SourceJournal || row.laned() || row.fanned()
 	if searched {
 		since, until = time.Time{}, h.Stored // when the earlier term made the calls is unknown
 	}
@@ -285,7 +294,10 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	v.used += uint64(len(calls))
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
-	case searched && !ok && len(row.calls) >= n:
+	case row.fanned() && len(calls) < n && numbered(calls) && len(row.calls) >= n:
+		v.violate(violationTokens, h.Seq, "row %d: no %d calls for its elements add up to its row event: tokens %s, %d capacity retries",
+			h.Seq, n, event.usage.Tokens(), event.capacity)
+	case searched && !ok && !row.fanned() && len(row.calls) >= n:
 		from := "from the journal"
 		if event.source != auditlog.SourceJournal {
 			from = "by a batch"

@@ -68,6 +68,11 @@ type verifiedPartition struct {
 	AuditGone    int `json:"audit_gone"`
 	Unknown      int `json:"unknown"`
 
+	// Linked results were compared with the row that they name, and foreign ones of them are of rows that are no results of
+	// the stage before.
+	Linked  int `json:"linked,omitempty"`
+	foreign int
+
 	// ResultsGone rows are in the input or the audit, and their results were in the part of the log that was removed.
 	ResultsGone int `json:"results_gone"`
 }

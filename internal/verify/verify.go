@@ -30,13 +30,15 @@ const claimVersionOrder = 2
 // bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, by
 // the batches that were open, and by two bytes a row at most for sets of sequences.
 type verification struct {
-	js     jetstream.JetStream
-	cfg    *config.Config
-	report *Report
-	runs   *runVerifier
-	lane   *batchVerifier
-	laned  bool                 // there are batches
-	parts  []*partitionVerifier // by partition; none if there is no log to check
+	js      jetstream.JetStream
+	cfg     *config.Config
+	options Options
+	bodies  bodies // once the runs are known
+	report  *Report
+	runs    *runVerifier
+	lane    *batchVerifier
+	laned   bool                 // there are batches
+	parts   []*partitionVerifier // by partition; none if there is no log to check
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
@@ -54,10 +56,24 @@ type logBound struct {
 // that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a
 // terminal. An error means that the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
+	return RunWith(ctx, js, cfg, Options{}, progress)
+}
+
+// Options of [RunWith].
+type Options struct {
+	// Linked has each result compared with the row that it names, as far as the input still has it: by the hash of the row's
+	// variables, the members that an error has kept, and the first row of the chain. It reads all bodies.
+	Linked bool
+	// Upstream is the stage whose results the rows are; empty: it is not known.
+	Upstream string
+}
+
+// RunWith is [Run] with options.
+func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	ctx, closeReaders := context.WithCancel(ctx)
 	defer closeReaders()
 	report := newReport(cfg.Name)
-	v := &verification{js: js, cfg: cfg, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
+	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
@@ -86,6 +102,9 @@ func (v *verification) conclude() {
 	used := v.report.Audit.Batched
 	for _, p := range v.parts {
 		used += p.used
+		if n := p.stats.foreign; n > 0 {
+			v.report.cannot("partition %d: %d results are made from rows that are no results of stage %s, or copies of such whose original is gone", p.stats.Partition, n, p.upstream)
+		}
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}
 	v.report.Audit.Elsewhere = v.report.Audit.Calls - min(used, v.report.Audit.Calls)
@@ -99,6 +118,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err := v.readRuns(ctx); err != nil {
 		return err
 	}
+	v.bodies = v.bodiesOf()
 	bounds, err := v.readEnds(ctx)
 	if err != nil || bounds == nil {
 		return err
@@ -213,7 +233,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 			return err
 		}
 		p.window = newAuditWindow(v.windowRows(p.claims))
-		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, true)
+		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
 		if err != nil {
 			return err
 		}
@@ -230,7 +250,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
 	p := &partitionVerifier{
-		report: v.report, runs: v.runs,
+		report: v.report, runs: v.runs, bodies: v.bodies,
 		partitionFacts: partitionFacts{
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
@@ -286,10 +306,11 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	filter := v.cfg.Input.PartitionSubject(number)
 	if input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
-		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, true); err != nil {
+		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, !v.bodies.read); err != nil {
 			return err
 		}
 	}
+	p.original = v.originalFunc(ctx)
 	p.input = stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
 	return nil
 }

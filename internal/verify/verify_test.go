@@ -10,163 +10,141 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
+// faults are what may be wrong with a finished job of 20 rows.
+var faults = []fault{
+	{"a removed result", func(j *stagetest.Job) {
+		j.Remove(j.ResultOf(7))
+		j.Steps[len(j.Steps)-1].Run.Summary.RowsSucceeded--
+	}, []string{"VIOLATION lost: partition 0: row 7 has no result"}},
+	{
+		"the last result removed", func(j *stagetest.Job) { j.Remove(j.ResultOf(20)) },
+		[]string{"VIOLATION run_summary_differs: run run1: 19 results are stored, its summary says 20"},
+	},
+	{"a doubled result", func(j *stagetest.Job) {
+		i := j.ResultOf(7)
+		j.Steps = slices.Insert(j.Steps, i+9, j.Steps[i])
+	}, []string{"VIOLATION doubled: partition 0: row 7 has another result at "}},
+	{"the same result twice in a row", func(j *stagetest.Job) {
+		i := j.ResultOf(7)
+		j.Steps = slices.Insert(j.Steps, i, j.Steps[i])
+	}, []string{"VIOLATION doubled: partition 0: row 7 has another result at 9 of the results stream"}},
+	{"two results swapped", func(j *stagetest.Job) {
+		a, b := j.ResultOf(7), j.ResultOf(8)
+		j.Steps[a], j.Steps[b] = j.Steps[b], j.Steps[a]
+		j.Steps[a], j.Steps[b-1] = j.Steps[b-1], j.Steps[a] // the events of row 8 before its result
+	}, []string{"VIOLATION out_of_order: partition 0: the result of row 7, at 9 of the results stream, comes after that of row 8"}},
+	{"two distant results swapped", func(j *stagetest.Job) {
+		a, b := j.ResultOf(3), j.ResultOf(18)
+		j.Steps[a].Result.Seq, j.Steps[b].Result.Seq = 18, 3
+		j.Steps[a].Result.StateID, j.Steps[b].Result.StateID = j.Steps[b].Result.StateID, j.Steps[a].Result.StateID
+	}, []string{"row 3, at 19 of the results stream, comes after that of row 18", "row 4, at 5", "row 17, at 18", "15 out_of_order"}},
+	{"the call event of a row removed", func(j *stagetest.Job) {
+		j.Remove(j.CallOf(7))
+	}, []string{
+		"call_event_missing: partition 0: row 7 has 0 call events of run1.a, its row event counts 1 calls, call 0 is missing",
+		"run_summary_differs: run run1: 25 call events, its summary says 26 calls",
+	}},
+	{"the first of two call events removed", func(j *stagetest.Job) { j.Remove(j.CallOf(6)) }, []string{
+		"call_event_missing: partition 0: row 6 has 1 call events of run1.a, its row event counts 2 calls, call 0 is missing",
+		"run_summary_differs: run run1: 25 call events, its summary says 26 calls",
+	}},
+	{
+		"a call event that is numbered wrongly", func(j *stagetest.Job) { j.Steps[j.CallOf(7)].Call.CallIndex = 1 },
+		[]string{"call_event_missing: partition 0: row 7 has call events of run1.a that are not numbered from 0, call 0 is missing"},
+	},
+	{"a call that the row event does not count", func(j *stagetest.Job) {
+		i := j.CallOf(7)
+		extra := *j.Steps[i].Call
+		extra.CallIndex = 1
+		j.Steps = slices.Insert(j.Steps, i, stagetest.Step{Call: &extra})
+	}, []string{"call_event_extra: partition 0: row 7 has 2 call events", "run_summary_differs: run run1: 27 call events"}},
+	{
+		"a capacity retry that was none", func(j *stagetest.Job) { j.Steps[j.CallOf(6)].Call.Status = auditlog.CallFailure },
+		[]string{"retries_differ: partition 0: row 6 has 0 capacity retries in the call events, 1 in the row event", "run_summary_differs: run run1: 5 capacity retries"},
+	},
+	{
+		"tokens of a row that do not add up", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage.CompletionTokens++ },
+		[]string{"tokens_differ: partition 0: row 7: 7 completion tokens in the call events, 8 in the row event"},
+	},
+	{
+		"tokens of a call that do not add up", func(j *stagetest.Job) { j.Steps[j.CallOf(7)].Call.Usage.TotalTokens = 99 },
+		[]string{"tokens_differ: partition 0: row 7: 99 total tokens in the call events, 17 in the row event", "run_summary_differs: run run1: 492 total tokens in the call events, 410"},
+	},
+	{
+		"tokens that were not reported", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage = nil },
+		[]string{"tokens_differ: partition 0: row 7: tokens 10+7 in the call events, tokens - in the row event"},
+	},
+	{
+		"a cost that does not add up", func(j *stagetest.Job) { *j.Steps[j.Row7()].Row.Usage.CostUSD = 0.5 },
+		[]string{"cost_differs: partition 0: row 7: cost in USD 0.001000 in the call events, 0.500000 in the row event"},
+	},
+	{
+		"tokens of the run that do not add up", func(j *stagetest.Job) { j.Steps[len(j.Steps)-1].Run.Summary.Total.Usage.PromptTokens++ },
+		[]string{"run_summary_differs: run run1: 200 prompt tokens in the call events, 201 in its summary", "run run1: mock small: 200 prompt"},
+	},
+	{
+		"a row without its row event", func(j *stagetest.Job) { j.Remove(j.Row7()) },
+		[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
+	},
+	{
+		"a row event of another term", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Owner = "run1.x" },
+		[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
+	},
+	{
+		"a row event with another status", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Status = auditlog.RowError },
+		[]string{"row_event_differs: partition 0: row 7 has a result with status success and a row event with status error"},
+	},
+	{"a claim with a wrong mark", func(j *stagetest.Job) {
+		j.Steps = slices.Insert(j.Steps, j.ResultOf(7)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run1.a", Mark: 6, Version: 1, Input: "ROWS", Created: j.Created}})
+	}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, names row 6 as the last before it; it was row 7"}},
+	{"a result of a fenced owner", func(j *stagetest.Job) {
+		j.Steps = slices.Insert(j.Steps, j.ResultOf(19)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run2.a", Mark: 19, Version: 1, Input: "ROWS", Created: j.Created}})
+	}, []string{"bad_claim: partition 0: the result of row 20 is of run1.a, after the claim of run2.a"}},
+	{
+		"a result of a row that never was", func(j *stagetest.Job) { j.Answer("run1.a", 21) },
+		[]string{"bad_result: partition 0: message 22 of the results: it is about a row that the input never had", "run_summary_differs"},
+	},
+	{
+		"a result with the id of another row", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.StateID = "stage/ROWS/0/8" },
+		[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
+	},
+	{
+		"a replacement of a row that did not fail", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "3" },
+		[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 3, which had not failed"},
+	},
+	{
+		"a replacement of a row that never was", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "99" },
+		[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 99, which has no result before it"},
+	},
+	{
+		"a replacement of itself", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "7" },
+		[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 7, which has no result before it"},
+	},
+	{
+		"a replacement of nothing", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "seven" },
+		[]string{`bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row "seven", which is no number of a row`},
+	},
+	{
+		"a second replacement after a success", func(j *stagetest.Job) {
+			fail(j, 3)
+			j.Steps[j.ResultOf(7)].Result.Replaces, j.Steps[j.ResultOf(9)].Result.Replaces = "3", "3"
+		},
+		[]string{"bad_replacement: partition 0: the result of row 9, at 10 of the results stream, takes the place of row 3, which had not failed"},
+	},
+}
+
 func TestVerifyFindsPlantedFaults(t *testing.T) {
+	findsFaults(t, faults, func(b *stagetest.Bench) *stagetest.Job { return b.FinishedJob(20) }, verifyAll)
 	var found []string // by all of them
-	for _, tt := range []struct {
-		name  string
-		plant func(j *stagetest.Job)
-		want  []string // in what is printed; all violations there are
-	}{
-		{"a removed result", func(j *stagetest.Job) {
-			j.Remove(j.ResultOf(7))
-			j.Steps[len(j.Steps)-1].Run.Summary.RowsSucceeded--
-		}, []string{"VIOLATION lost: partition 0: row 7 has no result"}},
-		{
-			"the last result removed", func(j *stagetest.Job) { j.Remove(j.ResultOf(20)) },
-			[]string{"VIOLATION run_summary_differs: run run1: 19 results are stored, its summary says 20"},
-		},
-		{"a doubled result", func(j *stagetest.Job) {
-			i := j.ResultOf(7)
-			j.Steps = slices.Insert(j.Steps, i+9, j.Steps[i])
-		}, []string{"VIOLATION doubled: partition 0: row 7 has another result at "}},
-		{"the same result twice in a row", func(j *stagetest.Job) {
-			i := j.ResultOf(7)
-			j.Steps = slices.Insert(j.Steps, i, j.Steps[i])
-		}, []string{"VIOLATION doubled: partition 0: row 7 has another result at 9 of the results stream"}},
-		{"two results swapped", func(j *stagetest.Job) {
-			a, b := j.ResultOf(7), j.ResultOf(8)
-			j.Steps[a], j.Steps[b] = j.Steps[b], j.Steps[a]
-			j.Steps[a], j.Steps[b-1] = j.Steps[b-1], j.Steps[a] // the events of row 8 before its result
-		}, []string{"VIOLATION out_of_order: partition 0: the result of row 7, at 9 of the results stream, comes after that of row 8"}},
-		{"two distant results swapped", func(j *stagetest.Job) {
-			a, b := j.ResultOf(3), j.ResultOf(18)
-			j.Steps[a].Result.Seq, j.Steps[b].Result.Seq = 18, 3
-			j.Steps[a].Result.StateID, j.Steps[b].Result.StateID = j.Steps[b].Result.StateID, j.Steps[a].Result.StateID
-		}, []string{"row 3, at 19 of the results stream, comes after that of row 18", "row 4, at 5", "row 17, at 18", "15 out_of_order"}},
-		{"the call event of a row removed", func(j *stagetest.Job) {
-			j.Remove(j.CallOf(7))
-		}, []string{
-			"call_event_missing: partition 0: row 7 has 0 call events of run1.a, its row event counts 1 calls, call 0 is missing",
-			"run_summary_differs: run run1: 25 call events, its summary says 26 calls",
-		}},
-		{"the first of two call events removed", func(j *stagetest.Job) { j.Remove(j.CallOf(6)) }, []string{
-			"call_event_missing: partition 0: row 6 has 1 call events of run1.a, its row event counts 2 calls, call 0 is missing",
-			"run_summary_differs: run run1: 25 call events, its summary says 26 calls",
-		}},
-		{
-			"a call event that is numbered wrongly", func(j *stagetest.Job) { j.Steps[j.CallOf(7)].Call.CallIndex = 1 },
-			[]string{"call_event_missing: partition 0: row 7 has call events of run1.a that are not numbered from 0, call 0 is missing"},
-		},
-		{"a call that the row event does not count", func(j *stagetest.Job) {
-			i := j.CallOf(7)
-			extra := *j.Steps[i].Call
-			extra.CallIndex = 1
-			j.Steps = slices.Insert(j.Steps, i, stagetest.Step{Call: &extra})
-		}, []string{"call_event_extra: partition 0: row 7 has 2 call events", "run_summary_differs: run run1: 27 call events"}},
-		{
-			"a capacity retry that was none", func(j *stagetest.Job) { j.Steps[j.CallOf(6)].Call.Status = auditlog.CallFailure },
-			[]string{"retries_differ: partition 0: row 6 has 0 capacity retries in the call events, 1 in the row event", "run_summary_differs: run run1: 5 capacity retries"},
-		},
-		{
-			"tokens of a row that do not add up", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage.CompletionTokens++ },
-			[]string{"tokens_differ: partition 0: row 7: 7 completion tokens in the call events, 8 in the row event"},
-		},
-		{
-			"tokens of a call that do not add up", func(j *stagetest.Job) { j.Steps[j.CallOf(7)].Call.Usage.TotalTokens = 99 },
-			[]string{"tokens_differ: partition 0: row 7: 99 total tokens in the call events, 17 in the row event", "run_summary_differs: run run1: 492 total tokens in the call events, 410"},
-		},
-		{
-			"tokens that were not reported", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Usage = nil },
-			[]string{"tokens_differ: partition 0: row 7: tokens 10+7 in the call events, tokens - in the row event"},
-		},
-		{
-			"a cost that does not add up", func(j *stagetest.Job) { *j.Steps[j.Row7()].Row.Usage.CostUSD = 0.5 },
-			[]string{"cost_differs: partition 0: row 7: cost in USD 0.001000 in the call events, 0.500000 in the row event"},
-		},
-		{
-			"tokens of the run that do not add up", func(j *stagetest.Job) { j.Steps[len(j.Steps)-1].Run.Summary.Total.Usage.PromptTokens++ },
-			[]string{"run_summary_differs: run run1: 200 prompt tokens in the call events, 201 in its summary", "run run1: mock small: 200 prompt"},
-		},
-		{
-			"a row without its row event", func(j *stagetest.Job) { j.Remove(j.Row7()) },
-			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
-		},
-		{
-			"a row event of another term", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Owner = "run1.x" },
-			[]string{"row_event_missing: partition 0: row 7 has no row event of run1.a"},
-		},
-		{
-			"a row event with another status", func(j *stagetest.Job) { j.Steps[j.Row7()].Row.Status = auditlog.RowError },
-			[]string{"row_event_differs: partition 0: row 7 has a result with status success and a row event with status error"},
-		},
-		{"a claim with a wrong mark", func(j *stagetest.Job) {
-			j.Steps = slices.Insert(j.Steps, j.ResultOf(7)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run1.a", Mark: 6, Version: 1, Input: "ROWS", Created: j.Created}})
-		}, []string{"bad_claim: partition 0: the claim at 9 of the results stream, of run1.a, names row 6 as the last before it; it was row 7"}},
-		{"a result of a fenced owner", func(j *stagetest.Job) {
-			j.Steps = slices.Insert(j.Steps, j.ResultOf(19)+1, stagetest.Step{Claim: &stored.Claim{Owner: "run2.a", Mark: 19, Version: 1, Input: "ROWS", Created: j.Created}})
-		}, []string{"bad_claim: partition 0: the result of row 20 is of run1.a, after the claim of run2.a"}},
-		{
-			"a result of a row that never was", func(j *stagetest.Job) { j.Answer("run1.a", 21) },
-			[]string{"bad_result: partition 0: message 22 of the results: it is about a row that the input never had", "run_summary_differs"},
-		},
-		{
-			"a result with the id of another row", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.StateID = "stage/ROWS/0/8" },
-			[]string{`bad_result: partition 0: message 8 of the results: its state id "stage/ROWS/0/8" is that of another row`},
-		},
-		{
-			"a replacement of a row that did not fail", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "3" },
-			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 3, which had not failed"},
-		},
-		{
-			"a replacement of a row that never was", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "99" },
-			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 99, which has no result before it"},
-		},
-		{
-			"a replacement of itself", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "7" },
-			[]string{"bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row 7, which has no result before it"},
-		},
-		{
-			"a replacement of nothing", func(j *stagetest.Job) { j.Steps[j.ResultOf(7)].Result.Replaces = "seven" },
-			[]string{`bad_replacement: partition 0: the result of row 7, at 8 of the results stream, takes the place of row "seven", which is no number of a row`},
-		},
-		{
-			"a second replacement after a success", func(j *stagetest.Job) {
-				fail(j, 3)
-				j.Steps[j.ResultOf(7)].Result.Replaces, j.Steps[j.ResultOf(9)].Result.Replaces = "3", "3"
-			},
-			[]string{"bad_replacement: partition 0: the result of row 9, at 10 of the results stream, takes the place of row 3, which had not failed"},
-		},
-	} {
-		found = append(found, tt.want...)
-		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
-			j := b.FinishedJob(20)
-			tt.plant(j)
-			b.Store(j)
-			report, text, code := verifyAll(b)
-			if code != codeViolated || report.Verdict != verdictViolated {
-				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, codeViolated, verdictViolated)
-			}
-			for _, want := range tt.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("want %q in:\n%s", want, text)
-				}
-			}
-			if len(report.Violations.ByKind) > len(tt.want) {
-				t.Errorf("got more violations than %q:\n%s", tt.want, text)
-			}
-		})
+	for _, f := range slices.Concat(faults, batchFaults, itemFaults, linkFaults) {
+		found = append(found, f.want...)
 	}
 	for _, f := range faultsByKey {
 		for kind := range f.kinds {
 			found = append(found, string(kind))
 		}
-	}
-	for _, f := range batchFaults {
-		found = append(found, f.want...)
 	}
 	for _, c := range checks {
 		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
@@ -325,177 +303,5 @@ func TestVerifyFindsAJournalReplyThatNobodyPaidFor(t *testing.T) {
 	b.Store(j)
 	if _, text, code := verifyAll(b); code != codeViolated || !strings.Contains(text, "call_event_missing: partition 0: row 1") {
 		t.Errorf("got exit code %d:\n%s", code, text)
-	}
-}
-
-func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		retain jetstream.RetentionPolicy
-		empty  func(b *stagetest.Bench)
-	}{
-		{"work queue", jetstream.WorkQueuePolicy, nil},
-		{"interest", jetstream.InterestPolicy, nil},
-		{"expired", jetstream.LimitsPolicy, nil},
-		{"deleted", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
-				b.T.Fatal(err)
-			}
-		}},
-		{"re-created", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
-				b.T.Fatal(err)
-			}
-			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
-				b.T.Fatal(err)
-			}
-			b.Rows(50, "rows.a")
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, lose := range []bool{false, true} {
-				b := stagetest.NewBench(t, func(s []jetstream.StreamConfig) { s[0].Retention = tt.retain })
-				if tt.retain == jetstream.InterestPolicy { // which keeps only what somebody waits for
-					_, err := b.JS.CreateConsumer(t.Context(), "ROWS", jetstream.ConsumerConfig{Durable: "stage-0", AckPolicy: jetstream.AckExplicitPolicy})
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				j := b.FinishedJob(20)
-				if lose {
-					j.Remove(j.ResultOf(7))
-					j.Steps[len(j.Steps)-1].Run.Summary.RowsSucceeded--
-				}
-				b.Store(j)
-				if tt.empty != nil {
-					tt.empty(b)
-				} else if err := b.Stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(18)); err != nil { // as acks and age do
-					t.Fatal(err)
-				}
-				report, text, code := verifyAll(b)
-				if lose {
-					if code != codeViolated || !strings.Contains(text, "VIOLATION lost: partition 0: row 7 has no result; it is in the audit") {
-						t.Errorf("a removed result: got exit code %d:\n%s", code, text)
-					}
-					continue
-				}
-				if code != codeProven || !strings.Contains(text, "checked against the audit") || report.Partitions[0].ByAudit < 17 {
-					t.Errorf("got exit code %d, %d results by the audit:\n%s", code, report.Partitions[0].ByAudit, text)
-				}
-			}
-		})
-	}
-}
-
-func TestVerifyCannotTellWithoutInputAndAudit(t *testing.T) {
-	b := stagetest.NewBench(t, nil)
-	b.Store(b.FinishedJob(20))
-	b.Purge("AUDIT", 25) // to the event of row 10
-	b.Purge("ROWS", 6)
-	report, text, code := verifyAll(b)
-	if code != codeUnproven || report.Verdict != verdictCannotTell || report.Partitions[0].Unknown != 5 {
-		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, codeUnproven, verdictCannotTell, text)
-	}
-}
-
-func TestVerifyCannotTellWithoutStreams(t *testing.T) {
-	for _, tt := range []struct {
-		name, want string
-		plant      func(b *stagetest.Bench)
-	}{
-		{"no results stream", "stream RESULTS does not exist (STAGE_RESULT_STREAM)", func(b *stagetest.Bench) { b.Drop("RESULTS") }},
-		{"no audit stream", "stream AUDIT does not exist (STAGE_AUDIT_STREAM)", func(b *stagetest.Bench) { b.Drop("AUDIT") }},
-		{"another name", "stream RESULTS holds nothing of a stage named other", func(b *stagetest.Bench) { b.Cfg.Name = "other" }},
-		{"another input", "the results are of stream ROWS, STAGE_INPUT_STREAM is FEED", func(b *stagetest.Bench) {
-			b.Cfg.Input.Stream = "FEED"
-			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "FEED"}); err != nil {
-				b.T.Fatal(err)
-			}
-		}},
-		{"more partitions", "the stage has served 3 partitions, STAGE_PARTITIONS is 1", func(b *stagetest.Bench) {
-			j := b.Job()
-			j.Start("run2")
-			j.Steps[0].Run.Settings["STAGE_PARTITIONS"] = "3"
-			b.Store(j)
-		}},
-		{"a claim of a newer stage", "the claim at 22 has format 3", func(b *stagetest.Bench) {
-			j := b.Job()
-			j.Claim("run2.a", 20)
-			j.Steps[0].Claim.Version = 3
-			b.Store(j)
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
-			b.Store(b.FinishedJob(20))
-			tt.plant(b)
-			if _, text, code := verifyAll(b); code != codeUnproven || !strings.Contains(text, tt.want) {
-				t.Errorf("got exit code %d, want %d and %q:\n%s", code, codeUnproven, tt.want, text)
-			}
-		})
-	}
-}
-
-func TestVerifyTellsTheRowsOfANewInputFromThoseOfTheOld(t *testing.T) {
-	b := stagetest.NewBench(t, nil)
-	old := b.FinishedJob(30)
-	b.Drop("ROWS")
-	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
-		t.Fatal(err)
-	}
-	b.Rows(10, "rows.a")
-	j := b.Job()
-	if j.Created.Equal(old.Created) {
-		t.Fatal("the stream was not re-created")
-	}
-	j.Steps, j.Now, j.Calls = old.Steps, old.Now, old.Calls
-	j.Start("run2")
-	j.Claim("run2.a", 0)
-	for seq := uint64(1); seq <= 10; seq++ {
-		if seq != 4 {
-			j.Answer("run2.a", seq)
-		}
-	}
-	b.Store(j)
-	report, text, code := verifyAll(b)
-	if code != codeViolated || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 0: row 4 has no result\n") {
-		t.Errorf("got exit code %d, want the lost row 4 of the new input and nothing else:\n%s", code, text)
-	}
-}
-
-func TestVerifyChecksEachPartition(t *testing.T) {
-	b := stagetest.NewBench(t, nil)
-	b.Cfg.Streams.Partitions, b.Cfg.Input.Subject = 2, "rows.{partition}.>"
-	for range 10 { // odd sequences in partition 0, even ones in partition 1
-		b.Rows(1, "rows.0.a")
-		b.Rows(1, "rows.1.a")
-	}
-	j := b.Job()
-	for part := range uint64(2) {
-		owner := []string{"run1.a", "run1.b"}[part]
-		from := len(j.Steps)
-		j.Claim(owner, 0)
-		for seq := part + 1; seq <= 20; seq += 2 {
-			if seq != 8 {
-				j.Answer(owner, seq)
-			}
-		}
-		for i := range j.Steps[from:] {
-			s := &j.Steps[from+i]
-			s.Part = int(part) //nolint:gosec // 0 or 1
-			switch {
-			case s.Call != nil:
-				s.Call.Partition = auditlog.Partition(s.Part)
-			case s.Row != nil:
-				s.Row.Partition = auditlog.Partition(s.Part)
-			case s.Result != nil:
-				s.Result.StateID = auditlog.StateID("stage", "ROWS", auditlog.Partition(s.Part), s.Result.Seq)
-			}
-		}
-	}
-	b.Store(j)
-	report, text, code := verifyAll(b)
-	if code != codeViolated || report.Violations.Count != 1 || !strings.Contains(text, "lost: partition 1: row 8 has no result") {
-		t.Errorf("got exit code %d, want the lost row 8 of partition 1:\n%s", code, text)
 	}
 }

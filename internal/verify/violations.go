@@ -11,8 +11,8 @@ import (
 
 // violationKind is one thing that verify checks. It names the violation in the report; docs/reliability.md lists what
 // each means. A new check is a kind, its line in checks of the tests, and a call of violate where the streams show it:
-// on a result alone or among the others in order.go, against its audit in partition.go, on a whole run in runs.go, on a
-// batch in batches.go.
+// on a result alone or among the others in order.go, against its row in links.go, against its audit in partition.go and
+// items.go, on a whole run in runs.go, on a batch in batches.go.
 type violationKind string
 
 const (
@@ -35,6 +35,9 @@ const (
 	violationBatch       violationKind = "batch_differs"
 	violationCustomID    violationKind = "custom_id_differs"
 	violationPaidTwice   violationKind = "paid_twice"
+	violationItem        violationKind = "bad_item"
+	violationLink        violationKind = "bad_link"
+	violationOrigin      violationKind = "bad_origin"
 )
 
 // violationsKept is how many violations of each kind are named; the others are counted.

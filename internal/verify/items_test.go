@@ -1,0 +1,216 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm/row"
+	"github.com/nats-io/nats.go"
+)
+
+// fanBody is a row with an array of 4 elements.
+const fanBody = `{"xs":[{"a":1},2,"c",[]]}`
+
+// fanResult is the body of a success of a row with this array.
+func fanResult(tb testing.TB, body string) []byte {
+	tb.Helper()
+	format, err := row.NewFormat("F", row.Provenance{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r, err := row.Parse([]byte(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	items, err := r.Items("xs", 100)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	answers := make([]*row.Answer, items.Len())
+	for i := range answers {
+		answers[i] = &row.Answer{Text: fmt.Sprint("reply ", i), VariablesHash: items.VariablesHash(i)}
+	}
+	return format.AppendItems(nil, r, answers)
+}
+
+// sum makes the last row event count these calls: those of the row made by owners, less those that skip names.
+func sum(j *stagetest.Job, source string, skip func(*auditlog.Call) bool) {
+	event := j.Steps[len(j.Steps)-1].Row
+	event.Attempts, event.CapacityRetries, event.Usage, event.Source = 0, 0, nil, source
+	for _, s := range j.Steps {
+		switch c := s.Call; {
+		case c == nil || c.Sequence != event.Sequence || skip != nil && skip(c):
+		case c.Status == auditlog.CallCapacityRetry:
+			event.CapacityRetries++
+		default:
+			event.Attempts++
+			event.Usage = event.Usage.Plus(c.Usage)
+		}
+	}
+}
+
+// fanJob is a job of three rows with four elements each. The first is answered in one term. Of the second the first
+// process has answered and kept two elements, and paid for a third whose reply it took with it; the second process calls
+// for that one and the last. The third comes from the journal.
+func fanJob(b *stagetest.Bench) *stagetest.Job {
+	b.T.Helper()
+	b.Cfg.Foreach.Field = "xs"
+	for range 4 {
+		b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(fanBody)})
+	}
+	j := b.Job()
+	result := func(owner string, seq uint64) {
+		j.Result(owner, seq)
+		j.Steps[len(j.Steps)-1].Result.Body = fanResult(b.T, fanBody)
+	}
+	j.Start("run1")
+	j.Claim("run1.a", 0)
+	for i, item := range []int{2, 0, 3, 1} {
+		j.Item("run1.a", 1, item, i, auditlog.CallSuccess)
+	}
+	j.Row("run1.a", 1, 0, "")
+	sum(j, auditlog.SourceCall, nil)
+	result("run1.a", 1)
+	j.Item("run1.a", 2, 0, 0, auditlog.CallSuccess)
+	j.Item("run1.a", 2, 1, 1, auditlog.CallCapacityRetry)
+	j.Item("run1.a", 2, 2, 2, auditlog.CallSuccess)
+	j.Item("run1.a", 2, 1, 3, auditlog.CallSuccess)
+	for item := range 4 {
+		j.Item("run1.a", 3, item, 2*item, auditlog.CallFailure)
+		j.Item("run1.a", 3, item, 2*item+1, auditlog.CallSuccess)
+	}
+	j.Start("run2")
+	j.Claim("run2.a", 1)
+	j.Item("run2.a", 2, 2, 0, auditlog.CallCapacityRetry)
+	j.Item("run2.a", 2, 3, 1, auditlog.CallSuccess)
+	j.Item("run2.a", 2, 2, 2, auditlog.CallSuccess)
+	j.Row("run2.a", 2, 0, "")
+	sum(j, auditlog.SourceCall, func(c *auditlog.Call) bool { return c.Owner == "run1.a" && *c.Item == 2 })
+	result("run2.a", 2)
+	j.Row("run2.a", 3, 0, "")
+	sum(j, auditlog.SourceJournal, nil)
+	result("run2.a", 3)
+	j.Item("run2.a", 4, 0, 0, auditlog.CallSuccess) // the others are those of equal requests
+	j.Row("run2.a", 4, 0, "")
+	sum(j, auditlog.SourceCall, nil)
+	result("run2.a", 4)
+	return j
+}
+
+func TestVerifyAddsUpTheCallsOfElements(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(fanJob(b))
+	_, text := proven(b)
+	if want := "audit: 20 calls, 2 of them capacity retries, 1 of rows or terms without a result;"; !strings.Contains(text, want) {
+		t.Errorf("want %q in:\n%s", want, text)
+	}
+}
+
+// ofItem finds the first call for an element of a row.
+func ofItem(j *stagetest.Job, owner string, seq uint64, item int) int {
+	return j.Index(func(s stagetest.Step) bool {
+		return s.Call != nil && s.Call.Owner == owner && s.Call.Sequence == seq && *s.Call.Item == item
+	})
+}
+
+func rowEventOf(j *stagetest.Job, seq uint64) *auditlog.Row {
+	return j.Steps[j.Index(func(s stagetest.Step) bool { return s.Row != nil && s.Row.Sequence == seq })].Row
+}
+
+// itemFaults are what may be wrong with the elements of fanJob.
+var itemFaults = []fault{
+	{
+		"a call removed", func(j *stagetest.Job) { j.Remove(ofItem(j, "run1.a", 1, 2)) },
+		[]string{"call_event_missing: partition 0: row 1 has 3 call events of run1.a, its row event counts 4 calls, call 0 is missing"},
+	},
+	{
+		"the call of a kept element removed", func(j *stagetest.Job) { j.Remove(ofItem(j, "run1.a", 2, 0)) },
+		[]string{"tokens_differ: partition 0: row 2: no 6 calls for its elements add up to its row event: tokens 40+8, 2 capacity retries"},
+	},
+	{
+		"a call of the last term removed", func(j *stagetest.Job) { j.Remove(ofItem(j, "run2.a", 2, 3)) },
+		[]string{"call_event_missing: partition 0: row 2 has 2 call events of run2.a, its row event counts 6 calls, call 1 is missing"},
+	},
+	{
+		"tokens that do not add up", func(j *stagetest.Job) { rowEventOf(j, 2).Usage.PromptTokens++ },
+		[]string{"tokens_differ: partition 0: row 2: no 6 calls for its elements add up to its row event: tokens 41+8, 2 capacity retries"},
+	},
+	{
+		"a cost that does not add up", func(j *stagetest.Job) { rowEventOf(j, 1).Usage.CostUSD = new(0.5) },
+		[]string{"cost_differs: partition 0: row 1: cost in USD 0.004000 in the call events, 0.500000 in the row event"},
+	},
+	{
+		"retries that do not add up", func(j *stagetest.Job) { rowEventOf(j, 2).CapacityRetries, rowEventOf(j, 2).Attempts = 1, 5 },
+		[]string{"tokens_differ: partition 0: row 2: no 6 calls for its elements add up to its row event: tokens 40+8, 1 capacity retries"},
+	},
+	{
+		"an element paid twice", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.Item = new(2); fixID(j, 1) },
+		[]string{"paid_twice: partition 0: row 1: run1.a was given two replies to element 2, each of which was paid for"},
+	},
+	{
+		"an element that the row does not have", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.Item = new(4); fixID(j, 1) },
+		[]string{"bad_item: partition 0: row 1 has a call for element 4, call 2 of run1.a, and its array has 4"},
+	},
+	{
+		"the id of another element", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.StateID = "stage/ROWS/0/1#1" },
+		[]string{"bad_item: partition 0: row 1 has a call for element 3, call 2 of run1.a, with the state id of another one"},
+	},
+	{
+		"the id of another row", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.StateID = "stage/ROWS/0/11#3" },
+		[]string{"bad_item: partition 0: row 1 has a call for element 3, call 2 of run1.a, with the state id of another one"},
+	},
+	{
+		"a call for the whole row", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.Item = nil },
+		[]string{"bad_item: partition 0: row 1 has calls for single elements, and one for the whole row, call 2 of run1.a"},
+	},
+	{
+		"a result with fewer replies", func(j *stagetest.Job) {
+			j.Steps[j.ResultOf(3)].Result.Body = []byte(`{"F":["a"],"F_usage":null,"F_template_hash":null,"F_variables_hash":["h"],"F_template_source":null,"F_lookup_hash":null,"F_lookup_source":null,"F_model":null}`)
+		},
+		[]string{"bad_item: partition 0: the result of row 3, at 5 of the results stream, has replies to 1 elements; its row has 4"},
+	},
+	{
+		"a result with fewer replies than hashes", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(3)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"reply 0",`, "", 1))
+		},
+		[]string{"bad_item: partition 0: the result of row 3, at 5 of the results stream, has not as many replies as hashes of elements"},
+	},
+}
+
+// fixID gives the calls of a row the ids of their elements.
+func fixID(j *stagetest.Job, seq uint64) {
+	for _, s := range j.Steps {
+		if s.Call != nil && s.Call.Sequence == seq {
+			s.Call.StateID = auditlog.ItemStateID(auditlog.RowStateID(s.Call.StateID), *s.Call.Item)
+		}
+	}
+}
+
+func TestVerifyFindsFaultsOfElements(t *testing.T) { findsFaults(t, itemFaults, fanJob, verifyAll) }
+
+// The order of the array decides nothing, and the number of ways to choose calls is bounded.
+func TestTheSearchForCallsOfElementsIsBounded(t *testing.T) {
+	old, now := &auditTerm{owner: "run1.a"}, &auditTerm{owner: "run2.a"}
+	r := &rowAudit{}
+	usage := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1}
+	const items = 400
+	for i := range items {
+		r.addCall(callFacts{term: old, run: "run1", index: i, item: i, usage: usage, success: true})
+	}
+	all := func(n int) *auditlog.Usage {
+		return &auditlog.Usage{PromptTokens: int64(n), TotalTokens: int64(n)}
+	}
+	for n, want := range map[int]bool{items: true, items - 1: true, items / 2: true, items + 1: false} {
+		calls, ok := r.chosen(&rowFacts{term: now, run: "run2", source: auditlog.SourceJournal, attempts: n, usage: all(n)})
+		if ok != want || ok && len(calls) != n {
+			t.Errorf("%d of %d calls: got %d, %v", n, items, len(calls), ok)
+		}
+	}
+	if _, ok := r.chosen(&rowFacts{term: now, run: "run2", source: auditlog.SourceJournal, attempts: items / 2, usage: all(1)}); ok {
+		t.Error("calls were found that do not add up")
+	}
+}

@@ -1,0 +1,354 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// bodies is what the check of a partition reads bodies for; the zero value: only headers are read.
+type bodies struct {
+	read bool
+	// linked says that each result is compared with the row that it names.
+	linked bool
+	// upstream is the stage whose results the rows are; empty: the rows are the first of their chain, as far as is known.
+	upstream string
+	// arrays are the members of rows that runs of the stage have fanned out over.
+	arrays []string
+}
+
+// source is what a row shows to be compared with its result. It holds no part of the body.
+type source struct {
+	// hash is that of the row's variables; empty: the body is no row.
+	hash   string
+	items  []elements // by member of [bodies.arrays] that is an array
+	values uint64     // of the members, but for errors
+	body   uint64
+	failed bool // it is an error of a stage
+
+	upstream                string // the stage whose result it is; empty: of none
+	originStream, originSeq string // that its result must name
+	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
+	inLog                   bool   // in the log of upstream
+}
+
+// elements are those of an array of a row, or the replies to them.
+type elements struct {
+	n    int
+	hash string // of the hashes of what a template sees of each
+}
+
+// made is what a result shows of the row that it is made from.
+type made struct {
+	hash   string    // of the row's variables, in a success; empty: it has none
+	items  *elements // of a success of a row that fans out
+	values uint64    // of the row's members, in an error
+	cut    bool      // it has none of the row's members
+	body   uint64
+	broken bool // it is neither a success nor an error
+}
+
+func digest(body []byte) uint64 { return maphash.Bytes(keySeed, body) }
+
+// sourceOf reads a row of the input.
+func (b *bodies) sourceOf(in *stored.InputRow) *source {
+	if !b.read {
+		return nil
+	}
+	s := &source{body: digest(in.Body)}
+	s.upstream = upstreamOf(in.Header)
+	if s.upstream != "" {
+		s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderOriginStream)), in.Header.Get(streams.HeaderOriginSeq)
+		if !isSequence(s.originSeq) || s.originStream == "" {
+			s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderSourceStream)), in.Header.Get(streams.HeaderSourceSeq)
+		}
+		s.originSeq = strings.Clone(s.originSeq)
+		s.failed = in.Header.Get(streams.HeaderStatus) == auditlog.RowError
+		s.inLog = strings.HasSuffix(in.Subject, "."+s.upstream+"."+partitionOf(in.Header)+".rows")
+		s.replaces = strings.Clone(in.Header.Get(streams.HeaderReplaces))
+	}
+	r, err := row.Parse(in.Body)
+	if err != nil {
+		return s
+	}
+	s.hash = r.VariablesHash()
+	for _, name := range b.arrays {
+		if items, err := r.Items(name, math.MaxInt); err == nil {
+			hashes := make([]string, items.Len())
+			for i := range hashes {
+				hashes[i] = items.VariablesHash(i)
+			}
+			s.items = append(s.items, elementsOf(hashes))
+		}
+	}
+	members, _ := jsonbytes.ReadObject(nil, in.Body) // it is one
+	s.values = valuesOf(in.Body, members)
+	return s
+}
+
+func elementsOf(hashes []string) elements {
+	return elements{n: len(hashes), hash: llm.Hash([]byte(strings.Join(hashes, " ")))}
+}
+
+// valuesOf stands for the values of members but errors, whose names a stage may change.
+func valuesOf(body []byte, members []jsonbytes.Member) uint64 {
+	var h maphash.Hash
+	h.SetSeed(keySeed)
+	for i := range members {
+		if m := &members[i]; !strings.HasSuffix(nameOf(body, m), "_error") {
+			_, _ = h.Write(body[m.Value:m.End]) // it never fails
+			_ = h.WriteByte('\n')
+		}
+	}
+	return h.Sum64()
+}
+
+func nameOf(body []byte, m *jsonbytes.Member) string { return jsonbytes.Text(body[m.Start:m.KeyEnd]) }
+
+// upstreamOf returns the stage whose result a row is, as its state id says in accord with its other headers; empty: none.
+// Like keyOf it is written apart from what stages do.
+func upstreamOf(h nats.Header) string {
+	parts := strings.Split(h.Get(streams.HeaderStateID), "/")
+	if len(parts) != 4 || parts[0] == "" || parts[1] == "" || parts[1] != h.Get(streams.HeaderSourceStream) ||
+		parts[3] != h.Get(streams.HeaderSourceSeq) || !isSequence(parts[3]) {
+		return ""
+	}
+	if n, err := strconv.Atoi(parts[2]); err != nil || n < 0 {
+		return ""
+	}
+	return strings.Clone(parts[0])
+}
+
+// partitionOf is that of the state id of a result.
+func partitionOf(h nats.Header) string {
+	_, rest, _ := strings.Cut(h.Get(streams.HeaderStateID), "/")
+	_, rest, _ = strings.Cut(rest, "/")
+	partition, _, _ := strings.Cut(rest, "/")
+	return partition
+}
+
+func isSequence(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 64)
+	return err == nil && n > 0
+}
+
+// answerMembers are those that a success ends with, by what follows the name of the first, and variablesMember the one
+// with the hash.
+var answerMembers = []string{
+	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
+}
+
+const variablesMember = 3
+
+// madeOf reads the body of a result.
+func (b *bodies) madeOf(r *stored.ResultRow) *made {
+	if !b.read {
+		return nil
+	}
+	m := &made{body: digest(r.Body)}
+	members, err := jsonbytes.ReadObject(nil, r.Body)
+	if err != nil {
+		m.broken = r.Status == auditlog.RowSuccess
+		m.cut = true
+		return m
+	}
+	if r.Status == auditlog.RowError {
+		m.cut = len(members) <= 1
+		m.values = valuesOf(r.Body, members)
+		return m
+	}
+	tail := members[max(0, len(members)-len(answerMembers)):]
+	m.broken = len(tail) < len(answerMembers)
+	for i := range tail {
+		m.broken = m.broken || nameOf(r.Body, &tail[i]) != nameOf(r.Body, &tail[0])+answerMembers[i]
+	}
+	if m.broken {
+		return m
+	}
+	switch vars := r.Body[tail[variablesMember].Value:tail[variablesMember].End]; vars[0] {
+	case '"':
+		m.hash = jsonbytes.Text(vars)
+	case '[':
+		var hashes []string
+		for text := range jsonbytes.Elements(vars) {
+			hash := ""
+			if text[0] == '"' {
+				hash = jsonbytes.Text(text)
+			}
+			hashes = append(hashes, hash)
+		}
+		m.items = new(elementsOf(hashes))
+		replies := 0
+		if reply := r.Body[tail[0].Value:tail[0].End]; reply[0] == '[' {
+			for range jsonbytes.Elements(reply) {
+				replies++
+			}
+		}
+		if replies != m.items.n {
+			m.items.n = -1 // of a result that contradicts itself
+		}
+	}
+	return m
+}
+
+// differs returns what shows that a result is not made from the row; empty: nothing.
+func (s *source) differs(r *stored.ResultRow, m *made) string {
+	switch {
+	case r.Status == auditlog.RowError && s.failed && s.body == m.body: // passed on
+	case r.Status == auditlog.RowError && m.cut:
+	case r.Status == auditlog.RowError && s.values != m.values:
+		return "has other members"
+	case r.Status == auditlog.RowError:
+	case m.broken:
+		return "lacks the fields of a success"
+	case m.items != nil && !slices.Contains(s.items, *m.items):
+		return "has the hashes of other elements"
+	case m.items == nil && m.hash != s.hash:
+		return fmt.Sprintf("has the variables' hash %q, the row's is %q", m.hash, s.hash)
+	}
+	return ""
+}
+
+// checkItems compares how many replies the result of a row that fans out has with the elements of the row.
+func (v *partitionVerifier) checkItems(h *verifiedRow) {
+	if h.made == nil || h.made.items == nil {
+		if h.source != nil && len(h.source.items) == 1 {
+			h.items = h.source.items[0].n
+		}
+		return
+	}
+	have := h.made.items.n
+	if have < 0 {
+		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has not as many replies as hashes of elements", h.Seq, h.At)
+		return
+	}
+	h.items = have
+	if s := h.source; s != nil && len(s.items) > 0 && !slices.ContainsFunc(s.items, func(e elements) bool { return e.n == have }) {
+		h.items = s.items[0].n
+		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has replies to %d elements; its row has %d", h.Seq, h.At, have, h.items)
+	}
+}
+
+// checkLink compares the head with the row that it names.
+func (v *partitionVerifier) checkLink(h *verifiedRow) error {
+	if !v.linked {
+		return nil
+	}
+	s := h.source
+	if s == nil {
+		return nil // it is counted by the audit, or not at all
+	}
+	v.stats.Linked++
+	if what := s.differs(h.ResultRow, h.made); what != "" {
+		v.violate(violationLink, h.Seq, "the result at %d of the results stream is not made from row %d, which it names: it %s", h.At, h.Seq, what)
+	}
+	stream, seq := h.Header.Get(streams.HeaderOriginStream), h.Header.Get(streams.HeaderOriginSeq)
+	if stream != s.originStream || seq != s.originSeq {
+		v.violate(violationOrigin, h.Seq, "the result of row %d, at %d of the results stream, names %s as the first row of its chain; it is %s", h.Seq, h.At,
+			originText(stream, seq), originText(s.originStream, s.originSeq))
+	}
+	if v.upstream == "" {
+		return nil
+	}
+	if s.upstream != v.upstream {
+		v.stats.foreign++
+		return nil
+	}
+	if s.inLog {
+		return nil
+	}
+	return v.checkCopy(h)
+}
+
+// checkCopy compares a row that was published again with the one that it is a copy of.
+func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
+	place, err := strconv.ParseUint(h.source.replaces, 10, 64)
+	if err != nil || v.original == nil {
+		v.stats.foreign++
+		return nil //nolint:nilerr // it names no row: nobody knows what it is a copy of
+	}
+	in, err := v.original(place)
+	if err != nil || in == nil {
+		v.stats.foreign++
+		return err
+	}
+	if first := v.sourceOf(in); first.body != h.source.body || first.upstream != h.source.upstream {
+		v.violate(violationLink, h.Seq, "row %d was published again for row %d, and has another body", h.Seq, place)
+	}
+	return nil
+}
+
+// checkVariables compares the row event of a result with the row, or with the result if the row is gone.
+func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
+	if !v.linked || event.vars == "" {
+		return
+	}
+	want, of := "", "row"
+	switch {
+	case h.source != nil:
+		want = h.source.hash
+	case h.made != nil && h.made.hash != "":
+		want, of = h.made.hash, "result"
+	default:
+		return
+	}
+	if event.vars != want {
+		v.violate(violationLink, h.Seq, "the row event of row %d has the variables' hash %s, its %s %s", h.Seq, event.vars, of, cmp.Or(want, "none"))
+	}
+}
+
+func originText(stream, seq string) string {
+	if stream == "" && seq == "" {
+		return "none"
+	}
+	return cmp.Or(seq, "none") + " of stream " + cmp.Or(stream, "none")
+}
+
+// bodiesOf decides what bodies are read for.
+func (v *verification) bodiesOf() bodies {
+	b := bodies{linked: v.options.Linked, upstream: v.options.Upstream}
+	if v.cfg.FansOut() {
+		b.arrays = append(b.arrays, v.cfg.Foreach.Field)
+	}
+	for _, r := range v.runs.runs {
+		if name := r.settings["STAGE_FOREACH"]; name != "" && !slices.Contains(b.arrays, name) {
+			b.arrays = append(b.arrays, name)
+		}
+	}
+	slices.Sort(b.arrays)
+	b.read = b.linked || len(b.arrays) > 0
+	return b
+}
+
+// originalFunc returns a function that reads one row of the input; nil: it is gone.
+func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stored.InputRow, error) {
+	return func(seq uint64) (*stored.InputRow, error) {
+		s, err := v.js.Stream(ctx, v.cfg.Input.Stream)
+		if err != nil {
+			return nil, err
+		}
+		m, err := s.GetMsg(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil, nil //nolint:nilnil // that it is gone is an answer
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read row %d of stream %s: %w", seq, v.cfg.Input.Stream, err)
+		}
+		return &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
+	}
+}

@@ -1,0 +1,209 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
+	"github.com/nats-io/nats.go"
+)
+
+// upstreamRow is row seq of a linkJob: a result of stage map.
+func upstreamRow(seq uint64) *nats.Msg {
+	m := &nats.Msg{Subject: "rows.map.0.rows", Data: fmt.Appendf(nil, `{"n":%d,"F":"chunk","F_error":{"reason":"x"}}`, seq), Header: nats.Header{
+		streams.HeaderSourceStream: {"CHUNKS"}, streams.HeaderSourceSeq: {fmt.Sprint(seq + 100)}, streams.HeaderStatus: {auditlog.RowSuccess},
+		streams.HeaderStateID: {auditlog.StateID("map", "CHUNKS", 0, seq+100)},
+	}}
+	switch {
+	case seq == 9: // a copy of row 2
+		m.Subject, m.Data = "rows.map.redriven-stage.rows", upstreamRow(2).Data
+		m.Header.Set(streams.HeaderReplaces, "2")
+	case seq == 5:
+		m.Header.Set(streams.HeaderStatus, auditlog.RowError)
+	case seq > 5: // of a later stage
+		m.Header.Set(streams.HeaderOriginStream, "FILES")
+		m.Header.Set(streams.HeaderOriginSeq, fmt.Sprint(seq/2))
+	}
+	return m
+}
+
+// linkJob is a job of nine rows that are results of another stage. Row 2 has failed, row 5 was passed on, row 9 is row 2
+// again.
+func linkJob(b *stagetest.Bench) *stagetest.Job {
+	b.T.Helper()
+	format, err := row.NewFormat("F", row.Provenance{})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	var rows []*nats.Msg
+	for seq := range uint64(9) {
+		rows = append(rows, upstreamRow(seq+1))
+		b.Publish(rows[seq])
+	}
+	j := b.Job()
+	j.Start("run1")
+	j.Claim("run1.a", 0)
+	for i, m := range rows {
+		seq := uint64(i) + 1 //nolint:gosec // small
+		j.Answer("run1.a", seq)
+		r, event := j.Steps[len(j.Steps)-1].Result, rowEventOf(j, seq)
+		of, err := row.Parse(m.Data)
+		if err != nil {
+			b.T.Fatal(err)
+		}
+		event.VariablesHash = of.VariablesHash()
+		r.Header = nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {m.Header.Get(streams.HeaderSourceSeq)}}
+		if origin := m.Header.Get(streams.HeaderOriginSeq); origin != "" {
+			r.Header = nats.Header{streams.HeaderOriginStream: {"FILES"}, streams.HeaderOriginSeq: {origin}}
+		}
+		r.Body = format.AppendSuccess(nil, of, &row.Answer{Text: "hi", VariablesHash: of.VariablesHash()})
+		switch seq {
+		case 2:
+			r.Body = format.AppendError(nil, of, &llm.Error{Reason: "api_call_failed", Err: errors.New("no")}, nil, 0)
+		case 5:
+			r.Body, event.VariablesHash = m.Data, ""
+		case 9:
+			r.Replaces = "2"
+		}
+	}
+	j.End("run1")
+	fail(j, 2)
+	fail(j, 5)
+	return j
+}
+
+func verifyLinks(b *stagetest.Bench) (*Report, string, int) {
+	b.T.Helper()
+	return verifyWith(b, Options{Linked: true, Upstream: "map"})
+}
+
+func TestVerifyProvesTheLinksOfAStage(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(linkJob(b))
+	report, text, code := verifyLinks(b)
+	if code != codeProven || report.Partitions[0].Linked != 9 {
+		t.Errorf("got exit code %d, %d links:\n%s", code, report.Partitions[0].Linked, text)
+	}
+}
+
+// swap swaps what a part of two results is.
+func swapBodies(j *stagetest.Job, one, other uint64) {
+	a, b := j.Steps[j.ResultOf(one)].Result, j.Steps[j.ResultOf(other)].Result
+	a.Body, b.Body = b.Body, a.Body
+}
+
+// linkFaults are what may be wrong with the links of linkJob.
+var linkFaults = []fault{
+	{
+		"two bodies swapped", func(j *stagetest.Job) { swapBodies(j, 3, 4) },
+		[]string{"bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it has the variables' hash"},
+	},
+	{
+		"two origins swapped", func(j *stagetest.Job) {
+			a, b := j.Steps[j.ResultOf(3)].Result, j.Steps[j.ResultOf(7)].Result
+			a.Header, b.Header = b.Header, a.Header
+		},
+		[]string{"bad_origin: partition 0: the result of row 3, at 4 of the results stream, names 3 of stream FILES as the first row of its chain; it is 103 of stream CHUNKS"},
+	},
+	{
+		"an origin missing", func(j *stagetest.Job) { j.Steps[j.ResultOf(3)].Result.Header = nil },
+		[]string{"bad_origin: partition 0: the result of row 3, at 4 of the results stream, names none as the first row of its chain; it is 103 of stream CHUNKS"},
+	},
+	{
+		"the link doubled, and one missing", func(j *stagetest.Job) {
+			i := j.ResultOf(4)
+			r := *j.Steps[j.ResultOf(3)].Result
+			j.Steps[i].Result = &r
+		},
+		[]string{"doubled: partition 0: row 3 has another result", "lost: partition 0: row 4 has no result"},
+	},
+	{
+		"two links swapped", func(j *stagetest.Job) { // results and ids, in the order of the stream
+			swapBodies(j, 3, 4)
+			a, b := j.Steps[j.ResultOf(3)].Result, j.Steps[j.ResultOf(4)].Result
+			a.Header, b.Header = b.Header, a.Header
+		},
+		[]string{"bad_link: partition 0: the result at 4", "bad_origin: partition 0: the result of row 4, at 5"},
+	},
+	{
+		"an error with another row's members", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(2)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"n":2`, `"n":3`, 1))
+		},
+		[]string{"bad_link: partition 0: the result at 3 of the results stream is not made from row 2, which it names: it has other members"},
+	},
+	{
+		"an error without a member", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(2)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"n":2,`, ``, 1))
+		},
+		[]string{"bad_link: partition 0: the result at 3 of the results stream is not made from row 2, which it names: it has other members"},
+	},
+	{
+		"a row event of another row", func(j *stagetest.Job) { rowEventOf(j, 3).VariablesHash = rowEventOf(j, 4).VariablesHash },
+		[]string{"bad_link: partition 0: the row event of row 3 has the variables' hash "},
+	},
+	{
+		"the body of an error that was passed on", func(j *stagetest.Job) { j.Steps[j.ResultOf(5)].Result.Body = []byte(`{"n":6,"F_error":{}}`) },
+		[]string{"bad_link: partition 0: the result at 6 of the results stream is not made from row 5"},
+	},
+	{
+		"a success without its fields", func(j *stagetest.Job) { j.Steps[j.ResultOf(3)].Result.Body = []byte(`{"n":3}`) },
+		[]string{"bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it lacks the fields of a success"},
+	},
+}
+
+func TestVerifyFindsFaultsOfLinks(t *testing.T) { findsFaults(t, linkFaults, linkJob, verifyLinks) }
+
+func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		replaces string
+		want     string
+		code     int
+	}{
+		"of another row":     {"3", "bad_link: partition 0: row 9 was published again for row 3, and has another body", codeViolated},
+		"of one that is not": {"77", "1 results are made from rows that are no results of stage map", codeUnproven},
+		"of none":            {"", "1 results are made from rows that are no results of stage map", codeUnproven},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := stagetest.NewBench(t, nil)
+			j := linkJob(b)
+			if err := b.Stream("ROWS").DeleteMsg(t.Context(), 9); err != nil {
+				t.Fatal(err)
+			}
+			m := upstreamRow(9)
+			m.Header.Set(streams.HeaderReplaces, tt.replaces)
+			b.Publish(m) // row 10
+			i := j.ResultOf(9)
+			for _, s := range j.Steps {
+				switch {
+				case s.Call != nil && s.Call.Sequence == 9:
+					s.Call.Sequence = 10
+				case s.Row != nil && s.Row.Sequence == 9:
+					s.Row.Sequence = 10
+				}
+			}
+			j.Steps[i].Result.Seq, j.Steps[i].Result.StateID = 10, auditlog.StateID("stage", "ROWS", 0, 10)
+			b.Store(j)
+			want := strings.Replace(tt.want, "row 9", "row 10", 1)
+			if _, text, code := verifyLinks(b); code != tt.code || !strings.Contains(text, want) {
+				t.Errorf("got exit code %d, want %d and %q:\n%s", code, tt.code, want, text)
+			}
+		})
+	}
+}
+
+func TestVerifyTellsWhichRowsAreNoResultsOfTheStageBefore(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(linkJob(b))
+	_, text, code := verifyWith(b, Options{Linked: true, Upstream: "other"})
+	if want := "9 results are made from rows that are no results of stage other"; code != codeUnproven || !strings.Contains(text, want) {
+		t.Errorf("got exit code %d, want %d and %q:\n%s", code, codeUnproven, want, text)
+	}
+}
