@@ -55,19 +55,24 @@ func (o object) at(path ...string) any {
 
 // renderer is one version of Helm.
 type renderer struct {
-	name   string
-	render func(values map[string]any) (map[string]string, error)
+	name     string
+	render   func(values map[string]any) (map[string]string, error)
+	renderAs func(release string, values map[string]any) (map[string]string, error)
 }
 
-var renderers = []renderer{{"helm3", renderHelm3}, {"helm4", renderHelm4}}
+var renderers = []renderer{{"helm3", renderHelm3, renderHelm3As}, {"helm4", renderHelm4, renderHelm4As}}
 
 func renderHelm3(values map[string]any) (map[string]string, error) {
+	return renderHelm3As(release, values)
+}
+
+func renderHelm3As(name string, values map[string]any) (map[string]string, error) {
 	chart, err := loader3.LoadDir(chartDir)
 	if err != nil {
 		return nil, err
 	}
 	all, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{
-		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
+		Name: name, Namespace: namespace, Revision: 1, IsInstall: true,
 	}, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err
@@ -76,12 +81,16 @@ func renderHelm3(values map[string]any) (map[string]string, error) {
 }
 
 func renderHelm4(values map[string]any) (map[string]string, error) {
+	return renderHelm4As(release, values)
+}
+
+func renderHelm4As(name string, values map[string]any) (map[string]string, error) {
 	chart, err := loader4.Load(chartDir)
 	if err != nil {
 		return nil, err
 	}
 	all, err := util4.ToRenderValues(chart, values, common4.ReleaseOptions{
-		Name: release, Namespace: namespace, Revision: 1, IsInstall: true,
+		Name: name, Namespace: namespace, Revision: 1, IsInstall: true,
 	}, common4.DefaultCapabilities)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		values string // over those of ci/minimal
 		wants  []string
 	}{
+		{"unknown value of a release", `releases: {demo: {config: {STAGE_POOLSIZE: 3}}}`, []string{`at '/releases/demo/config'`, `'STAGE_POOLSIZE' not allowed`}},
 		{"unknown value", `replicas: 2`, []string{`'replicas' not allowed`}},
 		{"unknown value inside", `image: {version: v1}`, []string{`at '/image'`, `'version' not allowed`}},
 		{"unknown variable", `config: {STAGE_POOLSIZE: 3}`, []string{`at '/config'`, `'STAGE_POOLSIZE' not allowed`}},
@@ -89,6 +90,45 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAReleaseHasItsOwnValuesOverThoseOfAll: the second stage of the chain, in every template.
+func TestAReleaseHasItsOwnValuesOverThoseOfAll(t *testing.T) {
+	for _, r := range renderers {
+		files, err := r.renderAs("reduce", ciValues(t, "chain"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		find := func(template string) string {
+			for source, text := range files {
+				if strings.HasSuffix(source, "/templates/"+template) {
+					return text
+				}
+			}
+			t.Fatalf("%s: there is no %s", r.name, template)
+			return ""
+		}
+		for template, wants := range map[string][]string{
+			"configmap.yaml":       {`STAGE_NAME: "reduce"`, `STAGE_INPUT_SUBJECT: "results.map.*.rows"`, `STAGE_POOL_SIZE: "8"`, `STAGE_BUDGET: "team"`, `STAGE_LLM_MODEL: "gpt-6-luna"`},
+			"configmap-files.yaml": {"Summarize these notes"},
+			"deployment.yaml":      {"replicas: 2"},
+		} {
+			for _, want := range wants {
+				if text := find(template); !strings.Contains(text, want) {
+					t.Errorf("%s: %s has no %q:\n%s", r.name, template, want, text)
+				}
+			}
+		}
+		if text := strings.TrimSpace(find("podmonitor.yaml")); text != "" {
+			t.Errorf("%s: the release turned the PodMonitor off, there is\n%s", r.name, text)
+		}
+		if strings.Contains(find("configmap.yaml"), "FOREACH") {
+			t.Errorf("%s: the values of another release are in\n%s", r.name, find("configmap.yaml"))
+		}
+		if _, err := r.renderAs("other", ciValues(t, "chain")); err == nil || !strings.Contains(err.Error(), "releases: this release is other, none of demo, reduce") {
+			t.Errorf("%s: a release of another name: %v", r.name, err)
+		}
 	}
 }
 

@@ -35,6 +35,13 @@ func (s *site) awaitOf(name string, n int) {
 	})
 }
 
+// finish stops a stage once it has so many results.
+func (r *replica) finish(name string, n int) {
+	r.t.Helper()
+	r.site.awaitOf(name, n)
+	r.stop()
+}
+
 // errorOf answers the call for one row of one stage, by the first word of its template, with an error.
 func errorOf(stage string, row int) func(llmtest.Call) *llmtest.Step {
 	return func(c llmtest.Call) *llmtest.Step {
@@ -185,6 +192,11 @@ func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 		settings := vars{"STAGE_TEMPLATE": "b {{ row.n }}"}
 		a := s.link("a", "", nil)
 		s.awaitOf("a", 1)
+		// Without the wildcard a redrive is refused; the stage goes on where it was with another subject and a new consumer.
+		s.link("b", "results.a.0.rows", settings).finish("b", 10)
+		if err := s.js.DeleteConsumer(t.Context(), "RESULTS", "b-0"); err != nil {
+			t.Fatal(err)
+		}
 		b := s.link("b", "results.a.*.rows", settings)
 		c := s.link("c", "results.b.*.rows", nil)
 		s.awaitOf("c", 20)

@@ -1,3 +1,12 @@
+{{- /* Merges the values of this release over those of all. Each template begins with it, since nothing orders them. */ -}}
+{{- define "llm-stage.release" -}}
+{{- with .Values.releases }}
+{{- with get . $.Release.Name }}
+{{- $_ := mergeOverwrite $.Values (deepCopy .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "llm-stage.name" -}}
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}

@@ -5,6 +5,9 @@
 {{- $own := include "llm-stage.ownEnvironment" . | fromYaml }}
 {{- $elsewhere := or .Values.extraEnv .Values.extraEnvFrom }}
 
+{{- if and .Values.releases (not (hasKey .Values.releases .Release.Name)) }}
+{{- $errors = append $errors (printf "releases: this release is %s, none of %s: name the release after its stage" .Release.Name (keys .Values.releases | sortAlpha | join ", ")) }}
+{{- end }}
 {{- if not .Values.nats.url }}
 {{- $errors = append $errors "nats.url: give the URL of the NATS server, such as nats://nats.nats:4222" }}
 {{- end }}
