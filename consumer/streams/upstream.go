@@ -27,8 +27,8 @@ func Upstream(header nats.Header) (stage string) {
 	return stage
 }
 
-// Origin returns the values of [HeaderOriginStream] and [HeaderOriginSeq] on the result of a row: those of the row where it
-// has both, else its own source. Both are empty for a row that is no result of a stage, whose result is the first of a
+// Origin returns the values of [HeaderOriginStream] and [HeaderOriginSeq] on the result of a row: those of the row where
+// it has both, else its own source. Both are empty for a row that is no result of a stage, whose result is the first of a
 // chain.
 func Origin(header nats.Header) (stream, seq string) {
 	if Upstream(header) == "" {
@@ -73,8 +73,9 @@ func InLog(subject string, header nats.Header) (stage string) {
 const logTokens = 3
 
 // CopySubject returns the subject on which the stage of that name publishes a row of its input again that is in the log
-// of another ([InLog]): that of the row, with a token of the stage in the place of the partition. ok is false where filter,
-// the input subject of the partition, does not match it: only one with a wildcard there, such as results.map.*.rows, does.
+// of another ([InLog]): that of the row, with a token of the stage in the place of the partition. ok is false where
+// filter, the input subject of the partition, does not match it: only one with a wildcard there, such as
+// results.map.*.rows, does.
 func CopySubject(filter, subject, name string) (copied string, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) <= logTokens {

@@ -17,8 +17,8 @@ import (
 )
 
 // Row is one row as received: a JSON object whose bytes are kept, so that the order of its keys, the digits of its
-// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. But for
-// [Row.KeepAs] a Row is never changed, and it is safe for concurrent use. Its zero value is of no use: see [Parse].
+// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. But
+// for [Row.KeepAs] a Row is never changed, and it is safe for concurrent use. Its zero value is of no use: see [Parse].
 type Row struct {
 	body    []byte
 	members []jsonbytes.Member // of the object itself, in order
