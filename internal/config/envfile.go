@@ -2,6 +2,7 @@ package config
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ type EnvFile struct {
 	Values map[string]string // by variable
 
 	lines map[string]int // where each variable is
+	label string         // where the settings of one stage of several are, see [ReadStages]
 }
 
 const (
@@ -32,21 +34,30 @@ const (
 // error lists every problem by its line, and repeats no value.
 func ReadEnvFile(path string) (EnvFile, error) {
 	file := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int)}
+	text, err := readBounded(path, envFileBytesMax)
+	if err != nil {
+		return file, err
+	}
+	return file, file.parse(string(text))
+}
+
+// readBounded reads a file of UTF-8 text, without a byte order mark, of at most so many bytes.
+func readBounded(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return file, plainPathError(err)
+		return nil, plainPathError(err)
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	text, err := io.ReadAll(io.LimitReader(f, envFileBytesMax+1))
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	switch {
 	case err != nil:
-		return file, plainPathError(err)
-	case len(text) > envFileBytesMax:
-		return file, fmt.Errorf("%s: larger than %v", path, Size(envFileBytesMax))
+		return nil, plainPathError(err)
+	case int64(len(text)) > most:
+		return nil, fmt.Errorf("%s: larger than %v", path, Size(most))
 	case !utf8.Valid(text):
-		return file, fmt.Errorf("%s: not UTF-8 text", path)
+		return nil, fmt.Errorf("%s: not UTF-8 text", path)
 	}
-	return file, file.parse(strings.TrimPrefix(string(text), "\uFEFF"))
+	return bytes.TrimPrefix(text, []byte("\uFEFF")), nil
 }
 
 // where returns the line of a variable.

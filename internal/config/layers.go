@@ -88,13 +88,21 @@ func (ls layers) given(prefix string) bool {
 	})
 }
 
-// layers returns the sources in order: flags, a context named by flag, the environment, the environment files, the nats
+// layer returns the values of the file as a source.
+func (f *EnvFile) layer() layer {
+	return layer{from: origin(f.Path), values: f.Values, label: func(v string) string { return f.where(v) }}
+}
+
+// layers returns the sources in order: flags, the settings of one stage of several, a context named by flag, the environment, the environment files, the nats
 // CLI's own variables, its context, and the defaults of the command. ctx is the context in use; nil: none.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
 	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
+	if s.Stage != nil {
+		all = append(all, s.Stage.layer())
+	}
 	below := layers{{from: fromEnviron, values: s.Environ}}
 	for _, file := range slices.Backward(s.EnvFiles) {
-		below = append(below, layer{from: origin(file.Path), values: file.Values, label: func(v string) string { return file.where(v) }})
+		below = append(below, file.layer())
 	}
 	if s.External {
 		all, below, ctx = s.connection(all, below, found)

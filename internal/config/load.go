@@ -33,6 +33,7 @@ const (
 // variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
 type Source struct {
 	Flags    map[string]string // values given by flag; they take precedence, even when empty
+	Stage    *EnvFile          // settings of one stage of several in the process, see [ReadStages]; nil: it has none of its own
 	Environ  map[string]string // the whole environment, including variables of other programs
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
@@ -63,7 +64,13 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 		found.layers.loadField(ctx, c, f, found)
 	}
 	environ := s.environ()
-	c.secrets.again = func() { c.secrets.gather(c, environ) }
+	earlier := c.secrets.again // of the other stages of the process
+	c.secrets.again = func() {
+		if earlier != nil {
+			earlier()
+		}
+		c.secrets.gather(c, environ)
+	}
 	c.secrets.Renew()
 	s.unknownVariables(found)
 	if _, l := found.layers.find("STAGE_NATS_URL"); l != nil && l.cli {
@@ -202,21 +209,27 @@ func (s Source) checkStore(c *Config, found *problems) {
 // name starts with "stage".
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// unknownVariables reports variables that start with STAGE_ and do not exist: a typo would go unnoticed otherwise.
-func (s Source) unknownVariables(found *problems) {
-	known := make(map[string]bool)
+// knownVariables returns the field of each variable, those with the path of a secret's file included.
+func knownVariables() map[string]*Field {
+	known := make(map[string]*Field)
 	for _, f := range Fields() {
-		known[f.Variable] = true
+		known[f.Variable] = f
 		if f.Secret {
-			known[f.Variable+FileSuffix] = true
+			known[f.Variable+FileSuffix] = f
 		}
 	}
+	return known
+}
+
+// unknownVariables reports variables that start with STAGE_ and do not exist: a typo would go unnoticed otherwise.
+func (s Source) unknownVariables(found *problems) {
+	known := knownVariables()
 	names := slices.Sorted(maps.Keys(known))
 	for _, variable := range slices.Sorted(maps.Keys(s.environ())) {
-		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] || serviceLink.MatchString(variable) {
+		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] != nil || serviceLink.MatchString(variable) {
 			continue
 		}
-		if value := strings.TrimSuffix(variable, FileSuffix); known[value] {
+		if value := strings.TrimSuffix(variable, FileSuffix); known[value] != nil {
 			found.add(variable, "only secrets may be given by file: set %s", value)
 		} else if near := Nearest(variable, names); near != "" {
 			found.add(variable, "unknown variable, did you mean %s?", near)

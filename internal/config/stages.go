@@ -1,0 +1,225 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+const (
+	// stagesMax bounds the stages of one process.
+	stagesMax = 32
+	// stagesBytesMax bounds the file that lists them. Templates may be in it.
+	stagesBytesMax = 4 << 20
+	// stagesProblems bounds how many problems are listed.
+	stagesProblems = 20
+)
+
+// processGroups are the groups of settings that the stages of one process have in common.
+var processGroups = []string{"NATS", "Embedded server", "Operation"}
+
+// ReadStages reads the settings of the stages of one process: each is what [Source.Stage] takes, with the line of each
+// value. path is a YAML file, a list with a map for each stage from names of variables without their prefix, in lower
+// case, to texts, numbers, booleans or nothing, which is unset:
+//
+//   - name: extract
+//     pool_size: 32
+//     llm_api_key_file: /run/secrets/openai
+//
+// or a directory, each of whose files *.env has the variables of a stage, in the order of their names (see
+// [ReadEnvFile]). Each stage has a name of its own, and no setting of the process as a whole. The error lists all
+// problems by file, line and entry, and repeats no value. There are at most 32 stages.
+func ReadStages(path string) ([]EnvFile, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, plainPathError(err)
+	}
+	read := readStagesFile
+	if info.IsDir() {
+		read = readStagesDir
+	}
+	stages, problems := read(path)
+	if len(problems) == 0 {
+		problems = checkStages(path, stages)
+	}
+	if more := len(problems) - stagesProblems; more > 0 {
+		problems = append(problems[:stagesProblems], fmt.Errorf("%s: and %d more problems", path, more))
+	}
+	return stages, errors.Join(problems...)
+}
+
+// checkStages checks that the number of stages is possible, and that each has a name of its own.
+func checkStages(path string, stages []EnvFile) (problems []error) {
+	switch {
+	case len(stages) == 0:
+		return []error{fmt.Errorf("%s: no stage: write a list, - name: first, or give a directory with a file first.env for each stage", path)}
+	case len(stages) > stagesMax:
+		return []error{fmt.Errorf("%s: %d stages, at most %d can run in one process: start several", path, len(stages), stagesMax)}
+	}
+	first := make(map[string]string) // where each name is, by name
+	for i := range stages {
+		s := &stages[i]
+		name := s.Values["STAGE_NAME"]
+		where := s.where("STAGE_NAME")
+		switch {
+		case name == "":
+			problems = append(problems, fmt.Errorf("%s: it has no name: give each stage one of its own", s.label))
+		case first[name] != "":
+			problems = append(problems, fmt.Errorf("%s: the name %s is that of another stage, %s: give each one of its own", where, name, first[name]))
+		default:
+			first[name] = where
+		}
+	}
+	return problems
+}
+
+// readStagesDir reads the files *.env of a directory.
+func readStagesDir(dir string) (stages []EnvFile, problems []error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil {
+		return nil, []error{plainPathError(err)}
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if filepath.Ext(path) != ".env" || e.IsDir() {
+			continue
+		}
+		file, err := ReadEnvFile(path)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		file.label = path
+		for _, variable := range slices.Sorted(maps.Keys(file.Values)) {
+			if why := notOfAStage(variable, func(v string) string { return v }); why != "" {
+				problems = append(problems, fmt.Errorf("%s: %s: %s", file.where(variable), variable, why))
+			}
+		}
+		stages = append(stages, file)
+	}
+	return stages, problems
+}
+
+// readStagesFile reads a YAML file.
+func readStagesFile(path string) (stages []EnvFile, problems []error) {
+	text, err := readBounded(path, stagesBytesMax)
+	if err != nil {
+		return nil, []error{err}
+	}
+	parsed, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return nil, []error{yamlError(path, err)}
+	}
+	var body ast.Node
+	for _, doc := range parsed.Docs {
+		if body != nil && doc.Body != nil {
+			return nil, []error{fmt.Errorf("%s line %d: a second document: write all stages into one list", path, line(doc.Body))}
+		}
+		body = doc.Body
+	}
+	if body == nil {
+		return nil, nil
+	}
+	list, ok := body.(*ast.SequenceNode)
+	if !ok {
+		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, - name: first", path, line(body))}
+	}
+	for i, node := range list.Values {
+		label := fmt.Sprintf("%s line %d: entry %d", path, line(node), i+1)
+		settings, ok := node.(*ast.MappingNode)
+		if !ok {
+			problems = append(problems, fmt.Errorf("%s: not a map of settings: write name: value", label))
+			continue
+		}
+		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int), label: label}
+		problems = append(problems, stage.readSettings(settings, i+1)...)
+		stages = append(stages, stage)
+	}
+	return stages, problems
+}
+
+// readSettings reads the settings of one entry of a YAML file.
+func (f *EnvFile) readSettings(settings *ast.MappingNode, entry int) (problems []error) {
+	for _, setting := range settings.Values {
+		key, at := setting.Key.GetToken().Value, setting.Key.GetToken().Position.Line
+		variable := VariablePrefix + strings.ToUpper(key)
+		value, why := scalar(setting.Value)
+		if unknown := notOfAStage(variable, settingName); unknown != "" {
+			why = unknown
+		} else if key != settingName(variable) {
+			why = "write it in lower case: " + settingName(variable)
+		}
+		if why != "" {
+			problems = append(problems, fmt.Errorf("%s line %d: entry %d: %s: %s", f.Path, at, entry, key, why))
+			continue
+		}
+		f.Values[variable], f.lines[variable] = value, at
+	}
+	return problems
+}
+
+// settingName returns the name that a variable has in a list of stages.
+func settingName(variable string) string {
+	return strings.ToLower(strings.TrimPrefix(variable, VariablePrefix))
+}
+
+// notOfAStage returns why a variable can't be set for one stage of a process; empty: it can. name is how variables are
+// named in the file.
+func notOfAStage(variable string, name func(variable string) string) string {
+	known := knownVariables()
+	f := known[variable]
+	switch {
+	case f != nil && slices.Contains(processGroups, f.Group):
+		return fmt.Sprintf("it belongs to the process, which all stages share: set %s in the environment, or give --%s", variable, FlagName(f.FlagVariables()[0]))
+	case f != nil:
+		return ""
+	case !strings.HasPrefix(variable, VariablePrefix):
+		return "it belongs to the process, which all stages share: set it in the environment, or in a file given by --env-file"
+	}
+	if near := Nearest(variable, slices.Sorted(maps.Keys(known))); near != "" {
+		return fmt.Sprintf("unknown setting, did you mean %s?", name(near))
+	}
+	return "unknown setting: remove it; stage help settings lists all variables"
+}
+
+// scalar returns the text of a value as it was written, or why it is none.
+func scalar(node ast.Node) (text, why string) {
+	switch n := node.(type) {
+	case *ast.StringNode:
+		return n.Value, ""
+	case *ast.LiteralNode: // | or >
+		return n.Value.Value, ""
+	case *ast.NullNode:
+		return "", ""
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, ""
+	case *ast.MappingNode, *ast.SequenceNode:
+		return "", "its value is nested: write it as one text, in quotes, as the variable has it"
+	default:
+		return "", "anchors, aliases and tags are not supported: what stages have in common goes into the environment"
+	}
+}
+
+// line returns the line where a node begins.
+func line(node ast.Node) int {
+	if m, ok := node.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		return m.Values[0].Key.GetToken().Position.Line // the token of the map is the colon
+	}
+	return node.GetToken().Position.Line
+}
+
+// yamlError returns an error of the parser with its line, and without the text around it, which may hold secrets.
+func yamlError(path string, err error) error {
+	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
+		return fmt.Errorf("%s line %d: %s", path, e.GetToken().Position.Line, e.GetMessage())
+	}
+	return fmt.Errorf("%s: not YAML", path)
+}

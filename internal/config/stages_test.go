@@ -1,0 +1,150 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// writeStages writes a list of stages and returns its path.
+func writeStages(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "stages.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAListOfStagesKeepsValuesAsWritten(t *testing.T) {
+	path := writeStages(t, `# two stages
+- name: map
+  pool_size: 0032   # read as the environment would be
+  journal: false
+  retry_base_delay: 10s
+  llm_api_key: "1234"
+  llm_extra_body: '{"seed": 7}'
+  template: |
+    {{ item.text }}
+    Answer briefly.
+  system_prompt: >-
+    a
+    b
+  llm_base_url:
+- {name: reduce, llm_rpm: 60.5}
+`)
+	stages, err := ReadStages(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stages) != 2 || stages[1].Values["STAGE_NAME"] != "reduce" || stages[1].Values["STAGE_LLM_RPM"] != "60.5" {
+		t.Fatalf("got %+v", stages)
+	}
+	for variable, want := range map[string]string{
+		"STAGE_NAME": "map", "STAGE_POOL_SIZE": "0032", "STAGE_JOURNAL": "false", "STAGE_RETRY_BASE_DELAY": "10s", "STAGE_LLM_API_KEY": "1234",
+		"STAGE_LLM_EXTRA_BODY": `{"seed": 7}`, "STAGE_TEMPLATE": "{{ item.text }}\nAnswer briefly.\n", "STAGE_SYSTEM_PROMPT": "a b", "STAGE_LLM_BASE_URL": "",
+	} {
+		if got, given := stages[0].Values[variable]; got != want || !given {
+			t.Errorf("%s: got %q, want %q", variable, got, want)
+		}
+	}
+	if got, want := stages[0].where("STAGE_POOL_SIZE"), path+" line 3"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestProblemsOfAListOfStagesNameLineAndEntry(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"", "no stage: write a list"},
+		{"[]", "no stage: write a list"},
+		{"name: a\n", " line 1: not a list: begin each stage with a dash"},
+		{"- name: a\n---\n- name: b\n", " line 3: a second document"},
+		{"- name: a\n- b\n", " line 2: entry 2: not a map of settings"},
+		{"- name: a\n  pool_sise: 3\n", " line 2: entry 1: pool_sise: unknown setting, did you mean pool_size?"},
+		{"- name: a\n  STAGE_POOL_SIZE: 3\n", " line 2: entry 1: STAGE_POOL_SIZE: unknown setting"},
+		{"- name: a\n  Pool_Size: 3\n", " line 2: entry 1: Pool_Size: write it in lower case: pool_size"},
+		{"- name: a\n- name: b\n  pool_size_file: x\n", " line 3: entry 2: pool_size_file: unknown setting"},
+		{"- name: a\n  llm_extra_body: {seed: 7}\n", " line 2: entry 1: llm_extra_body: its value is nested: write it as one text"},
+		{"- name: a\n  fallbacks: [x, y]\n", " line 2: entry 1: fallbacks: its value is nested"},
+		{"- name: &a a\n", " line 1: entry 1: name: anchors, aliases and tags are not supported"},
+		{"- name: a\n  <<: *a\n", " line 2: entry 1: <<: unknown setting"},
+		{"- name: a\n  nats_url: nats://b\n", " line 2: entry 1: nats_url: it belongs to the process, which all stages share: set STAGE_NATS_URL in the environment, or give --nats-url"},
+		{"- name: a\n  http_addr: b\n", "entry 1: http_addr: it belongs to the process"},
+		{"- name: a\n  data_dir: b\n", "entry 1: data_dir: it belongs to the process"},
+		{"- name: a\n  nats_token_file: b\n", "give --nats-token-file"},
+		{"- name: a\n  stop_timeout: 1s\n", "entry 1: stop_timeout: it belongs to the process"},
+		{"- name: a\n- pool_size: 2\n", " line 2: entry 2: it has no name: give each stage one of its own"},
+		{"- name: a\n- name: b\n- pool_size: 2\n  name: a\n", " line 4: the name a is that of another stage, "},
+		{"- name: a\n  name: b\n", " line 2: mapping key \"name\" already defined"},
+		{"- llm_api_key: sk-secret-key\n  template: {{ row.x }}\n", " line 2: could not find flow map content"},
+		{strings.Repeat("- name: a\n", 33), ": 33 stages, at most 32"},
+	} {
+		path := writeStages(t, tt.text)
+		_, err := ReadStages(path)
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "sk-secret-key") {
+			t.Errorf("%q: got %v, want %s", tt.text, err, tt.want)
+		}
+	}
+}
+
+func TestADirectoryHasAFileForEachStage(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"2-reduce.env": "STAGE_NAME=reduce\n", "1-map.env": "export STAGE_NAME=map\nSTAGE_LLM_API_KEY_FILE=key\n", "readme.txt": "no stage",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stages, err := ReadStages(dir)
+	if err != nil || len(stages) != 2 || stages[0].Values["STAGE_NAME"] != "map" || stages[1].Values["STAGE_NAME"] != "reduce" {
+		t.Fatalf("got %+v, %v", stages, err)
+	}
+	bad := filepath.Join(dir, "3.env")
+	if err := os.WriteFile(bad, []byte("STAGE_NAME=map\nOTEL_TRACES_EXPORTER=otlp\nSTAGE_LOG_LEVEL=debug\nSTAGE_POOL_SIZ=1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadStages(dir)
+	for _, want := range []string{
+		bad + " line 2: OTEL_TRACES_EXPORTER: it belongs to the process", bad + " line 3: STAGE_LOG_LEVEL: it belongs to the process",
+		bad + " line 4: STAGE_POOL_SIZ: unknown setting, did you mean STAGE_POOL_SIZE?",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestAStageOfSeveralIsAboveTheEnvironmentAndBelowFlags(t *testing.T) {
+	path := writeStages(t, "- name: a\n  pool_size: 4\n  window: 9\n  template: own\n- name: b\n  pool_size: none\n  llm_api_key: sk-of-the-second\n")
+	stages, err := ReadStages(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := new(Secrets)
+	source := Source{
+		Flags:   map[string]string{"STAGE_WINDOW": "5"},
+		Environ: map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_TEMPLATE_FILE": "missing", "STAGE_PARTITIONS": "1", "STAGE_LLM_API_KEY": "sk-of-the-process"},
+		Secrets: secrets, Stage: &stages[0],
+	}
+	cfg, err := source.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Name != "a" || cfg.Pool.Size != 4 || cfg.Window.Rows != 5 || cfg.Prompt.Template != "own" || cfg.Prompt.TemplateFile != "" {
+		t.Errorf("got %+v", cfg)
+	}
+	if got := cfg.origins["STAGE_POOL_SIZE"]; got != origin(path) {
+		t.Errorf("origin %s", got)
+	}
+	source.Stage = &stages[1]
+	source.Environ["STAGE_TEMPLATE_FILE"] = ""
+	if _, err = source.Load(t.Context(), NeedNothing); err == nil || !strings.Contains(err.Error(), "STAGE_POOL_SIZE ("+path+" line 6): ") {
+		t.Errorf("got %v", err)
+	}
+	secrets.Renew()
+	if got := string(secrets.Redact([]byte("sk-of-the-process sk-of-the-second"))); strings.Contains(got, "sk-") {
+		t.Errorf("not removed: %s", got)
+	}
+}
