@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 func TestTheStreamOfTheLaneLosesNoRecord(t *testing.T) {
@@ -92,6 +93,22 @@ func TestADurableGetsRoomForTheLane(t *testing.T) {
 		}
 		if got := b.durable().Config.MaxAckPending; got != 64 {
 			t.Errorf("without a lane: got room for %d rows, want 64", got)
+		}
+	})
+}
+
+// Stages that start at the same moment may want other limits, which is no error where a stream exists already.
+func TestStagesThatStartTogetherCreateTheSameStreams(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := bare(t)
+		var starting errgroup.Group
+		for i := range 8 {
+			s := stageStreams()
+			s.Memory, s.ResultMaxBytes, s.AuditMaxBytes = true, int64(i+1)<<20, int64(i+1)<<20
+			starting.Go(func() error { return streams.Ensure(t.Context(), b.nc, s) })
+		}
+		if err := starting.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,7 +112,14 @@ func (s Config) stream(name, description string, bytesMax int64, subjects ...str
 	return cfg
 }
 
+// inputConfig returns the stream of rows. Where these are another stage's results it is the stream that that stage would
+// create, whichever of the two is first: one that holds the results alone would have no place for the claims.
 func (s Config) inputConfig() jetstream.StreamConfig {
+	if prefix := resultPrefix(s.filter()); prefix != "" {
+		upstream := s
+		upstream.ResultStream, upstream.ResultSubject = s.InputStream, prefix
+		return upstream.resultConfig()
+	}
 	cfg := s.stream(s.InputStream, "rows for llm-stage", 0, s.filter())
 	if s.Partitions > 1 {
 		cfg.Subjects, cfg.SubjectTransform = partitionTransform(s.InputSubject, s.Partitions)
@@ -184,6 +192,9 @@ func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstre
 	if err != nil && want.AllowBatchPublish && !Unanswered(err) {
 		want.AllowBatchPublish = false
 		stream, err = Create(ctx, js, want)
+	}
+	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == jetstream.JSErrCodeStreamNameInUse {
+		return Look(ctx, js, want.Name) // another process, or stage, was first, with other limits
 	}
 	if errors.Is(err, ErrSubjectTaken) {
 		if subject, has := subjectOf[field]; has {
@@ -297,6 +308,20 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 		}
 	}
 	return append(wrong, s.checkPartitions(cfg)...)
+}
+
+// resultPrefix returns the prefix of the subjects that a stage has whose results an input subject takes, such as results
+// of results.<name>.0.rows; empty: the subject is none of results.
+func resultPrefix(filter string) string {
+	tokens := strings.Split(filter, ".")
+	n := len(tokens) - 3 // name, partition, rows
+	if n < 1 || tokens[n+2] != "rows" || slices.ContainsFunc(tokens[:n], func(t string) bool { return t == "*" || t == ">" }) {
+		return ""
+	}
+	if _, err := strconv.Atoi(tokens[n+1]); err != nil && tokens[n+1] != "*" {
+		return ""
+	}
+	return strings.Join(tokens[:n], ".")
 }
 
 // checkResult refuses whatever could drop the end of the log, or a result, unnoticed.
