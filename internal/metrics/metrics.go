@@ -58,11 +58,37 @@ var _ consumer.Observer = (*Metrics)(nil)
 
 // New returns the metrics of a process. Each scrape calls snapshot, which must not block.
 func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
+	m := newMetrics(build, "", snapshot)
+	registerProcess(m.registry)
+	return m
+}
+
+// NewOfSeveral returns the metrics of one stage of several in a process: those of [New] with the label stage, and without
+// those of the process as a whole, which [HandlerOfSeveral] adds.
+func NewOfSeveral(build version.Build, stage string, snapshot func() status.Snapshot) *Metrics {
+	return newMetrics(build, stage, snapshot)
+}
+
+// registerProcess adds what the runtime and the system know of the process.
+func registerProcess(registry *prometheus.Registry) {
+	registry.MustRegister(
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+}
+
+// newMetrics makes the metrics of a stage; "": one that has no label.
+func newMetrics(build version.Build, stage string, snapshot func() status.Snapshot) *Metrics {
+	registry := prometheus.NewRegistry()
+	registerer := prometheus.Registerer(registry)
+	if stage != "" {
+		registerer = prometheus.WrapRegistererWith(prometheus.Labels{"stage": stage}, registry)
+	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
+		registry: registry,
 
 		rows:            counter("llm_stage_rows_total", "Results stored, by status: success or error.", "partition", "status"),
 		calls:           counter("llm_stage_calls_total", "HTTP attempts, by status: success, failure, capacity_retry or unknown.", "provider", "model", "status"),
@@ -83,11 +109,9 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 	}
 	m.providers.max = len(llm.Providers())
 	m.models.max = modelsMax
-	m.registry.MustRegister(
+	registerer.MustRegister(
 		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,
 		newGauges(build, snapshot),
-		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
@@ -96,8 +120,21 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
 // Handler serves the metrics in the text formats of Prometheus and OpenMetrics.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
+func (m *Metrics) Handler() http.Handler { return handler(m.registry) }
+
+// HandlerOfSeveral serves the metrics of all stages of a process, made by [NewOfSeveral], and those of the process.
+func HandlerOfSeveral(stages []*Metrics) http.Handler {
+	process := prometheus.NewRegistry()
+	registerProcess(process)
+	all := prometheus.Gatherers{process}
+	for _, m := range stages {
+		all = append(all, m.registry)
+	}
+	return handler(all)
+}
+
+func handler(from prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
 
 // CallDone counts one HTTP attempt, with its tokens and cost.
