@@ -93,7 +93,8 @@ func (f *EnvFile) layer() layer {
 	return layer{from: origin(f.Path), values: f.Values, label: func(v string) string { return f.where(v) }}
 }
 
-// layers returns the sources in order: flags, the settings of one stage of several, a context named by flag, the environment, the environment files, the nats
+// layers returns the sources in order: flags, the settings of one stage of several, a context named by flag, the
+// environment, the environment files, the nats
 // CLI's own variables, its context, and the defaults of the command. ctx is the context in use; nil: none.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
 	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
