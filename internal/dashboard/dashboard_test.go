@@ -14,7 +14,7 @@ func serveDashboard(t *testing.T, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	r.Host = "localhost"
-	testHandlers().handler(onLoopback).ServeHTTP(w, r)
+	guarded(testHandlers(), onLoopback).ServeHTTP(w, r)
 	return w
 }
 

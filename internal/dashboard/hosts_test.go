@@ -68,7 +68,7 @@ func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 			if tt.ip.IsLoopback() { // the machine's name is not one of loopback
 				tt.refused = append(tt.refused, machine)
 			}
-			handler := testHandlers().handler(check)
+			handler := guarded(testHandlers(), check)
 			for _, host := range slices.Concat(tt.allowed, tt.refused) {
 				allowed := slices.Contains(tt.allowed, host)
 				for _, path := range []string{"/", "/dashboard.js", "/api/status", "/api/events", "/api/nothing", "/nothing", "//metrics", "/metrics/"} {
@@ -105,12 +105,12 @@ func TestRefusalNamesTheHostAndTheSetting(t *testing.T) {
 		true:  "this server answers requests for localhost only, and this one is for \"evil.example:80\"; STAGE_HTTP_HOSTS allows further names, STAGE_HTTP_ADDR opens it to other machines\n",
 		false: "this server is not known as \"evil.example:80\"; add the name to STAGE_HTTP_HOSTS (http.hosts of the Helm chart), or use localhost or an IP address\n",
 	} {
-		w := askHost(t, testHandlers().handler(hostCheck{loopback: loopback}), "/", "evil.example:80")
+		w := askHost(t, guarded(testHandlers(), hostCheck{loopback: loopback}), "/", "evil.example:80")
 		if w.Code != http.StatusMisdirectedRequest || w.Body.String() != want || w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("loopback %t: got %d %v %s", loopback, w.Code, w.Header(), w.Body)
 		}
 	}
-	if w := askHost(t, testHandlers().handler(hostCheck{}), "/", strings.Repeat("x", 10_000)); w.Body.Len() > 500 {
+	if w := askHost(t, guarded(testHandlers(), hostCheck{}), "/", strings.Repeat("x", 10_000)); w.Body.Len() > 500 {
 		t.Errorf("a long name: %d bytes", w.Body.Len())
 	}
 }

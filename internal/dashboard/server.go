@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,7 +30,13 @@ const (
 	hardCloseGrace = 300 * time.Millisecond
 )
 
-// Handlers are what the HTTP server serves. All are required.
+// Routes are what the HTTP server serves: [Handlers] of one stage, or [*Site] of several.
+type Routes interface {
+	// mux routes the requests for hosts that the check allows, and those for health and metrics of all.
+	mux(hosts hostCheck) *http.ServeMux
+}
+
+// Handlers are what the HTTP server serves of one stage. All are required.
 type Handlers struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
@@ -72,7 +77,7 @@ func Listen(ctx context.Context, addr string, anyPort bool, setting string) (net
 }
 
 // NewServer returns a server on the listener, which Run closes. It answers requests for the host names that cfg allows.
-func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, log *slog.Logger) *Server {
+func NewServer(listener net.Listener, cfg config.HTTPConfig, routes Routes, log *slog.Logger) *Server {
 	own, err := os.Hostname()
 	if err != nil {
 		own = "" // then that name is not allowed
@@ -80,7 +85,7 @@ func NewServer(listener net.Listener, cfg config.HTTPConfig, handlers Handlers, 
 	return &Server{
 		listener: listener,
 		server: &http.Server{
-			Handler:           handlers.handler(newHostCheck(listener.Addr(), cfg, own)),
+			Handler:           guarded(routes, newHostCheck(listener.Addr(), cfg, own)),
 			ReadTimeout:       ReadTimeout,
 			ReadHeaderTimeout: ReadTimeout,
 			WriteTimeout:      writeTimeout,
@@ -131,17 +136,9 @@ func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Li
 	return fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err)
 }
 
-// handler routes the requests that the check allows.
-func (h Handlers) handler(hosts hostCheck) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", h.Metrics)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", h.serveReady(hosts))
-	mux.HandleFunc("GET /api/status", h.serveStatus)
-	mux.Handle("GET /api/events", h.Events)
-	mux.HandleFunc("/api/", http.NotFound)
-	mux.Handle("/", newPage())
-	guarded := hosts.guard(mux)
+// guarded routes the requests that the check allows.
+func guarded(routes Routes, hosts hostCheck) http.Handler {
+	guarded := hosts.guard(routes.mux(hosts))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("X-Content-Type-Options", "nosniff")
@@ -153,6 +150,25 @@ func (h Handlers) handler(hosts hostCheck) http.Handler {
 	})
 }
 
+// mux implements [Routes].
+func (h Handlers) mux(hosts hostCheck) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", h.Metrics)
+	mux.HandleFunc("GET /healthz", serveHealthy)
+	mux.HandleFunc("GET /readyz", h.serveReady(hosts))
+	mux.HandleFunc("GET /api/status", h.serveStatus)
+	mux.Handle("GET /api/events", h.Events)
+	mux.HandleFunc("/api/", http.NotFound)
+	mux.Handle("/", newPage())
+	return mux
+}
+
+// serveHealthy answers /healthz: the process runs.
+func serveHealthy(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "ok") }
+
+// hiddenReason takes the place of a reason for hosts that are not known.
+const hiddenReason = "not ready; the reason is shown to localhost, IP addresses and the names of STAGE_HTTP_HOSTS"
+
 // serveReady shows the reason to known hosts only: it may quote the provider, which may quote a row.
 func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -163,21 +179,14 @@ func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 		case hosts.allows(r.Host):
 			writePlain(w, http.StatusServiceUnavailable, reason)
 		default:
-			writePlain(w, http.StatusServiceUnavailable, "not ready; the reason is shown to localhost, IP addresses and the names of STAGE_HTTP_HOSTS")
+			writePlain(w, http.StatusServiceUnavailable, hiddenReason)
 		}
 	}
 }
 
 // serveStatus serves /api/status.
 func (h Handlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
-	body, err := json.Marshal(h.Status())
-	if err != nil {
-		writePlain(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
+	writeJSON(w, http.StatusOK, h.Status())
 }
 
 // writePlain answers with a line of text.

@@ -63,7 +63,7 @@ func TestPathsOfTheHTTPServer(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), tt.method, tt.url, nil)
 		r.Host = tt.host
 		w := httptest.NewRecorder()
-		tt.handlers.handler(onLoopback).ServeHTTP(w, r)
+		guarded(tt.handlers, onLoopback).ServeHTTP(w, r)
 		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.body) {
 			t.Errorf("%s %s of %q: got %d %q, want %d with %q", tt.method, tt.url, tt.host, w.Code, w.Body, tt.status, tt.body)
 		}

@@ -104,7 +104,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			return err
 		}
 	}
-	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s)))
+	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s.Log, s)))
 	if err := out.open(); err != nil {
 		return err
 	}

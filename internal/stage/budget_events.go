@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -40,10 +41,15 @@ func (s *Stage) shared() (all []status.Budget) {
 	return all
 }
 
-// warnOfOwnServer logs that nobody shares the budget of a process which runs its own server.
-func (s *Stage) warnOfOwnServer() {
-	if name := s.Cfg.Budget.Name; name != "" && s.Conn.Server != nil {
-		s.Log.Warn(budgetOfOne, slog.String("budget", string(name)))
+// warnOfOwnServer logs that nobody shares the budget of a stage in a process which runs its own server, unless another
+// stage in the process does.
+func warnOfOwnServer(stages ...*Stage) {
+	for _, s := range stages {
+		name := s.Cfg.Budget.Name
+		shared := slices.ContainsFunc(stages, func(other *Stage) bool { return other != s && other.Cfg.Budget.Name == name })
+		if name != "" && s.Conn.Server != nil && !shared {
+			s.Log.Warn(budgetOfOne, slog.String("budget", string(name)))
+		}
 	}
 }
 

@@ -6,11 +6,12 @@ import (
 	"net"
 
 	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// HTTPServer serves metrics, health and dashboard of a stage. It reserves its address at start-up, before there is a
-// stage, so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
+// HTTPServer serves metrics, health and dashboard of a stage, or of several. It reserves its address at start-up, before
+// there is a stage, so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
 type HTTPServer struct {
 	listener net.Listener
 	stop     func() // nil until Start
@@ -25,22 +26,36 @@ func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer,
 	return &HTTPServer{listener: listener}, nil
 }
 
-// Start serves the stage until Close and returns the address of the dashboard. When hard ends, requests are cut off
-// sooner.
-func (h *HTTPServer) Start(hard context.Context, s *Stage) string {
-	events := dashboard.NewLive(s.Status, s.history)
-	server := dashboard.NewServer(h.listener, s.Cfg.HTTP, dashboard.Handlers{
-		Metrics: s.metrics.Handler(),
-		Ready:   s.ready,
-		Status:  func() any { return s.Status() },
-		Events:  events,
-	}, s.Log)
+// Start serves the stage until Close and returns the address of the dashboard. Each of several stages has a page of its
+// own below that of all. When hard ends, requests are cut off sooner.
+func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*Stage) string {
+	var runs []func(context.Context)
+	site := dashboard.Site{}
+	var all []*metrics.Metrics
+	for _, s := range stages {
+		events := dashboard.NewLive(s.Status, s.history)
+		runs = append(runs, events.Run)
+		all = append(all, s.metrics)
+		site.Stages = append(site.Stages, dashboard.Entry{Name: s.Cfg.Name, State: s.state, Handlers: dashboard.Handlers{
+			Metrics: s.metrics.Handler(),
+			Ready:   s.ready,
+			Status:  func() any { return s.Status() },
+			Events:  events,
+		}})
+	}
+	var routes dashboard.Routes = &site
+	if stages[0].several {
+		site.Metrics = metrics.HandlerOfSeveral(all)
+	} else {
+		routes = site.Stages[0].Handlers
+	}
+	server := dashboard.NewServer(h.listener, stages[0].Cfg.HTTP, routes, log)
 	stopServer := stopping.Background(hard, func(ctx context.Context) {
 		if err := server.Run(ctx, hard); err != nil {
-			s.Log.Error("HTTP server failed, no metrics, health or dashboard", slog.Any("error", err))
+			log.Error("HTTP server failed, no metrics, health or dashboard", slog.Any("error", err))
 		}
 	})
-	stopEvents := stopping.Background(hard, events.Run)
+	stopEvents := stopping.Background(hard, runs...)
 	h.stop = func() {
 		stopEvents() // first, so that the pages get the last state
 		stopServer()

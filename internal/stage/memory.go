@@ -10,6 +10,8 @@ import (
 const (
 	// memoryBase is the heap of a process without rows and calls, with some room for events being stored.
 	memoryBase = 20 << 20
+	// memoryPerStage is what each further stage in a process takes: its parts, and what its page shows.
+	memoryPerStage = 4 << 20
 	// memoryPerCall is the heap of a call in flight: connection, buffers, request and reply of the usual size.
 	memoryPerCall = 128 << 10
 	// memoryPerRow is what a row in the window takes beside its bytes and those of its result.
@@ -27,14 +29,19 @@ const (
 	embeddedLook = time.Second
 )
 
-// MemoryLimit returns the memory that run needs with cfg at most, in bytes: the soft limit for the garbage collector.
+// MemoryLimit returns the memory that run needs at most with the stages of a process, in bytes: the soft limit for the
+// garbage collector.
 // Without it the collector lets the heap grow to twice what is in use, so a full window would take twice
 // STAGE_WINDOW_BYTES; a process that needs more still gets more. Each partition has its own window, and the last replica
 // serves them all. The chart computes the same sum to check that it fits into a pod (llm-stage.windowRoom).
 // GOMEMLIMIT takes precedence.
-func MemoryLimit(cfg *config.Config) int64 {
-	windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
-	return windows + windows/16 + laneMemory(cfg) + int64(cfg.Pool.Size)*memoryPerCall + memoryBase
+func MemoryLimit(stages ...*config.Config) int64 {
+	limit := int64(memoryBase) + int64(len(stages)-1)*memoryPerStage
+	for _, cfg := range stages {
+		windows := int64(cfg.Streams.Partitions) * int64(cfg.Window.Bytes)
+		limit += windows + windows/16 + laneMemory(cfg) + int64(cfg.Pool.Size)*memoryPerCall
+	}
+	return limit
 }
 
 // laneMemory returns what the batch lanes of all partitions need: one batch that gathers, one that is uploaded, and the

@@ -13,25 +13,28 @@ const (
 	openFilesMargin   = 64  // standard streams, the runtime's own, files of keys and prices, traces, name resolution
 )
 
-// openFilesNeed returns how many descriptors the stage may need at most: each target keeps as many connections as calls
-// may be in flight.
-func (s *Stage) openFilesNeed() uint64 {
-	need := s.Cfg.Pool.Size*s.caller.Len() + dashboard.MaxConns + openFilesNATS + openFilesMargin
-	if s.Conn.Server != nil {
+// openFilesNeed returns how many descriptors the stages of a process, which share a connection, may need at most: each
+// target keeps as many connections as calls may be in flight.
+func openFilesNeed(stages ...*Stage) uint64 {
+	need := dashboard.MaxConns + openFilesNATS + openFilesMargin
+	if stages[0].Conn.Server != nil {
 		need += openFilesEmbedded
 	}
-	if s.caller.Mocked() { // the other ends of its calls are here too
-		need += s.Cfg.Pool.Size
+	for _, s := range stages {
+		need += s.Cfg.Pool.Size * s.caller.Len()
+		if s.caller.Mocked() { // the other ends of its calls are here too
+			need += s.Cfg.Pool.Size
+		}
 	}
 	return uint64(need)
 }
 
 // warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one,
 // and most of the time fewer are needed.
-func (s *Stage) warnOfOpenFiles() {
+func warnOfOpenFiles(log *slog.Logger, stages ...*Stage) {
 	limit, ok := openFilesLimit()
-	if need := s.openFilesNeed(); ok && limit < need {
-		s.Log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
+	if need := openFilesNeed(stages...); ok && limit < need {
+		log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
 			slog.Uint64("limit", limit), slog.Uint64("need", need),
 			slog.String("remedy", "raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd, nofile of the container runtime), or lower STAGE_POOL_SIZE"))
 	}

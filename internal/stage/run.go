@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
 )
 
 // Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Reloads, Console and
@@ -39,15 +41,32 @@ type Deps struct {
 // when hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop,
 // else that of [Stage.Run], or why there is no connection.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
-	if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or created
-		return config.Invalid(err)
+	return run(soft, hard, []*config.Config{cfg}, deps)
+}
+
+// RunSeveral is [Run] for several stages in one process, which share the connection, the HTTP server, and what their
+// settings of both say: these, those of the log and the time for a stop are the same in all. Each has a name of its own,
+// and ends alone: what ends one is logged, and the others go on. It returns when all have ended, with the error of the
+// one that ended with an error first. What keeps the process from starting, such as an error in the settings of one of
+// them, ends all.
+func RunSeveral(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
+	deps.several = true
+	return run(soft, hard, cfgs, deps)
+}
+
+// run runs stages of one process until all have ended.
+func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
+	for _, cfg := range cfgs {
+		if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or created
+			return deps.errorOf(cfg, config.Invalid(err))
+		}
 	}
-	server, err := deps.httpServer(soft, cfg)
+	server, err := deps.httpServer(soft, cfgs[0])
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	conn, err := deps.connect(soft, cfg)
+	conn, err := deps.connect(soft, cfgs[0])
 	switch {
 	case err != nil && soft.Err() != nil && hard.Err() == nil:
 		return nil // stopped before it began
@@ -55,42 +74,118 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 		return err
 	}
 	defer conn.Close()
-	targets, err := call.Open(cfg, deps.DialLLM, llmtest.Config{})
-	if err != nil {
-		return err
-	}
-	defer targets.Close()
 	deps.Batches = true
-	s, err := New(cfg, conn, targets, deps.Logger, deps.Options)
-	if err != nil {
-		return err
+	var stages []*Stage
+	for _, cfg := range cfgs {
+		targets, err := call.Open(cfg, deps.DialLLM, llmtest.Config{})
+		if err != nil {
+			return deps.errorOf(cfg, err)
+		}
+		defer targets.Close()
+		s, err := New(cfg, conn, targets, deps.Logger, deps.Options)
+		if err != nil {
+			return deps.errorOf(cfg, err)
+		}
+		stages = append(stages, s)
+	}
+	log := deps.Logger
+	if deps.several {
+		warnOfProcess(stages...)
+	} else {
+		log = stages[0].Log
 	}
 	if conn.Server != nil {
-		s.Log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfg.Data.Dir, "nats.json")))
+		log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfgs[0].Data.Dir, "nats.json")))
 	}
-	s.Log.Info("started", slog.String("dashboard", server.Start(hard, s)), slog.String("provider", cfg.LLM.Provider), slog.Int("pool_size", cfg.Pool.Size))
-	defer s.startService(hard, deps.Reloads)()
-	return s.Run(soft, hard)
+	page := server.Start(hard, log, stages...)
+	for _, s := range stages {
+		s.Log.Info("started", slog.String("dashboard", s.page(page)), slog.String("provider", s.Cfg.LLM.Provider), slog.Int("pool_size", s.Cfg.Pool.Size))
+	}
+	defer startService(hard, deps.Reloads, stages)()
+	if !deps.several {
+		return stages[0].Run(soft, hard)
+	}
+	return runEach(soft, hard, stages)
 }
 
-// startService starts what a service does besides its rows: it logs its progress, and reads its key again at each value
-// of reloads. stop ends both and waits for them.
-func (s *Stage) startService(hard context.Context, reloads <-chan os.Signal) (stop func()) {
-	progress := func(ctx context.Context) { s.LogProgress(ctx, nil) }
-	return stopping.Background(hard, progress, func(ctx context.Context) {
+// page returns the address of the stage's dashboard, below that of the process.
+func (s *Stage) page(process string) string {
+	if !s.several {
+		return process
+	}
+	return process + "stages/" + s.Cfg.Name + "/"
+}
+
+// errorOf adds to an error which of several stages it is about.
+func (d *Deps) errorOf(cfg *config.Config, err error) error {
+	if !d.several {
+		return err
+	}
+	return fmt.Errorf("stage %s: %w", cfg.Name, err)
+}
+
+// runEach runs each stage until all have ended, and returns the first error.
+func runEach(soft, hard context.Context, stages []*Stage) error {
+	var running errgroup.Group // without a context: the others go on
+	for _, s := range stages {
+		running.Go(func() error {
+			err := s.Run(soft, hard)
+			why := "stopped"
+			if err != nil {
+				why = err.Error()
+				s.Log.Error("this stage has ended, other stages of the process do not depend on it", slog.Any("error", err))
+				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
+			}
+			s.ended.Store(&why)
+			return err
+		})
+	}
+	return running.Wait()
+}
+
+// endedBy returns why the stage has ended while others of the process may run; empty: it has not.
+func (s *Stage) endedBy() string {
+	if why := s.ended.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// warnOfProcess logs what the process of these stages may lack.
+func warnOfProcess(stages ...*Stage) {
+	log := stages[0].Log
+	warnOfOpenFiles(log, stages...)
+	warnOfOwnServer(stages...)
+}
+
+// startService starts what a service does besides its rows: each stage logs its progress, and all read their keys again at
+// each value of reloads. stop ends both and waits for them.
+func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stage) (stop func()) {
+	var parts []func(context.Context)
+	for _, s := range stages {
+		parts = append(parts, func(ctx context.Context) { s.LogProgress(ctx, nil) })
+	}
+	return stopping.Background(hard, append(parts, func(ctx context.Context) {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-reloads:
 			}
-			if err := s.caller.ReloadKey(); err != nil {
-				s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
-				continue
+			for _, s := range stages {
+				s.reloadKey()
 			}
-			s.Log.Info("key reloaded")
 		}
-	})
+	})...)
+}
+
+// reloadKey reads the keys of the providers again.
+func (s *Stage) reloadKey() {
+	if err := s.caller.ReloadKey(); err != nil {
+		s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
+		return
+	}
+	s.Log.Info("key reloaded")
 }
 
 // connect connects to NATS.

@@ -1,4 +1,5 @@
-// Package stage is one running process of a stage: it wires the parts together, starts, drains and stops them.
+// Package stage is one running process of a stage, or of several: it wires the parts together, starts, drains and stops
+// them.
 package stage
 
 import (
@@ -62,12 +63,14 @@ type Stage struct {
 	batchesSeen []status.LaneCounter   // by partition
 	laneRetries atomic.Uint64          // answers of batches for lack of capacity, which the pool does not count
 
+	several       bool // this one is one of several in the process
 	exitOnFatal   bool
 	cancelBatches bool
 
 	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
 	stopSince atomic.Pointer[time.Time]
-	pauses    chan struct{} // holds a token when a pause has begun
+	pauses    chan struct{}          // holds a token when a pause has begun
+	ended     atomic.Pointer[string] // of several stages: why this one has ended
 }
 
 // Options are what the commands change about a stage.
@@ -87,7 +90,8 @@ type Options struct {
 	// next start collects them.
 	CancelBatches bool
 
-	lane func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
+	lane    func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
+	several bool                                 // other stages run in this process
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and
@@ -105,10 +109,17 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	if s.several {
+		log = log.With(slog.String("stage", cfg.Name))
+	}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
-	s.metrics = metrics.New(version.Current(), s.snapshot)
+	if s.several {
+		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.snapshot)
+	} else {
+		s.metrics = metrics.New(version.Current(), s.snapshot)
+	}
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(c *auditlog.Call) {
@@ -145,8 +156,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := s.addConsumers(opts); err != nil {
 		return nil, err
 	}
-	s.warnOfOpenFiles()
-	s.warnOfOwnServer()
+	if !s.several {
+		warnOfProcess(s)
+	}
 	for _, note := range prompt.SchemaNotes(cfg) {
 		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}

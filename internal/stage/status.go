@@ -18,11 +18,17 @@ func (s *Stage) Status() status.Report {
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
+// state returns the state in one word, and why if that is not a good one.
+func (s *Stage) state() (state, why string) {
+	r := s.Status()
+	return string(r.State), r.Why
+}
+
 // report builds the status from a snapshot.
 func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
+		Ready: ready, Reason: reason, Ended: s.endedBy(), Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
 		Stop: s.stopReport(), Order: s.Cfg.Order.Mode,
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
@@ -64,6 +70,9 @@ func (s *Stage) snapshot() status.Snapshot {
 
 // ready reports whether the stage is connected, owning or standing by, and neither stopping nor paused; if not, why.
 func (s *Stage) ready() (ok bool, reason string) {
+	if why := s.endedBy(); why != "" {
+		return false, "ended: " + why
+	}
 	if stop := s.stopReport(); stop != nil {
 		return false, "stopping: " + stop.Text(time.Now())
 	}

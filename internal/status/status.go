@@ -21,7 +21,7 @@ type State string
 const (
 	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent
-	stateEnded    State = "ended"    // the process is about to end
+	stateEnded    State = "ended"    // the process is about to end, or of several stages this one has ended
 	stateHeld     State = "held"     // blocked by NATS, a stream or the audit
 	stateWaiting  State = "waiting"  // the provider asked to wait
 	stateStarved  State = "starved"  // the provider refuses every call
@@ -52,6 +52,7 @@ type Report struct {
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
+	Ended      string            `json:"ended,omitempty"` // why it has ended, of several stages in a process that goes on
 	Order      streams.Order     `json:"order"`
 	OrderKey   string            `json:"order_key"` // where a row's key is; empty but in order by key
 	Stop       *StopReport       `json:"stop"`      // null: it does not stop
@@ -247,6 +248,8 @@ func (r *Report) Judge(starved time.Time) {
 	owned, ended := roles[consumer.Owner], roles[consumer.Stopped] == len(r.Partitions)
 	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
 	switch {
+	case r.Ended != "":
+		r.State, r.Why = stateEnded, r.Ended
 	case r.Stop != nil && !ended:
 		r.State, r.Why, r.Since = StateStopping, r.Stop.Text(r.Time), instant(r.Stop.Since)
 	case r.Pool.Paused != "":

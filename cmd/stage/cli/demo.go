@@ -82,7 +82,7 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	defer site.Close()
 	s := site.Stage
 	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	terminal.PrintLine(env.Stdout, "dashboard: %s", site.HTTP.Start(hard, s))
+	terminal.PrintLine(env.Stdout, "dashboard: %s", site.HTTP.Start(hard, s.Log, s))
 	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows}, Total: int64(rows), Format: writeDemoLine}
 	if err := p.Run(soft, hard); err != nil {
 		return err
