@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -25,9 +26,11 @@ func newConfigCommand(env *Env) *cobra.Command {
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 		Long: "config prints every variable with its value and where that came from; of secrets only whether they are set.\n" +
-			"With --check it validates all that run and process need, including template, model and key, and exits with 0 or 2.",
+			"With --check it validates all that run and process need, including template, model and key, and exits with 0 or 2.\n" +
+			"With --stages it does so for each stage of a list, as run takes it.",
 		Example: "  stage config\n" +
 			"  stage config --check --pool-size 32\n" +
+			"  stage config --check --stages stages.yaml\n" +
 			"  stage config --json\n" +
 			"  stage config --markdown\n" +
 			"  stage config --schema",
@@ -38,6 +41,10 @@ func newConfigCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
 	flags := newConfigFlags(cmd, env, nil, nil)
+	stages := flags.addStages()
+	for _, other := range []string{"markdown", "schema"} {
+		cmd.MarkFlagsMutuallyExclusive(stagesFlag, other)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *markdown:
@@ -45,17 +52,32 @@ func newConfigCommand(env *Env) *cobra.Command {
 		case *schema:
 			return config.WriteSchema(env.Stdout)
 		case *check:
-			return checkConfig(cmd.Context(), env, flags)
+			return checkConfig(cmd.Context(), env, flags, *stages)
 		}
-		cfg, err := flags.Load(cmd.Context(), config.NeedNothing)
+		cfgs, err := flags.LoadStages(cmd.Context(), *stages, config.NeedNothing)
 		if err != nil {
 			return err
 		}
-		noteContext(env, cfg)
-		if *asJSON {
-			return terminal.WriteJSON(env.Stdout, cfg.Settings())
+		noteContext(env, cfgs[0])
+		switch {
+		case *asJSON && *stages != "":
+			var all []map[string]string
+			for _, cfg := range cfgs {
+				all = append(all, cfg.Settings())
+			}
+			return terminal.WriteJSON(env.Stdout, all)
+		case *asJSON:
+			return terminal.WriteJSON(env.Stdout, cfgs[0].Settings())
 		}
-		return config.WriteConfig(env.Stdout, cfg)
+		for i, cfg := range cfgs {
+			if i > 0 {
+				terminal.PrintLine(env.Stdout, "")
+			}
+			if err := config.WriteConfig(env.Stdout, cfg); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return cmd
 }
@@ -68,21 +90,42 @@ func noteContext(env *Env, cfg *config.Config) {
 }
 
 // checkConfig checks that run and process can start: settings, prompt, providers and keys.
-func checkConfig(ctx context.Context, env *Env, flags *configFlags) error {
-	cfg, err := flags.Load(ctx, config.NeedCalls)
+func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages string) error {
+	cfgs, err := flags.LoadStages(ctx, stages, config.NeedCalls)
 	if err != nil {
 		return err
 	}
-	noteContext(env, cfg)
-	p, err := executor.LoadPrompt(cfg)
-	if err := errors.Join(err, call.Check(cfg)); err != nil {
-		return config.Invalid(err)
+	noteContext(env, cfgs[0])
+	var problems []error
+	var notes []string
+	budgets := make(map[string]int)
+	for _, cfg := range cfgs {
+		of := ""
+		if stages != "" {
+			of = "stage " + cfg.Name + ": "
+		}
+		p, err := executor.LoadPrompt(cfg)
+		err = errors.Join(err, call.Check(cfg))
+		if problems = appendProblems(problems, err, of); err != nil {
+			continue
+		}
+		budgets[string(cfg.Budget.Name)]++
+		for _, note := range p.SchemaNotes(cfg) {
+			notes = append(notes, fmt.Sprintf("%sSTAGE_RESPONSE_SCHEMA_FILE: %s: %s", of, note.Provider, note.Text))
+		}
 	}
-	if cfg.Budget.Name != "" && len(cfg.NATS.URL) == 0 {
-		terminal.PrintLine(env.Stdout, "note: %s", config.BudgetOfOne)
+	if len(problems) > 0 {
+		return config.Invalid(errors.Join(problems...))
 	}
-	for _, note := range p.SchemaNotes(cfg) {
-		terminal.PrintLine(env.Stdout, "note: STAGE_RESPONSE_SCHEMA_FILE: %s: %s", note.Provider, note.Text)
+	delete(budgets, "")
+	for _, users := range budgets {
+		if users == 1 && len(cfgs[0].NATS.URL) == 0 {
+			notes = slices.Insert(notes, 0, config.BudgetOfOne)
+			break
+		}
+	}
+	for _, note := range notes {
+		terminal.PrintLine(env.Stdout, "note: %s", note)
 	}
 	_, err = fmt.Fprintln(env.Stdout, "configuration is valid")
 	return err

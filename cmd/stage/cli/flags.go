@@ -42,6 +42,7 @@ type configFlags struct {
 const (
 	serverFlag  = "server" // as the nats CLI names it
 	contextFlag = "context"
+	stagesFlag  = "stages"
 )
 
 // everyCommand are the variables that each command uses.
@@ -243,11 +244,64 @@ func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams)
 // Load reads the configuration from flags, environment, files and contexts. The error lists every problem and makes the
 // program end with 2.
 func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
+	cfg, files, problems := c.load(ctx, need, nil)
+	if problems = append(c.given(), problems...); len(problems) > 0 {
+		return nil, configError(problems)
+	}
+	c.exportFiles(files)
+	return cfg, nil
+}
+
+// LoadStages is [configFlags.Load] of each stage that a file or directory lists, see [config.ReadStages]. Without a path
+// there is one stage.
+func (c *configFlags) LoadStages(ctx context.Context, path string, need config.Need) ([]*config.Config, error) {
+	if path == "" {
+		cfg, err := c.Load(ctx, need)
+		return []*config.Config{cfg}, err
+	}
 	problems := c.given()
+	if name := config.FlagName("STAGE_NAME"); c.cmd.Flags().Changed(name) {
+		problems = append(problems, fmt.Errorf("--%s: each stage of --%s has a name of its own: remove it", name, stagesFlag))
+	}
+	stages, err := config.ReadStages(path)
+	if problems = appendProblems(problems, err, "--"+stagesFlag+": "); len(problems) > 0 {
+		return nil, configError(problems)
+	}
+	var cfgs []*config.Config
+	var files []config.EnvFile
+	var texts []string // of the problems of all stages, in order
+	of := make(map[string][]string)
+	for i := range stages {
+		cfg, read, found := c.load(ctx, need, &stages[i])
+		cfgs, files = append(cfgs, cfg), read
+		for _, problem := range found {
+			text := problem.Error()
+			if of[text] == nil {
+				texts = append(texts, text)
+			}
+			of[text] = append(of[text], stages[i].Values["STAGE_NAME"])
+		}
+	}
+	for _, text := range texts {
+		if len(of[text]) == len(stages) { // it is not about one of them
+			problems = append(problems, errors.New(text))
+			continue
+		}
+		problems = append(problems, fmt.Errorf("stage %s: %s", strings.Join(of[text], ", "), text))
+	}
+	if len(problems) > 0 {
+		return nil, configError(problems)
+	}
+	c.exportFiles(files)
+	return cfgs, nil
+}
+
+// load reads the configuration: of a process with one stage, or of one of several.
+func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.EnvFile) (_ *config.Config, files []config.EnvFile, problems []error) {
 	values := maps.Clone(c.values)
 	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
 	source := config.Source{
-		Flags: values, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
+		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
 		External: c.external, Context: c.context,
 	}
 	if need >= config.NeedPrompt {
@@ -262,18 +316,20 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 		problems, unread = appendProblems(problems, err, "--env-file: "), unread || err != nil
 		source.EnvFiles = append(source.EnvFiles, file)
 	}
-	if !unread { // else what is in the files would be reported as missing
-		cfg, err := source.Load(ctx, need)
-		if problems = appendProblems(problems, err, ""); len(problems) == 0 {
-			c.exportFiles(source.EnvFiles)
-			return cfg, nil
-		}
+	if unread { // what is in the files would be reported as missing
+		return nil, nil, problems
 	}
+	cfg, err := source.Load(ctx, need)
+	return cfg, source.EnvFiles, appendProblems(problems, err, "")
+}
+
+// configError returns the error of a configuration that has problems.
+func configError(problems []error) error {
 	what := "a problem"
 	if len(problems) > 1 {
 		what = fmt.Sprintf("%d problems", len(problems))
 	}
-	return nil, config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, errors.Join(problems...)))
+	return config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, errors.Join(problems...)))
 }
 
 // appendProblems appends each of the errors that err joins.
@@ -326,6 +382,13 @@ func (v *configFlag) Type() string { return v.kind }
 
 // IsBoolFlag reports whether --flag means --flag=true.
 func (v *configFlag) IsBoolFlag() bool { return v.kind == "bool" }
+
+// addStages adds --stages.
+func (c *configFlags) addStages() *string {
+	path := c.cmd.Flags().String(stagesFlag, "", "`path` of a list of several stages for this process: YAML, or a directory with a file *.env for each; above the environment")
+	c.complete(stagesFlag, "path", nil)
+	return path
+}
 
 // addFormatFlags adds the flags that say how the rows lie in the input.
 func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {

@@ -25,9 +25,11 @@ func newRunCommand(env *Env) *cobra.Command {
 		Long: "run consumes rows until SIGTERM or SIGINT, or until its terminal closes. Then it drains: it takes and starts no row, finishes\n" +
 			"the calls in flight within STAGE_STOP_TIMEOUT, emits what is contiguous, and hands the partition over. A second signal stops\n" +
 			"immediately. Without a terminal, or under nohup, SIGHUP makes it read its secrets again.\n" +
-			"Without a NATS server (STAGE_NATS_URL, -s or a context) it starts an embedded server on STAGE_DATA_DIR.",
+			"Without a NATS server (STAGE_NATS_URL, -s or a context) it starts an embedded server on STAGE_DATA_DIR.\n" +
+			"With --stages it runs several stages in one process, which share connection and HTTP server. Each stops and fails alone.",
 		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-6-luna --template-file prompt.jinja --pool-size 32\n" +
-			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'",
+			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'\n" +
+			"  stage run --stages stages.yaml",
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
 	cancelBatches := addCancelBatches(cmd)
@@ -35,20 +37,31 @@ func newRunCommand(env *Env) *cobra.Command {
 	if env.HangupEnds {
 		flags.ends = []os.Signal{syscall.SIGHUP}
 	}
-	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
-		if env.LimitMemory != nil && len(cfg.NATS.URL) > 0 { // the memory of an embedded server is unknown
-			env.LimitMemory(stage.MemoryLimit(cfg))
+	stages := flags.addStages()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfgs, err := flags.LoadStages(cmd.Context(), *stages, config.NeedCalls)
+		if err != nil {
+			return err
+		}
+		soft, hard, stop := env.Contexts(cmd.Context(), flags.ends...)
+		defer stop()
+		if env.LimitMemory != nil && len(cfgs[0].NATS.URL) > 0 { // the memory of an embedded server is unknown
+			env.LimitMemory(stage.MemoryLimit(cfgs...))
 		}
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
-		log := logging.NewConfigured(cfg, env.Stderr)
+		log := logging.NewConfigured(cfgs[0], env.Stderr)
 		defer logging.Flush(log)
-		return stage.Run(soft, hard, cfg, stage.Deps{
+		deps := stage.Deps{
 			Logger:  log,
 			Reloads: reloads,
 			Options: stage.Options{Console: env.Stderr, NewInput: *newInput, CancelBatches: *cancelBatches},
-		})
-	})
+		}
+		if *stages != "" {
+			return stage.RunSeveral(soft, hard, cfgs, deps)
+		}
+		return stage.Run(soft, hard, cfgs[0], deps)
+	}
 	return cmd
 }
 
