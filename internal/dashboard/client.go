@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,15 +29,15 @@ var ErrAnyPort = errors.New("any free port: give the address of the dashboard, w
 // errNoStage is that something else than a stage listens at an address.
 var errNoStage = errors.New("what listens there is no stage")
 
-// Ask returns what /api/status says of the process that listens on addr, the value of STAGE_HTTP_ADDR: the report, and
-// the JSON that it came as, which may have members that this program does not know. It waits five seconds at most. The
-// error names the address and what to do; it is [ErrAnyPort] if there is no address to ask.
-func Ask(ctx context.Context, addr string) (*status.Report, []byte, error) {
+// Ask returns what /api/status says of the process that listens on addr, the value of STAGE_HTTP_ADDR: the report of each
+// of its stages, and the JSON that it came as, which may have members that this program does not know. It waits five
+// seconds at most. The error names the address and what to do; it is [ErrAnyPort] if there is no address to ask.
+func Ask(ctx context.Context, addr string) ([]status.Report, []byte, error) {
 	return ask(ctx, addr, nil)
 }
 
 // ask is [Ask] over connections that dial makes; nil: TCP.
-func ask(ctx context.Context, addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*status.Report, []byte, error) {
+func ask(ctx context.Context, addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) ([]status.Report, []byte, error) {
 	addr, err := dialAddr(addr)
 	if err != nil {
 		return nil, nil, err
@@ -50,13 +51,19 @@ func ask(ctx context.Context, addr string, dial func(ctx context.Context, networ
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	body, err := get(ctx, client, "http://"+addr+"/api/status")
-	var report status.Report
-	if err == nil && (json.Unmarshal(body, &report) != nil || report.Stage == "" || report.State == "") {
+	var several struct{ Stages []status.Report }
+	if err == nil && (json.Unmarshal(body, &several) != nil || len(several.Stages) == 0) {
+		several.Stages = make([]status.Report, 1)
+		if json.Unmarshal(body, &several.Stages[0]) != nil {
+			err = errNoStage
+		}
+	}
+	if err == nil && slices.ContainsFunc(several.Stages, func(r status.Report) bool { return r.Stage == "" || r.State == "" }) {
 		err = errNoStage
 	}
 	switch {
 	case err == nil:
-		return &report, body, nil
+		return several.Stages, body, nil
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return nil, nil, fmt.Errorf("no stage listens on %s (STAGE_HTTP_ADDR): start one with stage run, or give with --http-addr "+
 			"the address of its dashboard, which it prints when it starts", addr)

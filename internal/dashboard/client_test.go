@@ -47,12 +47,13 @@ func serveReport(t *testing.T, addr string) (port string) {
 // The same setting says where a stage listens and where it is asked, also if that is all interfaces.
 func TestAStageIsAskedAtTheAddressOfItsSetting(t *testing.T) {
 	for addr, asked := range map[string]string{"127.0.0.1:0": "127.0.0.1:", ":0": ":", "0.0.0.0:0": "0.0.0.0:", "localhost:0": "localhost:"} {
-		report, body, err := Ask(t.Context(), asked+serveReport(t, addr))
+		reports, body, err := Ask(t.Context(), asked+serveReport(t, addr))
 		if err != nil {
 			t.Errorf("%s: %v", asked, err)
 			continue
 		}
-		if report.Stage != "reviews" || report.State != status.StateWorking || !strings.Contains(string(body), `"of_a_later_version":1`) {
+		report := reports[0]
+		if len(reports) != 1 || report.Stage != "reviews" || report.State != status.StateWorking || !strings.Contains(string(body), `"of_a_later_version":1`) {
 			t.Errorf("%s: got %+v of %s", asked, report, body)
 		}
 	}
@@ -68,8 +69,11 @@ func TestAnAddressWithoutAStageSaysWhatToDo(t *testing.T) {
 		{"another server", http.NotFound, "what listens there is no stage: it answers with status 404: give with --http-addr the address"},
 		{"a page", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, "what listens there is no stage: give"},          //nolint:errcheck // the client has gone
 		{"other JSON", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"state":3}`) }, "what listens there is no stage: give"}, //nolint:errcheck // as above
-		{"null", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "null") }, "what listens there is no stage: give"},              //nolint:errcheck // as above
-		{"without end", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long) }, "what listens there is no stage: give"},         //nolint:errcheck // as above
+		{"a list of something", func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, `{"stages":[{"stage":"a","state":"idle"},{}]}`)
+		}, "what listens there is no stage: give"}, //nolint:errcheck // as above
+		{"null", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "null") }, "what listens there is no stage: give"},      //nolint:errcheck // as above
+		{"without end", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long) }, "what listens there is no stage: give"}, //nolint:errcheck // as above
 		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, "it answers with status 302"},

@@ -29,6 +29,14 @@ func TestTheMemoryLimitFollowsTheSettings(t *testing.T) {
 	}
 }
 
+func TestTheMemoryLimitOfSeveralStagesIsTheSum(t *testing.T) {
+	cfg := new(config.Config)
+	cfg.Streams.Partitions, cfg.Window.Bytes, cfg.Pool.Size = 1, 64<<20, 8
+	if got, want := MemoryLimit(cfg, cfg, cfg), int64(20<<20+2*(4<<20)+3*(68<<20+1<<20)); got != want {
+		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
 // A window of large rows gets room, so that the collector has something to collect; one of small rows does not.
 func TestTheEmbeddedLimitFollowsTheWindow(t *testing.T) {
 	for _, c := range []struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -78,7 +79,8 @@ func newStatusCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "status asks the stage that runs at STAGE_HTTP_ADDR, a run or a process, and prints what it is doing and, if it does not\n" +
 			"work, why. It is about that one process: a partition that another replica owns has no numbers there. PENDING counts the\n" +
-			"rows that wait in the stream, OPEN those that were taken and have no result yet; HEAD is the oldest of these.\n\n" +
+			"rows that wait in the stream, OPEN those that were taken and have no result yet; HEAD is the oldest of these.\n" +
+			"Of a process with several stages (run --stages) it prints each.\n\n" +
 			"It exits with 0 if the stage answers, whatever its state is. For scripts there is /readyz, and -o json.",
 		Example: "  stage status\n" +
 			"  stage status --http-addr 10.0.0.7:9464\n" +
@@ -95,7 +97,7 @@ func newStatusCommand(env *Env) *cobra.Command {
 		if err := checkOutput(*output); err != nil {
 			return config.Invalid(err)
 		}
-		report, body, err := dashboard.Ask(soft, cfg.HTTP.Addr)
+		reports, body, err := dashboard.Ask(soft, cfg.HTTP.Addr)
 		if errors.Is(err, dashboard.ErrAnyPort) {
 			return config.Invalid(err)
 		}
@@ -103,7 +105,15 @@ func newStatusCommand(env *Env) *cobra.Command {
 			return err
 		}
 		if *output == formatTable && !*asJSON {
-			return report.WriteText(env.Stdout)
+			for i := range reports {
+				if i > 0 {
+					terminal.PrintLine(env.Stdout, "")
+				}
+				if err := reports[i].WriteText(env.Stdout); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 		var indented bytes.Buffer
 		if err := json.Indent(&indented, body, "", "  "); err != nil {
