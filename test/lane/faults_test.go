@@ -149,7 +149,7 @@ func (t *trap) at(step string) (hit target) {
 	return hit
 }
 
-// sees is [wire.sees].
+// sees is [stagetest.Wire]'s Sees.
 func (t *trap) sees(data []byte) int {
 	t.mu.Lock()
 	set := t.set
@@ -182,7 +182,7 @@ type gate struct {
 }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if g.wire.isDead() {
+	if g.wire.Dead() {
 		panic(http.ErrAbortHandler)
 	}
 	step := stepOf(r)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 )
@@ -17,7 +18,7 @@ import (
 type process struct {
 	sim  *sim
 	name int
-	wire *wire
+	wire *stagetest.Wire
 	nc   *nats.Conn
 	soft context.CancelFunc
 	hard context.CancelFunc
@@ -42,8 +43,8 @@ func (s *sim) start() {
 	cfg := s.config()
 	s.starts++
 	p := &process{sim: s, name: s.starts, done: make(chan struct{})}
-	p.wire = &wire{broker: s.broker, sees: s.trap.sees, dies: p.end}
-	p.nc = s.broker.connect(p.wire)
+	p.wire = &stagetest.Wire{Broker: s.broker, Sees: s.trap.sees, Dies: p.end}
+	p.nc = s.broker.Connect(p.wire)
 	llm, pages := llmtest.NewPipeListener(), llmtest.NewPipeListener()
 	p.web = &http.Client{Transport: &http.Transport{DialContext: pages.DialContext, DisableKeepAlives: true}}
 	srv := &http.Server{Handler: &gate{process: p, next: s.llm}, ReadHeaderTimeout: time.Minute}
@@ -84,7 +85,7 @@ func (p *process) end() {
 
 // die ends the process as a crash would: nothing more of it reaches anybody.
 func (p *process) die() {
-	p.wire.die()
+	p.wire.Die()
 	p.end()
 }
 
@@ -112,7 +113,7 @@ func (p *process) over() bool {
 	case <-p.done:
 		return true
 	default:
-		return p.wire.isDead()
+		return p.wire.Dead()
 	}
 }
 

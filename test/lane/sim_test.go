@@ -55,7 +55,7 @@ type sim struct {
 	rng    *rand.Rand
 	seed   uint64
 	began  time.Time
-	broker *broker
+	broker *stagetest.Broker
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	llm    *llmtest.Server
@@ -116,8 +116,8 @@ func newSim(t *testing.T, seed uint64) *sim {
 		s.provider = *simOnly
 	}
 	s.logs = &stagetest.Buffer{Shown: *simLog}
-	s.broker = newBroker(t)
-	s.nc = s.broker.connect(s.broker)
+	s.broker = stagetest.NewBroker(t)
+	s.nc = s.broker.Connect(s.broker)
 	var err error
 	if s.js, err = jetstream.New(s.nc); err != nil {
 		t.Fatal(err)
@@ -309,13 +309,13 @@ func (s *sim) trouble() {
 		time.Sleep(s.moment(5 * time.Minute))
 		s.limit(stream, false)
 	case what == "server restart":
-		s.broker.stop()
+		s.broker.Stop()
 		time.Sleep(s.moment(20 * time.Second))
-		s.broker.start()
+		s.broker.Start()
 		time.Sleep(2 * time.Second)
 	case what == "cut":
 		for _, p := range s.alive() {
-			p.wire.cut()
+			p.wire.Cut()
 		}
 	default:
 		p := s.alive()[0]

@@ -1,4 +1,4 @@
-package lane_test
+package stagetest
 
 import (
 	"net"
@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
 
-// broker is the NATS server, which is restarted now and then on the same store.
-type broker struct {
+// Broker is a NATS server without a socket, which a test stops and starts again on the same store.
+type Broker struct {
 	t   *testing.T
 	dir string
 
@@ -20,17 +19,19 @@ type broker struct {
 	srv *server.Server
 }
 
-func newBroker(t *testing.T) *broker {
+// NewBroker starts a server that stops with the test.
+func NewBroker(t *testing.T) *Broker {
 	t.Helper()
-	b := &broker{t: t, dir: stagetest.Dir(t)}
-	b.start()
-	t.Cleanup(b.stop)
+	b := &Broker{t: t, dir: Dir(t)}
+	b.Start()
+	t.Cleanup(b.Stop)
 	return b
 }
 
-func (b *broker) start() {
+// Start starts the server again.
+func (b *Broker) Start() {
 	b.t.Helper()
-	srv, err := server.NewServer(&server.Options{ServerName: "lane", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true, MaxPayload: 8 << 20})
+	srv, err := server.NewServer(&server.Options{ServerName: "stage", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true, MaxPayload: 8 << 20})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -43,20 +44,21 @@ func (b *broker) start() {
 	b.mu.Unlock()
 }
 
-func (b *broker) stop() {
+// Stop stops the server, and returns when it has ended.
+func (b *Broker) Stop() {
 	b.srv.Shutdown()
 	b.srv.WaitForShutdown()
 }
 
 // InProcessConn connects to the server that runs at the moment, so that a client's reconnect finds the next one.
-func (b *broker) InProcessConn() (net.Conn, error) {
+func (b *Broker) InProcessConn() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.srv.InProcessConn()
 }
 
-// connect opens a connection that outlives the server.
-func (b *broker) connect(to nats.InProcessConnProvider) *nats.Conn {
+// Connect opens a connection that outlives the server: to the broker itself, or to one through a [Wire].
+func (b *Broker) Connect(to nats.InProcessConnProvider) *nats.Conn {
 	b.t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(to), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
 	if err != nil {
@@ -66,15 +68,16 @@ func (b *broker) connect(to nats.InProcessConnProvider) *nats.Conn {
 	return nc
 }
 
-// wire is the network between one process and the server, and the process's life: once it is dead nothing more of it
+// Wire is the network between one process and the server, and the process's life: once it is dead nothing more of it
 // arrives.
-type wire struct {
-	*broker
-	// sees is called with what the process is about to send, and returns how much of it still arrives before the process
+type Wire struct {
+	*Broker
+
+	// Sees is called with what the process is about to send, and returns how much of it still arrives before the process
 	// dies; -1: it goes on.
-	sees func(data []byte) (arrives int)
-	// dies is called when that ends the process. It must not block.
-	dies func()
+	Sees func(data []byte) (arrives int)
+	// Dies is called when that ends the process. It must not block.
+	Dies func()
 
 	mu    sync.Mutex
 	dead  bool
@@ -82,13 +85,13 @@ type wire struct {
 }
 
 // InProcessConn implements [nats.InProcessConnProvider].
-func (w *wire) InProcessConn() (net.Conn, error) {
+func (w *Wire) InProcessConn() (net.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
 		return nil, net.ErrClosed
 	}
-	c, err := w.broker.InProcessConn()
+	c, err := w.Broker.InProcessConn()
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +99,8 @@ func (w *wire) InProcessConn() (net.Conn, error) {
 	return &wireConn{Conn: c, wire: w}, nil
 }
 
-// die ends what the process can send and receive.
-func (w *wire) die() {
+// Die ends what the process can send and receive.
+func (w *Wire) Die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
@@ -106,14 +109,15 @@ func (w *wire) die() {
 	}
 }
 
-func (w *wire) isDead() bool {
+// Dead reports whether the process is.
+func (w *Wire) Dead() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dead
 }
 
-// cut breaks the connections; the client connects again.
-func (w *wire) cut() {
+// Cut breaks the connections; the client connects again.
+func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.conns {
@@ -124,19 +128,19 @@ func (w *wire) cut() {
 
 type wireConn struct {
 	net.Conn
-	wire *wire
+	wire *Wire
 }
 
 func (c *wireConn) Write(p []byte) (int, error) {
-	if c.wire.isDead() {
+	if c.wire.Dead() {
 		return 0, net.ErrClosed
 	}
-	n := c.wire.sees(p)
+	n := c.wire.Sees(p)
 	if n < 0 {
 		return c.Conn.Write(p)
 	}
 	_, _ = c.Conn.Write(p[:n])
-	c.wire.die()
-	c.wire.dies()
+	c.wire.Die()
+	c.wire.Dies()
 	return 0, net.ErrClosed
 }
