@@ -15,6 +15,7 @@ import (
 type Source struct {
 	N         int
 	Partition int
+	Key       string // by which it is in order; the same for all rows where the order is that of the stream
 	Origin    uint64 // stream sequence of the first row of the chain
 	Failed    bool   // it is a result, and says that its row failed
 	Body      []byte
@@ -30,7 +31,13 @@ type Checker struct {
 	sources  map[uint64]Source
 	violate  func(what, format string, args ...any)
 	done     map[uint64]struct{}
-	last     map[int]uint64
+	last     map[line]uint64
+}
+
+// line is what results are in order within: a partition, or a key of one.
+type line struct {
+	partition int
+	key       string
 }
 
 // NewChecker returns a checker of a stage whose rows are those sources, by their stream sequences. violate gets what
@@ -38,7 +45,7 @@ type Checker struct {
 func NewChecker(p Pipeline, stage int, sources map[uint64]Source, violate func(what, format string, args ...any)) *Checker {
 	return &Checker{
 		Results: make(map[uint64]Source, len(sources)), pipeline: p, stage: stage, sources: sources, violate: violate,
-		done: make(map[uint64]struct{}, len(sources)), last: make(map[int]uint64),
+		done: make(map[uint64]struct{}, len(sources)), last: make(map[line]uint64),
 	}
 }
 
@@ -54,17 +61,25 @@ func (c *Checker) Result(seq uint64, partition int, header nats.Header, body []b
 	}
 	if _, twice := c.done[of]; twice {
 		c.violate("doubled", "%s: row %d (number %d) has another result: %d", name, of, src.N, seq)
-	} else if last := c.last[partition]; of < last {
-		c.violate("disorder", "%s: the result of row %d comes after that of %d", name, of, last)
 	}
 	c.done[of] = struct{}{}
-	c.last[partition] = max(c.last[partition], of)
+	if in := (line{partition, src.Key}); !c.keyless(src.N) {
+		if last := c.last[in]; of < last {
+			c.violate("disorder", "%s: the result of row %d comes after that of %d of %q", name, of, last, src.Key)
+		}
+		c.last[in] = max(c.last[in], of)
+	}
 	failed := header.Get(streams.HeaderStatus) == "error"
-	c.Results[seq] = Source{N: src.N, Partition: partition, Origin: src.Origin, Failed: failed, Body: slices.Clone(body)}
+	c.Results[seq] = Source{N: src.N, Partition: partition, Key: src.Key, Origin: src.Origin, Failed: failed, Body: slices.Clone(body)}
 	c.checkOrigin(seq, src, header)
 	if err := c.check(src, failed, body); err != nil {
 		c.violate("bytes", "%s: result %d of row %d (number %d): %v: %.700s", name, seq, of, src.N, err, body)
 	}
+}
+
+// keyless reports whether a row may have lost its key: one that is not valid is in order among those without a key.
+func (c *Checker) keyless(n int) bool {
+	return c.pipeline.ByKey && (n%invalidEvery == 7 || c.pipeline.elements(n) < 0)
 }
 
 // checkOrigin checks that a result names the first row of the chain, and that one of the first stage does not.

@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -44,6 +46,7 @@ type Pipeline struct {
 	Partitions int  // of each stage; 0: 1
 	Keep       bool // STAGE_FOREACH_ERRORS=keep: failed elements are kept in their place
 	Flat       bool // b makes one call a row
+	ByKey      bool // STAGE_ORDER=key, by the subject of the first row
 }
 
 // Input is the stream and the subject that a stage takes its rows from, where the first takes those of stream ROWS.
@@ -66,6 +69,12 @@ func (p Pipeline) Environ(stage int) map[string]string {
 	e := map[string]string{
 		"STAGE_NAME": names[stage], "STAGE_INPUT_STREAM": stream, "STAGE_INPUT_SUBJECT": subject, "STAGE_PARTITIONS": strconv.Itoa(max(1, p.Partitions)),
 		"STAGE_TEMPLATE": p.template(stage), "STAGE_RESPONSE_FIELD": fields[stage],
+	}
+	if p.ByKey {
+		e["STAGE_ORDER"], e["STAGE_ORDER_KEY"] = "key", "subject"
+		if stage > A {
+			e["STAGE_ORDER_KEY"] = "header." + streams.HeaderKey
+		}
 	}
 	if stage == B && !p.Flat {
 		e["STAGE_FOREACH"], e["STAGE_FOREACH_ERRORS"] = "items", "row"
@@ -189,6 +198,12 @@ func (p Pipeline) Fails(a Ask) int {
 // Slow reports whether a call takes long.
 func (p Pipeline) Slow(a Ask) bool {
 	return p.draw(a.N, fmt.Sprintf("slow %d %d", a.Stage, a.Item))%397 == 11
+}
+
+// Spread is how long a call takes, in medians of all: log-normal with a sigma of 0.5, 4 at most.
+func (p Pipeline) Spread(a Ask) float64 {
+	normal := rand.New(rand.NewPCG(p.draw(a.N, fmt.Sprintf("spread %d %d", a.Stage, a.Item)), 2)).NormFloat64()
+	return min(4, math.Exp(normal/2))
 }
 
 // Step is how the LLM answers an attempt; nil: as it does ordinarily. slow is how long a slow call takes.

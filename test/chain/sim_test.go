@@ -1,0 +1,202 @@
+package chain_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/chain"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	simSeed  = flag.Uint64("sim.seed", 1, "first seed of the simulation")
+	simRuns  = flag.Int("sim.runs", fewRuns, "how many seeds the simulation runs")
+	simRows  = flag.Int("sim.chain.rows", 150, "rows of each seed")
+	simKills = flag.Int("sim.chain.kills", 12, "how many processes of each seed are killed")
+	simLog   = flag.Bool("sim.log", false, "show the log of the stages")
+)
+
+// sim is a chain whose processes come and go.
+type sim struct {
+	*site
+
+	rng       *rand.Rand
+	allowance int // calls that may be made again
+	done      map[string]int
+}
+
+// TestSimulationOfChains kills processes of three stages in a row at drawn steps, restarts the NATS server, fills
+// streams and cuts connections, and checks that each row has exactly one result of each stage, in order, made from the
+// one it names, and that no reply that was in the journal was paid for again: of a row or of an element of one.
+//
+//	go test ./test/chain -run '^TestSimulationOfChains$' -v -sim.seed 1 -sim.runs 20 -sim.chain.rows 1000
+func TestSimulationOfChains(t *testing.T) {
+	for i := range *simRuns {
+		seed := *simSeed + uint64(i) //nolint:gosec // not negative
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, seed)
+				s.run()
+				s.finish()
+			})
+		})
+	}
+}
+
+func newSim(t *testing.T, seed uint64) *sim {
+	t.Helper()
+	p := chain.Pipeline{Seed: seed, Keep: seed%2 == 0, Flat: seed%7 == 6, ByKey: seed%5 == 3, Partitions: 1 + int(seed%3)/2} //nolint:gosec // small
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 31)), done: make(map[string]int)}
+	s.site = newSite(t, p, llmtest.Config{Seed: seed, Latency: 400 * time.Millisecond, LatencySigma: .8})
+	return s
+}
+
+func (s *sim) moment(most time.Duration) time.Duration {
+	return time.Millisecond + time.Duration(s.rng.Int64N(int64(most)))
+}
+
+// note reports what is done, in virtual time since the beginning.
+func (s *sim) note(format string, args ...any) {
+	if testing.Verbose() {
+		s.t.Logf("%v %s", time.Since(s.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
+	}
+}
+
+// run lets processes die.
+func (s *sim) run() {
+	s.t.Helper()
+	s.revive()
+	s.load(*simRows / 2)
+	for i := range *simKills {
+		s.kill()
+		if i%4 == 3 {
+			s.trouble()
+		}
+		s.load(*simRows / 2 / *simKills)
+	}
+}
+
+// kill has the next process die that reaches a drawn step, and starts another one a while later.
+func (s *sim) kill() {
+	s.t.Helper()
+	at := target{stage: chain.Name(chain.B), step: steps[s.rng.IntN(len(steps))], after: s.rng.IntN(2) == 0, nth: s.rng.IntN(8)}
+	if s.rng.IntN(2) == 0 {
+		at.stage = chain.Name(s.rng.IntN(chain.Stages))
+	}
+	switch at.step.name {
+	case "claim", "reset", "purge of the journal":
+		at.nth = 0
+	case "element":
+		if at.stage != chain.Name(chain.B) || s.pipeline.Flat {
+			at.step = steps[2]
+		}
+	}
+	what := fmt.Sprintf("kill of %s at %s, after it %t", at.stage, at.step.name, at.after)
+	name := at.step.name
+	if name == "claim" || name == "reset" { // is done by whoever takes over
+		s.allowance += poolSize
+		at = target{stage: at.stage, step: steps[1], nth: s.rng.IntN(10), next: new(at)}
+	}
+	s.trap.arm(at)
+	for end := time.Now().Add(3 * time.Minute); s.trap.armed() && time.Now().Before(end); {
+		time.Sleep(time.Second)
+		if s.stored(chain.C) == s.rows && s.rows < 4**simRows {
+			s.load(20)
+		}
+	}
+	if s.trap.disarm() {
+		s.done["not reached: "+name]++
+		return
+	}
+	s.note("%s", what)
+	s.done["kill at "+name]++
+	s.allowance += poolSize
+	time.Sleep(s.moment(10 * time.Second))
+	s.revive()
+}
+
+// revive keeps two processes of each stage alive.
+func (s *sim) revive() {
+	s.t.Helper()
+	for stage := range chain.Stages {
+		for len(s.alive(stage)) < 2 {
+			s.start(stage)
+		}
+	}
+}
+
+// trouble draws a fault of another kind. While one lasts, a partition may change its owner, whose calls are made again.
+func (s *sim) trouble() {
+	s.t.Helper()
+	what := []string{"server restart", "full JOURNAL", "full RESULTS", "full AUDIT", "stop", "cut"}[s.rng.IntN(6)]
+	s.note("%s", what)
+	s.done[what]++
+	s.allowance += chain.Stages * 2 * poolSize
+	stream, full := strings.CutPrefix(what, "full ")
+	switch {
+	case full:
+		s.limit(stream, true)
+		time.Sleep(s.moment(time.Minute))
+		s.limit(stream, false)
+	case what == "server restart":
+		s.broker.Stop()
+		time.Sleep(s.moment(10 * time.Second))
+		s.broker.Start()
+		time.Sleep(2 * time.Second)
+	case what == "cut":
+		for stage := range chain.Stages {
+			for _, p := range s.alive(stage) {
+				p.wire.Cut()
+			}
+		}
+	default:
+		for stage := range chain.Stages {
+			s.alive(stage)[0].stop()
+		}
+		time.Sleep(s.moment(10 * time.Second))
+		s.revive()
+	}
+}
+
+// limit makes a stream refuse everything, or accept it again.
+func (s *sim) limit(name string, on bool) {
+	s.t.Helper()
+	stream, err := s.js.Stream(s.t.Context(), name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgs = -1
+	if on {
+		cfg.MaxMsgs, cfg.Discard = int64(stream.CachedInfo().State.Msgs)+20, jetstream.DiscardNew //nolint:gosec // few
+	}
+	if _, err := s.js.UpdateStream(s.t.Context(), cfg); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// finish waits for the last results, stops the processes, and checks everything.
+func (s *sim) finish() {
+	s.t.Helper()
+	s.revive()
+	s.until("all results", func() bool { return s.stored(chain.C) >= s.rows })
+	s.stop()
+	s.check()
+	attempts, again, _ := s.counter.Paid()
+	if again > s.allowance {
+		s.t.Errorf("MONEY: %d calls were made again, what happened allows %d", again, s.allowance)
+	}
+	s.t.Logf("%+v: %v of virtual time, %d rows, %d starts, %d calls, of them made again %d of at most %d",
+		s.pipeline, time.Since(s.began).Round(time.Second), s.rows, s.starts, attempts, again, s.allowance)
+	for _, what := range slices.Sorted(maps.Keys(s.done)) {
+		s.t.Logf("  %s: %d", what, s.done[what])
+	}
+}

@@ -1,0 +1,191 @@
+package chain_test
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/verify"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/chain"
+	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	stagetest.Wait()
+	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
+	os.Exit(m.Run())
+}
+
+const (
+	patience = 12 * time.Hour
+	poolSize = 4
+	subjects = 13
+)
+
+// site is a NATS server, an LLM, and the processes of three stages in a row, all in one bubble.
+type site struct {
+	t         *testing.T
+	pipeline  chain.Pipeline
+	vars      map[string]string // of all stages
+	broker    *stagetest.Broker
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	llm       *llmtest.Server
+	counter   *chain.Counter
+	logs      *stagetest.Buffer
+	trap      trap
+	began     time.Time
+	processes []*process
+	starts    int
+	rows      int
+}
+
+// newSite starts the servers. It must be called inside the bubble.
+func newSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *site {
+	t.Helper()
+	s := &site{t: t, pipeline: p, began: time.Now(), logs: &stagetest.Buffer{Shown: *simLog}, counter: chain.NewCounter(p, 5*time.Second)}
+	s.vars = map[string]string{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_LLM_API_KEY": "sk-of-the-chain", "STAGE_LLM_MODEL": "small",
+		"STAGE_POOL_SIZE": strconv.Itoa(poolSize), "STAGE_WINDOW": "64", "STAGE_JOURNAL_AFTER": "0s", "STAGE_RETRY_BASE_DELAY": "200ms", "STAGE_STOP_TIMEOUT": "2m",
+		"STAGE_LLM_TIMEOUT": "30s", "STAGE_AUDIT_MAX_AGE": "0",
+	}
+	s.broker = stagetest.NewBroker(t)
+	s.nc = s.broker.Connect(s.broker)
+	var err error
+	if s.js, err = jetstream.New(s.nc); err != nil {
+		t.Fatal(err)
+	}
+	if behaviour.Script == nil {
+		behaviour.Script = s.counter.Script
+	}
+	if s.llm, err = llmtest.New(behaviour); err != nil {
+		t.Fatal(err)
+	}
+	for name, subject := range map[string]string{"ROWS": "rows.>", "RESULTS": "results.>"} {
+		cfg := jetstream.StreamConfig{Name: name, Subjects: []string{subject}, AllowDirect: true}
+		if name == "ROWS" && p.Partitions > 1 {
+			cfg.SubjectTransform = &jetstream.SubjectTransformConfig{
+				Source: "rows.*", Destination: fmt.Sprintf("rows.{{partition(%d,1)}}.{{wildcard(1)}}", p.Partitions),
+			}
+		}
+		if _, err := s.js.CreateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// load publishes rows.
+func (s *site) load(count int) {
+	s.t.Helper()
+	for range count {
+		s.rows++
+		if _, err := s.js.Publish(s.t.Context(), "rows.k"+strconv.Itoa(s.rows%subjects), s.pipeline.Body(s.rows), jetstream.WithRetryAttempts(20)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// stored is how many results a stage has; the server may be away.
+func (s *site) stored(stage int) int {
+	s.t.Helper()
+	return stagetest.Stored(s.t, s.js, "RESULTS", "results."+chain.Name(stage)+".*.rows")
+}
+
+// until waits in virtual time until a condition holds.
+func (s *site) until(what string, is func() bool) {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(max(50*time.Millisecond, time.Since(began)/50)) {
+		if is() {
+			return
+		}
+		for _, p := range s.processes {
+			if p.over() && p.err != nil && !p.wire.Dead() {
+				s.t.Fatalf("%s: a process of %s has ended: %v", what, chain.Name(p.stage), p.err)
+			}
+		}
+	}
+	lines := strings.Split(s.logs.String(), "\n")
+	s.t.Log(strings.Join(lines[max(0, len(lines)-60):], "\n"))
+	s.t.Fatalf("%s: not within %v", what, patience)
+}
+
+// stop stops all processes.
+func (s *site) stop() {
+	s.t.Helper()
+	for stage := range chain.Stages {
+		for _, p := range s.alive(stage) {
+			p.stop()
+		}
+	}
+}
+
+// check checks, once all have stopped, every result of every stage, and has verify prove the same.
+func (s *site) check() {
+	s.t.Helper()
+	found := make(map[string]int)
+	violate := func(what, format string, args ...any) {
+		if found[what]++; found[what] <= 3 {
+			s.t.Errorf("%s: %s", strings.ToUpper(what), fmt.Sprintf(format, args...))
+		}
+	}
+	sources := make(map[uint64]chain.Source)
+	for i, m := range stagetest.Read(s.t, s.js, "ROWS", "rows.>") {
+		src := chain.Source{N: i + 1, Partition: s.partition(m.Subject, 1), Origin: m.Seq, Body: m.Body}
+		if s.pipeline.ByKey {
+			src.Key = m.Subject
+		}
+		sources[m.Seq] = src
+	}
+	for stage := range chain.Stages {
+		c := chain.NewChecker(s.pipeline, stage, sources, violate)
+		for _, m := range stagetest.Read(s.t, s.js, "RESULTS", "results."+chain.Name(stage)+".*.rows") {
+			c.Result(m.Seq, s.partition(m.Subject, 2), m.Header, m.Body)
+		}
+		c.End()
+		sources = c.Results
+		s.verify(stage)
+	}
+	if _, _, wrong := s.counter.Paid(); len(wrong) > 0 {
+		s.t.Errorf("prompts that no row has: %q", wrong)
+	}
+	for what, n := range found {
+		s.t.Errorf("%s: %d in all", what, n)
+	}
+}
+
+// verify has a stage proved from the streams alone.
+func (s *site) verify(stage int) {
+	s.t.Helper()
+	report, err := verify.Run(s.t.Context(), s.js, s.config(stage), io.Discard)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := report.Err(); err != nil {
+		var text strings.Builder
+		report.WriteText(&text)
+		s.t.Errorf("stage verify of %s: %v\n%s", chain.Name(stage), err, text.String())
+	}
+}
+
+// partition reads it from a token of a subject.
+func (s *site) partition(subject string, token int) int {
+	if s.pipeline.Partitions <= 1 {
+		return 0
+	}
+	p, err := strconv.Atoi(strings.Split(subject, ".")[token])
+	if err != nil {
+		s.t.Fatalf("subject %s: %v", subject, err)
+	}
+	return p
+}

@@ -1,0 +1,105 @@
+package chain_test
+
+import (
+	"bytes"
+	"sync"
+)
+
+// step is something that a process of a stage does, seen in what it sends to the NATS server.
+type step struct {
+	name    string
+	subject string // its first token is that of the message; the stage's name follows if of is set
+	of      bool
+	has     string // in what is sent; empty: anything
+}
+
+var steps = []step{
+	{"claim", "PUB results.", true, ".claim "},
+	{"emit", "PUB results.", true, "Stage-Status"},
+	{"journal", "PUB journal.", true, ""},
+	{"element", "PUB journal.", true, "Stage-Item"},
+	{"call event", "PUB audit.", true, `"event":"call"`},
+	{"row event", "PUB audit.", true, `"event":"row"`},
+	{"ack", "PUB $JS.ACK.", false, ""},
+	{"reset", "PUB $JS.API.CONSUMER.RESET.", false, ""},
+	{"purge of the journal", "PUB $JS.API.STREAM.PURGE.JOURNAL", false, ""},
+}
+
+// place is where in what a stage sends a step begins; -1: it is not in it.
+func (s *step) place(stage string, data []byte) int {
+	subject := s.subject
+	if s.of {
+		subject += stage + "."
+	}
+	at := bytes.Index(data, []byte(subject))
+	if s.has != "" {
+		has := bytes.Index(data, []byte(s.has))
+		if has < 0 {
+			return -1
+		}
+		at = bytes.LastIndex(data[:has], []byte(subject))
+	}
+	if at > 0 && data[at-1] == 'H' { // HPUB
+		at--
+	}
+	return at
+}
+
+// target is a step of a stage at which a process is to die, counted over all processes.
+type target struct {
+	stage string
+	step  step
+	after bool    // what it sends still arrives, and its answer is lost
+	nth   int     // so many times it is let through
+	next  *target // where another process is to die then; nil: none
+}
+
+// trap waits for the first process at its target.
+type trap struct {
+	mu  sync.Mutex
+	set *target
+}
+
+func (t *trap) arm(to target) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.set = &to
+}
+
+// disarm reports whether it was still armed.
+func (t *trap) disarm() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.set != nil
+	t.set = nil
+	return was
+}
+
+func (t *trap) armed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.set != nil
+}
+
+// sees looks at what a process of a stage is about to send: how much of it arrives before the process dies; -1: it lives.
+func (t *trap) sees(stage string, data []byte) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.set == nil || t.set.stage != stage {
+		return -1
+	}
+	at := t.set.step.place(stage, data)
+	if at < 0 {
+		return -1
+	}
+	if t.set.nth > 0 {
+		t.set.nth--
+		return -1
+	}
+	after := t.set.after
+	t.set = t.set.next
+	if after {
+		return len(data)
+	}
+	return at
+}
