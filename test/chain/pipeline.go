@@ -105,8 +105,10 @@ const (
 	invalidEvery = 503 // no JSON object: an error result of a, and no call
 	missingEvery = 307 // without an array: an error result of b
 	refusedEvery = 199 // the LLM refuses its draft for good, its sum sooner
-	mostElements = 8
 )
+
+// MostElements is how many elements a row has at most.
+const MostElements = 8
 
 // elements is how many elements row n has; -1: it has no array. A row in nine has an empty one.
 func (p Pipeline) elements(n int) int {
@@ -116,7 +118,7 @@ func (p Pipeline) elements(n int) int {
 	case n%missingEvery == 11:
 		return -1
 	}
-	return int(p.draw(n, "elements") % (mostElements + 1))
+	return int(p.draw(n, "elements") % (MostElements + 1))
 }
 
 // draw is a number that depends on the seed, the row and what it is for.
@@ -176,7 +178,7 @@ func (p Pipeline) refused(a Ask) bool {
 	case A:
 		return a.N%refusedEvery == 3
 	case B:
-		return (a.N*(mostElements+1)+a.Item)%61 == 5
+		return (a.N*(MostElements+1)+a.Item)%61 == 5
 	default:
 		return a.N%149 == 8
 	}

@@ -169,6 +169,9 @@ func (r row) check(status string, body []byte) error {
 
 // check reads both streams.
 func (s *site) check(ctx context.Context, published int) (rows, results int, err error) {
+	if s.plan.chain {
+		return s.checkChain(ctx, published)
+	}
 	var all []row
 	if err := s.read(ctx, inputStream, "rows.>", func(m jetstream.Msg, seq uint64) {
 		n, _ := strconv.Atoi(strings.TrimPrefix(m.Headers().Get(nats.MsgIdHdr), "row-"))
@@ -183,7 +186,7 @@ func (s *site) check(ctx context.Context, published int) (rows, results int, err
 		s.notes.violate("input", "%d rows in the input, %d published", len(all), published)
 	}
 	c := newChecker(s.plan.order, all, s.notes)
-	err = s.read(ctx, resultStream, allResults, func(m jetstream.Msg, _ uint64) {
+	err = s.read(ctx, resultStream, s.last().results(), func(m jetstream.Msg, _ uint64) {
 		c.result(s.partitionOf(m.Subject(), 2), m.Headers(), m.Data())
 	})
 	c.end(all)
@@ -258,27 +261,6 @@ func (s *site) readFrom(ctx context.Context, stream string, cfg *jetstream.Order
 		}
 		each(m, md.Sequence.Stream)
 		cfg.OptStartSeq, pending = md.Sequence.Stream+1, md.NumPending
-	}
-	return nil
-}
-
-// verify has the stage prove the same from the streams.
-func (s *site) verify(ctx context.Context) error {
-	_, url, err := s.servers.fronts(ctx)
-	if err != nil {
-		return err
-	}
-	p, err := s.ps.start("verify", s.dir, s.environ(url), s.stage, "verify")
-	if err != nil {
-		return err
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if code := p.exitCode(); code != 0 {
-		s.notes.violate("verify", "stage verify ended with %d: see %s", code, p.log)
 	}
 	return nil
 }

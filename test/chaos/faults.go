@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -91,7 +89,7 @@ func (s *site) victim(ctx context.Context, random *rand.Rand) *replica {
 	if random.IntN(10) < 3 {
 		return drawn
 	}
-	if owner, _ := s.owner(ctx, s.partition(random)); owner != nil {
+	if owner, _ := s.owner(ctx, s.place(random)); owner != nil {
 		return owner
 	}
 	return drawn
@@ -111,8 +109,8 @@ func (s *site) killReplica(ctx context.Context, random *rand.Rand) error {
 // suspendOwner suspends the owner of a partition until another replica has claimed it, and a moment longer. It wakes up
 // in the state that it had.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
-	partition := s.partition(random)
-	r, owner := s.owner(ctx, partition)
+	at := s.place(random)
+	r, owner := s.owner(ctx, at)
 	if r == nil {
 		return errNotYet
 	}
@@ -123,7 +121,7 @@ func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	began := time.Now()
 	s.watched.excuse(began)
 	taken := waitFor(ctx, takeOverPatience, tryAgain, func() bool {
-		now, err := s.lastOwner(ctx, partition)
+		now, err := s.lastOwner(ctx, at)
 		return err == nil && now != owner
 	})
 	took := time.Since(began)
@@ -223,7 +221,8 @@ func (s *site) stepDownLeader(ctx context.Context, random *rand.Rand) error {
 	case 0:
 		nc, subject = s.sys, "$JS.API.META.LEADER.STEPDOWN"
 	case 1, 2:
-		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + inputStream + "." + streams.DurableName(stageName, s.partition(random))
+		at := s.place(random)
+		subject = "$JS.API.CONSUMER.LEADER.STEPDOWN." + at.input + "." + at.durable()
 	default:
 		streams := append([]string{inputStream, resultStream}, s.plan.streams()...)
 		subject = "$JS.API.STREAM.LEADER.STEPDOWN." + streams[random.IntN(len(streams))]
@@ -248,18 +247,18 @@ func ask(ctx context.Context, nc *nats.Conn, subject string) error {
 }
 
 func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
-	durable := streams.DurableName(stageName, s.partition(random))
+	at := s.place(random)
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	input, err := s.js.Stream(ctx, inputStream)
+	input, err := s.js.Stream(ctx, at.input)
 	if err == nil {
-		err = input.UnpinConsumer(ctx, durable, pinGroup)
+		err = input.UnpinConsumer(ctx, at.durable(), pinGroup)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotYet, err)
 	}
 	s.disturbed(unpin)
-	s.notes.did(unpin, "%s", durable)
+	s.notes.did(unpin, "%s", at.durable())
 	return nil
 }
 

@@ -53,9 +53,9 @@ func (s *site) llmWasOut(trouble gateway.State, lasted time.Duration, starts int
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if trouble == gateway.Refused {
-		s.allowance += s.plan.pool * min(s.plan.replicas, s.plan.partitions)
+		s.allowance += s.plan.pool * len(s.stages) * min(s.plan.replicas, s.plan.partitions)
 	}
-	s.turnable += (s.plan.replicas + starts) * (2*s.plan.pool + outProbes + int(lasted.Seconds()))
+	s.turnable += (len(s.replicas) + starts) * (2*s.plan.pool + outProbes + int(lasted.Seconds()))
 	if s.plan.lane { // looks at batches, and retries
 		s.turnable += (s.plan.partitions + starts) * laneOpen * (1 + 2*int(lasted/lanePoll))
 	}

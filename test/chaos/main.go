@@ -7,6 +7,7 @@
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
 //	go run ./test/chaos -order key -keys 1000
 //	go run ./test/chaos -lane -api gemini -partitions 2
+//	go run ./test/chaos -chain -rows 20000
 //
 // The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may
 // need several runs of its seed to fail again.
@@ -24,8 +25,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/llm-stage/stage/consumer/streams"
 )
 
 func main() {
@@ -52,7 +51,7 @@ var errViolated = errors.New("there were violations")
 
 // run does one run and reports to out.
 func run(ctx context.Context, p *plan, out io.Writer) (err error) {
-	s := &site{plan: p, began: time.Now(), stalled: make(chan struct{})}
+	s := &site{plan: p, stages: p.stages(), began: time.Now(), stalled: make(chan struct{})}
 	if err := s.prepare(); err != nil {
 		return err
 	}
@@ -228,7 +227,7 @@ func (s *site) finish(ctx context.Context, published int) error {
 
 // stored is how many results there are; -1: unknown, as no server answers.
 func (s *site) stored(ctx context.Context) int {
-	counts, err := s.counts(ctx, apiTimeout, resultStream, allResults, 2)
+	counts, err := s.counts(ctx, apiTimeout, resultStream, s.last().results(), 2)
 	if err != nil {
 		return -1
 	}
@@ -243,13 +242,13 @@ func (s *site) stored(ctx context.Context) int {
 func (s *site) unacked(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	for p := range s.plan.partitions {
-		c, err := s.js.Consumer(ctx, inputStream, streams.DurableName(stageName, p))
+	for _, at := range s.places() {
+		c, err := s.js.Consumer(ctx, at.input, at.durable())
 		if err != nil {
 			return err.Error()
 		}
 		if i := c.CachedInfo(); i.NumPending > 0 || i.NumAckPending > 0 {
-			return fmt.Sprintf("partition %d: %d rows pending, %d not acked", p, i.NumPending, i.NumAckPending)
+			return fmt.Sprintf("%s: %d rows pending, %d not acked", at.durable(), i.NumPending, i.NumAckPending)
 		}
 	}
 	return ""
@@ -270,7 +269,7 @@ func (s *site) checkCalls(rows int) {
 // equal is how many of the first rows have the question of another one.
 func (s *site) equal(rows int) (sum int) {
 	for n := 1; n <= rows; n++ {
-		if s.plan.question(n) != n {
+		if !s.plan.chain && s.plan.question(n) != n {
 			sum++
 		}
 	}
@@ -284,6 +283,7 @@ func (s *site) report(out io.Writer, rows, results int, took time.Duration) {
 	if s.plan.budget {
 		budget = ", shared budget"
 	}
+	budget += s.plan.describe()
 	if s.plan.lane {
 		budget += ", batches of " + s.plan.api
 	}

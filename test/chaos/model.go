@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/test/chain"
 	"github.com/llm-stage/stage/test/gateway"
 )
 
@@ -63,9 +64,7 @@ func (p *plan) question(n int) int {
 // questions is how many prompts the first rows have.
 func (p *plan) questions(rows int) (sum int) {
 	for n := 1; n <= rows; n++ {
-		if kindOf(n) != invalid && p.question(n) == n {
-			sum++
-		}
+		sum += p.prompts(n)
 	}
 	return sum
 }
@@ -89,6 +88,7 @@ const template = "Row {{ row.q }}"
 type model struct {
 	server  *llmtest.Server
 	batches *batches.Server // nil without the lane
+	chain   *chain.Counter  // nil: a single stage
 	gate    *gateway.Gateway
 
 	mu     sync.Mutex
@@ -100,8 +100,13 @@ type model struct {
 
 func startModel(p *plan) (*model, error) {
 	m := &model{calls: make(map[int]int), seen: make(map[int]struct{}), moved: make(chan struct{})}
+	script := m.script
+	if p.chain {
+		m.chain = chain.NewCounter(p.pipeline(), slowCall)
+		script = m.chain.Script
+	}
 	var err error
-	m.server, err = llmtest.New(llmtest.Config{Latency: p.latency, LatencySigma: .6, Seed: p.seed, Script: m.script})
+	m.server, err = llmtest.New(llmtest.Config{Latency: p.latency, LatencySigma: .6, Seed: p.seed, Script: script})
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +183,11 @@ func (m *model) answered(n int) bool {
 	return m.calls[n] > 1 || m.calls[n] == 1 && fails(n) == 0
 }
 
-// rows is how many rows were asked at least once, and a channel that is closed when there are more.
+// rows is how many questions were asked at least once, and a channel that is closed when there are more.
 func (m *model) rows() (n int, more <-chan struct{}) {
+	if m.chain != nil {
+		return m.chain.Asked()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.seen), m.moved
@@ -188,6 +196,10 @@ func (m *model) rows() (n int, more <-chan struct{}) {
 // paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one
 // more for each call that failed. equal is how many rows have the question of another one.
 func (m *model) paid(equal int) (calls, again int) {
+	if m.chain != nil {
+		calls, again, _ = m.chain.Paid()
+		return calls, max(0, again)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range m.calls {

@@ -82,12 +82,15 @@ type plan struct {
 	keys       int           // of the rows, where the order is not that of the stream
 	lane       bool          // most rows go in batches; the LLM's Batch API is that of
 	api        string
-	budget     bool // the replicas have STAGE_BUDGET in common, and the adaptive throttle
-	race       bool // build the stage with the race detector
-	keep       bool // keep the logs of a run that found nothing
-	verbose    bool
-	dir        string
-	counts     map[kind]int
+	chain      bool // three stages in a row, the second one with STAGE_FOREACH
+	// keepElements is STAGE_FOREACH_ERRORS=keep.
+	keepElements bool
+	budget       bool // the replicas have STAGE_BUDGET in common, and the adaptive throttle
+	race         bool // build the stage with the race detector
+	keep         bool // keep the logs of a run that found nothing
+	verbose      bool
+	dir          string
+	counts       map[kind]int
 }
 
 // throttle is the settings of the throttle that the replicas have.
@@ -129,6 +132,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.BoolVar(&p.budget, "budget", false, "the replicas share a budget: STAGE_BUDGET, and STAGE_THROTTLE=adaptive")
 	fs.BoolVar(&p.lane, "lane", false, "most rows go in batches of a Batch API: STAGE_LANE=batch")
 	fs.StringVar(&p.api, "api", "", "with -lane, whose Batch `API`: openai, azure, anthropic or gemini; empty: one by the seed")
+	fs.BoolVar(&p.chain, "chain", false, "three stages in a row, the second one with STAGE_FOREACH; its STAGE_FOREACH_ERRORS is keep if the seed is even, else row")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
@@ -149,6 +153,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	if p.seed == 0 {
 		p.seed = uint64(rand.Uint32())
 	}
+	p.keepElements = p.seed%2 == 0
 	if p.lane && p.api == "" {
 		p.api = apis[p.seed%uint64(len(apis))].name
 	}
@@ -176,6 +181,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(slices.Contains([]streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}, p.order), "-order %s: stream, key or none", p.order),
 		faulty(p.keys >= 1 && p.keys <= 1_000_000, "-keys %d: from 1 to 1000000", p.keys),
 		faulty(!p.lane || p.dedupe == "off", "-lane: not with -dedupe"),
+		faulty(!p.chain || !p.lane && p.dedupe == "off" && p.order != streams.OrderNone, "-chain: not with -lane, -dedupe or -order none"),
 		faulty(!p.lane || pathOf(p.api) != "", "-api %s: openai, azure, anthropic or gemini", p.api),
 		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)

@@ -47,7 +47,7 @@ type progress struct {
 }
 
 func newProgress(n *notes, p *plan) *progress {
-	w := &progress{notes: n, healing: healing, stand: p.stand(), parts: make([]partitionProgress, p.partitions)}
+	w := &progress{notes: n, healing: healing, stand: p.stand(), parts: make([]partitionProgress, len(p.stages())*p.partitions)}
 	if p.servers > 1 {
 		w.healing = healingCluster
 	}
@@ -139,12 +139,8 @@ func (s *site) watch(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		rows, err := s.counts(ctx, time.Second, inputStream, "rows.>", 1)
-		if err == nil {
-			var results []int
-			if results, err = s.counts(ctx, time.Second, resultStream, allResults, 2); err == nil {
-				s.watched.sample(time.Now(), s.alive(), rows, results)
-			}
+		if rows, results, err := s.countAll(ctx, time.Second); err == nil {
+			s.watched.sample(time.Now(), s.alive(), rows, results)
 		}
 		select {
 		case <-tick.C:
@@ -175,7 +171,12 @@ func (s *site) counts(ctx context.Context, within time.Duration, stream, filter 
 	return counts, nil
 }
 
-// alive reports whether a replica runs that is neither suspended nor cut off.
+// alive reports whether a replica of each stage runs that is neither suspended nor cut off.
 func (s *site) alive() bool {
-	return slices.ContainsFunc(s.replicas, (*replica).healthy)
+	for of := range slices.Chunk(s.replicas, s.plan.replicas) {
+		if !slices.ContainsFunc(of, (*replica).healthy) {
+			return false
+		}
+	}
+	return true
 }

@@ -35,30 +35,7 @@ const (
 // subjects is how many subjects rows are published on where there are partitions and the order is that of the stream.
 const subjects = 97
 
-// allResults are the subjects of the results of all partitions.
-const allResults = "results." + stageName + ".*.rows"
-
-func resultSubject(partition int) string {
-	return streams.ResultSubject("results", stageName, partition)
-}
-
-// partition draws one.
-func (s *site) partition(random *rand.Rand) int {
-	if s.plan.partitions == 1 {
-		return 0
-	}
-	return random.IntN(s.plan.partitions)
-}
-
-// inputSubject is STAGE_INPUT_SUBJECT, rowSubject where row n is published.
-func (s *site) inputSubject() string {
-	if s.plan.partitions == 1 {
-		return "rows.>"
-	}
-	return "rows." + streams.PartitionToken + ".>"
-}
-
-// In the other orders the subject is the key, too.
+// rowSubject is where row n is published. In the other orders the subject is the key, too.
 func (s *site) rowSubject(n int) string {
 	switch {
 	case s.plan.order != streams.OrderStream && n%4 == 0:
@@ -77,9 +54,10 @@ type site struct {
 	notes    *notes
 	dir      string
 	stage    string // path of the program
+	stages   []stageOf
 	ps       *processes
 	servers  *servers
-	replicas []*replica
+	replicas []*replica // those of a stage beside each other
 	model    *model
 	watched  *progress
 	nc, sys  *nats.Conn // through proxies that are never cut
@@ -150,7 +128,7 @@ func (s *site) open(ctx context.Context) error {
 	if err := s.createInput(ctx); err != nil {
 		return err
 	}
-	for i := range s.plan.replicas {
+	for i := range s.plan.replicas * len(s.stages) {
 		r, err := s.newReplica(ctx, i)
 		if err != nil {
 			return err
@@ -175,7 +153,9 @@ func (s *site) createInput(ctx context.Context) error {
 	waitFor(ctx, time.Minute, tryAgain, func() bool {
 		within, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
-		_, err = s.js.CreateStream(within, cfg)
+		if _, err = s.js.CreateStream(within, cfg); err == nil && s.plan.chain { // the input of two stages
+			_, err = s.js.CreateStream(within, jetstream.StreamConfig{Name: resultStream, Subjects: []string{"results.>"}, Replicas: s.plan.servers, AllowDirect: true})
+		}
 		return err == nil
 	})
 	return err
@@ -188,19 +168,18 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 	}
 	return &replica{
 		n: n, ps: s.ps, path: s.stage, notes: s.notes, proxies: proxies, dir: filepath.Join(s.dir, fmt.Sprintf("stage%d", n)),
-		environ: append(slices.Concat(s.environ(url), s.plan.throttle(), s.llmEnviron()), "STAGE_LLM_MODEL=m", "STAGE_TEMPLATE="+template,
+		environ: append(slices.Concat(s.environ(url, &s.stages[n/s.plan.replicas]), s.plan.throttle(), s.llmEnviron()), "STAGE_LLM_MODEL=m",
 			"STAGE_POOL_SIZE="+strconv.Itoa(s.plan.pool), "STAGE_WINDOW="+strconv.Itoa(s.plan.window),
 			"STAGE_STREAM_REPLICAS="+strconv.Itoa(s.plan.servers), "STAGE_AUDIT_PAYLOADS=hash",
-			"STAGE_DEDUPE="+s.plan.dedupe, "STAGE_ORDER="+string(s.plan.order),
+			"STAGE_DEDUPE="+s.plan.dedupe,
 			"STAGE_RETRY_BASE_DELAY=100ms", "STAGE_LLM_TIMEOUT="+callTimeout.String(), "STAGE_STOP_TIMEOUT=25s", "STAGE_HTTP_ADDR=127.0.0.1:0",
 			"STAGE_LOG_FORMAT=json", "GORACE=halt_on_error=1"),
 	}, nil
 }
 
-// environ is what every command of the stage needs to know.
-func (s *site) environ(url string) []string {
-	return append(s.plan.laneEnviron(),
-		"STAGE_NATS_URL="+url, "STAGE_INPUT_SUBJECT="+s.inputSubject(), "STAGE_PARTITIONS="+strconv.Itoa(s.plan.partitions))
+// environ is what every command of a stage needs to know.
+func (s *site) environ(url string, of *stageOf) []string {
+	return slices.Concat(s.plan.laneEnviron(), of.vars, []string{"STAGE_NATS_URL=" + url})
 }
 
 // close ends all that was started.
@@ -249,14 +228,12 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			return n, nil
 		}
 		n++
-		if kindOf(n) != invalid && s.plan.question(n) == n {
-			asked++
-		}
+		asked += s.plan.prompts(n)
 		if random.IntN(13) == 0 {
 			err = s.store(ctx, "noise.x", "noise-"+strconv.Itoa(n), nil, nil)
 		}
 		if err == nil {
-			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), s.plan.rowBody(n), s.plan.headers(n))
+			err = s.store(ctx, s.rowSubject(n), "row-"+strconv.Itoa(n), s.plan.body(n), s.plan.headers(n))
 		}
 		if err != nil {
 			return n, err
@@ -314,11 +291,11 @@ func (s *site) store(ctx context.Context, subject, id string, body []byte, heade
 	}
 }
 
-// lastOwner is the term that appended last to the results of a partition.
-func (s *site) lastOwner(ctx context.Context, partition int) (string, error) {
+// lastOwner is the term that appended last to the results of a place.
+func (s *site) lastOwner(ctx context.Context, at place) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+resultStream, fmt.Appendf(nil, `{"last_by_subj":%q}`, strings.TrimSuffix(resultSubject(partition), "rows")+">"))
+	m, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+resultStream, fmt.Appendf(nil, `{"last_by_subj":%q}`, at.log()))
 	if err != nil {
 		return "", err
 	}
@@ -335,8 +312,8 @@ func (s *site) lastOwner(ctx context.Context, partition int) (string, error) {
 }
 
 // owner returns the replica whose process runs that term; nil: none does.
-func (s *site) owner(ctx context.Context, partition int) (*replica, string) {
-	owner, err := s.lastOwner(ctx, partition)
+func (s *site) owner(ctx context.Context, at place) (*replica, string) {
+	owner, err := s.lastOwner(ctx, at)
 	if err != nil {
 		return nil, ""
 	}
@@ -384,7 +361,7 @@ func (s *site) disturbed(k kind) {
 	switch {
 	case k == stop:
 	case s.outages > 0 || time.Since(s.lastOutage) < afterOutage:
-		s.allowance += s.plan.window * s.plan.partitions
+		s.allowance += s.plan.most() * s.plan.partitions
 	case k == zombie:
 		s.allowance += s.plan.pool + int(unjournaled.Seconds()*float64(s.plan.pool)/s.plan.latency.Seconds())
 	default:
