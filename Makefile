@@ -66,8 +66,8 @@ chaos: ## kill, suspend, cut off and restart real processes for DURATION or ROWS
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)
 
 .PHONY: sim
-sim: ## inject faults at every step of the delivery protocol and into whole stages and the batch lane, in virtual time; SEEDS runs from SEED on, 100 take minutes
-	go test ./consumer ./test/stage ./test/lane -run '^(TestSimulation|TestEveryStepMayBeTheLast|TestSimulationOfWholeStages|TestSimulationOfTheBatchLane)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
+sim: ## inject faults at every step of the delivery protocol and into whole stages, chains of them and the batch lane, in virtual time; SEEDS runs from SEED on, 100 take minutes
+	go test ./consumer ./test/stage ./test/chain ./test/lane -run '^(TestSimulation|TestEveryStepMayBeTheLast|TestSimulationOfWholeStages|TestSimulationOfChains|TestSimulationOfTheBatchLane)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
 
 .PHONY: test-browser
 test-browser: ## test the dashboard of a running demo in headless Chromium

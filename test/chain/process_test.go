@@ -19,6 +19,7 @@ type process struct {
 	*site
 
 	stage int
+	begun time.Time
 	wire  *stagetest.Wire
 	nc    *nats.Conn
 	soft  context.CancelFunc
@@ -46,7 +47,7 @@ func (s *site) start(of int) *process {
 	s.t.Helper()
 	cfg := s.config(of)
 	s.starts++
-	p := &process{site: s, stage: of, done: make(chan struct{})}
+	p := &process{site: s, stage: of, begun: time.Now(), done: make(chan struct{})}
 	p.wire = &stagetest.Wire{Broker: s.broker, Sees: p.sees, Dies: p.end}
 	p.nc = s.broker.Connect(p.wire)
 	llm, pages := llmtest.NewPipeListener(), llmtest.NewPipeListener()

@@ -108,6 +108,7 @@ func (s *sim) kill() {
 	s.trap.arm(at)
 	for end := time.Now().Add(3 * time.Minute); s.trap.armed() && time.Now().Before(end); {
 		time.Sleep(time.Second)
+		s.supervise("a kill")
 		if s.stored(chain.C) == s.rows && s.rows < 4**simRows {
 			s.load(20)
 		}
@@ -126,6 +127,7 @@ func (s *sim) kill() {
 // revive keeps two processes of each stage alive.
 func (s *sim) revive() {
 	s.t.Helper()
+	s.supervise("a start")
 	for stage := range chain.Stages {
 		for len(s.alive(stage)) < 2 {
 			s.start(stage)
@@ -139,7 +141,7 @@ func (s *sim) trouble() {
 	what := []string{"server restart", "full JOURNAL", "full RESULTS", "full AUDIT", "stop", "cut"}[s.rng.IntN(6)]
 	s.note("%s", what)
 	s.done[what]++
-	s.allowance += chain.Stages * 2 * poolSize
+	s.allowance += chain.Stages * poolSize
 	stream, full := strings.CutPrefix(what, "full ")
 	switch {
 	case full:

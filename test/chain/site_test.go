@@ -109,15 +109,29 @@ func (s *site) until(what string, is func() bool) {
 		if is() {
 			return
 		}
-		for _, p := range s.processes {
-			if p.over() && p.err != nil && !p.wire.Dead() {
-				s.t.Fatalf("%s: a process of %s has ended: %v", what, chain.Name(p.stage), p.err)
-			}
-		}
+		s.supervise(what)
 	}
 	lines := strings.Split(s.logs.String(), "\n")
 	s.t.Log(strings.Join(lines[max(0, len(lines)-60):], "\n"))
 	s.t.Fatalf("%s: not within %v", what, patience)
+}
+
+// supervise starts processes again that have ended by themselves. They may only at their start, and because the server
+// did not answer.
+func (s *site) supervise(when string) {
+	s.t.Helper()
+	for _, p := range s.processes {
+		if !p.over() || p.wire.Dead() || p.err == nil {
+			continue
+		}
+		if p.begun.Add(time.Minute).Before(time.Now()) || !strings.Contains(p.err.Error(), "no answer: ") {
+			s.t.Fatalf("%s: a process of %s has ended: %v", when, chain.Name(p.stage), p.err)
+		}
+		s.t.Logf("%v a process of %s is started again: %v", time.Since(s.began), chain.Name(p.stage), p.err)
+		s.alive(p.stage) // forgets it
+		s.start(p.stage)
+		return
+	}
 }
 
 // stop stops all processes.
