@@ -47,6 +47,7 @@ func (s *site) start(of int) *process {
 	s.t.Helper()
 	cfg := s.config(of)
 	s.starts++
+	name := s.starts
 	p := &process{site: s, stage: of, begun: time.Now(), done: make(chan struct{})}
 	p.wire = &stagetest.Wire{Broker: s.broker, Sees: p.sees, Dies: p.end}
 	p.nc = s.broker.Connect(p.wire)
@@ -66,7 +67,7 @@ func (s *site) start(of int) *process {
 			NATS:     func() (*nats.Conn, error) { return p.nc, nil },
 			DialLLM:  llm.DialContext,
 			Listener: pages,
-			Logger:   slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", s.starts)),
+			Logger:   slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", name)),
 		})
 	}()
 	s.t.Cleanup(func() {
