@@ -417,8 +417,8 @@ func (c *Consumer) connected(ctx context.Context) error {
 // keepRows keeps the rows of an ended term for the next one.
 func (c *Consumer) keepRows(t *term) {
 	for _, row := range t.unstarted {
-		delete(t.open, row.Seq) // nobody works on it
-		row.abandon()
+		delete(t.open, row.Seq)
+		c.keepIdle(row)
 	}
 	for seq, row := range t.open {
 		row.wanted.Store(false)
@@ -457,10 +457,20 @@ func (c *Consumer) answeredLate(row *Row) {
 	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
 	case row.reply.HandedBack, row.reply.Parked:
 		delete(c.held, row.Seq)
-		row.abandon()
+		c.keepIdle(row)
 	default:
 		row.answered = true
 	}
+}
+
+// keepIdle keeps a row that nobody works on for the next term where it has replies to elements, and abandons it else.
+func (c *Consumer) keepIdle(row *Row) {
+	if row.idle = len(row.answeredItems()) > 0; !row.idle {
+		row.abandon()
+		return
+	}
+	row.wanted.Store(false)
+	c.held[row.Seq] = row
 }
 
 func (c *Consumer) recordRun(phase, owner, reason string) {

@@ -57,6 +57,16 @@ func (r *Row) eachItem() iter.Seq[*Row] {
 	}
 }
 
+// answeredItems returns the elements that are answered.
+func (r *Row) answeredItems() (items []*Row) {
+	for item := range r.eachItem() {
+		if item.answered {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
 // fans reports whether the row is answered element by element, as far as is known.
 func (r *Row) fans() bool {
 	for range r.eachItem() {

@@ -235,7 +235,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 		row.keepAt = stuckAt // nothing but the streams is in its way
 	case j.reading || row.unstored.Load() > 0:
 		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
-	case j.flushUntil.IsZero() && j.way.full(now), row.parent != nil && len(j.sentItems) >= j.itemsMax:
+	case j.flushUntil.IsZero() && j.way.full(now), row.parent != nil && row.entry == 0 && len(j.sentItems) >= j.itemsMax:
 		j.blocked = true
 	default:
 		j.keep(row, now)
@@ -320,7 +320,7 @@ func (j *journal) received(m *nats.Msg, open map[uint64]*Row, now time.Time) {
 
 // stored handles the answer to an entry. row is nil when it has been emitted.
 func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
-	if j.blocked && j.way.hasRoom() {
+	if j.blocked && j.way.hasRoom() && len(j.sentItems) <= j.itemsMax/2 { // a good many: each look goes through all that is due
 		j.next = now
 	}
 	entry, err := streams.StoredAt(m)

@@ -109,6 +109,7 @@ type Row struct {
 	back        bool   // owned by the term: it was parked, and has come back
 	reply       *Reply // set before the row goes into the mailbox
 	answered    bool   // owned by the consumer: reply is there and is no hand-back
+	idle        bool   // owned by the consumer: held from an earlier term, and handed back in it or since
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
 
 	keep       bool      // owned by the term: the reply must be kept in the journal, and is not yet

@@ -157,14 +157,14 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 		t.c.begun(row)
 	}
 	t.c.at("taken")
-	for item := range row.eachItem() {
+	for _, item := range row.answeredItems() { // in an earlier term, or since
 		item.keep, item.entry, item.stored = false, 0, 0
-		if item.answered {
-			t.itemAnswered(item)
-		}
+		t.itemAnswered(item)
 	}
+	idle := row.idle
+	row.idle = false
 	switch {
-	case !known:
+	case !known, idle:
 		t.unstarted = append(t.unstarted, row)
 		t.start()
 	case row.answered:
