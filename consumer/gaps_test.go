@@ -28,7 +28,7 @@ func (b *bench) checkSeqs(want []uint64) {
 	if len(results) != len(want) {
 		b.t.Fatalf("%d results, want %d", len(results), len(want))
 	}
-	b.checkAudit(results)
+	b.checkAudit(results, nil)
 }
 
 func seqs(from, to uint64, keep func(uint64) bool) (list []uint64) {

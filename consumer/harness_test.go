@@ -328,11 +328,12 @@ func (b *bench) check(n int) {
 	if len(results) != n {
 		b.t.Fatalf("got %d results, want %d", len(results), n)
 	}
-	b.checkAudit(results)
+	b.checkAudit(results, nil)
 }
 
-// checkAudit looks for the row event of each result, and for a call event of its row.
-func (b *bench) checkAudit(results []jetstream.Msg) {
+// checkAudit looks for the row event of each result, and for a call event of its row, or of each of its elements; elements
+// is nil where rows have none.
+func (b *bench) checkAudit(results []jetstream.Msg, elements func(seq uint64) int) {
 	b.t.Helper()
 	rows, calls, ids := make(map[string]bool), make(map[string]int), make(map[string]bool)
 	for _, m := range b.read("AUDIT", "audit.stage.*.*") {
@@ -358,8 +359,13 @@ func (b *bench) checkAudit(results []jetstream.Msg) {
 		if !rows[id+"|"+m.Headers().Get(streams.HeaderOwner)] {
 			b.t.Errorf("result %s has no row event of its owner", id)
 		}
-		if calls[id] == 0 {
+		if elements == nil && calls[id] == 0 {
 			b.t.Errorf("result %s has no call event", id)
+		}
+		for i := 0; elements != nil && i < elements(sourceSeq(b, m)); i++ {
+			if calls[auditlog.ItemStateID(id, i)] == 0 {
+				b.t.Errorf("result %s has no call event of its element %d", id, i)
+			}
 		}
 	}
 }

@@ -12,10 +12,11 @@ import (
 
 var errNoLink = errors.New("the link is down")
 
-// What a link may lose of what a client sends: acks, and requests to read the results.
+// What a link may lose of what a client sends: acks, requests to read the results, and entries of the journal.
 var (
-	acks  = regexp.MustCompile(`PUB \$JS\.ACK\.[^\r]*\r\n\+ACK\r\n`)
-	reads = regexp.MustCompile(`PUB \$JS\.API\.CONSUMER\.CREATE\.RESULTS[^\r]*\r\n[^\r]*\r\n`)
+	entries = regexp.MustCompile(`HPUB journal\.[^\r]*\r\nNATS/1\.0\r\n(?:[^\r]+\r\n)*\r\n[^\r]*\r\n`)
+	acks    = regexp.MustCompile(`PUB \$JS\.ACK\.[^\r]*\r\n\+ACK\r\n`)
+	reads   = regexp.MustCompile(`PUB \$JS\.API\.CONSUMER\.CREATE\.RESULTS[^\r]*\r\n[^\r]*\r\n`)
 )
 
 var serverVersion = regexp.MustCompile(`(INFO \{[^\r]*"version":")[^"]*`)

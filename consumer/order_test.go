@@ -126,7 +126,7 @@ func (b *bench) checkOrder(n uint64) {
 	if low != n {
 		b.t.Errorf("the log ends with low-water mark %d, want %d", low, n)
 	}
-	b.checkAudit(results)
+	b.checkAudit(results, nil)
 }
 
 // checkStart is what a process does before it serves any of its partitions.

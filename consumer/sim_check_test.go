@@ -85,6 +85,9 @@ func (s *sim) checkBounds() {
 		}
 	}
 	most := simJournalMost * s.window
+	if s.fansOut {
+		most *= simElementsMean
+	}
 	if s.mixed {
 		most += simJournalKeyed
 	}
@@ -111,7 +114,11 @@ func (s *sim) check() {
 			s.t.Errorf("partition %d at the end: ack pending %d, pending %d, want 0 and 0", p, got.NumAckPending, got.NumPending)
 		}
 	}
-	s.checkAudit(results)
+	if s.fansOut {
+		s.checkAudit(results, s.elements)
+	} else {
+		s.checkAudit(results, nil)
+	}
 	s.checkOrderOfEvents(results)
 	s.checkMoney()
 	s.checkSleepers()
@@ -147,11 +154,10 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 		if by != owner {
 			s.t.Errorf("row %d was appended by %s in the term of %s", seq, by, owner)
 		}
-		failed := s.outcome(seq).failed
-		want := fmt.Sprintf(`done {"n":%d}`, seq-1)
-		if string(m.Data()) != want || (m.Headers().Get(streams.HeaderStatus) == "error") != failed {
-			s.t.Errorf("row %d: %s %s, want %s, failed %v", seq, m.Headers().Get(streams.HeaderStatus), m.Data(), want, failed)
+		if failed := s.fails(seq); (m.Headers().Get(streams.HeaderStatus) == "error") != failed {
+			s.t.Errorf("row %d: %s, want failed %v", seq, m.Headers().Get(streams.HeaderStatus), failed)
 		}
+		s.checkBody(seq, string(m.Data()))
 		results = append(results, m)
 	}
 	log.end()
@@ -182,6 +188,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
 	const cause = 2 * leastLatency
 	called, rows, keys := make(map[uint64]time.Time), make(map[string]time.Time), make(map[string]*string)
+	calls := make(map[string]time.Time)
 	for _, m := range s.read("AUDIT", "audit.stage.*.*") {
 		at := storedAt(s.bench, m).Timestamp
 		switch e, err := auditlog.Decode(m.Data()); {
@@ -193,6 +200,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 			if _, known := called[e.Call.Sequence]; !known {
 				called[e.Call.Sequence] = at
 			}
+			calls[e.Call.CallID] = at
 		}
 	}
 	stored := make(map[uint64]time.Time)
@@ -209,6 +217,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 			s.t.Errorf("row %d: call event at %v, row event at %v, result at %v; want the events before it", seq, called[seq], row, at)
 		}
 	}
+	s.checkEntries(calls)
 	for _, a := range s.acks {
 		if at, ok := stored[a.row]; !ok || a.at.Sub(at) < cause {
 			s.t.Errorf("row %d: acked at %v, its result was stored at %v; want the ack after it", a.row, a.at, at)
@@ -217,10 +226,4 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 }
 
 // repaid is the number of calls that were made again.
-func (s *sim) repaid() int {
-	rows := make(map[uint64]bool)
-	for _, c := range s.calls {
-		rows[c.row] = true
-	}
-	return len(s.calls) - len(rows)
-}
+func (s *sim) repaid() int { return len(s.calls) - len(s.callsFor) }

@@ -13,7 +13,7 @@ import (
 // simPool is how many calls a process has in flight at most.
 const simPool = 8
 
-// outcome of a row's call is drawn from the seed and the row alone.
+// outcome of a row's call, or of one for an element of it, is drawn from the seed and the row, or element, alone.
 type outcome struct {
 	latency time.Duration
 	failed  bool
@@ -23,17 +23,20 @@ type outcome struct {
 // excused.
 const simSlow = time.Second
 
-func (s *sim) outcome(seq uint64) outcome {
-	rng := rand.New(rand.NewPCG(s.seed, seq))
-	o := outcome{latency: s.fastest + moment(rng, s.slowest-s.fastest), failed: rng.IntN(20) == 0}
-	if s.slowCalls > 0 && rng.IntN(s.slowCalls) == 0 {
+func (s *sim) outcome(of simElement) outcome {
+	rng, fast, rare := rand.New(rand.NewPCG(s.seed, of.row)), s.slowest-s.fastest, s.slowCalls
+	if of.item != wholeRow { // a row's elements take about as long as a row
+		rng, fast, rare = rand.New(rand.NewPCG(s.seed, of.row+uint64(of.item+1)<<32)), fast/simElementsMean, rare*simElementsMean
+	}
+	o := outcome{latency: s.fastest + moment(rng, fast), failed: rng.IntN(20) == 0}
+	if rare > 0 && rng.IntN(rare) == 0 {
 		o.latency = 5*time.Second + moment(rng, 20*time.Second)
 	}
 	return o
 }
 
-// simExecutor is one queue in front of the slots of a process, for the rows of all partitions, which take turns. It
-// implements [consumer.Recaller] and [consumer.Resumer].
+// simExecutor is one queue in front of the slots of a process, for the rows of all partitions, which take turns, or for
+// their elements. It implements [consumer.Recaller] and [consumer.Resumer].
 type simExecutor struct {
 	life     *life
 	dead     chan struct{}
@@ -41,18 +44,18 @@ type simExecutor struct {
 	draining chan struct{}
 
 	mu      sync.Mutex
-	queues  [][]*consumer.Row // by partition, in stream order
+	queues  [][]simJob // by partition, in stream order
 	turn    int
-	calls   map[*consumer.Row]bool // in flight; each holds a slot
-	aside   map[*consumer.Row]bool // refused, until the next attempt
-	rng     *rand.Rand             // draws the row that is next; nil: the oldest is
+	calls   map[simJob]bool // in flight; each holds a slot
+	aside   map[simJob]bool // refused, until the next attempt
+	rng     *rand.Rand      // draws the one that is next; nil: the oldest is
 	working sync.WaitGroup
 }
 
 func newSimExecutor(l *life) *simExecutor {
 	e := &simExecutor{
 		life: l, dead: make(chan struct{}), draining: make(chan struct{}),
-		queues: make([][]*consumer.Row, l.s.partitions), calls: make(map[*consumer.Row]bool), aside: make(map[*consumer.Row]bool),
+		queues: make([][]simJob, l.s.partitions), calls: make(map[simJob]bool), aside: make(map[simJob]bool),
 	}
 	if l.s.anyRow {
 		e.rng = rand.New(rand.NewPCG(l.s.seed, uint64(l.s.starts)))
@@ -62,6 +65,10 @@ func newSimExecutor(l *life) *simExecutor {
 }
 
 func (e *simExecutor) Start(row *consumer.Row) {
+	if e.life.s.fansOut {
+		e.startFan(row)
+		return
+	}
 	if k := row.Kept; k != nil && k.RequestHash == requestHash(row) {
 		reply := k.Reply
 		reply.Event.Source = auditlog.SourceJournal
@@ -74,26 +81,26 @@ func (e *simExecutor) Start(row *consumer.Row) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.queue(row)
+	e.queue(simJob{row: row, item: wholeRow})
 	e.pump()
 }
 
-// queue puts a row into its place. The lock is held.
-func (e *simExecutor) queue(row *consumer.Row) {
-	q := &e.queues[row.Partition]
-	i, _ := slices.BinarySearchFunc(*q, row.Seq, func(r *consumer.Row, seq uint64) int { return int(r.Seq) - int(seq) })
-	*q = slices.Insert(*q, i, row)
+// queue puts a job into its place. The lock is held.
+func (e *simExecutor) queue(j simJob) {
+	q := &e.queues[j.row.Partition]
+	i, _ := slices.BinarySearchFunc(*q, j, simJob.compare)
+	*q = slices.Insert(*q, i, j)
 }
 
-// refuse puts a row aside that the provider refuses: it holds no slot until its next attempt. The lock is held.
-func (e *simExecutor) refuse(row *consumer.Row, until time.Time) {
-	e.aside[row] = true
+// refuse puts a job aside that the provider refuses: it holds no slot until its next attempt. The lock is held.
+func (e *simExecutor) refuse(j simJob, until time.Time) {
+	e.aside[j] = true
 	time.AfterFunc(min(time.Until(until), 20*time.Second), func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.aside[row] { // else it was handed back
-			delete(e.aside, row)
-			e.queue(row)
+		if e.aside[j] { // else it was handed back
+			delete(e.aside, j)
+			e.queue(j)
 			e.pump()
 		}
 	})
@@ -121,17 +128,17 @@ func (e *simExecutor) drain() {
 func (e *simExecutor) handBack(which func(*consumer.Row) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for row := range e.aside {
-		if which(row) {
-			delete(e.aside, row)
-			row.Reply(consumer.Reply{HandedBack: true})
+	for j := range e.aside {
+		if which(j.row) {
+			delete(e.aside, j)
+			j.handBack()
 		}
 	}
 	for p, q := range e.queues {
-		e.queues[p] = slices.DeleteFunc(q, func(row *consumer.Row) bool {
-			back := which(row)
+		e.queues[p] = slices.DeleteFunc(q, func(j simJob) bool {
+			back := which(j.row)
 			if back {
-				row.Reply(consumer.Reply{HandedBack: true})
+				j.handBack()
 			}
 			return back
 		})
@@ -143,43 +150,43 @@ func (e *simExecutor) pump() {
 	for passed := 0; len(e.calls)+e.life.unkept() < simPool && passed < len(e.queues) && !isClosed(e.dead); {
 		e.turn = (e.turn + 1) % len(e.queues)
 		q := &e.queues[e.turn]
-		if len(*q) == 0 || !(*q)[0].MayBegin() {
+		if len(*q) == 0 || !(*q)[0].row.MayBegin() {
 			passed++
 			continue
 		}
 		next := 0
 		if e.rng != nil {
-			if drawn := e.rng.IntN(len(*q)); (*q)[drawn].MayBegin() {
+			if drawn := e.rng.IntN(len(*q)); (*q)[drawn].row.MayBegin() {
 				next = drawn
 			}
 		}
-		row := (*q)[next]
+		j := (*q)[next]
 		*q, passed = slices.Delete(*q, next, next+1), 0
-		if until := e.life.s.refusedUntil(row.Seq); time.Now().Before(until) {
-			e.refuse(row, until)
+		if until := e.life.s.refusedUntil(j.row.Seq); time.Now().Before(until) {
+			e.refuse(j, until)
 			continue
 		}
-		e.calls[row] = true
-		e.working.Go(func() { e.answer(row) })
+		e.calls[j] = true
+		e.working.Go(func() { e.answer(j) })
 	}
 }
 
 // answer makes the call. A process that is suspended stays where it is, and one that is dead answers nothing.
-func (e *simExecutor) answer(row *consumer.Row) {
+func (e *simExecutor) answer(j simJob) {
 	defer func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.calls, row)
+		delete(e.calls, j)
 		e.pump()
 	}()
 	if !e.life.link.awake() {
 		return
 	}
-	if !row.Wanted() || isClosed(e.draining) {
-		row.Reply(consumer.Reply{HandedBack: true})
+	if !j.row.Wanted() || isClosed(e.draining) {
+		j.handBack()
 		return
 	}
-	c, o := e.life.call(row), e.life.s.outcome(row.Seq)
+	c, o := e.life.call(j), e.life.s.outcome(j.element())
 	var cut <-chan struct{}
 	if o.latency > simSlow { // like a row that will be retried
 		cut = e.draining
@@ -188,7 +195,7 @@ func (e *simExecutor) answer(row *consumer.Row) {
 	case <-e.dead:
 		return
 	case <-cut:
-		row.Reply(consumer.Reply{HandedBack: true})
+		j.handBack()
 		return
 	case <-time.After(o.latency):
 	}
@@ -196,11 +203,20 @@ func (e *simExecutor) answer(row *consumer.Row) {
 		return
 	}
 	e.life.answered(c)
-	row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Status: auditlog.CallSuccess})
-	row.Reply(consumer.Reply{
-		Body: append([]byte("done "), row.Body...), Failed: o.failed, RequestHash: requestHash(row),
+	event := auditlog.Call{Header: auditlog.Header{Time: time.Now()}, CallID: c.id(), Status: auditlog.CallSuccess}
+	reply := consumer.Reply{
+		Failed: o.failed, RequestHash: j.requestHash(),
 		Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
-	})
+	}
+	if j.fan == nil {
+		reply.Body = append([]byte("done "), j.row.Body...)
+		j.row.RecordCall(&event)
+		j.row.Reply(reply)
+		return
+	}
+	event.Item, reply.Body = new(j.item), []byte(c.id())
+	j.row.RecordCall(&event)
+	j.fan.answer(j.item, reply)
 }
 
 // busyWith reports whether a row has to wait for this executor: its call is in flight or was refused, or it waits while
@@ -208,10 +224,10 @@ func (e *simExecutor) answer(row *consumer.Row) {
 func (e *simExecutor) busyWith(partition int, seq uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	is := func(row *consumer.Row) bool { return row.Seq == seq && row.Wanted() }
-	for _, rows := range []map[*consumer.Row]bool{e.calls, e.aside} {
-		for row := range rows {
-			if is(row) {
+	is := func(j simJob) bool { return j.row.Seq == seq && j.row.Wanted() }
+	for _, jobs := range []map[simJob]bool{e.calls, e.aside} {
+		for j := range jobs {
+			if is(j) {
 				return true
 			}
 		}
@@ -223,8 +239,8 @@ func (e *simExecutor) busyWith(partition int, seq uint64) bool {
 func (e *simExecutor) waitedFor(partition int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for row := range e.calls {
-		if row.Partition == partition && !row.Wanted() {
+	for j := range e.calls {
+		if j.row.Partition == partition && !j.row.Wanted() {
 			return true
 		}
 	}

@@ -30,7 +30,8 @@ type sim struct {
 	rng        *rand.Rand
 	seed       uint64
 	partitions int
-	pending    int // events that wait in a recorder at most
+	pending    int  // events that wait in a recorder at most
+	fansOut    bool // rows have elements, with a call for each
 	began      time.Time
 	total      int // rows to be loaded in all
 	replicas   []*simReplica
@@ -53,8 +54,13 @@ type sim struct {
 	done   map[string]int // faults, by name
 	lives  map[string]*life
 	calls  []*simCall
-	acks   []simAck
-	resets []simReset
+	// callsFor are those for each row, or element of one.
+	callsFor map[simElement][]*simCall
+	acks     []simAck
+	resets   []simReset
+	// entries are those sent to the journal, and markers when owners have sent theirs.
+	entries []simEntry
+	markers map[string]time.Time
 	// A partition may stand still while faults that last are ongoing, and until calm.
 	ongoing int
 	calm    time.Time
@@ -81,7 +87,8 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	s := &sim{
 		bench: bare(t), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
 		rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), rows: make([][]uint64, partitions), gone: make([]int, partitions),
-		done: make(map[string]int), lives: make(map[string]*life),
+		done: make(map[string]int), lives: make(map[string]*life), callsFor: make(map[simElement][]*simCall), markers: make(map[string]time.Time),
+		fansOut: seed%4 >= 2,
 	}
 	s.fastest, s.slowest, s.slowCalls = 20*time.Millisecond, time.Second, 50
 	s.journalAfter = func() time.Duration { return time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond }
@@ -101,7 +108,9 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	if *simLog {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	for subject, listen := range map[string]nats.MsgHandler{"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset} {
+	for subject, listen := range map[string]nats.MsgHandler{
+		"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset, "journal.stage.*": s.journaled,
+	} {
 		if _, err := s.nc.Subscribe(subject, listen); err != nil {
 			t.Fatal(err)
 		}

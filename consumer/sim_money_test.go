@@ -33,16 +33,18 @@ func (s *sim) checkMoney() {
 	if !s.thrifty() {
 		return
 	}
-	calls := make(map[uint64][]*simCall)
-	for _, c := range s.calls {
-		if earlier := calls[c.row]; len(earlier) > 0 {
-			first := earlier[len(earlier)-1]
-			if why := s.needless(first, c); why != "" {
-				s.t.Errorf("MONEY: row %d was called by %s (answered at %v) and again by %s at %v: %s",
-					c.row, first.owner, first.answered.Sub(s.began), c.owner, c.begun.Sub(s.began), why)
+	for of, calls := range s.callsFor {
+		for i, c := range calls[1:] {
+			first := calls[i]
+			why := s.needless(first, c)
+			if why == "" && s.inJournal(c) {
+				why = "the reply was in the journal"
+			}
+			if why != "" {
+				s.t.Errorf("MONEY: row %d (element %d) was called by %s (answered at %v) and again by %s at %v: %s",
+					of.row, of.item, first.owner, first.answered.Sub(s.began), c.owner, c.begun.Sub(s.began), why)
 			}
 		}
-		calls[c.row] = append(calls[c.row], c)
 	}
 }
 
@@ -94,10 +96,10 @@ func (l *life) handedOver(c *simCall) time.Time {
 	return time.Time{}
 }
 
-// unwell reports whether a process had trouble during a time.
+// unwell reports whether a process, or without one the server, had trouble during a time.
 func (s *sim) unwell(l *life, from, to time.Time) bool {
 	meets := func(t span) bool { return !t.from.After(to) && !t.to.Before(from) }
-	return slices.ContainsFunc(l.troubled, meets) || slices.ContainsFunc(s.troubled, meets)
+	return l != nil && slices.ContainsFunc(l.troubled, meets) || slices.ContainsFunc(s.troubled, meets)
 }
 
 // ownerAt returns the owner of a partition at a time, by the log; nil: nobody owned it.

@@ -219,18 +219,20 @@ func (l *life) running() bool { return !l.link.isDead() && !isClosed(l.ended) }
 
 // simCall is one call, paid for.
 type simCall struct {
-	row             uint64
+	of              simElement
+	number          int
 	partition       int
 	by              *life
 	owner           string
 	begun, answered time.Time // not answered: the process died
 }
 
-func (l *life) call(row *consumer.Row) *simCall {
-	c := &simCall{row: row.Seq, partition: row.Partition, by: l, owner: row.Owner(), begun: time.Now()}
+func (l *life) call(j simJob) *simCall {
+	c := &simCall{of: j.element(), partition: j.row.Partition, by: l, owner: j.row.Owner(), begun: time.Now()}
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.s.calls = append(l.s.calls, c)
+	c.number = len(l.s.calls)
+	l.s.calls, l.s.callsFor[c.of] = append(l.s.calls, c), append(l.s.callsFor[c.of], c)
 	return c
 }
 

@@ -1,0 +1,595 @@
+package consumer_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fanner makes a call for each of so many elements of a row, all at once.
+type fanner struct {
+	elements int
+	latency  func(of simElement) time.Duration
+	drain    chan struct{} // closed: elements whose call is in flight are handed back
+	body     string        // of each reply; empty: names the element
+
+	over <-chan struct{} // closed with the test
+
+	mu    sync.Mutex
+	calls map[simElement]int
+	kept  map[simElement]int // answered from the journal
+	wg    sync.WaitGroup
+}
+
+// slowLast answers the last of so many elements of row 1 after an hour, and all others after a second.
+func slowLast(elements int) func(simElement) time.Duration {
+	return func(of simElement) time.Duration {
+		if of == (simElement{1, elements - 1}) {
+			return time.Hour
+		}
+		return time.Second
+	}
+}
+
+func newFanner(b *bench, elements int, latency func(simElement) time.Duration) *fanner {
+	return &fanner{
+		elements: elements, latency: latency, over: b.t.Context().Done(), drain: make(chan struct{}),
+		calls: make(map[simElement]int), kept: make(map[simElement]int),
+	}
+}
+
+func (f *fanner) Start(row *consumer.Row) {
+	_, jobs := openFan(row, f.elements, func(item int, _ *consumer.Kept) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.kept[simElement{row.Seq, item}]++
+	})
+	for _, j := range jobs {
+		f.wg.Go(func() { f.call(j) })
+	}
+}
+
+func (f *fanner) call(j simJob) {
+	if !j.row.Wanted() {
+		j.handBack()
+		return
+	}
+	f.mu.Lock()
+	f.calls[j.element()]++
+	f.mu.Unlock()
+	select {
+	case <-time.After(f.latency(j.element())):
+	case <-f.drain:
+		j.handBack()
+		return
+	case <-f.over:
+		return
+	}
+	j.row.RecordCall(&auditlog.Call{Header: auditlog.Header{Time: time.Now()}, Item: new(j.item), Status: auditlog.CallSuccess})
+	body := f.body
+	if body == "" {
+		body = replyTo(j.element())
+	}
+	j.fan.answer(j.item, consumer.Reply{
+		Body: []byte(body), RequestHash: j.requestHash(),
+		Event: auditlog.Row{FinishedAt: time.Now(), Source: auditlog.SourceCall, Attempts: 1},
+	})
+}
+
+// await waits until it has made so many calls.
+func (f *fanner) await(calls int) {
+	for range 10_000 {
+		if f.made() >= calls {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func replyTo(of simElement) string { return fmt.Sprintf("reply %d to row %d", of.item, of.row) }
+
+// made is how many calls it has made, and restored how many replies it found in the journal.
+func (f *fanner) made() int     { return sum(f, f.calls) }
+func (f *fanner) restored() int { return sum(f, f.kept) }
+
+func sum(f *fanner, of map[simElement]int) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for count := range maps.Values(of) {
+		n += count
+	}
+	return n
+}
+
+// checkItems checks that each of n rows has one result, made of the replies to its elements, and that its audit is whole.
+func (b *bench) checkItems(n, elements int) {
+	b.t.Helper()
+	results := b.read("RESULTS", "results.stage.0.rows")
+	if len(results) != n {
+		b.t.Fatalf("got %d results, want %d", len(results), n)
+	}
+	for i, m := range results {
+		seq := sourceSeq(b, m)
+		var want []string
+		for item := range elements {
+			want = append(want, replyTo(simElement{seq, item}))
+		}
+		if got := string(m.Data()); got != strings.Join(want, simBetween) || seq != uint64(i+1) { //nolint:gosec // a count
+			b.t.Errorf("result %d is of row %d: %s, want %s", i, seq, got, strings.Join(want, simBetween))
+		}
+	}
+	b.checkAudit(results, func(uint64) int { return elements })
+}
+
+// entries are those of elements in the journal.
+func (b *bench) entries() (of []simElement) {
+	b.t.Helper()
+	for _, m := range b.read("JOURNAL", "journal.stage.0") {
+		if item, err := strconv.Atoi(m.Headers().Get("Stage-Item")); err == nil {
+			of = append(of, simElement{sourceSeq(b, m), item})
+		}
+	}
+	return of
+}
+
+// Of a row that waits for one of its elements the replies to the others are in the journal.
+func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
+	for _, after := range []time.Duration{0, 50 * time.Millisecond, time.Minute} {
+		t.Run(fmt.Sprint("after=", after), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(30)
+				start := func(run string, exec *fanner) *replica {
+					cfg := b.config(run, exec)
+					cfg.JournalAfter, cfg.WindowRows = after, 20
+					return b.startWith(cfg)
+				}
+				first := newFanner(b, 3, slowLast(3))
+				r := start("first", first)
+				first.await(60)
+				time.Sleep(time.Second + after - 5*time.Millisecond)
+				if got := len(b.entries()); got > 0 && after > 0 {
+					t.Errorf("%d replies in the journal too early, want none", got)
+				}
+				time.Sleep(20 * time.Millisecond)
+				if got := len(b.entries()); got != 59 {
+					t.Errorf("%d replies in the journal, want 59", got)
+				}
+				r.kill()
+				second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
+				r = start("second", second)
+				b.until(30)
+				r.stop(t)
+				b.checkItems(30, 3)
+				if second.restored() != 59 || second.made() != 31 || second.calls[simElement{1, 2}] != 1 {
+					t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 31", second.restored(), second.made())
+				}
+				first.wg.Wait()
+			})
+		})
+	}
+}
+
+func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(20)
+		for _, run := range []string{"first", "second", "third"} {
+			exec := newFanner(b, 4, slowLast(4))
+			r := b.start(run, exec)
+			time.Sleep(10 * time.Second)
+			r.kill()
+			if want := 1; run != "first" && exec.made() != want {
+				t.Errorf("%s: %d calls, want %d", run, exec.made(), want)
+			}
+		}
+		last := newFanner(b, 4, func(simElement) time.Duration { return time.Second })
+		r := b.start("last", last)
+		b.until(20)
+		time.Sleep(3 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages in the journal at the end, want none", got)
+		}
+		r.stop(t)
+		b.checkItems(20, 4)
+		if last.made() != 1 || last.restored() != 79 {
+			t.Errorf("%d calls, %d from the journal, want 1 and 79", last.made(), last.restored())
+		}
+	})
+}
+
+// Within the process the replies are in memory, and in the journal once.
+func TestANewTermKeepsNoReplyToAnElementTwice(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(20)
+		exec := newFanner(b, 3, slowLast(3))
+		r := b.start("run", exec)
+		time.Sleep(10 * time.Second)
+		for range 4 {
+			b.stopServer()
+			b.startServer()
+			time.Sleep(10 * time.Second)
+		}
+		if got := len(b.entries()); got != 59 {
+			t.Errorf("%d replies in the journal after 5 terms, want each of 59 once", got)
+		}
+		if exec.made() != 60 || exec.restored() != 0 {
+			t.Errorf("%d calls, %d replies from the journal; want 60 and none", exec.made(), exec.restored())
+		}
+		r.kill()
+	})
+}
+
+// While the server is down some elements are answered and others handed back, since nobody may begin a call then. What was
+// answered is neither lost with the row nor with the process.
+func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		exec := newFanner(b, 3, func(of simElement) time.Duration { return time.Duration(of.item+1) * time.Second })
+		r := b.start("run", exec)
+		b.await("calls", func() bool { return exec.made() == 30 })
+		b.stopServer()
+		time.Sleep(2500 * time.Millisecond)
+		close(exec.drain) // the third is handed back, and its row
+		time.Sleep(time.Second)
+		exec.drain = make(chan struct{})
+		b.startServer()
+		b.until(10)
+		r.stop(t)
+		b.checkItems(10, 3)
+		for of, calls := range exec.calls {
+			if want := 1 + of.item/2; calls != want {
+				t.Errorf("%d calls for element %d of row %d, want %d", calls, of.item, of.row, want)
+			}
+		}
+	})
+}
+
+// A stopping process leaves the replies of rows that it hands back in the journal, however young they are.
+func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(20)
+		exec := newFanner(b, 3, func(of simElement) time.Duration {
+			if of.item == int(of.row%3) { //nolint:gosec // a count
+				return time.Hour
+			}
+			return time.Second
+		})
+		cfg := b.config("first", exec)
+		cfg.JournalAfter = time.Hour
+		r := b.startWith(cfg)
+		time.Sleep(10 * time.Second)
+		if got := len(b.entries()); got != 0 {
+			t.Errorf("%d replies in the journal too early, want none", got)
+		}
+		close(exec.drain)
+		r.stop(t)
+		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
+		r = b.start("second", second)
+		b.until(20)
+		r.stop(t)
+		b.checkItems(20, 3)
+		if second.made() != 20 || second.restored() != 40 {
+			t.Errorf("%d calls, %d from the journal, want 20 and 40", second.made(), second.restored())
+		}
+	})
+}
+
+func TestTheJournalIsPurgedOfElementsAsTheHeadMoves(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		exec := newFanner(b, 3, func(simElement) time.Duration { return 50*time.Millisecond + rand.N(2*time.Second) })
+		r := b.start("run", exec)
+		b.until(150)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got > 3*300 {
+			t.Errorf("%d messages in the journal half way, want no more than a few windows of 64 rows with 3 elements", got)
+		}
+		b.until(300)
+		time.Sleep(3 * time.Second)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages in the journal at the end, want none", got)
+		}
+		r.stop(t)
+		b.checkItems(300, 3)
+	})
+}
+
+// Elements are many times the rows of the window. Each is kept, and once, however many are answered in one moment and
+// however long they wait.
+func TestManyElementsAreKeptOnce(t *testing.T) {
+	const rows, elements = 64, 40
+	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey} {
+		t.Run(fmt.Sprint("order=", order), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				b.load(rows)
+				start := func(run string, exec *fanner) *replica {
+					cfg := b.ordered(order, run, exec)
+					cfg.WindowRows = 2 * rows // by key a part is for other keys
+					return b.startWith(cfg)
+				}
+				exec := newFanner(b, elements, slowLast(elements))
+				r := start("first", exec)
+				time.Sleep(3 * time.Second)
+				if st := r.Status(); st.JournalProblem != "" || st.Problem != "" {
+					t.Errorf("journal problem %q, problem %q, want none", st.JournalProblem, st.Problem)
+				}
+				time.Sleep(time.Minute)
+				entries, last := b.entries(), b.lastSequence("JOURNAL")
+				slices.SortFunc(entries, func(a, b simElement) int { return int(a.row*1000) + a.item - int(b.row*1000) - b.item }) //nolint:gosec // counts
+				if got, want := len(slices.Compact(entries)), rows*elements-1; got != want {
+					t.Errorf("%d replies are in the journal, want %d", got, want)
+				}
+				if most := uint64(rows*elements + 10); last > most {
+					t.Errorf("%d messages were sent to the journal, want at most %d", last, most)
+				}
+				r.kill()
+				second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
+				r = start("second", second)
+				b.until(rows)
+				r.stop(t)
+				if second.made() != 1 {
+					t.Errorf("%d calls after the kill, want 1", second.made())
+				}
+			})
+		})
+	}
+}
+
+// Entries that get lost are sent again, also where there are more of them than may be on their way.
+func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		const rows, elements = 40, 10
+		b := newBench(t)
+		b.load(rows)
+		l := newLink(b.InProcessConn, time.Millisecond)
+		nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer time.Sleep(5 * time.Second) // for what is still on its way
+		exec := newFanner(b, elements, slowLast(elements))
+		r := b.startOn(nc, b.config("run", exec))
+		exec.await(rows * elements)
+		l.set(func() { l.loses = entries })
+		time.Sleep(3 * time.Second)
+		if got := len(b.entries()); got > rows { // where a write ends in one
+			t.Fatalf("%d replies are in the journal, want most of them to be lost", got)
+		}
+		l.set(func() { l.loses = nil })
+		time.Sleep(time.Minute)
+		if got := len(b.entries()); got != rows*elements-1 {
+			t.Errorf("%d replies are in the journal a minute later, want %d", got, rows*elements-1)
+		}
+		if st := r.Status(); st.JournalProblem != "" {
+			t.Errorf("journal problem %q", st.JournalProblem)
+		}
+		r.kill()
+	})
+}
+
+// A reply that must be kept at once holds a call's slot until it is.
+func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(1)
+		l := newLink(b.InProcessConn, 200*time.Millisecond)
+		nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer time.Sleep(5 * time.Second) // for what is still on its way
+		exec := newFanner(b, 3, slowLast(3))
+		cfg := b.config("run", exec)
+		cfg.JournalAfter = 0
+		r := b.startOn(nc, cfg)
+		exec.await(3)
+		time.Sleep(time.Second + 600*time.Millisecond) // event, answer, entry
+		if got := r.Unkept(); got != 2 {
+			t.Errorf("%d replies count while the journal has not answered, want 2", got)
+		}
+		time.Sleep(400 * time.Millisecond)
+		if got := r.Unkept(); got != 0 {
+			t.Errorf("%d replies count once they are kept, want none", got)
+		}
+		r.kill()
+	})
+}
+
+// Replies to elements wait in memory as those of rows do. While they use up the bytes of the window no row begins but the
+// one that all wait for, all of whose elements may.
+func TestRepliesToElementsFillTheWindow(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		const rows, elements = 40, 10
+		b := newBench(t)
+		b.load(rows)
+		exec := &gatedFanner{slots: make(chan struct{}, 4), fanner: newFanner(b, elements, func(of simElement) time.Duration {
+			if of.row == 1 {
+				return 10 * time.Second
+			}
+			return time.Second
+		})}
+		exec.body = strings.Repeat("x", 1000)
+		cfg := b.config("run", exec)
+		cfg.WindowBytes = 60_000
+		r := b.startWith(cfg)
+		time.Sleep(35 * time.Second) // row 1 makes one call after the other
+		if got := len(b.entries()); got < 50 || got > 75 {
+			t.Errorf("%d replies of 1000 bytes while row 1 waits, want about 60", got)
+		}
+		if got := exec.of(1); got < 3 || got > 4 {
+			t.Errorf("%d calls for row 1 in 35 s, want 3 or 4", got)
+		}
+		b.until(rows)
+		r.stop(t)
+		if exec.made() != rows*elements {
+			t.Errorf("%d calls, want %d", exec.made(), rows*elements)
+		}
+	})
+}
+
+// gatedFanner makes the calls of a row one by one, and goes by [consumer.Row.MayBegin].
+type gatedFanner struct {
+	*fanner
+	slots chan struct{}
+}
+
+func (g *gatedFanner) Start(row *consumer.Row) {
+	_, jobs := openFan(row, g.elements, func(int, *consumer.Kept) {})
+	g.wg.Go(func() {
+		for _, j := range jobs {
+			for {
+				select {
+				case g.slots <- struct{}{}:
+				case <-g.over:
+					return
+				}
+				if j.row.MayBegin() {
+					break
+				}
+				<-g.slots
+				time.Sleep(50 * time.Millisecond)
+			}
+			g.call(j)
+			<-g.slots
+		}
+	})
+}
+
+// of is how many calls were made for a row.
+func (f *fanner) of(seq uint64) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for of, calls := range f.calls {
+		if of.row == seq {
+			n += calls
+		}
+	}
+	return n
+}
+
+// A next owner reads no more of what is kept than its window may hold. The rest is paid for again.
+func TestATakeOverReadsElementsAsFarAsTheWindowHasRoom(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		const rows, elements = 20, 5
+		b := newBench(t)
+		b.load(rows)
+		first := newFanner(b, elements, slowLast(elements))
+		r := b.start("first", first)
+		time.Sleep(10 * time.Second)
+		r.kill()
+		room := 0
+		for _, m := range b.read("JOURNAL", "journal.stage.0")[:rows*elements/2] {
+			room += len(m.Data())
+		}
+		second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
+		cfg := b.config("second", second)
+		cfg.WindowBytes = int64(room)
+		r = b.startWith(cfg)
+		second.await(1)
+		if st := r.Status(); !strings.Contains(st.JournalProblem, "more replies are kept than the window has room for") {
+			t.Errorf("journal problem %q", st.JournalProblem)
+		}
+		b.until(rows)
+		r.stop(t)
+		b.checkItems(rows, elements)
+		if got := second.restored(); got < rows*elements/2-2 || got > rows*elements/2 {
+			t.Errorf("%d replies came from the journal, want half of %d", got, rows*elements)
+		}
+	})
+}
+
+// STAGE_FOREACH was set, or removed, while rows had replies in the journal: those are to other requests.
+func TestAStageDoesNotUseEntriesOfTheOtherKind(t *testing.T) {
+	for _, fansOut := range []bool{true, false} {
+		t.Run(fmt.Sprint("fans out=", fansOut), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				const rows = 20
+				b := newBench(t)
+				b.load(rows)
+				fan, whole := newFanner(b, 2, slowLast(2)), &sleeper{latency: slowHead}
+				if fansOut {
+					r := b.start("whole rows", whole)
+					time.Sleep(10 * time.Second)
+					r.kill()
+					fan.latency = func(simElement) time.Duration { return time.Second }
+					r = b.start("elements", fan)
+					b.until(rows)
+					r.stop(t)
+					b.checkItems(rows, 2)
+				} else {
+					r := b.start("elements", fan)
+					time.Sleep(10 * time.Second)
+					r.kill()
+					whole.latency = func(uint64) time.Duration { return time.Second }
+					r = b.start("whole rows", whole)
+					b.until(rows)
+					r.stop(t)
+					b.check(rows)
+				}
+				if whole.kept > 0 || fan.restored() > 0 {
+					t.Errorf("%d rows and %d elements were answered from the journal, want none", whole.kept, fan.restored())
+				}
+				if got := b.stored("JOURNAL", "journal.stage.0"); got > rows {
+					t.Errorf("%d messages are left in the journal", got)
+				}
+			})
+		})
+	}
+}
+
+// Whatever index an entry has: it is of no element, or of none that the row has.
+func TestAnEntryOfNoElementIsOfNoUse(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		const rows = 10
+		b := newBench(t)
+		b.load(rows)
+		r := b.start("first", newFanner(b, 2, slowLast(2)))
+		time.Sleep(10 * time.Second)
+		r.kill()
+		kept := b.read("JOURNAL", "journal.stage.0")
+		purged, err := b.js.Stream(t.Context(), "JOURNAL")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := purged.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range kept {
+			header := nats.Header(m.Headers())
+			delete(header, jetstream.ExpectedLastSeqHeader)
+			header.Set("Stage-Item", []string{"-1", "x", "", "99999999999999999999", "2", "1000000", "0x1", "1 0"}[i%8])
+			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		second := newFanner(b, 2, func(simElement) time.Duration { return time.Second })
+		r = b.start("second", second)
+		b.until(rows)
+		time.Sleep(3 * time.Second)
+		r.stop(t)
+		b.checkItems(rows, 2)
+		if second.restored() != 0 || second.made() != 2*rows {
+			t.Errorf("%d replies came from the journal, %d calls; want none and %d", second.restored(), second.made(), 2*rows)
+		}
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages are left in the journal", got)
+		}
+	})
+}

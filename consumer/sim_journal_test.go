@@ -1,0 +1,80 @@
+package consumer_test
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// simEntry is an entry of the journal as it reached the server.
+type simEntry struct {
+	of    simElement
+	owner string
+	body  string
+	at    time.Time
+}
+
+// journaled records what is sent to the journal.
+func (s *sim) journaled(m *nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owner := m.Header.Get(streams.HeaderOwner)
+	if m.Header.Get("Stage-Marker") != "" {
+		s.markers[owner] = time.Now()
+		return
+	}
+	seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
+	item := wholeRow
+	if index := m.Header.Get("Stage-Item"); err == nil && index != "" {
+		item, err = strconv.Atoi(index)
+	}
+	if err != nil || (item == wholeRow) == s.fansOut {
+		s.t.Errorf("%v: an entry of the journal has the headers %v: %v", s.clock(), m.Header, err)
+	}
+	_, body, _ := bytes.Cut(m.Data, []byte{'\n'})
+	s.entries = append(s.entries, simEntry{simElement{seq, item}, owner, string(body), time.Now()})
+}
+
+// checkEntries checks that the call that an entry is the reply to was audited before. calls are those audited, by name.
+func (s *sim) checkEntries(calls map[string]time.Time) {
+	s.t.Helper()
+	for _, e := range s.entries {
+		if !s.fansOut {
+			return
+		}
+		if !s.answers(e.of, e.body) {
+			s.t.Errorf("row %d: an entry for element %d is %q, which is the reply to no call for it", e.of.row, e.of.item, e.body)
+		}
+		if at, ok := calls[e.body]; !ok || e.at.Sub(at) < 2*leastLatency {
+			s.t.Errorf("row %d, element %d: kept at %v, its call was audited at %v; want the event before it", e.of.row, e.of.item, e.at, at)
+		}
+	}
+}
+
+// inJournal reports whether the owner that made a call should have found the reply to it in the journal: an owner before
+// it had sent the entry there, which came before the marker that it reads to, and the owners between them were well when
+// they read.
+func (s *sim) inJournal(c *simCall) bool {
+	claims := s.claims[c.partition]
+	to := slices.IndexFunc(claims, func(claim simClaim) bool { return claim.owner == c.owner })
+	marker, ok := s.markers[c.owner]
+	if to < 0 || !ok {
+		return false
+	}
+	return slices.ContainsFunc(s.entries, func(e simEntry) bool {
+		if e.of != c.of || !e.at.Before(marker.Add(-leastLatency)) || s.unwell(nil, e.at, e.at.Add(leastLatency)) {
+			return false
+		}
+		from := slices.IndexFunc(claims, func(claim simClaim) bool { return claim.owner == e.owner })
+		if from < 0 || from >= to || !e.at.Before(claims[from+1].at) {
+			return false // the owner was fenced, and others may purge what they don't know of
+		}
+		return !slices.ContainsFunc(claims[from+1:to+1], func(claim simClaim) bool {
+			return s.unwell(claim.by, claim.at, claim.at.Add(6*time.Second))
+		})
+	})
+}
