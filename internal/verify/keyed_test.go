@@ -424,7 +424,7 @@ func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
 		j.audit.msgs[i].seq = uint64(i + 1) //nolint:gosec // small
 	}
 	j.age()
-	if report := j.verify(); report.Verdict != verdictCannotTell || report.Partitions[0].AuditGone != 1 {
+	if report := j.verify(); report.Verdict != VerdictCannotTell || report.Partitions[0].AuditGone != 1 {
 		t.Errorf("got %s, audit of %d rows gone: %+v", report.Verdict, report.Partitions[0].AuditGone, report.Violations)
 	}
 }

@@ -3,7 +3,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -18,7 +17,6 @@ import (
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // bodies is what the check of a partition reads bodies for; the zero value: only headers are read.
@@ -298,7 +296,8 @@ func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
 	if !v.linked || event.vars == "" {
 		return
 	}
-	want, of := "", "row"
+	var want string
+	of := "row"
 	switch {
 	case h.source != nil:
 		want = h.source.hash
@@ -338,16 +337,12 @@ func (v *verification) bodiesOf() bodies {
 // originalFunc returns a function that reads one row of the input; nil: it is gone.
 func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stored.InputRow, error) {
 	return func(seq uint64) (*stored.InputRow, error) {
-		s, err := v.js.Stream(ctx, v.cfg.Input.Stream)
-		if err != nil {
-			return nil, err
-		}
-		m, err := s.GetMsg(ctx, seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil, nil //nolint:nilnil // that it is gone is an answer
-		}
+		m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Input.Stream, seq)
 		if err != nil {
 			return nil, fmt.Errorf("read row %d of stream %s: %w", seq, v.cfg.Input.Stream, err)
+		}
+		if m == nil {
+			return nil, nil //nolint:nilnil // that it is gone is an answer
 		}
 		return &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
 	}

@@ -66,8 +66,8 @@ func findsFaults(t *testing.T, faults []fault, job func(*stagetest.Bench) *stage
 			tt.plant(j)
 			b.Store(j)
 			report, text, code := verify(b)
-			if code != codeViolated || report.Verdict != verdictViolated {
-				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, codeViolated, verdictViolated)
+			if code != codeViolated || report.Verdict != VerdictViolated {
+				t.Errorf("got exit code %d, verdict %s; want %d, %s", code, report.Verdict, codeViolated, VerdictViolated)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(text, want) {

@@ -14,12 +14,11 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// VerdictProven is the verdict when everything was checked and nothing is wrong.
-const VerdictProven = "proven"
-
+// The verdicts.
 const (
-	verdictViolated   = "violated"    // there are violations, whatever else could not be checked
-	verdictCannotTell = "cannot_tell" // there are none, and something could not be checked
+	VerdictProven     = "proven"      // everything was checked and nothing is wrong
+	VerdictViolated   = "violated"    // there are violations, whatever else could not be checked
+	VerdictCannotTell = "cannot_tell" // there are none, and something could not be checked
 )
 
 // Report is what verify found; as JSON it is what --json prints.
@@ -140,9 +139,9 @@ func (r *Report) conclude() {
 	}
 	switch {
 	case r.Violations.Count > 0:
-		r.Verdict = verdictViolated
+		r.Verdict = VerdictViolated
 	case len(r.CannotTell) > 0:
-		r.Verdict = verdictCannotTell
+		r.Verdict = VerdictCannotTell
 	default:
 		r.Verdict = VerdictProven
 	}
@@ -158,17 +157,25 @@ func (e *UnprovenError) Error() string {
 	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
 }
 
+// Results counts the results that were read, in all partitions.
+func (r *Report) Results() (n int) {
+	for i := range r.Partitions {
+		n += r.Partitions[i].Results
+	}
+	return n
+}
+
 // Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for
 // violations.
 func (r *Report) Err() error {
 	switch r.Verdict {
-	case verdictViolated:
+	case VerdictViolated:
 		kinds := make([]string, 0, len(r.Violations.ByKind))
 		for _, kind := range slices.Sorted(maps.Keys(r.Violations.ByKind)) {
 			kinds = append(kinds, fmt.Sprintf("%d %s", r.Violations.ByKind[kind], kind))
 		}
 		return fmt.Errorf("verify found violations: %s", strings.Join(kinds, ", "))
-	case verdictCannotTell:
+	case VerdictCannotTell:
 		return &UnprovenError{Reasons: r.CannotTell}
 	}
 	return nil
@@ -206,7 +213,7 @@ func (r *Report) WriteText(w io.Writer) {
 	for _, note := range r.Notes {
 		terminal.PrintLine(w, "note: %s", note)
 	}
-	if r.Verdict == verdictViolated {
+	if r.Verdict == VerdictViolated {
 		for _, why := range r.CannotTell {
 			terminal.PrintLine(w, "cannot tell: %s", why)
 		}

@@ -74,8 +74,8 @@ func TestVerifyCannotTellWithoutInputAndAudit(t *testing.T) {
 	b.Purge("AUDIT", 25) // to the event of row 10
 	b.Purge("ROWS", 6)
 	report, text, code := verifyAll(b)
-	if code != codeUnproven || report.Verdict != verdictCannotTell || report.Partitions[0].Unknown != 5 {
-		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, codeUnproven, verdictCannotTell, text)
+	if code != codeUnproven || report.Verdict != VerdictCannotTell || report.Partitions[0].Unknown != 5 {
+		t.Errorf("got exit code %d, %s, %d unknown; want %d, %s, 5:\n%s", code, report.Verdict, report.Partitions[0].Unknown, codeUnproven, VerdictCannotTell, text)
 	}
 }
 

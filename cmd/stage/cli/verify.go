@@ -3,11 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/verify"
+	"github.com/llm-stage/stage/internal/verify/chain"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
@@ -26,15 +29,34 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"are checked against the audit. Messages that a stream dropped by its own age or limits have expired, which is noted; messages\n" +
 			"that must have been purged or deleted (old results, an audit younger than its max age) can't be checked, which the exit\n" +
 			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
+			"With --chain it proves stages in a row, each of which reads the results of the one before it: each stage, and that every\n" +
+			"result is made from the row that it names (by the hash of the row's variables, the members that an error has kept, and the\n" +
+			"first row of the chain), down to the input of the first. The streams of each stage are those of its last run in the audit.\n\n" +
 			"Exit code: 0 proven, 1 a violation, with the rows named, 2 it cannot tell.",
 		Example: "  stage verify --nats-url nats://localhost:4222\n" +
-			"  stage verify --json --job reviews.jsonl-1a2b3c4d",
+			"  stage verify --json --job reviews.jsonl-1a2b3c4d\n" +
+			"  stage verify --chain extract,judge,write",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
+	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows flow, with commas in between: prove each and the links between them")
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
-	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
-		report, err := verify.Run(ctx, js, cfg, env.Stderr)
+	refuse := func(*config.Config) error {
+		for _, flag := range []string{"job", config.FlagName("STAGE_NAME")} {
+			if cmd.Flags().Changed("chain") && cmd.Flags().Changed(flag) {
+				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages, and a job has only one; give one of the two", flag))
+			}
+		}
+		return nil
+	}
+	cmd.RunE = flags.runOnStore(refuse, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+		var report verified
+		var err error
+		if cmd.Flags().Changed("chain") {
+			report, err = chain.Run(ctx, js, cfg, *names, env.Stderr)
+		} else {
+			report, err = verify.Run(ctx, js, cfg, env.Stderr)
+		}
 		if err != nil {
 			return err
 		}
@@ -45,4 +67,10 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		return report.Err()
 	})
 	return cmd
+}
+
+// verified is what verify reports, of one stage or of a chain.
+type verified interface {
+	WriteText(w io.Writer)
+	Err() error
 }
