@@ -28,13 +28,15 @@ type bodies struct {
 	upstream string
 	// arrays are the members of rows that runs of the stage have fanned out over.
 	arrays []string
+	// every says that the settings of some run are unknown: any array of a row may have been fanned out over.
+	every bool
 }
 
 // source is what a row shows to be compared with its result. It holds no part of the body.
 type source struct {
 	// hash is that of the row's variables; empty: the body is no row.
 	hash   string
-	items  []elements // by member of [bodies.arrays] that is an array
+	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
 	values uint64     // of the members, but for errors
 	body   uint64
 	failed bool // it is an error of a stage
@@ -85,7 +87,8 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 		return s
 	}
 	s.hash = r.VariablesHash()
-	for _, name := range b.arrays {
+	members, _ := jsonbytes.ReadObject(nil, in.Body) // it is one
+	for _, name := range b.arraysOf(in.Body, members) {
 		if items, err := r.Items(name, math.MaxInt); err == nil {
 			hashes := make([]string, items.Len())
 			for i := range hashes {
@@ -94,9 +97,21 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 			s.items = append(s.items, elementsOf(hashes))
 		}
 	}
-	members, _ := jsonbytes.ReadObject(nil, in.Body) // it is one
 	s.values = valuesOf(in.Body, members)
 	return s
+}
+
+// arraysOf returns the names of the members of a row that may have been fanned out over.
+func (b *bodies) arraysOf(body []byte, members []jsonbytes.Member) (names []string) {
+	if !b.every {
+		return b.arrays
+	}
+	for i := range members {
+		if body[members[i].Value] == '[' {
+			names = append(names, nameOf(body, &members[i]))
+		}
+	}
+	return names
 }
 
 func elementsOf(hashes []string) elements {

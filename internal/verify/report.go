@@ -157,14 +157,6 @@ func (e *UnprovenError) Error() string {
 	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
 }
 
-// Results counts the results that were read, in all partitions.
-func (r *Report) Results() (n int) {
-	for i := range r.Partitions {
-		n += r.Partitions[i].Results
-	}
-	return n
-}
-
 // Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for
 // violations.
 func (r *Report) Err() error {

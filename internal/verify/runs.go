@@ -132,6 +132,12 @@ func (v *runVerifier) started(owner string) bool {
 	return r != nil && r.settings != nil
 }
 
+// known reports whether the audit holds the settings of the process that an owner belongs to.
+func (v *runVerifier) known(owner string) bool {
+	r := v.runs[processOf(owner)]
+	return r != nil && len(r.settings) > 0
+}
+
 // processOf is the run that a term belongs to; empty: the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 

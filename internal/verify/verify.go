@@ -233,6 +233,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 			return err
 		}
 		p.window = newAuditWindow(v.windowRows(p.claims))
+		p.every = p.linked && slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) })
 		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
 		if err != nil {
 			return err

@@ -108,6 +108,7 @@ func TestAChainCarriesErrorsFieldsAndOrigins(t *testing.T) {
 				if got := statuses[0] + ", " + statuses[1]; got != c.statuses {
 					t.Errorf("got statuses %s, want %s", got, c.statuses)
 				}
+				s.provenChain("a", "b", "c")
 				results := s.read("RESULTS", "results.c.0.rows")
 				for i, want := range c.want {
 					if got := outline(t, results[i].Body); got != want {
@@ -156,6 +157,7 @@ func TestAChainOverPartitionsKeepsTheOrderOfKeys(t *testing.T) {
 		s.awaitOf("c", rows)
 		s.keyed(rows, "results.b.*.rows")
 		s.keyed(rows, "results.c.0.rows")
+		s.provenChain("a", "b", "c")
 		for p := range 3 {
 			for _, m := range s.read("RESULTS", fmt.Sprintf("results.b.%d.rows", p)) {
 				if want := fmt.Sprintf("results.a.%d.rows", p); m.Header.Get(streams.HeaderSourceSubject) != want {
@@ -211,6 +213,7 @@ func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 		for _, r := range []*replica{a, b, c} {
 			r.stop()
 		}
+		s.provenChain("a", "b", "c")
 		if n := len(s.read("RESULTS", "results.a.0.claim")); n != 1 {
 			t.Errorf("stage a has claimed its log %d times, want once", n)
 		}

@@ -1,0 +1,245 @@
+package stage_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/verify"
+	"github.com/llm-stage/stage/internal/verify/chain"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// provenChain fails the test unless the chain is proven by its streams, without settings of its stages.
+func (s *site) provenChain(names ...string) *chain.Report {
+	s.t.Helper()
+	report, text := verifyChain(s.t, s.js, names...)
+	if report.Verdict != verify.VerdictProven || report.Err() != nil {
+		s.t.Errorf("chain of %v: %s, %v\n%s", names, report.Verdict, report.Err(), text)
+	}
+	return report
+}
+
+func verifyChain(t *testing.T, js jetstream.JetStream, names ...string) (*chain.Report, string) {
+	t.Helper()
+	report, err := chain.Run(t.Context(), js, stagetest.Config(t), names, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	report.WriteText(&text)
+	return report, text.String()
+}
+
+// chunkRows is how many rows recordChain gives the chain.
+const chunkRows = 12
+
+// recordChain runs a chain of three stages, of which the second fans out over the chunks of a row, and returns all that
+// they stored, by stream. Each row has 0 to 3 chunks; row 5 fails at the first stage, row 6 at the second.
+func recordChain(t *testing.T) (recorded map[string][]stagetest.Message) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if strings.HasPrefix(c.Prompt, "title t5 ") || strings.HasPrefix(c.Prompt, "map t6 ") {
+				return &llmtest.Step{Status: 400}
+			}
+			return nil
+		}})
+		s.newStream("ROWS", "rows.>")
+		for i := range chunkRows {
+			chunks := []string{}
+			for j := range i % 4 {
+				chunks = append(chunks, fmt.Sprintf("chunk %d", j))
+			}
+			body, err := json.Marshal(map[string]any{"n": i, "title": fmt.Sprintf("t%d ", i), "chunks": chunks})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.publish(string(body), nil)
+		}
+		var stages []*replica
+		start := func(name, before string, settings vars) {
+			stages = append(stages, s.link(name, before, settings))
+			s.awaitOf(name, 1)
+		}
+		start("titles", "", vars{"STAGE_TEMPLATE": "title {{ row.title }}"})
+		start("map", "results.titles.*.rows", vars{"STAGE_TEMPLATE": "map {{ row.title }}{{ item }}", "STAGE_FOREACH": "chunks"})
+		start("reduce", "results.map.*.rows", vars{"STAGE_TEMPLATE": "reduce {{ row.title }}"})
+		s.awaitOf("reduce", chunkRows)
+		for _, r := range stages {
+			r.stop()
+		}
+		report := s.provenChain("titles", "map", "reduce")
+		for _, l := range report.Links {
+			if l.Linked != chunkRows || l.Waiting == nil || *l.Waiting != 0 {
+				t.Errorf("got %+v, want %d results linked and none that waits", l, chunkRows)
+			}
+		}
+		recorded = make(map[string][]stagetest.Message)
+		for _, stream := range []string{"ROWS", "RESULTS", "AUDIT"} {
+			recorded[stream] = s.read(stream, ">")
+		}
+	})
+	return recorded
+}
+
+// replay stores what a chain has stored on another server. Claims name the streams that are there.
+func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Bench {
+	t.Helper()
+	b := stagetest.NewBench(t, nil)
+	for _, stream := range []string{"ROWS", "RESULTS", "AUDIT"} {
+		for _, m := range recorded[stream] {
+			if strings.HasSuffix(m.Subject, ".claim") {
+				var claim streams.Claim
+				if err := json.Unmarshal(m.Body, &claim); err != nil {
+					t.Fatal(err)
+				}
+				claim.InputCreated = b.Stream(claim.InputStream).CachedInfo().Created
+				m.Body, _ = json.Marshal(claim)
+			}
+			header := nats.Header{}
+			for name, values := range m.Header {
+				if !strings.HasPrefix(name, "Nats-") {
+					header[name] = values
+				}
+			}
+			b.Publish(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Body})
+		}
+	}
+	return b
+}
+
+func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
+	recorded := recordChain(t)
+	result := func(all []stagetest.Message, stage string, n int) *stagetest.Message { // counted from 0
+		for i := range all {
+			if all[i].Subject == "results."+stage+".0.rows" {
+				if n--; n < 0 {
+					return &all[i]
+				}
+			}
+		}
+		t.Fatalf("stage %s has too few results", stage)
+		return nil
+	}
+	swap := func(names ...string) func(a, b *stagetest.Message) {
+		return func(a, b *stagetest.Message) {
+			for _, name := range names {
+				a.Header[name], b.Header[name] = b.Header[name], a.Header[name]
+			}
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		plant func(a, b *stagetest.Message) // results 7 and 9 of a stage, both successes
+		want  []string                      // kinds of violations, of which one must be found
+	}{
+		{"bodies swapped", func(a, b *stagetest.Message) { a.Body, b.Body = b.Body, a.Body }, []string{"bad_link"}},
+		{"links swapped", swap(streams.HeaderSourceSeq, streams.HeaderStateID, streams.HeaderOriginSeq), []string{"bad_link", "out_of_order"}},
+		{"links and bodies swapped", func(a, b *stagetest.Message) {
+			swap(streams.HeaderSourceSeq, streams.HeaderStateID)(a, b)
+			a.Body, b.Body = b.Body, a.Body
+		}, []string{"out_of_order"}},
+		{"link doubled", func(a, b *stagetest.Message) { b.Header, b.Body = a.Header, a.Body }, []string{"doubled", "lost"}},
+		{"link missing", func(_, b *stagetest.Message) { b.Subject = "results.gone" }, []string{"lost"}},
+		{"another origin", func(_, b *stagetest.Message) { b.Header[streams.HeaderOriginSeq] = []string{"2"} }, []string{"bad_origin"}},
+		{"another stream of origin", func(_, b *stagetest.Message) { b.Header[streams.HeaderOriginStream] = []string{"AUDIT"} }, []string{"bad_origin"}},
+		{"another row in its body", func(_, b *stagetest.Message) {
+			b.Body = []byte(strings.ReplaceAll(string(b.Body), "_variables_hash\":", "_variables_hash\":[],\"x\":"))
+		}, []string{"bad_link"}},
+	} {
+		for _, stage := range []string{"titles", "map", "reduce"} {
+			if strings.Contains(c.name, "origin") && stage == "titles" {
+				continue // its results have none
+			}
+			t.Run(stage+": "+c.name, func(t *testing.T) {
+				changed := maps.Clone(recorded)
+				changed["RESULTS"] = nil
+				for _, m := range recorded["RESULTS"] {
+					m.Header = maps.Clone(m.Header)
+					changed["RESULTS"] = append(changed["RESULTS"], m)
+				}
+				c.plant(result(changed["RESULTS"], stage, 7), result(changed["RESULTS"], stage, 9))
+				b := replay(t, changed)
+				report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
+				if err := report.Err(); err == nil || report.Verdict != "violated" {
+					t.Errorf("got %s, %v:\n%s", report.Verdict, err, text)
+				}
+				for _, kind := range c.want {
+					if !strings.Contains(text, "VIOLATION "+kind+": ") {
+						t.Errorf("want %s in:\n%s", kind, text)
+					}
+				}
+			})
+		}
+	}
+	t.Run("nothing", func(t *testing.T) {
+		b := replay(t, recorded)
+		if report, text := verifyChain(t, b.JS, "titles", "map", "reduce"); report.Verdict != verify.VerdictProven {
+			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
+		}
+	})
+}
+
+func TestVerifyNamesWhatIsNoChain(t *testing.T) {
+	b := replay(t, recordChain(t))
+	for _, c := range []struct {
+		names string
+		want  string
+	}{
+		{"map", "1 stages are no chain: give the names of two or more"},
+		{"map,map", "stage map is named twice"},
+		{"titles,,map", "name 2 is empty"},
+		{"map,titles", "stage titles reads stream ROWS, and the results of stage map are in stream RESULTS: give the stages in the order"},
+		{"titles,reduce", "stage reduce reads results.map.*.rows of stream RESULTS, and the results of stage titles are on results.titles.*.rows"},
+		{"titles,nobody", "there is no stage named nobody on this server"},
+	} {
+		_, err := chain.Run(t.Context(), b.JS, stagetest.Config(t), strings.Split(c.names, ","), io.Discard)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !config.IsInvalid(err) {
+			t.Errorf("%s: got %v, want %q", c.names, err, c.want)
+		}
+	}
+}
+
+// Without the runs of a stage in the audit, and with an audit stream of its own.
+func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
+	recorded := recordChain(t)
+	t.Run("no runs", func(t *testing.T) {
+		changed := maps.Clone(recorded)
+		changed["AUDIT"] = nil
+		for _, m := range recorded["AUDIT"] {
+			if m.Subject != "audit.map.all.run" {
+				changed["AUDIT"] = append(changed["AUDIT"], m)
+			}
+		}
+		b := replay(t, changed)
+		report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
+		if report.Verdict != verify.VerdictProven || !strings.Contains(text, "note: stage map: no run of it is in stream AUDIT") {
+			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
+		}
+	})
+	t.Run("an audit stream of its own", func(t *testing.T) {
+		b := replay(t, recorded)
+		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MAPAUDIT", Subjects: []string{"own.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range stagetest.Read(t, b.JS, "AUDIT", "audit.map.>") {
+			b.Publish(&nats.Msg{Subject: "own." + strings.TrimPrefix(m.Subject, "audit."), Data: m.Body})
+			if err := b.Stream("AUDIT").DeleteMsg(t.Context(), m.Seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
+		if report.Stages[1].Audit.Calls != 17 || strings.Contains(text, "no run of it") {
+			t.Errorf("got %v:\n%s", report.Err(), text)
+		}
+	})
+}
