@@ -271,7 +271,7 @@ func TestWithoutItsRunsAStageIsTakenToHaveThePresentSettings(t *testing.T) {
 	}
 }
 
-// The rows of a whose results b no longer has to be compared with are counted, and results of partitions that nobody reads.
+// Results whose row is gone are counted.
 func TestWhatOfAChainCannotBeToldIsSaid(t *testing.T) {
 	b := newChain(t, nil)
 	if err := b.Stream("RESULTS").DeleteMsg(t.Context(), 2); err != nil { // the first result of a
