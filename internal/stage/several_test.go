@@ -234,8 +234,8 @@ func TestAStageThatFailsEndsAlone(t *testing.T) {
 func TestTheProcessEndsWithTheLastStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-first-secret"), map[string]string{"STAGE_ON_FATAL": "exit"})
+		l.load("one") // creates the stream
 		r := l.startSeveral(parallel()...)
-		l.load("one")
 		if err := <-r.done; err == nil || !strings.HasPrefix(err.Error(), "stage ") {
 			t.Errorf("got %v", err)
 		}
@@ -263,6 +263,7 @@ func TestEachStageHasItsMetricsAndPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
 		r := l.startSeveral(parallel()...)
+		l.awaitReady(r) // so that the streams are theirs
 		l.load("one", "two")
 		l.awaitOf("RESULTS", "results.first.0.rows", 2)
 		l.awaitOf("RESULTS", "results.other.0.rows", 2)
