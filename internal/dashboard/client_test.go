@@ -70,8 +70,8 @@ func TestAnAddressWithoutAStageSaysWhatToDo(t *testing.T) {
 		{"a page", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, "what listens there is no stage: give"},          //nolint:errcheck // the client has gone
 		{"other JSON", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"state":3}`) }, "what listens there is no stage: give"}, //nolint:errcheck // as above
 		{"a list of something", func(w http.ResponseWriter, _ *http.Request) {
-			io.WriteString(w, `{"stages":[{"stage":"a","state":"idle"},{}]}`)
-		}, "what listens there is no stage: give"}, //nolint:errcheck // as above
+			io.WriteString(w, `{"stages":[{"stage":"a","state":"idle"},{}]}`) //nolint:errcheck // as above
+		}, "what listens there is no stage: give"},
 		{"null", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "null") }, "what listens there is no stage: give"},      //nolint:errcheck // as above
 		{"without end", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long) }, "what listens there is no stage: give"}, //nolint:errcheck // as above
 		{"a redirect", func(w http.ResponseWriter, r *http.Request) {
