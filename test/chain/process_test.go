@@ -3,6 +3,7 @@ package chain_test
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"time"
 
@@ -32,9 +33,7 @@ type process struct {
 func (s *site) config(of int) *config.Config {
 	s.t.Helper()
 	vars := s.pipeline.Environ(of)
-	for name, value := range s.vars {
-		vars[name] = value
-	}
+	maps.Copy(vars, s.vars)
 	cfg, err := config.Source{Environ: vars}.Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)

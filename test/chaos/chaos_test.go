@@ -65,6 +65,8 @@ func TestAPlanNamesItsFaults(t *testing.T) {
 		{"-order keys", "stream, key or none"},
 		{"-order key -keys 0", "from 1 to 1000000"},
 		{"-lane -dedupe stored", "not with -dedupe"},
+		{"-chain -dedupe stored", "-chain: not with"},
+		{"-chain -order none", "-chain: not with"},
 		{"-lane -api mistral", "openai, azure, anthropic or gemini"},
 		{"-pool 30 -window 20", "the window no smaller"},
 		{"now", "unexpected arguments"},
