@@ -57,7 +57,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 type estimate struct {
 	foreach  *config.ForeachConfig
 	rows     int64
-	calls    int64 // that are made; an element that fails does not keep the others of its row from being called
+	calls    int64 // that are made: where an error is kept in the place of an element the others of its row are called
 	gaps     int64 // rows with an error in the place of an element
 	bytes    int64 // of all prompts, with what is sent along with each
 	each     int   // bytes sent along with each prompt: system prompt and schema
@@ -74,6 +74,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	}
 	var prompts []string // that are shown
 	var failure error
+	before := *e
 	for i := range calls.count() {
 		prompt, err := calls.render(p, i)
 		if err != nil {
@@ -93,6 +94,8 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 		e.failures.add(row.Line, failure)
 		if e.foreach.Errors == config.ForeachKeep {
 			e.gaps++
+		} else { // none of its elements is called
+			e.calls, e.bytes = before.calls, before.bytes
 		}
 		return
 	}

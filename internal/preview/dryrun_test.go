@@ -64,7 +64,7 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 			"---\n4 rows, 1 of them would fail, 6 calls for elements, about 6002 prompt tokens; nothing",
 		}},
 		{"elements that fail", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
-			"--- line 2: no elements, no call\n---\n4 rows, 3 of them would fail, 1 call for elements",
+			"--- line 2: no elements, no call\n---\n4 rows, 3 of them would fail, 0 calls for elements",
 		}},
 		{"elements that fail and are kept", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_ERRORS": "keep", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
 			"---\n4 rows, 1 of them would fail, 2 would have errors in the place of elements, 1 call for elements",
