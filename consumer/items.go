@@ -13,8 +13,8 @@ import (
 
 // KeepItem hands over the reply to one element of the row, counted from 0, which the journal keeps as it keeps that of a
 // whole row, and which counts in the window until the row is emitted. The row's own reply follows when all its elements
-// are answered, without a [Reply.RequestHash]. KeepItem must be called at most once for an element, before [Row.Reply], also
-// where the row is handed back and started again, and does not block.
+// are answered, without a [Reply.RequestHash]. KeepItem must be called at most once for an element, before [Row.Reply],
+// also where the row is handed back and started again, and does not block.
 func (r *Row) KeepItem(index int, reply Reply) {
 	item := r.item(index)
 	item.reply = &reply

@@ -572,7 +572,7 @@ func TestAnEntryOfNoElementIsOfNoUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, m := range kept {
-			header := nats.Header(m.Headers())
+			header := m.Headers()
 			delete(header, jetstream.ExpectedLastSeqHeader)
 			header.Set("Stage-Item", []string{"-1", "x", "", "99999999999999999999", "2", "1000000", "0x1", "1 0"}[i%8])
 			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()}); err != nil {

@@ -30,6 +30,9 @@ func (e *Executor) done(r result) {
 		spent := j.after(r)
 		j.spent = spent
 		e.giveBack(j)
+	case j.skipped:
+		r.Attempts--
+		e.answerError(j, r.Err, r, "")
 	case r.Err != nil:
 		e.answerError(j, r.Err, r, auditlog.SourceCall)
 	default:

@@ -42,11 +42,17 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	return struct{}{}, call.Verdict()
 }
 
-// refuse returns a verdict in place of a call for a row that another replica owns by now, and for any row at the cost
-// ceiling.
+// refuse returns a verdict in place of a call for a row that another replica owns by now, for an element whose row fails
+// whatever the reply, and for any row at the cost ceiling.
 func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	if !j.row.Wanted() {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true
+	}
+	if j.fan != nil {
+		if tooLarge := j.fan.tooLarge(e.prompt.ownServer); tooLarge != nil { // since it was queued
+			j.skipped = true
+			return pool.Verdict{Class: pool.Permanent, Err: tooLarge, Unsent: true}, true
+		}
 	}
 	if err := e.caller.Exhausted(); err != nil {
 		return pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}, true

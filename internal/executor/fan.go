@@ -27,7 +27,7 @@ type fan struct {
 	mu       sync.Mutex
 	elements []element
 	answered int // elements
-	bytes    int // of their replies, without what the result need not hold
+	bytes    int // that the result has at least
 
 	// Of this start:
 	next       int  // no element before it is left to begin
@@ -45,8 +45,13 @@ type element struct {
 	spent   *spent // on an element that was handed back; nil: nothing
 }
 
-func newFan(in *consumer.Row, parsed *row.Row, items *row.Items) *fan {
-	return &fan{row: in, parsed: parsed, items: items, elements: make([]element, items.Len())}
+// newFan returns the fan of a row, whose result without its elements has so many bytes.
+func newFan(in *consumer.Row, parsed *row.Row, items *row.Items, bytes int) *fan {
+	const hash = 67 // bytes of each element's, as JSON
+	return &fan{
+		row: in, parsed: parsed, items: items, elements: make([]element, items.Len()),
+		bytes: bytes + hash*items.Len(),
+	}
 }
 
 // start begins a start of the row, and returns how many elements are to be answered in it.

@@ -20,9 +20,11 @@ import (
 // job is a row between the queue and its answer. One goroutine at a time works on it.
 type job struct {
 	row   *consumer.Row
-	fan   *fan    // nil: the job is for the whole row
-	index int     // of the element of fan
-	found *answer // stored for an equal request; looked at once, by share
+	fan   *fan // nil: the job is for the whole row
+	index int  // of the element of fan
+	// skipped is set when the last attempt made no call.
+	skipped bool
+	found   *answer // stored for an equal request; looked at once, by share
 
 	// Set by render and the same from then on.
 	parsed *row.Row // that the job's own result is made of, an empty one for an element; nil: the body is no row
@@ -167,7 +169,7 @@ func (e *Executor) fanOut(in *consumer.Row) {
 			e.answerError(j, err, e.uncalled(j), "")
 			return
 		}
-		f = newFan(in, j.parsed, items)
+		f = newFan(in, j.parsed, items, len(e.prompt.format.AppendItems(nil, j.parsed, nil)))
 	}
 	if f.start() == 0 {
 		e.concludeIf(f, true)

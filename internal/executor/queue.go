@@ -16,8 +16,8 @@ type entry struct {
 	index int  // of the element, once it is taken
 }
 
-// rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions take turns, and within each its keys do, so that one with a
-// full window, or a key with a thousand rows, does not keep the others waiting; the rows of a key are in stream order.
+// rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions take turns, and within each
+// its keys do, so that one with a full window, or a key with a thousand rows, does not keep the others waiting; the rows of a key are in stream order.
 // Where rows have no key that is the order of the partition. The windows bound it. Safe for concurrent use.
 type rowQueue struct {
 	mu    sync.Mutex
@@ -53,9 +53,9 @@ func (q *rowQueue) add(w entry) {
 	l.rows.Push(w.row.Key, w)
 }
 
-// take takes out up to most rows or elements of rows, one of each partition in turn, while hasRoom allows it; hasRoom is passed how many
-// rows of the partition this call has taken before. A row that mayBegin refuses blocks those of its key behind it, and
-// neither is looked at again until resume is called. The rows are valid until the next call.
+// take takes out up to most rows or elements of rows, one of each partition in turn, while hasRoom allows it; hasRoom
+// is passed how many of the partition this call has taken before. A row that mayBegin refuses blocks those of its key
+// behind it, and neither is looked at again until resume is called. The rows are valid until the next call.
 func (q *rowQueue) take(most int, hasRoom func(partition, before int) bool, mayBegin func(*consumer.Row) bool) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()

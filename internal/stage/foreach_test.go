@@ -45,6 +45,7 @@ func newFanLab(t *testing.T, step func(prompt string) *llmtest.Step, vars map[st
 }
 
 func promptOf(t *testing.T, body []byte) string {
+	t.Helper()
 	var asked struct{ Messages []struct{ Content string } }
 	if err := json.Unmarshal(body, &asked); err != nil || len(asked.Messages) == 0 {
 		t.Errorf("request %s: %v", body, err)
@@ -247,7 +248,9 @@ func TestAKillPaysForNoElementTwice(t *testing.T) {
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
 		r.hard()
-		<-r.done
+		if err := <-r.done; err == nil {
+			t.Error("a stage that was killed has ended without an error")
+		}
 		slow = false
 		l.work(2, nil)
 		got := l.fans()
@@ -313,7 +316,8 @@ func TestARowWithAnElementThatCannotBeRenderedCostsNothing(t *testing.T) {
 	})
 }
 
-// TestRepliesThatNoResultHoldsArePaidForNoFurther: the server takes 1 MiB, and each reply has 50 KiB; what the pool has taken by then is called.
+// TestRepliesThatNoResultHoldsArePaidForNoFurther: the server takes 1 MiB, and each reply has 50 KiB; what the pool has
+// taken by then is called.
 func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 10<<10))
@@ -322,6 +326,40 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 		l.work(1, nil)
 		e := l.fans()[0].Error
 		if l.received() > 60 || e == nil || e.Reason != "result_too_large" {
+			t.Errorf("%d calls: %.300s", l.received(), l.bodies()[0])
+		}
+	})
+}
+
+// TestARowWhoseElementsAllFailStopsNoOther: they fill the pool's line, and only the rows behind show that the server works.
+func TestARowWhoseElementsAllFailStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFanLab(t, func(prompt string) *llmtest.Step {
+			if strings.HasPrefix(prompt, "bad") {
+				return &llmtest.Step{Status: 500}
+			}
+			return nil
+		}, map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_ORDER": "none"})
+		l.loadFan("bad", 100)
+		for i := range 5 {
+			l.loadFan(fmt.Sprint(i), 3)
+		}
+		r := l.start(nil, Options{})
+		time.Sleep(5 * time.Minute)
+		r.stop()
+		if got := l.fans(); len(got) != 6 || strings.Contains(l.logs.String(), "paused") {
+			t.Errorf("%d results of 6, %d calls", len(got), l.received())
+		}
+	})
+}
+
+// TestARowThatNoResultHoldsCostsNothing: the hashes of its elements alone are too many bytes.
+func TestARowThatNoResultHoldsCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFanLab(t, nil, map[string]string{"STAGE_FOREACH_MAX": "10000", "STAGE_TEMPLATE": "{{ item }}"})
+		l.publish(&nats.Msg{Data: fmt.Appendf(nil, `{"title":%q,"chunks":[%s1]}`, strings.Repeat("x", 500_000), strings.Repeat("1,", 9_000))})
+		l.work(1, nil)
+		if e := l.fans()[0].Error; l.received() != 0 || e == nil || e.Reason != "result_too_large" {
 			t.Errorf("%d calls: %.300s", l.received(), l.bodies()[0])
 		}
 	})

@@ -49,7 +49,7 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 		Retry:         pool.RetryConfig(cfg.Retry),
 		FallbackAfter: cfg.Fallback.After,
 		// Enough prepared requests to keep the pool busy; the other rows of the window wait unprepared.
-		QueueLimit: 2*cfg.Pool.Size + 16,
+		QueueLimit: queueLimit(cfg),
 		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
 		OnResume:   s.resumed,
 		OnShortage: s.shortage,
@@ -79,6 +79,16 @@ func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 		laws = append(laws, law)
 	}
 	return laws, newGates(s.Cfg, s.caller.Targets), nil
+}
+
+// queueLimit is how many calls wait in the pool. A row whose elements all fail may not fill it: only other rows show
+// whether the server is to blame.
+func queueLimit(cfg *config.Config) int {
+	limit := 2*cfg.Pool.Size + 16
+	if cfg.FansOut() {
+		limit += cfg.Foreach.Max
+	}
+	return limit
 }
 
 // unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only

@@ -132,12 +132,12 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	}
 }
 
-// ItemsTooLarge is the error of a row of which so many elements, of all, are answered, and whose replies have more bytes
-// than the server takes in one result already. Raise is as that of [ResultTooLarge].
+// ItemsTooLarge is the error of a row of which so many elements, of all, are answered, and whose result has more bytes
+// than the server takes already. Raise is as that of [ResultTooLarge].
 func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
-		Err: errors.New("the replies to " + strconv.Itoa(answered) + " of " + strconv.Itoa(total) + " elements have " + strconv.Itoa(size) +
-			" bytes, the server takes " + strconv.Itoa(maxBytes) + " in a result: ask for shorter replies, or split the row" + raising(raise)),
+		Err: errors.New("with the replies to " + strconv.Itoa(answered) + " of " + strconv.Itoa(total) + " elements the result has " + strconv.Itoa(size) +
+			" bytes, the server takes " + strconv.Itoa(maxBytes) + ": ask for shorter replies, or split the row" + raising(raise)),
 	}
 }
