@@ -17,7 +17,8 @@ type entry struct {
 }
 
 // rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions take turns, and within each
-// its keys do, so that one with a full window, or a key with a thousand rows, does not keep the others waiting; the rows of a key are in stream order.
+// its keys do, so that one with a full window, or a key with a thousand rows, does not keep the others waiting;
+// the rows of a key are in stream order.
 // Where rows have no key that is the order of the partition. The windows bound it. Safe for concurrent use.
 type rowQueue struct {
 	mu    sync.Mutex

@@ -331,7 +331,7 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 	})
 }
 
-// TestARowWhoseElementsAllFailStopsNoOther: they fill the pool's line, and only the rows behind show that the server works.
+// TestARowWhoseElementsAllFailStopsNoOther: they would fill the pool's line, and only others show that the server works.
 func TestARowWhoseElementsAllFailStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFanLab(t, func(prompt string) *llmtest.Step {

@@ -46,6 +46,7 @@ const chunkRows = 12
 // recordChain runs a chain of three stages, of which the second fans out over the chunks of a row, and returns all that
 // they stored, by stream. Each row has 0 to 3 chunks; row 5 fails at the first stage, row 6 at the second.
 func recordChain(t *testing.T) (recorded map[string][]stagetest.Message) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if strings.HasPrefix(c.Prompt, "title t5 ") || strings.HasPrefix(c.Prompt, "map t6 ") {
