@@ -65,6 +65,8 @@ type rowAudit struct {
 	key   rowKey
 	calls []callFacts
 	rows  []rowFacts
+	// unsure says that the calls of its elements may be made of the terms in too many ways to try all.
+	unsure bool
 }
 
 // add keeps an event of the row; of row events the first of each term.

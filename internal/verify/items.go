@@ -46,7 +46,8 @@ func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
 			s.most[i] += s.most[i+1]
 		}
 	}
-	if s.find(0) {
+	found := s.find(0)
+	if r.unsure = !found && s.left < 0; found {
 		return s.picked, true
 	}
 	return own, false

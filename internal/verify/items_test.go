@@ -214,3 +214,31 @@ func TestTheSearchForCallsOfElementsIsBounded(t *testing.T) {
 		t.Error("calls were found that do not add up")
 	}
 }
+
+// Two processes have paid for each of 40 elements before a third had the replies from the journal: of the two calls for an
+// element either may be the one, and no choice adds up. To try all would take for ever.
+func TestTheSearchForTheCallsOfElementsIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		elements int
+		unsure   bool
+	}{{4, false}, {40, true}} {
+		row := &rowAudit{key: rowKey{0, 1}}
+		last := &auditTerm{owner: "run3.a"}
+		for _, run := range []string{"run1", "run2"} {
+			term := &auditTerm{owner: run + ".a"}
+			for i := range tt.elements {
+				row.addCall(callFacts{term: term, run: run, index: i, item: i, success: true, usage: &auditlog.Usage{PromptTokens: int64(len(row.calls)), TotalTokens: 1}})
+			}
+		}
+		event := &rowFacts{term: last, run: "run3", source: auditlog.SourceJournal, attempts: tt.elements, usage: &auditlog.Usage{TotalTokens: -1}}
+		if _, ok := row.chosen(event); ok || row.unsure != tt.unsure {
+			t.Errorf("%d elements: found %t, unsure %t, want false, %t", tt.elements, ok, row.unsure, tt.unsure)
+		}
+	}
+	report := newReport("stage")
+	report.Partitions = append(report.Partitions, verifiedPartition{Unsure: 2})
+	report.conclude()
+	if report.Verdict != VerdictCannotTell || !strings.Contains(strings.Join(report.CannotTell, "\n"), "2 rows fan out, and their calls come from so many terms") {
+		t.Errorf("got %s, %q", report.Verdict, report.CannotTell)
+	}
+}

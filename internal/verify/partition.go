@@ -294,6 +294,8 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	v.used += uint64(len(calls))
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
+	case row.fanned() && row.unsure:
+		v.stats.Unsure++
 	case row.fanned() && len(calls) < n && numbered(calls) && len(row.calls) >= n:
 		v.violate(violationTokens, h.Seq, "row %d: no %d calls for its elements add up to its row event: tokens %s, %d capacity retries",
 			h.Seq, n, event.usage.Tokens(), event.capacity)

@@ -25,7 +25,7 @@ import (
 var rows = flag.Int("rows", 10_000, "rows of the chain that is verified")
 
 // BenchmarkAChain verifies a finished chain of two stages, whose streams are files of a server in the same process: rows
-// of 200 bytes, one call each. peak-MiB is the largest heap that was seen above the one before, the server's part included.
+// of 200 bytes, one call each. peak-MiB is the largest heap that was seen above the one before, with that of the server.
 func BenchmarkAChain(b *testing.B) {
 	srv, err := natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true})
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *store) chain(n int) {
 	s.stage("reduce", "RESULTS", "results.map.0.rows", "map", made, n, format)
 }
 
-// stage stores the rows of a stage, unless they are there, its results and its audit, and returns the sequence of the first
+// stage stores the rows of a stage, unless they are there, its results and its audit. It returns the sequence of the first
 // result; nil: there is none yet.
 func (s *store) stage(name, stream, subject, before string, first *uint64, n int, format *row.Format) *uint64 {
 	now := time.Now()
