@@ -144,16 +144,19 @@ func (b *bench) entries() (of []simElement) {
 	return of
 }
 
-// Of a row that waits for one of its elements the replies to the others are in the journal.
+// Of a row that waits for one of its elements the replies to the others are in the journal, also where the row waits for no
+// other one.
 func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
-	for _, after := range []time.Duration{0, 50 * time.Millisecond, time.Minute} {
+	for after, order := range map[time.Duration]streams.Order{
+		0: streams.OrderStream, 50 * time.Millisecond: streams.OrderStream, 40 * time.Millisecond: streams.OrderKey, time.Minute: streams.OrderStream,
+	} {
 		t.Run(fmt.Sprint("after=", after), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := newBench(t)
-				b.load(30)
+				b.load(20)
 				start := func(run string, exec *fanner) *replica {
-					cfg := b.config(run, exec)
-					cfg.JournalAfter, cfg.WindowRows = after, 20
+					cfg := b.ordered(order, run, exec)
+					cfg.JournalAfter, cfg.WindowRows = after, 48
 					return b.startWith(cfg)
 				}
 				first := newFanner(b, 3, slowLast(3))
@@ -170,11 +173,11 @@ func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 				r.kill()
 				second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
 				r = start("second", second)
-				b.until(30)
+				b.until(20)
 				r.stop(t)
-				b.checkItems(30, 3)
-				if second.restored() != 59 || second.made() != 31 || second.calls[simElement{1, 2}] != 1 {
-					t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 31", second.restored(), second.made())
+				b.checkItems(20, 3)
+				if second.restored() != 59 || second.made() != 1 || second.calls[simElement{1, 2}] != 1 {
+					t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 1", second.restored(), second.made())
 				}
 				first.wg.Wait()
 			})
@@ -255,6 +258,33 @@ func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
 			if want := 1 + of.item/2; calls != want {
 				t.Errorf("%d calls for element %d of row %d, want %d", calls, of.item, of.row, want)
 			}
+		}
+	})
+}
+
+// A term keeps the replies that came when there was none.
+func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(10)
+		exec := newFanner(b, 3, slowLast(3))
+		r := b.start("run", exec)
+		exec.await(30)
+		b.stopServer()
+		time.Sleep(3 * time.Second)
+		b.startServer()
+		time.Sleep(10 * time.Second)
+		if got := len(b.entries()); got != 29 {
+			t.Errorf("%d replies are in the journal, want 29", got)
+		}
+		r.kill()
+		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
+		r = b.start("second", second)
+		b.until(10)
+		r.stop(t)
+		b.checkItems(10, 3)
+		if second.made() != 1 || second.restored() != 29 {
+			t.Errorf("%d calls, %d from the journal, want 1 and 29", second.made(), second.restored())
 		}
 	})
 }
