@@ -68,10 +68,11 @@ func (f *fanner) call(j simJob) {
 	}
 	f.mu.Lock()
 	f.calls[j.element()]++
+	drain := f.drain
 	f.mu.Unlock()
 	select {
 	case <-time.After(f.latency(j.element())):
-	case <-f.drain:
+	case <-drain:
 		j.handBack()
 		return
 	case <-f.over:
@@ -144,8 +145,8 @@ func (b *bench) entries() (of []simElement) {
 	return of
 }
 
-// Of a row that waits for one of its elements the replies to the others are in the journal, also where the row waits for no
-// other one.
+// Of a row that waits for one of its elements the replies to the others are in the journal, also where the row waits for
+// no other one.
 func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 	for after, order := range map[time.Duration]streams.Order{
 		0: streams.OrderStream, 50 * time.Millisecond: streams.OrderStream, 40 * time.Millisecond: streams.OrderKey, time.Minute: streams.OrderStream,
@@ -247,9 +248,11 @@ func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
 		b.await("calls", func() bool { return exec.made() == 30 })
 		b.stopServer()
 		time.Sleep(2500 * time.Millisecond)
+		exec.mu.Lock()
 		close(exec.drain) // the third is handed back, and its row
-		time.Sleep(time.Second)
 		exec.drain = make(chan struct{})
+		exec.mu.Unlock()
+		time.Sleep(time.Second)
 		b.startServer()
 		b.until(10)
 		r.stop(t)
