@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"text/template"
 	"time"
@@ -126,9 +127,14 @@ func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
 	}
 }
 
+// installing has the tests, which run in parallel, install one after the other: apt-get does not wait for its own lock.
+var installing sync.Mutex
+
 // installed returns the path of a program, and installs its Debian package first if it is missing and we may.
 func installed(t *testing.T, name, pack string) string {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path
