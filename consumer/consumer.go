@@ -463,16 +463,6 @@ func (c *Consumer) answeredLate(row *Row) {
 	}
 }
 
-// keepIdle keeps a row that nobody works on for the next term where it has replies to elements, and abandons it else.
-func (c *Consumer) keepIdle(row *Row) {
-	if row.idle = len(row.answeredItems()) > 0; !row.idle {
-		row.abandon()
-		return
-	}
-	row.wanted.Store(false)
-	c.held[row.Seq] = row
-}
-
 func (c *Consumer) recordRun(phase, owner, reason string) {
 	c.cfg.Recorder.RecordRun(&auditlog.Run{Header: c.eventHeader(time.Now()), Phase: auditlog.Phase(phase), Owner: owner, Reason: reason})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -106,18 +107,5 @@ func awaitDurable(t *testing.T, srv *natsd.Server, cfg *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, err := js.Consumer(ctx, cfg.Input.Stream, cfg.Name+"-0"); err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("stage %s has created no consumer within a minute", cfg.Name)
-		case <-tick.C:
-		}
-	}
+	stagetest.AwaitConsumer(t, js, cfg.Input.Stream, cfg.Name+"-0")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -76,20 +77,7 @@ func awaitStreams(t *testing.T, srv *natsd.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, err := js.Consumer(deadline, "ROWS", "stage-0"); err == nil {
-			return
-		}
-		select {
-		case <-deadline.Done():
-			t.Fatal("the stage has created no consumer within a minute")
-		case <-tick.C:
-		}
-	}
+	stagetest.AwaitConsumer(t, js, "ROWS", "stage-0")
 }
 
 // run runs one program of the example and wants its last words.

@@ -1,6 +1,7 @@
 package stagetest
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -112,4 +113,41 @@ func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum i
 		sum += int(n) //nolint:gosec // few
 	}
 	return sum
+}
+
+// Fill makes a stream refuse messages once it has twenty more than now, or accept them again.
+func Fill(tb testing.TB, js jetstream.JetStream, stream string, on bool) {
+	tb.Helper()
+	s, err := js.Stream(tb.Context(), stream)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgs = -1
+	if on {
+		cfg.MaxMsgs, cfg.Discard = int64(s.CachedInfo().State.Msgs)+20, jetstream.DiscardNew //nolint:gosec // few
+	}
+	if _, err := js.UpdateStream(tb.Context(), cfg); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// AwaitConsumer waits until a durable consumer is there, the last thing that a stage creates; at most a minute, by real
+// time.
+func AwaitConsumer(tb testing.TB, js jetstream.JetStream, stream, durable string) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := js.Consumer(ctx, stream, durable); err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			tb.Fatalf("no consumer %s within a minute", durable)
+		case <-tick.C:
+		}
+	}
 }

@@ -63,6 +63,8 @@ func (p *parser) checkNames() {
 		switch x.name {
 		case "lookup":
 			f.hint = "no lookup file is configured"
+		case "item":
+			f.hint = "no array is configured of which each element is a call"
 		case "nil", "null", "NULL":
 			f.hint = "write none"
 		default:

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/chain"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 var (
@@ -105,15 +105,15 @@ func (s *sim) kill() {
 		s.allowance += poolSize
 		at = target{stage: at.stage, step: steps[1], nth: s.rng.IntN(10), next: new(at)}
 	}
-	s.trap.arm(at)
-	for end := time.Now().Add(3 * time.Minute); s.trap.armed() && time.Now().Before(end); {
+	s.trap.Arm(at)
+	for end := time.Now().Add(3 * time.Minute); s.trap.Armed() && time.Now().Before(end); {
 		time.Sleep(time.Second)
 		s.supervise("a kill")
 		if s.stored(chain.C) == s.rows && s.rows < 4**simRows {
 			s.load(20)
 		}
 	}
-	if s.trap.disarm() {
+	if s.trap.Disarm() {
 		s.done["not reached: "+name]++
 		return
 	}
@@ -145,9 +145,9 @@ func (s *sim) trouble() {
 	stream, full := strings.CutPrefix(what, "full ")
 	switch {
 	case full:
-		s.limit(stream, true)
+		stagetest.Fill(s.t, s.js, stream, true)
 		time.Sleep(s.moment(time.Minute))
-		s.limit(stream, false)
+		stagetest.Fill(s.t, s.js, stream, false)
 	case what == "server restart":
 		s.broker.Stop()
 		time.Sleep(s.moment(10 * time.Second))
@@ -165,23 +165,6 @@ func (s *sim) trouble() {
 		}
 		time.Sleep(s.moment(10 * time.Second))
 		s.revive()
-	}
-}
-
-// limit makes a stream refuse everything, or accept it again.
-func (s *sim) limit(name string, on bool) {
-	s.t.Helper()
-	stream, err := s.js.Stream(s.t.Context(), name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	cfg.MaxMsgs = -1
-	if on {
-		cfg.MaxMsgs, cfg.Discard = int64(stream.CachedInfo().State.Msgs)+20, jetstream.DiscardNew //nolint:gosec // few
-	}
-	if _, err := s.js.UpdateStream(s.t.Context(), cfg); err != nil {
-		s.t.Fatal(err)
 	}
 }
 

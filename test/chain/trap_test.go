@@ -2,7 +2,8 @@ package chain_test
 
 import (
 	"bytes"
-	"sync"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // step is something that a process of a stage does, seen in what it sends to the NATS server.
@@ -55,51 +56,27 @@ type target struct {
 }
 
 // trap waits for the first process at its target.
-type trap struct {
-	mu  sync.Mutex
-	set *target
-}
-
-func (t *trap) arm(to target) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.set = &to
-}
-
-// disarm reports whether it was still armed.
-func (t *trap) disarm() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := t.set != nil
-	t.set = nil
-	return was
-}
-
-func (t *trap) armed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.set != nil
-}
+type trap struct{ stagetest.Trap[target] }
 
 // sees looks at what a process of a stage is about to send: how much of it arrives before the process dies; -1: it lives.
-func (t *trap) sees(stage string, data []byte) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.set == nil || t.set.stage != stage {
-		return -1
-	}
-	at := t.set.step.place(stage, data)
-	if at < 0 {
-		return -1
-	}
-	if t.set.nth > 0 {
-		t.set.nth--
-		return -1
-	}
-	after := t.set.after
-	t.set = t.set.next
-	if after {
-		return len(data)
-	}
-	return at
+func (t *trap) sees(stage string, data []byte) (arrives int) {
+	arrives = -1
+	t.Spring(func(set *target) *target {
+		if set == nil || set.stage != stage {
+			return set
+		}
+		at := set.step.place(stage, data)
+		switch {
+		case at < 0:
+			return set
+		case set.nth > 0:
+			set.nth--
+			return set
+		case set.after:
+			at = len(data)
+		}
+		arrives = at
+		return set.next
+	})
+	return arrives
 }

@@ -6,8 +6,9 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"sync"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // manner is how a process dies at a step.
@@ -107,58 +108,35 @@ func steps() (all []target) {
 }
 
 // trap waits for the first process at its target.
-type trap struct {
-	mu  sync.Mutex
-	set *target
-}
-
-func (t *trap) arm(to target) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.set = &to
-}
-
-// disarm reports whether it was still armed.
-func (t *trap) disarm() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := t.set != nil
-	t.set = nil
-	return was
-}
-
-func (t *trap) armed() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.set != nil
-}
+type trap struct{ stagetest.Trap[target] }
 
 // at reports how the process that is at a step dies; without a manner it lives.
 func (t *trap) at(step string) (hit target) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.set == nil || t.set.step != step {
-		return hit
-	}
-	if t.set.nth > 0 {
-		t.set.nth--
-		return hit
-	}
-	hit = *t.set
-	t.set = hit.next
+	t.Spring(func(set *target) *target {
+		switch {
+		case set == nil || set.step != step:
+			return set
+		case set.nth > 0:
+			set.nth--
+			return set
+		}
+		hit = *set
+		return hit.next
+	})
 	return hit
 }
 
 // sees is [stagetest.Wire]'s Sees.
 func (t *trap) sees(data []byte) int {
-	t.mu.Lock()
-	set := t.set
-	t.mu.Unlock()
-	if set == nil {
-		return -1
-	}
+	step := ""
+	t.Spring(func(set *target) *target {
+		if set != nil {
+			step = set.step
+		}
+		return set
+	})
 	for _, m := range messages {
-		if m.name != set.step {
+		if m.name != step {
 			continue
 		}
 		at := m.place(data)

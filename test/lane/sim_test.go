@@ -260,15 +260,15 @@ func (s *sim) kill(k target) {
 	default:
 		k.nth = s.rng.IntN(2)
 	}
-	s.trap.arm(k)
-	for end := time.Now().Add(45 * time.Minute); s.trap.armed() && time.Now().Before(end); {
+	s.trap.Arm(k)
+	for end := time.Now().Add(45 * time.Minute); s.trap.Armed() && time.Now().Before(end); {
 		time.Sleep(2 * time.Second)
 		s.revive()
 		if s.results() == len(s.rows) && len(s.rows) < 6**simRows {
 			s.load(max(10, *simRows/40))
 		}
 	}
-	if s.trap.disarm() {
+	if s.trap.Disarm() {
 		s.done["not reached: "+what]++
 		s.note("%s: not reached", what)
 		return
@@ -305,9 +305,9 @@ func (s *sim) trouble() {
 	stream, full := strings.CutPrefix(what, "full ")
 	switch {
 	case full:
-		s.limit(stream, true)
+		stagetest.Fill(s.t, s.js, stream, true)
 		time.Sleep(s.moment(5 * time.Minute))
-		s.limit(stream, false)
+		stagetest.Fill(s.t, s.js, stream, false)
 	case what == "server restart":
 		s.broker.Stop()
 		time.Sleep(s.moment(20 * time.Second))
@@ -328,23 +328,6 @@ func (s *sim) trouble() {
 		s.revive()
 	}
 	s.excuse(from, time.Minute)
-}
-
-// limit makes a stream refuse everything, or accept it again.
-func (s *sim) limit(name string, on bool) {
-	s.t.Helper()
-	stream, err := s.js.Stream(s.t.Context(), name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	cfg.MaxMsgs = -1
-	if on {
-		cfg.MaxMsgs, cfg.Discard = int64(stream.CachedInfo().State.Msgs)+20, jetstream.DiscardNew //nolint:gosec // few
-	}
-	if _, err := s.js.UpdateStream(s.t.Context(), cfg); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 // results counts them; -1 while the server is away.
