@@ -8,11 +8,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -25,16 +23,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// virtual runs a test in virtual time. The NATS client keeps timers in a pool of the process, and one bubble must not find
-// those of another in it: two garbage collections empty it.
-func virtual(t *testing.T, f func(*testing.T)) {
-	t.Helper()
-	defer func() { // also after a failure
-		runtime.GC()
-		runtime.GC()
-	}()
-	synctest.Test(t, f)
-}
+var virtual = stagetest.Virtual
 
 // bench is one embedded server and what runs against it. The server may be stopped and started again on its store.
 type bench struct {

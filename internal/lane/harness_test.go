@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -27,15 +25,7 @@ import (
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
 
-// virtual runs a test in virtual time, see the harness of package consumer.
-func virtual(t *testing.T, f func(*testing.T)) {
-	t.Helper()
-	defer func() {
-		runtime.GC()
-		runtime.GC()
-	}()
-	synctest.Test(t, f)
-}
+var virtual = stagetest.Virtual
 
 // process is a provider as one process reaches it, until it is killed.
 type process struct {
