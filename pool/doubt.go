@@ -170,10 +170,10 @@ func (s *scheduler) suspect(t *task) {
 		t.doubt.first = t.failures == 0 && !t.suspect && !h.outlived(t)
 		s.mark(t, true)
 	}
-	alone := s.cfg.Size == 1 || s.alone(h) // else others could have succeeded meanwhile
-	others := h.successes > t.doubt.seen   // and did
-	t.doubt.seq, t.doubt.seen = t.seq, h.successes
 	t.doubt.settings = !t.verdict.inDoubt()
+	alone := s.cfg.Size == 1 || s.alone(h) || t.doubt.settings && s.witnesses() == 0 // else others could have succeeded meanwhile
+	others := h.successes > t.doubt.seen                                             // and did
+	t.doubt.seq, t.doubt.seen = t.seq, h.successes
 	if !t.verdict.Unsent {
 		t.doubt.lost++
 	}

@@ -94,3 +94,31 @@ func TestAnOutageFailsNoGroup(t *testing.T) {
 		})
 	}
 }
+
+// TestJobsLeftWithoutAUsableReplyUseUpTheirAttempts: before the first success too few rows to blame the settings, or
+// one with any number of elements, are not asked again and again, each time for money, once none is left that could show
+// whose fault it is.
+func TestJobsLeftWithoutAUsableReplyUseUpTheirAttempts(t *testing.T) {
+	for name, groups := range map[string][]int{"one": {100}, "few": {2, 3, 1, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed, pauses, calls := parts(t, 4, groups, func(since time.Duration, _ part) pool.Verdict {
+					if since > 10*time.Minute { // else it would never end
+						return ok
+					}
+					return wrongSchema
+				})
+				jobs := 0
+				for g, n := range groups {
+					jobs += n
+					if failed[g] != n {
+						t.Errorf("%d jobs of group %d failed, want %d", failed[g], g, n)
+					}
+				}
+				if want := jobs * pool.DefaultRetry().MaxAttempts; pauses > 0 || calls != want {
+					t.Errorf("%d calls, %d pauses; want %d and none", calls, pauses, want)
+				}
+			})
+		})
+	}
+}
