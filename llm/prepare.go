@@ -271,10 +271,18 @@ func sameName(key []byte, name string) bool {
 	return n == len(name)
 }
 
+// valueDepthMax bounds the nesting of a validated reply: the result is an object that holds it, in an array where each
+// element of a row is a call, and must itself be a row that can be read.
+const valueDepthMax = jsonbytes.DepthMax - 2
+
 // ValidateReply is [schema.Schema.Validate] with an [*Error] of class [Transient] and reason
-// [ReasonSchemaValidationFailed]: the model may do better when it is called again with a [Complaint].
+// [ReasonSchemaValidationFailed]: the model may do better when it is called again with a [Complaint]. A value that is
+// nested deeper than 9,998 does not satisfy a schema.
 func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 	value, err := s.Validate(text)
+	if err == nil && !jsonbytes.ValidDepth(value, valueDepthMax) {
+		err = fmt.Errorf("reply is nested deeper than %d", valueDepthMax)
+	}
 	if err != nil {
 		return nil, &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
 	}

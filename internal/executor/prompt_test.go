@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
 )
 
@@ -48,5 +51,39 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 		if !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s, %s with %s: note %q, want %q", tt.schema, tt.provider, tt.extra, got, tt.want)
 		}
+	}
+}
+
+// TestAReplyNestedTooDeepIsNoValue: an element's result is read back when its row is answered, and the row's by the next
+// stage.
+func TestAReplyNestedTooDeepIsNoValue(t *testing.T) {
+	anything, err := schema.Parse([]byte(`{}`), "schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	format, err := row.NewFormat("reply", row.Provenance{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Prompt{schema: anything, format: format}
+	accepted := 0
+	for depth := jsonbytes.DepthMax - 4; depth <= jsonbytes.DepthMax; depth++ {
+		j := &job{row: &consumer.Row{MaxBodyBytes: 1 << 20}, parsed: noMembers}
+		body, _, err := p.result(j, &answer{Text: strings.Repeat("[", depth) + strings.Repeat("]", depth)})
+		if err != nil {
+			continue
+		}
+		accepted++
+		a, ok := row.ReadAnswer(body, true)
+		if !ok {
+			t.Errorf("a reply %d deep is accepted, and its result can't be read back", depth)
+			continue
+		}
+		if _, err := row.Parse(format.AppendItems(nil, noMembers, []*row.Answer{a})); err != nil {
+			t.Errorf("a reply %d deep is accepted, and the result of its row is none: %.100s", depth, err)
+		}
+	}
+	if accepted == 0 {
+		t.Error("no reply was accepted")
 	}
 }
