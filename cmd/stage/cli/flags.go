@@ -395,12 +395,15 @@ func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {
 	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv or json (an array); default: by file name, else by the first lines")
 	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of CSV, or tab; default: a comma, a tab in TSV")
 	cmd.Flags().StringVar(&spec.CSVTypes, "csv-types", "string", "values of CSV: string keeps all as strings, auto makes numbers, true, false and, of empty ones, null")
-	for flag, words := range map[string][]string{
-		"format": {"jsonl", "csv", "tsv", "json"}, "delimiter": {"tab", ";", "|"}, "csv-types": {"auto", "string"},
-	} {
-		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic("flag --" + flag + ": " + err.Error()) // the flag was added before
-		}
+	completeWords(cmd, "format", "jsonl", "csv", "tsv", "json")
+	completeWords(cmd, "delimiter", "tab", ";", "|")
+	completeWords(cmd, "csv-types", "auto", "string")
+}
+
+// completeWords completes a flag, which was added before, with one of these words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("flag --" + flag + ": " + err.Error())
 	}
 }
 

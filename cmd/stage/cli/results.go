@@ -48,13 +48,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner, key and headers beside each result`)
 	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions, "only this partition, counted from 0; -1: all")
 	r.flags = newStoreFlags(cmd, env)
-	once, forever := r.flags.runOnStore(r.check, r.print), r.flags.run(config.NeedNothing, r.followAll)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if r.follow {
-			return forever(cmd, args)
-		}
-		return once(cmd, args)
-	}
+	cmd.RunE = r.flags.runOrFollow(&r.follow, r.check, r.print, r.followAll)
 	return cmd
 }
 
@@ -90,14 +84,8 @@ func (r *resultsCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstre
 }
 
 // followAll prints what is stored, and then what comes.
-func (r *resultsCommand) followAll(ctx, _ context.Context, cfg *config.Config, _ []string) error {
-	if err := errors.Join(r.flags.choose(cfg), r.check(cfg)); err != nil {
-		return config.Invalid(err)
-	}
+func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	r.o.Recreated = len(cfg.NATS.URL) == 0
-	if err := r.flags.servable(cfg); err != nil {
-		return err
-	}
 	log := logging.NewConfigured(cfg, r.env.Stderr)
 	return r.withPrinter(ctx, cfg, func(p *results.Printer, out *bufio.Writer) error {
 		waiting := func() { terminal.PrintLine(r.env.Stderr, "waiting for a process that serves %s", cfg.Data.Dir) }

@@ -134,9 +134,7 @@ const (
 // addOutputFlag adds --output.
 func addOutputFlag(cmd *cobra.Command, words string) *string {
 	output := cmd.Flags().StringP("output", "o", formatTable, "how to print it: "+words)
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added above
-	}
+	completeWords(cmd, "output", formatTable, formatJSON)
 	return output
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -86,6 +87,29 @@ func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStream
 		}
 		return s.exists(cfg)
 	}, f)
+}
+
+// runOrFollow is runOnStore for a command with --follow, which goes on instead: it reads a server, or a store through
+// whoever serves that, now or later.
+func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) error, once onStreams,
+	forever func(ctx context.Context, cfg *config.Config) error,
+) func(*cobra.Command, []string) error {
+	runOnce := s.runOnStore(check, once)
+	runForever := s.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+		if err := errors.Join(s.choose(cfg), check(cfg)); err != nil {
+			return config.Invalid(err)
+		}
+		if err := s.servable(cfg); err != nil {
+			return err
+		}
+		return forever(soft, cfg)
+	})
+	return func(cmd *cobra.Command, args []string) error {
+		if *follow {
+			return runForever(cmd, args)
+		}
+		return runOnce(cmd, args)
+	}
 }
 
 // servable refuses a directory that has jobs but no store: nobody would ever serve it.

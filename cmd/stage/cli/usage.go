@@ -43,17 +43,9 @@ func newUsageCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVarP(&u.output, "output", "o", string(usage.Table), "table, json or csv")
 	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false, "go on as events are stored, until interrupted")
 	completeList(cmd, "by", usage.Dimensions)
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "csv"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("flag --output: " + err.Error()) // it was added before
-	}
+	completeWords(cmd, "output", string(usage.Table), string(usage.JSON), string(usage.CSV))
 	u.flags = newStoreFlags(cmd, env)
-	once, forever := u.flags.runOnStore(u.check, u.print), u.flags.run(config.NeedNothing, u.followAll)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if u.follow {
-			return forever(cmd, args)
-		}
-		return once(cmd, args)
-	}
+	cmd.RunE = u.flags.runOrFollow(&u.follow, u.check, u.print, u.followAll)
 	return cmd
 }
 
@@ -121,14 +113,8 @@ func (u *usageCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream
 }
 
 // followAll prints the sums of what is stored, and then what comes.
-func (u *usageCommand) followAll(ctx, _ context.Context, cfg *config.Config, _ []string) error {
-	if err := errors.Join(u.flags.choose(cfg), u.check(cfg)); err != nil {
-		return config.Invalid(err)
-	}
+func (u *usageCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	u.o.Recreated = len(cfg.NATS.URL) == 0
-	if err := u.flags.servable(cfg); err != nil {
-		return err
-	}
 	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
 	live := usage.NewLive(stopping.NewWriter(ctx, u.env.Stdout), u.format, terminal.Is(u.env.Stdout))
 	show := func() error { return live.Show(r.Report()) }
