@@ -402,8 +402,8 @@ func (j *journal) moveUp(now time.Time) {
 // moveItemsUp sends the replies to elements once more whose newest entry is the given one or an older one, and reports
 // whether there are any.
 func (j *journal) moveItemsUp(row *Row, entry uint64, now time.Time) (some bool) {
-	for item := range row.eachItem() {
-		if !item.answered || item.reply.RequestHash == "" && item.reply.Event.Source != auditlog.SourceJournal || item.stored > entry {
+	for _, item := range row.answeredItems() { // to send while the row is locked would hold up its calls
+		if item.reply.RequestHash == "" && item.reply.Event.Source != auditlog.SourceJournal || item.stored > entry {
 			continue
 		}
 		if some = true; !now.Before(item.keepAt) {

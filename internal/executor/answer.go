@@ -27,8 +27,7 @@ func (e *Executor) done(r result) {
 	e.finishFlight(r)
 	switch {
 	case r.Class == pool.Cancelled:
-		spent := j.after(r)
-		j.spent = spent
+		j.spent = j.after(r)
 		e.giveBack(j)
 	case j.skipped:
 		r.Attempts--
