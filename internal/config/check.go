@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 )
 
 // check adds every problem of c: first those of single fields, then those between fields.
@@ -257,11 +258,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 
 // check checks that a result does not put its own fields in the place of the array.
 func (c *ForeachConfig) check(field string, found *problems) {
-	of, ok := strings.CutPrefix(c.Field, field)
-	if !ok || !found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") {
-		return
-	}
-	if slices.Contains([]string{"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model", "_error"}, of) {
+	if found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field) {
 		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
 	}
 }

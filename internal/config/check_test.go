@@ -162,6 +162,11 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 		{"claims as rows", NeedNothing, []string{"STAGE_INPUT_STREAM", "RESULTS", "STAGE_INPUT_SUBJECT", "results.first.>"}, []string{
 			`STAGE_INPUT_SUBJECT: "results.first.>" matches more than results, such as claims, which are no rows: end it with .rows`,
 		}},
+		{"an array that the result replaces", NeedNothing, []string{"STAGE_FOREACH", "parts_usage", "STAGE_RESPONSE_FIELD", "parts"}, []string{
+			"STAGE_FOREACH: a result has its own field parts_usage, which would replace the array: set STAGE_RESPONSE_FIELD to another name than parts",
+		}},
+		{"an array that an error replaces", NeedNothing, []string{"STAGE_FOREACH", "llm_response_error"}, []string{"STAGE_FOREACH: a result has its own field llm_response_error"}},
+		{"an array beside the result's fields", NeedNothing, []string{"STAGE_FOREACH", "parts_used", "STAGE_RESPONSE_FIELD", "parts"}, nil},
 		{"files", NeedNothing, []string{"STAGE_LOOKUP_FILE", "/nowhere/x", "STAGE_TEMPLATE_FILE", dir}, []string{
 			"STAGE_TEMPLATE_FILE: " + dir + ": is a directory",
 			"STAGE_LOOKUP_FILE: /nowhere/x: no such file or directory",

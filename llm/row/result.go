@@ -107,6 +107,12 @@ func (a *Answer) appendReply(dst []byte) []byte {
 	return jsonbytes.AppendString(dst, a.Text)
 }
 
+// Adds reports whether a stage whose response field is field adds one of that name to its results: F, F_usage, …, F_error.
+func Adds(field, name string) bool {
+	suffix, ok := strings.CutPrefix(name, field)
+	return ok && replacedBySuccess([]byte(suffix))
+}
+
 // replacedBySuccess reports whether a success adds or removes the field F+suffix: one of all that a stage adds.
 func replacedBySuccess(suffix []byte) bool {
 	return slices.Contains(answerSuffixes[:], string(suffix)) || string(suffix) == errorSuffix
