@@ -57,7 +57,7 @@ func TestAKillRepaysOnlyTheElementsInFlight(t *testing.T) {
 				s.elements(1, 8)
 				s.elements(2, 5)
 				time.Sleep(15 * time.Second) // all but 1.2 are answered
-				p.die()
+				p.Die()
 				s.start(chain.B)
 				s.until("both results", func() bool { return s.stored(chain.B) == 2 })
 				s.stop()

@@ -156,12 +156,12 @@ func (s *sim) trouble() {
 	case what == "cut":
 		for stage := range chain.Stages {
 			for _, p := range s.alive(stage) {
-				p.wire.Cut()
+				p.Wire.Cut()
 			}
 		}
 	default:
 		for stage := range chain.Stages {
-			s.alive(stage)[0].stop()
+			s.stopOne(s.alive(stage)[0])
 		}
 		time.Sleep(s.moment(10 * time.Second))
 		s.revive()

@@ -45,7 +45,7 @@ type site struct {
 	logs      *stagetest.Buffer
 	trap      trap
 	began     time.Time
-	processes []*process
+	processes []*worker
 	starts    int
 	rows      int
 }
@@ -121,13 +121,13 @@ func (s *site) until(what string, is func() bool) {
 func (s *site) supervise(when string) {
 	s.t.Helper()
 	for _, p := range s.processes {
-		if !p.over() || p.wire.Dead() || p.err == nil {
+		if !p.Over() || p.Wire.Dead() || p.Err == nil {
 			continue
 		}
-		if p.begun.Add(time.Minute).Before(time.Now()) || !strings.Contains(p.err.Error(), "no answer: ") {
-			s.t.Fatalf("%s: a process of %s has ended: %v", when, chain.Name(p.stage), p.err)
+		if p.begun.Add(time.Minute).Before(time.Now()) || !strings.Contains(p.Err.Error(), "no answer: ") {
+			s.t.Fatalf("%s: a process of %s has ended: %v", when, chain.Name(p.stage), p.Err)
 		}
-		s.t.Logf("%v a process of %s is started again: %v", time.Since(s.began), chain.Name(p.stage), p.err)
+		s.t.Logf("%v a process of %s is started again: %v", time.Since(s.began), chain.Name(p.stage), p.Err)
 		s.alive(p.stage) // forgets it
 		s.start(p.stage)
 		return
@@ -139,7 +139,7 @@ func (s *site) stop() {
 	s.t.Helper()
 	for stage := range chain.Stages {
 		for _, p := range s.alive(stage) {
-			p.stop()
+			s.stopOne(p)
 		}
 	}
 }

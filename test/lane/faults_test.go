@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/test/process"
 )
 
 // manner is how a process dies at a step.
@@ -155,27 +156,25 @@ func (t *trap) sees(data []byte) int {
 
 // gate is what stands between one process and the provider.
 type gate struct {
-	*process
-	next http.Handler
+	sim     *sim
+	process *process.Process
+	next    http.Handler
 }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if g.wire.Dead() {
-		panic(http.ErrAbortHandler)
-	}
 	step := stepOf(r)
 	g.sim.saw(step, r)
 	switch hit := g.sim.trap.at(step); hit.manner {
 	case before:
-		g.die()
+		g.process.Die()
 	case after:
 		g.next.ServeHTTP(&cutWriter{head: make(http.Header)}, r)
-		g.die()
+		g.process.Die()
 	case within:
 		g.next.ServeHTTP(&cutWriter{head: make(http.Header), w: w, left: 3000}, r)
-		g.die()
+		g.process.Die()
 	case late:
-		g.die()
+		g.process.Die()
 		g.arriveLater(r, hit.after)
 	default:
 		g.next.ServeHTTP(w, r)

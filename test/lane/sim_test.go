@@ -17,6 +17,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/process"
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -66,7 +67,7 @@ type sim struct {
 
 	provider, order string
 	partitions      int
-	processes       []*process
+	processes       []*process.Process
 	starts          int
 	rows            []row
 	excused         []interval // when deadlines need not be met
@@ -315,14 +316,14 @@ func (s *sim) trouble() {
 		time.Sleep(2 * time.Second)
 	case what == "cut":
 		for _, p := range s.alive() {
-			p.wire.Cut()
+			p.Wire.Cut()
 		}
 	default:
 		p := s.alive()[0]
-		p.soft()
-		s.until("the stop of a process", p.over)
-		if p.err != nil {
-			s.t.Errorf("%v run: %v", s.clock(), p.err)
+		p.Soft()
+		s.until("the stop of a process", p.Over)
+		if p.Err != nil {
+			s.t.Errorf("%v run: %v", s.clock(), p.Err)
 		}
 		time.Sleep(s.moment(30 * time.Second))
 		s.revive()
@@ -351,7 +352,7 @@ func (s *sim) until(what string, is func() bool) {
 func (s *sim) dump() {
 	s.t.Log(s.seen)
 	for _, p := range s.alive() {
-		s.t.Log(p.status())
+		s.t.Log(s.status(p))
 	}
 	lines := strings.Split(s.logs.String(), "\n")
 	s.t.Log(strings.Join(lines[max(0, len(lines)-60):], "\n"))
@@ -365,10 +366,10 @@ func (s *sim) finish() {
 	time.Sleep(5 * time.Minute) // batches are deleted
 	s.later.Wait()
 	for _, p := range s.alive() {
-		p.soft()
-		s.until("the last stops", p.over)
-		if p.err != nil {
-			s.t.Errorf("%v run: %v", s.clock(), p.err)
+		p.Soft()
+		s.until("the last stops", p.Over)
+		if p.Err != nil {
+			s.t.Errorf("%v run: %v", s.clock(), p.Err)
 		}
 	}
 	s.t.Logf("%s, order %s, %d partitions: %v of virtual time, %d rows, %d starts, requests %v", s.provider, s.order, s.partitions, s.clock(), len(s.rows), s.starts, s.seen)
