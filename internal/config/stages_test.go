@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,6 +146,33 @@ func TestAStageOfSeveralIsAboveTheEnvironmentAndBelowFlags(t *testing.T) {
 	}
 	secrets.Renew()
 	if got := string(secrets.Redact([]byte("sk-of-the-process sk-of-the-second"))); strings.Contains(got, "sk-") {
+		t.Errorf("not removed: %s", got)
+	}
+}
+
+// As many keys as are remembered, and more, come and go at one stage while another has the same key throughout.
+func TestTheSecretsOfAStageOutliveTheRotationOfAnothers(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("sk-rotated-first"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stages, err := ReadStages(writeStages(t, "- name: a\n  llm_api_key: sk-of-the-first\n- name: b\n  llm_api_key_file: "+key+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := new(Secrets)
+	for i := range stages {
+		if _, err := (Source{Secrets: secrets, Stage: &stages[i]}).Load(t.Context(), NeedNothing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 260 {
+		if err := os.WriteFile(key, fmt.Appendf(nil, "sk-rotated-%d", i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		secrets.Renew()
+	}
+	if got := string(secrets.Redact([]byte("sk-of-the-first sk-rotated-259"))); strings.Contains(got, "sk-") {
 		t.Errorf("not removed: %s", got)
 	}
 }

@@ -54,7 +54,7 @@ func newFan(in *consumer.Row, parsed *row.Row, items *row.Items, bytes int) *fan
 	}
 }
 
-// start begins a start of the row, and returns how many elements are to be answered in it.
+// start begins a start of the row, and returns how many elements it has to answer.
 func (f *fan) start() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
