@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -124,5 +125,33 @@ func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
 			t.Errorf("sources %v, want one call for both rows", got)
 		}
 		one.stop()
+	})
+}
+
+// TestAHandOverTakesElementsThatWaitToBegin: rows of the released partition have elements in the pool's line, and others
+// for which that has no room.
+func TestAHandOverTakesElementsThatWaitToBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rows, elements = 10, 20
+		l := newReleaseLab(t, "off", false)
+		fan := map[string]string{"STAGE_FOREACH": "q", "STAGE_FOREACH_MAX": "20", "STAGE_TEMPLATE": "{{ item }}", "STAGE_POOL_SIZE": "1"}
+		one := l.start(fan, Options{})
+		time.Sleep(3 * time.Second)
+		for range rows {
+			for p := range 2 {
+				m := &nats.Msg{Subject: fmt.Sprintf("rows.%d.a", p), Data: []byte(`{"q":[0` + strings.Repeat(",1", elements-1) + `]}`)}
+				if _, err := l.js.PublishMsg(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		time.Sleep(3 * time.Second)
+		two := l.start(fan, Options{})
+		l.within(time.Second, "partition 1 is released", func() bool { return one.role(1) == consumer.Standby })
+		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
+		l.answers.Store(true)
+		l.within(10*time.Minute, "the results", func() bool { return len(l.stored("RESULTS", "results.stage.*.rows", 2*rows)) == 2*rows })
+		one.stop()
+		two.stop()
 	})
 }
