@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
@@ -24,12 +25,21 @@ type bodies struct {
 	read bool
 	// linked says that each result is compared with the row that it names.
 	linked bool
-	// upstream is the stage whose results the rows are; empty: the rows are the first of their chain, as far as is known.
-	upstream string
+	// upstream is the stage whose results the rows are.
+	upstream Upstream
 	// arrays are the members of rows that runs of the stage have fanned out over.
 	arrays []string
+	// fields are those that runs of the stage have put replies into.
+	fields []string
 	// every says that the settings of some run are unknown: any array of a row may have been fanned out over.
 	every bool
+}
+
+// Upstream is the stage whose results the rows of another are; the zero value: it is not known, and they are the first of
+// their chain. Its results are those in the logs of its partitions.
+type Upstream struct {
+	Name, ResultSubject string
+	Partitions          int
 }
 
 // source is what a row shows to be compared with its result. It holds no part of the body.
@@ -38,13 +48,16 @@ type source struct {
 	hash   string
 	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
 	values uint64     // of the members, but for errors
-	body   uint64
-	failed bool // it is an error of a stage
+	// kept is values without the members that a success replaces, for each of [bodies.fields]; nil: there is no such member.
+	kept    []uint64
+	body    uint64
+	subject uint64
+	failed  bool // it is an error of a stage
 
 	upstream                string // the stage whose result it is; empty: of none
 	originStream, originSeq string // that its result must name
 	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
-	inLog                   bool   // in the log of upstream
+	inLog                   bool   // it is in the log of the stage before, not beside it
 }
 
 // elements are those of an array of a row, or the replies to them.
@@ -57,7 +70,8 @@ type elements struct {
 type made struct {
 	hash   string    // of the row's variables, in a success; empty: it has none
 	items  *elements // of a success of a row that fans out
-	values uint64    // of the row's members, in an error
+	values uint64    // of the row's members, but for errors
+	field  string    // that the reply of a success is in
 	cut    bool      // it has none of the row's members
 	body   uint64
 	broken bool // it is neither a success nor an error
@@ -70,7 +84,7 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 	if !b.read {
 		return nil
 	}
-	s := &source{body: digest(in.Body)}
+	s := &source{body: digest(in.Body), subject: digest([]byte(in.Subject))}
 	s.upstream = upstreamOf(in.Header)
 	if s.upstream != "" {
 		s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderOriginStream)), in.Header.Get(streams.HeaderOriginSeq)
@@ -79,7 +93,7 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 		}
 		s.originSeq = strings.Clone(s.originSeq)
 		s.failed = in.Header.Get(streams.HeaderStatus) == auditlog.RowError
-		s.inLog = strings.HasSuffix(in.Subject, "."+s.upstream+"."+partitionOf(in.Header)+".rows")
+		s.inLog = b.inLog(in)
 		s.replaces = strings.Clone(in.Header.Get(streams.HeaderReplaces))
 	}
 	r, err := row.Parse(in.Body)
@@ -98,7 +112,33 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 		}
 	}
 	s.values = valuesOf(in.Body, members)
+	if s.upstream == "" { // else a success has all of them, some by other names
+		s.kept = b.keptOf(in.Body, members)
+	}
 	return s
+}
+
+// keptOf returns [source.kept] of a row of no stage.
+func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []uint64) {
+	replaced := false
+	for _, field := range b.fields {
+		left := slices.DeleteFunc(slices.Clone(members), func(m jsonbytes.Member) bool {
+			suffix, of := strings.CutPrefix(nameOf(body, &m), field)
+			return of && slices.Contains(answerMembers, suffix)
+		})
+		replaced = replaced || len(left) < len(members)
+		kept = append(kept, valuesOf(body, left))
+	}
+	if !replaced {
+		return nil
+	}
+	return kept
+}
+
+// inLog reports whether a row is in the log of the partition of the stage before that its state id names.
+func (b *bodies) inLog(in *stored.InputRow) bool {
+	p, err := strconv.Atoi(partitionOf(in.Header))
+	return err == nil && p < b.upstream.Partitions && in.Subject == streams.ResultSubject(b.upstream.ResultSubject, b.upstream.Name, p)
 }
 
 // arraysOf returns the names of the members of a row that may have been fanned out over.
@@ -144,6 +184,9 @@ func upstreamOf(h nats.Header) string {
 	if n, err := strconv.Atoi(parts[2]); err != nil || n < 0 {
 		return ""
 	}
+	if !config.ValidStageName(parts[0]) {
+		return ""
+	}
 	return strings.Clone(parts[0])
 }
 
@@ -157,7 +200,7 @@ func partitionOf(h nats.Header) string {
 
 func isSequence(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 64)
-	return err == nil && n > 0
+	return err == nil && n > 0 && strconv.FormatUint(n, 10) == text
 }
 
 // answerMembers are those that a success ends with, by what follows the name of the first, and variablesMember the one
@@ -193,6 +236,7 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	if m.broken {
 		return m
 	}
+	m.field, m.values = nameOf(r.Body, &tail[0]), valuesOf(r.Body, members[:len(members)-len(tail)])
 	switch vars := r.Body[tail[variablesMember].Value:tail[variablesMember].End]; vars[0] {
 	case '"':
 		m.hash = jsonbytes.Text(vars)
@@ -220,8 +264,10 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 }
 
 // differs returns what shows that a result is not made from the row; empty: nothing.
-func (s *source) differs(r *stored.ResultRow, m *made) string {
+func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	switch {
+	case digest([]byte(r.Subject)) != s.subject:
+		return fmt.Sprintf("names %q as its subject", r.Subject)
 	case r.Status == auditlog.RowError && s.failed && s.body == m.body: // passed on
 	case r.Status == auditlog.RowError && m.cut:
 	case r.Status == auditlog.RowError && s.values != m.values:
@@ -233,8 +279,23 @@ func (s *source) differs(r *stored.ResultRow, m *made) string {
 		return "has the hashes of other elements"
 	case m.items == nil && m.hash != s.hash:
 		return fmt.Sprintf("has the variables' hash %q, the row's is %q", m.hash, s.hash)
+	case !b.keeps(s, m):
+		return "has other members"
 	}
 	return ""
+}
+
+// keeps reports whether a success has the members of its row that it does not replace. Of a field that no known run has
+// had nobody knows which those are.
+func (b *bodies) keeps(s *source, m *made) bool {
+	i := slices.Index(b.fields, m.field)
+	switch {
+	case s.upstream == "" && i < 0:
+		return true
+	case s.kept != nil:
+		return s.kept[i] == m.values
+	}
+	return s.values == m.values
 }
 
 // checkItems compares how many replies the result of a row that fans out has with the elements of the row.
@@ -267,7 +328,7 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 		return nil // it is counted by the audit, or not at all
 	}
 	v.stats.Linked++
-	if what := s.differs(h.ResultRow, h.made); what != "" {
+	if what := v.differs(s, h.ResultRow, h.made); what != "" {
 		v.violate(violationLink, h.Seq, "the result at %d of the results stream is not made from row %d, which it names: it %s", h.At, h.Seq, what)
 	}
 	stream, seq := h.Header.Get(streams.HeaderOriginStream), h.Header.Get(streams.HeaderOriginSeq)
@@ -275,10 +336,10 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 		v.violate(violationOrigin, h.Seq, "the result of row %d, at %d of the results stream, names %s as the first row of its chain; it is %s", h.Seq, h.At,
 			originText(stream, seq), originText(s.originStream, s.originSeq))
 	}
-	if v.upstream == "" {
+	if v.upstream.Name == "" {
 		return nil
 	}
-	if s.upstream != v.upstream {
+	if s.upstream != v.upstream.Name {
 		v.stats.foreign++
 		return nil
 	}
@@ -288,7 +349,14 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 	return v.checkCopy(h)
 }
 
-// checkCopy compares a row that was published again with the one that it is a copy of.
+// checkPassed compares the result of a row that was passed on with the row, of which it has all bytes.
+func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
+	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.source.body != h.made.body {
+		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)
+	}
+}
+
+// checkCopy compares a row that was published again with the one that it is a copy of, a result of the stage before.
 func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 	place, err := strconv.ParseUint(h.source.replaces, 10, 64)
 	if err != nil || v.original == nil {
@@ -300,8 +368,15 @@ func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 		v.stats.foreign++
 		return err
 	}
-	if first := v.sourceOf(in); first.body != h.source.body || first.upstream != h.source.upstream {
+	s, first := h.source, v.sourceOf(in)
+	switch {
+	case first.upstream != v.upstream.Name || !first.inLog:
+		v.stats.foreign++
+	case first.body != s.body || first.failed != s.failed:
 		v.violate(violationLink, h.Seq, "row %d was published again for row %d, and has another body", h.Seq, place)
+	case first.originStream != s.originStream || first.originSeq != s.originSeq:
+		v.violate(violationOrigin, h.Seq, "row %d was published again for row %d, and names %s as the first row of its chain; it is %s", h.Seq, place,
+			originText(s.originStream, s.originSeq), originText(first.originStream, first.originSeq))
 	}
 	return nil
 }
@@ -339,7 +414,11 @@ func (v *verification) bodiesOf() bodies {
 	if v.cfg.FansOut() {
 		b.arrays = append(b.arrays, v.cfg.Foreach.Field)
 	}
+	b.fields = []string{v.cfg.Prompt.ResponseField}
 	for _, r := range v.runs.runs {
+		if name := r.settings["STAGE_RESPONSE_FIELD"]; name != "" && !slices.Contains(b.fields, name) {
+			b.fields = append(b.fields, name)
+		}
 		if name := r.settings["STAGE_FOREACH"]; name != "" && !slices.Contains(b.arrays, name) {
 			b.arrays = append(b.arrays, name)
 		}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/nats-io/nats.go"
@@ -22,7 +24,8 @@ func upstreamRow(seq uint64) *nats.Msg {
 	}}
 	switch {
 	case seq == 9: // a copy of row 2
-		m.Subject, m.Data = "rows.map.redriven-stage.rows", upstreamRow(2).Data
+		m = upstreamRow(2)
+		m.Subject = "rows.map.redriven-stage.rows"
 		m.Header.Set(streams.HeaderReplaces, "2")
 	case seq == 5:
 		m.Header.Set(streams.HeaderStatus, auditlog.RowError)
@@ -57,7 +60,9 @@ func linkJob(b *stagetest.Bench) *stagetest.Job {
 		if err != nil {
 			b.T.Fatal(err)
 		}
+		of.KeepAs("map")
 		event.VariablesHash = of.VariablesHash()
+		r.Subject = m.Subject
 		r.Header = nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {m.Header.Get(streams.HeaderSourceSeq)}}
 		if origin := m.Header.Get(streams.HeaderOriginSeq); origin != "" {
 			r.Header = nats.Header{streams.HeaderOriginStream: {"FILES"}, streams.HeaderOriginSeq: {origin}}
@@ -67,7 +72,9 @@ func linkJob(b *stagetest.Bench) *stagetest.Job {
 		case 2:
 			r.Body = format.AppendError(nil, of, &llm.Error{Reason: "api_call_failed", Err: errors.New("no")}, nil, 0)
 		case 5:
-			r.Body, event.VariablesHash = m.Data, ""
+			r.Body, event.VariablesHash, event.Source = m.Data, "", auditlog.SourceUpstream
+			event.Attempts, event.Usage = 0, nil
+			j.Remove(j.Index(func(s stagetest.Step) bool { return s.Call != nil && s.Call.Sequence == 5 }))
 		case 9:
 			r.Replaces = "2"
 		}
@@ -80,7 +87,7 @@ func linkJob(b *stagetest.Bench) *stagetest.Job {
 
 func verifyLinks(b *stagetest.Bench) (*Report, string, int) {
 	b.T.Helper()
-	return verifyWith(b, Options{Linked: true, Upstream: "map"})
+	return verifyWith(b, Options{Linked: true, Upstream: Upstream{Name: "map", ResultSubject: "rows", Partitions: 1}})
 }
 
 func TestVerifyProvesTheLinksOfAStage(t *testing.T) {
@@ -154,6 +161,31 @@ var linkFaults = []fault{
 		[]string{"bad_link: partition 0: the result at 6 of the results stream is not made from row 5"},
 	},
 	{
+		"another text in an error that was passed on", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(5)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"reason":"x"`, `"reason":"y"`, 1))
+		},
+		[]string{"bad_link: partition 0: row 5 is an error that was passed on, and its result, at 6 of the results stream, has another body"},
+	},
+	{
+		"a success with another row's member", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(3)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"n":3`, `"n":4`, 1))
+		},
+		[]string{"bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it has other members"},
+	},
+	{
+		"a success with a member more", func(j *stagetest.Job) {
+			r := j.Steps[j.ResultOf(3)].Result
+			r.Body = []byte(strings.Replace(string(r.Body), `"n":3`, `"n":3,"m":3`, 1))
+		},
+		[]string{"bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it has other members"},
+	},
+	{
+		"another subject of the row", func(j *stagetest.Job) { j.Steps[j.ResultOf(3)].Result.Subject = "rows.map.1.rows" },
+		[]string{`bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it names "rows.map.1.rows" as its subject`},
+	},
+	{
 		"a success without its fields", func(j *stagetest.Job) { j.Steps[j.ResultOf(3)].Result.Body = []byte(`{"n":3}`) },
 		[]string{"bad_link: partition 0: the result at 4 of the results stream is not made from row 3, which it names: it lacks the fields of a success"},
 	},
@@ -161,35 +193,84 @@ var linkFaults = []fault{
 
 func TestVerifyFindsFaultsOfLinks(t *testing.T) { findsFaults(t, linkFaults, linkJob, verifyLinks) }
 
+// A success has all members of its row but those that it replaces, which only a row of no stage loses.
+func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
+	format, err := row.NewFormat("F", row.Provenance{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, row, planted string
+		fields             []string
+		want               string
+	}{
+		{"nothing", `{"n":1,"m":[1, 2]}`, "", []string{"F"}, ""},
+		{"a reply before", `{"F":"old","n":1,"F_usage":null,"F_error":{},"F_x":2}`, "", []string{"G", "F"}, ""},
+		{"another field before", `{"G":"old","n":1}`, "", []string{"G", "F"}, ""},
+		{"a member that is not replaced", `{"F":"old","n":1,"F_x":2}`, `"F_x":3`, []string{"G", "F"}, "has other members"},
+		{"a field that no run has had", `{"F":"old","n":1}`, "", []string{"G"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			of, err := row.Parse([]byte(tt.row))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := format.AppendSuccess(nil, of, &row.Answer{Text: "new", VariablesHash: of.VariablesHash()})
+			if tt.planted != "" {
+				body = []byte(strings.Replace(string(body), `"F_x":2`, tt.planted, 1))
+			}
+			b := &bodies{read: true, linked: true, fields: tt.fields}
+			r := &stored.ResultRow{Status: auditlog.RowSuccess, Subject: "rows.a", Body: body}
+			s := b.sourceOf(&stored.InputRow{Seq: 1, Subject: "rows.a", Body: []byte(tt.row)})
+			if got := b.differs(s, r, b.madeOf(r)); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// row10 puts a row in the place of the last one of a linkJob, as row 10, and returns its result.
+func row10(b *stagetest.Bench, j *stagetest.Job, m *nats.Msg) *stored.ResultRow {
+	b.T.Helper()
+	if err := b.Stream("ROWS").DeleteMsg(b.T.Context(), 9); err != nil {
+		b.T.Fatal(err)
+	}
+	b.Publish(m)
+	r := j.Steps[j.ResultOf(9)].Result
+	for _, s := range j.Steps {
+		switch {
+		case s.Call != nil && s.Call.Sequence == 9:
+			s.Call.Sequence = 10
+		case s.Row != nil && s.Row.Sequence == 9:
+			s.Row.Sequence = 10
+		}
+	}
+	r.Seq, r.StateID, r.Subject = 10, auditlog.StateID("stage", "ROWS", 0, 10), m.Subject
+	return r
+}
+
 func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		replaces string
+		origin   string // of the copy; empty: that of the original
 		want     string
 		code     int
 	}{
-		"of another row":     {"3", "bad_link: partition 0: row 9 was published again for row 3, and has another body", codeViolated},
-		"of one that is not": {"77", "1 results are made from rows that are no results of stage map", codeUnproven},
-		"of none":            {"", "1 results are made from rows that are no results of stage map", codeUnproven},
+		"of another row":     {"3", "", "bad_link: partition 0: row 9 was published again for row 3, and has another body", codeViolated},
+		"of one that is not": {"77", "", "1 results are made from rows that are in no log of stage map", codeUnproven},
+		"of none":            {"", "", "1 results are made from rows that are in no log of stage map", codeUnproven},
+		"of another chain": {
+			"2", "4", "bad_origin: partition 0: row 9 was published again for row 2, and names 4 of stream CHUNKS as the first row of its chain; it is 102 of stream CHUNKS", codeViolated,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := stagetest.NewBench(t, nil)
 			j := linkJob(b)
-			if err := b.Stream("ROWS").DeleteMsg(t.Context(), 9); err != nil {
-				t.Fatal(err)
-			}
 			m := upstreamRow(9)
 			m.Header.Set(streams.HeaderReplaces, tt.replaces)
-			b.Publish(m) // row 10
-			i := j.ResultOf(9)
-			for _, s := range j.Steps {
-				switch {
-				case s.Call != nil && s.Call.Sequence == 9:
-					s.Call.Sequence = 10
-				case s.Row != nil && s.Row.Sequence == 9:
-					s.Row.Sequence = 10
-				}
-			}
-			j.Steps[i].Result.Seq, j.Steps[i].Result.StateID = 10, auditlog.StateID("stage", "ROWS", 0, 10)
+			m.Header.Set(streams.HeaderOriginStream, "CHUNKS")
+			m.Header.Set(streams.HeaderOriginSeq, cmp.Or(tt.origin, "102"))
+			row10(b, j, m).Header.Set(streams.HeaderOriginSeq, m.Header.Get(streams.HeaderOriginSeq))
 			b.Store(j)
 			want := strings.Replace(tt.want, "row 9", "row 10", 1)
 			if _, text, code := verifyLinks(b); code != tt.code || !strings.Contains(text, want) {
@@ -202,8 +283,38 @@ func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
 func TestVerifyTellsWhichRowsAreNoResultsOfTheStageBefore(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Store(linkJob(b))
-	_, text, code := verifyWith(b, Options{Linked: true, Upstream: "other"})
-	if want := "9 results are made from rows that are no results of stage other"; code != codeUnproven || !strings.Contains(text, want) {
+	_, text, code := verifyWith(b, Options{Linked: true, Upstream: Upstream{Name: "other", ResultSubject: "rows", Partitions: 1}})
+	if want := "9 results are made from rows that are in no log of stage other"; code != codeUnproven || !strings.Contains(text, want) {
 		t.Errorf("got exit code %d, want %d and %q:\n%s", code, codeUnproven, want, text)
+	}
+}
+
+// A message that somebody else has published on a subject that the input matches, with the headers of a result.
+func TestVerifyTellsARowBesideTheLogsOfTheStageBefore(t *testing.T) {
+	for name, change := range map[string]func(m *nats.Msg){
+		"in a partition that there is not": func(m *nats.Msg) {
+			m.Subject = "rows.map.1.rows"
+			m.Header.Del(streams.HeaderReplaces)
+			m.Header.Set(streams.HeaderStateID, auditlog.StateID("map", "CHUNKS", 1, 102))
+		},
+		"in the log of another partition": func(m *nats.Msg) {
+			m.Subject = "rows.map.0.rows"
+			m.Header.Del(streams.HeaderReplaces)
+			m.Header.Set(streams.HeaderStateID, auditlog.StateID("map", "CHUNKS", 1, 102))
+		},
+		"a copy of itself": func(m *nats.Msg) { m.Header.Set(streams.HeaderReplaces, "10") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := stagetest.NewBench(t, nil)
+			j := linkJob(b)
+			m := upstreamRow(9)
+			change(m)
+			row10(b, j, m)
+			b.Store(j)
+			_, text, code := verifyLinks(b)
+			if want := "1 results are made from rows that are in no log of stage map"; code != codeUnproven || !strings.Contains(text, want) {
+				t.Errorf("got exit code %d, want %d and %q:\n%s", code, codeUnproven, want, text)
+			}
+		})
 	}
 }

@@ -280,6 +280,7 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}
 	v.checkVariables(h, event)
+	v.checkPassed(h, event)
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
 	v.checkElements(h, row)

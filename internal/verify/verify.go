@@ -64,8 +64,8 @@ type Options struct {
 	// Linked has each result compared with the row that it names, as far as the input still has it: by the hash of the row's
 	// variables, the members that an error has kept, and the first row of the chain. It reads all bodies.
 	Linked bool
-	// Upstream is the stage whose results the rows are; empty: it is not known.
-	Upstream string
+	// Upstream is the stage whose results the rows are.
+	Upstream Upstream
 }
 
 // RunWith is [Run] with options.
@@ -103,7 +103,7 @@ func (v *verification) conclude() {
 	for _, p := range v.parts {
 		used += p.used
 		if n := p.stats.foreign; n > 0 {
-			v.report.cannot("partition %d: %d results are made from rows that are no results of stage %s, or copies of such whose original is gone", p.stats.Partition, n, p.upstream)
+			v.report.cannot("partition %d: %d results are made from rows that are in no log of stage %s, nor copies of its results: of another publisher, or of a result that is gone", p.stats.Partition, n, p.upstream.Name)
 		}
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}

@@ -33,7 +33,7 @@ var checks = []struct {
 	{violationCustomID, "a line of a batch answered another row than the one that its custom id names"},
 	{violationPaidTwice, "two batches have answered the same row, or two calls of one term the same element of a row"},
 	{violationItem, "a row that fans out has a call for an element that its array does not have, with the state id of another one, or for the whole row; or its replies are not as many as the elements"},
-	{violationLink, "a result is not made from the row that it names, by the hash of the row's variables in result and row event, or by the members that an error has kept"},
+	{violationLink, "a result is not made from the row that it names, by the hash of the row's variables in result and row event, the members that it has kept, the row's subject, or all bytes of an error that was passed on"},
 	{violationOrigin, "a result does not name the first row of its chain (`Stage-Origin-Stream`, `Stage-Origin-Seq`), or another one"},
 }
 

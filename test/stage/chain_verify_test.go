@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -153,6 +154,12 @@ func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
 		{"link missing", func(_, b *stagetest.Message) { b.Subject = "results.gone" }, []string{"lost"}},
 		{"another origin", func(_, b *stagetest.Message) { b.Header[streams.HeaderOriginSeq] = []string{"2"} }, []string{"bad_origin"}},
 		{"another stream of origin", func(_, b *stagetest.Message) { b.Header[streams.HeaderOriginStream] = []string{"AUDIT"} }, []string{"bad_origin"}},
+		{"members swapped", func(a, b *stagetest.Message) { // with the reply and the hashes left in their places
+			at := func(m *stagetest.Message) int { return strings.LastIndex(string(m.Body), `,"llm_response":`) }
+			i, j := at(a), at(b)
+			a.Body, b.Body = []byte(string(b.Body[:j])+string(a.Body[i:])), []byte(string(a.Body[:i])+string(b.Body[j:]))
+		}, []string{"bad_link"}},
+		{"another subject of its row", func(_, b *stagetest.Message) { b.Header[streams.HeaderSourceSubject] = []string{"rows.b"} }, []string{"bad_link"}},
 		{"another row in its body", func(_, b *stagetest.Message) {
 			b.Body = []byte(strings.ReplaceAll(string(b.Body), "_variables_hash\":", "_variables_hash\":[],\"x\":"))
 		}, []string{"bad_link"}},
@@ -182,6 +189,18 @@ func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
 			})
 		}
 	}
+	for _, stage := range []string{"map", "reduce"} {
+		t.Run(stage+": another text in an error that was passed on", func(t *testing.T) {
+			changed := maps.Clone(recorded)
+			changed["RESULTS"] = slices.Clone(recorded["RESULTS"])
+			m := result(changed["RESULTS"], stage, 5)
+			m.Body = []byte(strings.Replace(string(m.Body), "api_call_failed", "api_call_forged", 1))
+			report, text := verifyChain(t, replay(t, changed).JS, "titles", "map", "reduce")
+			if report.Verdict != "violated" || !strings.Contains(text, "VIOLATION bad_link: ") {
+				t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
+			}
+		})
+	}
 	t.Run("nothing", func(t *testing.T) {
 		b := replay(t, recorded)
 		if report, text := verifyChain(t, b.JS, "titles", "map", "reduce"); report.Verdict != verify.VerdictProven {
@@ -199,6 +218,7 @@ func TestVerifyNamesWhatIsNoChain(t *testing.T) {
 		{"map", "1 stages are no chain: give the names of two or more"},
 		{"map,map", "stage map is named twice"},
 		{"titles,,map", "name 2 is empty"},
+		{"titles,*", `"*" is no name of a stage`},
 		{"map,titles", "stage titles reads stream ROWS, and the results of stage map are in stream RESULTS: give the stages in the order"},
 		{"titles,reduce", "stage reduce reads results.map.*.rows of stream RESULTS, and the results of stage titles are on results.titles.*.rows"},
 		{"titles,nobody", "there is no stage named nobody on this server"},

@@ -30,8 +30,8 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			"that must have been purged or deleted (old results, an audit younger than its max age) can't be checked, which the exit\n" +
 			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
 			"With --chain it proves stages in a row, each of which reads the results of the one before it: each stage, and that every\n" +
-			"result is made from the row that it names (by the hash of the row's variables, the members that an error has kept, and the\n" +
-			"first row of the chain), down to the input of the first. The streams of each stage are those of its last run in the audit.\n\n" +
+			"result is made from the row that it names (by the hash of the row's variables, the members that it has kept, and the first\n" +
+			"row of the chain), down to the input of the first. The streams of each stage are those of its last run in the audit.\n\n" +
 			"Exit code: 0 proven, 1 a violation, with the rows named, 2 it cannot tell.",
 		Example: "  stage verify --nats-url nats://localhost:4222\n" +
 			"  stage verify --json --job reviews.jsonl-1a2b3c4d\n" +

@@ -50,7 +50,8 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names 
 	for i := len(names) - 1; i >= 0; i-- {
 		o := verify.Options{Linked: true}
 		if i > 0 {
-			o.Upstream = names[i-1]
+			before := c.stages[i-1]
+			o.Upstream = verify.Upstream{Name: before.Name, ResultSubject: before.Result.Subject, Partitions: before.Streams.Partitions}
 		}
 		report, err := verify.RunWith(ctx, js, c.stages[i], o, progress)
 		if err != nil {
@@ -71,6 +72,8 @@ func check(names []string) error {
 		switch {
 		case name == "":
 			return config.Invalid(fmt.Errorf("--chain: name %d is empty", i+1))
+		case !config.ValidStageName(name):
+			return config.Invalid(fmt.Errorf("--chain: %q is no name of a stage: give those of STAGE_NAME, separated by commas", name))
 		case slices.Contains(names[:i], name):
 			return config.Invalid(fmt.Errorf("--chain: stage %s is named twice: rows pass a stage once", name))
 		}

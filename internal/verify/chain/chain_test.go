@@ -65,11 +65,12 @@ func (s *stage) store(b *stagetest.Bench) {
 		if err != nil {
 			b.T.Fatal(err)
 		}
+		of.KeepAs(streams.Upstream(m.Header))
 		j.Answer(owner, m.Seq)
 		j.Steps[len(j.Steps)-2].Row.VariablesHash = of.VariablesHash()
 		r := j.Steps[len(j.Steps)-1].Result
 		r.StateID = auditlog.StateID(s.name, s.stream, auditlog.Partition(s.partition), m.Seq)
-		r.Source = s.stream
+		r.Source, r.Subject = s.stream, m.Subject
 		if h := m.Header; h.Get(streams.HeaderStateID) != "" {
 			r.Header = nats.Header{streams.HeaderOriginStream: {h.Get(streams.HeaderSourceStream)}, streams.HeaderOriginSeq: {h.Get(streams.HeaderSourceSeq)}}
 			if first := h.Get(streams.HeaderOriginSeq); first != "" {
