@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -51,10 +52,12 @@ type Config struct {
 
 // Server is a running embedded server. Its methods are safe for concurrent use.
 type Server struct {
-	srv   *server.Server
-	lock  *flock.Flock
-	dir   string
-	token string
+	srv     *server.Server
+	lock    *flock.Flock
+	dir     string
+	token   string
+	command bool
+	stopped sync.Once
 }
 
 // Start runs a server on cfg.Dir and returns when it accepts connections. The caller must Stop it. It returns
@@ -70,7 +73,7 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock, dir: cfg.Dir}
+	s := &Server{lock: lock, dir: cfg.Dir, command: cfg.Command}
 	if err := s.start(cfg); err != nil {
 		s.Stop()
 		return nil, fmt.Errorf("embedded server: %w", err)
@@ -143,17 +146,32 @@ func (s *Server) URL() string {
 // Token is the secret that connections over the network must show; empty with NoListen.
 func (s *Server) Token() string { return s.token }
 
+const (
+	// leaveTimeout is how long the server of a command waits for other processes that work through it, leavePoll the time
+	// between two looks.
+	leaveTimeout = 5 * time.Second
+	leavePoll    = 20 * time.Millisecond
+)
+
 // Stop shuts the server down, waits until its store is closed and releases the directory. Calling it again does
 // nothing.
+//
+// Nobody finds the server from then on. That of a command first waits for those who found it before, at most 5 s: else
+// two commands at once end so that the first one takes the streams from under the second.
 func (s *Server) Stop() {
-	if s.srv != nil {
-		s.srv.Shutdown()
-		s.srv.WaitForShutdown()
-	}
-	if s.token != "" {
-		_ = os.Remove(filepath.Join(s.dir, addressFile))
-	}
-	_ = s.lock.Close()
+	s.stopped.Do(func() {
+		if s.token != "" {
+			_ = os.Remove(filepath.Join(s.dir, addressFile))
+		}
+		if s.srv != nil {
+			for end := time.Now().Add(leaveTimeout); s.command && s.srv.NumClients() > 0 && time.Now().Before(end); {
+				time.Sleep(leavePoll)
+			}
+			s.srv.Shutdown()
+			s.srv.WaitForShutdown()
+		}
+		_ = s.lock.Close()
+	})
 }
 
 // slogger passes the server's warnings and errors on; its notices and debug lines are of no use to a user of the stage.

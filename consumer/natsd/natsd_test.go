@@ -66,6 +66,40 @@ func TestOtherProcessesFindTheServerByItsDirectory(t *testing.T) {
 	}
 }
 
+// Another process reads through the server of a command while that one ends.
+func TestTheServerOfACommandWaitsForOthers(t *testing.T) {
+	dir := t.TempDir()
+	srv := start(t, natsd.Config{Dir: dir, Command: true})
+	addr, _, err := natsd.Discover(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(addr.URL, nats.Token(addr.Token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	stopped := make(chan struct{})
+	go func() {
+		srv.Stop()
+		close(stopped)
+	}()
+	for running := true; running; {
+		if _, running, err = natsd.Discover(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.AccountInfo(t.Context()); err != nil {
+		t.Errorf("the server has ended before its client: %v", err)
+	}
+	nc.Close()
+	<-stopped
+}
+
 func TestTwoServersNeverShareADirectory(t *testing.T) {
 	dir := t.TempDir()
 	srv := start(t, natsd.Config{Dir: dir})

@@ -68,7 +68,7 @@ func (f *follower) store(ctx context.Context, waiting func()) error {
 			err = f.server(ctx)
 		case !now.Equal(read) && now.Equal(before): // no process is about to serve it
 			err = f.stored(ctx)
-			if read = changed(dir); errors.Is(err, natsd.ErrLocked) {
+			if read = changed(dir); errors.Is(err, natsd.ErrLocked) || errors.Is(err, errServed) {
 				read, err = time.Time{}, nil
 			}
 		case !waits:
@@ -109,12 +109,22 @@ func (f *follower) server(ctx context.Context) error {
 	return err
 }
 
+// errServed says that a process has begun to serve the store.
+var errServed = errors.New("another process serves the store")
+
 // stored reads a store that no process serves; there may be none yet.
 func (f *follower) stored(ctx context.Context) error {
 	if has, err := jobs.HasStore(f.cfg.Data.Dir); !has || err != nil {
 		return err
 	}
-	err := f.connected(ctx, func(_ *natsconn.Conn, js jetstream.JetStream) error { return f.read(ctx, js, false) })
+	err := f.connected(ctx, func(conn *natsconn.Conn, js jetstream.JetStream) error {
+		// None served it when this was called, and then another command or a stage was faster than this process. Its server may
+		// end in the middle of the reading, which only [follower.server] takes for no error.
+		if conn.Server == nil {
+			return errServed
+		}
+		return f.read(ctx, js, false)
+	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
