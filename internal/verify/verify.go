@@ -62,7 +62,7 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progre
 // Options of [RunWith].
 type Options struct {
 	// Linked has each result compared with the row that it names, as far as the input still has it: by the hash of the row's
-	// variables, the members that an error has kept, and the first row of the chain. It reads all bodies.
+	// variables, the members that it has kept, and the first row of the chain. It reads all bodies.
 	Linked bool
 	// Upstream is the stage whose results the rows are.
 	Upstream Upstream
@@ -186,7 +186,13 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		v.report.cannot("stream %s does not exist (STAGE_RESULT_STREAM)", results)
 		return nil, nil
 	}
-	if n := v.runs.number("STAGE_PARTITIONS", 1); n > v.cfg.Streams.Partitions {
+	n := v.runs.number("STAGE_PARTITIONS", 0)
+	if n == 0 { // the start of its runs has expired
+		if n, err = stored.Partitions(ctx, v.js, v.cfg); err != nil {
+			return nil, fmt.Errorf("look for partitions in stream %s: %w", results, err)
+		}
+	}
+	if n > v.cfg.Streams.Partitions {
 		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
 		return nil, nil
 	}

@@ -247,20 +247,83 @@ func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
 			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
 		}
 	})
-	t.Run("an audit stream of its own", func(t *testing.T) {
-		b := replay(t, recorded)
-		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MAPAUDIT", Subjects: []string{"own.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+	for name, expired := range map[string]bool{"an audit stream of its own": false, "one whose runs have expired": true} {
+		t.Run(name, func(t *testing.T) {
+			b := replay(t, recorded)
+			if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MAPAUDIT", Subjects: []string{"own.>"}, Storage: jetstream.MemoryStorage}); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range stagetest.Read(t, b.JS, "AUDIT", "audit.map.>") {
+				if !expired || !strings.HasSuffix(m.Subject, ".run") {
+					b.Publish(&nats.Msg{Subject: "own." + strings.TrimPrefix(m.Subject, "audit."), Data: m.Body})
+				}
+				if err := b.Stream("AUDIT").DeleteMsg(t.Context(), m.Seq); err != nil {
+					t.Fatal(err)
+				}
+			}
+			report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
+			if report.Stages[1].Audit.Calls != 17 || strings.Contains(text, "stage map: no run of it is in stream MAPAUDIT") != expired {
+				t.Errorf("got %v:\n%s", report.Err(), text)
+			}
+		})
+	}
+}
+
+// The start of a run is the oldest event of its stage: it is the first to expire.
+func TestVerifyKnowsTheInputOfStagesWhoseRunsHaveExpired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 24
+		s := newSite(t, llmtest.Config{})
+		a := s.link("a", "", vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "3"})
+		s.until("the input", func() bool {
+			_, err := s.js.Stream(t.Context(), "ROWS")
+			return err == nil
+		})
+		s.publishKeyed(1, rows)
+		s.awaitOf("a", rows)
+		b := s.link("b", "results.a.{partition}.rows", vars{"STAGE_PARTITIONS": "3"})
+		s.awaitOf("b", rows)
+		s.link("c", "results.b.*.rows", nil).finish("c", rows)
+		a.stop()
+		b.stop()
+		s.provenChain("a", "b", "c")
+		audit, err := s.js.Stream(t.Context(), "AUDIT")
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range stagetest.Read(t, b.JS, "AUDIT", "audit.map.>") {
-			b.Publish(&nats.Msg{Subject: "own." + strings.TrimPrefix(m.Subject, "audit."), Data: m.Body})
-			if err := b.Stream("AUDIT").DeleteMsg(t.Context(), m.Seq); err != nil {
+		if err := audit.Purge(t.Context(), jetstream.WithPurgeSubject("audit.*.all.run")); err != nil {
+			t.Fatal(err)
+		}
+		check := func() {
+			report, text := verifyChain(t, s.js, "a", "b", "c")
+			for _, stage := range report.Stages {
+				if stage.Violations.Count > 0 {
+					t.Errorf("violations of a healthy chain:\n%s", text)
+				}
+			}
+			for _, l := range report.Links {
+				if l.Linked != rows || l.Waiting == nil || *l.Waiting != 0 {
+					t.Errorf("got %+v, want %d results linked and none that waits", l, rows)
+				}
+			}
+			if n := len(report.Stages[1].Partitions); n != 3 {
+				t.Errorf("got %d partitions of b, want 3", n)
+			}
+		}
+		check()
+		for p := range 3 { // what b read is then known by what a has written
+			if err := s.js.DeleteConsumer(t.Context(), "RESULTS", fmt.Sprintf("b-%d", p)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
-		if report.Stages[1].Audit.Calls != 17 || strings.Contains(text, "no run of it") {
-			t.Errorf("got %v:\n%s", report.Err(), text)
+		check()
+		if err := s.js.DeleteConsumer(t.Context(), "ROWS", "a-0"); err != nil {
+			t.Fatal(err)
+		}
+		_, err = chain.Run(t.Context(), s.js, stagetest.Config(t), []string{"a", "b", "c"}, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "stage a has 3 partitions, and neither a run of it in stream AUDIT nor its consumers on stream ROWS say") {
+			t.Errorf("got %v", err)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// find returns the settings of each stage: those of its last run, as its audit has them. Of a stage whose runs the audit
-// no longer has, the present ones are taken, and its input is that which its results name.
+// find returns the settings of each stage: those of its last run, as its audit has them. A stage whose runs have expired
+// has the present ones, but for those that guess finds.
 func (c *chain) find(ctx context.Context, cfg *config.Config) error {
 	for i, name := range c.report.Chain {
 		found, known, err := c.settingsOf(ctx, cfg, name)
@@ -27,13 +27,13 @@ func (c *chain) find(ctx context.Context, cfg *config.Config) error {
 			if err := c.exists(ctx, found); err != nil {
 				return err
 			}
-			c.report.note("stage %s: no run of it is in stream %s: its streams are taken to be those of the present settings", name, found.Audit.Stream)
+			c.report.note("stage %s: no run of it is in stream %s: its streams are taken to be those of the present settings, its input that of its claims and consumers", name, found.Audit.Stream)
+			var before *config.Config
 			if i > 0 {
-				a := c.stages[i-1]
-				found.Input.Stream, found.Input.Subject = a.Result.Stream, resultsOf(a, "*")
-				if found.Streams.Partitions > 1 {
-					found.Input.Subject = resultsOf(a, "{partition}")
-				}
+				before = c.stages[i-1]
+			}
+			if err := c.guess(ctx, found, before); err != nil {
+				return err
 			}
 		}
 		c.stages = append(c.stages, found)
@@ -61,6 +61,17 @@ func (c *chain) settingsOf(ctx context.Context, cfg *config.Config, name string)
 	if known, err = c.lastRun(ctx, found); known || err != nil {
 		return found, known, err
 	}
+	last := func(stream, prefix string, partition string, kind auditlog.Kind) (bool, error) {
+		m, err := streams.LastMessage(ctx, c.js.Conn(), stream, prefix+"."+name+"."+partition+"."+string(kind))
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, fmt.Errorf("look for the audit of stage %s in stream %s: %w", name, stream, err)
+		}
+		return m != nil, nil
+	}
+	rows, err := last(found.Audit.Stream, found.Audit.Subject, "*", auditlog.KindRow)
+	if err != nil {
+		return nil, false, err
+	}
 	list := c.js.ListStreams(ctx)
 	for info := range list.Info() {
 		for _, subject := range info.Config.Subjects {
@@ -70,15 +81,22 @@ func (c *chain) settingsOf(ctx context.Context, cfg *config.Config, name string)
 			}
 			elsewhere := ofStage(cfg, name)
 			elsewhere.Audit.Stream, elsewhere.Audit.Subject = info.Config.Name, prefix
-			m, err := streams.LastMessage(ctx, c.js.Conn(), info.Config.Name, streams.AuditSubject(prefix, name, auditlog.All, auditlog.KindRun))
+			runs, err := last(info.Config.Name, prefix, auditlog.All.String(), auditlog.KindRun)
 			if err != nil {
-				return nil, false, fmt.Errorf("look for the audit of stage %s in stream %s: %w", name, info.Config.Name, err)
+				return nil, false, err
 			}
-			if m == nil {
-				continue
+			if runs {
+				if known, err = c.lastRun(ctx, elsewhere); known || err != nil {
+					return elsewhere, known, err
+				}
 			}
-			if known, err = c.lastRun(ctx, elsewhere); known || err != nil {
-				return elsewhere, known, err
+			if !rows { // the start of its runs may have expired
+				if rows, err = last(info.Config.Name, prefix, "*", auditlog.KindRow); err != nil {
+					return nil, false, err
+				}
+				if rows {
+					found = elsewhere
+				}
 			}
 		}
 	}
