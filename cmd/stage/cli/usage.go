@@ -67,6 +67,13 @@ type usageCommand struct {
 
 // check reads the flags.
 func (u *usageCommand) check(cfg *config.Config) (err error) {
+	set := u.flags.cmd.Flags().Changed
+	switch {
+	case set("chain") && len(u.chain) == 0:
+		return errors.New("--chain: it is empty: give names of stages, separated by commas")
+	case set("chain") && set(config.FlagName("STAGE_NAME")):
+		return fmt.Errorf("--chain and --%s: --chain names all stages; give one of the two", config.FlagName("STAGE_NAME"))
+	}
 	if u.o.Stages, err = stageNames(u.chain, cfg.Name); err != nil {
 		return err
 	}
