@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -124,7 +123,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 		"it drops, and the other is killed": {func(b *bench, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := partitioned(t)
 				const rows, calls = 20, 4 // of each partition
 				publish := func(from, to int) {

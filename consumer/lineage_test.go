@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
@@ -11,7 +10,7 @@ import (
 
 // The room for a result is counted with its origin, which is no header of the row that is passed on.
 func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		s := b.stream("RESULTS").CachedInfo().Config
 		s.MaxMsgSize = 8000

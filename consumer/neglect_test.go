@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/spread"
@@ -103,7 +102,7 @@ func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 		{"stands by and takes nothing", announced{ID: "aaa", Owned: []int{}, Standby: all}, true, 8 + 4*5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := partitioned(t)
 				stop := make(chan struct{})
 				rows := b.feed(stop)
@@ -145,7 +144,7 @@ func (b *bench) awaitRows(n int) {
 
 // TestSharesAreEvenSoonAfterTheLastChange has a replica that serves nothing go away, come back able, and another join.
 func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
@@ -172,7 +171,7 @@ func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
 
 // TestReplicasThatStartTogetherServeSoon starts eight at once for 32 partitions.
 func TestReplicasThatStartTogetherServeSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitionedInto(t, 32)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
@@ -211,7 +210,7 @@ func TestAnIdleStageSendsTheServerFewRequests(t *testing.T) {
 		{"8 partitions, two replicas, no row ever", 8, 2, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := partitionedInto(t, tt.partitions)
 				stop := make(chan struct{})
 				if tt.rows {

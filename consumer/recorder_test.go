@@ -20,7 +20,7 @@ import (
 )
 
 func TestRecorderReportsEachEventAsItComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		var seen []auditlog.Event
 		rec := recorder.New(b.connect(), recorder.Config{

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/spread"
@@ -14,7 +13,7 @@ import (
 // TestPartitionsSpreadEvenlyOverReplicas has replicas come and go while rows flow. A partition moves within seconds, with
 // its rows in order, each once, and without repeating a call, except for those that a kill cut off.
 func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
@@ -73,7 +72,7 @@ func (b *bench) awaitOthers(n int, mates ...*crewMate) {
 
 // TestSpreadIgnoresWhatIsNotOfThisStage sends it what no replica of the same partitions would.
 func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -73,7 +72,7 @@ func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 	}
 	for name, tt := range ends {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(200)
 				traces := &follower{}
@@ -110,7 +109,7 @@ func (b *bench) unpin() {
 }
 
 func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		s := b.stream("RESULTS").CachedInfo().Config
 		s.MaxMsgSize = 8000
