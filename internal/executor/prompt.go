@@ -97,7 +97,9 @@ func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
 		source, err = os.ReadFile(path)
 	}
 	if err == nil { // also without the lookup, so that both problems are listed
-		p.template, err = template.Parse(source, template.Options{Source: cfg.TemplateFile, Lookup: lookup, Item: p.foreach.Field != ""})
+		p.template, err = template.Parse(source, template.Options{
+			Source: cfg.TemplateFile, Lookup: lookup, Item: p.foreach.Field != "", NoItem: "set STAGE_FOREACH to its name",
+		})
 	}
 	return errors.Join(named("STAGE_LOOKUP_FILE", lookupErr), named(variable, err))
 }

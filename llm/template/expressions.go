@@ -284,6 +284,9 @@ func (p *parser) attribute(of expr) expr {
 	t := p.advance()
 	switch {
 	case t.kind == nameToken && p.present().is("("):
+		if n, ok := of.(*nameExpr); ok && t.text == "changed" && n.name == "loop" && p.item && p.loops == 0 {
+			p.failf(t.line, "%w", value.ErrElementChanged)
+		}
 		return p.invoke("method", t, value.Methods, of)
 	case t.kind == nameToken:
 		return newItem(of, &constExpr{t.text}, "."+t.text, t.line)

@@ -20,6 +20,8 @@ type parser struct {
 
 	numbers map[string]int // of all names
 
+	item    bool            // [Options.Item]
+	noItem  string          // [Options.NoItem]
 	globals []string        // names that are always set
 	known   map[string]bool // names that some block sets, or that some part tests for being defined
 	read    []*nameExpr     // names that are read
@@ -34,18 +36,18 @@ const (
 )
 
 // parse returns the nodes of a template and the number of its names.
-func parse(source []byte, lookup, item bool) ([]node, int, error) {
+func parse(source []byte, o *Options) ([]node, int, error) {
 	s, err := newScanner(source)
 	if err != nil {
 		return nil, 0, err
 	}
-	p := &parser{scanner: s, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{
+	p := &parser{scanner: s, item: o.Item, noItem: o.NoItem, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{
 		"row": rowNumber, "lookup": lookupNumber, "loop": loopNumber, "item": itemNumber,
 	}}
-	if lookup {
+	if o.Lookup != nil {
 		p.globals = append(p.globals, "lookup")
 	}
-	if item {
+	if o.Item {
 		p.globals = append(p.globals, "item", "loop")
 	}
 	nodes, _ := p.body(nil)
@@ -63,8 +65,8 @@ func (p *parser) checkNames() {
 		switch x.name {
 		case "lookup":
 			f.hint = "no lookup file is configured"
-		case "item":
-			f.hint = "no array is configured of which each element is a call"
+		case "item", "loop":
+			f.hint = p.noItemHint(x.name)
 		case "nil", "null", "NULL":
 			f.hint = "write none"
 		default:
@@ -72,6 +74,15 @@ func (p *parser) checkNames() {
 		}
 		p.fail(f)
 	}
+}
+
+// noItemHint says what to write instead of item, or of loop outside of a loop, where the template sees neither.
+func (p *parser) noItemHint(name string) string {
+	hint := "no array is configured of which each element is a call"
+	if p.noItem != "" {
+		hint += ": " + p.noItem
+	}
+	return fmt.Sprintf("%s; or did you mean row.%s?", hint, name)
 }
 
 // opened is a block that is not closed yet.

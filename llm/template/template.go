@@ -32,6 +32,8 @@ type Options struct {
 	// Item says that the template also sees item and loop: an element of an array of the row and its place there. It is
 	// rendered by [Template.RenderItem], any other by [Template.Render].
 	Item bool
+	// NoItem is what to change, for the error of a template that reads item or loop without Item. Empty: nothing to add.
+	NoItem string
 	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each turn of a loop 512, each
@@ -67,7 +69,7 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	if o.Source != "" {
 		t.name = path.Base(o.Source)
 	}
-	if t.nodes, t.names, err = parse(source, o.Lookup != nil, o.Item); err != nil {
+	if t.nodes, t.names, err = parse(source, &o); err != nil {
 		return nil, fmt.Errorf("template: %w", t.located(err))
 	}
 	return t, nil

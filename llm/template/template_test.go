@@ -14,7 +14,7 @@ import (
 )
 
 func render(source, body string) (string, error) {
-	tpl, err := Parse([]byte(source), Options{Source: "prompts/prompt.j2"})
+	tpl, err := Parse([]byte(source), Options{Source: "prompts/prompt.j2", NoItem: "name it"})
 	if err != nil {
 		return "", err
 	}
@@ -43,7 +43,9 @@ func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
 		"{{ row.text.get('x') }}":             "get: a string has no such method (line 1 of prompt.j2)",
 
 		// And at compile time:
-		"{{ text }}":                                     "undefined: text (line 1 of prompt.j2); there are row and what the template sets; did you mean row.text?",
+		"{{ text }}": "undefined: text (line 1 of prompt.j2); there are row and what the template sets; did you mean row.text?",
+		"{{ item }}": "undefined: item (line 1 of prompt.j2); no array is configured of which each element is a call: name it; or did you mean row.item?",
+		"{% for x in row.list %}{% endfor %}\n{{ loop.index }}": "undefined: loop (line 2 of prompt.j2); no array is configured of which each element is a call: name it; or did you mean row.loop?",
 		"{{ lookup.x }}":                                 "undefined: lookup (line 1 of prompt.j2); no lookup file is configured",
 		"\n{% include 'x' %}":                            `the block "include" is not available; there are if, for, set, with, filter and raw (line 2 of prompt.j2)`,
 		"{{ row.text|uper }}":                            "the filter uper is not available; there are abs, batch, capitalize,",
@@ -120,6 +122,36 @@ func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
 				t.Errorf("%q: facts %v", source, e.Facts)
 			}
 		}
+	}
+}
+
+// Each element is rendered by itself, so nothing is known of the last call: loop.changed would be true of each.
+func TestLoopOfAnElementHasNoChanged(t *testing.T) {
+	r, err := row.Parse([]byte(`{"list":[1,1]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := r.Items("list", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]string{
+		"a\n{{ loop.changed(item) }}":                                "loop.changed is not available for elements",
+		"{% for x in [1] if loop.changed(x) %}{% endfor %}":          "loop.changed is not available for elements",
+		"{% set l = loop %}{{ l.changed(item) }}":                    "loop.changed is not available for elements",
+		"{% for x in [1, 1] %}{{ loop.changed(x) }} {% endfor %}":    "",
+		"{{ loop.cycle('a', 'b') }}{{ loop.index0 }}{{ loop.last }}": "",
+	} {
+		tpl, err := Parse([]byte(source), Options{Item: true})
+		if err == nil {
+			_, err = tpl.RenderItem(items, 1)
+		}
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: got %v, want %q", source, err, want)
+		}
+	}
+	if _, err := Parse([]byte("{{ loop.changed(item) }}"), Options{Item: true}); err == nil {
+		t.Error("loop.changed of an element is found at a row only, want it refused at start")
 	}
 }
 

@@ -97,9 +97,15 @@ func methodCycle(_ *Run, v any, args []any) (any, error) {
 	return args[l.Index%len(args)], nil
 }
 
+// ErrElementChanged is returned for loop.changed of an element, which would be true of each.
+var ErrElementChanged = errors.New("loop.changed is not available for elements: each is rendered by itself; compare item with the one before, in the array of the row at loop.index0 - 1")
+
 // methodChanged reports whether its arguments differ from those of its last call in the same loop.
 func methodChanged(r *Run, v any, args []any) (any, error) {
 	l, _ := v.(*Loop)
+	if l.Items == nil {
+		return nil, ErrElementChanged
+	}
 	args, _ = freeArgs(args)
 	same, err := r.equal(args, l.seen, 0)
 	same = same && l.seen != nil
