@@ -168,12 +168,15 @@ func (v *partitionVerifier) checkElements(h *verifiedRow, row *rowAudit) {
 		return
 	}
 	paid := make(map[int]bool)
+	own := slices.ContainsFunc(row.calls, func(c callFacts) bool { return c.term == h.term && c.item != wholeRow })
 	for i := range row.calls {
 		switch c := &row.calls[i]; {
-		case c.item == wholeRow:
-			v.violate(violationItem, h.Seq, "row %d has calls for single elements, and one for the whole row, call %d of %s", h.Seq, c.index, c.term.owner)
 		case c.badID:
 			v.violate(violationItem, h.Seq, "row %d has a call for element %d, call %d of %s, with the state id of another one", h.Seq, c.item, c.index, c.term.owner)
+		case c.term != h.term && !v.runs.sameArray(c.term.owner, h.term.owner): // of the elements of another array, or of none
+		case c.item == wholeRow && c.term == h.term && !own: // the elements are those of a term with other settings
+		case c.item == wholeRow:
+			v.violate(violationItem, h.Seq, "row %d has calls for single elements, and one for the whole row, call %d of %s", h.Seq, c.index, c.term.owner)
 		case h.items >= 0 && c.item >= h.items:
 			v.violate(violationItem, h.Seq, "row %d has a call for element %d, call %d of %s, and its array has %d", h.Seq, c.item, c.index, c.term.owner, h.items)
 		case c.success && c.term == h.term && paid[c.item]:

@@ -66,7 +66,11 @@ func fanJob(b *stagetest.Bench) *stagetest.Job {
 		j.Result(owner, seq)
 		j.Steps[len(j.Steps)-1].Result.Body = fanResult(b.T, fanBody)
 	}
-	j.Start("run1")
+	start := func(run string) {
+		j.Start(run)
+		j.Steps[len(j.Steps)-1].Run.Settings["STAGE_FOREACH"] = "xs"
+	}
+	start("run1")
 	j.Claim("run1.a", 0)
 	for i, item := range []int{2, 0, 3, 1} {
 		j.Item("run1.a", 1, item, i, auditlog.CallSuccess)
@@ -82,7 +86,7 @@ func fanJob(b *stagetest.Bench) *stagetest.Job {
 		j.Item("run1.a", 3, item, 2*item, auditlog.CallFailure)
 		j.Item("run1.a", 3, item, 2*item+1, auditlog.CallSuccess)
 	}
-	j.Start("run2")
+	start("run2")
 	j.Claim("run2.a", 1)
 	j.Item("run2.a", 2, 2, 0, auditlog.CallCapacityRetry)
 	j.Item("run2.a", 2, 3, 1, auditlog.CallSuccess)
@@ -106,6 +110,58 @@ func TestVerifyAddsUpTheCallsOfElements(t *testing.T) {
 	_, text := proven(b)
 	if want := "audit: 20 calls, 2 of them capacity retries, 1 of rows or terms without a result;"; !strings.Contains(text, want) {
 		t.Errorf("want %q in:\n%s", want, text)
+	}
+}
+
+// With another STAGE_FOREACH, or none, the calls of earlier terms are for the elements of another array: they were paid
+// for in vain, and prove nothing wrong.
+func TestVerifyTakesTheCallsOfAnotherArrayForWhatTheyAre(t *testing.T) {
+	for _, tt := range []struct {
+		name, before, after string
+		whole               bool // the rows of the second process
+		items               int  // of the first
+	}{
+		{"a longer array before", "ys", "xs", false, 7},
+		{"no array before", "", "xs", false, 0},
+		{"an array before", "xs", "", true, 4},
+		{"settings that are gone", "-", "xs", false, 7},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := stagetest.NewBench(t, nil)
+			b.Cfg.Foreach.Field = "xs"
+			b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(fanBody)})
+			j := b.Job()
+			start := func(run, array string) {
+				j.Start(run)
+				if j.Steps[len(j.Steps)-1].Run.Settings["STAGE_FOREACH"] = array; array == "-" {
+					j.Remove(len(j.Steps) - 1)
+				}
+				j.Claim(run+".a", 0)
+			}
+			start("run1", tt.before)
+			for item := range tt.items {
+				j.Item("run1.a", 1, item, item, auditlog.CallSuccess)
+			}
+			if tt.items == 0 {
+				j.Call("run1.a", 1, 0, auditlog.CallSuccess)
+			}
+			start("run2", tt.after)
+			if tt.whole {
+				j.Call("run2.a", 1, 0, auditlog.CallSuccess)
+			} else {
+				for item := range 4 {
+					j.Item("run2.a", 1, item, item, auditlog.CallSuccess)
+				}
+			}
+			j.Row("run2.a", 1, 0, "")
+			sum(j, auditlog.SourceCall, func(c *auditlog.Call) bool { return c.Owner == "run1.a" })
+			j.Result("run2.a", 1)
+			if !tt.whole {
+				j.Steps[len(j.Steps)-1].Result.Body = fanResult(b.T, fanBody)
+			}
+			b.Store(j)
+			proven(b)
+		})
 	}
 }
 
@@ -153,6 +209,14 @@ var itemFaults = []fault{
 	{
 		"an element that the row does not have", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.Item = new(4); fixID(j, 1) },
 		[]string{"bad_item: partition 0: row 1 has a call for element 4, call 2 of run1.a, and its array has 4"},
+	},
+	{
+		"an element that the row does not have, in an earlier term", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 2, 2)].Call.Item = new(4); fixID(j, 2) },
+		[]string{"bad_item: partition 0: row 2 has a call for element 4, call 2 of run1.a, and its array has 4"},
+	},
+	{
+		"a call for the whole row, in an earlier term", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 2, 2)].Call.Item = nil },
+		[]string{"bad_item: partition 0: row 2 has calls for single elements, and one for the whole row, call 2 of run1.a"},
 	},
 	{
 		"the id of another element", func(j *stagetest.Job) { j.Steps[ofItem(j, "run1.a", 1, 3)].Call.StateID = "stage/ROWS/0/1#1" },

@@ -138,6 +138,13 @@ func (v *runVerifier) known(owner string) bool {
 	return r != nil && len(r.settings) > 0
 }
 
+// sameArray reports whether the processes that two owners belong to are known to have fanned out over the same array.
+func (v *runVerifier) sameArray(a, b string) bool {
+	const array = "STAGE_FOREACH"
+	return v.known(a) && v.known(b) && v.runs[processOf(a)].settings[array] == v.runs[processOf(b)].settings[array] &&
+		v.runs[processOf(a)].settings[array] != ""
+}
+
 // processOf is the run that a term belongs to; empty: the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 
