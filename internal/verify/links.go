@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
@@ -49,10 +51,11 @@ type source struct {
 	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
 	values uint64     // of the members, but for errors
 	// kept is values without the members that a success replaces, for each of [bodies.fields]; nil: there is no such member.
-	kept    []uint64
-	body    uint64
-	subject uint64
-	failed  bool // it is an error of a stage
+	kept     []uint64
+	previews [2]uint64 // what an error without the row's members may quote of it
+	body     uint64
+	subject  uint64
+	failed   bool // it is an error of a stage
 
 	upstream                string // the stage whose result it is; empty: of none
 	originStream, originSeq string // that its result must name
@@ -68,13 +71,14 @@ type elements struct {
 
 // made is what a result shows of the row that it is made from.
 type made struct {
-	hash   string    // of the row's variables, in a success; empty: it has none
-	items  *elements // of a success of a row that fans out
-	values uint64    // of the row's members, but for errors
-	field  string    // that the reply of a success is in
-	cut    bool      // it has none of the row's members
-	body   uint64
-	broken bool // it is neither a success nor an error
+	hash    string    // of the row's variables, in a success; empty: it has none
+	items   *elements // of a success of a row that fans out
+	values  uint64    // of the row's members, but for errors
+	field   string    // that the reply of a success is in
+	cut     bool      // it has none of the row's members
+	preview *uint64   // of the row, in an error without its members; nil: there is no room for it either
+	body    uint64
+	broken  bool // it is neither a success nor an error
 }
 
 func digest(body []byte) uint64 { return maphash.Bytes(keySeed, body) }
@@ -84,7 +88,7 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 	if !b.read {
 		return nil
 	}
-	s := &source{body: digest(in.Body), subject: digest([]byte(in.Subject))}
+	s := &source{body: digest(in.Body), subject: digest([]byte(in.Subject)), previews: previewsOf(in)}
 	s.upstream = upstreamOf(in.Header)
 	if s.upstream != "" {
 		s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderOriginStream)), in.Header.Get(streams.HeaderOriginSeq)
@@ -139,6 +143,16 @@ func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []uint64)
 func (b *bodies) inLog(in *stored.InputRow) bool {
 	p, err := strconv.Atoi(partitionOf(in.Header))
 	return err == nil && p < b.upstream.Partitions && in.Subject == streams.ResultSubject(b.upstream.ResultSubject, b.upstream.Name, p)
+}
+
+// previewsOf returns what an error may quote of a row: the beginning of its body or, where a loader has put its problem
+// before that, of what follows.
+func previewsOf(in *stored.InputRow) [2]uint64 {
+	begin := in.Body
+	if problem := in.Header.Get(streams.HeaderRowProblem); problem != "" {
+		begin = bytes.TrimRight(bytes.TrimPrefix(begin, []byte(problem+": ")), "\r\n")
+	}
+	return [2]uint64{digest([]byte(excerpt.Of(in.Body))), digest([]byte(excerpt.Of(begin)))}
 }
 
 // arraysOf returns the names of the members of a row that may have been fanned out over.
@@ -226,6 +240,9 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	if r.Status == auditlog.RowError {
 		m.cut = len(members) <= 1
 		m.values = valuesOf(r.Body, members)
+		if len(members) == 1 {
+			m.preview = previewOf(r.Body[members[0].Value:members[0].End])
+		}
 		return m
 	}
 	tail := members[max(0, len(members)-len(answerMembers)):]
@@ -263,12 +280,23 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	return m
 }
 
+// previewOf returns what an error quotes of its row; nil: nothing.
+func previewOf(failure []byte) *uint64 {
+	preview := jsonbytes.Find(failure, "body_preview")
+	if len(preview) == 0 || preview[0] != '"' {
+		return nil
+	}
+	return new(digest([]byte(jsonbytes.Text(preview))))
+}
+
 // differs returns what shows that a result is not made from the row; empty: nothing.
 func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	switch {
 	case digest([]byte(r.Subject)) != s.subject:
 		return fmt.Sprintf("names %q as its subject", r.Subject)
 	case r.Status == auditlog.RowError && s.failed && s.body == m.body: // passed on
+	case r.Status == auditlog.RowError && m.cut && m.preview != nil && !slices.Contains(s.previews[:], *m.preview):
+		return "quotes another row"
 	case r.Status == auditlog.RowError && m.cut:
 	case r.Status == auditlog.RowError && s.values != m.values:
 		return "has other members"

@@ -191,6 +191,102 @@ var linkFaults = []fault{
 	},
 }
 
+// looseRow is row seq of a looseJob. Its elements, of which there are none, have no hash.
+func looseRow(seq uint64) *nats.Msg {
+	m := upstreamRow(seq)
+	m.Data = fmt.Appendf(nil, `{"F":"x","a":"x","n":%d,"xs":[],"long":"%s"}`, seq, strings.Repeat("é", 400))
+	if seq < 3 { // of no stage
+		m.Header = nil
+	}
+	return m
+}
+
+// looseJob is a job of seven rows, of which no result holds a hash: 1 to 4 have empty arrays, 5 to 7 failed and there was no
+// room for the row. A loader could not read row 7, and what it put there is not the row's beginning.
+func looseJob(b *stagetest.Bench) *stagetest.Job {
+	b.T.Helper()
+	format, err := row.NewFormat("F", row.Provenance{})
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	j := b.Job()
+	j.Start("run1")
+	j.Steps[0].Run.Settings["STAGE_FOREACH"], j.Steps[0].Run.Settings["STAGE_RESPONSE_FIELD"] = "xs", "F"
+	j.Claim("run1.a", 0)
+	for seq := range uint64(7) {
+		seq++
+		m := looseRow(seq)
+		if seq == 7 {
+			m.Data, m.Header = []byte("a quote is missing: \"n\",7\r\n"), nats.Header{streams.HeaderRowProblem: {"a quote is missing"}}
+		}
+		b.Publish(m)
+		j.Answer("run1.a", seq)
+		if seq < 5 { // there was no call
+			j.Remove(len(j.Steps) - 3)
+			event := rowEventOf(j, seq)
+			event.Attempts, event.Usage, event.Source = 0, nil, ""
+		}
+		r := j.Steps[len(j.Steps)-1].Result
+		r.Subject, r.Header = m.Subject, nats.Header{}
+		if m.Header.Get(streams.HeaderSourceSeq) != "" {
+			r.Header = nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {m.Header.Get(streams.HeaderSourceSeq)}}
+			if seq > 5 {
+				r.Header = nats.Header{streams.HeaderOriginStream: {"FILES"}, streams.HeaderOriginSeq: {m.Header.Get(streams.HeaderOriginSeq)}}
+			}
+		}
+		rowEventOf(j, seq).VariablesHash = "" // as where the audit has expired
+		of, err := row.Parse(m.Data)
+		if err == nil && seq >= 3 {
+			of.KeepAs("map")
+		}
+		switch {
+		case seq < 5:
+			items, err := of.Items("xs", 1)
+			if err != nil || items.Len() > 0 {
+				b.T.Fatal(items, err)
+			}
+			r.Body = format.AppendItems(nil, of, nil)
+		case seq < 7:
+			r.Body = format.AppendError(nil, of, &llm.Error{Reason: "api_call_failed", Err: errors.New("no")}, nil, 700)
+		default:
+			r.Body = format.AppendError(nil, nil, row.Broken("a quote is missing", []byte(`"n",7`)), nil, 0)
+		}
+	}
+	j.End("run1")
+	for seq := range uint64(3) {
+		fail(j, 5+seq)
+	}
+	return j
+}
+
+func verifyLoose(b *stagetest.Bench) (*Report, string, int) {
+	b.T.Helper()
+	return verifyWith(b, Options{Linked: true})
+}
+
+func TestVerifyProvesTheLinksOfResultsWithoutAHash(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(looseJob(b))
+	if report, text, code := verifyLoose(b); code != codeProven || report.Partitions[0].Linked != 7 {
+		t.Errorf("got exit code %d, %d links:\n%s", code, report.Partitions[0].Linked, text)
+	}
+}
+
+func TestVerifyFindsFaultsOfLinksWithoutAHash(t *testing.T) {
+	swapped := func(one, other uint64, what string) fault {
+		return fault{
+			fmt.Sprint("the bodies of ", one, " and ", other), func(j *stagetest.Job) { swapBodies(j, one, other) },
+			[]string{
+				fmt.Sprintf("bad_link: partition 0: the result at %d of the results stream is not made from row %d, which it names: it %s", one+1, one, what),
+				fmt.Sprintf("bad_link: partition 0: the result at %d of the results stream is not made from row %d, which it names: it %s", other+1, other, what),
+			},
+		}
+	}
+	findsFaults(t, []fault{
+		swapped(1, 2, "has other members"), swapped(3, 4, "has other members"), swapped(5, 6, "quotes another row"), swapped(7, 6, "quotes another row"),
+	}, looseJob, verifyLoose)
+}
+
 func TestVerifyFindsFaultsOfLinks(t *testing.T) { findsFaults(t, linkFaults, linkJob, verifyLinks) }
 
 // A success has all members of its row but those that it replaces, which only a row of no stage loses.
