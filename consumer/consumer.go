@@ -420,6 +420,9 @@ func (c *Consumer) keepRows(t *term) {
 		delete(t.open, row.Seq)
 		c.keepIdle(row)
 	}
+	for _, row := range t.takenBack {
+		c.keepIdle(row)
+	}
 	for seq, row := range t.open {
 		row.wanted.Store(false)
 		c.held[seq] = row

@@ -44,6 +44,10 @@ func (t *term) recall() {
 
 // dropHandedBack forgets the rows that nobody works on, and those whose replies the next owner finds in the journal.
 func (t *term) dropHandedBack() {
+	for _, row := range t.takenBack {
+		row.abandon()
+	}
+	t.takenBack = nil
 	for seq, row := range t.open {
 		if !row.done || t.c.cfg.Journal && !row.keep {
 			delete(t.open, seq)
@@ -53,7 +57,7 @@ func (t *term) dropHandedBack() {
 
 // drained reports whether a stopping term has nothing left to wait for.
 func (t *term) drained() bool {
-	if t.emitting || t.buf.Completed()+t.handedBack < t.buf.Len() {
+	if t.emitting || t.buf.Completed()+len(t.takenBack) < t.buf.Len() {
 		return false
 	}
 	head, ok := t.buf.Ready(0)

@@ -273,13 +273,12 @@ func (t *term) collect() {
 	t.spare = rows
 }
 
-// takeBack forgets a row that a stopping term does not start, or that the executor has handed back to it; its place in
+// takeBack takes out a row that a stopping term does not start, or that the executor has handed back to it; its place in
 // the sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for
-// the next term, it would never be started there, and block the partition for ever.
+// the next term like those in open, it would never be started there, and block the partition for ever.
 func (t *term) takeBack(row *Row) {
-	t.handedBack++
+	t.takenBack = append(t.takenBack, row)
 	delete(t.open, row.Seq)
-	row.abandon()
 }
 
 // complete puts the answer into the sequencer and records its row event. The event is stored before the result.

@@ -23,7 +23,7 @@ type term struct {
 	ackAll  bool // an ack covers all rows before it
 	journal *journal
 
-	// The window: what was taken and is neither parked nor emitted. Always len(open) + handedBack == buf.Len(), but for
+	// The window: what was taken and is neither parked nor emitted. Always len(open) + len(takenBack) == buf.Len(), but for
 	// parked rows on their way back.
 	buf    lineup
 	stream *sequencer.Buffer[place] // buf, in stream order; else nil
@@ -31,8 +31,9 @@ type term struct {
 	open   map[uint64]*Row          // the rows in buf, but for those taken back, by sequence
 	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
 	unstarted []*Row
-	// handedBack counts the places in buf whose rows were taken back; only a stopping term takes any back.
-	handedBack int
+	// takenBack are the rows whose places in buf are empty; only a stopping term takes any back. Nobody works on them, but
+	// some may have replies to elements.
+	takenBack []*Row
 	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the end of each turn.
 	collected int
 	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was none.

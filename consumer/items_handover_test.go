@@ -1,0 +1,111 @@
+package consumer_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+)
+
+// releasedFanner answers the first of two elements of a row, and has the second wait for a slot for five seconds, if it is
+// not recalled. Of the first rows it has the second in flight, so that their partitions drain for a while.
+type releasedFanner struct {
+	*fanner
+	first uint64    // rows up to it
+	busy  time.Time // until then there is no slot
+
+	mu      sync.Mutex
+	waiting map[simJob]chan struct{} // closed: it is recalled
+}
+
+func (r *releasedFanner) Start(row *consumer.Row) {
+	_, jobs := openFan(row, r.elements, func(int, *consumer.Kept) {})
+	for _, j := range jobs {
+		recalled := make(chan struct{})
+		if j.item == 1 && row.Seq > r.first {
+			r.mu.Lock()
+			r.waiting[j] = recalled
+			r.mu.Unlock()
+		}
+		r.wg.Go(func() { r.work(j, recalled) })
+	}
+}
+
+func (r *releasedFanner) work(j simJob, recalled <-chan struct{}) {
+	if j.item == 1 && j.row.Seq > r.first {
+		select {
+		case <-recalled:
+			j.handBack()
+			return
+		case <-time.After(time.Until(r.busy)):
+		case <-r.over:
+			return
+		}
+		r.mu.Lock()
+		delete(r.waiting, j)
+		r.mu.Unlock()
+	}
+	r.call(j)
+}
+
+func (r *releasedFanner) Recall() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for j, recalled := range r.waiting {
+		if !j.row.Wanted() {
+			delete(r.waiting, j)
+			close(recalled)
+		}
+	}
+}
+
+// A process releases partitions, and loses the connection while their last calls are waited for. Rows that were handed
+// back before that have replies to elements which are in no journal yet: the next term in the process goes on with them.
+func TestAReleaseThatLosesTheConnectionPaysForNoElementAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitioned(t)
+		const rows = 10 // of each partition
+		for range rows {
+			for p := range b.partitions {
+				if _, err := b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{}`)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		exec := &releasedFanner{first: uint64(b.partitions), busy: time.Now().Add(5 * time.Second), waiting: map[simJob]chan struct{}{}} //nolint:gosec // a count
+		exec.fanner = newFanner(b, 2, func(of simElement) time.Duration {
+			if of.item == 1 && time.Now().Before(exec.busy) {
+				return 20 * time.Second
+			}
+			return 100 * time.Millisecond
+		})
+		cfg := b.config("first", exec)
+		cfg.JournalAfter = time.Hour
+		first := b.mateWith(cfg)
+		time.Sleep(2 * time.Second)
+		second := b.mateWith(b.config("second", newQueuer(t, 1, func() time.Duration { return time.Second })))
+		time.Sleep(1500 * time.Millisecond) // the first has released half of them
+		second.kill()
+		if err := first.nc.ForceReconnect(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for p := range b.partitions {
+			if n := b.stored("RESULTS", streams.ResultSubject("results", "stage", p)); n != rows {
+				t.Errorf("partition %d: %d of %d results", p, n, rows)
+			}
+		}
+		exec.fanner.mu.Lock()
+		for of, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("%d calls for element %d of row %d, want 1", calls, of.item, of.row)
+			}
+		}
+		exec.fanner.mu.Unlock()
+		first.kill()
+	})
+}
