@@ -67,12 +67,22 @@ func (r *Row) answeredItems() (items []*Row) {
 	return items
 }
 
+// HasElements says how many elements the row has; 0: it is answered as a whole. Replies kept of others, by a run that had
+// another array, answer nothing. Without it they are waited for until the row is answered.
+func (r *Row) HasElements(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.elements = n + 1
+}
+
 // fans reports whether the row is answered element by element, as far as is known.
 func (r *Row) fans() bool {
 	for range r.eachItem() {
 		return true
 	}
-	return len(r.KeptItems) > 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.KeptItems) > 0 && r.elements != 1
 }
 
 // awaitsKeptItem reports whether a reply that is kept of an element may still answer it.
@@ -83,6 +93,9 @@ func (r *Row) awaitsKeptItem() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for index := range r.KeptItems {
+		if r.elements > 0 && index >= r.elements-1 {
+			continue
+		}
 		if item := r.items[index]; item == nil || !item.answered {
 			return true
 		}

@@ -90,6 +90,8 @@ type Row struct {
 	index  int  // of the element
 	mu     sync.Mutex
 	items  map[int]*Row // elements, by index, with a reply or a call; guarded by mu
+	// elements is one more than [Row.HasElements] said; 0: nothing yet. Guarded by mu.
+	elements int
 
 	mail        *mailbox
 	gate        *gate
