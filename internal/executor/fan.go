@@ -27,6 +27,7 @@ type fan struct {
 	mu       sync.Mutex
 	elements []element
 	answered int // elements
+	replies  int // of those, which count in bytes
 	bytes    int // that the result has at least
 
 	// Of this start:
@@ -95,7 +96,7 @@ func (f *fan) tooLarge(ownServer bool) *llm.Error {
 	if f.bytes <= f.row.MaxBodyBytes {
 		return nil
 	}
-	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.answered, len(f.elements), ownServer)
+	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.replies, len(f.elements), ownServer)
 }
 
 // put takes the reply to an element. last says that it was the last of this start.
@@ -115,6 +116,7 @@ func (f *fan) put(j *job, reply *consumer.Reply, validated bool) (last bool) {
 		e.answer, _ = row.ReadAnswer(reply.Body, validated)
 		e.answer.VariablesHash = j.vars
 		f.bytes += len(e.answer.Text) + len(e.answer.Value)
+		f.replies++
 	}
 	f.answered++
 	f.left--

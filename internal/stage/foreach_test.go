@@ -330,7 +330,7 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 		l.loadFan("a", 100)
 		l.work(1, nil)
 		e := l.fans()[0].Error
-		if l.received() > 60 || e == nil || e.Reason != "result_too_large" {
+		if l.received() > 60 || e == nil || e.Reason != "result_too_large" || !strings.HasPrefix(e.Text, fmt.Sprintf("with the replies to %d of 100 elements", l.received())) {
 			t.Errorf("%d calls: %.300s", l.received(), l.bodies()[0])
 		}
 	})

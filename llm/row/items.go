@@ -132,7 +132,7 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	}
 }
 
-// ItemsTooLarge is the error of a row of which so many elements, of all, are answered, and whose result has more bytes
+// ItemsTooLarge is the error of a row that has replies to so many elements, of all, and whose result has more bytes
 // than the server takes already. Raise is as that of [ResultTooLarge].
 func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
 	return &llm.Error{
