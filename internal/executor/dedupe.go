@@ -87,8 +87,8 @@ func (e *Executor) shareReply(j *job, a *answer) {
 }
 
 // finishFlight releases the jobs that waited for one that got no reply. A permanent error is a verdict on the request
-// and holds for them too; a transient one, a stop, or a row that moved to another replica does not: they are submitted
-// again.
+// and holds for them too; a transient one, a stop, a row that moved to another replica, or one that fails whatever the
+// reply does not: they are submitted again.
 func (e *Executor) finishFlight(r result) {
 	if e.flights == nil {
 		return
@@ -97,7 +97,7 @@ func (e *Executor) finishFlight(r result) {
 	if len(followers) == 0 {
 		return
 	}
-	if r.Class != pool.Permanent {
+	if r.Class != pool.Permanent || r.In.skipped {
 		e.requeue(followers...)
 		return
 	}

@@ -336,6 +336,22 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 	})
 }
 
+// TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow: row b waits for the calls of equal elements of row a, whose result is
+// too large before they are made.
+func TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 20<<10))
+		l := newFanLab(t, func(string) *llmtest.Step { return &llmtest.Step{Body: body, Delay: time.Second} },
+			map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_DEDUPE": "inflight", "STAGE_TEMPLATE": "{{ item }}"})
+		l.loadFan("a", 18)
+		l.publish(&nats.Msg{Data: []byte(`{"title":"b","chunks":["chunk 15","chunk 16","chunk 17"]}`)})
+		l.work(2, nil)
+		if got := l.fans(); got[0].Error == nil || got[0].Error.Reason != "result_too_large" || got[1].Error != nil || len(got[1].Texts) != 3 {
+			t.Errorf("%d calls, row b: %.500s", l.received(), l.bodies()[1])
+		}
+	})
+}
+
 // TestARowWhoseElementsAllFailStopsNoOther: they would fill the pool's line, and only others show that the server works.
 func TestARowWhoseElementsAllFailStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
