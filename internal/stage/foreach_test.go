@@ -336,8 +336,8 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 	})
 }
 
-// TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow: row b waits for the calls of equal elements of row a, whose result is
-// too large before they are made.
+// TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow: row b waits for the calls of equal elements of row a, whose result
+// is too large before they are made.
 func TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 20<<10))

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
@@ -152,7 +152,16 @@ func previewsOf(in *stored.InputRow) [2]uint64 {
 	if problem := in.Header.Get(streams.HeaderRowProblem); problem != "" {
 		begin = bytes.TrimRight(bytes.TrimPrefix(begin, []byte(problem+": ")), "\r\n")
 	}
-	return [2]uint64{digest([]byte(excerpt.Of(in.Body))), digest([]byte(excerpt.Of(begin)))}
+	return [2]uint64{quoted(in.Body), quoted(begin)}
+}
+
+// quoted stands for what an error quotes of a text: whole characters of its first 500 bytes.
+func quoted(text []byte) uint64 {
+	end := min(len(text), 500)
+	for end > 0 && end < len(text) && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return digest(bytes.ToValidUTF8(text[:end], nil))
 }
 
 // arraysOf returns the names of the members of a row that may have been fanned out over.

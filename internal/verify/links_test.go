@@ -201,8 +201,8 @@ func looseRow(seq uint64) *nats.Msg {
 	return m
 }
 
-// looseJob is a job of seven rows, of which no result holds a hash: 1 to 4 have empty arrays, 5 to 7 failed and there was no
-// room for the row. A loader could not read row 7, and what it put there is not the row's beginning.
+// looseJob is a job of seven rows, of which no result holds a hash: 1 to 4 have empty arrays, 5 to 7 failed and there was
+// no room for the row. A loader could not read row 7, and what it put there is not the row's beginning.
 func looseJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	format, err := row.NewFormat("F", row.Provenance{})
