@@ -133,7 +133,9 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 			why := "stopped"
 			if err != nil {
 				why = err.Error()
-				s.Log.Error("this stage has ended, other stages of the process do not depend on it", slog.Any("error", err))
+				if hard.Err() == nil { // else all were stopped at once
+					s.Log.Error("this stage has ended, other stages of the process do not depend on it", slog.Any("error", err))
+				}
 				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
 			}
 			s.ended.Store(&why)
@@ -173,7 +175,9 @@ func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stag
 			case <-reloads:
 			}
 			for _, s := range stages {
-				s.reloadKey()
+				if s.endedBy() == "" { // it makes no call any more, whatever its key is
+					s.reloadKey()
+				}
 			}
 		}
 	})...)

@@ -27,6 +27,7 @@ import (
 type team struct {
 	lab    *lab
 	soft   context.CancelFunc
+	hard   context.CancelCauseFunc
 	done   chan error
 	pages  *llmtest.PipeListener
 	reload chan os.Signal
@@ -41,8 +42,8 @@ func (l *lab) startSeveral(changes ...map[string]string) *team {
 	}
 	r := &team{lab: l, done: make(chan error, 1), pages: llmtest.NewPipeListener(), reload: make(chan os.Signal, 1)}
 	soft, stop := context.WithCancel(l.t.Context())
-	hard, kill := context.WithCancel(context.WithoutCancel(l.t.Context()))
-	r.soft = stop
+	hard, kill := context.WithCancelCause(context.WithoutCancel(l.t.Context()))
+	r.soft, r.hard = stop, kill
 	go func() {
 		r.done <- RunSeveral(soft, hard, cfgs, Deps{
 			NATS: func() (*nats.Conn, error) { return l.srv.Connect(), nil }, DialLLM: l.dial, Listener: r.pages, Reloads: r.reload,
@@ -51,7 +52,7 @@ func (l *lab) startSeveral(changes ...map[string]string) *team {
 		close(r.done)
 	}()
 	l.t.Cleanup(func() {
-		kill()
+		kill(nil)
 		stop()
 		for range r.done { // until it has ended
 		}
