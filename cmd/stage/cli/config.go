@@ -139,19 +139,32 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "setup does what run does before its first row: it creates missing streams and the missing durable consumers of partitions,\n" +
 			"and checks those that exist. Run it as a user who may create streams, so that run needs no such permission, or ahead of\n" +
-			"an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.",
+			"an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.\n" +
+			"With --stages it does so for each stage of a list, as run takes it.",
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
-			"  stage setup --nats-url nats://localhost:4222 --create-streams=false",
+			"  stage setup --nats-url nats://localhost:4222 --create-streams=false\n" +
+			"  stage setup --stages stages.yaml",
 	}
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
 		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
-	cmd.RunE = flags.runOnStreams(nil, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
-		if err := setUpStreams(ctx, conn.NC, cfg); err != nil {
+	stages := flags.addStages()
+	cmd.RunE = flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
+		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {
+			var errs []error
+			for _, cfg := range cfgs {
+				err := setUpStreams(ctx, conn.NC, cfg)
+				if err != nil && *stages != "" {
+					err = fmt.Errorf("stage %s: %w", cfg.Name, err)
+				}
+				errs = append(errs, err)
+			}
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
 			return err
-		}
-		_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
-		return err
+		})
 	})
 	return cmd
 }

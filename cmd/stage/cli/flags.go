@@ -197,17 +197,24 @@ var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams a
 // run returns the RunE of a command: it calls f with the configuration, the arguments, and the contexts of
 // [Env.Contexts].
 func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, cfg *config.Config, args []string) error) func(*cobra.Command, []string) error {
+	return c.runStages(new(string), need, func(soft, hard context.Context, cfgs []*config.Config, args []string) error {
+		return f(soft, hard, cfgs[0], args)
+	})
+}
+
+// runStages is run for a command that may work for several stages, those of path where that is not empty.
+func (c *configFlags) runStages(path *string, need config.Need, f func(soft, hard context.Context, cfgs []*config.Config, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		cfg, err := c.Load(cmd.Context(), need)
+		cfgs, err := c.LoadStages(cmd.Context(), *path, need)
 		if err != nil {
 			return err
 		}
-		if need == config.NeedNothing && len(cfg.NATS.URL) == 0 && c.env.LimitMemory != nil { // it may have to serve the store
+		if need == config.NeedNothing && len(cfgs[0].NATS.URL) == 0 && c.env.LimitMemory != nil { // it may have to serve the store
 			c.env.LimitMemory(stage.EmbeddedMemory)
 		}
 		soft, hard, stop := c.env.Contexts(cmd.Context(), c.ends...)
 		defer stop()
-		return f(soft, hard, cfg, args)
+		return f(soft, hard, cfgs, args)
 	}
 }
 
@@ -255,11 +262,14 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 // LoadStages is [configFlags.Load] of each stage that a file or directory lists, see [config.ReadStages]. Without a path
 // there is one stage.
 func (c *configFlags) LoadStages(ctx context.Context, path string, need config.Need) ([]*config.Config, error) {
-	if path == "" {
+	problems := c.given()
+	switch {
+	case path == "" && c.cmd.Flags().Changed(stagesFlag): // a script's variable that is not set must not mean another stage
+		return nil, configError(append(problems, fmt.Errorf("--%s: it is empty: give the path of a file or directory, or remove it", stagesFlag)))
+	case path == "":
 		cfg, err := c.Load(ctx, need)
 		return []*config.Config{cfg}, err
 	}
-	problems := c.given()
 	if name := config.FlagName("STAGE_NAME"); c.cmd.Flags().Changed(name) {
 		problems = append(problems, fmt.Errorf("--%s: each stage of --%s has a name of its own: remove it", name, stagesFlag))
 	}
