@@ -34,6 +34,9 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 // scriptPatience bounds what scripts wait for, far above what a loaded machine needs.
 const scriptPatience = time.Minute
 
+// scriptLook is the time between two looks at what scripts wait for.
+const scriptLook = 50 * time.Millisecond
+
 // scriptExits runs a program and checks its exit code:
 //
 //	exits 2 stage process nowhere.jsonl
@@ -62,10 +65,10 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-answers n]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-answers n] [-after file]")
 	}
 	var cfg llmtest.Config
-	answers := 0
+	answers, after := 0, ""
 	flags := flag.NewFlagSet("llm", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Float64Var(&cfg.Rate, "rate", 0, "")
@@ -93,6 +96,7 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 		return nil
 	})
 	flags.IntVar(&answers, "answers", 0, "")
+	flags.StringVar(&after, "after", "", "") // no call is answered before this file is there
 	ts.Check(flags.Parse(args[1:]))
 	if answers > 0 { // and all later calls take for ever, which the file llm-stalled shows
 		cfg.Script = func(c llmtest.Call) *llmtest.Step {
@@ -103,9 +107,17 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 			return &llmtest.Step{Trouble: llmtest.Stall}
 		}
 	}
-	handler, err := llmtest.New(cfg)
+	llm, err := llmtest.New(cfg)
 	ts.Check(err)
-	server := httptest.NewServer(handler)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for after != "" && r.Context().Err() == nil {
+			if _, err := os.Stat(ts.MkAbs(after)); err == nil {
+				break
+			}
+			time.Sleep(scriptLook)
+		}
+		llm.ServeHTTP(w, r)
+	}))
 	ts.Defer(server.Close)
 	ts.Setenv(args[0], server.URL+"/v1")
 }
@@ -180,7 +192,7 @@ func scriptAppears(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func scriptWait(ts *testscript.TestScript, what string, is func() bool) {
-	for began := time.Now(); time.Since(began) < scriptPatience; time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < scriptPatience; time.Sleep(scriptLook) {
 		if is() {
 			return
 		}
