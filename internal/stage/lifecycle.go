@@ -41,8 +41,16 @@ func (e *FatalError) Error() string { return e.Err.Error() }
 // Unwrap returns the provider's error.
 func (e *FatalError) Unwrap() error { return e.Err }
 
-// Prepare creates and checks the streams. Doing it again changes nothing.
+// Prepare creates and checks the streams, after another stage of the process has. Doing it again changes nothing.
 func (s *Stage) Prepare(ctx context.Context) error {
+	if s.preparing != nil {
+		select {
+		case s.preparing <- struct{}{}:
+			defer func() { <-s.preparing }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return config.Explained(streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg)))
 }
 

@@ -50,7 +50,7 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 // one that ended with an error first. What keeps the process from starting, such as an error in the settings of one of
 // them, ends all.
 func RunSeveral(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
-	deps.several = true
+	deps.several, deps.preparing = true, make(chan struct{}, 1)
 	return run(soft, hard, cfgs, deps)
 }
 

@@ -345,3 +345,24 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 		}
 	})
 }
+
+// The server checks that a new stream takes no subject of another, and adds it later. So two that are created at the same
+// moment may both be accepted, and at its next start it refuses one of them, whose results nobody finds any more.
+func TestStagesOfOneProcessDoNotCreateStreamsThatOverlap(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, llmtest.Config{}, nil)
+			r := l.startSeveral(parallel(map[string]string{"STAGE_RESULT_STREAM": "R1"}, map[string]string{"STAGE_RESULT_STREAM": "R2"})...)
+			synctest.Wait()
+			l.load("one")
+			time.Sleep(10 * time.Second)
+			if _, body := r.get("/readyz"); strings.Count(body, `"ready":true`) != 1 || strings.Count(body, "its subjects overlap with those of another stream") != 1 {
+				t.Errorf("got %s, want one of the two to have ended", body)
+			}
+			r.soft()
+			if err := <-r.done; err == nil || !strings.Contains(err.Error(), "set STAGE_RESULT_STREAM to that stream if it is meant, else change STAGE_RESULT_SUBJECT") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
