@@ -230,3 +230,61 @@ func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 		}
 	})
 }
+
+// Over partitions a redrive of a later stage has no subject for its copies. The way that docs/chains.md names instead: the
+// stage has a dead letter subject, and another stage of the same settings answers the letters.
+func TestDeadLettersOfAChainOverPartitionsAreAnsweredByAnotherStage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 30
+		var fixed atomic.Bool
+		refuse := errorOf("b", 7)
+		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if fixed.Load() {
+				return nil
+			}
+			return refuse(c)
+		}})
+		s.newStream("DEAD", "dead.>")
+		s.link("a", "", vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "3"})
+		s.until("the input", func() bool {
+			_, err := s.js.Stream(t.Context(), "ROWS")
+			return err == nil
+		})
+		s.publishKeyed(1, rows)
+		s.awaitOf("a", 1)
+		settings := vars{"STAGE_TEMPLATE": "b {{ row.n }}"}
+		over := maps.Clone(settings)
+		maps.Copy(over, vars{"STAGE_PARTITIONS": "3", "STAGE_DEAD_LETTER_SUBJECT": "dead.b"})
+		s.link("b", "results.a.{partition}.rows", over)
+		s.awaitOf("b", rows)
+		maps.Copy(over, vars{"STAGE_NAME": "b", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.a.{partition}.rows"})
+		if _, err := redrive.Run(t.Context(), s.js, s.config(over), redrive.Options{}, io.Discard); err == nil {
+			t.Error("a redrive without a subject for its copies is not refused")
+		}
+		fixed.Store(true)
+		maps.Copy(settings, vars{"STAGE_INPUT_STREAM": "DEAD", "STAGE_INPUT_SUBJECT": "dead.b"})
+		s.link("b-again", "", settings)
+		s.awaitOf("b-again", 1)
+		letters, again := s.read("DEAD", "dead.b"), s.read("RESULTS", "results.b-again.0.rows")
+		if len(letters) != 1 || len(again) != 1 || letters[0].Header.Get(streams.HeaderReason) != "api_call_failed" {
+			t.Fatalf("letters %v, results %v", letters, again)
+		}
+		if got, want := outline(t, again[0].Body), `{"n":7,"a_llm_response":…,"llm_response":…}`; got != want {
+			t.Errorf("got result %s, want %s", got, want)
+		}
+		for _, failed := range s.read("RESULTS", "results.b.*.rows") {
+			if failed.Header.Get(streams.HeaderStatus) == "success" {
+				continue
+			}
+			for _, name := range []string{streams.HeaderOriginStream, streams.HeaderOriginSeq} {
+				if got, want := again[0].Header.Get(name), failed.Header.Get(name); got != want || got == "" {
+					t.Errorf("%s of the answered letter is %q, that of the failed result %q", name, got, want)
+				}
+			}
+		}
+		if again[0].Header.Get(streams.HeaderStatus) != "success" {
+			t.Errorf("the answered letter: %v", again[0].Header)
+		}
+	})
+}
