@@ -116,7 +116,7 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 	}
 	parsed, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		return nil, []error{yamlError(path, err)}
+		return nil, []error{yamlError(path, text, err)}
 	}
 	var body ast.Node
 	for _, doc := range parsed.Docs {
@@ -216,10 +216,16 @@ func line(node ast.Node) int {
 	return node.GetToken().Position.Line
 }
 
-// yamlError returns an error of the parser with its line, and without the text around it, which may hold secrets.
-func yamlError(path string, err error) error {
-	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
-		return fmt.Errorf("%s line %d: %s", path, e.GetToken().Position.Line, e.GetMessage())
+// yamlError returns an error of the parser with its line, and without the text around it, which may hold secrets. Mostly
+// what is wrong is a template, or JSON, that is not in quotes: YAML reads its braces.
+func yamlError(path string, text []byte, err error) error {
+	e, ok := errors.AsType[yaml.Error](err)
+	if !ok || e.GetToken() == nil {
+		return fmt.Errorf("%s: not YAML", path)
 	}
-	return fmt.Errorf("%s: not YAML", path)
+	at, hint := e.GetToken().Position.Line, ""
+	if lines := strings.Split(string(text), "\n"); at <= len(lines) && strings.Contains(lines[at-1], "{") {
+		hint = ": put a template or JSON into quotes, or into a block (|)"
+	}
+	return fmt.Errorf("%s line %d: %s%s", path, at, e.GetMessage(), hint)
 }

@@ -77,8 +77,9 @@ func TestProblemsOfAListOfStagesNameLineAndEntry(t *testing.T) {
 		{"- name: a\n  stop_timeout: 1s\n", "entry 1: stop_timeout: it belongs to the process"},
 		{"- name: a\n- pool_size: 2\n", " line 2: entry 2: it has no name: give each stage one of its own"},
 		{"- name: a\n- name: b\n- pool_size: 2\n  name: a\n", " line 4: the name a is that of another stage, "},
-		{"- name: a\n  name: b\n", " line 2: mapping key \"name\" already defined"},
-		{"- llm_api_key: sk-secret-key\n  template: {{ row.x }}\n", " line 2: could not find flow map content"},
+		{"- name: a\n  template: Question: {{ row.x }}\n", " line 2: mapping value is not allowed in this context: put a template or JSON into quotes"},
+		{"- name: a\n  name: b\n", " line 2: mapping key \"name\" already defined at [1:3]"},
+		{"- llm_api_key: sk-secret-key\n  template: {{ row.x }}\n", " line 2: could not find flow map content: put a template or JSON into quotes, or into a block (|)"},
 		{strings.Repeat("- name: a\n", 33), ": 33 stages, at most 32"},
 	} {
 		path := writeStages(t, tt.text)
