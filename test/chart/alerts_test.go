@@ -3,6 +3,7 @@ package chart
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,34 @@ func (m *matching) Next() bool {
 func (m *matching) At() storage.Series { return m.current }
 func (m *matching) Err() error         { return nil }
 
+// evaluator returns what evaluates the alerts of values, and those by their names.
+func evaluator(t *testing.T, values map[string]any) (evaluate func(a alert, lines []line) promql.Vector, byName map[string]alert) {
+	t.Helper()
+	rules, _ := find(t, objects(t, values), "PrometheusRule")
+	byName = map[string]alert{}
+	for _, a := range alerts(rules) {
+		byName[a.Alert] = a
+	}
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
+	return func(a alert, lines []line) promql.Vector {
+		t.Helper()
+		query, err := engine.NewInstantQuery(t.Context(), held(t, lines), nil, a.Expr, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer query.Close()
+		result := query.Exec(context.Background())
+		if result.Err != nil {
+			t.Fatalf("%s: %v", a.Alert, result.Err)
+		}
+		vector, err := result.Vector()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Clone(vector)
+	}, byName
+}
+
 func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	healthy := []line{
 		{`llm_stage_active{partition="0",pod="a"}`, 1, 0},
@@ -90,28 +119,7 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{`llm_stage_rows_total{partition="0",status="success",pod="a"}`, 9000, 96},
 		{`llm_stage_rows_total{partition="0",status="error",pod="a"}`, 100, 4},
 	}
-	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
-	byName := map[string]alert{}
-	for _, a := range alerts(rules) {
-		byName[a.Alert] = a
-	}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
-	evaluate := func(a alert, lines []line) promql.Vector {
-		query, err := engine.NewInstantQuery(t.Context(), held(t, lines), nil, a.Expr, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer query.Close()
-		result := query.Exec(context.Background())
-		if result.Err != nil {
-			t.Fatalf("%s: %v", a.Alert, result.Err)
-		}
-		vector, err := result.Vector()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.Clone(vector)
-	}
+	evaluate, byName := evaluator(t, ciValues(t, "full"))
 	for name, a := range byName {
 		if got := evaluate(a, healthy); len(got) > 0 {
 			t.Errorf("%s fires on a healthy stage at its thresholds: %v", name, got)
@@ -176,5 +184,86 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	quiet = append(quiet, line{`llm_stage_throttled_seconds_total{pod="c"}`, 9000, 60})
 	if got := evaluate(byName["LLMStageThrottled"], quiet); len(got) != 0 {
 		t.Errorf("LLMStageThrottled while no row waits: %v", got)
+	}
+}
+
+// With several stages in a pod an alert is about the one that is sick, and the others neither hide nor cause it.
+func TestAlertsNameTheStageOfSeveral(t *testing.T) {
+	values := ciValues(t, "stages")
+	values["fullnameOverride"] = "demo-stage"
+	evaluate, byName := evaluator(t, values)
+	healthy := []line{
+		{`llm_stage_active{partition="0",pod="a",stage="S"}`, 1, 0},
+		{`llm_stage_paused{reason="credentials",pod="a",stage="S"}`, 0, 0},
+		{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 10, 0},
+		{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 6, 0},
+		{`llm_stage_key_wait_seconds{partition="0",pod="a",stage="S"}`, 6, 0},
+		{`llm_stage_budget_mode{mode="alone",pod="a",stage="S"}`, 0, 0},
+		{`llm_stage_lane_oldest_batch_seconds{pod="a",stage="S"}`, 9, 0},
+		{`llm_stage_lane_lapsed_rows_total{pod="a",stage="S"}`, 300, 0},
+		{`llm_stage_lane_adopted_batches_total{pod="a",stage="S"}`, 1, 0},
+		{`llm_stage_lane_batches{pod="a",state="looking",stage="S"}`, 0, 0},
+		{`llm_stage_lane_rows{pod="a",state="submitted",stage="S"}`, 0, 0},
+		{`llm_stage_lane_paused{pod="a",stage="S"}`, 0, 0},
+		{`llm_stage_throttled_seconds_total{pod="a",stage="S"}`, 9000, 5},
+		{`llm_stage_cost_usd_total{model="m",pod="a",stage="S"}`, 90, 1.0 / 60},
+		{`llm_stage_rows_total{partition="0",status="success",pod="a",stage="S"}`, 9000, 96},
+		{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 100, 1},
+	}
+	of := func(stage string, l line) line {
+		l.series = strings.Replace(l.series, `stage="S"`, `stage="`+stage+`"`, 1)
+		return l
+	}
+	all := func(sick ...line) (lines []line) {
+		for _, stage := range []string{"label", "map", "reduce"} {
+			for _, l := range healthy {
+				lines = append(lines, of(stage, l))
+			}
+		}
+		for _, s := range sick {
+			s = of("map", s)
+			lines = append(slices.DeleteFunc(lines, func(l line) bool { return l.series == s.series }), s)
+		}
+		return lines
+	}
+	for name, a := range byName {
+		if got := evaluate(a, all()); len(got) > 0 {
+			t.Errorf("%s fires while all stages are healthy: %v", name, got)
+		}
+		if !strings.Contains(a.Annotations["summary"], "{{ $labels.stage }}") {
+			t.Errorf("%s does not name the stage: %s", name, a.Annotations["summary"])
+		}
+	}
+	stopped := line{`llm_stage_rows_total{partition="0",status="success",pod="a",stage="S"}`, 9000, 0}
+	noError := line{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 100, 0}
+	for alert, sick := range map[string][]line{
+		"LLMStageNoOwner":      {{`llm_stage_active{partition="0",pod="a",stage="S"}`, 0, 0}},
+		"LLMStagePaused":       {{`llm_stage_paused{reason="credentials",pod="a",stage="S"}`, 1, 0}},
+		"LLMStageLag":          {{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 10001, 0}},
+		"LLMStageHeadOfLine":   {{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 601, 1}, stopped, noError},
+		"LLMStageKeyWait":      {{`llm_stage_key_wait_seconds{partition="0",pod="a",stage="S"}`, 3601, 1}},
+		"LLMStageBudgetAlone":  {{`llm_stage_budget_mode{mode="alone",pod="a",stage="S"}`, 1, 0}},
+		"LLMStageLaneBatchOld": {{`llm_stage_lane_oldest_batch_seconds{pod="a",stage="S"}`, 90001, 1}},
+		"LLMStageLaneLapsed":   {{`llm_stage_lane_lapsed_rows_total{pod="a",stage="S"}`, 300, 1}},
+		"LLMStageLaneAdopted":  {{`llm_stage_lane_batches{pod="a",state="looking",stage="S"}`, 1, 0}},
+		"LLMStageLanePaused":   {{`llm_stage_lane_paused{pod="a",stage="S"}`, 1, 0}},
+		"LLMStageThrottled":    {{`llm_stage_throttled_seconds_total{pod="a",stage="S"}`, 9000, 58}},
+		"LLMStageErrorRate":    {{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 700, 6}},
+		"LLMStageCost":         {{`llm_stage_cost_usd_total{model="m",pod="a",stage="S"}`, 90, 21.0 / 60}},
+	} {
+		got := evaluate(byName[alert], all(sick...))
+		if len(got) != 1 || got[0].Metric.Get("stage") != "map" {
+			t.Errorf("%s: %v, want it to fire once, for the stage that is sick", alert, got)
+		}
+	}
+	// A stage that no pod runs, as after its removal from the file by mistake.
+	gone := slices.DeleteFunc(all(), func(l line) bool { return strings.Contains(l.series, `stage="map"`) })
+	if got := evaluate(byName["LLMStageNoOwner"], gone); len(got) != 1 || got[0].Metric.Get("stage") != "map" {
+		t.Errorf("LLMStageNoOwner without the stage: %v", got)
+	}
+	// The rows of another stage that are in batches, or wait, are no excuse and no cause.
+	other := append(all(healthy[3], stopped, noError, line{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 601, 1}), line{`llm_stage_lane_rows{pod="a",state="waiting",stage="reduce"}`, 5, 0})
+	if got := evaluate(byName["LLMStageHeadOfLine"], other); len(got) != 1 {
+		t.Errorf("LLMStageHeadOfLine while another stage has rows in batches: %v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -117,6 +118,9 @@ func (p pod) mount(t *testing.T, volume map[string]any, path string) {
 
 func (p pod) write(t *testing.T, path, name, text string) {
 	t.Helper()
+	if name == "stages.yaml" { // has paths in it
+		text = strings.ReplaceAll(text, `"/etc/stage/`, `"`+p.dir+`/etc/stage/`)
+	}
 	if err := os.WriteFile(filepath.Join(p.dir+path, name), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +197,17 @@ func TestTheProgramAcceptsTheRenderedEnvironment(t *testing.T) {
 					words := make([]string, len(args))
 					for i, a := range args {
 						words[i] = a.(string)
+						if strings.HasPrefix(words[i], "/etc/stage/") {
+							words[i] = p.dir + words[i]
+						}
 					}
 					switch words[0] {
 					case "run", "config":
-						out, errs, err := run(t, env, "config", "--check")
+						check := []string{"config", "--check"}
+						if at := slices.Index(words, "--stages"); at > 0 {
+							check = append(check, words[at:]...)
+						}
+						out, errs, err := run(t, env, check...)
 						if err != nil || !strings.Contains(out, "configuration is valid") {
 							t.Errorf("stage config --check: %v\n%s", err, errs)
 						}

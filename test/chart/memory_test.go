@@ -27,6 +27,10 @@ func TestAPodThatServesAllPartitionsFitsIntoItsMemory(t *testing.T) {
 		{"a batch lane", `config: {STAGE_PARTITIONS: 3, STAGE_LANE: batch}`, "76MiB"},
 		{"a batch lane of its own size", `config: {STAGE_PARTITIONS: 3, STAGE_LANE_BYTES: 16MiB, STAGE_LANE_ROWS: 1000, STAGE_LANE_OPEN: "4"}`, "251MiB"},
 		{"a batch lane, unset", `config: {STAGE_PARTITIONS: 3, STAGE_LANE: ""}`, nil},
+		{"two stages", `stages: {a: {config: {STAGE_POOL_SIZE: 2}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, nil},
+		{"two stages, four partitions", `stages: {a: {config: {STAGE_PARTITIONS: 3}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, "211MiB"},
+		{"a stage with a window of its own", `stages: {a: {config: {STAGE_PARTITIONS: 3}}, b: {config: {STAGE_WINDOW_BYTES: 512MiB}}}`, "110MiB"},
+		{"stages with windows of their own", `stages: {a: {config: {STAGE_WINDOW_BYTES: 300MiB}}, b: {config: {STAGE_WINDOW_BYTES: 500MiB}}}`, nil},
 		{"no limit", `{config: {STAGE_PARTITIONS: 1024}, resources: {limits: null}}`, nil},
 		{"a limit that is not understood", `{config: {STAGE_PARTITIONS: 1024}, resources: {limits: {memory: "1e9"}}}`, nil},
 		{"what config says", `config: {STAGE_PARTITIONS: 8, STAGE_WINDOW_BYTES: 64 MiB}`, "64 MiB"},
@@ -60,6 +64,14 @@ func TestWindowsThatDoNotFitAreRefusedWithWhatDoes(t *testing.T) {
 			"256Mi has no room for the windows of a pod that serves all partitions, 1 of 268435456 each: raise it to 325Mi, or lower config.STAGE_WINDOW_BYTES to 197MiB",
 		},
 		{`config: {STAGE_PARTITIONS: 1024}`, "1Gi has no room for the windows of a pod that serves all partitions, 1024 of 1MiB each: raise it to 1232Mi"},
+		{
+			`stages: {a: {config: {STAGE_WINDOW_BYTES: 600MiB}}, b: {config: {STAGE_WINDOW_BYTES: 500MiB}}}`,
+			"1Gi has no room for the windows of a pod that serves all partitions, 0 of 1MiB each and those that stages have of their own: raise it to 1326Mi\n",
+		},
+		{
+			`{config: {STAGE_WINDOW_BYTES: 600MiB}, stages: {a: {config: {STAGE_POOL_SIZE: 2}}, b: {config: {STAGE_POOL_SIZE: 2}}}}`,
+			"2 of 600MiB each and those that stages have of their own: raise it to 1444Mi, or lower config.STAGE_WINDOW_BYTES to 422MiB",
+		},
 	} {
 		values := merged(ciValues(t, "minimal"), parse(t, `config: {STAGE_INPUT_SUBJECT: "rows.{partition}.>"}`))
 		values = merged(values, parse(t, tt.values))

@@ -2,6 +2,8 @@ package chart
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +76,26 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		{"a trigger for each of many", `{keda: {enabled: true, natsMonitoringEndpoint: "nats:8222"}, config: {STAGE_PARTITIONS: 100, STAGE_INPUT_SUBJECT: "rows.{partition}"}}`, []string{
 			"keda.triggers: with 100 partitions",
 		}},
+
+		{"unknown variable of a stage", `stages: {a: {config: {STAGE_POOLSIZE: 3}}}`, []string{`at '/stages/a/config'`, `'STAGE_POOLSIZE' not allowed`}},
+		{"unknown value of a stage", `stages: {a: {replicaCount: 3}}`, []string{`at '/stages/a'`, `'replicaCount' not allowed`}},
+		{"name of a stage", `stages: {My_Stage: {config: {}}}`, []string{`My_Stage`, `does not match pattern`}},
+		{"name of a stage, twice", `{config: {STAGE_NAME: x}, stages: {a: {config: {STAGE_NAME: b}}}}`, []string{
+			"config.STAGE_NAME: the stages have the names of their keys in stages: unset it", "stages.a.config.STAGE_NAME: the stage has the name of its key, a: unset it",
+		}},
+		{"key in a stage", `stages: {a: {config: {STAGE_LLM_API_KEY: sk-1}}}`, []string{"stages.a.config.STAGE_LLM_API_KEY: a secret does not belong in a ConfigMap: put it into a Secret, and name the Secret in stages.a.llm"}},
+		{"two sources in a stage", `stages: {a: {template: {content: x, existingConfigMap: z}}}`, []string{"stages.a.template: both content and existingConfigMap are set"}},
+		{"file of a stage, twice", `stages: {a: {prices: {content: "m: {input: 1}"}, config: {STAGE_PRICES_FILE: /p}}}`, []string{"stages.a.config.STAGE_PRICES_FILE: the chart sets it from other values of the stage: unset one"}},
+		{"no template in one stage", `{template: {content: ""}, stages: {a: {template: {content: x}}, b: {config: {}, llm: {existingSecret: z}}}}`, []string{"\n  - stages.b.template: give the template of the prompt in stages.b.template.content"}},
+		{"two templates in a stage", `stages: {a: {template: {content: x}, config: {STAGE_TEMPLATE: z}}}`, []string{"stages.a.template: more than one of template, config.STAGE_TEMPLATE"}},
+		{"no model and no key in one stage", `stages: {a: {config: {STAGE_LLM_PROVIDER: anthropic}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, []string{
+			"\n  - stages.a.config.STAGE_LLM_MODEL: give the model to call\n  - stages.a.llm.existingSecret: name the Secret with the API key of anthropic\n",
+		}},
+		{"budget of a stage with another law", `{config: {STAGE_BUDGET: team}, stages: {a: {config: {STAGE_THROTTLE: classic}}}}`, []string{"stages.a.config.STAGE_BUDGET: the classic throttle cannot be shared"}},
+		{"partitions of a stage without a placeholder", `stages: {a: {config: {STAGE_PARTITIONS: 4}}}`, []string{"stages.a.config.STAGE_INPUT_SUBJECT: has no {partition}: with 4 partitions"}},
+		{"more replicas than all stages have partitions", `{stages: {a: {config: {STAGE_POOL_SIZE: 1}}, b: {config: {STAGE_POOL_SIZE: 1}}}, keda: {enabled: true, maxReplicas: 4, natsMonitoringEndpoint: "nats:8222"}}`, []string{
+			"keda.maxReplicas: 4 is more than STAGE_PARTITIONS plus a standby, 3",
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			values := merged(ciValues(t, "minimal"), parse(t, tt.values))
@@ -128,6 +150,43 @@ func TestAReleaseHasItsOwnValuesOverThoseOfAll(t *testing.T) {
 		}
 		if _, err := r.renderAs("other", ciValues(t, "chain")); err == nil || !strings.Contains(err.Error(), "releases: this release is other, none of demo, reduce") {
 			t.Errorf("%s: a release of another name: %v", r.name, err)
+		}
+	}
+}
+
+// TestWhatBelongsToTheProcessIsRefusedInAStage: the chart refuses for a stage of several what the program does.
+func TestWhatBelongsToTheProcessIsRefusedInAStage(t *testing.T) {
+	for name, v := range variables(t) {
+		if v.WriteOnly || name == "STAGE_NAME" {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "stages.yaml")
+		setting := strings.ToLower(strings.TrimPrefix(name, "STAGE_"))
+		if err := os.WriteFile(file, []byte("- name: a\n  "+setting+": \"\"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, _ := run(t, nil, "config", "--stages", file)
+		program := strings.Contains(errs, "it belongs to the process")
+		values := merged(ciValues(t, "minimal"), map[string]any{"stages": map[string]any{"a": map[string]any{"config": map[string]any{name: ""}}}})
+		_, err := renderHelm3(values)
+		chart := err != nil && strings.Contains(err.Error(), "stages.a.config."+name+": it belongs to the process, which all stages share: move it to config")
+		if chart != program {
+			t.Errorf("%s: refused by the program: %v, by the chart: %v (%v)", name, program, chart, err)
+		}
+	}
+}
+
+// TestAStageOfSeveralIsTakenAwayByNull: a second file of values may do so.
+func TestAStageOfSeveralIsTakenAwayByNull(t *testing.T) {
+	values := merged(ciValues(t, "minimal"), parse(t, `stages: {a: {config: {STAGE_POOL_SIZE: 2}}, b: null}`))
+	for _, r := range renderers {
+		files, err := r.render(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := files["llm-stage/templates/configmap-files.yaml"]
+		if !strings.Contains(text, "    - name: \"a\"\n      pool_size: \"2\"\n") || strings.Count(text, "- name: ") != 1 {
+			t.Errorf("%s: %s", r.name, text)
 		}
 	}
 }
@@ -230,6 +289,8 @@ func TestKindAndBudgetFollowPartitionsAndReplicas(t *testing.T) {
 		{`config: {STAGE_PARTITIONS: 2, STAGE_INPUT_SUBJECT: "r.{partition}"}`, "StatefulSet", true, false, 2.0},
 		{`keda: {enabled: true, natsMonitoringEndpoint: "n:8222"}`, "Deployment", true, true, nil},
 		{`{replicaCount: 1, keda: {enabled: true, natsMonitoringEndpoint: "n:8222"}}`, "Deployment", true, true, nil},
+		{`stages: {a: {config: {STAGE_POOL_SIZE: 2}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, "Deployment", true, false, 2.0},
+		{`stages: {a: {config: {STAGE_PARTITIONS: 3, STAGE_INPUT_SUBJECT: "r.{partition}"}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, "StatefulSet", true, false, 2.0},
 		{`keda: {enabled: true, maxReplicas: 1, natsMonitoringEndpoint: "n:8222"}`, "Deployment", false, true, nil},
 	} {
 		all := objects(t, merged(ciValues(t, "minimal"), parse(t, tt.values)))

@@ -67,8 +67,51 @@ labels:
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
 
+{{- /* Of several stages in a pod what each has of its own, by name: a key whose value was taken away by null is none. */ -}}
+{{- define "llm-stage.stages" -}}
+{{- $stages := dict }}
+{{- range $name, $own := .Values.stages }}{{ with $own }}{{ $_ := set $stages $name . }}{{ end }}{{ end }}
+{{- $stages | toYaml }}
+{{- end }}
+
+{{- /* The variables of each stage of a pod, by the name that messages give to where they come from: those of config, and over
+them those of the stage. One stage has no name here. */ -}}
+{{- define "llm-stage.configs" -}}
+{{- $configs := dict }}
+{{- range $name, $own := include "llm-stage.stages" . | fromYaml }}
+{{- $config := dict "STAGE_NAME" $name }}
+{{- range $from := list $.Values.config ($own.config | default dict) }}
+{{- range $variable, $value := $from }}
+{{- if not (or (kindIs "invalid" $value) (eq $variable "STAGE_NAME")) }}{{ $_ := set $config $variable (include "llm-stage.text" $value) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $_ := set $configs $name $config }}
+{{- end }}
+{{- if not $configs }}{{ $_ := set $configs "" .Values.config }}{{ end }}
+{{- $configs | toYaml }}
+{{- end }}
+
+{{- /* Names of the stages, separated by spaces. */ -}}
+{{- define "llm-stage.names" -}}
+{{- keys (include "llm-stage.stages" . | fromYaml) | sortAlpha | default (list (.Values.config.STAGE_NAME | default "stage")) | join " " }}
+{{- end }}
+
+{{- /* Partitions of the stage that has most. */ -}}
 {{- define "llm-stage.partitions" -}}
-{{- include "llm-stage.text" (.Values.config.STAGE_PARTITIONS | default 1) }}
+{{- $most := 1 }}
+{{- range include "llm-stage.configs" . | fromYaml }}
+{{- $most = max $most (include "llm-stage.text" (.STAGE_PARTITIONS | default 1) | int64) }}
+{{- end }}
+{{- $most }}
+{{- end }}
+
+{{- /* Partitions of all stages. */ -}}
+{{- define "llm-stage.allPartitions" -}}
+{{- $all := 0 }}
+{{- range include "llm-stage.configs" . | fromYaml }}
+{{- $all = add $all (include "llm-stage.text" (.STAGE_PARTITIONS | default 1) | int64) }}
+{{- end }}
+{{- $all }}
 {{- end }}
 
 {{- /* Seconds of a Go duration, rounded up. */ -}}
@@ -101,42 +144,60 @@ labels:
 {{- end }}
 {{- end }}
 
-{{- /* What the batch lane of a partition takes: two batches, and 200 bytes for each row in one; 0 without a lane. */ -}}
+{{- /* What the batch lane of a partition takes: two batches, and 200 bytes for each row in one; 0 without a lane. Its argument
+are the variables of the stage. */ -}}
 {{- define "llm-stage.laneRoom" -}}
 {{- $on := false }}
-{{- range $name, $value := .Values.config }}
+{{- range $name, $value := . }}
 {{- if and (hasPrefix "STAGE_LANE" $name) (ne (include "llm-stage.text" $value) "") }}{{ $on = true }}{{ end }}
 {{- end }}
 {{- if $on }}
-{{- $c := .Values.config }}
-{{- $rows := mul (include "llm-stage.text" ($c.STAGE_LANE_ROWS | default 10000) | int64) (include "llm-stage.text" ($c.STAGE_LANE_OPEN | default 10) | int64) }}
-{{- $bytes := include "llm-stage.bytes" (include "llm-stage.text" ($c.STAGE_LANE_BYTES | default 104857600) | replace "B" "" | replace " " "") | default "104857600" | int64 }}
+{{- $rows := mul (include "llm-stage.text" (.STAGE_LANE_ROWS | default 10000) | int64) (include "llm-stage.text" (.STAGE_LANE_OPEN | default 10) | int64) }}
+{{- $bytes := include "llm-stage.bytes" (include "llm-stage.text" (.STAGE_LANE_BYTES | default 104857600) | replace "B" "" | replace " " "") | default "104857600" | int64 }}
 {{- add (mul 2 $bytes) (mul 200 $rows) }}
 {{- else }}0{{ end }}
 {{- end }}
 
+{{- /* What a pod needs that serves all partitions of all stages, in bytes: `fixed`, and 1.0625 windows for each of
+`partitions`, those without a STAGE_WINDOW_BYTES of their own stage. The sum is that of the program, internal/stage/memory.go. */ -}}
+{{- define "llm-stage.memory" -}}
+{{- $stages := include "llm-stage.stages" . | fromYaml }}
+{{- $fixed := 16777216.0 }}
+{{- $shared := 0 }}
+{{- range $name, $config := include "llm-stage.configs" . | fromYaml }}
+{{- $partitions := include "llm-stage.text" ($config.STAGE_PARTITIONS | default 1) | int64 }}
+{{- $pool := include "llm-stage.text" ($config.STAGE_POOL_SIZE | default 1) | int64 }}
+{{- $lanes := mul (include "llm-stage.laneRoom" $config | int64) $partitions }}
+{{- $fixed = addf $fixed (add 4194304 (mul 131072 $pool) $lanes | float64) }}
+{{- with (dig $name "config" dict $stages).STAGE_WINDOW_BYTES }}
+{{- $fixed = addf $fixed (mulf 1.0625 (float64 $partitions) (include "llm-stage.bytes" . | int64 | float64)) }}
+{{- else }}
+{{- $shared = add $shared $partitions }}
+{{- end }}
+{{- end }}
+{{- dict "fixed" (printf "%.0f" $fixed) "partitions" $shared | toYaml }}
+{{- end }}
+
 {{- /* The most that STAGE_WINDOW_BYTES may be for a pod that serves all partitions to keep within nine tenths of its memory
-limit; empty without a limit. The sum is that of the program, internal/stage/memory.go. */ -}}
+limit; empty without a limit. */ -}}
 {{- define "llm-stage.windowRoom" -}}
 {{- with include "llm-stage.bytes" (((.Values.resources).limits).memory | default "") }}
-{{- $pool := include "llm-stage.text" ($.Values.config.STAGE_POOL_SIZE | default 1) | int64 }}
-{{- $lanes := mul (include "llm-stage.laneRoom" $ | int64) (include "llm-stage.partitions" $ | int64) }}
-{{- $windows := subf (mulf 0.9 (float64 .)) (add 20971520 (mul 131072 $pool) $lanes | float64) }}
-{{- divf $windows (mulf 1.0625 (include "llm-stage.partitions" $ | float64)) | floor | int64 }}
+{{- $memory := include "llm-stage.memory" $ | fromYaml }}
+{{- divf (subf (mulf 0.9 (float64 .)) (float64 $memory.fixed)) (mulf 1.0625 (max 1 $memory.partitions | float64)) | floor | int64 }}
 {{- end }}
 {{- end }}
 
 {{- /* STAGE_WINDOW_BYTES if config has none and the program's default is too much; else empty. */ -}}
 {{- define "llm-stage.windowBytes" -}}
 {{- $room := include "llm-stage.windowRoom" . }}
-{{- if and $room (not .Values.config.STAGE_WINDOW_BYTES) (lt (int64 $room) 268435456) }}
+{{- if and $room (include "llm-stage.memory" . | fromYaml).partitions (not .Values.config.STAGE_WINDOW_BYTES) (lt (int64 $room) 268435456) }}
 {{- printf "%dMiB" (div (int64 $room) 1048576) }}
 {{- end }}
 {{- end }}
 
 {{- define "llm-stage.maxReplicas" -}}
 {{- if .Values.keda.enabled }}
-{{- .Values.keda.maxReplicas | default (add1 (include "llm-stage.partitions" . | int64)) | int64 }}
+{{- .Values.keda.maxReplicas | default (add1 (include "llm-stage.allPartitions" . | int64)) | int64 }}
 {{- else }}
 {{- .Values.replicaCount | int64 }}
 {{- end }}
@@ -150,33 +211,51 @@ responseSchema: {variable: STAGE_RESPONSE_SCHEMA_FILE, file: response-schema.jso
 prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- end }}
 
+{{- /* Whose files and keys there are: the pod's, for all stages, without a name, and those of each of several. `prefix` begins
+the names of their files. */ -}}
+{{- define "llm-stage.scopes" -}}
+{{- $common := dict "name" "" "prefix" "" "values" (pick .Values "template" "lookup" "responseSchema" "prices" "llm") }}
+{{- $scopes := list $common }}
+{{- range $name, $own := include "llm-stage.stages" . | fromYaml }}
+{{- $scopes = append $scopes (dict "name" $name "prefix" (printf "%s." $name) "values" $own) }}
+{{- end }}
+{{- dict "scopes" $scopes | toYaml }}
+{{- end }}
+
 {{- /* Names and contents of the files from values. */ -}}
 {{- define "llm-stage.fileData" -}}
 {{- $files := dict }}
-{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
-{{- with (get $.Values $value).content }}
-{{- $_ := set $files $f.file (kindIs "string" . | ternary . (toPrettyJson .)) }}
+{{- range $scope := (include "llm-stage.scopes" . | fromYaml).scopes }}
+{{- range $value, $f := include "llm-stage.files" $ | fromYaml }}
+{{- with (get $scope.values $value | default dict).content }}
+{{- $_ := set $files (printf "%s%s" $scope.prefix $f.file) (kindIs "string" . | ternary . (toPrettyJson .)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- with include "llm-stage.stagesFile" . }}{{ $_ := set $files "stages.yaml" . }}{{ end }}
 {{- $files | toYaml }}
 {{- end }}
 
-{{- /* Files from secrets: variable, secret, key in it and name in the pod. */ -}}
+{{- /* Files from secrets: stage, if it is that of one of several, variable, secret, key in it and name in the pod. */ -}}
 {{- define "llm-stage.secretFiles" -}}
 {{- $files := list }}
-{{- with .Values.llm.existingSecret }}
-{{- $files = append $files (dict "variable" "STAGE_LLM_API_KEY_FILE" "secret" . "key" $.Values.llm.key "file" "llm-api-key") }}
+{{- range $scope := (include "llm-stage.scopes" . | fromYaml).scopes }}
+{{- with $scope.values.llm }}
+{{- if .existingSecret }}
+{{- $files = append $files (dict "stage" $scope.name "variable" "STAGE_LLM_API_KEY_FILE" "secret" .existingSecret "key" (.key | default "api-key") "file" (printf "%sllm-api-key" $scope.prefix)) }}
 {{- end }}
-{{- range $provider, $source := .Values.llm.providers }}
+{{- range $provider, $source := .providers }}
 {{- $variable := printf "STAGE_LLM_%s_API_KEY_FILE" ($provider | upper | replace "-" "_") }}
-{{- $files = append $files (dict "variable" $variable "secret" $source.existingSecret "key" ($source.key | default "api-key") "file" (printf "llm-%s-api-key" $provider)) }}
+{{- $files = append $files (dict "stage" $scope.name "variable" $variable "secret" $source.existingSecret "key" ($source.key | default "api-key") "file" (printf "%sllm-%s-api-key" $scope.prefix $provider)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- with .Values.nats }}
 {{- if .existingSecret }}
 {{- $variables := dict "creds" "STAGE_NATS_CREDS" "nkey" "STAGE_NATS_NKEY" "token" "STAGE_NATS_TOKEN_FILE" "password" "STAGE_NATS_PASSWORD_FILE" }}
 {{- range $what := list "creds" "nkey" "token" "password" }}
 {{- with get $.Values.nats.keys $what }}
-{{- $files = append $files (dict "variable" (get $variables $what) "secret" $.Values.nats.existingSecret "key" . "file" (printf "nats-%s" $what)) }}
+{{- $files = append $files (dict "stage" "" "variable" (get $variables $what) "secret" $.Values.nats.existingSecret "key" . "file" (printf "nats-%s" $what)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -184,7 +263,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- $variables := dict "ca" "STAGE_NATS_TLS_CA" "cert" "STAGE_NATS_TLS_CERT" "key" "STAGE_NATS_TLS_KEY" }}
 {{- range $what := list "ca" "cert" "key" }}
 {{- with get $.Values.nats.tls.keys $what }}
-{{- $files = append $files (dict "variable" (get $variables $what) "secret" $.Values.nats.tls.existingSecret "key" . "file" (printf "nats-tls-%s" $what)) }}
+{{- $files = append $files (dict "stage" "" "variable" (get $variables $what) "secret" $.Values.nats.tls.existingSecret "key" . "file" (printf "nats-tls-%s" $what)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -206,18 +285,44 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- concat $hosts (.Values.http.hosts | default list) | join "," }}
 {{- end }}
 
-{{- /* Variables that the chart sets from values other than config. */ -}}
-{{- define "llm-stage.ownEnvironment" -}}
-{{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) "STAGE_HTTP_HOSTS" (include "llm-stage.hosts" .) }}
-{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
-{{- with get $.Values $value }}
-{{- if or .content .existingConfigMap }}{{ $_ := set $env $f.variable (printf "/etc/stage/files/%s" $f.file) }}{{ end }}
+{{- /* Variables that the chart sets from values other than config: of files and keys by the name of the stage, those of all
+without one. */ -}}
+{{- define "llm-stage.pathsOf" -}}
+{{- $all := dict }}
+{{- range $scope := (include "llm-stage.scopes" . | fromYaml).scopes }}
+{{- $paths := dict }}
+{{- range $value, $f := include "llm-stage.files" $ | fromYaml }}
+{{- with get $scope.values $value }}
+{{- if or .content .existingConfigMap }}{{ $_ := set $paths $f.variable (printf "/etc/stage/files/%s%s" $scope.prefix $f.file) }}{{ end }}
 {{- end }}
+{{- end }}
+{{- $_ := set $all $scope.name $paths }}
 {{- end }}
 {{- range (include "llm-stage.secretFiles" . | fromYaml).files }}
-{{- $_ := set $env .variable (printf "/etc/stage/secrets/%s" .file) }}
+{{- $_ := set (get $all .stage) .variable (printf "/etc/stage/secrets/%s" .file) }}
 {{- end }}
-{{- $env | toYaml }}
+{{- $all | toYaml }}
+{{- end }}
+
+{{- define "llm-stage.ownEnvironment" -}}
+{{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) "STAGE_HTTP_HOSTS" (include "llm-stage.hosts" .) }}
+{{- merge $env (get (include "llm-stage.pathsOf" . | fromYaml) "") | toYaml }}
+{{- end }}
+
+{{- /* The list for `stage run --stages`, with what each of several stages has of its own; empty for one. In quotes a value is
+the same text in YAML as in JSON. */ -}}
+{{- define "llm-stage.stagesFile" -}}
+{{- $paths := include "llm-stage.pathsOf" . | fromYaml }}
+{{- range $name, $own := include "llm-stage.stages" . | fromYaml }}
+{{- $settings := get $paths $name }}
+{{- range $variable, $value := $own.config }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $settings $variable (include "llm-stage.text" $value) }}{{ end }}
+{{- end }}
+{{- printf "- name: %s\n" ($name | quote) }}
+{{- range $variable, $value := $settings }}
+{{- printf "  %s: %s\n" (trimPrefix "STAGE_" $variable | lower) (toRawJson $value) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* The whole environment of the stage, except extraEnv. */ -}}

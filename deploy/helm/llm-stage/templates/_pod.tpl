@@ -22,22 +22,32 @@ httpGet:
 {{- end }}
 
 {{- define "llm-stage.fileSources" -}}
-{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
-{{- with get $.Values $value }}
+{{- range $scope := (include "llm-stage.scopes" . | fromYaml).scopes }}
+{{- range $value, $f := include "llm-stage.files" $ | fromYaml }}
+{{- $file := printf "%s%s" $scope.prefix $f.file }}
+{{- with get $scope.values $value }}
 {{- if .existingConfigMap }}
 - configMap:
     name: {{ .existingConfigMap }}
     items:
-      - key: {{ .key | quote }}
-        path: {{ $f.file }}
+      - key: {{ .key | default $f.file | quote }}
+        path: {{ $file }}
 {{- else if .content }}
 - configMap:
     name: {{ include "llm-stage.fullname" $ }}-files
     items:
-      - key: {{ $f.file }}
-        path: {{ $f.file }}
+      - key: {{ $file }}
+        path: {{ $file }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- if include "llm-stage.stagesFile" . }}
+- configMap:
+    name: {{ include "llm-stage.fullname" . }}-files
+    items:
+      - key: stages.yaml
+        path: stages.yaml
 {{- end }}
 {{- end }}
 
@@ -87,6 +97,11 @@ envFrom:
 volumeMounts:
   {{- . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{- /* What a command needs to work for several stages, ready to be appended to its arguments. */ -}}
+{{- define "llm-stage.stagesFlag" -}}
+{{- if include "llm-stage.stagesFile" . }}, --stages, /etc/stage/files/stages.yaml{{ end }}
 {{- end }}
 
 {{- define "llm-stage.podBasics" -}}
@@ -147,7 +162,7 @@ spec:
   containers:
     - name: stage
       {{- include "llm-stage.container" . | nindent 6 }}
-      args: [run]
+      args: [run{{ include "llm-stage.stagesFlag" . }}]
       {{- with .Values.extraEnv }}
       env:
         {{- toYaml . | nindent 8 }}

@@ -35,48 +35,93 @@
 {{- end }}
 {{- end }}
 
-{{- range $value, $f := include "llm-stage.files" . | fromYaml }}
-{{- with get $.Values $value }}
+{{- range $scope := (include "llm-stage.scopes" . | fromYaml).scopes }}
+{{- $of := ternary (printf "stages.%s." $scope.name) "" (ne $scope.name "") }}
+{{- range $value, $f := include "llm-stage.files" $ | fromYaml }}
+{{- with get $scope.values $value }}
 {{- if and .content .existingConfigMap }}
-{{- $errors = append $errors (printf "%s: both content and existingConfigMap are set: unset one of them" $value) }}
+{{- $errors = append $errors (printf "%s%s: both content and existingConfigMap are set: unset one of them" $of $value) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- $stages := include "llm-stage.stages" . | fromYaml }}
+{{- $paths := include "llm-stage.pathsOf" . | fromYaml }}
+{{- if and $stages $c.STAGE_NAME }}
+{{- $errors = append $errors "config.STAGE_NAME: the stages have the names of their keys in stages: unset it" }}
+{{- end }}
+{{- range $name, $stage := $stages }}
+{{- range $variable, $_ := $stage.config }}
+{{- $where := printf "stages.%s.config.%s" $name $variable }}
+{{- if eq $variable "STAGE_NAME" }}
+{{- $errors = append $errors (printf "%s: the stage has the name of its key, %s: unset it" $where $name) }}
+{{- else if regexMatch "^STAGE_LLM_.*API_KEY$" $variable }}
+{{- $errors = append $errors (printf "%s: a secret does not belong in a ConfigMap: put it into a Secret, and name the Secret in stages.%s.llm" $where $name) }}
+{{- else if regexMatch "^STAGE_(NATS|DATA|HTTP|DASHBOARD|LOG|STOP)_" $variable }}
+{{- $errors = append $errors (printf "%s: it belongs to the process, which all stages share: move it to config" $where) }}
+{{- else if hasKey (get $paths $name) $variable }}
+{{- $errors = append $errors (printf "%s: the chart sets it from other values of the stage: unset one of them" $where) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- $partitions := include "llm-stage.allPartitions" . | int64 }}
+{{- range $name, $c := include "llm-stage.configs" . | fromYaml }}
+{{- $of := "" }}
+{{- $own := $own }}
+{{- $llm := list $.Values.llm }}
+{{- if $name }}
+{{- $of = printf "stages.%s." $name }}
+{{- $stage := get $stages $name }}
+{{- $llm = append $llm ($stage.llm | default dict) }}
+{{- /* A template of the stage, from whatever value, takes the place of the one of all. */ -}}
+{{- if or (get $paths $name).STAGE_TEMPLATE_FILE ($stage.config).STAGE_TEMPLATE ($stage.config).STAGE_TEMPLATE_FILE }}
+{{- $own = get $paths $name }}
+{{- $c = merge (pick ($stage.config | default dict) "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE") (omit $c "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE") }}
 {{- end }}
 {{- end }}
 {{- $templates := 0 }}
 {{- range list (hasKey $own "STAGE_TEMPLATE_FILE") $c.STAGE_TEMPLATE $c.STAGE_TEMPLATE_FILE }}{{ if . }}{{ $templates = add1 $templates }}{{ end }}{{ end }}
 {{- if and (eq (int $templates) 0) (not $elsewhere) }}
-{{- $errors = append $errors "template: give the template of the prompt in template.content, or a ConfigMap in template.existingConfigMap" }}
+{{- $errors = append $errors (printf "%[1]stemplate: give the template of the prompt in %[1]stemplate.content, or a ConfigMap in %[1]stemplate.existingConfigMap" $of) }}
 {{- end }}
 {{- if and (gt (int $templates) 1) (not (and (hasKey $own "STAGE_TEMPLATE_FILE") $c.STAGE_TEMPLATE_FILE (not $c.STAGE_TEMPLATE))) }}
-{{- $errors = append $errors "template: more than one of template, config.STAGE_TEMPLATE and config.STAGE_TEMPLATE_FILE is set: keep one" }}
+{{- $errors = append $errors (printf "%[1]stemplate: more than one of template, config.STAGE_TEMPLATE and config.STAGE_TEMPLATE_FILE is set: keep one" $of) }}
 {{- end }}
 
 {{- $provider := $c.STAGE_LLM_PROVIDER | default "openai" }}
 {{- if and (ne $provider "mock") (not $c.STAGE_LLM_MODEL) (not $elsewhere) }}
-{{- $errors = append $errors "config.STAGE_LLM_MODEL: give the model to call" }}
+{{- $errors = append $errors (printf "%sconfig.STAGE_LLM_MODEL: give the model to call" $of) }}
 {{- end }}
-{{- $keyed := or .Values.llm.existingSecret $c.STAGE_LLM_API_KEY_FILE (hasKey .Values.llm.providers $provider) }}
+{{- $keyed := $c.STAGE_LLM_API_KEY_FILE }}
+{{- range $llm }}{{ if or .existingSecret (hasKey (.providers | default dict) $provider) }}{{ $keyed = true }}{{ end }}{{ end }}
 {{- $keyless := or (eq $provider "mock") (and (hasPrefix "openai" $provider) $c.STAGE_LLM_BASE_URL) }}
 {{- if not (or $keyed $keyless $elsewhere) }}
-{{- $errors = append $errors (printf "llm.existingSecret: name the Secret with the API key of %s" $provider) }}
+{{- $errors = append $errors (printf "%sllm.existingSecret: name the Secret with the API key of %s" $of $provider) }}
 {{- end }}
 
 {{- if and $c.STAGE_BUDGET (eq ($c.STAGE_THROTTLE | default "adaptive") "classic") }}
-{{- $errors = append $errors "config.STAGE_BUDGET: the classic throttle cannot be shared: set config.STAGE_THROTTLE to adaptive, or unset one" }}
+{{- $errors = append $errors (printf "%[1]sconfig.STAGE_BUDGET: the classic throttle cannot be shared: set %[1]sconfig.STAGE_THROTTLE to adaptive, or unset one" $of) }}
 {{- end }}
 
-{{- $partitions := include "llm-stage.partitions" . | int64 }}
+{{- $partitions := include "llm-stage.text" ($c.STAGE_PARTITIONS | default 1) | int64 }}
 {{- if and (gt $partitions 1) (not (contains "{partition}" ($c.STAGE_INPUT_SUBJECT | default "rows.>"))) }}
-{{- $errors = append $errors (printf "config.STAGE_INPUT_SUBJECT: has no {partition}: with %d partitions write it as rows.{partition}.>" $partitions) }}
+{{- $errors = append $errors (printf "%sconfig.STAGE_INPUT_SUBJECT: has no {partition}: with %d partitions write it as rows.{partition}.>" $of $partitions) }}
+{{- end }}
 {{- end }}
 
 {{- with include "llm-stage.windowRoom" . }}
 {{- $room := int64 . }}
-{{- $window := include "llm-stage.bytes" ($c.STAGE_WINDOW_BYTES | default "1MiB") | int64 }}
+{{- $memory := include "llm-stage.memory" $ | fromYaml }}
+{{- $shared := int64 $memory.partitions }}
+{{- $text := include "llm-stage.text" ($c.STAGE_WINDOW_BYTES | default "1MiB") }}
+{{- $window := mul (include "llm-stage.bytes" $text | int64) (min 1 $shared) }}
 {{- if gt $window $room }}
-{{- $pool := include "llm-stage.text" ($c.STAGE_POOL_SIZE | default 1) | int64 }}
-{{- $need := addf (mulf 1.0625 $partitions $window) 20971520 (mul 131072 $pool) }}
-{{- $errors = append $errors (printf "resources.limits.memory: %s has no room for the windows of a pod that serves all partitions, %d of %s each: raise it to %dMi%s" (include "llm-stage.text" $.Values.resources.limits.memory) $partitions (include "llm-stage.text" ($c.STAGE_WINDOW_BYTES | default "1MiB")) (divf $need 943718.4 | ceil | int64) (ge $room 1048576 | ternary (printf ", or lower config.STAGE_WINDOW_BYTES to %dMiB" (div $room 1048576)) "")) }}
+{{- $need := addf (mulf 1.0625 $shared $window) (float64 $memory.fixed) }}
+{{- $of := printf "%d of %s each" $shared $text }}
+{{- if $stages }}{{ $of = printf "%d of %s each and those that stages have of their own" $shared $text }}{{ end }}
+{{- $errors = append $errors (printf "resources.limits.memory: %s has no room for the windows of a pod that serves all partitions, %s: raise it to %dMi%s" (include "llm-stage.text" $.Values.resources.limits.memory) $of (divf $need 943718.4 | ceil | int64) (and (gt $shared 0) (ge $room 1048576) | ternary (printf ", or lower config.STAGE_WINDOW_BYTES to %dMiB" (div $room 1048576)) "")) }}
 {{- end }}
 {{- end }}
 
