@@ -383,7 +383,9 @@ func TestAStageThatIsPausedLeavesTheBudgetToTheOthers(t *testing.T) {
 					t.Errorf("%d rows in two minutes, want all of the budget, about %d", n, 2*rpm)
 				}
 				r.soft()
-				<-r.done
+				if err := <-r.done; (err != nil) != (onFatal == "exit") {
+					t.Errorf("got %v", err)
+				}
 			})
 		})
 	}

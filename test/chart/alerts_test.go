@@ -266,4 +266,8 @@ func TestAlertsNameTheStageOfSeveral(t *testing.T) {
 	if got := evaluate(byName["LLMStageHeadOfLine"], other); len(got) != 1 {
 		t.Errorf("LLMStageHeadOfLine while another stage has rows in batches: %v", got)
 	}
+	throttled := line{`llm_stage_throttled_seconds_total{pod="a",stage="S"}`, 9000, 58}
+	if got := evaluate(byName["LLMStageThrottled"], all(throttled, line{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 0, 0})); len(got) != 0 {
+		t.Errorf("LLMStageThrottled while only rows of other stages wait: %v", got)
+	}
 }
