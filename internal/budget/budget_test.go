@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -153,7 +152,7 @@ func modes(processes []*process) map[fleet.Mode]int {
 }
 
 func TestProcessesShareWhatTheyLearn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		time.Sleep(30 * time.Second)
@@ -185,7 +184,7 @@ func TestLimitsAreOfTheWhole(t *testing.T) {
 		"calls in flight": {fleet.Limits{Concurrency: 6}, 360},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				p := &provider{rate: 1000, burst: 50}
 				_, processes := p.team(t, c.limits, fleet.Limits{}) // what only some set holds for all
 				time.Sleep(time.Minute)
@@ -207,7 +206,7 @@ func TestLimitsAreOfTheWhole(t *testing.T) {
 
 // A process that dies says nothing: its connection is gone.
 func TestALeaderThatDiesIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		for i, s := range processes {
@@ -235,7 +234,7 @@ func TestALeaderThatDiesIsReplaced(t *testing.T) {
 }
 
 func TestALeaderThatLeavesIsReplacedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		for i, s := range processes {
@@ -257,7 +256,7 @@ func TestALeaderThatLeavesIsReplacedAtOnce(t *testing.T) {
 
 // Without a connection each goes on by itself, at what it had, and none stops.
 func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		for _, s := range processes {
@@ -277,7 +276,7 @@ func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
 
 // Whoever may publish on the subject can send anything.
 func TestForgedMessagesStopNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		server, processes := p.team(t, fleet.Limits{})
 		forger := server.Connect()

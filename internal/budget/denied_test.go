@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/aimd/fleet"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -19,7 +19,7 @@ func violation(what, subject string) error {
 }
 
 func TestAProcessThatIsDeniedIsAloneForAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 50, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		one := processes[3]
@@ -52,7 +52,7 @@ func TestAProcessThatIsDeniedIsAloneForAMinute(t *testing.T) {
 }
 
 func TestErrorsOfOthersAreNotTheBudgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 50, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		one := processes[0]

@@ -3,14 +3,14 @@ package load
 import (
 	"io"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
 func TestRowsDoNotWaitForTheOnesAfterThem(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		n := 0
 		a := readAhead(func() (*nats.Msg, error) {
 			switch n++; n {

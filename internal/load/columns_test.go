@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/rowfile"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // Loading a file again with other types or another delimiter is another load.
@@ -39,7 +40,7 @@ func TestALoadIsNamedAfterTheContentAndItsLayout(t *testing.T) {
 
 // A pipe's first row may be long in coming.
 func TestFirstColumnsWaitForTheFirstRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		for _, tt := range []struct {
 			rows string
 			want []string

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -183,7 +182,7 @@ func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forg
 			for _, partitions := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%s/batches=%v/partitions=%d", kind.name, batches, partitions), func(t *testing.T) {
 					for steps, left := 0, -1; left < 0; steps++ {
-						synctest.Test(t, func(t *testing.T) {
+						stagetest.Virtual(t, func(t *testing.T) {
 							config := kind.config
 							config.AllowAtomicPublish = batches
 							b := newLoadBench(t, config, partitions)

@@ -3,11 +3,11 @@ package redrive
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -25,7 +25,7 @@ func TestARedriveThatSleepsPublishesNothingTwice(t *testing.T) {
 	} {
 		for _, batches := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/batches=%v", steps, batches), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { playRedrives(t, steps, batches) })
+				stagetest.Virtual(t, func(t *testing.T) { playRedrives(t, steps, batches) })
 			})
 		}
 	}

@@ -114,7 +114,7 @@ func btoi(b bool) uint64 {
 }
 
 func TestASelectionIsThatOfAPlainList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
 		b := stagetest.NewBench(t, nil)
 		all := plantMany(b, random, 150)
@@ -162,7 +162,7 @@ func follow(b *stagetest.Bench, o results.Options, waiting func()) (printed func
 }
 
 func TestFollowedPartitionsAreMergedAsTheyCome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
 		var all []planted
 		for i := range 9 {
@@ -188,7 +188,7 @@ func TestFollowedPartitionsAreMergedAsTheyCome(t *testing.T) {
 
 // A stream that does not exist yet is waited for; one that is deleted is not the one that comes after it.
 func TestFollowWaitsForTheStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
 		create := func() {
 			if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}, Storage: jetstream.MemoryStorage}); err != nil {

@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -19,7 +18,7 @@ const nothingListens = `openai: nothing listens at first.test:80: is the server 
 func TestAJobGivesUpWhereNothingListens(t *testing.T) {
 	for name, vars := range map[string]map[string]string{"pause": nil, "fail": {"STAGE_ON_FATAL": "fail"}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, llmtest.Config{}, vars)
 				l.down.Store(true)
 				l.load(times("q", 3)...)
@@ -61,7 +60,7 @@ func TestAStageWaitsForAServerThatIsNotUp(t *testing.T) {
 		"a job, for a while":           {nil, Options{ExitOnFatal: true}, 25 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, tt.vars)
 				l.down.Store(true)
 				l.load(times("q", 20)...)
@@ -96,7 +95,7 @@ func TestAStageWaitsForAServerThatIsNotUp(t *testing.T) {
 }
 
 func TestAfterASuccessARefusedConnectionIsAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		closes := llmtest.Step{Delay: 100 * time.Millisecond, Header: map[string]string{"Connection": "close"}} // so that each call dials
 		l := newLab(t, llmtest.Config{Script: func(llmtest.Call) *llmtest.Step { return &closes }}, nil)
 		l.load(times("q", 200)...)

@@ -6,12 +6,12 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -43,7 +43,7 @@ func (l *lab) sendBatch(body string) *nats.Msg {
 }
 
 func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		prices := t.TempDir() + "/prices.yaml"
 		if err := os.WriteFile(prices, []byte("large: {input: 1, output: 2}\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 }
 
 func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		prices := t.TempDir() + "/prices.yaml"
 		if err := os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -57,7 +56,7 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 		{"at most one in five seconds", append(slices.Repeat([]status.BudgetMode{member, leader, alone}, 20), member), []string{"0 joined", "5 alone", "10 leads", "15 joined"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET": "team"})
 				began := time.Now()
 				l.prepare = func(s *Stage) {
@@ -95,7 +94,7 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 }
 
 func TestABudgetIsShownEverywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET": "team"})
 		var now atomic.Pointer[status.Budget]
 		set := func(b status.Budget) { now.Store(&b) }
@@ -163,7 +162,7 @@ func TestABudgetIsShownEverywhere(t *testing.T) {
 }
 
 func TestWithoutABudgetNothingOfItIsShown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET_WEIGHT": "3"})
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
@@ -184,7 +183,7 @@ func TestWithoutABudgetNothingOfItIsShown(t *testing.T) {
 
 // Two replicas share a budget over a NATS server, until the first one stops.
 func TestReplicasRecordTheirPartsInABudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET": "team"})
 		first := l.start(nil, Options{})
 		time.Sleep(5 * time.Second)

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -16,7 +16,7 @@ import (
 
 // The audit has every cause in full; the pages, which anyone who reaches the port can read, have it without the row.
 func TestEveryFailedRowsCauseIsInTheAuditAndOnThePage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"cannot answer 'a private text', sorry"}}`},
 			llmtest.Step{},

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/consumer"
@@ -79,7 +79,7 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 			slow  bool
 		}{{"waits for capacity", 0, false}, {"is itself released", 1, false}, {"is in flight", 0, true}} {
 			t.Run(dedupe+"/the one that calls "+test.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				stagetest.Virtual(t, func(t *testing.T) {
 					l := newReleaseLab(t, dedupe, test.slow)
 					one := l.start(nil, Options{})
 					time.Sleep(3 * time.Second)
@@ -106,7 +106,7 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 // TestARowThatWentAndCameBackSharesACallAgain: the replica that joined leaves again, so the row of partition 1 comes
 // back to where the row of partition 0 still waits for capacity.
 func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newReleaseLab(t, "inflight", false)
 		one := l.start(nil, Options{})
 		time.Sleep(3 * time.Second)
@@ -131,7 +131,7 @@ func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
 // TestAHandOverTakesElementsThatWaitToBegin: rows of the released partition have elements in the pool's line, and others
 // for which that has no room.
 func TestAHandOverTakesElementsThatWaitToBegin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rows, elements = 10, 20
 		l := newReleaseLab(t, "off", false)
 		fan := map[string]string{"STAGE_FOREACH": "q", "STAGE_FOREACH_MAX": "20", "STAGE_TEMPLATE": "{{ item }}", "STAGE_POOL_SIZE": "1"}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/executor"
@@ -19,7 +18,7 @@ import (
 func (l *lab) received() int { return int(l.llms["first.test"].Stats().Received) }
 
 func TestEqualRequestsInFlightShareOneCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_DEDUPE": "inflight"})
 		for i := range 40 {
 			l.load(fmt.Sprintf("question %d", i%4))
@@ -57,7 +56,7 @@ func TestAVerdictOnTheRequestIsShared(t *testing.T) {
 	for _, test := range []struct {
 		status, calls, errors int
 	}{{400, 1, 3}, {500, 2, 1}} {
-		synctest.Test(t, func(t *testing.T) {
+		stagetest.Virtual(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 				if c.N == 0 {
 					return &llmtest.Step{Status: test.status, Delay: time.Second}
@@ -83,7 +82,7 @@ func TestAVerdictOnTheRequestIsShared(t *testing.T) {
 }
 
 func TestWaitingRowsGoBackWhenTheStageStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		// A call takes a second, so that all ten rows are there before the one among them is answered.
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(llmtest.Step{Status: 429})}, map[string]string{
 			"STAGE_DEDUPE": "inflight", "STAGE_MIN_DISPATCH_DELAY_MS": "60000", "STAGE_MAX_DISPATCH_DELAY_MS": "60000",
@@ -114,7 +113,7 @@ func (l *lab) rerun(questions []string) {
 }
 
 func TestARerunWithStoredRepliesCostsNothingAndGivesTheSameBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var questions []string
 		for i := range 300 {
 			questions = append(questions, fmt.Sprintf("question %d", i%200))
@@ -164,7 +163,7 @@ func TestARerunWithStoredRepliesCostsNothingAndGivesTheSameBytes(t *testing.T) {
 }
 
 func TestAStoreThatFailsFailsNoRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 10 * time.Millisecond}, map[string]string{"STAGE_DEDUPE": "stored"})
 		l.load("before")
 		r := l.start(nil, Options{})

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 )
@@ -130,7 +130,7 @@ func (l *fanLab) checkPaidOnce() {
 }
 
 func TestEachElementOfARowIsACall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, nil)
 		l.loadFan("a", 5)
 		l.loadFan("none", 0)
@@ -174,7 +174,7 @@ func TestEachElementOfARowIsACall(t *testing.T) {
 
 // TestTheHeadsElementsGoFirst: with room for four calls, no element of a row begins before all of the row before it have.
 func TestTheHeadsElementsGoFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_POOL_SIZE": "4"})
 		for i := range 6 {
 			l.loadFan(fmt.Sprint(i), 10)
@@ -198,7 +198,7 @@ func TestElementsThatFail(t *testing.T) {
 		return nil
 	}
 	for _, mode := range []string{"row", "keep"} {
-		synctest.Test(t, func(t *testing.T) {
+		stagetest.Virtual(t, func(t *testing.T) {
 			l := newFanLab(t, refuse, map[string]string{"STAGE_FOREACH_ERRORS": mode})
 			l.loadFan("a", 6)
 			l.loadFan("b", 2)
@@ -229,7 +229,7 @@ func TestElementsThatFail(t *testing.T) {
 }
 
 func TestRowsThatCannotFanOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_FOREACH_MAX": "3"})
 		for _, body := range []string{`{"title":"x"}`, `{"title":"x","chunks":"no"}`, `{"title":"x","chunks":[1,2,3,4]}`, `[]`} {
 			l.publish(&nats.Msg{Data: []byte(body)})
@@ -248,7 +248,7 @@ func TestRowsThatCannotFanOut(t *testing.T) {
 
 // TestAKillPaysForNoElementTwice: an element whose reply has waited for the others is in the journal.
 func TestAKillPaysForNoElementTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var quick atomic.Bool
 		l := newFanLab(t, func(prompt string) *llmtest.Step {
 			if !quick.Load() && strings.HasSuffix(prompt, "chunk 3") {
@@ -280,7 +280,7 @@ func TestAKillPaysForNoElementTwice(t *testing.T) {
 
 // TestAStopKeepsTheElementsThatAreAnswered: calls in flight end, the others are handed back, and nothing is paid twice.
 func TestAStopKeepsTheElementsThatAreAnswered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_POOL_SIZE": "3"})
 		l.loadFan("a", 10)
 		l.loadFan("b", 10)
@@ -299,7 +299,7 @@ func TestAStopKeepsTheElementsThatAreAnswered(t *testing.T) {
 }
 
 func TestEqualElementsShareOneCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_TEMPLATE": "{{ item }}"})
 		l.publish(&nats.Msg{Data: []byte(`{"title":"a","chunks":["x","y","x","x"]}`)})
 		l.work(1, nil)
@@ -310,7 +310,7 @@ func TestEqualElementsShareOneCall(t *testing.T) {
 }
 
 func TestARowWithAnElementThatCannotBeRenderedCostsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_TEMPLATE": "{{ item.text }}"})
 		l.publish(&nats.Msg{Data: []byte(`{"title":"a","chunks":[{"text":"x"},{},{"text":"y"}]}`)})
 		l.work(1, nil)
@@ -324,7 +324,7 @@ func TestARowWithAnElementThatCannotBeRenderedCostsNothing(t *testing.T) {
 // TestRepliesThatNoResultHoldsArePaidForNoFurther: the server takes 1 MiB, and each reply has 50 KiB; what the pool has
 // taken by then is called.
 func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 10<<10))
 		l := newFanLab(t, func(string) *llmtest.Step { return &llmtest.Step{Body: body, Delay: time.Second} }, map[string]string{"STAGE_POOL_SIZE": "5"})
 		l.loadFan("a", 100)
@@ -339,7 +339,7 @@ func TestRepliesThatNoResultHoldsArePaidForNoFurther(t *testing.T) {
 // TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow: row b waits for the calls of equal elements of row a, whose result
 // is too large before they are made.
 func TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 20<<10))
 		l := newFanLab(t, func(string) *llmtest.Step { return &llmtest.Step{Body: body, Delay: time.Second} },
 			map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_DEDUPE": "inflight", "STAGE_TEMPLATE": "{{ item }}"})
@@ -354,7 +354,7 @@ func TestAnElementThatIsNotCalledAnyMoreFailsNoOtherRow(t *testing.T) {
 
 // TestARowWhoseElementsAllFailStopsNoOther: they would fill the pool's line, and only others show that the server works.
 func TestARowWhoseElementsAllFailStopsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, func(prompt string) *llmtest.Step {
 			if strings.HasPrefix(prompt, "bad") {
 				return &llmtest.Step{Status: 500}
@@ -376,7 +376,7 @@ func TestARowWhoseElementsAllFailStopsNoOther(t *testing.T) {
 
 // TestARowThatNoResultHoldsCostsNothing: the hashes of its elements alone are too many bytes.
 func TestARowThatNoResultHoldsCostsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newFanLab(t, nil, map[string]string{"STAGE_FOREACH_MAX": "10000", "STAGE_TEMPLATE": "{{ item }}"})
 		l.publish(&nats.Msg{Data: fmt.Appendf(nil, `{"title":%q,"chunks":[%s1]}`, strings.Repeat("x", 500_000), strings.Repeat("1,", 9_000))})
 		l.work(1, nil)

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -189,7 +189,7 @@ func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 		{"a result is no longer too large", small, keptSettings{maxBytes: 100_000}, []uint64{1, 8}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newKeptLab(t)
 				l.slow.Store(true)
 				l.begin(test.was)
@@ -219,7 +219,7 @@ func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 // TestAReplyThatWasPaidForAgainIsKeptToo: the journal holds a reply that the current settings refuse; the one that is
 // paid for in its place must survive the next kill.
 func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newKeptLab(t)
 		l.slow.Store(true)
 		l.begin(keptSettings{})
@@ -241,7 +241,7 @@ func TestAReplyThatWasPaidForAgainIsKeptToo(t *testing.T) {
 // TestAnEntryOfAnOlderVersionIsPaidForAgain: it does not record whether its field holds the reply or a validated
 // value. An error is the same either way.
 func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newKeptLab(t)
 		l.slow.Store(true)
 		l.begin(keptSettings{})
@@ -273,7 +273,7 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 
 // TestAKillRepaysNoMoreCallsThanThePoolHas repeatedly kills a stage that keeps every reply at once.
 func TestAKillRepaysNoMoreCallsThanThePoolHas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rows, size = 600, 8
 		var calls atomic.Int64
 		count := func(llmtest.Call) *llmtest.Step {

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -52,7 +52,7 @@ func TestKeysAreNowhere(t *testing.T) {
 		"STAGE_LLM_ANTHROPIC_BASE_URL": "http://second.test/v1", "STAGE_LLM_ANTHROPIC_API_KEY": second,
 	}
 	var places map[string]string // what was left behind, by place
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 10 * time.Millisecond, Script: parrot}, vars)
 		l.serve("second.test", llmtest.Config{Script: parrot})
 		for i := range 30 {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -93,7 +92,7 @@ func questions(n int) []string {
 }
 
 func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newBatchesLab(t, batches.Config{}, nil)
 		l.load(questions(120)...)
 		r := l.start(nil, Options{})
@@ -121,7 +120,7 @@ func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
 
 // Everything that a provider may do to a batch, with a stop, a start and a kill in between.
 func TestRowsOfNastyBatchesComeOutOnceAndInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rows = 400
 		l := newBatchesLab(t, batches.Config{
 			Expire: .2, ExpireAfter: time.Hour, Fail: map[int]float64{429: .02, 500: .02, 400: .02}, Missing: .01, Doubled: .02, Foreign: .02, Torn: .01,
@@ -151,7 +150,7 @@ func TestRowsOfNastyBatchesComeOutOnceAndInOrder(t *testing.T) {
 }
 
 func TestTheCeilingHoldsBatchesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		// A row is estimated at 1,024 tokens of 4 USD a million: 50 come to about 0.2 USD.
 		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.25"})
 		l.load(questions(150)...)
@@ -182,7 +181,7 @@ func TestTheCeilingHoldsBatchesBack(t *testing.T) {
 
 // As with live calls: there is nobody to raise the ceiling of a job, or to give another key, while it runs.
 func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.01"})
 		l.load(questions(50)...)
 		r := l.start(nil, Options{ExitOnFatal: true})

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -180,7 +180,7 @@ func (s *scriptedLane) reply(r lane.Request, tries int) {
 }
 
 func TestRowsOfTheLaneComeOutInOrderAtItsPrice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLaneLab(t, nil)
 		l.load("a", "b", "c")
 		l.run(3)
@@ -249,7 +249,7 @@ func TestWhatALineSaysDecidesItsRow(t *testing.T) {
 		{name: "too large", answers: []laneAnswer{{text: strings.Repeat("x", 2<<20)}}, reason: "result_too_large", calls: "batch success"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLaneLab(t, test.vars)
 				l.answer = func(prompt string, tries int) laneAnswer {
 					if prompt == "first" { // what is behind it waits in the journal
@@ -296,7 +296,7 @@ func TestWhatALineSaysDecidesItsRow(t *testing.T) {
 }
 
 func TestHeadersChooseTheLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		start := time.Now()
 		rows := []struct{ name, lane, deadline, want string }{
 			{name: "as configured", want: "batch"},
@@ -360,7 +360,7 @@ func TestHeadersChooseTheLane(t *testing.T) {
 
 // The pool has no room, as its only worker is busy: rows of the lane need none.
 func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_POOL_SIZE": "1"})
 		start := time.Now()
 		for range 200 {
@@ -381,7 +381,7 @@ func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
 }
 
 func TestTheLaneUsesAndFeedsStoredReplies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_DEDUPE": "stored"})
 		l.load("same", "same") // in flight together: each is its own
 		r := l.startLane()
@@ -400,7 +400,7 @@ func TestTheLaneUsesAndFeedsStoredReplies(t *testing.T) {
 }
 
 func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_MAX_COST_USD": "1"})
 		l.load("a")
 		l.publish(&nats.Msg{Data: []byte(`{"q":"b"}`), Header: nats.Header{"Stage-Model": {"unpriced"}}})
@@ -423,7 +423,7 @@ func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
 // Rows behind one that takes long wait in the journal: read back by the same process nothing was lost; by another one
 // they are kept replies, as ever.
 func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rows = 60
 		l := newLaneLab(t, map[string]string{"STAGE_WINDOW": "16", "STAGE_POOL_SIZE": "2"})
 		l.answer = func(prompt string, tries int) laneAnswer {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -72,7 +71,7 @@ func pricesFile(t *testing.T, text string) string {
 // TestTotalsMatchWhatTheServersReported: with retries, fallbacks and refused calls among them, tokens and cost of call
 // events, row events, run summary, metrics and log are those of the servers' reports and the prices.
 func TestTotalsMatchWhatTheServersReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		first := &metered{usage: tokens, status: func(c llmtest.Call) int {
 			switch {
 			case c.N%5 == 1:
@@ -152,7 +151,7 @@ func TestTotalsMatchWhatTheServersReported(t *testing.T) {
 // TestUnknownCostStaysUnknown: of three calls one has a cost that the server reports, one has none because its price is
 // unknown, and one reports no usage at all.
 func TestUnknownCostStaysUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		llm := &metered{usage: func(c llmtest.Call) string {
 			switch c.Prompt {
 			case "reported":
@@ -189,7 +188,7 @@ func TestUnknownCostStaysUnknown(t *testing.T) {
 
 // TestARetryOfAReplyWithoutUsageHasAnUnknownCost: the first reply is empty and reports no usage, and may be billed.
 func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N == 0 {
 				return &llmtest.Step{Body: `{"choices":[{"finish_reason":"stop","message":{"content":""}}]}`}
@@ -213,7 +212,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 
 // TestARowsOwnModelNeedsAPriceUnderACeiling: the ceiling could not be enforced. Without one, its cost is just not known.
 func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		server := &metered{usage: tokens}
 		l := newLab(t, server.config(), map[string]string{
 			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}\nopenai/other: {input: 1, output: 1}"), "STAGE_DEDUPE": "inflight",
@@ -250,7 +249,7 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 // TestTheCeilingPausesAndCountsEarlierRuns: a call costs 0.10. The first run has a ceiling of 0.35: four calls reach
 // it. The second, with 0.55, may make two more. The third begins at its ceiling and makes none.
 func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		llm := &metered{usage: func(llmtest.Call) string {
 			return `{"prompt_tokens":100000,"completion_tokens":0,"total_tokens":100000}`
 		}}

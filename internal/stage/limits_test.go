@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -21,7 +21,7 @@ func (l *lab) took() time.Duration {
 func times(text string, n int) []string { return slices.Repeat([]string{text}, n) }
 
 func TestCallsAMinuteAreSpreadOverTheMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, map[string]string{"STAGE_LLM_RPM": "60"})
 		l.load(times("q", 31)...)
 		l.work(31, nil)
@@ -34,7 +34,7 @@ func TestCallsAMinuteAreSpreadOverTheMinute(t *testing.T) {
 // TestTokensAMinuteAreEstimatedAndCorrected: the estimate of a call is its request and the most that it may answer,
 // some 1100 tokens; it uses some 40 in fact, so that the limit lets far more through than by the estimate.
 func TestTokensAMinuteAreEstimatedAndCorrected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, map[string]string{
 			"STAGE_LLM_TPM": "3000", "STAGE_LLM_MAX_TOKENS": "1000", "STAGE_POOL_SIZE": "4",
 		})
@@ -49,7 +49,7 @@ func TestTokensAMinuteAreEstimatedAndCorrected(t *testing.T) {
 }
 
 func TestConcurrencyIsLimitedByProvider(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second}, fallback)
 		l.serve("second.test", llmtest.Config{Latency: time.Second})
 		l.load(times("q", 30)...)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/logging"
@@ -33,7 +32,7 @@ func (l *lab) ofRow(seq int) (said []string, lines []map[string]any) {
 }
 
 func TestTheLogFollowsEachRowAtDebug(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
 			llmtest.Step{Status: 429}, llmtest.Step{Status: 503}, llmtest.Step{Status: 500}, llmtest.Step{},
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"sk-first-secret and the row's secret text"}}`},
@@ -75,7 +74,7 @@ func TestTheLogFollowsEachRowAtDebug(t *testing.T) {
 }
 
 func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, map[string]string{"STAGE_ON_FATAL": "fail"})
 		l.log = logging.New(&l.logs, "info", "json")
 		questions := make([]string, 500)
@@ -103,7 +102,7 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 }
 
 func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_WINDOW": "16"})
 		l.log = logging.New(&l.logs, "info", "json")
 		questions := make([]string, 150) // 75 s of work

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -108,7 +108,7 @@ func TestAHotKeyDelaysNoOther(t *testing.T) {
 		most int // tenths of a call, for nine rows in ten
 	}{{"calls of 50ms", around50, 12}, {"three in two hundred take 2s", someSlow, 30}} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				k := keyedLoad{hot: 1200, mixed: 4000, took: c.took}
 				answered, emitted := k.run(t)
 				for _, bound := range []struct{ share, most int }{{99, 12}, {90, c.most}} {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -52,7 +51,7 @@ func matches(t *testing.T, what string, texts []string, patterns ...string) {
 }
 
 func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var server sick
 		l := newLab(t, server.config(), nil)
 		l.load(times("q", 200)...)
@@ -101,7 +100,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 }
 
 func TestAnOutageFailsRowsAfterItsHoldAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var server sick
 		l := newLab(t, server.config(), map[string]string{"STAGE_OUTAGE_HOLD": "10m"})
 		server.step.Store(badGateway)
@@ -129,7 +128,7 @@ func TestAnOutageFailsRowsAfterItsHoldAlone(t *testing.T) {
 
 func TestWrongSettingsShowTheProvidersWordsAndTheRequest(t *testing.T) {
 	for _, exit := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		stagetest.Virtual(t, func(t *testing.T) {
 			var server sick
 			server.step.Store(&llmtest.Step{Status: 400, Body: `{"error":{"message":"Unknown parameter: 'top_q'.","type":"invalid_request_error","code":"unknown_parameter"}}`})
 			l := newLab(t, server.config(), map[string]string{"STAGE_LLM_EXTRA_BODY": `{"top_q":1}`})
@@ -161,7 +160,7 @@ func TestWrongSettingsShowTheProvidersWordsAndTheRequest(t *testing.T) {
 }
 
 func TestRowsThatGoPastAnOutageAreReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var server sick
 		l := newLab(t, server.config(), fallback)
 		l.serve("second.test", llmtest.Config{Latency: 100 * time.Millisecond})

@@ -82,7 +82,7 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 }
 
 func TestTheStatusDescribesAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+	stagetest.Virtual(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage(t)
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
 		snap.Pool.Pause = p
@@ -107,7 +107,7 @@ func TestTheStatusDescribesAPause(t *testing.T) {
 }
 
 func TestPausesAreInLogAndAudit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, fallback)
 		r := l.start(nil, Options{})
 		synctest.Wait()
@@ -165,7 +165,7 @@ func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
 		pool.FatalError: "fatal provider error: refused", pool.WrongSettings: "wrong settings: the provider refuses every row: refused",
 		pool.Outage: "", pool.Shortage: "",
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		stagetest.Virtual(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{}, nil)
 			r := l.start(nil, Options{})
 			synctest.Wait()
@@ -183,7 +183,7 @@ func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
 }
 
 func TestAPauseThatLastsIsLoggedOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var locked atomic.Bool
 		locked.Store(true)
 		l := newLab(t, llmtest.Config{Script: func(llmtest.Call) *llmtest.Step {

@@ -6,17 +6,17 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/pool"
 )
 
 // One call in five is refused. To a stage that is alone the refusals are random and it keeps its pool full; while other
 // replicas are known they may be theirs, and it yields, and once they are gone it no longer does.
 func TestAStageYieldsToItsOtherReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		cfg, err := config.Source{Environ: map[string]string{
 			"STAGE_NAME": "s", "STAGE_TEMPLATE": "{{ row }}", "STAGE_LLM_PROVIDER": "mock", "STAGE_POOL_SIZE": "32",
 		}}.Load(t.Context(), config.NeedCalls)

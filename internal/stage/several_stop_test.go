@@ -29,7 +29,7 @@ func stalling(model string) llmtest.Config {
 // The first signal ends the stages that are done at once, and waits for the one whose call is in flight; the second ends
 // that one too. No row is lost.
 func TestASecondSignalStopsAllStagesAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, stalling("stalls"), nil)
 		stages := parallel(nil, map[string]string{"STAGE_LLM_MODEL": "stalls"})
 		r := l.startSeveral(stages...)
@@ -66,7 +66,7 @@ func TestASecondSignalStopsAllStagesAtOnce(t *testing.T) {
 
 // A stage whose results can't be stored is given up after STAGE_STOP_TIMEOUT; the others have long drained by then.
 func TestTheStopTimeoutEndsTheOneStageThatIsStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_STOP_TIMEOUT": "130s"})
 		r := l.startSeveral(parallel(nil, map[string]string{
 			"STAGE_RESULT_STREAM": "SMALL", "STAGE_RESULT_SUBJECT": "small", "STAGE_RESULT_MAX_BYTES": "10KiB",
@@ -104,7 +104,7 @@ func TestTheStopTimeoutEndsTheOneStageThatIsStuck(t *testing.T) {
 
 // A new key is of no use to a stage that has ended, so it does not claim to have read it.
 func TestAStageThatHasEndedReadsNoKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
 		keyFile := filepath.Join(t.TempDir(), "key")
 		if err := os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600); err != nil {

@@ -111,7 +111,7 @@ func TestStagesOfAChainStartInAnyOrder(t *testing.T) {
 	}
 	for name, stages := range map[string][]map[string]string{"first": {first, second}, "last": {second, first}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, llmtest.Config{}, nil)
 				r := l.startSeveral(stages...)
 				synctest.Wait()
@@ -135,7 +135,7 @@ func TestStagesOfAChainStartInAnyOrder(t *testing.T) {
 
 // The second stage alone makes the stream that the first one needs.
 func TestAStageMayStartBeforeTheOneThatItReadsFrom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
 		second := l.start(map[string]string{
 			"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.stage.0.rows", "STAGE_TEMPLATE": "{{ row.llm_response }}",
@@ -172,7 +172,7 @@ func parallel(changes ...map[string]string) []map[string]string {
 }
 
 func TestABadKeyPausesOneStageAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
 		keyFile := filepath.Join(t.TempDir(), "key")
 		if err := os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600); err != nil {
@@ -204,7 +204,7 @@ func TestABadKeyPausesOneStageAlone(t *testing.T) {
 }
 
 func TestAStageThatFailsEndsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_LLM_API_KEY": "sk-revoked-key", "STAGE_ON_FATAL": "exit"})...)
 		l.awaitReady(r)
@@ -233,7 +233,7 @@ func TestAStageThatFailsEndsAlone(t *testing.T) {
 }
 
 func TestTheProcessEndsWithTheLastStage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-first-secret"), map[string]string{"STAGE_ON_FATAL": "exit"})
 		l.load("one") // creates the stream
 		r := l.startSeveral(parallel()...)
@@ -245,7 +245,7 @@ func TestTheProcessEndsWithTheLastStage(t *testing.T) {
 
 // A stage that can't be set up does not keep the others from working.
 func TestAStageWithoutItsStreamEndsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
 		l.load("one")
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_INPUT_STREAM": "NONE", "STAGE_INPUT_SUBJECT": "none.>", "STAGE_CREATE_STREAMS": "false"})...)
@@ -261,7 +261,7 @@ func TestAStageWithoutItsStreamEndsAlone(t *testing.T) {
 }
 
 func TestEachStageHasItsMetricsAndPages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
 		r := l.startSeveral(parallel()...)
 		l.awaitReady(r) // so that the streams are theirs
@@ -305,7 +305,7 @@ func TestEachStageHasItsMetricsAndPages(t *testing.T) {
 
 // Two stages with one budget keep its limit together, and share it by their weights while both have work.
 func TestStagesOfOneProcessShareABudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rpm, minutes = 120, 5
 		var mu sync.Mutex
 		calls := map[string][]time.Time{}
@@ -350,7 +350,7 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 // moment may both be accepted, and at its next start it refuses one of them, whose results nobody finds any more.
 func TestStagesOfOneProcessDoNotCreateStreamsThatOverlap(t *testing.T) {
 	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
+		stagetest.Virtual(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{}, nil)
 			r := l.startSeveral(parallel(map[string]string{"STAGE_RESULT_STREAM": "R1"}, map[string]string{"STAGE_RESULT_STREAM": "R2"})...)
 			synctest.Wait()
@@ -371,7 +371,7 @@ func TestStagesOfOneProcessDoNotCreateStreamsThatOverlap(t *testing.T) {
 func TestAStageThatIsPausedLeavesTheBudgetToTheOthers(t *testing.T) {
 	for _, onFatal := range []string{"pause", "exit"} {
 		t.Run(onFatal, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				const rpm = 120
 				l := newLab(t, refusing("sk-revoked-key"), map[string]string{"STAGE_BUDGET": "team", "STAGE_LLM_RPM": fmt.Sprint(rpm)})
 				l.load(times("q", 4*rpm)...)

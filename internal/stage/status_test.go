@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -61,7 +60,7 @@ func shownStage(t *testing.T) (*Stage, status.Snapshot) {
 }
 
 func TestStatusReadsAsDocumented(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // whose clock stands still
+	stagetest.Virtual(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage(t)
 		r := s.report(snap, s.started.Add(3*time.Second), true, "")
 		s.history.Take(&r)
@@ -85,7 +84,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 
 // A key that is a member of the row is shown only where the contents of rows are.
 func TestStatusOfRowsInOrderByKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		now := time.Now()
 		for _, tt := range []struct {
 			order, key string

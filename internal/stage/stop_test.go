@@ -24,7 +24,7 @@ func slowFirst() llmtest.Config {
 }
 
 func TestAStopSaysWhatItWaitsForAndHowLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, slowFirst(), nil)
 		l.load(times("q", 20)...)
 		r := l.start(nil, Options{})
@@ -58,7 +58,7 @@ func TestAStopSaysWhatItWaitsForAndHowLong(t *testing.T) {
 }
 
 func TestARunThatIsDoneSaysNothingOfAStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
 		l.load(times("q", 3)...)
 		l.work(3, nil)
@@ -69,7 +69,7 @@ func TestARunThatIsDoneSaysNothingOfAStop(t *testing.T) {
 }
 
 func TestAPausedStageThatStopsIsStopping(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N == 0 {
 				return &llmtest.Step{Delay: time.Minute}

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -36,7 +36,7 @@ func byModel(statuses map[string]int) llmtest.Config {
 }
 
 func TestFallbacksAreCalledInOrderWithTheirOwnKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"large": 500}), fallback)
 		var keys []string
 		l.serve("second.test", llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -63,7 +63,7 @@ func TestFallbacksAreCalledInOrderWithTheirOwnKeys(t *testing.T) {
 }
 
 func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"large": http.StatusConflict, "small": http.StatusConflict}), fallback)
 		l.serve("second.test", byModel(map[string]int{"claude": http.StatusUnauthorized}))
 		l.load("one", "two")
@@ -88,7 +88,7 @@ func TestExhaustedFallbacksGiveTheWholeChain(t *testing.T) {
 }
 
 func TestTheModelOfARowIsSentToTheFirstProviderAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, byModel(map[string]int{"special": 500}), fallback)
 		l.serve("second.test", llmtest.Config{})
 		l.publish(&nats.Msg{Data: []byte(`{"q":"one"}`), Header: nats.Header{streams.HeaderModel: {"special"}}})
@@ -100,7 +100,7 @@ func TestTheModelOfARowIsSentToTheFirstProviderAlone(t *testing.T) {
 }
 
 func TestFallbackAfterServesRowsWhileTheFirstHasNoCapacity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var recovers time.Time
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: func(llmtest.Call) *llmtest.Step {
 			if time.Now().Before(recovers) {

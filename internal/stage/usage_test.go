@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -18,7 +17,7 @@ import (
 // What stage usage adds up is to the token what the summaries of the runs say, and what the LLM has billed: of rows that
 // fan out, with calls that are refused, that fail, and that have no price.
 func TestUsageIsThatOfTheRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		prices := stagetest.File(t, "prices.yaml", "large: {input: 10, output: 20}\n")
 		l := newLab(t, llmtest.Config{
 			Rate: 20, Latency: 300 * time.Millisecond, LatencySigma: .5, Seed: 3,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +16,7 @@ import (
 
 // What is read: by subject, by where and when to begin, to the end or beyond it.
 func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
 		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -103,7 +102,7 @@ func TestAHistoryKnowsTheOrderOfTheResults(t *testing.T) {
 		{streams.OrderNone, inNone, 3, "", "waited for no other row\nemitted: result 2 "},
 	} {
 		t.Run(fmt.Sprintf("%s, row %d", tt.order, tt.row), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				b := stagetest.NewBench(t, nil)
 				plant(b, tt.order, tt.rows)
 				got := historyText(b, tt.row)
@@ -134,7 +133,7 @@ func TestAHistoryWithoutAResult(t *testing.T) {
 		{streams.OrderNone, streams.OrderNone, 3, "waited for no other row\nnot emitted yet, or"},
 	} {
 		t.Run(fmt.Sprintf("%s, row %d", tt.order, tt.row), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				b := stagetest.NewBench(t, nil)
 				b.Cfg = stagetest.Config(t, "STAGE_ORDER", string(tt.set))
 				plant(b, tt.order, []plantedRow{{1, "x", 50, 50, 0}, {3, "x", 20, 0, 0}, {4, "y", 30, 0, 0}})
@@ -150,7 +149,7 @@ func TestAHistoryWithoutAResult(t *testing.T) {
 func TestAResultIsFoundThoughClocksDisagree(t *testing.T) {
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
 		t.Run(string(order), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				b := stagetest.NewBench(t, nil)
 				plant(b, order, []plantedRow{{1, "x", 1, 1, 1}, {2, "y", 2, 2, 2}})
 				first := &auditlog.Event{Header: auditlog.Header{Time: time.Now().Add(time.Hour)}}
@@ -167,7 +166,7 @@ func TestAResultIsFoundThoughClocksDisagree(t *testing.T) {
 
 // Of a row that fans out one element can be asked for: its own calls, and what became of the row.
 func TestAHistoryOfOneElement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
 		for i, item := range []int{0, 1, 1} {
 			c := &auditlog.Call{

@@ -165,7 +165,7 @@ func (f *follower) calls() (counts []uint64) {
 }
 
 func TestFollowShowsWhatIsThereAndThenWhatComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
 		c := calls{stage: "stage", at: time.Now()}
 		for seq := range uint64(2000) { // more than one request

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -97,7 +96,7 @@ func TestSimulationOfTheBatchLane(t *testing.T) {
 	for i := range *simRuns {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				s := newSim(t, seed)
 				s.run()
 				s.finish()

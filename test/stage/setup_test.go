@@ -3,7 +3,6 @@ package stage_test
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -38,7 +37,7 @@ func TestAStageThatCannotStartReportsWhatToFix(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				s := newSite(t, llmtest.Config{})
 				if tt.prepare != nil {
 					tt.prepare(s)
@@ -60,7 +59,7 @@ func TestAStageThatCannotStartReportsWhatToFix(t *testing.T) {
 
 func TestARecreatedInputStopsTheStage(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{})
 		r := s.start(nil)
 		s.await(3)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/spf13/cobra"
 )
 
@@ -58,7 +59,7 @@ func (f *fakeSignals) send(s os.Signal) int {
 }
 
 func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var signals fakeSignals
 		env := &Env{Notify: signals.notify}
 		soft, hard, stop := env.Contexts(t.Context())
@@ -90,7 +91,7 @@ func TestFirstSignalStopsSoftlyAndTheSecondAtOnce(t *testing.T) {
 }
 
 func TestAHangupEndsSoftlyHoweverOftenItComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var signals fakeSignals
 		env := &Env{Notify: signals.notify, HangupEnds: true}
 		soft, hard, stop := env.Contexts(t.Context(), syscall.SIGHUP)
@@ -114,7 +115,7 @@ func TestAHangupEndsSoftlyHoweverOftenItComes(t *testing.T) {
 }
 
 func TestContextsEndWithTheirParentAndReleaseSignals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		var signals fakeSignals
 		env := &Env{Notify: signals.notify}
 		parent, cancel := context.WithCancel(t.Context())

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -29,7 +28,7 @@ func TestSecondSignalEndsAStuckProcessWithinFiveSeconds(t *testing.T) {
 		"a standard error that is not read": func(t *testing.T, _ io.Writer) io.Writer { t.Helper(); return newPipe(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				var said stagetest.Buffer
 				var signals fakeSignals
 				code := make(chan int, 1)
