@@ -59,7 +59,7 @@ func (l *releaseLab) within(d time.Duration, what string, ok func() bool) {
 	}
 }
 
-func (r *running) role(partition int) consumer.Role { return r.consumers[partition].Status().Role }
+func (r *running) roleOf1() consumer.Role { return r.consumers[1].Status().Role }
 
 // answered waits for one result in each partition.
 func (l *releaseLab) answered() {
@@ -87,8 +87,8 @@ func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
 					l.ask(1 - test.first)
 
 					two := l.start(nil, Options{})
-					l.within(time.Second, "partition 1 is released", func() bool { return one.role(1) == consumer.Standby })
-					l.within(time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
+					l.within(time.Second, "partition 1 is released", func() bool { return one.roleOf1() == consumer.Standby })
+					l.within(time.Second, "partition 1 has another owner", func() bool { return two.roleOf1() == consumer.Owner })
 					l.within(time.Second, "its row is there", func() bool { return two.consumers[1].Status().Window == 1 })
 					if s := one.consumers[0].Status(); s.Role != consumer.Owner || s.Window != 1 {
 						t.Errorf("partition 0: %v with %d rows, want the owner and its row", s.Role, s.Window)
@@ -113,7 +113,7 @@ func TestARowThatWentAndCameBackSharesACallAgain(t *testing.T) {
 		l.ask(0)
 		l.ask(1)
 		two := l.start(nil, Options{})
-		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
+		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.roleOf1() == consumer.Owner })
 		two.stop()
 		l.within(5*time.Second, "the row of partition 1 is back", func() bool {
 			s := one.consumers[1].Status()
@@ -147,8 +147,8 @@ func TestAHandOverTakesElementsThatWaitToBegin(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		two := l.start(fan, Options{})
-		l.within(time.Second, "partition 1 is released", func() bool { return one.role(1) == consumer.Standby })
-		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.role(1) == consumer.Owner })
+		l.within(time.Second, "partition 1 is released", func() bool { return one.roleOf1() == consumer.Standby })
+		l.within(3*time.Second, "partition 1 has another owner", func() bool { return two.roleOf1() == consumer.Owner })
 		l.answers.Store(true)
 		l.within(10*time.Minute, "the results", func() bool { return len(l.stored("RESULTS", "results.stage.*.rows", 2*rows)) == 2*rows })
 		one.stop()
