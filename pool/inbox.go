@@ -32,6 +32,8 @@ type intake struct {
 	closed    bool             // no more jobs will come; never false again
 	withdrawn bool             // a single attempt was withdrawn
 	recall    func(*task) bool // jobs to hand back; nil: none
+	halt      *haltOrder       // the last one; nil: none
+	probe     bool             // the next probe goes at once
 }
 
 func newInbox(limit int) *inbox {

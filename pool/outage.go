@@ -130,6 +130,9 @@ func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
 
 // endHolds fails the jobs that an outage has held for Config.OutageHold.
 func (s *scheduler) endHolds() {
+	if s.halted() {
+		return
+	}
 	for i := range s.servers {
 		v := &s.servers[i]
 		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(holdCheck)) {

@@ -14,9 +14,10 @@ const (
 	WrongSettings           // the same verdict about every job
 	Outage                  // the server, or the network path to it, is out
 	Shortage                // this machine is short of something, and no call is in flight that could release it
+	Operator                // somebody asked for it, see [Pool.Halt]: nothing goes, no probe either
 )
 
-var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage"}
+var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage", "operator"}
 
 // String returns the kind in one word in lower case; empty for NotPaused.
 func (k PauseKind) String() string { return nameOf(k, pauseNames[:], "pause") }
@@ -32,7 +33,8 @@ type Pause struct {
 	// Absent is, in an outage, since when nothing has listened at any of the servers, none of which has had a success;
 	// zero: something does, or did.
 	Absent time.Time
-	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe.
+	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe. Zero for
+	// Operator.
 	Next time.Time
 	// Probes counts those that have been sent.
 	Probes int
@@ -179,21 +181,26 @@ func (s *scheduler) paused() bool { return s.pause.isOpen() }
 func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
 
 // showPause updates the pause that Stats reports, and calls OnPause or OnResume when one begins or ends. A pool is
-// paused by its own breaker, and by that of the first server where jobs cannot go past it.
+// paused by its own breaker, by that of the first server where jobs cannot go past it, and above all by an operator.
 func (s *scheduler) showPause() {
 	before, now := s.counts.Pause, s.pause.Pause
 	if now.Kind == NotPaused && s.stuck() {
 		now = s.servers[0].breaker.Pause
 		now.Absent = s.absentSince()
 	}
+	if s.halted() {
+		now = s.halt
+	}
 	s.counts.Pause = now
 	if before.Kind == now.Kind {
 		return
 	}
-	if before.Kind == NotPaused {
+	switch {
+	case before.Kind == NotPaused:
 		s.heldSince = s.tick
-	} else {
-		before.Passed = s.servers[before.Server].breaker.isOpen()
+	case now.Kind == Operator: // what was the matter before may still be
+	default:
+		before.Passed = before.Kind != Operator && s.servers[before.Server].breaker.isOpen()
 		s.cfg.OnResume(before)
 	}
 	if now.Kind == NotPaused {

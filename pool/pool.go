@@ -28,7 +28,7 @@
 // scheduler, scheduler.go its loop. line.go queues new jobs, waiting.go retries; server.go chooses the server,
 // alone.go finds jobs that are refused alone, worker.go makes the call. doubt.go decides whose failure an error is, with
 // share.go for the failure rate, settings.go for wrong settings and retry.go for backoff; pause.go and outage.go stop and
-// probe. gate.go and once.go stand alone.
+// probe, halt.go stops because somebody says so. gate.go and once.go stand alone.
 package pool
 
 import (

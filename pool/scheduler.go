@@ -42,6 +42,7 @@ type scheduler struct {
 	heldFor   time.Duration // all pauses that have ended
 	probes    int           // sent so far, by all breakers; never falls
 	shortage  shortage
+	halt      Pause // an operator's, whatever the breakers say; zero: there is none
 
 	// Doubt: each counts a flag of the tasks that have not ended.
 	marked int // task.marked: jobs that have failed, in doubt or not
@@ -135,6 +136,12 @@ func (s *scheduler) takeUp() {
 		s.servers[i].pace.turn(s.tick, now, s.cfg.FallbackAfter)
 	}
 	s.tick = now
+	if in.halt != nil {
+		s.setHalt(in.halt.why)
+	}
+	if in.probe {
+		s.probeNow()
+	}
 	for in.ended.head != nil {
 		s.settle(in.ended.pop())
 	}
@@ -159,6 +166,9 @@ func (s *scheduler) takeUp() {
 // dispatch sends what may go now. It returns the instant at which to run again without an event; zero: never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled = false
+	if s.halted() {
+		return time.Time{} // what comes due meanwhile is looked at when it ends
+	}
 	for s.counts.InFlight+s.cfg.Held() < s.slots() {
 		t, at, next := s.first()
 		if t == nil {
