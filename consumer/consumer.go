@@ -102,8 +102,12 @@ const (
 type Status struct {
 	Partition int
 	Role      Role
-	// Owner is the current term; empty when there is none.
+	// Owner is the current term, and Claim the sequence of its claim in the results stream: of two that say they own the
+	// partition, as they may for a moment, the higher one does. Empty and 0 when there is none.
 	Owner string
+	Claim uint64
+	// Held says that the rows wait because somebody asked for it, see [Consumer.Hold].
+	Held bool
 	// Parked counts the rows that are in the batch lane, or wait behind one that is, with their replies in the journal.
 	Parked int
 	// SetAside counts the rows that are taken but not held, so that a key whose rows wait leaves room for the others.
@@ -149,6 +153,7 @@ type Consumer struct {
 	gate          gate
 	pulse         *pulse
 	problems      problems
+	steer         steering
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
 	// because the connection broke. The goroutine of Run owns it; the window bounds it.
@@ -220,6 +225,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		log:           log,
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
+		steer:         steering{changed: make(chan struct{}, 1)},
 		problems:      problems{log: log, explain: cfg.Explain, why: make(map[string]string)},
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
@@ -231,7 +237,7 @@ func (c *Consumer) Status() Status {
 	c.mu.Lock()
 	s := c.status
 	c.mu.Unlock()
-	s.Problem = c.problems.String()
+	s.Problem, s.Held = c.problems.String(), c.steer.held.Load()
 	if audit := c.cfg.Recorder.Problem(); audit != "" {
 		s.Problem = strings.TrimPrefix(s.Problem+"; audit: "+audit, "; ")
 	}

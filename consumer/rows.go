@@ -221,8 +221,8 @@ func weight(m *nats.Msg) int {
 	return len(m.Data) + headerBytes(m.Header, 0, func(key string) bool { return key != streams.HeaderPinID })
 }
 
-// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read. A stopping term
-// starts none.
+// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read, or for the end of a
+// hold. A stopping term starts none.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -231,7 +231,7 @@ func (t *term) start() {
 		for _, row := range t.unstarted {
 			t.takeBack(row)
 		}
-	case t.journal.reading || !t.doubtSince.IsZero():
+	case t.held || t.journal.reading || !t.doubtSince.IsZero():
 		return
 	default:
 		for _, row := range t.unstarted {
@@ -265,7 +265,8 @@ func (t *term) collect() {
 		case t.stopping:
 			t.takeBack(row)
 		default:
-			// Handed back in the moment between two terms, or while it was in doubt whether the partition is still ours.
+			// Handed back in the moment between two terms, or while it was in doubt whether the partition is still ours, or
+			// while it is held.
 			t.unstarted = append(t.unstarted, row)
 		}
 	}

@@ -75,13 +75,16 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 	return kept, nil
 }
 
-// awaitTurn waits until the spread gives the partition to this replica. Meanwhile it looks whether rows wait that
+// awaitTurn waits until the spread gives the partition to this replica, or until it no longer stands aside. Meanwhile it looks whether rows wait that
 // nobody serves, when the spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
-	for !shares.Should(partition) {
+	neglected := false
+	for !c.mayServe() {
 		var due <-chan time.Time
-		if at := shares.LookAt(partition); !at.IsZero() {
+		if shares == nil {
+			due = time.After(asideLook)
+		} else if at := shares.LookAt(partition); !at.IsZero() {
 			due = time.After(time.Until(at))
 		}
 		select {
@@ -92,7 +95,14 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 		case <-c.mail.signal:
 			c.collect()
 		case <-shares.Changes(partition):
+		case <-c.steer.changed:
 		case <-due:
+			if shares == nil {
+				if err := c.lookAside(soft, durable, &neglected); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := c.lookForOthers(soft, durable); err != nil {
 				return err
 			}
@@ -160,6 +170,11 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 			return "", false, errConnectionLost
 		case <-c.mail.signal:
 			c.collect()
+			continue
+		case <-c.steer.changed:
+			if !c.mayServe() {
+				return "", true, nil
+			}
 			continue
 		case <-c.cfg.Spread.Changes(c.cfg.Partition):
 			if !c.cfg.Spread.Should(c.cfg.Partition) {

@@ -72,6 +72,7 @@ type term struct {
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay set.
 	stopping bool
 	released bool // to another replica; implies stopping
+	held     bool // no row is started, see [Consumer.Hold]
 
 	// The emitter, and what passes to and from it. While emitting, one group is on its way and its outcome was not taken
 	// yet; so neither channel, of one place each, ever blocks the term.
@@ -136,7 +137,10 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	e := newEmitter(c, owner, end, results.Config)
 	t.emitter.Go(func() { e.run(ectx, t.groups, t.stored) })
 	c.served = true
-	c.setStatus(func(s *Status) { s.Role, s.Owner, s.HighWaterMark, s.JournalProblem = Owner, owner, end.low, "" })
+	claimed := t.end.seq
+	c.setStatus(func(s *Status) {
+		s.Role, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, owner, claimed, end.low, ""
+	})
 	return t, nil
 }
 
@@ -230,11 +234,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := soft.Done()
-	shares, partition := t.c.cfg.Spread, t.c.cfg.Partition
-	turn := shares.Changes(partition)
-	if !shares.Should(partition) { // since we stood by
-		t.release()
-	}
+	turn := t.c.cfg.Spread.Changes(t.c.cfg.Partition)
+	t.steered() // since we stood by
 	for {
 		t.c.at("turn")
 		now := time.Now()
@@ -263,9 +264,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		case <-stop:
 			stop, t.stopping = nil, true
 		case <-turn:
-			if !shares.Should(partition) {
-				t.release()
-			}
+			t.steered()
+		case <-t.c.steer.changed:
+			t.steered()
 		case m := <-t.pull.msgs:
 			err = t.received(hard, m)
 		case m := <-t.asides.answers:

@@ -11,6 +11,8 @@ type member struct {
 	id    string
 	owned []int
 	taken []int
+	// avoids reports that another member should have a partition rather than this one. Nil: none.
+	avoids func(partition int) bool
 }
 
 // assign says which member each partition should have, by id; with no members each has "". Every member gets its
@@ -20,6 +22,9 @@ type member struct {
 // up, so the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a
 // neglected partition never displaces one that is rightly owned. Where several claim a partition the first in the
 // order of ids has it.
+//
+// A member that avoids a partition gets it only where all do, and the member that has it keeps it rather than others: it
+// has a larger share for a moment then, and gives up another one.
 //
 // What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas
 // that start together claim one partition after the other, the places of the rest stay the same.
@@ -32,15 +37,20 @@ func assign(members []member, partitions int) []string {
 	}
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	shunned := shunnedBy(members, partitions)
+	avoids := func(i, p int) bool {
+		return shunned[p] > 0 && shunned[p] < len(members) && members[i].avoids != nil && members[i].avoids(p)
+	}
 	owner := make([]string, partitions)
 	for i := range members {
 		members[i].owned = slices.DeleteFunc(slices.Sorted(slices.Values(members[i].owned)), func(p int) bool {
-			if p < 0 || p >= partitions || owner[p] != "" {
+			if p < 0 || p >= partitions || owner[p] != "" || avoids(i, p) {
 				return true
 			}
 			owner[p] = members[i].id
 			return false
 		})
+		slices.SortStableFunc(members[i].owned, func(a, b int) int { return cmp.Compare(shunned[b], shunned[a]) })
 	}
 	room := rooms(members, partitions)
 	for _, m := range members {
@@ -49,23 +59,58 @@ func assign(members []member, partitions int) []string {
 		}
 		room[m.id] = max(0, room[m.id]-len(m.owned))
 	}
-	give := func(p int, id string) {
-		if p >= 0 && p < partitions && to[p] == "" && room[id] > 0 {
+	give := func(p, i int) {
+		if id := members[i].id; p >= 0 && p < partitions && to[p] == "" && room[id] > 0 && !avoids(i, p) {
 			to[p] = id
 			room[id]--
 		}
 	}
-	for _, m := range members {
-		for _, p := range slices.Sorted(slices.Values(m.taken)) {
-			give(p, m.id)
+	for i := range members {
+		for _, p := range slices.Sorted(slices.Values(members[i].taken)) {
+			give(p, i)
 		}
 	}
 	for p := range to {
-		for turn := 0; to[p] == ""; turn++ {
-			give(p, members[(p+turn)%len(members)].id)
+		for turn := 0; to[p] == "" && turn < len(members); turn++ {
+			give(p, (p+turn)%len(members))
+		}
+	}
+	for p := range to {
+		if to[p] == "" { // there is room only where it is avoided
+			to[p] = least(members, to, func(i int) bool { return !avoids(i, p) })
 		}
 	}
 	return to
+}
+
+// shunnedBy counts for each partition the members that avoid it.
+func shunnedBy(members []member, partitions int) []int {
+	by := make([]int, partitions)
+	for i := range members {
+		if members[i].avoids == nil {
+			continue
+		}
+		for p := range by {
+			if members[i].avoids(p) {
+				by[p]++
+			}
+		}
+	}
+	return by
+}
+
+// least is the member that has been given fewest partitions, of those that may have one.
+func least(members []member, to []string, may func(i int) bool) (id string) {
+	given := make(map[string]int, len(members))
+	for _, id := range to {
+		given[id]++
+	}
+	for i := range members {
+		if may(i) && (id == "" || given[members[i].id] < given[id]) {
+			id = members[i].id
+		}
+	}
+	return id
 }
 
 // rooms are the shares of the members. The larger ones go to those that would otherwise have to give up one more.

@@ -29,6 +29,11 @@ func TestAssignGivesEachItsShareAndMovesAsLittleAsItCan(t *testing.T) {
 		{"what was taken over displaces nothing", []member{{id: "a", owned: []int{2, 3}, taken: []int{0, 1}}, {id: "b"}}, 4, []string{"b", "b", "a", "a"}},
 		{"nor what another owns", []member{{id: "a", taken: []int{0, 1}}, {id: "b", owned: []int{1}}}, 2, []string{"a", "b"}},
 		{"it stays where there is room", []member{{id: "b", owned: []int{3}, taken: []int{0}}, {id: "a", owned: []int{1}}}, 4, []string{"b", "a", "a", "b"}},
+		{"one avoids a partition, which another gives up one for", []member{{id: "a", owned: []int{0, 1}, avoids: only(0)}, {id: "b", owned: []int{2, 3}}}, 4, []string{"b", "a", "b", "b"}},
+		{"then the other gives up one that is not avoided", []member{{id: "a", owned: []int{1}, avoids: only(3)}, {id: "b", owned: []int{0, 2, 3}}}, 4, []string{"b", "a", "a", "b"}},
+		{"the one without any takes it", []member{{id: "a", owned: []int{0}, avoids: only(0)}, {id: "b", owned: []int{1}}, {id: "c"}}, 2, []string{"c", "b"}},
+		{"all avoid it", []member{{id: "a", owned: []int{0}, avoids: only(0)}, {id: "b", owned: []int{1}, avoids: only(0)}}, 2, []string{"a", "b"}},
+		{"alone it keeps it", []member{{id: "a", owned: []int{0}, avoids: only(0)}}, 1, []string{"a"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -38,6 +43,8 @@ func TestAssignGivesEachItsShareAndMovesAsLittleAsItCan(t *testing.T) {
 		})
 	}
 }
+
+func only(partition int) func(int) bool { return func(p int) bool { return p == partition } }
 
 // TestAssignKeepsItsRules draws who owns what and who has taken over what, each partition by any number of members: what
 // two say that they own counts for the first of them.

@@ -23,6 +23,12 @@ const (
 	returnFirst  = time.Second
 	returnMost   = 8 * time.Second
 	returnForget = time.Minute
+	// avoidFor is how long a partition that another replica was to have is left to it: until then the shares may not bring
+	// it back.
+	avoidFor = 10 * time.Second
+	// lostFor is how long a replica that fell silent is remembered, and lostMost how many of them.
+	lostFor  = time.Minute
+	lostMost = 64
 )
 
 // announcement describes a replica to the others.
@@ -38,6 +44,8 @@ type announcement struct {
 	Hello bool `json:"hello,omitempty"`
 	// Leaving says that what it owns will soon be free.
 	Leaving bool `json:"leaving,omitempty"`
+	// Avoid are the partitions that another replica should have rather than this one.
+	Avoid []int `json:"avoid,omitempty"`
 }
 
 // peer is another replica, as it announced itself last.
@@ -47,6 +55,7 @@ type peer struct {
 	owned   map[int]bool
 	taken   map[int]bool
 	standby map[int]bool
+	avoid   map[int]bool
 	// refuted are the partitions that it says it serves while the log names another owner.
 	refuted map[int]bool
 }
@@ -74,6 +83,9 @@ type place struct {
 	look       bool      // it must be looked at once, although a replica serves it
 	takeOver   bool      // this replica takes it, as no other does
 
+	avoid   bool      // another replica should have it
+	avoided time.Time // since when it has been without it; zero: it still holds it
+
 	failed    string    // the replica that stood by for it and did not take it
 	failures  int       // how often
 	failedAt  time.Time // the last time
@@ -91,10 +103,13 @@ type roster struct {
 	id     string
 	places []place
 	peers  map[string]*peer
+
+	leaving bool                 // it takes nothing, and hands over what it has
+	lost    map[string]time.Time // replicas that fell silent without leaving, and when they were last heard
 }
 
 func newRoster(id string, partitions int, now time.Time) *roster {
-	r := &roster{id: id, places: make([]place, partitions), peers: make(map[string]*peer)}
+	r := &roster{id: id, places: make([]place, partitions), peers: make(map[string]*peer), lost: make(map[string]time.Time)}
 	for n := range r.places {
 		r.places[n].changed = now
 	}
@@ -103,7 +118,7 @@ func newRoster(id string, partitions int, now time.Time) *roster {
 
 // announce returns this replica's announcement.
 func (r *roster) announce() announcement {
-	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}}
+	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}, Leaving: r.leaving}
 	for p := range r.places {
 		switch pl := &r.places[p]; {
 		case pl.hold == heldInstead:
@@ -114,6 +129,9 @@ func (r *roster) announce() announcement {
 		}
 		if r.places[p].standby {
 			a.Standby = append(a.Standby, p)
+		}
+		if r.places[p].avoid {
+			a.Avoid = append(a.Avoid, p)
 		}
 	}
 	return a
@@ -127,7 +145,8 @@ func (r *roster) hear(a announcement, now time.Time) {
 		r.peers[a.ID] = p
 	}
 	p.heard, p.leaving = now, a.Leaving
-	p.owned, p.taken, p.standby = setOf(a.Owned), setOf(a.Taken), setOf(a.Standby)
+	p.owned, p.taken, p.standby, p.avoid = setOf(a.Owned), setOf(a.Taken), setOf(a.Standby), setOf(a.Avoid)
+	delete(r.lost, a.ID)
 	maps.DeleteFunc(p.refuted, func(partition int, _ bool) bool { return !p.owned[partition] })
 }
 
@@ -152,8 +171,12 @@ func (r *roster) forget(now time.Time) (some bool) {
 		if now.Sub(p.heard) > forgetAfter {
 			delete(r.peers, id)
 			some = true
+			if !p.leaving && len(r.lost) < lostMost {
+				r.lost[id] = p.heard
+			}
 		}
 	}
+	maps.DeleteFunc(r.lost, func(_ string, heard time.Time) bool { return now.Sub(heard) > lostFor })
 	return some
 }
 
@@ -182,6 +205,20 @@ func (r *roster) update(now time.Time) {
 		if pl.holder != "" {
 			pl.takeOver = false
 		}
+		pl.leave(now)
+	}
+}
+
+// leave ends the time in which another replica should have a partition, [avoidFor] after it was handed over.
+func (pl *place) leave(now time.Time) {
+	switch {
+	case !pl.avoid:
+	case pl.hold != NotHeld:
+		pl.avoided = time.Time{}
+	case pl.avoided.IsZero():
+		pl.avoided = now
+	case now.Sub(pl.avoided) >= avoidFor:
+		pl.avoid = false
 	}
 }
 
@@ -213,11 +250,11 @@ func (r *roster) serving() int {
 // members are the replicas that take a share, but for one.
 func (r *roster) members(without string) []member {
 	var list []member
-	add := func(id string, took func(int) bool) {
+	add := func(id string, took, avoids func(int) bool) {
 		if id == without {
 			return
 		}
-		m := member{id: id}
+		m := member{id: id, avoids: avoids}
 		for n := range r.places {
 			switch {
 			case r.places[n].holder != id:
@@ -229,11 +266,22 @@ func (r *roster) members(without string) []member {
 		}
 		list = append(list, m)
 	}
-	add(r.id, func(n int) bool { return r.places[n].hold == heldInstead })
-	for id, p := range r.peers {
-		if !p.leaving {
-			add(id, func(n int) bool { return p.taken[n] })
+	if !r.leaving {
+		var avoids func(int) bool
+		if slices.ContainsFunc(r.places, func(pl place) bool { return pl.avoid }) {
+			avoids = func(n int) bool { return r.places[n].avoid }
 		}
+		add(r.id, func(n int) bool { return r.places[n].hold == heldInstead }, avoids)
+	}
+	for id, p := range r.peers {
+		if p.leaving {
+			continue
+		}
+		var avoids func(int) bool
+		if len(p.avoid) > 0 {
+			avoids = func(n int) bool { return p.avoid[n] }
+		}
+		add(id, func(n int) bool { return p.taken[n] }, avoids)
 	}
 	return list
 }

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,7 +152,7 @@ func (s *Spread) announce(hello, leaving bool) {
 	s.mu.Lock()
 	a := s.roster.announce()
 	s.mu.Unlock()
-	a.Hello, a.Leaving = hello, leaving
+	a.Hello, a.Leaving = hello, a.Leaving || leaving
 	body, err := json.Marshal(a)
 	if err == nil {
 		err = s.nc.Publish(s.subject, body)
@@ -301,6 +302,37 @@ func (s *Spread) Own(partition int, h Hold) {
 // StandBy notes whether this replica waits for the partition, and announces it soon.
 func (s *Spread) StandBy(partition int, waits bool) {
 	s.change(func(r *roster) { r.places[partition].standby = waits })
+}
+
+// Leave has this replica hand over what it serves to replicas that stand by for it, and take no more, until it is called
+// with false. What nobody stands by for it keeps, and it takes over a partition whose rows wait and that nobody serves.
+func (s *Spread) Leave(on bool) { s.change(func(r *roster) { r.leaving = on }) }
+
+// Leaves reports whether it does. A nil Spread does not.
+func (s *Spread) Leaves() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roster.leaving
+}
+
+// Avoid has another replica take a partition from this one, which does not take it back for a while; with false it may
+// again. The shares stay even: it may get another in its place. Where no other replica stands by it keeps the partition.
+func (s *Spread) Avoid(partition int, on bool) {
+	s.change(func(r *roster) { r.places[partition].avoid, r.places[partition].avoided = on, time.Time{} })
+}
+
+// Lost returns the replicas that fell silent within the last minute without leaving, by id, and when each was last heard.
+// A nil Spread knows of none.
+func (s *Spread) Lost() map[string]time.Time {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.roster.lost)
 }
 
 func (s *Spread) change(do func(*roster)) {

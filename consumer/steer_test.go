@@ -1,0 +1,182 @@
+package consumer_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+)
+
+// TestALeavingReplicaHandsOverAndTakesNothing has one of three replicas leave, then all: what nobody stands by for stays
+// where it is, so that no partition is without an owner.
+func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitioned(t)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		var execs []*sleeper
+		var mates []*crewMate
+		for _, run := range []string{"first", "second", "third"} {
+			execs = append(execs, &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
+			mates = append(mates, b.mate(run, execs[len(execs)-1]))
+		}
+		b.awaitShares([]int{2, 3, 3}, mates...)
+		mates[0].spread.Leave(true)
+		b.awaitShares([]int{0, 4, 4}, mates...)
+		if owned := mates[0].owns(); len(owned) > 0 {
+			t.Errorf("the replica that leaves owns %v", owned)
+		}
+		time.Sleep(30 * time.Second)
+		b.awaitShares([]int{0, 4, 4}, mates...)
+		mates[1].spread.Leave(true)
+		mates[2].spread.Leave(true)
+		time.Sleep(10 * time.Second)
+		b.awaitShares([]int{0, 4, 4}, mates...)
+		for _, m := range mates {
+			m.spread.Leave(false)
+		}
+		b.awaitShares([]int{2, 3, 3}, mates...)
+		if again := repeated(execs); len(again) > 0 {
+			t.Errorf("%d rows were called again though nobody was killed", len(again))
+		}
+		close(stop)
+		rows()
+		for _, m := range mates {
+			m.stop()
+		}
+	})
+}
+
+// TestAnAvoidedPartitionMoves has each partition of a replica move to another one, which keeps it while shares stay even.
+func TestAnAvoidedPartitionMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitioned(t)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		first := b.mate("first", &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
+		second := b.mate("second", &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
+		b.awaitShares([]int{4, 4}, first, second)
+		for _, p := range first.owns() {
+			first.spread.Avoid(p, true)
+			time.Sleep(5 * time.Second)
+			b.awaitShares([]int{4, 4}, first, second)
+			if slices.Contains(first.owns(), p) {
+				t.Errorf("partition %d has not moved: the first owns %v, the second %v", p, first.owns(), second.owns())
+			}
+		}
+		owned := second.owns()
+		time.Sleep(time.Minute)
+		if now := second.owns(); !slices.Equal(now, owned) {
+			t.Errorf("a minute later the second owns %v, want %v", now, owned)
+		}
+		// With nobody to take it, the partition stays.
+		first.stop()
+		b.awaitShares([]int{8}, second)
+		second.spread.Avoid(0, true)
+		time.Sleep(30 * time.Second)
+		b.awaitShares([]int{8}, second)
+		close(stop)
+		rows()
+		second.stop()
+	})
+}
+
+// TestAReplicaThatFellSilentIsLostForAMinute kills one replica and stops another.
+func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := partitioned(t)
+		mates := []*crewMate{b.mate("first", &sleeper{}), b.mate("second", &sleeper{}), b.mate("third", &sleeper{})}
+		time.Sleep(5 * time.Second)
+		mates[0].kill()
+		mates[1].stop()
+		time.Sleep(10 * time.Second)
+		lost := mates[2].spread.Lost()
+		if _, first := lost["first"]; !first || len(lost) != 1 {
+			t.Errorf("ten seconds later %v are lost, want the first, which was killed", lost)
+		}
+		time.Sleep(time.Minute)
+		if lost := mates[2].spread.Lost(); len(lost) > 0 {
+			t.Errorf("a minute later %v are lost, want none", lost)
+		}
+		mates[2].stop()
+	})
+}
+
+// TestAHeldPartitionStartsNoRow holds a partition with calls in flight and rows in the queue behind them, twice, and lets
+// it go on in the end: each row is called once, in order.
+func TestAHeldPartitionStartsNoRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
+		r := b.start("held", exec)
+		b.load(20)
+		time.Sleep(2500 * time.Millisecond)
+		for i := range 2 {
+			r.Hold(true)
+			time.Sleep(1500 * time.Millisecond)
+			made, stored := exec.made(), b.stored("RESULTS", streams.ResultSubject("results", "stage", 0))
+			if made != int(stored) || made == 0 || made == 20 { //nolint:gosec // a few
+				t.Errorf("a second after it was held: %d calls, %d results, want equally many", made, stored)
+			}
+			b.loadFrom(20+3*i, 3)
+			time.Sleep(time.Minute)
+			if now := exec.made(); now != made || !r.Status().Held || r.Status().Role != consumer.Owner {
+				t.Errorf("a minute later: %d calls, want %d; status %+v", now, made, r.Status())
+			}
+			r.Hold(false)
+			time.Sleep(500 * time.Millisecond)
+		}
+		b.until(26)
+		if got := exec.made(); got != 26 {
+			t.Errorf("%d calls for 26 rows", got)
+		}
+		b.check(26)
+	})
+}
+
+// TestAHeldPartitionMovesWithItsRows stops the replica that holds the partition; the next one serves it.
+func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
+		r := b.start("held", exec)
+		b.load(20)
+		time.Sleep(2500 * time.Millisecond)
+		r.Hold(true)
+		time.Sleep(time.Minute)
+		r.stop(t)
+		b.start("next", newQueuer(t, 2, func() time.Duration { return time.Second }))
+		b.until(20)
+		b.check(20)
+	})
+}
+
+// TestAReplicaThatStandsAsideHandsOver has the owner of the only partition stand aside: the standby owns it, until it is
+// killed. Then rows wait, and the first takes the partition back.
+func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		sleeps := func() *queuer { return newQueuer(t, 2, func() time.Duration { return time.Second }) }
+		first := b.start("first", sleeps())
+		b.load(10)
+		b.await("the first to own it", func() bool { return first.Status().Role == consumer.Owner })
+		second := b.start("second", sleeps())
+		time.Sleep(3 * time.Second)
+		first.StandAside(true)
+		b.await("the second to own it", func() bool { return second.Status().Role == consumer.Owner })
+		if got := first.Status().Role; got != consumer.Standby || !first.StandsAside() {
+			t.Errorf("the first is %s, aside %v", got, first.StandsAside())
+		}
+		b.loadFrom(10, 20)
+		time.Sleep(time.Second)
+		second.kill()
+		b.until(30)
+		if got := first.Status().Role; got != consumer.Owner || first.StandsAside() {
+			t.Errorf("after the second was killed the first is %s, aside %v", got, first.StandsAside())
+		}
+		b.check(30)
+	})
+}
