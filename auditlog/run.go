@@ -24,6 +24,8 @@ const (
 	PhasePause Phase = "pause"
 	// PhaseResume is the end of a pause.
 	PhaseResume Phase = "resume"
+	// PhaseControl is what an operator has asked of the process, who that was, and what it did.
+	PhaseControl Phase = "control"
 	// PhaseJoined, PhaseLeads and PhaseAlone are the process's part in the budget that it shares for one provider: it goes
 	// by the plan of another process, makes the plan, or hears nobody and goes by its own throttle. They carry the budget.
 	PhaseJoined Phase = "joined"

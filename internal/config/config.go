@@ -49,6 +49,7 @@ type Config struct {
 	Cost     CostConfig     `group:"Cost"`
 	Batch    BatchConfig    `env:", prefix=BATCH_" group:"Batched requests"`
 	HTTP     HTTPConfig     `group:"Operation"`
+	Control  ControlConfig  `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
 	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
@@ -245,6 +246,11 @@ type HTTPConfig struct {
 	Addr              string    `env:"HTTP_ADDR, default=127.0.0.1:9464" help:"address of metrics, health and dashboard"`
 	Hosts             HostNames `env:"HTTP_HOSTS" help:"names that the dashboard answers to besides localhost and IP addresses: stage.example.com,*.example.org; *: any; empty: this machine's"`
 	DashboardPayloads bool      `env:"DASHBOARD_PAYLOADS, default=false" help:"show rows and prompts on the dashboard"`
+}
+
+// ControlConfig is who may steer the stage.
+type ControlConfig struct {
+	Obey bool `env:"CONTROL, default=false" help:"obey stage pause, resume, probe and drain, which whoever may publish on llm-stage.<name>.control can send"`
 }
 
 // ProcessConfig describes the process: how it stops and how it logs.

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,15 @@ var ErrAnyPort = errors.New("any free port: give the address of the dashboard, w
 // errNoStage is that something else than a stage listens at an address.
 var errNoStage = errors.New("what listens there is no stage")
 
+// NobodyError is that nothing listens at an address.
+type NobodyError struct{ Addr string }
+
+// Error says what to do.
+func (e *NobodyError) Error() string {
+	return fmt.Sprintf("no stage listens on %s (STAGE_HTTP_ADDR): start one with stage run, or give with --http-addr "+
+		"the address of its dashboard, which it prints when it starts", e.Addr)
+}
+
 // Ask returns what /api/status says of the process that listens on addr, the value of STAGE_HTTP_ADDR: the report of each
 // of its stages, and the JSON that it came as, which may have members that this program does not know. It waits five
 // seconds at most. The error names the address and what to do; it is [ErrAnyPort] if there is no address to ask.
@@ -45,12 +55,7 @@ func ask(ctx context.Context, addr string, dial func(ctx context.Context, networ
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout,
 		fmt.Errorf("no reply within %v: it has not started yet, and its log says what it waits for, or it is stuck", askTimeout))
 	defer cancel()
-	client := &http.Client{
-		// No proxy: it would be asked for an address of this machine.
-		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	body, err := get(ctx, client, "http://"+addr+"/api/status")
+	body, err := get(ctx, newClient(dial), "http://"+addr+"/api/status")
 	var several struct{ Stages []status.Report }
 	if err == nil && (json.Unmarshal(body, &several) != nil || len(several.Stages) == 0) {
 		several.Stages = make([]status.Report, 1)
@@ -65,12 +70,40 @@ func ask(ctx context.Context, addr string, dial func(ctx context.Context, networ
 	case err == nil:
 		return several.Stages, body, nil
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, nil, fmt.Errorf("no stage listens on %s (STAGE_HTTP_ADDR): start one with stage run, or give with --http-addr "+
-			"the address of its dashboard, which it prints when it starts", addr)
+		return nil, nil, &NobodyError{addr}
 	case errors.Is(err, errNoStage):
 		return nil, nil, fmt.Errorf("%s (STAGE_HTTP_ADDR): %w: give with --http-addr the address of a stage's dashboard, which it prints when it starts", addr, err)
 	default:
 		return nil, nil, fmt.Errorf("ask the stage on %s (STAGE_HTTP_ADDR): %w", addr, err)
+	}
+}
+
+// AskWhole returns what /api/stage says of the process that listens on addr: the whole of each of its stages, as JSON. One
+// of an earlier version says nothing: nil.
+func AskWhole(ctx context.Context, addr string) []json.RawMessage {
+	addr, err := dialAddr(addr)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	body, err := get(ctx, newClient(nil), "http://"+addr+"/api/stage")
+	if err != nil || !json.Valid(body) {
+		return nil
+	}
+	var several struct{ Stages []json.RawMessage }
+	if json.Unmarshal(body, &several) == nil && several.Stages != nil {
+		return several.Stages
+	}
+	return []json.RawMessage{bytes.TrimSpace(body)}
+}
+
+// newClient returns a client over connections that dial makes; nil: TCP.
+func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		// No proxy: it would be asked for an address of this machine.
+		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 

@@ -15,9 +15,10 @@ import (
 // Bounds of the pages that watch live events.
 const (
 	watchersMax      = 16
-	watcherQueue     = 4               // messages that a slow page may lag behind; beyond that it is dropped, and may reconnect
+	watcherQueue     = 6               // messages that a slow page may lag behind; beyond that it is dropped, and may reconnect
 	watcherPatience  = 5 * time.Second // for one write
 	watcherLifetime  = time.Hour       // a proxy may keep reading after its page is gone; browsers reconnect
+	wholeEvery       = 2 * time.Second // between two looks at all replicas
 	watcherReconnect = 2 * time.Second // after which browsers reconnect
 )
 
@@ -25,12 +26,15 @@ const (
 //
 //	event: history   first, once: the samples of the last ten minutes, oldest first
 //	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
+//	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
 //	event: end       last, once: the process ends
 //
-// Without a watcher, a second costs one status that is not encoded. Create it with [NewLive]. Safe for concurrent use.
+// Without a watcher, a second costs one status that is not encoded, and the other replicas are not asked. Create it with [NewLive]. Safe for concurrent use.
 type Live struct {
 	status  func() status.Report
+	whole   func(ctx context.Context) any // takes a while
 	history *status.History
+	watched chan struct{} // holds a token when a page has begun to watch
 
 	mu       sync.Mutex
 	watchers map[watcher]struct{}
@@ -40,15 +44,19 @@ type Live struct {
 // watcher is the queue of one page that watches. It is closed when the page is dropped and at the end.
 type watcher chan []byte
 
-// NewLive returns live events of a stage: its status, and the history that samples are added to. Run sends them.
-func NewLive(status func() status.Report, h *status.History) *Live {
-	return &Live{status: status, history: h, watchers: make(map[watcher]struct{})}
+// NewLive returns live events of a stage: its status, the whole stage of all replicas, and the history that samples are
+// added to. Run sends them.
+func NewLive(status func() status.Report, whole func(context.Context) any, h *status.History) *Live {
+	return &Live{status: status, whole: whole, history: h, watched: make(chan struct{}, 1), watchers: make(map[watcher]struct{})}
 }
 
 // Run takes samples until ctx ends, then sends the last state and drops the watchers.
 func (l *Live) Run(ctx context.Context) {
 	tick := time.NewTicker(status.SampleEvery)
 	defer tick.Stop()
+	var asking sync.WaitGroup
+	asking.Go(func() { l.ask(ctx) })
+	defer asking.Wait()
 	for {
 		select {
 		case <-tick.C:
@@ -56,6 +64,31 @@ func (l *Live) Run(ctx context.Context) {
 		case <-ctx.Done():
 			l.end()
 			return
+		}
+	}
+}
+
+// ask sends the whole stage while somebody watches, until ctx ends.
+func (l *Live) ask(ctx context.Context) {
+	for ctx.Err() == nil {
+		l.mu.Lock()
+		watching := len(l.watchers) > 0
+		l.mu.Unlock()
+		var next <-chan time.Time // nil: when somebody watches
+		if watching {
+			w := l.whole(ctx)
+			if ctx.Err() != nil { // it is not all of it
+				return
+			}
+			l.mu.Lock()
+			l.send(message("stage", "", w))
+			l.mu.Unlock()
+			next = time.After(wholeEvery)
+		}
+		select {
+		case <-ctx.Done():
+		case <-l.watched:
+		case <-next:
 		}
 	}
 }
@@ -117,6 +150,10 @@ func (l *Live) watch() watcher {
 	l.watchers[w] = struct{}{}
 	w <- message("history", "", l.history.All())
 	w <- statusMessage(&r)
+	select {
+	case l.watched <- struct{}{}:
+	default:
+	}
 	return w
 }
 

@@ -17,13 +17,16 @@ import (
 // began is when the stage of these tests started.
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
+// nobody is the whole of a stage that nobody asks for.
+func nobody(context.Context) any { return nil }
+
 // counting is a live whose stage has sent one more call at each look, a second after the one before.
 func counting() *Live {
 	looks := 0
 	return NewLive(func() status.Report {
 		looks++
 		return status.Report{Stage: "s", Time: began.Add(time.Duration(looks) * time.Second), Pool: status.PoolReport{Dispatched: uint64(looks)}}
-	}, status.NewHistory(began))
+	}, nobody, status.NewHistory(began))
 }
 
 // readEvent returns the next event of a stream.
@@ -173,7 +176,7 @@ func TestWhatIsQueuedIsToldThoughTheServerEnds(t *testing.T) {
 func TestASampleIsTakenEachSecondWithoutWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := status.NewHistory(time.Now())
-		l := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, h)
+		l := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, nobody, h)
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second+time.Millisecond)
 		defer stop()
 		l.Run(ctx)

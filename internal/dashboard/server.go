@@ -44,6 +44,9 @@ type Handlers struct {
 	Ready func() (ready bool, reason string)
 	// Status returns what /api/status writes as JSON. It must not block.
 	Status func() any
+	// Whole returns what /api/stage writes as JSON: the stage as all its replicas report it. It may take as long as they are
+	// waited for, and ends with ctx.
+	Whole func(ctx context.Context) any
 	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler
 }
@@ -157,6 +160,7 @@ func (h Handlers) mux(hosts hostCheck) *http.ServeMux {
 	mux.HandleFunc("GET /healthz", serveHealthy)
 	mux.HandleFunc("GET /readyz", h.serveReady(hosts))
 	mux.HandleFunc("GET /api/status", h.serveStatus)
+	mux.HandleFunc("GET /api/stage", h.serveWhole)
 	mux.Handle("GET /api/events", h.Events)
 	mux.HandleFunc("/api/", http.NotFound)
 	mux.Handle("/", newPage())
@@ -187,6 +191,11 @@ func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 // serveStatus serves /api/status.
 func (h Handlers) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, h.Status())
+}
+
+// serveWhole serves /api/stage.
+func (h Handlers) serveWhole(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, h.Whole(r.Context()))
 }
 
 // writePlain answers with a line of text.

@@ -23,6 +23,7 @@ func testHandlers() Handlers {
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "metrics") }), //nolint:errcheck // in memory
 		Ready:   func() (bool, string) { return false, "paused: no credit" },
 		Status:  func() any { return map[string]any{"rows": 3} },
+		Whole:   func(context.Context) any { return map[string]any{"replicas": 2} },
 		Events:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "events") }), //nolint:errcheck // in memory
 	}
 }
@@ -45,6 +46,8 @@ func TestPathsOfTheHTTPServer(t *testing.T) {
 		{handlers, "GET", "/readyz", "[::1]:9464", 503, "paused: no credit\n"},
 		{ready, "GET", "/readyz", "localhost", 200, "ok\n"},
 		{handlers, "GET", "/api/status", "localhost", 200, "{\"rows\":3}\n"},
+		{handlers, "GET", "/api/stage", "localhost", 200, "{\"replicas\":2}\n"},
+		{handlers, "GET", "/api/stage", "example.com", 421, ""},
 		{broken, "GET", "/api/status", "localhost", 500, "unsupported type"},
 		{handlers, "GET", "/", "localhost", 200, "<!DOCTYPE html>"},
 		{handlers, "GET", "/nothing", "localhost", 404, ""},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"html/template"
 	"net/http"
+	"sync"
 )
 
 // Entry is one of several stages of a process.
@@ -18,7 +19,7 @@ type Entry struct {
 }
 
 // Site is what the HTTP server of a process with several stages serves: /metrics, /healthz and /readyz of all, a page that
-// lists them at /, /api/status with the status of each, and below /stages/<name>/ what a stage serves that has the process
+// lists them at /, /api/status and /api/stage with each of them, and below /stages/<name>/ what a stage serves that has the process
 // for itself. All fields are required.
 type Site struct {
 	Metrics http.Handler
@@ -42,6 +43,7 @@ func (s *Site) mux(hosts hostCheck) *http.ServeMux {
 	mux.HandleFunc("GET /healthz", serveHealthy)
 	mux.HandleFunc("GET /readyz", s.serveReady(hosts))
 	mux.HandleFunc("GET /api/status", s.serveStatus)
+	mux.HandleFunc("GET /api/stage", s.serveWhole)
 	mux.HandleFunc("GET /{$}", s.serveIndex)
 	for i := range s.Stages {
 		path := "/stages/" + s.Stages[i].Name
@@ -92,6 +94,19 @@ func (s *Site) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	for i := range s.Stages {
 		all.Stages = append(all.Stages, s.Stages[i].Status())
 	}
+	writeJSON(w, http.StatusOK, all)
+}
+
+// serveWhole serves /api/stage: {"stages": [...]} with each as all its replicas report it, asked at the same time.
+func (s *Site) serveWhole(w http.ResponseWriter, r *http.Request) {
+	all := struct {
+		Stages []any `json:"stages"`
+	}{make([]any, len(s.Stages))}
+	var asked sync.WaitGroup
+	for i := range s.Stages {
+		asked.Go(func() { all.Stages[i] = s.Stages[i].Whole(r.Context()) })
+	}
+	asked.Wait()
 	writeJSON(w, http.StatusOK, all)
 }
 

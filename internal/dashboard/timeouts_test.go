@@ -47,7 +47,7 @@ func servePages(t *testing.T) (l *closeListener, end func() time.Duration) {
 	t.Helper()
 	l = &closeListener{PipeListener: llmtest.NewPipeListener(), closed: make(chan time.Time, 1)}
 	handlers := testHandlers()
-	pages := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, status.NewHistory(time.Now()))
+	pages := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, nobody, status.NewHistory(time.Now()))
 	handlers.Events = pages
 	server := NewServer(l, config.HTTPConfig{}, handlers, slog.New(slog.DiscardHandler))
 	living, endLive := context.WithCancel(t.Context())

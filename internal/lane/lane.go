@@ -53,6 +53,8 @@ type Config struct {
 	Settle  func(token string, usd float64)
 	// Exhausted returns why no money may be spent at the moment; nil: it may.
 	Exhausted func() error
+	// Halted returns who has asked that no batch is submitted; nil: nobody. It is asked again each second.
+	Halted func() error
 	// Paused is told when the lane pauses because of the account or the cost, and nothing that is under way can change that.
 	// It must not block. Nil: nobody is.
 	Paused func(why error)

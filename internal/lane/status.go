@@ -69,6 +69,11 @@ func (t *term) show() {
 	}
 	t.shown = now
 	s := Status{Owned: true, Paused: t.pause.why, Problem: t.book.problem}
+	if s.Paused == "" && t.cfg.Halted != nil {
+		if why := t.cfg.Halted(); why != nil {
+			s.Paused = why.Error()
+		}
+	}
 	if s.Paused == "" && t.heldBy != nil {
 		s.Paused = t.heldBy.Error()
 	}

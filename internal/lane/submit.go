@@ -87,6 +87,9 @@ func (t *term) seal(ctx context.Context, now time.Time) {
 	}
 }
 
+// haltedLook is the time between two looks whether batches may be submitted again.
+const haltedLook = time.Second
+
 // full reports that no more rows of usual size fit.
 func (t *term) full(g *gather) bool {
 	n := int64(len(g.rows))
@@ -103,6 +106,10 @@ func (t *term) maySubmit(model string, tokens int64, now time.Time) bool {
 	room := c.room(queued, now)
 	if room == 0 || queued > 0 && tokens > room {
 		t.wait(c.retry, now)
+		return false
+	}
+	if t.cfg.Halted != nil && t.cfg.Halted() != nil {
+		t.wait(now.Add(haltedLook), now)
 		return false
 	}
 	if t.cfg.Exhausted != nil {

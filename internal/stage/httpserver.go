@@ -33,13 +33,15 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 	site := dashboard.Site{}
 	var all []*metrics.Metrics
 	for _, s := range stages {
-		events := dashboard.NewLive(s.Status, s.history)
+		whole := func(ctx context.Context) any { return s.Whole(ctx) }
+		events := dashboard.NewLive(s.Status, whole, s.history)
 		runs = append(runs, events.Run)
 		all = append(all, s.metrics)
 		site.Stages = append(site.Stages, dashboard.Entry{Name: s.Cfg.Name, State: s.state, Handlers: dashboard.Handlers{
 			Metrics: s.metrics.Handler(),
 			Ready:   s.ready,
 			Status:  func() any { return s.Status() },
+			Whole:   whole,
 			Events:  events,
 		}})
 	}

@@ -59,6 +59,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 			return s.caller.LineUsage(model, line.Status, line.Body)
 		},
 		Paused:       s.lanePaused,
+		Halted:       func() error { return s.steering.halted(partition) },
 		CancelOnStop: func() bool { return s.cancelBatches },
 		Logger:       s.Log,
 	})

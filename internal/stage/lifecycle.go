@@ -78,6 +78,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	stopRecorder := s.startRecorder(hard, kill)
+	stopAnswers := stopping.Background(hard, s.answerer.Run, s.obey)
 	finishCalls := s.startCalls(soft, hard)
 	s.recordRun(auditlog.PhaseStart, "", nil)
 	stopSpread := s.startSpread(soft, hard)
@@ -87,6 +88,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	stopSpread()
 	s.stop(nil)
 	finishCalls()
+	stopAnswers()
 	s.end(soft, hard, err)
 	stopRecorder()
 	if err != nil {

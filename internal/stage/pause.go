@@ -33,6 +33,9 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 		}
 	case pool.Shortage:
 		s.Log.Error("paused: this machine is short of a resource; no row is lost, calls resume when it is available", attrs...)
+	case pool.Operator:
+		s.Log.Warn("paused by an operator: calls in flight end, rows are held until stage resume, or until this process ends",
+			slog.String("error", status.PauseError(p)), slog.Time("since", p.Since))
 	case pool.WrongSettings:
 		fatal = fmt.Errorf("wrong settings: the provider refuses every row: %s", status.PauseError(p))
 		s.Log.Error("paused: the provider refuses every row, so the settings are wrong; no row is lost", attrs...)
@@ -64,6 +67,9 @@ func (s *Stage) resumed(p pool.Pause) {
 		to := s.fallbackNames()
 		s.Log.Warn("the provider is down, rows go to the fallbacks until a probe succeeds", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is down; rows go to %s until a probe succeeds", t.Provider(), to)
+	case p.Kind == pool.Operator:
+		s.Log.Info("resumed by an operator", slog.Duration("lasted", lasted))
+		over = fmt.Sprintf("operator's pause is over after %v", lasted)
 	case !p.Absent.IsZero():
 		s.Log.Info("resumed: the server is up", attrs...)
 		over = fmt.Sprintf("the server is up after %v, %d probes", lasted, p.Probes)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/tracing"
@@ -51,6 +53,10 @@ type Stage struct {
 	lanes     []batchLane    // by partition, as batchesSeen; nil: there is no batch lane
 	spread    *spread.Spread // nil with one partition
 	budget    *budget.Budget // nil: this process throttles by itself
+
+	answerer *replicas.Answerer // of those who ask what this replica, or all, are doing
+	host     string             // name of this machine
+	steering steering           // what operators have asked for
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
@@ -119,6 +125,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		log = log.With(slog.String("stage", cfg.Name))
 	}
 	s.Log = log.With(slog.String("run_id", s.runID))
+	s.host, _ = os.Hostname() // it is shown only
+	s.answerer = replicas.New(conn.NC, cfg.Name, s.summary, s.Log)
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	if s.several {
 		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.snapshot)

@@ -1,12 +1,17 @@
 package stage
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/pool"
@@ -18,6 +23,20 @@ func (s *Stage) Status() status.Report {
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
+// summary is what other replicas are told.
+func (s *Stage) summary() replicas.Summary {
+	r := s.Status()
+	sum := replicas.Summarize(&r, s.Cfg.Streams.Partitions)
+	for id, heard := range s.spread.Lost() {
+		sum.Missing = append(sum.Missing, replicas.Missing{Replica: id, LastSeen: heard.UTC()})
+	}
+	slices.SortFunc(sum.Missing, func(a, b replicas.Missing) int { return strings.Compare(a.Replica, b.Replica) })
+	return sum
+}
+
+// Whole returns the whole stage, as all its replicas report it; it asks the others, which takes [replicas.GatherFor].
+func (s *Stage) Whole(ctx context.Context) replicas.Whole { return s.answerer.Look(ctx) }
+
 // state returns the state in one word, and why if that is not a good one.
 func (s *Stage) state() (state, why string) {
 	r := s.Status()
@@ -27,9 +46,9 @@ func (s *Stage) state() (state, why string) {
 // report builds the status from a snapshot.
 func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
 	r := status.Report{
-		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
+		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Host: s.host, PID: os.Getpid(), Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
 		Ready: ready, Reason: reason, Ended: s.endedBy(), Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
-		Stop: s.stopReport(), Order: s.Cfg.Order.Mode,
+		Stop: s.stopReport(), Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: s.drained(),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 	}
 	if r.Order == streams.OrderKey {
@@ -45,6 +64,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	for i := range snap.Partitions {
 		r.AddPartition(&snap.Partitions[i], now)
 	}
+	s.steering.pausedPartitions(r.PausePartition)
 	for _, b := range snap.Budgets {
 		r.AddBudget(b)
 	}

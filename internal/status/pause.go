@@ -23,12 +23,13 @@ const (
 	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
 	PauseSettings    PauseReason = "settings"     // the provider refuses every row
 	PauseOutage      PauseReason = "outage"       // no connection, every call fails, or this machine is short of a resource
+	PauseOperator    PauseReason = "operator"     // somebody asked for it (stage pause)
 	PauseOther       PauseReason = "other"        // any other fatal error
 )
 
 // PauseReasons are all reasons for a pause.
 var PauseReasons = []PauseReason{
-	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOther,
+	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOperator, PauseOther,
 }
 
 // ReasonOf returns the reason of a pool's pause; empty: it is not paused.
@@ -41,6 +42,8 @@ func ReasonOf(p pool.Pause) PauseReason {
 		return PauseOutage
 	case pool.WrongSettings:
 		return PauseSettings
+	case pool.Operator:
+		return PauseOperator
 	case pool.FatalError:
 		return fatalReason(p.Err)
 	case pool.NotPaused:
@@ -72,9 +75,11 @@ func fatalReason(err error) PauseReason {
 }
 
 // NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due waits for a row, or for the
-// end of the last one.
+// end of the last one. Zero: there is none, as an operator has paused the stage.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {
+	case at.IsZero():
+		return "not probed: stage resume ends it"
 	case in <= 0:
 		return "next probe is due"
 	case in < time.Second:

@@ -21,14 +21,15 @@ type State string
 const (
 	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent
-	stateEnded    State = "ended"    // the process is about to end, or of several stages this one has ended
-	stateHeld     State = "held"     // blocked by NATS, a stream or the audit
-	stateWaiting  State = "waiting"  // the provider asked to wait
-	stateStarved  State = "starved"  // the provider refuses every call
-	stateStandby  State = "standby"  // another replica owns all partitions
-	stateStarting State = "starting" // no partition is owned yet
+	StateEnded    State = "ended"    // the process is about to end, or of several stages this one has ended
+	StateHeld     State = "held"     // blocked by NATS, a stream or the audit
+	StateWaiting  State = "waiting"  // the provider asked to wait
+	StateStarved  State = "starved"  // the provider refuses every call
+	StateDrained  State = "drained"  // it has handed over its partitions, because an operator asked for it
+	StateStandby  State = "standby"  // another replica owns all partitions
+	StateStarting State = "starting" // no partition is owned yet
 	StateWorking  State = "working"  // rows are open or calls in flight
-	stateIdle     State = "idle"     // nothing to do
+	StateIdle     State = "idle"     // nothing to do
 )
 
 // Snapshot is the state of a stage at one instant, for gauges and reports.
@@ -45,6 +46,8 @@ type Report struct {
 	Stage      string            `json:"stage"`
 	RunID      string            `json:"run_id"`
 	Version    string            `json:"version"`
+	Host       string            `json:"host"` // name of the machine or pod, with the process id below
+	PID        int               `json:"pid"`
 	Time       time.Time         `json:"time"`
 	UptimeS    float64           `json:"uptime_seconds"`
 	State      State             `json:"state"`
@@ -52,7 +55,9 @@ type Report struct {
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
-	Ended      string            `json:"ended,omitempty"` // why it has ended, of several stages in a process that goes on
+	Ended      string            `json:"ended,omitempty"`   // why it has ended, of several stages in a process that goes on
+	Control    bool              `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
+	Drained    string            `json:"drained,omitempty"` // who asked it to hand over its partitions; empty: nobody
 	Order      streams.Order     `json:"order"`
 	OrderKey   string            `json:"order_key"` // where a row's key is; empty but in order by key
 	Stop       *StopReport       `json:"stop"`      // null: it does not stop
@@ -102,7 +107,7 @@ type PoolReport struct {
 	Paused          string           `json:"paused"` // the last error of a pause; empty: not paused
 	PauseReason     PauseReason      `json:"pause_reason"`
 	PausedSince     *time.Time       `json:"paused_since"`
-	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due
+	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due; null: there is none
 	Probes          int              `json:"probes"`
 	Held            string           `json:"held"`             // what becomes of the rows that a pause holds
 	LawPausedUntil  *time.Time       `json:"law_paused_until"` // the provider asked to wait
@@ -141,6 +146,9 @@ type PartitionReport struct {
 	Partition      int        `json:"partition"`
 	Role           string     `json:"role"`
 	Owner          string     `json:"owner"`
+	Claim          uint64     `json:"claim_sequence"` // of the owner's claim, in the results stream: of two owners the later one is
+	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty: nobody
+	PausedSince    *time.Time `json:"paused_since"`
 	WindowRows     int        `json:"window_rows"`
 	ReorderRows    int        `json:"reorder_rows"`
 	ReorderBytes   int64      `json:"reorder_bytes"`
@@ -197,7 +205,10 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	}
 	if r.PauseReason != "" {
 		r.Paused, r.PausedSince = PauseError(p.Pause), instant(p.Pause.Since)
-		r.NextProbe, r.Probes = instant(p.Pause.Next), p.Pause.Probes
+		r.Probes = p.Pause.Probes
+		if !p.Pause.Next.IsZero() {
+			r.NextProbe = instant(p.Pause.Next)
+		}
 	}
 	if p.LawPausedUntil.After(now) {
 		r.LawPausedUntil, r.LawPauseReason = instant(p.LawPausedUntil), p.LawPauseReason
@@ -208,7 +219,7 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 // AddPartition adds a partition and its rows. Order, OrderKey and Payloads are set before.
 func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{
-		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, WindowRows: p.Window, ReorderRows: p.Buffered,
+		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, Claim: p.Claim, WindowRows: p.Window, ReorderRows: p.Buffered,
 		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
 		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, SetAsideRows: p.SetAside, ParkedRows: p.Parked, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
 		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
@@ -230,6 +241,15 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Open += v.Open()
 }
 
+// PausePartition notes who asked that no row of a partition begins, and since when.
+func (r *Report) PausePartition(partition int, who string, since time.Time) {
+	for i := range r.Partitions {
+		if p := &r.Partitions[i]; p.Partition == partition {
+			p.Paused, p.PausedSince = who, instant(since)
+		}
+	}
+}
+
 // Open counts the rows that were taken and are not emitted.
 func (p *PartitionReport) Open() int { return p.WindowRows + p.SetAsideRows + p.ParkedRows }
 
@@ -249,28 +269,30 @@ func (r *Report) Judge(starved time.Time) {
 	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
 	switch {
 	case r.Ended != "":
-		r.State, r.Why = stateEnded, r.Ended
+		r.State, r.Why = StateEnded, r.Ended
 	case r.Stop != nil && !ended:
 		r.State, r.Why, r.Since = StateStopping, r.Stop.Text(r.Time), instant(r.Stop.Since)
 	case r.Pool.Paused != "":
 		r.State, r.Why, r.Since = StatePaused, r.Pool.Paused, r.Pool.PausedSince
 	case ended:
-		r.State = stateEnded
+		r.State = StateEnded
+	case owned == 0 && r.Drained != "" && r.Ready:
+		r.State, r.Why = StateDrained, r.Drained
 	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
-		r.State = stateStandby
+		r.State = StateStandby
 	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
-		r.State = stateStarting
+		r.State = StateStarting
 	case !r.Ready:
-		r.State, r.Why = stateHeld, r.Reason
+		r.State, r.Why = StateHeld, r.Reason
 	case busy && r.Pool.LawPausedUntil != nil:
-		r.State, r.Why = stateWaiting, lawPauseText(r.Pool.LawPauseReason)
+		r.State, r.Why = StateWaiting, lawPauseText(r.Pool.LawPauseReason)
 	case busy && !starved.IsZero():
-		r.State, r.Since = stateStarved, instant(starved)
+		r.State, r.Since = StateStarved, instant(starved)
 		r.Why = "the provider has rejected every call since its last answer"
 	case busy:
 		r.State = StateWorking
 	default:
-		r.State = stateIdle
+		r.State = StateIdle
 	}
 }
 

@@ -55,6 +55,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
+		if p.Paused != "" {
+			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Paused))
+		}
 		if p.Problem != "" {
 			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Problem))
 		}
@@ -83,8 +86,11 @@ func (r *Report) pauseText() string {
 	if r.Pool.Held != "" {
 		parts = append(parts, r.Pool.Held)
 	}
-	if r.Pool.NextProbe != nil {
+	switch {
+	case r.Pool.NextProbe != nil:
 		parts = append(parts, NextProbe(*r.Pool.NextProbe, r.Time))
+	case r.Pool.PauseReason == PauseOperator:
+		parts = append(parts, NextProbe(time.Time{}, r.Time))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -152,7 +158,11 @@ func (p *PartitionReport) cells() []string {
 	if p.HeadSequence != 0 {
 		head, waits = fmt.Sprint(p.HeadSequence), terminal.Duration(time.Duration(p.HeadOfLineS*float64(time.Second)))
 	}
-	return []string{fmt.Sprint(p.Partition), p.Role, pending, open, head, waits, terminal.OrDash(p.Owner)}
+	role := p.Role
+	if p.Paused != "" {
+		role += ", paused"
+	}
+	return []string{fmt.Sprint(p.Partition), role, pending, open, head, waits, terminal.OrDash(p.Owner)}
 }
 
 // owned reports whether this process owns the partition.

@@ -102,7 +102,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
 		"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
 		"STAGE_BUDGET": "account", "STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_PRICES_FILE": prices,
-		"STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8",
+		"STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8", "STAGE_CONTROL": "true",
 	}}.Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ var savings = []string{
 	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin expires by itself
 	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
 	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
-	"llm-stage.stage.replicas", "llm-stage.budget.account.>",
+	"llm-stage.stage.replicas", "llm-stage.budget.account.>", "llm-stage.stage.status", "llm-stage.stage.control",
 	"$JS.ACK.ROWS.stage-0.>", "$JS.ACK.ROWS.stage-1.>", // slowly: the stage sets the consumer back again and again
 	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
 }
@@ -238,7 +238,7 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
+	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
 	type missing struct {
 		entry string
 		grant permissions.Grant

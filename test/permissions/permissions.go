@@ -44,6 +44,8 @@ func (g Grant) User(name string) *server.User {
 const (
 	Run         = "run"
 	Batches     = "Batched requests"
+	Status      = "All replicas on one page"
+	Control     = "STAGE_CONTROL=true"
 	Setup       = "setup, and run with STAGE_CREATE_STREAMS=true"
 	Partitions  = "STAGE_PARTITIONS=2"
 	Budget      = "STAGE_BUDGET=account"

@@ -16,9 +16,9 @@ func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	may := g[permissions.Run].And(g[permissions.Batches], g[permissions.Budget])
+	may := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Budget])
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status]), "setup": g[permissions.Run].And(g[permissions.Setup]),
 	})
 	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)

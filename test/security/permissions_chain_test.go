@@ -40,8 +40,9 @@ func TestTheListsServeAStageInAChain(t *testing.T) {
 		}
 		batches = append(batches, entry)
 	}
+	status := permissions.Grant{Publish: []string{"llm-stage.second.status"}, Subscribe: []string{"llm-stage.second.status"}, Responses: g[permissions.Status].Responses}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"second": listOf(permissions.Run).And(permissions.Grant{Subscribe: batches}), "setup": {Publish: []string{">"}, Subscribe: []string{">"}},
+		"second": listOf(permissions.Run).And(permissions.Grant{Subscribe: batches}, status), "setup": {Publish: []string{">"}, Subscribe: []string{">"}},
 		"redrive": listOf("redrive").And(g["redrive in a chain"]), "verify": listOf("verify"),
 	})
 	chain := vars{"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.*.rows", "STAGE_RETRY_MAX_ATTEMPTS": "1"}

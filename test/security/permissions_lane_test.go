@@ -41,7 +41,7 @@ func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
 	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
 	s := newSite(t, g, map[string]permissions.Grant{
 		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create),
-		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Lane]),
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Lane]),
 	})
 	lane := vars{
 		"STAGE_LANE": "batch", "STAGE_LANE_WAIT": "300ms", "STAGE_LANE_POLL": "300ms", "STAGE_LLM_PROVIDER": "mock",

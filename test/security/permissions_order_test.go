@@ -18,7 +18,7 @@ func TestThePermissionsOfOrderByKeyAreEnoughAndAllUsed(t *testing.T) {
 	}
 	order := vars{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.n"}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Order]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Order]), "setup": g[permissions.Run].And(g[permissions.Setup]),
 	})
 	if out := s.command("setup", with(order, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)

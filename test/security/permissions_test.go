@@ -153,9 +153,9 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 		return permissions.Grant{Publish: g[command].Publish, Subscribe: run1.Subscribe}
 	}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": run1.And(g[permissions.Batches]), "setup": run1.And(g[permissions.Setup]), "load": only("load"), "results": only("results"),
+		"stage": run1.And(g[permissions.Batches], g[permissions.Status], g[permissions.Control]), "setup": run1.And(g[permissions.Setup]), "load": only("load"), "results": only("results"),
 		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify"), "redrive": only("redrive"),
-		"batch": only("batch"), "usage": only("usage"),
+		"batch": only("batch"), "usage": only("usage"), "status": only("status"), "steer": only("pause, resume, probe, drain"),
 	})
 	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
@@ -166,7 +166,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls atomic.Int32
-	environ := with(newLLM(t, heldRow(&calls)), s.as("stage"), vars{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0", "STAGE_WINDOW": "64", "STAGE_RETRY_MAX_ATTEMPTS": "1"})
+	environ := with(newLLM(t, heldRow(&calls)), s.as("stage"), vars{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0", "STAGE_WINDOW": "64", "STAGE_RETRY_MAX_ATTEMPTS": "1", "STAGE_CONTROL": "true"})
 	const n = 30
 	s.load(n)
 	owner := run(t, environ)
@@ -203,6 +203,14 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	s.command("load", nil, "load", rowsFile)
 	after := run(t, environ)
 	s.await(2)
+	if out := s.command("status", nil, "status", "--name", "stage"); !strings.Contains(out, "1 replica,") {
+		t.Errorf("status: %s", out)
+	}
+	for _, order := range []string{"pause", "resume"} {
+		if out := s.command("steer", nil, order); !strings.Contains(out, " done ") {
+			t.Errorf("%s: %s", order, out)
+		}
+	}
 	if out := s.command("results", nil, "results"); strings.Count(out, "\n") != n+4 {
 		t.Errorf("%d results, want %d", strings.Count(out, "\n"), n+4)
 	}

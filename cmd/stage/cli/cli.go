@@ -28,6 +28,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -55,6 +56,10 @@ func commands(env *Env) []*cobra.Command {
 		newVersionCommand(env),
 		newRunCommand(env),
 		newStatusCommand(env),
+		newSteerCommand(env, control.Pause),
+		newSteerCommand(env, control.Resume),
+		newSteerCommand(env, control.Probe),
+		newSteerCommand(env, control.Drain),
 		newProcessCommand(env),
 		newDemoCommand(env),
 		newBatchCommand(env),

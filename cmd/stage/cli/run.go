@@ -1,19 +1,13 @@
 package cli
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"syscall"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -69,60 +63,6 @@ func newRunCommand(env *Env) *cobra.Command {
 // addCancelBatches adds --cancel-batches.
 func addCancelBatches(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the batch lane (STAGE_LANE) at the provider; default: they run on, and the next start collects their answers")
-}
-
-func newStatusCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "show what a running stage is doing: state, rows, throttle, shared budget, partitions",
-		GroupID: groupWork,
-		Args:    cobra.NoArgs,
-		Long: "status asks the stage that runs at STAGE_HTTP_ADDR, a run or a process, and prints what it is doing and, if it does not\n" +
-			"work, why. It is about that one process: a partition that another replica owns has no numbers there. PENDING counts the\n" +
-			"rows that wait in the stream, OPEN those that were taken and have no result yet; HEAD is the oldest of these.\n" +
-			"Of a process with several stages (run --stages) it prints each.\n\n" +
-			"It exits with 0 if the stage answers, whatever its state is. For scripts there is /readyz, and -o json.",
-		Example: "  stage status\n" +
-			"  stage status --http-addr 10.0.0.7:9464\n" +
-			"  stage status -o json | jq -r .state",
-	}
-	const httpAddr = "STAGE_HTTP_ADDR"
-	output := addOutputFlag(cmd, "table, or json, which is what /api/status says")
-	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
-	cmd.MarkFlagsMutuallyExclusive("output", "json")
-	flags := newConfigFlags(cmd, env, []string{}, nil)
-	flags.allow(httpAddr)
-	cmd.Flags().Lookup(config.FlagName(httpAddr)).Annotations[flagCommon] = []string{}
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
-		if err := checkOutput(*output); err != nil {
-			return config.Invalid(err)
-		}
-		reports, body, err := dashboard.Ask(soft, cfg.HTTP.Addr)
-		if errors.Is(err, dashboard.ErrAnyPort) {
-			return config.Invalid(err)
-		}
-		if err != nil {
-			return err
-		}
-		if *output == formatTable && !*asJSON {
-			for i := range reports {
-				if i > 0 {
-					terminal.PrintLine(env.Stdout, "")
-				}
-				if err := reports[i].WriteText(env.Stdout); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		var indented bytes.Buffer
-		if err := json.Indent(&indented, body, "", "  "); err != nil {
-			return err
-		}
-		_, err = env.Stdout.Write(indented.Bytes())
-		return err
-	})
-	return cmd
 }
 
 // Values of --output.

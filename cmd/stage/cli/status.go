@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/replicas"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/spf13/cobra"
+)
+
+// watchEvery is the time between two looks of status --watch.
+const watchEvery = 2 * time.Second
+
+func newStatusCommand(env *Env) *cobra.Command {
+	v := &statusView{env: env, memory: replicas.NewMemory()}
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "show what a running stage is doing: state, rows, throttle, shared budget, all replicas, partitions",
+		GroupID: groupWork,
+		Args:    cobra.NoArgs,
+		Long: "status asks the process that listens at STAGE_HTTP_ADDR, a run or a process, and prints what it is doing and, if it does not\n" +
+			"work, why. If the stage has other replicas it prints all of them together: their states, who owns which partition, and what\n" +
+			"waits there. One that has answered within the last minute and does not any more is missing. PENDING counts the rows that\n" +
+			"wait in the stream, OPEN those that were taken and have no result yet; HEAD is the oldest of these.\n" +
+			"Of a process with several stages (run --stages) it prints each.\n\n" +
+			"If nothing listens there, or if the server is given by a flag (-s, --nats-url, --context) or the stage (--name), it asks all\n" +
+			"replicas over NATS.\n\n" +
+			"It exits with 0 if the stage answers, whatever its state is. For scripts there is /readyz, and -o json.",
+		Example: "  stage status\n" +
+			"  stage status --watch\n" +
+			"  stage status -s nats://localhost:4222 --name reviews\n" +
+			"  stage status --http-addr 10.0.0.7:9464\n" +
+			"  stage status -o json | jq -r .state\n" +
+			"  stage status -o json | jq -r '.whole.replicas[] | [.replica, .state] | @tsv'",
+	}
+	const httpAddr, name, dataDir = "STAGE_HTTP_ADDR", "STAGE_NAME", "STAGE_DATA_DIR"
+	output := addOutputFlag(cmd, "table, or json: /api/status, and all replicas as whole")
+	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
+	watch := cmd.Flags().Bool("watch", false, "look again every 2 s, until it is stopped; with json a line each time")
+	process := cmd.Flags().Bool("process", false, "show the process at STAGE_HTTP_ADDR alone, with all that it says of itself")
+	cmd.MarkFlagsMutuallyExclusive("output", "json")
+	flags := newConfigFlags(cmd, env, []string{groupNATS}, nil)
+	flags.allow(httpAddr, name, dataDir)
+	for _, variable := range []string{httpAddr, name} {
+		cmd.Flags().Lookup(config.FlagName(variable)).Annotations[flagCommon] = []string{}
+	}
+	changed := func(name string) bool { return cmd.Flags().Changed(name) }
+	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+		if err := checkOutput(*output); err != nil {
+			return config.Invalid(err)
+		}
+		named := changed(serverFlag) || changed(contextFlag) || changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
+		v.cfg, v.json, v.process = cfg, *output == formatJSON || *asJSON, *process
+		v.overHTTP = *process || changed(config.FlagName(httpAddr))
+		if v.overNATS = named && !v.overHTTP; named && *process {
+			return config.Invalid(errors.New("--process asks the process at STAGE_HTTP_ADDR: remove what names the server or the stage"))
+		}
+		defer v.close()
+		if !*watch {
+			return v.show(soft)
+		}
+		return v.watch(soft)
+	})
+	return cmd
+}
+
+// statusView asks a stage and prints what it says.
+type statusView struct {
+	env                *Env
+	cfg                *config.Config
+	json, process      bool
+	overHTTP, overNATS bool // it asks in this way alone
+	memory             *replicas.Memory
+
+	conn *natsconn.Conn // nil: NATS was not asked yet
+	line bool           // JSON is one line
+}
+
+func (v *statusView) close() {
+	if v.conn != nil {
+		v.conn.Close()
+	}
+}
+
+// watch looks again and again until ctx ends. An error of the first look ends it, later ones are shown.
+func (v *statusView) watch(ctx context.Context) error {
+	v.line = true
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	screen := terminal.Is(v.env.Stdout) && !v.json
+	for first := true; ; first = false {
+		if screen {
+			terminal.PrintLine(v.env.Stdout, "\x1b[H\x1b[2J%s", time.Now().Format(time.TimeOnly))
+		}
+		err := v.show(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			printError(v.env.Stderr, config.Explained(err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if !screen && !v.json {
+			terminal.PrintLine(v.env.Stdout, "")
+		}
+	}
+}
+
+// show asks and prints once.
+func (v *statusView) show(ctx context.Context) error {
+	if v.overNATS {
+		return v.showAll(ctx)
+	}
+	reports, body, err := dashboard.Ask(ctx, v.cfg.HTTP.Addr)
+	_, nobody := errors.AsType[*dashboard.NobodyError](err)
+	anyPort := errors.Is(err, dashboard.ErrAnyPort)
+	switch {
+	case err == nil:
+		return v.showProcess(ctx, reports, body)
+	case (nobody || anyPort) && !v.overHTTP && v.reachable():
+		if natsErr := v.showAll(ctx); natsErr != nil {
+			return fmt.Errorf("%w\nand over NATS: %w", err, natsErr)
+		}
+		return nil
+	case anyPort:
+		return config.Invalid(err)
+	}
+	return err
+}
+
+// reachable reports whether a server is named, or the embedded one of another process runs.
+func (v *statusView) reachable() bool {
+	if len(v.cfg.NATS.URL) > 0 {
+		return true
+	}
+	_, running, err := natsd.Discover(v.cfg.Data.Dir)
+	return running && err == nil
+}
+
+// showProcess prints what a process says of its stages, and where a stage has other replicas all of them.
+func (v *statusView) showProcess(ctx context.Context, reports []status.Report, body []byte) error {
+	var wholes []json.RawMessage
+	if !v.process {
+		wholes = dashboard.AskWhole(ctx, v.cfg.HTTP.Addr)
+	}
+	if v.json {
+		return v.print(withWholes(body, wholes))
+	}
+	for i := range reports {
+		if i > 0 {
+			terminal.PrintLine(v.env.Stdout, "")
+		}
+		write := reports[i].WriteText
+		var whole replicas.Whole
+		if i < len(wholes) && json.Unmarshal(wholes[i], &whole) == nil && whole.Stage == reports[i].Stage && whole.Several() {
+			write = whole.WriteText
+		}
+		if err := write(v.env.Stdout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withWholes adds to the JSON of each stage its whole, as the last member; without one it stays as it is.
+func withWholes(body []byte, wholes []json.RawMessage) []byte {
+	add := func(report, whole json.RawMessage) json.RawMessage {
+		report = bytes.TrimSpace(report)
+		if len(whole) == 0 || !bytes.HasSuffix(report, []byte("}")) || len(report) < 3 {
+			return report
+		}
+		return append(append(append(bytes.Clone(report[:len(report)-1]), `,"whole":`...), whole...), '}')
+	}
+	var several struct {
+		Stages []json.RawMessage `json:"stages"`
+	}
+	switch {
+	case json.Unmarshal(body, &several) != nil || several.Stages == nil:
+		if len(wholes) == 1 {
+			return add(body, wholes[0])
+		}
+		return body
+	case len(wholes) != len(several.Stages):
+		return body
+	}
+	for i := range several.Stages {
+		several.Stages[i] = add(several.Stages[i], wholes[i])
+	}
+	joined, err := json.Marshal(several)
+	if err != nil {
+		return body
+	}
+	return joined
+}
+
+// showAll asks all replicas over NATS and prints what they say.
+func (v *statusView) showAll(ctx context.Context) error {
+	if v.conn == nil {
+		conn, err := connectRunning(ctx, v.cfg, logging.NewConfigured(v.cfg, v.env.Stderr))
+		if err != nil {
+			return err
+		}
+		v.conn = conn
+	}
+	whole := replicas.Merge(replicas.Ask(ctx, v.conn.NC, v.cfg.Name, nil), v.memory, time.Now())
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := whole.Nobody(replicas.Subject(v.cfg.Name)); err != nil && (!v.line || len(whole.Replicas) == 0) {
+		return err
+	}
+	if !v.json {
+		return whole.WriteText(v.env.Stdout)
+	}
+	body, err := json.Marshal(struct {
+		Stage string         `json:"stage"`
+		State status.State   `json:"state"`
+		Why   string         `json:"why"`
+		Whole replicas.Whole `json:"whole"`
+	}{whole.Stage, whole.State, whole.Why, whole})
+	if err != nil {
+		return err
+	}
+	return v.print(append(body, '\n'))
+}
+
+// print prints JSON, indented or as a line.
+func (v *statusView) print(body []byte) error {
+	var out bytes.Buffer
+	var err error
+	if v.line {
+		err = json.Compact(&out, body)
+		out.WriteByte('\n')
+	} else if err = json.Indent(&out, bytes.TrimSpace(body), "", "  "); err == nil {
+		out.WriteByte('\n')
+	}
+	if err != nil {
+		return err
+	}
+	_, err = v.env.Stdout.Write(out.Bytes())
+	return err
+}

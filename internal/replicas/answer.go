@@ -1,0 +1,150 @@
+package replicas
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// answerEvery is the shortest time between two summaries: whoever asks more often gets the last one again.
+const answerEvery = 100 * time.Millisecond
+
+// Answerer answers for a replica, and looks at the whole stage on its behalf. Create it with [New], run it once with
+// [Answerer.Run]. Safe for concurrent use.
+type Answerer struct {
+	nc   *nats.Conn
+	own  func() Summary
+	log  *slog.Logger
+	name string
+
+	memory *Memory
+	looks  chan struct{} // holds a token while nobody asks the others
+	mu     sync.Mutex
+	last   Whole // of the last look
+}
+
+// New returns an answerer of a stage; own returns the summary of this replica, without Departed and what its own looks
+// have missed. It must not block.
+func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Answerer {
+	a := &Answerer{nc: nc, own: own, log: log, name: stage, memory: NewMemory(), looks: make(chan struct{}, 1)}
+	a.looks <- struct{}{}
+	return a
+}
+
+// Run answers until ctx ends, and then tells the others that this replica has left, so that it is not missed. Where the
+// server does not allow the subscription the connection's error handler reports that.
+func (a *Answerer) Run(ctx context.Context) {
+	asked := make(chan *nats.Msg, 64) // a burst; who gets no answer asks again
+	sub, err := a.nc.ChanSubscribe(Subject(a.name), asked)
+	if err != nil {
+		a.log.Warn("this replica is not shown to others: no subscription", slog.String("subject", Subject(a.name)), slog.Any("error", err))
+		<-ctx.Done()
+		return
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
+	var answer []byte
+	var made time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			a.depart()
+			return
+		case m := <-asked:
+			if m.Reply == "" {
+				a.heard(m.Data)
+				continue
+			}
+			if now := time.Now(); answer == nil || now.Sub(made) >= answerEvery {
+				answer, made = a.answer(), now
+			}
+			if err := a.nc.Publish(m.Reply, answer); err != nil {
+				a.log.Debug("summary not sent", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// answer returns the encoded summary.
+func (a *Answerer) answer() []byte {
+	s := a.summary()
+	body, err := s.encode(a.bytesMax())
+	if err != nil {
+		a.log.Warn("summary for other replicas not encoded", slog.Any("error", err))
+	}
+	return body
+}
+
+// summary is that of this replica, with whom it misses and who has left.
+func (a *Answerer) summary() Summary {
+	s := a.own()
+	missing, departed := a.memory.known(time.Now())
+	s.Departed = departed
+	for _, m := range missing {
+		if !slices.ContainsFunc(s.Missing, func(o Missing) bool { return o.Replica == m.Replica }) {
+			s.Missing = append(s.Missing, m)
+		}
+	}
+	s.Missing = first(slices.DeleteFunc(s.Missing, func(m Missing) bool { return slices.Contains(departed, m.Replica) }), lostMax)
+	return s
+}
+
+// bytesMax is far below what the server takes.
+func (a *Answerer) bytesMax() int { return int(min(summaryBytesMax, a.nc.MaxPayload()/2)) }
+
+// heard takes the last word of another replica.
+func (a *Answerer) heard(body []byte) {
+	if s, note := decode(a.name, body); note == "" && s.Departing {
+		a.memory.depart(s.Replica, time.Now())
+	}
+}
+
+// depart tells the others that this replica has ended in order. A message that is lost costs a minute in which it is shown
+// as missing.
+func (a *Answerer) depart() {
+	if !a.nc.IsConnected() {
+		return
+	}
+	own := a.own()
+	body, err := json.Marshal(&Summary{
+		Format: Format, Stage: a.name, Departing: true,
+		Facts: Facts{Replica: own.Replica, Host: own.Host, PID: own.PID, Version: own.Version, Time: own.Time, State: own.State},
+	})
+	if err == nil {
+		err = a.nc.Publish(Subject(a.name), body)
+	}
+	if err != nil {
+		a.log.Debug("the other replicas were not told that this one leaves", slog.Any("error", err))
+	}
+}
+
+// Look returns the whole stage: it asks the others, unless somebody looked within the last [GatherFor]. Who looks while
+// another does gets the same. It takes [GatherFor], or less if ctx ends.
+func (a *Answerer) Look(ctx context.Context) Whole {
+	began := time.Now()
+	select {
+	case <-a.looks:
+		defer func() { a.looks <- struct{}{} }()
+	case <-ctx.Done():
+		return a.lastLook()
+	}
+	if w := a.lastLook(); began.Sub(w.Time) < GatherFor || w.Time.After(began) {
+		return w
+	}
+	own := a.summary()
+	w := Merge(Ask(ctx, a.nc, a.name, &own), a.memory, time.Now())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = w
+	return w
+}
+
+func (a *Answerer) lastLook() Whole {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}

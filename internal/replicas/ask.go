@@ -1,0 +1,91 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// Gathered is what the replicas of a stage have answered.
+type Gathered struct {
+	Stage string
+	// Own is the summary of the replica that asks; nil: none of the stage does.
+	Own     *Summary
+	answers [][]byte
+	// Problem is why others could not be asked, so that they are unknown rather than missing; empty: they were.
+	Problem string
+}
+
+// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]; own is that of the one that asks, nil:
+// it is none of them. It sends one message. It ends early with ctx.
+func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathered {
+	g := Gathered{Stage: stage, Own: own}
+	if !nc.IsConnected() { // the client would keep the message until it is
+		g.Problem = "not connected to NATS"
+		return g
+	}
+	answers := make(chan *nats.Msg, Most+1)
+	inbox := nc.NewInbox()
+	sub, err := nc.ChanSubscribe(inbox, answers)
+	if err != nil {
+		g.Problem = err.Error()
+		return g
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
+	if err := nc.PublishRequest(Subject(stage), inbox, nil); err != nil {
+		g.Problem = err.Error()
+		return g
+	}
+	over := time.NewTimer(GatherFor)
+	defer over.Stop()
+	for len(g.answers) < Most {
+		select {
+		case m := <-answers:
+			if noResponders(m) {
+				return g
+			}
+			g.answers = append(g.answers, m.Data)
+			continue
+		case <-over.C:
+		case <-ctx.Done():
+		}
+		break
+	}
+	if len(g.answers) == 0 {
+		g.Problem = whyDenied(nc, Subject(stage), inbox)
+	}
+	return g
+}
+
+// noResponders reports whether the server says that nobody listens.
+func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("Status") == "503" }
+
+// whyDenied returns why there was no answer, if the server has denied a message on one of these subjects; else empty.
+func whyDenied(nc *nats.Conn, subjects ...string) string {
+	err := streams.Violation(nc)
+	if err != nil && slices.ContainsFunc(subjects, func(s string) bool { return strings.Contains(err.Error(), `"`+s+`"`) }) {
+		return err.Error()
+	}
+	return ""
+}
+
+// errNobody is that no replica has answered.
+var errNobody = errors.New("no replica answers")
+
+// Nobody returns an error that says what to check where a whole has no replica that answers; else nil.
+func (w *Whole) Nobody(subject string) error {
+	if slices.ContainsFunc(w.Replicas, func(r Replica) bool { return r.Status == Answers }) {
+		return nil
+	}
+	if w.Problem != "" {
+		return fmt.Errorf("%w of stage %q: %s", errNobody, w.Stage, w.Problem)
+	}
+	return fmt.Errorf("%w of stage %q on %s within %v: is one running, with this STAGE_NAME, on this server and account, of a version that "+
+		"answers; and may its NATS user, and this one, use the subject", errNobody, w.Stage, subject, GatherFor)
+}

@@ -1,0 +1,280 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/control"
+	"github.com/llm-stage/stage/internal/replicas"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/pool"
+)
+
+// steering is what operators have asked of this process. Nothing of it survives the process. Safe for concurrent use.
+type steering struct {
+	mu     sync.Mutex
+	paused *wish         // nil: calls begin
+	held   map[int]*wish // partitions of which no row begins
+	moved  map[int]bool  // partitions that another replica should have
+	drain  *wish         // nil: it takes its share of the partitions
+}
+
+// wish is who asked, and when.
+type wish struct {
+	text  string // as in "paused by alice@laptop"
+	since time.Time
+}
+
+func newWish(what string, o *control.Order) *wish {
+	return &wish{what + " by " + o.By.String(), time.Now()}
+}
+
+// pausedPartitions calls show for each partition of which no row begins.
+func (s *steering) pausedPartitions(show func(partition int, who string, since time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, w := range s.held {
+		show(p, w.text, w.since)
+	}
+}
+
+// halted returns why nothing of a partition may be sent to a provider; nil: it may.
+func (s *steering) halted(partition int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range []*wish{s.paused, s.held[partition]} {
+		if w != nil {
+			return errors.New(w.text)
+		}
+	}
+	return nil
+}
+
+// drained returns who asked this process to hand over its partitions; empty: nobody, or it serves them again.
+func (s *Stage) drained() string {
+	s.steering.mu.Lock()
+	defer s.steering.mu.Unlock()
+	if w := s.steering.drain; w != nil && s.standsAside() {
+		return w.text
+	}
+	return ""
+}
+
+// standsAside reports whether the process leaves its partitions to others.
+func (s *Stage) standsAside() bool {
+	if s.spread != nil {
+		return s.spread.Leaves()
+	}
+	return len(s.consumers) > 0 && s.consumers[0].StandsAside()
+}
+
+// obey carries out orders until ctx ends, if it may (STAGE_CONTROL).
+func (s *Stage) obey(ctx context.Context) {
+	if s.Cfg.Control.Obey {
+		control.Serve(ctx, s.Conn.NC, control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log})
+	}
+}
+
+// carryOut does what an order says, and records who asked, and what was done.
+func (s *Stage) carryOut(ctx context.Context, o *control.Order) (control.Outcome, string) {
+	outcome, text := s.steer(ctx, o)
+	s.Log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
+	s.recordRun(auditlog.PhaseControl, fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text), nil)
+	return outcome, text
+}
+
+func (s *Stage) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
+	switch p := o.Partition; {
+	case s.stopReport() != nil:
+		return control.Refused, "this process is stopping"
+	case p != nil && *p >= len(s.consumers):
+		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 to %d", *p, len(s.consumers)-1)
+	}
+	switch o.Verb {
+	case control.Pause:
+		return s.pause(o)
+	case control.Resume:
+		return s.resume(o)
+	case control.Probe:
+		return s.probe(o)
+	case control.Drain:
+		return s.handOver(ctx, o)
+	}
+	return control.Refused, "unknown order"
+}
+
+const pauseEnds = "it lasts until stage resume, or until this process ends: one that starts in its place does not know of it"
+
+// pause has no call begin, or no row of one partition.
+func (s *Stage) pause(o *control.Order) (control.Outcome, string) {
+	st := &s.steering
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if o.Partition == nil {
+		if w := st.paused; w != nil {
+			return control.Nothing, already(w)
+		}
+		st.paused = newWish("paused", o)
+		s.executor.Pool.Halt(errors.New(st.paused.text))
+		return control.Done, fmt.Sprintf("paused, %s; %s", inFlight(s.executor.Pool.Stats().InFlight), pauseEnds)
+	}
+	p := *o.Partition
+	if w := st.held[p]; w != nil {
+		return control.Nothing, already(w)
+	}
+	if st.held == nil {
+		st.held = make(map[int]*wish)
+	}
+	st.held[p] = newWish("paused", o)
+	s.consumers[p].Hold(true)
+	text := fmt.Sprintf("no row of partition %d begins", p)
+	if s.consumers[p].Status().Role != consumer.Owner {
+		text += " when this replica owns it"
+	}
+	return control.Done, text + "; " + pauseEnds
+}
+
+func already(w *wish) string {
+	return fmt.Sprintf("it was already %s, %s ago", w.text, terminal.Duration(time.Since(w.since)))
+}
+
+func inFlight(n int) string {
+	switch n {
+	case 0:
+		return "no call is in flight"
+	case 1:
+		return "1 call in flight ends"
+	}
+	return fmt.Sprintf("%d calls in flight end", n)
+}
+
+// resume ends what operators have asked for, all or that for one partition, and has a paused stage probe.
+func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
+	st := &s.steering
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	var ended []string
+	end := func(w *wish, what string) {
+		ended = append(ended, fmt.Sprintf("%s (%s, %s ago)", what, w.text, terminal.Duration(time.Since(w.since))))
+	}
+	for p := range s.consumers {
+		if o.Partition != nil && *o.Partition != p {
+			continue
+		}
+		if w := st.held[p]; w != nil {
+			end(w, fmt.Sprintf("the pause of partition %d", p))
+			delete(st.held, p)
+			s.consumers[p].Hold(false)
+		}
+		if st.moved[p] {
+			delete(st.moved, p)
+			s.spread.Avoid(p, false)
+		}
+	}
+	if o.Partition == nil {
+		if st.paused != nil {
+			end(st.paused, "the pause")
+			st.paused = nil
+		}
+		if st.drain != nil {
+			end(st.drain, "the drain")
+			st.drain = nil
+			s.setAside(false)
+		}
+		other := s.executor.Pool.Stats().Pause
+		s.executor.Pool.Continue()
+		if other.Kind != pool.NotPaused && other.Kind != pool.Operator {
+			ended = append(ended, "a probe goes now: "+string(status.ReasonOf(other)))
+		}
+	}
+	if ended == nil {
+		return control.Nothing, "no operator has paused or drained it"
+	}
+	return control.Done, "ended: " + strings.Join(ended, "; ")
+}
+
+// probe has the next probe of a pause go at once.
+func (s *Stage) probe(o *control.Order) (control.Outcome, string) {
+	if p := o.Partition; p != nil && s.consumers[*p].Status().Role != consumer.Owner {
+		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
+	}
+	stats := s.executor.Pool.Stats()
+	switch {
+	case stats.Pause.Kind == pool.Operator:
+		return control.Refused, stats.Pause.Err.Error() + ": stage resume ends that, and probes"
+	case stats.Pause.Kind == pool.NotPaused:
+		return control.Nothing, "it is not paused"
+	}
+	s.executor.Pool.Probe()
+	why := string(status.ReasonOf(stats.Pause))
+	if stats.Waiting == 0 {
+		return control.Done, "paused: " + why + "; no row waits, the next one is the probe"
+	}
+	return control.Done, "paused: " + why + "; the next probe goes now"
+}
+
+// handOver has another replica take the partitions of this one, or one of them.
+func (s *Stage) handOver(ctx context.Context, o *control.Order) (control.Outcome, string) {
+	p := o.Partition
+	switch {
+	case p == nil && len(o.Replicas) == 0:
+		return control.Refused, "all replicas can't be drained: name one"
+	case p != nil && s.consumers[*p].Status().Role != consumer.Owner:
+		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
+	}
+	if !s.hasHeir(ctx) {
+		return control.Refused, "no other replica is ready to take over: start one, or pause this one, or stop its process"
+	}
+	st := &s.steering
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if p != nil && s.spread != nil {
+		if st.moved == nil {
+			st.moved = make(map[int]bool)
+		}
+		st.moved[*p] = true
+		s.spread.Avoid(*p, true)
+		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its calls in flight have ended", *p)
+	}
+	if st.drain != nil && s.standsAside() {
+		return control.Nothing, already(st.drain)
+	}
+	st.drain = newWish("drained", o)
+	owned := 0
+	for _, c := range s.consumers {
+		if c.Status().Role == consumer.Owner {
+			owned++
+		}
+	}
+	s.setAside(true)
+	return control.Done, fmt.Sprintf("%s to hand over as soon as calls in flight have ended; the process stays, and takes none until stage resume, or unless nobody else does",
+		terminal.Plural(owned, "partition"))
+}
+
+// setAside has the process leave its partitions to others, or not.
+func (s *Stage) setAside(on bool) {
+	if s.spread != nil {
+		s.spread.Leave(on)
+		return
+	}
+	for _, c := range s.consumers {
+		c.StandAside(on)
+	}
+}
+
+// hasHeir reports whether another replica answers that could take over.
+func (s *Stage) hasHeir(ctx context.Context) bool {
+	w := s.Whole(ctx)
+	return slices.ContainsFunc(w.Replicas, func(r replicas.Replica) bool {
+		return !r.Self && r.Status == replicas.Answers && r.Ready && r.Drained == "" && r.State != status.StateStopping
+	})
+}
