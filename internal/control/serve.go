@@ -41,7 +41,7 @@ func Serve(ctx context.Context, nc *nats.Conn, r Replica) {
 		return
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
-	s := &server{Replica: r, nc: nc}
+	s := &listener{Replica: r, nc: nc}
 	for {
 		select {
 		case <-ctx.Done():
@@ -52,8 +52,8 @@ func Serve(ctx context.Context, nc *nats.Conn, r Replica) {
 	}
 }
 
-// server is a replica that obeys.
-type server struct {
+// listener is a replica that obeys.
+type listener struct {
 	Replica
 	nc       *nats.Conn
 	done     []Answer  // the last ones, by Order
@@ -61,7 +61,7 @@ type server struct {
 }
 
 // handle carries out a message. Whoever has sent it again, because the answer was lost, gets the same answer.
-func (s *server) handle(ctx context.Context, m *nats.Msg) {
+func (s *listener) handle(ctx context.Context, m *nats.Msg) {
 	o, err := read(m.Data, time.Now())
 	switch {
 	case errors.Is(err, errForeign):
@@ -91,7 +91,7 @@ func (s *server) handle(ctx context.Context, m *nats.Msg) {
 	s.reply(m, a)
 }
 
-func (s *server) reply(m *nats.Msg, a Answer) {
+func (s *listener) reply(m *nats.Msg, a Answer) {
 	if m.Reply == "" {
 		return
 	}

@@ -115,5 +115,5 @@ func etaText(d time.Duration) string {
 
 // pauseProgress describes a pause: its reason, and when the next probe is.
 func pauseProgress(r *status.Report) string {
-	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, status.NextProbe(*r.Pool.NextProbe, r.Time))
+	return fmt.Sprintf("PAUSED: %s, %s", r.Pool.PauseReason, r.Pool.NextProbeText(r.Time))
 }

@@ -136,7 +136,12 @@ func (a *Answerer) Look(ctx context.Context) Whole {
 		return w
 	}
 	own := a.summary()
-	w := Merge(Ask(ctx, a.nc, a.name, &own), a.memory, time.Now())
+	g := Ask(ctx, a.nc, a.name, &own)
+	if ctx.Err() != nil { // not all have answered, and none of them is missing
+		g.Problem = "the question was given up"
+		return Merge(g, nil, time.Now())
+	}
+	w := Merge(g, a.memory, time.Now())
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last = w

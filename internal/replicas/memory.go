@@ -48,7 +48,8 @@ func (m *Memory) missing(present map[string]bool, now time.Time) (list []Replica
 	defer m.mu.Unlock()
 	m.forget(now)
 	for id, r := range m.seen {
-		if _, left := m.departed[id]; !left && !present[id] {
+		// One that was stopping when it was last seen has ended since, or is about to.
+		if _, left := m.departed[id]; !left && !present[id] && r.State != status.StateStopping {
 			list = append(list, r)
 		}
 	}
@@ -71,9 +72,6 @@ func (m *Memory) known(now time.Time) (missing []Missing, departed []string) {
 
 // forget drops what is older than a minute. The lock is held.
 func (m *Memory) forget(now time.Time) {
-	maps.DeleteFunc(m.seen, func(_ string, r Replica) bool {
-		// One that was stopping when it was last seen has ended since, or was about to.
-		return now.Sub(r.LastSeen) > MissingFor || r.State == status.StateStopping && now.Sub(r.LastSeen) > GatherFor && r.Status == Missed
-	})
+	maps.DeleteFunc(m.seen, func(_ string, r Replica) bool { return now.Sub(r.LastSeen) > MissingFor })
 	maps.DeleteFunc(m.departed, func(_ string, at time.Time) bool { return now.Sub(at) > MissingFor })
 }

@@ -229,7 +229,21 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	}
 	s.Partitions, s.Missing, s.Departed = first(s.Partitions, partitionsMax), first(s.Missing, lostMax), first(s.Departed, lostMax)
 	s.RowErrors, s.Budget = first(s.RowErrors, kindsMax), first(s.Budget, kindsMax)
+	s.bound()
 	return s, ""
+}
+
+// bound makes numbers of others such that their sums are numbers, too.
+func (s *Summary) bound() {
+	numbers := []*float64{&s.Rows.PerSecond, &s.Usage.KnownCostUSD, s.Usage.CostUSD, s.Pool.Allowed}
+	for i := range s.Budget {
+		numbers = append(numbers, &s.Budget[i].Share)
+	}
+	for _, n := range numbers {
+		if n != nil {
+			*n = min(max(*n, 0), 1e12)
+		}
+	}
 }
 
 func clip(text string) string { return excerpt.Clip(text, textBytesMax) }

@@ -118,8 +118,11 @@ func (s *Stage) remind(ctx context.Context) {
 			tick.Reset(reminderEvery)
 		case <-tick.C:
 			if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
-				s.Log.Warn("still paused, rows are held", slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)),
-					slog.Time("since", p.Since), slog.Int("probes", p.Probes), slog.Time("next_probe", p.Next))
+				attrs := []any{slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)), slog.Time("since", p.Since), slog.Int("probes", p.Probes)}
+				if !p.Next.IsZero() { // else an operator has paused it
+					attrs = append(attrs, slog.Time("next_probe", p.Next))
+				}
+				s.Log.Warn("still paused, rows are held", attrs...)
 			}
 		case <-ctx.Done():
 			return

@@ -86,7 +86,10 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 	switch {
 	case r.Pool.Paused != "":
 		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),
-			slog.Time("paused_since", *r.Pool.PausedSince), slog.Time("next_probe", *r.Pool.NextProbe), slog.Int("probes", r.Pool.Probes))
+			slog.Time("paused_since", *r.Pool.PausedSince), slog.Int("probes", r.Pool.Probes))
+		if next := r.Pool.NextProbe; next != nil { // else an operator has paused it
+			attrs = append(attrs, slog.Time("next_probe", *next))
+		}
 	case todo > 0 && rowsPerSecond > 0:
 		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
 	}

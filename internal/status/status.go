@@ -216,6 +216,14 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	return r
 }
 
+// NextProbeText describes when the next probe of a pause is, as [NextProbe] does.
+func (p *PoolReport) NextProbeText(now time.Time) string {
+	if p.NextProbe == nil {
+		return NextProbe(time.Time{}, now)
+	}
+	return NextProbe(*p.NextProbe, now)
+}
+
 // AddPartition adds a partition and its rows. Order, OrderKey and Payloads are set before.
 func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	v := PartitionReport{

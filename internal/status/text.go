@@ -86,11 +86,8 @@ func (r *Report) pauseText() string {
 	if r.Pool.Held != "" {
 		parts = append(parts, r.Pool.Held)
 	}
-	switch {
-	case r.Pool.NextProbe != nil:
-		parts = append(parts, NextProbe(*r.Pool.NextProbe, r.Time))
-	case r.Pool.PauseReason == PauseOperator:
-		parts = append(parts, NextProbe(time.Time{}, r.Time))
+	if r.Pool.NextProbe != nil || r.Pool.PauseReason == PauseOperator {
+		parts = append(parts, r.Pool.NextProbeText(r.Time))
 	}
 	return strings.Join(parts, "; ")
 }

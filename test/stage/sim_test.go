@@ -137,7 +137,7 @@ func (c *crew) fill(place int) {
 	c.places[place] = c.startWith(vars{
 		"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": fmt.Sprint(crewPartitions), "STAGE_TEMPLATE": "Question {{ row.q }}",
 		"STAGE_DEDUPE": "inflight", "STAGE_POOL_SIZE": "4", "STAGE_WINDOW": "128", "STAGE_STOP_TIMEOUT": "5m", "STAGE_MAX_DISPATCH_DELAY_MS": "100",
-		"STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
+		"STAGE_CONTROL": "true", "STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
 	}, func(d *deps) { d.DialLLM = c.dial })
 }
 
@@ -174,7 +174,7 @@ func (c *crew) moment(most time.Duration) time.Duration {
 func (c *crew) fault() {
 	c.t.Helper()
 	place := c.rng.IntN(len(c.places))
-	what := []string{"move", "stop twice", "kill", "full audit, stop twice", "jam, move"}[c.rng.IntN(5)]
+	what := []string{"move", "stop twice", "kill", "full audit, stop twice", "jam, move", "pause", "pause a partition", "drain", "drain a partition"}[c.rng.IntN(9)]
 	if c.places[place] != nil && len(c.alive()) == 1 {
 		place = (place + 1) % len(c.places) // one process stays
 	}
@@ -203,6 +203,8 @@ func (c *crew) fault() {
 		c.pass(10 * time.Second)
 		c.limitAudit(false)
 		c.excuse(crewStill)
+	case "pause", "pause a partition", "drain", "drain a partition":
+		c.steer(what)
 	case "jam, move":
 		c.jammed.Store(true)
 		c.pass(c.moment(3 * time.Second))
