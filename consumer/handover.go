@@ -34,8 +34,8 @@ func (t *term) release() {
 	t.recall()
 }
 
-// recall asks for the rows that a released partition, or one that is held, does not want called. It is repeated: a row may have been on its way
-// into the executor's queue, or come back to it for another attempt.
+// recall asks for the rows that a released partition, or one that is held, does not want called. It is repeated: a row
+// may have been on its way into the executor's queue, or come back to it for another attempt.
 func (t *term) recall() {
 	if r, ok := t.c.cfg.Executor.(Recaller); ok && (t.released || t.held) {
 		r.Recall()

@@ -75,8 +75,8 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 	return kept, nil
 }
 
-// awaitTurn waits until the spread gives the partition to this replica, or until it no longer stands aside. Meanwhile it looks whether rows wait that
-// nobody serves, when the spread asks for that.
+// awaitTurn waits until the spread gives the partition to this replica, or until it no longer stands aside. Meanwhile it
+// looks whether rows wait that nobody serves, when the spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
 	neglected := false

@@ -9,7 +9,8 @@ type haltOrder struct{ why error } // nil: continue
 // the error that it has.
 func (p *Pool[In, Out]) Halt(why error) { p.sched.inbox.steer(&haltOrder{why}) }
 
-// Continue ends what [Pool.Halt] began, and has a pool that is paused for another reason probe at once; it returns at once.
+// Continue ends what [Pool.Halt] began, and has a pool that is paused for another reason probe at once. It returns at
+// once.
 func (p *Pool[In, Out]) Continue() { p.sched.inbox.steer(&haltOrder{}) }
 
 // Probe has the next probe of each pause or outage go at once, or with the next job if none waits. While a probe is in

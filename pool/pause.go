@@ -151,7 +151,7 @@ func (s *scheduler) settleProbe(t *task) {
 		b.Next, b.Err = s.tick.Add(s.cfg.ProbeInterval), v.Err
 	case Shortage:
 		again = v.Origin == OfHost
-	case NotPaused, FatalError, Outage:
+	case NotPaused, FatalError, Outage, Operator:
 	}
 	switch {
 	case v.Class == Cancelled || again && b.Kind == WrongSettings:

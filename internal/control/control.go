@@ -1,7 +1,8 @@
 // Package control carries orders to the replicas of a stage over core NATS: pause, resume, probe, drain. Whoever steers
 // sends an order ([Send]), and each replica that it is for carries it out and answers what it did ([Serve]).
 //
-// A replica obeys whoever may publish on the subject, if it obeys at all (STAGE_CONTROL): who asked is what the order says.
+// A replica obeys whoever may publish on the subject, if it obeys at all (STAGE_CONTROL): who asked is what the order
+// says.
 // An order is bounded and checked before anything is done. It is carried out once however often it comes, and not at all
 // when it comes late: a client may keep a message while it has no connection, and a replica may be suspended.
 package control

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -139,7 +138,7 @@ func (l *lab) serve(id string) *replica {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		Serve(ctx, nc, Replica{Stage: "s", ID: id, Host: "host-" + id, Do: r.do, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Serve(ctx, nc, Replica{Stage: "s", ID: id, Host: "host-" + id, Do: r.do, Log: slog.New(slog.DiscardHandler)})
 	}()
 	l.t.Cleanup(func() {
 		stop()

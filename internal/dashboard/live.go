@@ -29,7 +29,8 @@ const (
 //	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
 //	event: end       last, once: the process ends
 //
-// Without a watcher, a second costs one status that is not encoded, and the other replicas are not asked. Create it with [NewLive]. Safe for concurrent use.
+// Without a watcher, a second costs one status that is not encoded, and the other replicas are not asked. Create it with
+// [NewLive]. Safe for concurrent use.
 type Live struct {
 	status  func() status.Report
 	whole   func(ctx context.Context) any // takes a while

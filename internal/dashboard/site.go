@@ -19,8 +19,8 @@ type Entry struct {
 }
 
 // Site is what the HTTP server of a process with several stages serves: /metrics, /healthz and /readyz of all, a page that
-// lists them at /, /api/status and /api/stage with each of them, and below /stages/<name>/ what a stage serves that has the process
-// for itself. All fields are required.
+// lists them at /, /api/status and /api/stage with each of them, and below /stages/<name>/ what a stage serves that has
+// the process for itself. All fields are required.
 type Site struct {
 	Metrics http.Handler
 	Stages  []Entry
@@ -103,8 +103,10 @@ func (s *Site) serveWhole(w http.ResponseWriter, r *http.Request) {
 		Stages []any `json:"stages"`
 	}{make([]any, len(s.Stages))}
 	var asked sync.WaitGroup
+	ctx := r.Context()
 	for i := range s.Stages {
-		asked.Go(func() { all.Stages[i] = s.Stages[i].Whole(r.Context()) })
+		whole := s.Stages[i].Whole
+		asked.Go(func() { all.Stages[i] = whole(ctx) })
 	}
 	asked.Wait()
 	writeJSON(w, http.StatusOK, all)

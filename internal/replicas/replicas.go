@@ -1,5 +1,5 @@
-// Package replicas shows the whole stage. Each replica answers requests on a subject of core NATS with a bounded summary of
-// itself ([Answerer]); whoever asks gathers the answers for 300 ms ([Ask]) and puts them together ([Merge]):
+// Package replicas shows the whole stage. Each replica answers requests on a subject of core NATS with a bounded summary
+// of itself ([Answerer]); whoever asks gathers the answers for 300 ms ([Ask]) and puts them together ([Merge]):
 //
 //	own := replicas.Summarize(&report, partitions)
 //	whole := replicas.Merge(replicas.Ask(ctx, nc, "stage", &own), memory, time.Now())

@@ -208,11 +208,12 @@ func (s *Stage) probe(o *control.Order) (control.Outcome, string) {
 		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
 	}
 	stats := s.executor.Pool.Stats()
-	switch {
-	case stats.Pause.Kind == pool.Operator:
+	switch stats.Pause.Kind {
+	case pool.Operator:
 		return control.Refused, stats.Pause.Err.Error() + ": stage resume ends that, and probes"
-	case stats.Pause.Kind == pool.NotPaused:
+	case pool.NotPaused:
 		return control.Nothing, "it is not paused"
+	case pool.FatalError, pool.WrongSettings, pool.Outage, pool.Shortage:
 	}
 	s.executor.Pool.Probe()
 	why := string(status.ReasonOf(stats.Pause))
