@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -13,7 +12,7 @@ import (
 // TestALeavingReplicaHandsOverAndTakesNothing has one of three replicas leave, then all: what nobody stands by for stays
 // where it is, so that no partition is without an owner.
 func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
@@ -52,7 +51,7 @@ func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 
 // TestAnAvoidedPartitionMoves has each partition of a replica move to another one, which keeps it while shares stay even.
 func TestAnAvoidedPartitionMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
@@ -86,7 +85,7 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 
 // TestAReplicaThatFellSilentIsLostForAMinute kills one replica and stops another.
 func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		mates := []*crewMate{b.mate("first", &sleeper{}), b.mate("second", &sleeper{}), b.mate("third", &sleeper{})}
 		time.Sleep(5 * time.Second)
@@ -108,7 +107,7 @@ func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
 // TestAHeldPartitionStartsNoRow holds a partition with calls in flight and rows in the queue behind them, twice, and lets
 // it go on in the end: each row is called once, in order.
 func TestAHeldPartitionStartsNoRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("held", exec)
@@ -139,7 +138,7 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 
 // TestAHeldPartitionMovesWithItsRows stops the replica that holds the partition; the next one serves it.
 func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("held", exec)
@@ -157,7 +156,7 @@ func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
 // TestAReplicaThatStandsAsideHandsOver has the owner of the only partition stand aside: the standby owns it, until it is
 // killed. Then rows wait, and the first takes the partition back.
 func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		sleeps := func() *queuer { return newQueuer(t, 2, func() time.Duration { return time.Second }) }
 		first := b.start("first", sleeps())

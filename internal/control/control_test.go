@@ -6,24 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 )
 
-func TestMain(m *testing.M) {
-	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { stagetest.Main(m) }
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -150,7 +144,7 @@ func (l *lab) serve(id string) *replica {
 
 // Each replica that an order is for carries it out and says so; one that does not answer is missing after the patience.
 func TestEachReplicaAnswersWhatItDid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
 		a, b, c := l.serve("a"), l.serve("b"), l.serve("c")
 		three := 3
@@ -182,7 +176,7 @@ func TestEachReplicaAnswersWhatItDid(t *testing.T) {
 
 // An order is carried out once however often it comes: each copy gets the same answer. Noise changes nothing.
 func TestAnOrderIsCarriedOutOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
 		r := l.serve("a")
 		order := func(id string, at time.Time) []byte {
@@ -228,7 +222,7 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 
 // Without a connection nothing is sent, so that it does not arrive when there is one again.
 func TestNothingIsSentWithoutAConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
 		l.nc.Close()
 		if _, err := Send(t.Context(), l.nc, "s", Order{Verb: Pause, Replicas: []string{"a"}}); err == nil {
