@@ -69,7 +69,7 @@ func (v *runVerifier) run(e *auditlog.Run) {
 	case auditlog.PhaseEnd:
 		r.ended, r.summary, r.cut = e.Time, e.Summary, e.Truncated
 	case auditlog.PhaseClaim, auditlog.PhaseFenced, auditlog.PhasePause, auditlog.PhaseResume,
-		auditlog.PhaseJoined, auditlog.PhaseLeads, auditlog.PhaseAlone:
+		auditlog.PhaseJoined, auditlog.PhaseLeads, auditlog.PhaseAlone, auditlog.PhaseControl:
 	}
 }
 
