@@ -86,10 +86,11 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 	switch {
 	case r.Pool.Paused != "":
 		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),
-			slog.Time("paused_since", *r.Pool.PausedSince), slog.Int("probes", r.Pool.Probes))
+			slog.Time("paused_since", *r.Pool.PausedSince))
 		if next := r.Pool.NextProbe; next != nil { // else an operator has paused it
 			attrs = append(attrs, slog.Time("next_probe", *next))
 		}
+		attrs = append(attrs, slog.Int("probes", r.Pool.Probes))
 	case todo > 0 && rowsPerSecond > 0:
 		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
 	}

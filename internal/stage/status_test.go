@@ -68,7 +68,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		r = s.report(snap, s.started.Add(4*time.Second), true, "")
 		s.history.Take(&r)
 		r = s.report(snap, s.started.Add(5*time.Second), true, "")
-		r.Version = "v1.2.3"
+		r.Version, r.Host, r.PID = "v1.2.3", "pod-0", 7
 		text, err := json.MarshalIndent(&r, "", "  ")
 		if err != nil {
 			t.Fatal(err)
