@@ -115,6 +115,7 @@ func TestAHaltedPoolFailsNoJobOfAnOutage(t *testing.T) {
 		up = true
 		p.Continue()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(ended) != 8 || errors.Join(ended...) != nil {
 			t.Errorf("%d of 8 jobs ended: %v", len(ended), errors.Join(ended...))
 		}

@@ -58,7 +58,7 @@
 {{- $errors = append $errors (printf "%s: the stage has the name of its key, %s: unset it" $where $name) }}
 {{- else if regexMatch "^STAGE_LLM_.*API_KEY$" $variable }}
 {{- $errors = append $errors (printf "%s: a secret does not belong in a ConfigMap: put it into a Secret, and name the Secret in stages.%s.llm" $where $name) }}
-{{- else if regexMatch "^STAGE_(NATS|DATA|HTTP|DASHBOARD|LOG|STOP)_" $variable }}
+{{- else if regexMatch "^STAGE_((NATS|DATA|HTTP|DASHBOARD|LOG|STOP)_|CONTROL$)" $variable }}
 {{- $errors = append $errors (printf "%s: it belongs to the process, which all stages share: move it to config" $where) }}
 {{- else if hasKey (get $paths $name) $variable }}
 {{- $errors = append $errors (printf "%s: the chart sets it from other values of the stage: unset one of them" $where) }}
