@@ -14,7 +14,8 @@ import (
 const virtualMost = 7 * 24 * time.Hour
 
 // Virtual runs a test of a whole JetStream in virtual time. The NATS client keeps timers in a pool of the process, and one
-// bubble must not find those of another in it: two garbage collections empty it.
+// bubble must not find those of another in it: two garbage collections empty it. That is of no use to tests that run in
+// parallel.
 //
 // A server has tickers, so a bubble never deadlocks, and a test that waits in vain would run until the time of its package
 // is up. Here it ends after a week of virtual time, with the test's name and what its goroutines wait for.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -39,7 +40,7 @@ func (s *site) elements(n, count int) {
 func TestAKillRepaysOnlyTheElementsInFlight(t *testing.T) {
 	for _, after := range []string{"0s", "50ms"} {
 		t.Run("STAGE_JOURNAL_AFTER="+after, func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
 				calls := make(map[string]int)
 				s := fanOut(t, 4, func(item string) *llmtest.Step {
@@ -83,7 +84,7 @@ func TestAKillRepaysOnlyTheElementsInFlight(t *testing.T) {
 }
 
 func TestTheElementsOfTheFirstRowAreCalledFirst(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows, pool = 30, 8
 		s := fanOut(t, pool, func(string) *llmtest.Step { return &llmtest.Step{Delay: time.Second} })
 		for n := range rows {

@@ -5,9 +5,9 @@ package chain_test
 import (
 	"flag"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/chain"
 )
@@ -36,7 +36,7 @@ func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := chain.Pipeline{Seed: 1, Keep: c.keep}
 			var alone [chain.Stages]time.Duration
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newMakespan(t, p, c.calls)
 				for stage := range chain.Stages {
 					alone[stage] = s.run(stage)
@@ -44,7 +44,7 @@ func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 				s.check()
 			})
 			var together time.Duration
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newMakespan(t, p, c.calls)
 				together = s.run(chain.A, chain.B, chain.C)
 				s.check()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -41,7 +42,7 @@ func TestSimulationOfChains(t *testing.T) {
 	for i := range *simRuns {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, seed)
 				s.run()
 				s.finish()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -96,7 +97,7 @@ func TestSimulationOfTheBatchLane(t *testing.T) {
 	for i := range *simRuns {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, seed)
 				s.run()
 				s.finish()

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
@@ -52,7 +51,7 @@ func TestPayloadsOfCallEventsAreFullHashedOrNone(t *testing.T) {
 
 func TestAnEventTooLargeForAMessageDropsItsBodies(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -73,7 +72,7 @@ func TestAnEventTooLargeForAMessageDropsItsBodies(t *testing.T) {
 
 func TestARowEventReportsTheWholeHistory(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 4, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			// The last row finishes first.
 			return &llmtest.Step{Delay: time.Duration(5-promptRow(c.Prompt)) * time.Second}
@@ -117,7 +116,7 @@ func TestARowEventReportsTheWholeHistory(t *testing.T) {
 
 func TestTheRunEventsReportSettingsAndSummary(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		// A rate that the pool exceeds, so that rows are sure to wait for the throttle.
 		s := loaded(t, 30, llmtest.Config{Latency: time.Second, Rate: 5, Errors: map[int]float64{400: .2}, Seed: 4})
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
@@ -146,7 +145,7 @@ func TestTheRunEventsReportSettingsAndSummary(t *testing.T) {
 
 func TestMetricsAgreeWithTheAudit(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 40, llmtest.Config{Latency: time.Second, Errors: map[int]float64{400: .2, 429: .2}, Seed: 4})
 		r := s.start(vars{"STAGE_THROTTLE": "classic"})
 		s.await(40)

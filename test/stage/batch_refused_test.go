@@ -5,9 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/micro"
@@ -15,7 +15,7 @@ import (
 
 func TestAnInvalidBatchIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "10"})
 		for body, want := range map[string]string{
@@ -59,7 +59,7 @@ func TestAnInvalidBatchIsRefusedWithTheReason(t *testing.T) {
 
 func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		r := s.serving(nil)
 		if err := s.nc.Publish("stage.llm_batch", []byte(`{"prompts": ["a"]}`)); err != nil {
@@ -75,7 +75,7 @@ func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
 
 func TestAReplyTooLargeForAMessageIsAnErrorAndEndsTheBatch(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("b", 400<<10), "stop")}))
 		r := s.serving(nil)
 		reply := s.ask(batchOf(100, 1))
@@ -84,7 +84,7 @@ func TestAReplyTooLargeForAMessageIsAnErrorAndEndsTheBatch(t *testing.T) {
 		}
 		r.stop()
 	})
-	stagetest.Virtual(t, func(t *testing.T) { // only the encoding makes it too large
+	synctest.Test(t, func(t *testing.T) { // only the encoding makes it too large
 		s := newSite(t, always(llmtest.Step{Body: says(strings.Repeat("\n", 300<<10), "stop") + " "}))
 		r := s.serving(nil)
 		if reply := s.ask(batchOf(3, 1)); reply.Code != "all_failed" && reply.Code != "reply_too_large" {
@@ -96,7 +96,7 @@ func TestAReplyTooLargeForAMessageIsAnErrorAndEndsTheBatch(t *testing.T) {
 
 func TestAReportTooLargeForAMessageIsCut(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		long := `{"error":{"message":"` + strings.Repeat("no ", 200) + `"}}`
 		s := newSite(t, always(llmtest.Step{Status: 400, Body: long}))
 		r := s.serving(vars{"STAGE_BATCH_MAX_PROMPTS": "5000", "STAGE_BATCH_RPM": "openai=0"})
@@ -110,7 +110,7 @@ func TestAReportTooLargeForAMessageIsCut(t *testing.T) {
 
 func TestTooManyConcurrentBatchesAreRefused(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Minute})
 		r := s.serving(nil)
 		var busy, answered atomic.Int64
@@ -138,7 +138,7 @@ func TestTooManyConcurrentBatchesAreRefused(t *testing.T) {
 
 func TestABatchGoesToAFallbackWhileTheFirstProviderHasNoCapacity(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Model == "small" {
 				return &llmtest.Step{Status: 503}

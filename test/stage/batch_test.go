@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -105,7 +106,7 @@ func (s *site) serving(changes vars) *replica {
 
 func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Latency: time.Second, LatencySigma: 1, Script: func(c llmtest.Call) *llmtest.Step {
 			switch c.Prompt {
 			case "bad":
@@ -161,7 +162,7 @@ func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 
 func TestRowsAndBatchesShareThePool(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 400
 		s := loaded(t, rows, llmtest.Config{Latency: time.Second})
 		r := s.serving(vars{"STAGE_BATCH_RPM": "openai=0", "STAGE_WINDOW": "64"})
@@ -213,7 +214,7 @@ func TestRowsAndBatchesShareThePool(t *testing.T) {
 
 func TestABatchKeepsToItsProvidersLimit(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		r := s.serving(vars{"STAGE_BATCH_RPM": "openai=10"})
 		reply := s.ask(batchOf(25, 20))
@@ -232,7 +233,7 @@ func TestABatchKeepsToItsProvidersLimit(t *testing.T) {
 
 func TestABatchWithoutCapacityEndsAfterBoundedAttempts(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, always(llmtest.Step{Status: 429, Header: map[string]string{"Retry-After": "3"}}))
 		r := s.serving(nil)
 		reply := s.ask(batchOf(100, 2))
@@ -251,7 +252,7 @@ func TestABatchWithoutCapacityEndsAfterBoundedAttempts(t *testing.T) {
 
 func TestABatchBehindRowsWithoutCapacityIsNotLeftWaiting(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 60, locked(&open, 429))
 		r := s.serving(nil)
@@ -269,7 +270,7 @@ func TestABatchBehindRowsWithoutCapacityIsNotLeftWaiting(t *testing.T) {
 
 func TestABatchSentToAPausedStageGetsTheReason(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 5, locked(&open, 401))
 		r := s.serving(nil)
@@ -297,7 +298,7 @@ func TestABatchSentToAPausedStageGetsTheReason(t *testing.T) {
 
 func TestABatchCountsTowardsTheCostCeilingAndKeepsToIt(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		prices := stagetest.File(t, "prices.yaml", "small: {input: 1000000, output: 0}\n") // a dollar a token
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		r := s.serving(vars{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "6"})
@@ -319,7 +320,7 @@ func TestABatchCountsTowardsTheCostCeilingAndKeepsToIt(t *testing.T) {
 
 func TestAStopAnswersBatchesWithWhatTheyHave(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 10 * time.Second})
 		r := s.serving(nil)
 		done := make(chan *batchReply)
@@ -352,7 +353,7 @@ func TestAStopAnswersBatchesWithWhatTheyHave(t *testing.T) {
 
 func TestAHardStopAnswersBatchesToo(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Hour})
 		r := s.serving(vars{"STAGE_STOP_TIMEOUT": "1m", "STAGE_LLM_TIMEOUT": "30s", "STAGE_RETRY_MAX_ATTEMPTS": "9", "STAGE_LLM_MAX_REPLY_BYTES": "1MiB"})
 		done := make(chan *batchReply)
@@ -377,7 +378,7 @@ func TestAHardStopAnswersBatchesToo(t *testing.T) {
 // Each replica has its own pool, idle while it stands by.
 func TestEveryReplicaAnswersBatches(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 1, llmtest.Config{})
 		first, second := s.serving(nil), s.start(nil)
 		s.await(1)
@@ -441,7 +442,7 @@ func (s *site) services() []string {
 
 func TestTheServiceIsDiscoveredAndCounts(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Prompt == "bad" {
 				return &llmtest.Step{Status: 400}

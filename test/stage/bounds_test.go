@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -44,7 +43,7 @@ func (r *replica) metric(name string) int {
 // window allows.
 func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const (
 			rows        = 300
 			rowBytes    = 16 << 10
@@ -89,7 +88,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 	const rows, windowBytes, pool = 600, 1 << 20, 4
 	replies := vars{"STAGE_WINDOW": "1000", "STAGE_WINDOW_BYTES": strconv.Itoa(windowBytes), "STAGE_POOL_SIZE": strconv.Itoa(pool)}
 	t.Run("behind a slow call", func(t *testing.T) {
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, rows, llmtest.Config{Script: lengthy})
 			r := s.start(replies)
 			time.Sleep(80 * time.Second)
@@ -107,7 +106,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 		})
 	})
 	t.Run("handed back by a stop", func(t *testing.T) {
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, rows, llmtest.Config{Script: lengthy})
 			r := s.start(replies)
 			time.Sleep(80 * time.Second)
@@ -119,7 +118,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 		})
 	})
 	t.Run("without blocking the other partition", func(t *testing.T) {
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Script: lengthy})
 			partitions := vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "2"}
 			maps.Copy(partitions, replies)
@@ -147,7 +146,7 @@ func TestRepliesLargerThanTheirRowsStayWithinTheWindowsBytes(t *testing.T) {
 func TestGoroutinesGrowWithThePoolAlone(t *testing.T) {
 	t.Parallel()
 	at := func(rows, window, pool int) (goroutines int) {
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, rows, llmtest.Config{Script: blocked})
 			r := s.start(vars{"STAGE_WINDOW": strconv.Itoa(window), "STAGE_POOL_SIZE": strconv.Itoa(pool)})
 			time.Sleep(80 * time.Second)

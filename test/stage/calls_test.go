@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -17,7 +17,7 @@ import (
 func oneRow(t *testing.T, behaviour llmtest.Config, changes vars, then func(s *site, a *audit)) {
 	t.Helper()
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 1, behaviour)
 		r := s.start(changes)
 		s.await(1)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -69,7 +70,7 @@ func TestAChainCarriesErrorsFieldsAndOrigins(t *testing.T) {
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				atA, atB := errorOf("a", 2), errorOf("b", 3)
 				s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					if step := atA(c); step != nil {
@@ -140,7 +141,7 @@ func outline(t *testing.T, body []byte) string {
 // The keys of the first stage go through partitions of equal number, and then into one partition that is in order by key.
 func TestAChainOverPartitionsKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 120
 		s := newSite(t, llmtest.Config{Latency: time.Second, LatencySigma: 1})
 		s.link("a", "", vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "3", "STAGE_ORDER": "key", "STAGE_ORDER_KEY": "subject.3"})
@@ -179,7 +180,7 @@ func TestAChainOverPartitionsKeepsTheOrderOfKeys(t *testing.T) {
 // A redrive in the middle of a chain while all its stages run: the stage before goes on appending to its log.
 func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var fixed atomic.Bool
 		refuse := errorOf("b", 3)
 		s := newSite(t, llmtest.Config{Latency: 100 * time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
@@ -234,7 +235,7 @@ func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 // stage has a dead letter subject, and another stage of the same settings answers the letters.
 func TestDeadLettersOfAChainOverPartitionsAreAnsweredByAnotherStage(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 30
 		var fixed atomic.Bool
 		refuse := errorOf("b", 7)

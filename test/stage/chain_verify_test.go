@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -47,7 +48,7 @@ const chunkRows = 12
 // they stored, by stream. Each row has 0 to 3 chunks; row 5 fails at the first stage, row 6 at the second.
 func recordChain(t *testing.T) (recorded map[string][]stagetest.Message) {
 	t.Helper()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if strings.HasPrefix(c.Prompt, "title t5 ") || strings.HasPrefix(c.Prompt, "map t6 ") {
 				return &llmtest.Step{Status: 400}
@@ -271,7 +272,7 @@ func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
 // The start of a run is the oldest event of its stage: it is the first to expire.
 func TestVerifyKnowsTheInputOfStagesWhoseRunsHaveExpired(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 24
 		s := newSite(t, llmtest.Config{})
 		a := s.link("a", "", vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "3"})

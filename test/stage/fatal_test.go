@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -26,7 +27,7 @@ func locked(open *atomic.Bool, status int) llmtest.Config {
 
 func TestABadKeyPausesTheStageUntilItIsFixed(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 401))
 		r := s.start(vars{"STAGE_POOL_SIZE": "1", "STAGE_FATAL_PROBE_INTERVAL": "30s"})
@@ -99,7 +100,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			key := stagetest.File(t, "key", "sk-expired\n")
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 2, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					if c.Header.Get("Authorization") == "Bearer "+apiKey {
 						return nil
@@ -130,7 +131,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 
 func TestAFatalErrorEndsTheStageIfConfigured(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 402))
 		r := s.start(vars{"STAGE_ON_FATAL": "exit"})
@@ -151,7 +152,7 @@ func TestAFatalErrorEndsTheStageIfConfigured(t *testing.T) {
 
 func TestAFatalErrorFailsTheRowIfConfigured(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, locked(&open, 401))
 		r := s.start(vars{"STAGE_ON_FATAL": "fail"})
@@ -177,7 +178,7 @@ func TestAFatalErrorFailsTheRowIfConfigured(t *testing.T) {
 
 func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 403))
 		r := s.start(nil)
@@ -199,7 +200,7 @@ func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
 func TestAnUnknownModelIsTheStagesMistakeOnlyBeforeAnySuccess(t *testing.T) {
 	const body = `{"error":{"message":"no such model","code":"model_not_found"}}`
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if !open.Load() || promptRow(c.Prompt) == 3 {

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"pgregory.net/rapid"
 )
@@ -29,7 +29,7 @@ func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 100, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 					return &llmtest.Step{Delay: between(50*time.Millisecond, 500*time.Millisecond, c.N)}
 				}})
@@ -64,7 +64,7 @@ func TestEveryRowSucceedsWhenOneCallInFiveMeetsNoCapacity(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				const flaky, calm = 100, 300
 				calls := 0 // the script serves one call at a time
 				s := loaded(t, flaky, llmtest.Config{Latency: 200 * time.Millisecond, Script: oneAtATime(func(c llmtest.Call) *llmtest.Step {
@@ -108,7 +108,7 @@ func promptRow(prompt string) int {
 func TestAPoolIsFasterThanOneAtATime(t *testing.T) {
 	took := func(t *testing.T, pool string) (d time.Duration) {
 		t.Helper()
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := loaded(t, 40, llmtest.Config{Script: func(llmtest.Call) *llmtest.Step { return &llmtest.Step{Delay: time.Second} }})
 			r := s.start(vars{"STAGE_POOL_SIZE": pool})
 			s.await(40)
@@ -152,7 +152,7 @@ func maxTime(a, b time.Time) time.Time {
 // One site serves all drawn cases: a batch of rows each, whose calls end in the drawn order.
 func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 7
 		var delays []time.Duration
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -181,7 +181,7 @@ func TestAnyOrderOfCompletionGivesStreamOrder(t *testing.T) {
 
 func TestRowsThatTheFilterExcludesLeaveNoGap(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: 1})
 		s.newInput()
 		for i := range 60 {
@@ -211,7 +211,7 @@ func TestRowsThatTheFilterExcludesLeaveNoGap(t *testing.T) {
 
 func TestEachPartitionKeepsItsOrder(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 300 * time.Millisecond, LatencySigma: 1})
 		s.newInput()
 		for i := range 60 {

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/gateway"
 )
@@ -53,7 +53,7 @@ func TestAnOutageFailsNoRowWhateverIsInFlight(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				cfg, met := outAt(tt.begin, tt.begin+lasts, gateway.BadGateway, tt.took)
 				s := loaded(t, tt.rows, cfg)
 				r := s.start(vars{"STAGE_POOL_SIZE": strconv.Itoa(tt.pool), "STAGE_RETRY_BASE_DELAY": "100ms"})
@@ -80,7 +80,7 @@ func TestAnOutageFailsNoRowWhateverIsInFlight(t *testing.T) {
 // Once an LLM that has answered nothing for a minute is back, rows take at most 2 s longer than before.
 func TestRowsAfterABlackHoleAreAsFastAsBefore(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows, pool, begin, end = 2000, 64, 10 * time.Second, 70 * time.Second
 		start := time.Now()
 		cfg, _ := outAt(begin, end, gateway.Silent, func(int) time.Duration { return time.Second })

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -64,7 +64,7 @@ func active(r *replica) int {
 // second: those of the partitions that move are handed back without waiting for their turn.
 func TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 400
 		s := newSite(t, llmtest.Config{Rate: 2, Burst: 5, Latency: time.Second})
 		partitions := vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "4"}
@@ -110,7 +110,7 @@ func TestAPausedStageReleasesItsPartitions(t *testing.T) {
 	for most := range 4 {
 		t.Run(fmt.Sprint("most of ", most), func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) { aPausedStageReleases(t, most) })
+			synctest.Test(t, func(t *testing.T) { aPausedStageReleases(t, most) })
 		})
 	}
 }
@@ -149,7 +149,7 @@ func aPausedStageReleases(t *testing.T, most int) {
 // rows after its last result, and a stage of another name continues there. Producers notice nothing.
 func TestOnePartitionBecomesMany(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const rows = 300
 		s := newSite(t, llmtest.Config{Latency: 200 * time.Millisecond})
 		s.newInput()
@@ -181,7 +181,7 @@ func TestPartitionsShareThePoolByTurns(t *testing.T) {
 	for _, dedupe := range []string{"off", "stored"} { // stored: rows go to the pool by batches
 		t.Run("dedupe "+dedupe, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) { partitionsShareThePool(t, dedupe) })
+			synctest.Test(t, func(t *testing.T) { partitionsShareThePool(t, dedupe) })
 		})
 	}
 }

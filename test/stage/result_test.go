@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
@@ -66,7 +67,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			templateFile, lookupFile := stagetest.File(t, "prompt.jinja", template), stagetest.File(t, "lookup.yaml", lookup)
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				reply := says("It is \"fine\" & <good>\n", "stop")
 				if tt.usage != "" {
 					reply = strings.TrimSuffix(reply, "}") + "," + tt.usage + "}"
@@ -95,7 +96,7 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 
 func TestTheResponseFieldNamesAllFields(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -139,7 +140,7 @@ func fieldNames(t *testing.T, body []byte) (names []string) {
 
 func TestHeadersOfTheRowPassOnExceptThoseOfNATSAndStage(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		row := s.publish(`{"n":1}`, nats.Header{
@@ -172,7 +173,7 @@ func TestHeadersOfTheRowPassOnExceptThoseOfNATSAndStage(t *testing.T) {
 
 func TestARowMayNameItsModel(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Model == "unheard-of" {
 				return &llmtest.Step{Status: 404, Body: `{"error":{"message":"no such model","type":"invalid_request_error","code":"model_not_found"}}`}
@@ -206,7 +207,7 @@ func TestAReplyThatDoesNotValidateIsRequestedAgain(t *testing.T) {
 	const schema = `{"type":"object","required":["stars"],"properties":{"stars":{"type":"integer","minimum":1,"maximum":5}},"additionalProperties":false}`
 	path := stagetest.File(t, "schema.json", schema)
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		answers := map[int][]string{
 			1: {`{"stars": 4}`},
 			2: {`four stars`, `{"stars":9}`, "```json\n{\"stars\":5}\n```"},

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -24,7 +24,7 @@ func TestAnInvalidRowIsAnsweredInItsPlace(t *testing.T) {
 		strings.Repeat("é", 700),
 	}
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		s.newInput()
 		for i, body := range bodies { // good rows between the bad ones
@@ -66,7 +66,7 @@ func TestAnInvalidRowIsAnsweredInItsPlace(t *testing.T) {
 
 func TestADeeplyNestedRowIsARow(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		deep := strings.Repeat("[", 9_990) + strings.Repeat("]", 9_990)
@@ -83,7 +83,7 @@ func TestADeeplyNestedRowIsARow(t *testing.T) {
 
 func TestAMissingFieldFailsItsRowAlone(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const template = "Row {{ row.n }} of {{ row.product.name }}"
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
@@ -133,7 +133,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 	}
 	t.Run("pass", func(t *testing.T) {
 		t.Parallel()
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(nil)
@@ -154,7 +154,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 	})
 	t.Run("process", func(t *testing.T) {
 		t.Parallel()
-		stagetest.Virtual(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{Latency: time.Second})
 			load(s)
 			r := s.start(vars{"STAGE_ON_UPSTREAM_ERROR": "process"})
@@ -177,7 +177,7 @@ func TestRowsThatArriveAsErrorsPassOnInTheirPlace(t *testing.T) {
 
 func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 2 {
 				return &llmtest.Step{Status: 400}
@@ -214,7 +214,7 @@ func TestFailedRowsAlsoGoToTheDeadLetterSubject(t *testing.T) {
 // An upstream error is a dead letter too, with its own reason where that can be found.
 func TestADeadLetterOfAnUpstreamErrorNamesItsReason(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		s.newStream("DEAD", "dead.rows")
@@ -268,7 +268,7 @@ func TestAResultTooLargeForAMessageIsAnError(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				step := llmtest.Step{Body: says(strings.Repeat("a", tt.reply), "stop")}
 				if tt.reply == 0 {
 					step = llmtest.Step{Status: 400}

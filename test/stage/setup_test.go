@@ -3,6 +3,7 @@ package stage_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -37,7 +38,7 @@ func TestAStageThatCannotStartReportsWhatToFix(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newSite(t, llmtest.Config{})
 				if tt.prepare != nil {
 					tt.prepare(s)
@@ -59,7 +60,7 @@ func TestAStageThatCannotStartReportsWhatToFix(t *testing.T) {
 
 func TestARecreatedInputStopsTheStage(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{})
 		r := s.start(nil)
 		s.await(3)

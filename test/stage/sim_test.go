@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -68,7 +68,7 @@ func TestSimulationOfWholeStages(t *testing.T) {
 	for i := range *simRuns {
 		seed := *simSeed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				c := newCrew(t, seed)
 				for range simFaults {
 					c.fault()

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -17,7 +17,7 @@ func TestADrainFinishesTheCallsInFlightAndNoOthers(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 100, llmtest.Config{Latency: 2 * time.Second, LatencySigma: .5, Rate: 8})
 				first := s.start(vars{"STAGE_THROTTLE": throttle})
 				s.await(30)
@@ -52,7 +52,7 @@ func TestADrainFinishesTheCallsInFlightAndNoOthers(t *testing.T) {
 
 func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 1000 && promptRow(c.Prompt) > 5 {
 				return &llmtest.Step{Status: 429}
@@ -72,7 +72,7 @@ func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
 // A drain that can't end because the audit stream is full reports that, and does not blame calls.
 func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Latency: 100 * time.Millisecond})
 		s.configured(jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
 		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
@@ -97,7 +97,7 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 
 func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 10, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 4 && c.N < 30 {
 				return &llmtest.Step{Status: 429}
@@ -118,7 +118,7 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 
 func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
 		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h"})
 		time.Sleep(time.Minute)
@@ -138,7 +138,7 @@ func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 
 func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Delay: time.Hour}
@@ -178,7 +178,7 @@ func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 
 func TestADrainRetriesNoCall(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N < 3 {
 				return &llmtest.Step{Trouble: llmtest.Stall}
@@ -203,7 +203,7 @@ func TestADrainRetriesNoCall(t *testing.T) {
 
 func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 5, llmtest.Config{Latency: time.Second})
 		full := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 4, Discard: jetstream.DiscardNew}
 		s.configured(full)
@@ -237,7 +237,7 @@ func TestAKilledStageResumesWithoutLossOrDuplicates(t *testing.T) {
 	for _, throttle := range throttles {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 200, llmtest.Config{Latency: time.Second, LatencySigma: .6, Rate: 15})
 				for i := range 4 {
 					r := s.start(vars{"STAGE_THROTTLE": throttle})
@@ -257,7 +257,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	for _, how := range []string{"drain", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, 120, llmtest.Config{Latency: time.Second, LatencySigma: .5})
 				replicas := []*replica{s.start(nil), s.start(nil)}
 				s.await(40)

@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -150,7 +150,7 @@ func TestAStopEndsWhateverIsStuck(t *testing.T) {
 		for name, second := range map[string]time.Duration{"stop timeout": 0, "second signal": time.Second} {
 			t.Run(o.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				stagetest.Virtual(t, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
 					s := loaded(t, o.rows, o.llm)
 					free := func() {}
 					changes := vars{"STAGE_LLM_TIMEOUT": "4s", "STAGE_STOP_TIMEOUT": stopTimeout.String()}

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -41,7 +41,7 @@ func (s *span) eventNames() (names []string) {
 
 func TestATraceContinuesThroughRowCallsAndResult(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second, Script: llmtest.Steps(
 			llmtest.Step{Status: 429, Header: map[string]string{"Retry-After": "3"}}, llmtest.Step{Status: 500})})
 		s.newInput()
@@ -135,7 +135,7 @@ func TestATraceContinuesThroughRowCallsAndResult(t *testing.T) {
 
 func TestWithoutTracingTheTraceOfARowPassesAsItCame(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		s.newInput()
 		s.publish(`{"n":1}`, nats.Header{"traceparent": {parent}, "Tracestate": {"vendor=x"}})
@@ -169,7 +169,7 @@ func TestHowARowSpellsItsTraceIsKept(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := newSite(t, llmtest.Config{})
 				s.newInput()
 				s.publish(`{"n":1}`, tt.row)
@@ -206,7 +206,7 @@ func TestHowARowSpellsItsTraceIsKept(t *testing.T) {
 
 func TestARowThatNeedsNoCallHasItsSpanToo(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Second})
 		s.newInput()
 		s.publish(`{"n":1}`, nil)
@@ -237,7 +237,7 @@ func TestARowThatNeedsNoCallHasItsSpanToo(t *testing.T) {
 
 func TestAReplyFromTheJournalIsTracedInTheTermThatEmitsIt(t *testing.T) {
 	t.Parallel()
-	stagetest.Virtual(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		// The first row takes long, so the replies to the others wait for it, in the journal.
 		s := loaded(t, 5, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if promptRow(c.Prompt) == 1 {
@@ -284,7 +284,7 @@ func TestAReceiverInTroubleCostsSpansAndNothingElse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stagetest.Virtual(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				s := loaded(t, tt.rows, llmtest.Config{Latency: 10 * time.Millisecond})
 				r := s.startWith(vars{"STAGE_POOL_SIZE": "16"}, s.trace(tt.rec))
 				began := time.Now()
