@@ -398,28 +398,6 @@ func (s *Status) standBy() {
 	}
 }
 
-// connectedLook is the time between two looks at a connection that is lost.
-const connectedLook = 100 * time.Millisecond
-
-// connected waits for a connection, or until ctx ends.
-func (c *Consumer) connected(ctx context.Context) error {
-	for range streams.Retry(ctx, connectedLook, connectedLook) {
-		if c.nc.IsConnected() {
-			c.problems.clear(problemConnection)
-			break
-		}
-		if c.nc.IsClosed() {
-			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
-		}
-		why := errors.New("not connected to NATS")
-		if last := c.nc.LastError(); last != nil {
-			why = fmt.Errorf("%w: %w", why, last)
-		}
-		c.problems.set(problemConnection, why)
-	}
-	return nil
-}
-
 // keepRows keeps the rows of an ended term for the next one.
 func (c *Consumer) keepRows(t *term) {
 	for _, row := range t.unstarted {

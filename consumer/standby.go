@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -288,4 +289,26 @@ func (c *Consumer) collect() {
 		c.answeredLate(row)
 	}
 	c.resumeIf(c.mail.count(len(rows), 0))
+}
+
+// connectedLook is the time between two looks at a connection that is lost.
+const connectedLook = 100 * time.Millisecond
+
+// connected waits for a connection, or until ctx ends.
+func (c *Consumer) connected(ctx context.Context) error {
+	for range streams.Retry(ctx, connectedLook, connectedLook) {
+		if c.nc.IsConnected() {
+			c.problems.clear(problemConnection)
+			break
+		}
+		if c.nc.IsClosed() {
+			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
+		}
+		why := errors.New("not connected to NATS")
+		if last := c.nc.LastError(); last != nil {
+			why = fmt.Errorf("%w: %w", why, last)
+		}
+		c.problems.set(problemConnection, why)
+	}
+	return nil
 }
