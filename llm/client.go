@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/llm-stage/stage/internal/excerpt"
@@ -72,6 +73,9 @@ type ProviderConfig struct {
 	MaxReplyBytes int64
 	// AcceptTruncated takes replies that end at the token limit as success.
 	AcceptTruncated bool
+	// Control is called with each new socket before it is connected, see [net.Dialer]; an error fails the call. Nil: none.
+	// Not used with DialContext.
+	Control func(network, address string, conn syscall.RawConn) error
 	// DialContext opens connections. Nil: TCP.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -171,6 +175,7 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		dialer := &net.Dialer{
 			Timeout:   min(connectTimeout, c.cfg.Timeout/2),
 			KeepAlive: 15 * time.Second,
+			Control:   c.cfg.Control,
 		}
 		dial = dialer.DialContext
 	}

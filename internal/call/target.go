@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/openfiles"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -116,7 +117,8 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
-		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated, DialContext: dial,
+		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated,
+		Control: openfiles.Control(t.builtIn), DialContext: dial,
 	})
 	return t.nameSettings(err, "")
 }

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/openfiles"
 )
 
 // Descriptors that the process may need besides those of calls and of the HTTP server.
@@ -32,7 +33,7 @@ func openFilesNeed(stages ...*Stage) uint64 {
 // warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one,
 // and most of the time fewer are needed.
 func warnOfOpenFiles(log *slog.Logger, stages ...*Stage) {
-	limit, ok := openFilesLimit()
+	limit, ok := openfiles.Limit()
 	if need := openFilesNeed(stages...); ok && limit < need {
 		log.Warn("the limit of open files is below what this pool size may need; at the limit, calls wait",
 			slog.Uint64("limit", limit), slog.Uint64("need", need),
