@@ -47,6 +47,8 @@ type Handlers struct {
 	// Whole returns what /api/stage writes as JSON: the stage as all its replicas report it. It may take as long as they are
 	// waited for, and ends with ctx.
 	Whole func(ctx context.Context) any
+	// Control serves POST /api/control, where those who look at the page may steer; nil: they may not.
+	Control http.Handler
 	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler
 }
@@ -162,6 +164,9 @@ func (h Handlers) mux(hosts hostCheck) *http.ServeMux {
 	mux.HandleFunc("GET /api/status", h.serveStatus)
 	mux.HandleFunc("GET /api/stage", h.serveWhole)
 	mux.Handle("GET /api/events", h.Events)
+	if h.Control != nil {
+		mux.Handle("POST /api/control", h.Control)
+	}
 	mux.HandleFunc("/api/", http.NotFound)
 	mux.Handle("/", newPage())
 	return mux

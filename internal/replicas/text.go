@@ -31,6 +31,7 @@ func (w *Whole) WriteText(to io.Writer) error {
 	line("state", state)
 	for i := range w.Pauses {
 		line("", w.Pauses[i].text(w.Time))
+		line("do", w.Pauses[i].Advice)
 	}
 	if w.Problem != "" {
 		line("problem", "other replicas could not be asked: "+w.Problem)

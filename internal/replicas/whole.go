@@ -66,6 +66,8 @@ type Owned struct {
 type Pauses struct {
 	Replicas int `json:"replicas"`
 	Pause        // of the one whose next probe is first
+	// Advice is what to do first.
+	Advice string `json:"advice"`
 }
 
 // Merge puts answers together. The memory, nil: there is none, learns who has answered, and knows who does not any more.
@@ -273,7 +275,7 @@ func (w *Whole) addPause(p *Pause) {
 	}
 	i := slices.IndexFunc(w.Pauses, func(o Pauses) bool { return o.Reason == p.Reason })
 	if i < 0 {
-		w.Pauses = append(w.Pauses, Pauses{1, *p})
+		w.Pauses = append(w.Pauses, Pauses{1, *p, status.Advice(p.Reason)})
 		return
 	}
 	all := &w.Pauses[i]

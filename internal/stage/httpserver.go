@@ -42,6 +42,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 			Ready:   s.ready,
 			Status:  func() any { return s.Status() },
 			Whole:   whole,
+			Control: s.controlPage(),
 			Events:  events,
 		}})
 	}

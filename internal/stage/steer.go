@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/control"
+	"github.com/llm-stage/stage/internal/operator"
 	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -82,6 +84,19 @@ func (s *Stage) obey(ctx context.Context) {
 	if s.Cfg.Control.Obey {
 		control.Serve(ctx, s.Conn.NC, control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log})
 	}
+}
+
+// controlPage lets those who look at the page steer, if the process obeys; nil: it does not. They ask over the connection
+// of this process: its user needs the permission to publish orders.
+func (s *Stage) controlPage() http.Handler {
+	if !s.Cfg.Control.Obey {
+		return nil
+	}
+	return operator.Page{Steer: func(ctx context.Context, w operator.Wish) ([]operator.Outcome, error) {
+		w.By.NATSUser = s.Cfg.NATS.User
+		w.By = operator.Connection(s.Conn.NC, w.By)
+		return operator.Steer(ctx, s.Conn.NC, s.Cfg.Name, w)
+	}}.Handler()
 }
 
 // carryOut does what an order says, and records who asked, and what was done.

@@ -32,6 +32,22 @@ var PauseReasons = []PauseReason{
 	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOperator, PauseOther,
 }
 
+// advice is the first step of the runbook, by the reason of a pause.
+var advice = map[PauseReason]string{
+	PauseCredentials: "correct the key in its file or Secret: it is read again before each probe. One from the environment needs a restart",
+	PauseBilling:     "look at the provider's console: add credit, or raise the quota",
+	PauseModel:       "correct STAGE_LLM_MODEL, and restart",
+	PauseNetwork:     "start the server, or correct STAGE_LLM_BASE_URL, DNS, the certificate or egress rules; a restart only for a changed setting",
+	PauseCost:        "raise STAGE_MAX_COST_USD and restart, or leave the stage paused",
+	PauseSettings:    "compare the settings and the template with what the provider says, change what is wrong, and restart",
+	PauseOutage:      "look at the provider's status page; from here, at DNS, proxy and egress rules. Nothing needs a restart",
+	PauseOperator:    "stage resume ends it",
+	PauseOther:       "read what the provider says",
+}
+
+// Advice is what to do first about a pause; empty without a reason.
+func Advice(r PauseReason) string { return advice[r] }
+
 // ReasonOf returns the reason of a pool's pause; empty: it is not paused.
 func ReasonOf(p pool.Pause) PauseReason {
 	switch p.Kind {

@@ -106,6 +106,7 @@ type PoolReport struct {
 	ExecutingS      float64          `json:"executing_seconds"`
 	Paused          string           `json:"paused"` // the last error of a pause; empty: not paused
 	PauseReason     PauseReason      `json:"pause_reason"`
+	Advice          string           `json:"advice"` // what to do first about a pause
 	PausedSince     *time.Time       `json:"paused_since"`
 	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due; null: there is none
 	Probes          int              `json:"probes"`
@@ -204,6 +205,7 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 		r.Concurrency = &p.LawConcurrency
 	}
 	if r.PauseReason != "" {
+		r.Advice = Advice(r.PauseReason)
 		r.Paused, r.PausedSince = PauseError(p.Pause), instant(p.Pause.Since)
 		r.Probes = p.Pause.Probes
 		if !p.Pause.Next.IsZero() {

@@ -26,6 +26,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	line("state", r.stateText())
 	if r.State == StatePaused {
 		line("", r.pauseText())
+		line("do", r.Pool.Advice)
 	}
 	line("rows", r.rowsText())
 	line("rate", r.Rows.rateText())

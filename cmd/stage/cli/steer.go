@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/replicas"
+	"github.com/llm-stage/stage/internal/operator"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -50,7 +48,7 @@ var steerWords = map[control.Verb]struct{ short, long string }{
 // newSteerCommand returns the command for one order.
 func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 	words := steerWords[verb]
-	s := &steer{env: env, verb: verb}
+	s, partition := &steer{env: env, wish: operator.Wish{Verb: verb}}, 0
 	cmd := &cobra.Command{
 		Use:     string(verb),
 		Short:   words.short,
@@ -60,15 +58,17 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 			"Orders are in the audit, with who asked.",
 		Example: fmt.Sprintf("  stage %[1]s%[2]s\n  stage %[1]s --partition 3 -s nats://localhost:4222 --name reviews", verb, map[bool]string{true: " --replica pod-2"}[verb == control.Drain]),
 	}
-	cmd.Flags().IntVar(&s.partition, "partition", -1, "`number` of the partition that it is about; default: all")
-	cmd.Flags().StringVar(&s.replica, "replica", "", "the `replica` that it is for: its run id, the begin of it, or its host, as stage status shows them; default: all")
+	cmd.Flags().IntVar(&partition, "partition", -1, "`number` of the partition that it is about; default: all")
+	cmd.Flags().StringVar(&s.wish.Replica, "replica", "", "the `replica` that it is for: its run id, the begin of it, or its host, as stage status shows them; default: all")
 	flags := newConfigFlags(cmd, env, []string{"Stage", groupNATS, "Embedded server"}, nil)
 	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
-		s.onePartition = cmd.Flags().Changed("partition")
+		if cmd.Flags().Changed("partition") {
+			s.wish.Partition = &partition
+		}
 		switch {
-		case s.onePartition && s.partition < 0:
+		case s.wish.Partition != nil && partition < 0:
 			return config.Invalid(errors.New("--partition: partitions are numbered from 0"))
-		case verb == control.Drain && !s.onePartition && s.replica == "":
+		case verb == control.Drain && s.wish.Partition == nil && s.wish.Replica == "":
 			return config.Invalid(errors.New("name what to drain: --replica, as stage status shows them, or --partition"))
 		}
 		conn, err := connectRunning(soft, cfg, logging.NewConfigured(cfg, env.Stderr))
@@ -83,90 +83,24 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 
 // steer sends one order.
 type steer struct {
-	env          *Env
-	verb         control.Verb
-	partition    int
-	onePartition bool
-	replica      string
-}
-
-// outcome is a line of the table.
-type outcome struct {
-	replica replicas.Replica
-	what    string
-	text    string
-	failed  bool
+	env  *Env
+	wish operator.Wish
 }
 
 func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config) error {
-	whole := replicas.Merge(replicas.Ask(ctx, conn.NC, cfg.Name, nil), nil, time.Now())
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err := whole.Nobody(replicas.Subject(cfg.Name)); err != nil {
-		return err
-	}
-	if s.onePartition && s.partition >= whole.PartitionCount {
-		return fmt.Errorf("there is no partition %d: stage %s has %s, numbered from 0", s.partition, cfg.Name, terminal.Plural(whole.PartitionCount, "partition"))
-	}
-	chosen, err := choose(&whole, s.replica)
+	s.wish.By = asker(conn, cfg, s.wish.Verb)
+	outcomes, err := operator.Steer(ctx, conn.NC, cfg.Name, s.wish)
 	if err != nil {
 		return err
 	}
-	if s.onePartition && (s.verb == control.Drain || s.verb == control.Probe) {
-		if chosen, err = owner(&whole, s.partition, chosen); err != nil {
-			return err
-		}
-	}
-	order := control.Order{Verb: s.verb, By: asker(conn, cfg, s.verb)}
-	if s.onePartition {
-		order.Partition = &s.partition
-	}
-	var lines []outcome
-	for _, r := range chosen {
-		switch {
-		case r.Status == replicas.Unreadable:
-			lines = append(lines, outcome{r, "not asked", r.Note, true})
-		case !r.Control:
-			lines = append(lines, outcome{r, "refused", "STAGE_CONTROL is off there: set it to true, and restart it", true})
-		default:
-			order.Replicas = append(order.Replicas, r.Replica)
-		}
-	}
-	if len(order.Replicas) > 0 {
-		answers, err := control.Send(ctx, conn.NC, cfg.Name, order)
-		if err != nil {
-			return fmt.Errorf("%s of stage %s: %w", s.verb, cfg.Name, err)
-		}
-		for _, r := range chosen {
-			if slices.Contains(order.Replicas, r.Replica) {
-				lines = append(lines, describe(r, answers, cfg.Name))
-			}
-		}
-	}
-	return s.print(lines)
-}
-
-// describe is what became of the order at a replica.
-func describe(r replicas.Replica, answers map[string]control.Answer, stage string) outcome {
-	a, ok := answers[r.Replica]
-	if !ok {
-		return outcome{r, "no answer", fmt.Sprintf("it may have been done or not, see stage status: does it still run, and may its NATS user subscribe to %s", control.Subject(stage)), true}
-	}
-	return outcome{r, string(a.Outcome), a.Text, a.Outcome == control.Refused}
-}
-
-// print prints what each replica did. The error says how many did not.
-func (s *steer) print(lines []outcome) error {
-	slices.SortFunc(lines, func(a, b outcome) int { return strings.Compare(a.replica.Replica, b.replica.Replica) })
 	out := tabwriter.NewWriter(s.env.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "REPLICA\tHOST\tOUTCOME\tWHAT") //nolint:errcheck // Flush reports it
 	failed := 0
-	for _, l := range lines {
-		if l.failed {
+	for _, o := range outcomes {
+		if o.Failed {
 			failed++
 		}
-		cells := []string{terminal.OrDash(l.replica.Replica), terminal.OrDash(l.replica.Host), l.what, l.text}
+		cells := []string{terminal.OrDash(o.Replica), terminal.OrDash(o.Host), o.Outcome, o.Text}
 		for i := range cells {
 			cells[i] = terminal.OneLine(cells[i])
 		}
@@ -176,61 +110,17 @@ func (s *steer) print(lines []outcome) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s: %d of %s did not do it", s.verb, failed, terminal.Plural(len(lines), "replica"))
+		return fmt.Errorf("%s: %d of %s did not do it", s.wish.Verb, failed, terminal.Plural(len(outcomes), "replica"))
 	}
 	return nil
 }
 
-// owner returns the owner of a partition, if it is one of the replicas that were chosen.
-func owner(whole *replicas.Whole, partition int, chosen []replicas.Replica) ([]replicas.Replica, error) {
-	p := &whole.Partitions[partition]
-	if p.Replica == "" {
-		return nil, fmt.Errorf("no replica owns partition %d: it moves, or no row waits there; see stage status", partition)
-	}
-	i := slices.IndexFunc(chosen, func(r replicas.Replica) bool { return r.Replica == p.Replica })
-	if i < 0 {
-		return nil, fmt.Errorf("that replica does not own partition %d: %s on %s does", partition, p.Replica, terminal.OrDash(p.Host))
-	}
-	return chosen[i : i+1], nil
-}
-
-// choose returns the replicas that an order is for: those that name means, or all that answer.
-func choose(whole *replicas.Whole, name string) (chosen []replicas.Replica, err error) {
-	var known []string
-	for _, r := range whole.Replicas {
-		if r.Status == replicas.Missed {
-			continue
-		}
-		known = append(known, r.Replica+" on "+terminal.OrDash(r.Host))
-		if name == "" || r.Replica == name || r.Host == name {
-			chosen = append(chosen, r)
-		}
-	}
-	if chosen == nil && name != "" {
-		for _, r := range whole.Replicas {
-			if r.Status != replicas.Missed && strings.HasPrefix(r.Replica, strings.ToUpper(name)) {
-				chosen = append(chosen, r)
-			}
-		}
-	}
-	switch {
-	case chosen == nil:
-		return nil, fmt.Errorf("no replica %q answers: there are %s", name, strings.Join(known, ", "))
-	case name != "" && len(chosen) > 1:
-		return nil, fmt.Errorf("%q means %d replicas: give the run id of one, of %s", name, len(chosen), strings.Join(known, ", "))
-	}
-	return chosen, nil
-}
-
 // asker is who runs this command, as far as it can know.
 func asker(conn *natsconn.Conn, cfg *config.Config, verb control.Verb) control.By {
-	by := control.By{Program: "stage " + string(verb), PID: os.Getpid(), NATSUser: cfg.NATS.User, Server: conn.NC.ConnectedServerName()}
+	by := control.By{Program: "stage " + string(verb), PID: os.Getpid(), NATSUser: cfg.NATS.User}
 	by.Host, _ = os.Hostname() // it is told to people only
 	if u, err := user.Current(); err == nil {
 		by.User = u.Username
 	}
-	if id, err := conn.NC.GetClientID(); err == nil {
-		by.ClientID = id
-	}
-	return by
+	return operator.Connection(conn.NC, by)
 }

@@ -1,107 +1,16 @@
 "use strict";
-// Shows the status of /api/status, which /api/events streams. Text is set by textContent only; nothing is sent back.
+// Shows what /api/events streams: the status of this process (/api/status), and the whole stage (/api/stage).
 
-const $ = id => document.getElementById(id);
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const count = n => n >= 1e7 ? one.format(n / 1e6) + " M" : whole.format(n);
-const rate = n => n >= 100 ? whole.format(n) : one.format(n);
-const some = (v, print) => v === null || v === undefined ? "–" : print(v);
-const plural = (n, word, many = word + "s") => `${count(n)} ${n === 1 ? word : many}`;
-
-function took(ms) {
-  if (ms < 10) return one.format(ms) + " ms";
-  if (ms < 1000) return whole.format(ms) + " ms";
-  return ms < 100e3 ? (ms / 1000).toFixed(ms < 10e3 ? 2 : 1) + " s" : span(ms / 1000);
-}
-function span(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 60) return s + " s";
-  if (s < 3600) return `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, "0")} s`;
-  const h = Math.floor(s / 3600);
-  if (h < 48) return `${h} h ${String(Math.floor(s % 3600 / 60)).padStart(2, "0")} min`;
-  return `${Math.floor(h / 24)} d ${h % 24} h`;
-}
-const bytes = n => n < 1024 ? n + " B" : n < 1 << 20 ? one.format(n / 1024) + " KiB" : one.format(n / (1 << 20)) + " MiB";
-const usd = v => "$" + (v === 0 || v >= 100 ? v.toFixed(2) : v >= 0.01 ? v.toFixed(4) : v.toPrecision(2));
-const timeOf = iso => new Date(iso).toLocaleTimeString("en-GB");
-
-function set(id, text) {
-  const node = $(id);
-  if (node.textContent !== text) node.textContent = text;
-}
-function big(id, text, unit) {
-  const node = $(id);
-  if (node.dataset.text === text + "|" + unit) return;
-  node.dataset.text = text + "|" + unit;
-  node.textContent = text;
-  if (!unit) return;
-  const small = document.createElement("small");
-  small.textContent = " " + unit;
-  node.append(small);
-}
-
-// fill updates the rows of a table in place: the key identifies a row, a cell is a text, a class and a title.
-function fill(id, items, key, cells, none) {
-  const body = $(id), old = new Map(Array.from(body.rows, row => [row.dataset.key, row]));
-  if (items.length === 0) items = [null];
-  items.forEach((item, i) => {
-    const name = item === null ? "none" : String(key(item)), want = item === null ? [[none, "none"]] : cells(item);
-    let row = old.get(name);
-    if (!row) {
-      row = document.createElement("tr");
-      row.dataset.key = name;
-    }
-    old.delete(name);
-    if (body.rows[i] !== row) body.insertBefore(row, body.rows[i] || null);
-    want.forEach(([text, style, title], n) => {
-      const cell = row.cells[n] || row.insertCell();
-      if (cell.textContent !== text) cell.textContent = text;
-      if (cell.className !== (style || "")) cell.className = style || "";
-      if (cell.title !== (title || "")) cell.title = title || "";
-      if (item === null) cell.colSpan = 9;
-    });
-  });
-  for (const row of old.values()) row.remove();
-}
-
-const words = {
-  working: "Working", idle: "Idle", waiting: "Asked to wait", starved: "No capacity", paused: "Paused", held: "Blocked",
-  standby: "Standing by", starting: "Starting", stopping: "Stopping", ended: "Ended",
-};
-
-// sentence describes the state in figures.
-function sentence(s) {
-  const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open;
-  const since = s.since ? `, for ${span((new Date(s.time) - new Date(s.since)) / 1000)}` : "";
-  switch (s.state) {
-  case "working":
-    return `${left ? plural(left, "row") + " left" : "the last rows"}${s.rows.eta_seconds === null ? "" : ", about " + span(s.rows.eta_seconds)}`;
-  case "idle": return done ? "All rows are answered." : "No rows are waiting.";
-  case "waiting": return `Until ${timeOf(s.pool.law_paused_until)}, ${span((new Date(s.pool.law_paused_until) - new Date(s.time)) / 1000)}: ${s.why}.`;
-  case "paused": {
-    const wait = (new Date(s.pool.next_probe) - new Date(s.time)) / 1000;
-    return `${s.pool.pause_reason}: ${s.why}${since}. ${wait > 0 ? "Next probe in " + span(wait) : "The next probe is due"}, ${count(s.pool.probes)} sent; ${s.pool.held}.`;
-  }
-  case "standby": return "Another replica owns the partitions; this one takes over when it ends.";
-  case "starting": return "Reading the state of the last run.";
-  case "ended": return `${plural(s.rows.succeeded, "row")} succeeded, ${count(s.rows.failed)} failed. The process has ended; this is its last state.`;
-  default: return s.why + since + ".";
-  }
-}
+let latest = null; // status of this process, as last heard
 
 function show(s) {
+  latest = s;
   document.documentElement.dataset.time = s.time;
-  document.title = `${words[s.state] || s.state} · ${s.stage}`;
   set("stage", s.stage);
   set("run", "run " + s.run_id);
   set("version", s.version);
   set("uptime", "up " + span(s.uptime_seconds));
-  $("state").dataset.state = s.state;
-  set("state-word", words[s.state] || s.state);
-  set("state-why", sentence(s));
-  showProgress(s);
-  showTiles(s);
+  showHead();
   showPartitions(s);
   showOrder(s);
   showLane(s);
@@ -119,40 +28,20 @@ function show(s) {
   }
 }
 
-function showProgress(s) {
-  const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open;
-  const percent = done + left === 0 ? 0 : Math.floor(100 * done / (done + left));
-  $("progress-bar").style.width = (done + left === 0 ? 0 : 100 * done / (done + left)) + "%";
-  $("progress").setAttribute("aria-valuenow", percent);
-  $("progress").setAttribute("aria-valuetext", `${count(done)} of ${count(done + left)} rows`);
-}
-
-const cost = u => u.calls === 0 ? usd(0) : u.cost_usd !== null && u.unpriced_calls === 0 ? usd(u.cost_usd) : u.known_cost_usd > 0 ? "≥ " + usd(u.known_cost_usd) : "unknown";
-
-function showTiles(s) {
-  const done = s.rows.succeeded + s.rows.failed, left = s.rows.pending + s.rows.open, last = s.sample;
-  big("rows-done", count(done), left ? "of " + count(done + left) : "");
-  set("rows-sub", s.rows.eta_seconds === null ? `${rate(s.rows.per_second)}/s` : `${rate(s.rows.per_second)}/s, ${span(s.rows.eta_seconds)} left`);
-  big("calls-rate", last ? rate(last.calls) : "–", "");
-  set("calls-sub", s.pool.paused ? "paused" : s.pool.law_paused_until ? "asked to wait" : s.pool.allowed_per_second === null ? "no limit" : `${rate(s.pool.allowed_per_second)} allowed`);
-  big("in-flight", count(s.pool.in_flight), "of " + count(s.pool.concurrency || s.pool.size));
-  set("in-flight-sub", (s.pool.waiting ? `${count(s.pool.waiting)} waiting` : "none waiting") + (s.pool.concurrency ? `, pool ${count(s.pool.size)}` : ""));
-  big("latency", some(s.latency.p50_ms, took), "");
-  const short = ms => ms < 1000 ? took(ms) : ms < 100e3 ? one.format(ms / 1000) + " s" : span(ms / 1000);
-  set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
-    ? `p90 ${whole.format(s.latency.p90_ms)}, p99 ${whole.format(s.latency.p99_ms)} ms`
-    : `p90 ${some(s.latency.p90_ms, short)}, p99 ${some(s.latency.p99_ms, short)}`);
-  big("failed", count(s.rows.failed), "");
-  $("failed-tile").classList.toggle("bad", s.rows.failed > 0);
-  set("failed-sub", `${count(s.pool.capacity_retries)} calls rejected`);
-  big("tokens", some(s.usage.total_tokens, count), "");
-  set("cost", "cost " + cost(s.usage));
+// showHead shows the state and the sums, of all replicas where there are others. What this process says at its end is the last.
+function showHead() {
+  const v = viewOf(latest, latest.state === "ended" ? null : severalOf(wholeStage));
+  showState(v);
+  showTiles(v, latest);
 }
 
 const inStreamOrder = s => s.order !== "key" && s.order !== "none";
 
+// showPartitions shows those of this process; where there are others, only what it owns: the rest is shown for the whole stage.
 function showPartitions(s) {
-  fill("partitions", s.partitions, p => p.partition, p => [
+  const several = Boolean(severalOf(wholeStage));
+  set("h-partitions", several ? "Partitions of this replica" : "Partitions");
+  fill("partitions", several ? s.partitions.filter(p => p.role === "owner" || p.problem) : s.partitions, p => p.partition, p => [
     [String(p.partition), "r"],
     [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
     p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 && inStreamOrder(s) ? "warn" : ""] : ["none", "dim"],
@@ -260,9 +149,11 @@ function showPayloads(calls) {
 // polls until it can reconnect. A hidden page closes its stream.
 let source = null, heard = 0, retry = 0, ended = false;
 
+// link shows how the connection is. What is shown without one is old: the whole page is grey then.
 function link(state, text) {
-  $("link").dataset.state = state;
+  $("link").dataset.state = document.documentElement.dataset.link = state;
   set("link-text", text);
+  if (state === "late" && latest) document.title = `No connection · ${latest.stage}`;
 }
 
 function connect() {
@@ -272,6 +163,7 @@ function connect() {
   const on = (name, f) => source.addEventListener(name, event => { heard = Date.now(); f(JSON.parse(event.data)); });
   on("history", list => { samples = list; ended = false; drawCharts(); });
   on("status", s => { show(s); link("live", "live"); });
+  on("stage", w => { wholeStage = w; showWhole(); if (latest) showHead(); });
   on("end", () => { ended = true; link("off", "ended"); reconnectLater(); });
   source.onerror = () => {
     if (ended) return;

@@ -1,0 +1,110 @@
+"use strict";
+// All replicas of the stage, of /api/stage, and the buttons that steer them, of POST api/control.
+
+let wholeStage = null; // as last heard
+
+// severalOf returns the whole stage if there is more to show of it than this process.
+const severalOf = w => w && (w.replicas.length > 1 || w.left_out > 0) ? w : null;
+
+function showWhole() {
+  const w = severalOf(wholeStage), control = Boolean(wholeStage && wholeStage.control);
+  for (const id of ["replicas-card", "all-partitions-card", "own"]) $(id).hidden = !w;
+  $("steer").hidden = !control;
+  set("whole-problem", wholeStage && wholeStage.problem ? `Other replicas are unknown: ${wholeStage.problem}.` : "");
+  if (control) {
+    const paused = wholeStage.pauses.map(p => p.reason), byHand = paused.includes("operator") || wholeStage.partitions.some(p => p.paused) || wholeStage.replicas.some(r => r.drained);
+    $("steer-pause").hidden = paused.includes("operator");
+    $("steer-resume").hidden = !byHand;
+    $("steer-probe").hidden = !paused.some(reason => reason !== "operator");
+  }
+  if (!w) return;
+  const missing = w.replicas.filter(r => r.status === "missing").length, answers = w.replicas.filter(r => r.status === "answers").length;
+  set("replicas-sub", plural(answers, "replica") + (missing ? `, ${missing} missing` : "") + (w.left_out ? `, ${count(w.left_out)} more` : ""));
+  const self = w.replicas.find(r => r.self);
+  set("own", `This replica: ${self ? self.host + ", " : ""}run ${self ? self.replica : "unknown"}`);
+  const now = new Date(w.time);
+  fill("replicas", w.replicas, r => r.replica, r => replicaCells(r, now, control), "none");
+  fill("all-partitions", w.partitions, p => p.partition, p => partitionCells(p, control), "none");
+}
+
+// ranges writes 0, 1, 2, 5 as "0–2, 5".
+function ranges(list) {
+  const parts = [];
+  for (let i = 0, first = 0; i < list.length; i++) {
+    if (i + 1 < list.length && list[i + 1] === list[i] + 1) continue;
+    parts.push(first === i ? String(list[i]) : `${list[first]}–${list[i]}`);
+    first = i + 1;
+  }
+  return parts.join(", ");
+}
+
+function replicaCells(r, now, control) {
+  if (r.status !== "answers") {
+    const what = r.status === "missing" ? `missing for ${span((now - new Date(r.last_seen)) / 1000)}` : "unreadable";
+    return [[r.replica || "–", "two dim"], [r.host || "–", "dim"], [what, "warn wrap", r.note], ...Array.from({ length: 7 }, () => ["–", "r dim"]), ["", ""]];
+  }
+  const bad = { paused: "error", held: "error", waiting: "warn", starved: "warn", stopping: "warn", drained: "warn", working: "good" };
+  const state = r.pause ? `${r.state} (${r.pause.reason.replace("_", " ")})` : r.state;
+  const wait = r.pause && r.pause.next_probe ? (new Date(r.pause.next_probe) - now) / 1000 : null;
+  const share = r.budget && r.budget.length ? r.budget.map(b => `${one.format(100 * b.share)}%`).join(", ") : "–";
+  return [
+    [r.replica + (r.self ? " (this)" : ""), "two"], [r.host, "", `pid ${r.pid}, version ${r.version}`],
+    [state, bad[r.state] || "dim", r.why], [ranges(r.partitions) + (r.left_out ? " …" : "") || "–", ""],
+    [`${rate(r.rows.per_second)} rows/s`, "r"], [`${count(r.pool.in_flight)} of ${count(r.pool.size)}`, "r"], [count(r.pool.capacity_retries), "r"],
+    [cost(r.usage), "r"], [share, "r"], [wait === null ? "–" : wait > 0 ? "in " + span(wait) : "due", "r"],
+    control ? ["", "act", "", r.drained ? [["Resume", { verb: "resume", replica: r.replica }, `Resume ${r.host}`]] : [
+      r.pause && r.pause.reason === "operator" ? ["Resume", { verb: "resume", replica: r.replica }, `Resume ${r.host}`] : ["Pause", { verb: "pause", replica: r.replica }, `Pause ${r.host}`],
+      ["Drain", { verb: "drain", replica: r.replica }, `Drain ${r.host}`]]] : ["", ""],
+  ];
+}
+
+function partitionCells(p, control) {
+  const owner = p.replica ? `${p.host || p.replica}` : "nobody";
+  const note = p.paused || p.problem || (p.rivals.length ? `moves: ${p.rivals.join(", ")} owned it, too` : "");
+  return [
+    [String(p.partition), "r"], [owner, p.replica ? "" : "warn", p.replica],
+    [count(p.pending_rows), "r"], [count(p.open_rows), "r"],
+    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 ? "warn" : ""] : ["none", "dim"],
+    [note || "–", note ? "wrap " + (p.problem ? "error" : "warn") : "dim"],
+    control ? ["", "act", "", [
+      p.paused ? ["Resume", { verb: "resume", partition: p.partition }, `Resume partition ${p.partition}`] : ["Pause", { verb: "pause", partition: p.partition }, `Pause partition ${p.partition}`],
+      ["Drain", { verb: "drain", partition: p.partition }, `Drain partition ${p.partition}`]]] : ["", ""],
+  ];
+}
+
+const questions = {
+  pause: what => `Pause ${what}? Calls in flight end, no other begins, and no row is lost. It lasts until it is resumed, or until the processes end.`,
+  drain: what => `Drain ${what}? It is handed over when its calls in flight have ended.`,
+};
+
+// said is what became of a wish, each answer once.
+function said(outcomes) {
+  const by = new Map();
+  for (const o of outcomes) by.set(`${o.outcome}: ${o.text}.`, [...(by.get(`${o.outcome}: ${o.text}.`) || []), o.host || o.replica]);
+  return Array.from(by, ([text, hosts]) => `${hosts.length > 3 ? plural(hosts.length, "replica") : hosts.join(", ")}: ${text}`).join(" ");
+}
+
+// steer asks for what a button says, and shows what each replica did.
+async function steer(button) {
+  const { verb, replica, partition } = button.dataset;
+  const what = partition !== undefined ? `partition ${partition}` : replica ? `replica ${replica}` : "the stage";
+  if (questions[verb] && !confirm(questions[verb](what))) return;
+  button.disabled = true;
+  set("steer-said", `${verb} ${what} …`);
+  try {
+    const answer = await fetch("api/control", {
+      method: "POST", headers: { "Content-Type": "application/json" }, signal: AbortSignal.timeout(15000),
+      body: JSON.stringify({ verb, replica: replica || "", partition: partition === undefined ? null : Number(partition) }),
+    });
+    const { outcomes, error } = await answer.json();
+    set("steer-said", error || said(outcomes));
+  } catch (e) {
+    set("steer-said", `It is not known whether that was done: ${e.message}.`);
+  }
+  button.disabled = false;
+}
+
+document.addEventListener("click", event => {
+  const button = event.target.closest("button[data-verb]");
+  if (button) steer(button);
+});

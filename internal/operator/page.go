@@ -1,0 +1,81 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+)
+
+const wishBytesMax = 4 << 10
+
+// Page serves POST /api/control: the wish of somebody who looks at the page, as JSON. It answers with {"outcomes": […]},
+// 409 if a replica did not do it, or {"error": "…"}.
+//
+// Whoever may open the page may ask. So no other site may have a browser ask in its place: the request must be JSON, which
+// no form sends, and of the same origin.
+type Page struct {
+	// Steer carries out the wish.
+	Steer func(context.Context, Wish) ([]Outcome, error)
+}
+
+// Handler returns the handler.
+func (p Page) Handler() http.Handler {
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(p.serve))
+}
+
+func (p Page) serve(w http.ResponseWriter, r *http.Request) {
+	var wish Wish
+	if r.Header.Get("Content-Type") != "application/json" {
+		answer(w, http.StatusUnsupportedMediaType, nil, fmt.Errorf("send the wish as application/json"))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wishBytesMax))
+	if err == nil {
+		err = json.Unmarshal(body, &wish)
+	}
+	if err == nil {
+		err = wish.check()
+	}
+	if err != nil {
+		answer(w, http.StatusBadRequest, nil, err)
+		return
+	}
+	wish.By.User, wish.By.Program, wish.By.PID = "dashboard", "dashboard", os.Getpid()
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		wish.By.Host = host
+	}
+	outcomes, err := p.Steer(r.Context(), wish)
+	status := http.StatusOK
+	for _, o := range outcomes {
+		if o.Failed {
+			status = http.StatusConflict
+		}
+	}
+	if err != nil {
+		status = http.StatusConflict
+	}
+	answer(w, status, outcomes, err)
+}
+
+func answer(w http.ResponseWriter, status int, outcomes []Outcome, err error) {
+	a := struct {
+		Outcomes []Outcome `json:"outcomes,omitempty"`
+		Error    string    `json:"error,omitempty"`
+	}{Outcomes: outcomes}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	body, err := json.Marshal(a)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
+}
