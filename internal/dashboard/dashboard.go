@@ -2,10 +2,18 @@
 package dashboard
 
 import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
 	"embed"
-	"io/fs"
+	"fmt"
+	"mime"
 	"net/http"
+	"path"
 	"strings"
+	"sync"
+	"time"
 )
 
 // pageFiles are the page and all that it loads. The chart library is uPlot 1.6.32 (MIT, licence included), from the npm
@@ -19,25 +27,60 @@ var pageFiles embed.FS
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// newPage returns a handler of the page at / and its files below.
-func newPage() http.Handler {
-	files, err := fs.Sub(pageFiles, "page")
-	if err != nil {
-		panic(err) // the directory is in the binary
+// pageFile is a file of the page, ready to be sent.
+type pageFile struct {
+	kind, tag     string
+	plain, zipped []byte
+}
+
+// readPage reads the files of the page, by their paths.
+var readPage = sync.OnceValue(func() map[string]*pageFile {
+	files := make(map[string]*pageFile)
+	entries, err := pageFiles.ReadDir("page")
+	for _, e := range entries {
+		f := &pageFile{kind: cmp.Or(mime.TypeByExtension(path.Ext(e.Name())), "text/plain; charset=utf-8")}
+		if f.plain, err = pageFiles.ReadFile("page/" + e.Name()); err != nil {
+			break
+		}
+		var zipped bytes.Buffer
+		z := gzip.NewWriter(&zipped)
+		z.Write(f.plain) //nolint:errcheck // to memory
+		z.Close()        //nolint:errcheck // to memory
+		f.zipped, f.tag = zipped.Bytes(), fmt.Sprintf("%x", sha256.Sum256(f.plain))[:16]
+		files["/"+e.Name()] = f
 	}
-	server := http.FileServerFS(files)
+	if err != nil {
+		panic(err) // the files are in the binary
+	}
+	files["/"] = files["/index.html"]
+	return files
+})
+
+// newPage returns a handler of the page at / and its files below. They are sent compressed, and once: a browser that has
+// them asks whether they have changed.
+func newPage() http.Handler {
+	files := readPage()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			writePlain(w, http.StatusMethodNotAllowed, "the dashboard is read-only")
+			writePlain(w, http.StatusMethodNotAllowed, "pages are read")
 			return
 		}
-		if r.URL.Path != "/" && strings.HasSuffix(r.URL.Path, "/") {
-			http.NotFound(w, r) // no listings
+		f := files[r.URL.Path]
+		if f == nil {
+			http.NotFound(w, r)
 			return
 		}
-		w.Header().Set("Content-Security-Policy", pagePolicy)
-		w.Header().Set("Cache-Control", "no-cache")
-		server.ServeHTTP(w, r)
+		header, body, tag := w.Header(), f.plain, f.tag
+		header.Set("Content-Security-Policy", pagePolicy)
+		header.Set("Cache-Control", "no-cache")
+		header.Set("Content-Type", f.kind)
+		header.Set("Vary", "Accept-Encoding")
+		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			header.Set("Content-Encoding", "gzip")
+			body, tag = f.zipped, tag+"z"
+		}
+		header.Set("ETag", `"`+tag+`"`)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 	})
 }

@@ -56,7 +56,7 @@ func TestPathsOfTheHTTPServer(t *testing.T) {
 		{handlers, "GET", "/api/events", "localhost", 200, "events"},
 		{handlers, "GET", "/dashboard.js", "localhost", 200, "api/events"},
 		{handlers, "GET", "/nothing/", "localhost", 404, ""},
-		{handlers, "POST", "/", "localhost", 405, "read-only"},
+		{handlers, "POST", "/", "localhost", 405, "pages are read"},
 		{handlers, "POST", "/api/events", "localhost", 404, ""},
 		{handlers, "GET", "/api/events", "evil.example", 421, "localhost only"},
 		{handlers, "GET", "/api/status", "evil.example", 421, "localhost only"},
