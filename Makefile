@@ -70,8 +70,8 @@ sim: ## inject faults at every step of the delivery protocol and into whole stag
 	go test ./consumer ./test/stage ./test/chain ./test/lane -run '^(TestSimulation|TestEveryStepMayBeTheLast|TestSimulationOfWholeStages|TestSimulationOfChains|TestSimulationOfTheBatchLane)$$' -count=1 -timeout 24h -v -args -sim.seed $(SEED) -sim.runs $(SEEDS)
 
 .PHONY: test-browser
-test-browser: ## test the dashboard of a running demo in headless Chromium
-	go -C tools test -count=1 ./browser
+test-browser: ## test the dashboard in headless Chromium; AXE=1: with axe-core, an npm package, for people with a disability
+	go -C tools test $(if $(AXE),-tags axe) -count=1 ./browser
 
 .PHONY: cover
 cover: ## measure test coverage, into coverage.out

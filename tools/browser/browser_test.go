@@ -38,19 +38,29 @@ type demo struct {
 	cmd *exec.Cmd
 }
 
-// build returns the path of the program.
-func build(t *testing.T, ctx context.Context) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "stage")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/stage")
+// program is the path of the program, built once.
+var program string
+
+func TestMain(m *testing.M) {
+	code := 1
+	defer func() { os.Exit(code) }()
+	dir, err := os.MkdirTemp("", "stage")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	program = filepath.Join(dir, "stage")
+	build := exec.Command("go", "build", "-o", program, "./cmd/stage")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
+		fmt.Fprintf(os.Stderr, "build the program: %v\n%s\n", err, out)
+		return
 	}
-	return program
+	code = m.Run()
 }
 
-func startDemo(t *testing.T, ctx context.Context, program string) *demo {
+func startDemo(t *testing.T, ctx context.Context) *demo {
 	t.Helper()
 	d := &demo{cmd: exec.CommandContext(ctx, program, "demo", "--rows", strconv.Itoa(demoRows), "--http-addr", "127.0.0.1:0")}
 	d.cmd.Stderr = os.Stderr
@@ -124,7 +134,6 @@ func await(t *testing.T, ctx context.Context, condition string) {
 func TestDashboardShowsARunningDemo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	program := build(t, ctx)
 	browser, end := chromedp.NewExecAllocator(ctx, chromedp.Headless, chromedp.DisableGPU)
 	defer end()
 	browser, end = chromedp.NewContext(browser)
@@ -133,7 +142,7 @@ func TestDashboardShowsARunningDemo(t *testing.T) {
 	if err := chromedp.Listen(browser, said.note); err != nil {
 		t.Fatalf("start Chromium (apt-get install chromium): %v", err)
 	}
-	demo := startDemo(t, ctx, program) // which does not wait for the browser
+	demo := startDemo(t, ctx) // which does not wait for the browser
 	if err := chromedp.Do(browser, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(demo.url)); err != nil {
 		t.Fatal(err)
 	}

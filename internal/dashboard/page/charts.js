@@ -51,12 +51,12 @@ function newChart(id, lines, options) {
   const legend = document.getElementById("legend-" + id);
   const values = lines.map(line => {
     const entry = document.createElement("div"), key = document.createElement("i"), name = document.createElement("dt"), value = document.createElement("dd");
-    entry.style.color = `var(--${line.colour})`;
+    key.style.color = `var(--${line.colour})`;
     key.className = line.kind || "";
     name.textContent = line.name;
-    name.style.color = "var(--muted)";
     value.textContent = "–";
-    entry.append(key, name, value);
+    name.prepend(key);
+    entry.append(name, value);
     legend.append(entry);
     return value;
   });
