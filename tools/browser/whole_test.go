@@ -96,7 +96,8 @@ const threeReplicas = `(() => {
 	const pause = { reason: "billing", error: "openai: 402 <b>quota", since: new Date(Date.now() - 125e3).toISOString(), next_probe: new Date(Date.now() + 42e3).toISOString(), probes: 3, held: "no row is lost" };
 	const partitions = Array.from({ length: 8 }, (_, p) => ({ partition: p, replica: p < 4 ? "RUN0" : p < 7 ? "RUN1" : "", host: p < 4 ? "pod-0" : p < 7 ? "pod-1" : "", rivals: [], role: "owner",
 		pending_rows: 2300, open_rows: 12, head_sequence: 51873 + p, head_of_line_seconds: p === 5 ? 90 : 1.2, paused: p === 3 ? "paused by alice@laptop" : "", problem: "" }));
-	return { stage: "reviews", time: at, state: "paused", why: "1 of 2 replicas: " + pause.error, problem: "", control: true, rows, pool: { ...pool, size: 64 }, usage, budget: null, lane: null, row_errors: [],
+	return { stage: "reviews", time: at, state: "paused", why: "1 of 2 replicas: " + pause.error, problem: "", control: true, rows, pool: { ...pool, size: 64 }, usage, row_errors: [],
+		budget: [{ name: "team", provider: "openai", share: .75, members: 3 }], lane: { rows: { "in batches": 120, answered: 0 }, open: 2, oldest_batch_seconds: 7200, paused: "" },
 		pauses: [{ replicas: 1, advice: "add credit", ...pause }], left_out: 0, partition_count: 8, partitions,
 		replicas: [one(0, { partitions: [0, 1, 2, 3] }), one(1, { state: "paused", why: pause.error, pause, partitions: [4, 5, 6] }), one(2, { status: "missing", last_seen: new Date(Date.now() - 21e3).toISOString() })] };
 })()`
@@ -118,7 +119,7 @@ func TestPageShowsTheWholeStage(t *testing.T) {
 	for name, want := range map[string]string{
 		"word": "Paused", "why": "billing (1 replica): openai: 402 <b>quota, for 2 min 05 s. Next probe in 42 s, 3 sent.",
 		"todo": "No row is lost. To do: add credit.", "title": "Paused · reviews", "rows": "4,131 of 22,627",
-		"sub": "2 replicas, 1 missing", "own": "This replica: pod-0, run RUN0",
+		"sub": "2 replicas, 1 missing. Budget team for openai: 75.0% is this stage's, 3 members share it. Batch lane: 120 in batches, 2 open batches, the oldest for 2 h 00 min.", "own": "This replica: pod-0, run RUN0",
 		"first":  "RUN0 (this)|pod-0|working|0–3|38.2 rows/s|20 of 32|102|$6.2000|50.0%|–|PauseDrain",
 		"second": "RUN1|pod-1|paused (billing)|4–6|38.2 rows/s|20 of 32|102|$6.2000|50.0%|in 42 s|PauseDrain",
 		"third":  "RUN2|pod-2|missing for 21 s|–|–|–|–|–|–|–|",

@@ -68,8 +68,7 @@ function showLane(s) {
   const lane = s.lane;
   $("lane-card").hidden = !lane;
   if (!lane) return;
-  const rows = Object.entries(lane.rows).filter(([, n]) => n > 0).map(([state, n]) => `${count(n)} ${state}`);
-  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + (lane.problem ? lane.problem + ". " : "") + `Rows: ${rows.join(", ") || "none"}.` +
+  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + (lane.problem ? lane.problem + ". " : "") + `Rows: ${laneRows(lane)}.` +
     (lane.lapsed_rows ? ` ${count(lane.lapsed_rows)} expired or cancelled.` : "") + (lane.adopted ? ` ${plural(lane.adopted, "batch", "batches")} adopted.` : "") +
     (lane.open > lane.batches.length ? ` The oldest ${lane.batches.length} of ${count(lane.open)} batches:` : ""));
   $("lane-sub").classList.toggle("warn", Boolean(lane.paused));

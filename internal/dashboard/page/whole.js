@@ -19,13 +19,18 @@ function showWhole() {
   }
   if (!w) return;
   const missing = w.replicas.filter(r => r.status === "missing").length, answers = w.replicas.filter(r => r.status === "answers").length;
-  set("replicas-sub", plural(answers, "replica") + (missing ? `, ${missing} missing` : "") + (w.left_out ? `, ${count(w.left_out)} more` : ""));
+  set("replicas-sub", plural(answers, "replica") + (missing ? `, ${missing} missing` : "") + (w.left_out ? `, ${count(w.left_out)} more` : "") + "." +
+    (w.budget || []).map(b => ` Budget ${b.name} for ${b.provider}: ${one.format(100 * b.share)}% is this stage's, ${plural(b.members, "member")} share it.`).join("") +
+    (w.lane ? ` Batch lane: ${laneRows(w.lane)}, ${plural(w.lane.open, "open batch", "open batches")}${w.lane.open ? ", the oldest for " + span(w.lane.oldest_batch_seconds) : ""}${w.lane.paused ? ", paused: " + w.lane.paused : ""}.` : ""));
   const self = w.replicas.find(r => r.self);
   set("own", `This replica: ${self ? self.host + ", " : ""}run ${self ? self.replica : "unknown"}`);
   const now = new Date(w.time);
   fill("replicas", w.replicas, r => r.replica, r => replicaCells(r, now, control), "none");
   fill("all-partitions", w.partitions, p => p.partition, p => partitionCells(p, control), "none");
 }
+
+// laneRows counts the rows of a batch lane by their state.
+const laneRows = lane => Object.entries(lane.rows).filter(([, n]) => n > 0).map(([state, n]) => `${count(n)} ${state}`).join(", ") || "no rows";
 
 // ranges writes 0, 1, 2, 5 as "0–2, 5".
 function ranges(list) {
