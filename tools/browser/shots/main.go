@@ -10,6 +10,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ func main() {
 	width := flag.Int64("width", 1280, "width of the window, in CSS pixels")
 	height := flag.Int64("height", 0, "height of the picture; 0: all of the page")
 	schemes := flag.String("schemes", "light", "light, dark or light,dark; with both the names of the files get a suffix")
-	out := flag.String("out", "dashboard.png", "file to write")
+	out := flag.String("out", "dashboard.png", "file to write, PNG or, by its ending, WebP")
 	flag.Parse()
 	if err := shoot(*url, *after, *width, *height, strings.Split(*schemes, ","), *out); err != nil {
 		log.Fatal("shots: ", err)
@@ -54,9 +55,13 @@ func shoot(url string, after time.Duration, width, height int64, schemes []strin
 	for _, scheme := range schemes {
 		name := out
 		if len(schemes) > 1 {
-			name = strings.TrimSuffix(out, ".png") + "-" + scheme + ".png"
+			name = strings.TrimSuffix(out, filepath.Ext(out)) + "-" + scheme + filepath.Ext(out)
 		}
-		picture, err := picture(ctx, scheme, width, height)
+		format := page.CaptureScreenshotFormatPng
+		if filepath.Ext(out) == ".webp" {
+			format = page.CaptureScreenshotFormatWebp
+		}
+		picture, err := picture(ctx, scheme, width, height, format)
 		if err != nil {
 			return err
 		}
@@ -86,7 +91,7 @@ func serving(ctx context.Context, url string) error {
 	}
 }
 
-func picture(ctx context.Context, scheme string, width, height int64) ([]byte, error) {
+func picture(ctx context.Context, scheme string, width, height int64, format page.CaptureScreenshotFormat) ([]byte, error) {
 	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, media); err != nil {
 		return nil, err
@@ -102,7 +107,7 @@ func picture(ctx context.Context, scheme string, width, height int64) ([]byte, e
 	}
 	beyond := true
 	shot, err := chromedp.Call(ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
-		CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: float64(width), Height: float64(tall), Scale: 1},
+		Format: format, CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: float64(width), Height: float64(tall), Scale: 1},
 	})
 	return shot.Data, err
 }
