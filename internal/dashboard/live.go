@@ -24,7 +24,7 @@ const (
 
 // Live takes a sample each second and sends it to the pages that watch, as server-sent events:
 //
-//	event: history   first, once: the samples of the last ten minutes, oldest first
+//	event: history   first, once: the samples of the whole run, those that are old thinned, as [status.Columns]
 //	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
 //	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
 //	event: end       last, once: the process ends
@@ -142,14 +142,16 @@ func (l *Live) drop(w watcher) {
 func (l *Live) watch() watcher {
 	r := l.status()
 	w := make(watcher, 2+watcherQueue)
-	// A sample that is taken meanwhile is in the history and sent again; a page recognizes it by its time.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || len(l.watchers) >= watchersMax {
 		return nil
 	}
 	l.watchers[w] = struct{}{}
-	w <- message("history", "", l.history.All())
+	w <- message("history", "", l.history.Columns())
+	// A sample that was taken after the status is in the history already, and is sent again by the tick that took it. A page
+	// replaces what is not earlier than the sample that it receives, so this status must not have an earlier one.
+	r.Sample, _ = l.history.Last()
 	w <- statusMessage(&r)
 	select {
 	case l.watched <- struct{}{}:

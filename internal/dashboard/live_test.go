@@ -70,9 +70,9 @@ func TestEventsAreHistoryThenStatusThenTheEnd(t *testing.T) {
 	if line, err := events.ReadString('\n'); err != nil || line != "retry: 2000\n" {
 		t.Errorf("first %q, %v: want what to wait before coming back", line, err)
 	}
-	var samples []status.Sample
+	var samples status.Columns
 	name, data := readEvent(t, events)
-	if err := json.Unmarshal([]byte(data), &samples); err != nil || name != "history" || len(samples) != 1 {
+	if err := json.Unmarshal([]byte(data), &samples); err != nil || name != "history" || len(samples.Time) != 1 || samples.Calls[0] != 1 {
 		t.Errorf("got %s %s, %v: want the history", name, data, err)
 	}
 	name, data = readEvent(t, events)

@@ -294,6 +294,8 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	for e := range a.notices.newest() {
 		r.Events = append(r.Events, *e)
 	}
+	// One that was counted again has the time of the last one like it: it moves up. So does one that was noted late.
+	slices.SortStableFunc(r.Events, func(a, b Notice) int { return b.Last.Compare(a.Last) })
 	for c := range a.calls.newest() {
 		r.Calls = append(r.Calls, *c)
 	}

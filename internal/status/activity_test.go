@@ -76,6 +76,21 @@ func TestEqualEventsOfAWhileAreOneWithACount(t *testing.T) {
 	}
 }
 
+func TestEventsAreInTheOrderOfTheTimeThatTheyShow(t *testing.T) {
+	a := NewActivity(false)
+	a.Note(callAt(0, auditlog.CallCapacityRetry, 429, "capacity"))
+	a.Note(callAt(2*time.Second, auditlog.CallFailure, 500, "transient"))
+	a.Note(callAt(5*time.Second, auditlog.CallCapacityRetry, 429, "capacity")) // counted with the first
+	a.Note(callAt(4*time.Second, auditlog.CallFailure, 404, "permanent"))      // noted late
+	var got []string
+	for _, e := range activityReport(a, epoch).Events {
+		got = append(got, fmt.Sprintf("%v %d", e.Last.Sub(epoch), e.Count))
+	}
+	if want := "5s 2, 4s 1, 2s 1"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+	}
+}
+
 func TestErrorsAreCountedByReason(t *testing.T) {
 	a := NewActivity(false)
 	a.NoteCause(3, "no capacity in 5m")

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"math"
 	"sync"
 	"time"
 )
@@ -10,31 +9,28 @@ import (
 const SampleEvery = time.Second
 
 const (
-	samplesMax = 600 // ten minutes
-	rateOver   = 30  // samples that the rows per second are an average of, and so the time left
+	samplesMax   = 2200            // kept after thinning; about twice the 1,640 that the young ones are at most leave room for the rest
+	thinEvery    = 60              // samples that are added between two thinnings
+	suspendAfter = 5 * time.Second // a tick that is later than this: the process was suspended
+	rateOver     = 30              // samples that the rows per second are an average of, and so the time left
 )
 
-// Sample is one second of the stage's work. Rates are per second, over the time since the sample before.
-type Sample struct {
-	Time     int64    `json:"time"`     // Unix, in seconds
-	Allowed  *float64 `json:"allowed"`  // calls, by the throttle; null: it sets no limit, or allows none
-	Calls    float64  `json:"calls"`    // sent
-	Rejected float64  `json:"rejected"` // met no capacity
-	Rows     float64  `json:"rows"`     // emitted
-	InFlight int      `json:"in_flight"`
-	Window   int      `json:"window"`  // rows, over all partitions
-	Reorder  int      `json:"reorder"` // of them, answered
-	P50MS    *float64 `json:"p50_ms"`
-	P90MS    *float64 `json:"p90_ms"`
-	Held     bool     `json:"held"` // paused, or the server asked to wait
-}
-
-// History keeps the samples of the last ten minutes, for the charts of a page that is opened later. Create it with
-// [NewHistory]. Safe for concurrent use.
+// History keeps the samples of the whole run, for the charts of a page that is opened later. What is old is thinned, so
+// that it takes at most 0.3 MB however long the run is:
+//
+//	a sample covers  for
+//	1 s              the last ten minutes
+//	10 s             the last hundred minutes
+//	1 min            the last ten hours
+//	2 min            the rest, in 560 samples at least; when they are more, pairs of them are merged: 4 min, 8 min and so on
+//
+// The page thins what it receives by the same rule. Create it with [NewHistory]. Safe for concurrent use.
 type History struct {
 	mu       sync.Mutex
-	samples  ring[Sample]
-	emitted  ring[uint64] // rows, at the same instants
+	samples  []Sample     // oldest first, of different times
+	added    int          // since they were thinned
+	coarsest int64        // seconds that the oldest samples cover
+	emitted  ring[uint64] // rows, at the instants of the last samples
 	at       time.Time    // of the last sample
 	calls    uint64       // the counters then
 	rejected uint64
@@ -43,24 +39,28 @@ type History struct {
 
 // NewHistory returns a history without samples, for a stage that has started at start.
 func NewHistory(start time.Time) *History {
-	return &History{samples: newRing[Sample](samplesMax), emitted: newRing[uint64](rateOver + 1), at: start}
+	return &History{coarsest: oldestSeconds, emitted: newRing[uint64](rateOver + 1), at: start}
 }
 
 // Take adds a sample of a report. One that is not later than the last sample is ignored.
 func (h *History) Take(r *Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since := r.Time.Sub(h.at).Seconds()
+	since := r.Time.Sub(h.at)
 	if since <= 0 {
 		return
 	}
+	if since > suspendAfter {
+		// What happened before and after the process was suspended counts for this sample. The time between is a gap.
+		since = SampleEvery
+	}
 	perSecond := func(now uint64, before *uint64) float64 {
-		rate := math.Round(100*float64(now-min(now, *before))/since) / 100
+		rate := float64(now-min(now, *before)) / since.Seconds()
 		*before = now
 		return rate
 	}
 	s := Sample{
-		Time: r.Time.Unix(), InFlight: r.Pool.InFlight, P50MS: r.Latency.P50MS, P90MS: r.Latency.P90MS,
+		Time: r.Time.Unix(), Seconds: since.Seconds(), InFlight: float64(r.Pool.InFlight), P50MS: r.Latency.P50MS, P90MS: r.Latency.P90MS,
 		Calls: perSecond(r.Pool.Dispatched, &h.calls), Rejected: perSecond(r.Pool.CapacityRetries, &h.rejected),
 		Rows: perSecond(r.Rows.Succeeded+r.Rows.Failed, &h.rows),
 		Held: r.Pool.Paused != "" || r.Pool.LawPausedUntil != nil,
@@ -73,16 +73,36 @@ func (h *History) Take(r *Report) {
 		s.Reorder += r.Partitions[i].ReorderRows
 	}
 	h.at = r.Time
-	h.samples.add(s)
 	h.emitted.add(h.rows)
+	h.add(s)
+}
+
+// add adds a sample. The lock is held.
+func (h *History) add(s Sample) {
+	// Two ticks may end in the same second, and the clock may be set back: then one sample covers both, and the times
+	// keep growing.
+	for n := len(h.samples) - 1; n >= 0 && h.samples[n].Time >= s.Time; n-- {
+		s = merge(h.samples[n], s)
+		h.samples = h.samples[:n]
+	}
+	h.samples = append(h.samples, s)
+	if h.added++; h.added < thinEvery {
+		return
+	}
+	h.added = 0
+	h.samples = thin(h.samples, s.Time, h.coarsest)
+	for len(h.samples) > samplesMax {
+		h.coarsest *= 2
+		h.samples = thin(h.samples, s.Time, h.coarsest)
+	}
 }
 
 // Last returns the last sample, nil if there is none, and the rows emitted per second over the last half minute.
 func (h *History) Last() (s *Sample, rows float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := len(h.samples.values); n > 0 {
-		last := *h.samples.at(n - 1)
+	if n := len(h.samples); n > 0 {
+		last := h.samples[n-1].rounded()
 		s = &last
 	}
 	if n := len(h.emitted.values); n > 1 {
@@ -95,9 +115,12 @@ func (h *History) Last() (s *Sample, rows float64) {
 func (h *History) All() []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := make([]Sample, len(h.samples.values))
+	list := make([]Sample, len(h.samples))
 	for i := range list {
-		list[i] = *h.samples.at(i)
+		list[i] = h.samples[i].rounded()
 	}
 	return list
 }
+
+// Columns returns the samples as a page receives them.
+func (h *History) Columns() *Columns { return columns(h.All()) }

@@ -12,7 +12,6 @@ readPalette();
 const axisFont = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 const charts = [];
 let shownSeconds = 180;
-let samples = [];
 
 function axis(extra) {
   return Object.assign({

@@ -21,9 +21,8 @@ function show(s) {
   ], "no calls yet");
   showEvents(s);
   showCalls(s);
-  if (s.sample && (samples.length === 0 || s.sample.time > samples[samples.length - 1].time)) {
-    samples.push(s.sample);
-    samples = samples.slice(-600);
+  if (s.sample) {
+    takeSample(s.sample);
     drawCharts();
   }
 }
@@ -160,7 +159,7 @@ function connect() {
   if (source) source.close();
   source = new EventSource("api/events");
   const on = (name, f) => source.addEventListener(name, event => { heard = Date.now(); f(JSON.parse(event.data)); });
-  on("history", list => { samples = list; ended = false; drawCharts(); });
+  on("history", columns => { takeHistory(columns); ended = false; drawCharts(); });
   on("status", s => { show(s); link("live", "live"); });
   on("stage", w => { wholeStage = w; showWhole(); if (latest) showHead(); });
   on("end", () => { ended = true; link("off", "ended"); reconnectLater(); });
