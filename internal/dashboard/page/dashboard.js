@@ -187,22 +187,5 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) connect();
   else if (source) { source.close(); clearTimeout(retry); }
 });
-for (const input of document.querySelectorAll("input[name=range]")) {
-  input.addEventListener("change", () => { shownSeconds = Number(input.value); drawCharts(); });
-}
-
-newChart("rate", [
-  { name: "rejected", colour: "red", kind: "bar", fill: "red-fill", value: s => s.rejected, print: rate },
-  { name: "sent", colour: "blue", fill: "blue-fill", value: s => s.calls, print: rate },
-  { name: "allowed", colour: "grey", kind: "dash", value: s => s.allowed, print: rate },
-], { least: 1, axis: v => v, about: "Calls sent and rejected per second, and the rate that the throttle allows" });
-newChart("open", [
-  { name: "in flight", colour: "teal", value: s => s.in_flight, print: count },
-  { name: "reorder buffer", colour: "amber", value: s => s.reorder, print: count },
-  { name: "window, right", colour: "grey", right: true, value: s => s.window, print: count },
-], { least: 4, axis: v => Number.isInteger(v) ? count(v) : "", about: "Calls in flight, rows that wait for an earlier one, rows taken and not emitted" });
-newChart("latency", [
-  { name: "median", colour: "blue", value: s => s.p50_ms, print: took },
-  { name: "p90", colour: "violet", value: s => s.p90_ms, print: took },
-], { least: 10, size: 54, axis: v => v === 0 ? "0" : v >= 1000 ? v / 1000 + " s" : v + " ms", about: "Latency of the calls of the last minute, median and 90th percentile" });
+startCharts();
 connect();

@@ -1,30 +1,21 @@
 "use strict";
-// The samples of the whole run, oldest first. Those that are old are thinned, by the rule of internal/status/history.go: a
-// page may be open for as long as the stage runs.
+// The samples of the whole run, oldest first, thinned with age by the rule of internal/status/history.go.
 
-let samples = [];
-let coarsest = 120, added = 0;
-const samplesMax = 2200, thinEvery = 60;
+let samples = [], coarsest = 120, added = 0;
 
-// takeHistory takes all samples: each member has a list of the values of all.
+// takeHistory takes all samples: each member has the list of its values.
 function takeHistory(columns) {
   samples = columns.time.map((_, i) => Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])));
   coarsest = 120;
-  added = 0;
 }
 
-// takeSample takes the newest sample, in place of those that are not earlier: a clock was set back, or it is sent again.
+// takeSample takes the newest sample, in place of those that are not earlier.
 function takeSample(s) {
-  while (samples.length > 0 && samples[samples.length - 1].time >= s.time) samples.pop();
+  while (samples.length > 0 && samples.at(-1).time >= s.time) samples.pop();
   samples.push(s);
-  if (++added < thinEvery) return;
-  added = 0;
-  const byAge = sample => secondsAt(s.time - sample.time);
-  samples = thin(samples, byAge);
-  while (samples.length > samplesMax) {
-    coarsest *= 2;
-    samples = thin(samples, byAge);
-  }
+  if (++added % 60 > 0) return;
+  const byAge = old => secondsAt(s.time - old.time);
+  for (samples = thin(samples, byAge); samples.length > 2200; samples = thin(samples, byAge)) coarsest *= 2;
 }
 
 const secondsAt = age => age < 600 ? 1 : age < 6000 ? 10 : age < 36000 ? 60 : coarsest;
@@ -33,21 +24,21 @@ const secondsAt = age => age < 600 ? 1 : age < 6000 ? 10 : age < 36000 ? 60 : co
 function thin(list, length) {
   const kept = [];
   for (const s of list) {
-    const span = length(s), last = kept.length - 1;
-    if (last >= 0 && Math.ceil(kept[last].time / span) === Math.ceil(s.time / span)) kept[last] = merge(kept[last], s);
+    const span = length(s), last = kept.at(-1);
+    if (last && Math.ceil(last.time / span) === Math.ceil(s.time / span)) kept[kept.length - 1] = merge(last, s);
     else kept.push(s);
   }
   return kept;
 }
 
+const peaks = ["window", "reorder", "p50_ms", "p90_ms"];
+
 // merge returns the one sample for two that follow each other: rates are averaged, peaks stay.
 function merge(a, b) {
-  const seconds = a.seconds + b.seconds;
-  const both = (name, f) => a[name] === null ? b[name] : b[name] === null ? a[name] : f(a[name], b[name]);
-  const mean = (x, y) => (x * a.seconds + y * b.seconds) / seconds;
-  return {
-    time: b.time, seconds, held: a.held || b.held,
-    allowed: both("allowed", mean), calls: both("calls", mean), rejected: both("rejected", mean), rows: both("rows", mean), in_flight: both("in_flight", mean),
-    window: both("window", Math.max), reorder: both("reorder", Math.max), p50_ms: both("p50_ms", Math.max), p90_ms: both("p90_ms", Math.max),
-  };
+  const seconds = a.seconds + b.seconds, merged = {};
+  for (const name in a) {
+    const x = a[name] ?? b[name], y = b[name] ?? x; // a value that one of them lacks is the other's
+    merged[name] = x === null ? null : peaks.includes(name) ? Math.max(x, y) : (x * a.seconds + y * b.seconds) / seconds;
+  }
+  return Object.assign(merged, { time: b.time, seconds, held: a.held || b.held });
 }

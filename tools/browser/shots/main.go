@@ -46,7 +46,7 @@ func shoot(url string, after time.Duration, width, height int64, schemes []strin
 	if err := serving(ctx, url); err != nil {
 		return err
 	}
-	ready := fmt.Sprintf("samples.length >= 3 && samples.length >= %d", int(after.Seconds()))
+	ready := fmt.Sprintf("samples.length >= 3 && samples.at(-1).time - samples[0].time + 1 >= %d", int(after.Seconds()))
 	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(url),
 		chromedp.Poll[chromedp.Void](ready, chromedp.WithPollingTimeout(0), chromedp.WithPollingInterval(200*time.Millisecond)))
 	if err != nil {
