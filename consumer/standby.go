@@ -80,11 +80,14 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 // looks whether rows wait that nobody serves, when the spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
-	neglected := false
+	unserved := 0
 	for !c.mayServe() {
 		var due <-chan time.Time
 		if shares == nil {
 			due = time.After(asideLook)
+			if unserved > 0 {
+				due = time.After(c.cfg.PinnedTTL * 11 / 10)
+			}
 		} else if at := shares.LookAt(partition); !at.IsZero() {
 			due = time.After(time.Until(at))
 		}
@@ -99,7 +102,7 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 		case <-c.steer.changed:
 		case <-due:
 			if shares == nil {
-				if err := c.lookAside(soft, durable, &neglected); err != nil {
+				if err := c.lookAside(soft, durable, &unserved); err != nil {
 					return err
 				}
 				continue

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -80,6 +81,58 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 		close(stop)
 		rows()
 		second.stop()
+	})
+}
+
+// TestADrainedPartitionStaysAway drains partitions of a replica, one after the other, and has others come and go: none
+// comes back while another replica serves it, however uneven the shares. The last one left has them all.
+func TestADrainedPartitionStaysAway(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := partitioned(t)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
+		first, second := b.mate("first", exec()), b.mate("second", exec())
+		b.awaitShares([]int{4, 4}, first, second)
+		drained := map[int]bool{}
+		keepsAway := func(when string) {
+			t.Helper()
+			for _, p := range first.owns() {
+				if drained[p] {
+					t.Errorf("%s: the first owns partition %d, which it was drained of", when, p)
+				}
+			}
+		}
+		for i, want := range [][]int{{4, 4}, {4, 4}, {4, 4}, {4, 4}, {3, 5}, {2, 6}} {
+			p := first.owns()[0]
+			drained[p] = true
+			first.spread.Avoid(p, true)
+			b.await(fmt.Sprintf("partition %d to move", p), func() bool { return slices.Contains(second.owns(), p) })
+			b.awaitShares(want, first, second)
+			keepsAway(fmt.Sprint("drained of ", i+1))
+		}
+		time.Sleep(time.Minute)
+		b.awaitShares([]int{2, 6}, first, second)
+		keepsAway("a minute later")
+		third := b.mate("third", exec())
+		b.awaitShares([]int{2, 3, 3}, first, second, third)
+		keepsAway("with a third")
+		second.kill()
+		b.awaitShares([]int{2, 6}, first, third)
+		keepsAway("when the second was killed")
+		third.stop()
+		b.awaitShares([]int{8}, first) // nobody else serves them
+		fourth := b.mate("fourth", exec())
+		b.awaitShares([]int{2, 6}, first, fourth)
+		keepsAway("with a fourth")
+		for p := range drained {
+			first.spread.Avoid(p, false)
+		}
+		b.awaitShares([]int{4, 4}, first, fourth)
+		close(stop)
+		rows()
+		first.stop()
+		fourth.stop()
 	})
 }
 
@@ -177,5 +230,32 @@ func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
 			t.Errorf("after the second was killed the first is %s, aside %v", got, first.StandsAside())
 		}
 		b.check(30)
+	})
+}
+
+// TestAPartitionIsNotTakenBackFromWhoAsksForIt takes the pin from a replica whose window is full of calls that take minutes,
+// as a new leader of the durable consumer does: nobody is pinned then, and no row is left that would bring the pin back. The
+// replica that stands aside goes on doing so.
+func TestAPartitionIsNotTakenBackFromWhoAsksForIt(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		first := b.start("first", newQueuer(t, 2, func() time.Duration { return time.Second }))
+		b.load(2)
+		b.await("the first to own it", func() bool { return first.Status().Role == consumer.Owner })
+		second := b.start("second", newQueuer(t, 1, func() time.Duration { return 10 * time.Minute }))
+		time.Sleep(3 * time.Second)
+		first.StandAside(true)
+		time.Sleep(3 * time.Second)
+		b.loadFrom(2, 200)
+		b.await("a full window", func() bool { return second.Status().Window == 64 })
+		owner := second.Status().Owner
+		b.unpin()
+		time.Sleep(time.Minute)
+		if got := second.Status(); !first.StandsAside() || got.Role != consumer.Owner || got.Owner != owner {
+			t.Errorf("a minute later the first stands aside: %v; the second is %s by %s, want owner by %s", first.StandsAside(), got.Role, got.Owner, owner)
+		}
+		second.kill()
+		b.await("the first to take it back", func() bool { return first.Status().Role == consumer.Owner })
+		first.kill()
 	})
 }

@@ -142,3 +142,60 @@ func TestReplicasThatStartTogetherDoNotGetInEachOthersWay(t *testing.T) {
 		}
 	})
 }
+
+// TestAssignLeavesWhatIsAvoidedToOthers draws who owns what and who avoids what. A member gets what it avoids only where all
+// do; who avoids nothing has his share at least; and after a few moves nothing moves any more.
+func TestAssignLeavesWhatIsAvoidedToOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		partitions := rapid.IntRange(1, 40).Draw(t, "partitions")
+		members := make([]member, rapid.IntRange(1, 8).Draw(t, "members"))
+		avoided := make([]map[int]bool, len(members))
+		shunned := make([]int, partitions)
+		for i := range members {
+			members[i].id = string(rune('a' + i))
+			avoided[i] = make(map[int]bool)
+			for _, p := range rapid.SliceOfDistinct(rapid.IntRange(0, partitions-1), rapid.ID).Draw(t, "avoids") {
+				avoided[i][p] = true
+				shunned[p]++
+			}
+			if len(avoided[i]) > 0 {
+				members[i].avoids = func(p int) bool { return avoided[i][p] }
+			}
+		}
+		for p := range partitions {
+			if i := rapid.IntRange(-1, len(members)-1).Draw(t, "owner"); i >= 0 {
+				members[i].owned = append(members[i].owned, p)
+			}
+		}
+		var to []string
+		for pass := 0; ; pass++ {
+			before := to
+			to = assign(members, partitions)
+			has := make([]int, len(members))
+			for i := range members {
+				members[i].owned = nil
+			}
+			for p, id := range to {
+				if id == "" {
+					t.Fatalf("nobody should have partition %d", p)
+				}
+				i := int(id[0] - 'a')
+				if has[i]++; avoided[i][p] && shunned[p] < len(members) {
+					t.Fatalf("%s should have partition %d, which it avoids and not all do", id, p)
+				}
+				members[i].owned = append(members[i].owned, p)
+			}
+			if slices.Equal(before, to) {
+				for i, n := range has {
+					if len(avoided[i]) == 0 && n < partitions/len(members) {
+						t.Fatalf("%s avoids nothing and has %d of %d partitions among %d", members[i].id, n, partitions, len(members))
+					}
+				}
+				return
+			}
+			if pass == 2*len(members) {
+				t.Fatalf("it moves on after %d passes, from %v to %v", pass, before, to)
+			}
+		}
+	})
+}

@@ -23,9 +23,6 @@ const (
 	returnFirst  = time.Second
 	returnMost   = 8 * time.Second
 	returnForget = time.Minute
-	// avoidFor is how long a partition that another replica was to have is left to it: until then the shares may not bring
-	// it back.
-	avoidFor = 10 * time.Second
 	// lostFor is how long a replica that fell silent is remembered, and lostMost how many of them.
 	lostFor  = time.Minute
 	lostMost = 64
@@ -83,8 +80,7 @@ type place struct {
 	look       bool      // it must be looked at once, although a replica serves it
 	takeOver   bool      // this replica takes it, as no other does
 
-	avoid   bool      // another replica should have it
-	avoided time.Time // since when it has been without it; zero: it still holds it
+	avoid bool // another replica should have it, as long as one takes it
 
 	failed    string    // the replica that stood by for it and did not take it
 	failures  int       // how often
@@ -205,20 +201,6 @@ func (r *roster) update(now time.Time) {
 		if pl.holder != "" {
 			pl.takeOver = false
 		}
-		pl.leave(now)
-	}
-}
-
-// leave ends the time in which another replica should have a partition, [avoidFor] after it was handed over.
-func (pl *place) leave(now time.Time) {
-	switch {
-	case !pl.avoid:
-	case pl.hold != NotHeld:
-		pl.avoided = time.Time{}
-	case pl.avoided.IsZero():
-		pl.avoided = now
-	case now.Sub(pl.avoided) >= avoidFor:
-		pl.avoid = false
 	}
 }
 

@@ -318,10 +318,11 @@ func (s *Spread) Leaves() bool {
 	return s.roster.leaving
 }
 
-// Avoid has another replica take a partition from this one, which does not take it back for a while; with false it may
-// again. The shares stay even: it may get another in its place. Where no other replica stands by it keeps the partition.
+// Avoid has another replica take a partition from this one, until it is called with false. This one may get another in its
+// place, as the shares stay as even as they can. It serves the partition all the same while no other stands by for it, and
+// takes it over where its rows wait and nobody serves them.
 func (s *Spread) Avoid(partition int, on bool) {
-	s.change(func(r *roster) { r.places[partition].avoid, r.places[partition].avoided = on, time.Time{} })
+	s.change(func(r *roster) { r.places[partition].avoid = on })
 }
 
 // Lost returns the replicas that fell silent within the last minute without leaving, by id, and when each was last heard.

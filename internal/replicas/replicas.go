@@ -66,6 +66,7 @@ type Facts struct {
 	Reason         string                `json:"reason"`
 	Control        bool                  `json:"control"` // it obeys stage pause and the like
 	Drained        string                `json:"drained,omitempty"`
+	Left           []int                 `json:"drained_partitions,omitempty"` // partitions that another replica should serve, as an operator asked
 	Rows           Rows                  `json:"rows"`
 	Pool           Pool                  `json:"pool"`
 	Pause          *Pause                `json:"pause"`            // null: its calls are not paused
@@ -175,6 +176,9 @@ func Summarize(r *status.Report, partitions int) Summary {
 	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
+		if p.Drained != "" {
+			s.Left = append(s.Left, p.Partition)
+		}
 		if consumer.Role(p.Role) == consumer.Standby && p.Problem == "" {
 			s.Standby++
 			continue

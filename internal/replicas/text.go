@@ -166,6 +166,9 @@ func (r *Replica) cells(now time.Time) []string {
 	if r.Control && r.State == status.StateDrained {
 		partitions = "drained"
 	}
+	if len(r.Left) > 0 {
+		partitions = strings.TrimPrefix(partitions+", not "+ranges(r.Left), ", ")
+	}
 	if r.Status != Answers {
 		state, seen = string(r.Status), terminal.Duration(now.Sub(r.LastSeen))+" ago"
 	}

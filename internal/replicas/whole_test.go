@@ -202,6 +202,21 @@ func TestWhoIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
+// What a replica was drained of is shown beside what it owns, until it is not any more.
+func TestAPartitionThatAReplicaWasDrainedOfIsShown(t *testing.T) {
+	r := status.Report{Stage: "s", RunID: "a", Partitions: []status.PartitionReport{{Partition: 0, Role: "owner"}, {Partition: 1, Role: "standby"}, {Partition: 2, Role: "standby"}}}
+	r.DrainPartition(1, "drained by alice@laptop")
+	for _, want := range []string{"  0, not 1  ", "  0  "} {
+		a := Summarize(&r, 3)
+		w := Merge(gathered(t, of("b", nil), a), nil, noon)
+		var text strings.Builder
+		if err := w.WriteText(&text); err != nil || !strings.Contains(text.String(), want) {
+			t.Errorf("error %v, want %q in\n%s", err, want, text.String())
+		}
+		r.DrainPartition(1, "")
+	}
+}
+
 func FuzzMerge(f *testing.F) {
 	body, err := json.Marshal(of("b", map[int]uint64{0: 1}))
 	if err != nil {

@@ -65,6 +65,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		r.AddPartition(&snap.Partitions[i], now)
 	}
 	s.steering.pausedPartitions(r.PausePartition)
+	s.steering.drainedPartitions(r.DrainPartition)
 	for _, b := range snap.Budgets {
 		r.AddBudget(b)
 	}

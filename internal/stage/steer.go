@@ -26,7 +26,7 @@ type steering struct {
 	mu     sync.Mutex
 	paused *wish         // nil: calls begin
 	held   map[int]*wish // partitions of which no row begins
-	moved  map[int]bool  // partitions that another replica should have
+	moved  map[int]*wish // partitions that another replica should have
 	drain  *wish         // nil: it takes its share of the partitions
 }
 
@@ -46,6 +46,15 @@ func (s *steering) pausedPartitions(show func(partition int, who string, since t
 	defer s.mu.Unlock()
 	for p, w := range s.held {
 		show(p, w.text, w.since)
+	}
+}
+
+// drainedPartitions calls show for each partition that another replica should have.
+func (s *steering) drainedPartitions(show func(partition int, who string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, w := range s.moved {
+		show(p, w.text)
 	}
 }
 
@@ -190,7 +199,8 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 			delete(st.held, p)
 			s.consumers[p].Hold(false)
 		}
-		if st.moved[p] {
+		if w := st.moved[p]; w != nil {
+			end(w, fmt.Sprintf("the drain of partition %d", p))
 			delete(st.moved, p)
 			s.spread.Avoid(p, false)
 		}
@@ -247,19 +257,19 @@ func (s *Stage) handOver(ctx context.Context, o *control.Order) (control.Outcome
 	case p != nil && s.consumers[*p].Status().Role != consumer.Owner:
 		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
 	}
-	if !s.hasHeir(ctx) {
-		return control.Refused, "no other replica is ready to take over: start one, or pause this one, or stop its process"
+	if why := s.noHeir(ctx, p); why != "" {
+		return control.Refused, why
 	}
 	st := &s.steering
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if p != nil && s.spread != nil {
 		if st.moved == nil {
-			st.moved = make(map[int]bool)
+			st.moved = make(map[int]*wish)
 		}
-		st.moved[*p] = true
+		st.moved[*p] = newWish("drained", o)
 		s.spread.Avoid(*p, true)
-		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its calls in flight have ended", *p)
+		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its calls in flight have ended; this one does not take it until stage resume, or unless nobody else does", *p)
 	}
 	if st.drain != nil && s.standsAside() {
 		return control.Nothing, already(st.drain)
@@ -287,10 +297,19 @@ func (s *Stage) setAside(on bool) {
 	}
 }
 
-// hasHeir reports whether another replica answers that could take over.
-func (s *Stage) hasHeir(ctx context.Context) bool {
+// noHeir returns why no other replica could take over, all partitions or one; empty: one could.
+func (s *Stage) noHeir(ctx context.Context, partition *int) (why string) {
 	w := s.Whole(ctx)
-	return slices.ContainsFunc(w.Replicas, func(r replicas.Replica) bool {
-		return !r.Self && r.Status == replicas.Answers && r.Ready && r.Drained == "" && r.State != status.StateStopping
-	})
+	why = "no other replica is ready to take over: start one, or pause this one, or stop its process"
+	for i := range w.Replicas {
+		r := &w.Replicas[i]
+		switch {
+		case r.Self || r.Status != replicas.Answers || !r.Ready || r.Drained != "" || r.State == status.StateStopping:
+		case partition != nil && slices.Contains(r.Left, *partition):
+			why = fmt.Sprintf("partition %d was drained from %s on %s, and no other replica is ready: stage resume --partition %d ends that", *partition, r.Replica, terminal.OrDash(r.Host), *partition)
+		default:
+			return ""
+		}
+	}
+	return why
 }

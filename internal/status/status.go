@@ -150,6 +150,7 @@ type PartitionReport struct {
 	Claim          uint64     `json:"claim_sequence"` // of the owner's claim, in the results stream: of two owners the later one is
 	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty: nobody
 	PausedSince    *time.Time `json:"paused_since"`
+	Drained        string     `json:"drained"` // who asked that another replica serve it; empty: nobody
 	WindowRows     int        `json:"window_rows"`
 	ReorderRows    int        `json:"reorder_rows"`
 	ReorderBytes   int64      `json:"reorder_bytes"`
@@ -256,6 +257,15 @@ func (r *Report) PausePartition(partition int, who string, since time.Time) {
 	for i := range r.Partitions {
 		if p := &r.Partitions[i]; p.Partition == partition {
 			p.Paused, p.PausedSince = who, instant(since)
+		}
+	}
+}
+
+// DrainPartition notes who asked that another replica serve a partition.
+func (r *Report) DrainPartition(partition int, who string) {
+	for i := range r.Partitions {
+		if p := &r.Partitions[i]; p.Partition == partition {
+			p.Drained = who
 		}
 	}
 }

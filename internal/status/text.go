@@ -59,6 +59,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		if p.Paused != "" {
 			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Paused))
 		}
+		if p.Drained != "" {
+			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Drained))
+		}
 		if p.Problem != "" {
 			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Problem))
 		}
