@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -182,6 +184,48 @@ func TestASampleIsTakenEachSecondWithoutWatchers(t *testing.T) {
 		l.Run(ctx)
 		if got := len(h.All()); got != 5 {
 			t.Errorf("%d samples in 5 s", got)
+		}
+	})
+}
+
+// The others are asked only while a page watches: at once when one begins to, and every two seconds.
+func TestTheWholeStageIsSentWhileAPageWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Duration
+		began := time.Now()
+		l := NewLive(func() status.Report { return status.Report{Time: time.Now()} }, func(context.Context) any {
+			asked = append(asked, time.Since(began))
+			time.Sleep(300 * time.Millisecond)
+			return map[string]int{"look": len(asked)}
+		}, status.NewHistory(began))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			l.Run(ctx)
+		}()
+		time.Sleep(10 * time.Second)
+		first := l.watch()
+		var stages []string
+		for end := time.After(5 * time.Second); end != nil; {
+			select {
+			case m := <-first:
+				if strings.HasPrefix(string(m), "event: stage\n") {
+					stages = append(stages, fmt.Sprint(time.Since(began), " ", strings.TrimSpace(string(m))))
+				}
+			case <-end:
+				end = nil
+			}
+		}
+		l.leave(first)
+		time.Sleep(time.Minute)
+		stop()
+		<-ended
+		if got, want := fmt.Sprint(asked), "[10s 12.3s 14.6s]"; got != want {
+			t.Errorf("asked at %s, want %s", got, want)
+		}
+		if want := []string{"10.3s event: stage\ndata: {\"look\":1}", "12.6s event: stage\ndata: {\"look\":2}", "14.9s event: stage\ndata: {\"look\":3}"}; !slices.Equal(stages, want) {
+			t.Errorf("got %q\nwant %q", stages, want)
 		}
 	})
 }

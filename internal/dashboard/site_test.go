@@ -1,10 +1,14 @@
 package dashboard
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // testSite has one stage that is ready and one that is not.
@@ -39,6 +43,38 @@ func TestSeveralStagesAreReadyIfEachIs(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "credit") {
 		t.Errorf("a host that is not known: got %d %s", w.Code, w.Body)
 	}
+}
+
+// All stages are asked at the same time, so that the answer of many takes no longer than that of one.
+func TestTheWholeOfSeveralStagesIsThatOfEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSite()
+		for i := range s.Stages {
+			name := s.Stages[i].Name
+			s.Stages[i].Whole = func(context.Context) any {
+				time.Sleep(300 * time.Millisecond)
+				return map[string]string{"stage": name}
+			}
+		}
+		ask := func(path string) string {
+			t.Helper()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+			r.Host = "localhost"
+			w := httptest.NewRecorder()
+			guarded(s, onLoopback).ServeHTTP(w, r)
+			return fmt.Sprint(w.Code, " ", w.Body)
+		}
+		began := time.Now()
+		if got, want := ask("/api/stage"), `200 {"stages":[{"stage":"good"},{"stage":"bad"}]}`+"\n"; got != want {
+			t.Errorf("got %s want %s", got, want)
+		}
+		if took := time.Since(began); took != 300*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if got, want := ask("/stages/bad/api/stage"), `200 {"stage":"bad"}`+"\n"; got != want {
+			t.Errorf("got %s want %s", got, want)
+		}
+	})
 }
 
 func TestTheListOfStagesRunsNoScript(t *testing.T) {

@@ -87,6 +87,7 @@ type bench struct {
 	reply    func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
 	reserve  func(string, float64) error
 	paused   func(error)
+	halted   func() error
 	reserved int
 	cancels  bool
 	forgets  bool
@@ -148,6 +149,7 @@ func (b *bench) open() {
 		Forgets:   b.forgets,
 		ReloadKey: b.reload,
 		Paused:    b.paused,
+		Halted:    b.halted,
 		Record: func(e *auditlog.Batch, again bool, stored func()) {
 			b.mu.Lock()
 			if again {

@@ -1,0 +1,201 @@
+package replicas
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m) }
+
+// lab is a server with replicas that answer.
+type lab struct {
+	t   *testing.T
+	srv *server.Server
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{DontListen: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("the server is not ready")
+	}
+	return &lab{t, srv}
+}
+
+func (l *lab) connect() *nats.Conn {
+	l.t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(l.srv))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(nc.Close)
+	return nc
+}
+
+// replica is one that answers, and counts its summaries.
+type replica struct {
+	*Answerer
+	nc    *nats.Conn
+	asked atomic.Int64 // of its own state
+	stop  func()       // in order
+}
+
+func (l *lab) serve(id string) *replica {
+	l.t.Helper()
+	r := &replica{nc: l.connect()}
+	r.Answerer = New(r.nc, "s", func() Summary {
+		r.asked.Add(1)
+		return of(id, nil)
+	}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	r.stop = func() {
+		cancel()
+		<-ended
+	}
+	l.t.Cleanup(r.stop)
+	time.Sleep(10 * time.Millisecond) // in the bubble: it is subscribed then
+	return r
+}
+
+// sees checks what a look of a replica shows.
+func (r *replica) sees(t *testing.T, want string) {
+	t.Helper()
+	w := r.Look(t.Context())
+	if got := brief(&w); got != want+"; 0:[] 1:[] 2:[] 3:[]" {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A replica that ends in order is gone at once, also for one that has never seen it and one that did not look since. One
+// whose connection breaks is missing, and those who have not looked learn it from those who have.
+func TestAReplicaThatEndsIsNotMissedAndOneThatIsKilledIs(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		a, b, c, d := l.serve("a"), l.serve("b"), l.serve("c"), l.serve("d")
+		a.sees(t, "a answers []; b answers []; c answers []; d answers []")
+		b.stop()
+		c.nc.Close()
+		time.Sleep(time.Second)
+		a.sees(t, "a answers []; d answers []; c missing []")
+		time.Sleep(time.Second)
+		d.sees(t, "a answers []; d answers []; c missing []")
+		// Someone who asks for the first time knows the same.
+		w := Merge(Ask(t.Context(), l.connect(), "s", nil), NewMemory(), time.Now())
+		if got, want := brief(&w), "a answers []; d answers []; c missing []; 0:[] 1:[] 2:[] 3:[]"; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		time.Sleep(MissingFor)
+		a.sees(t, "a answers []; d answers []")
+	})
+}
+
+// One look serves all who look within 300 ms, and a replica makes up its answer at most ten times a second. Who does not
+// wait for the answers, because it goes away, must not see the others as missing.
+func TestLooksAreShared(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		a, b := l.serve("a"), l.serve("b")
+		began := time.Now()
+		looks := make(chan Whole)
+		for range 5 {
+			go func() { looks <- a.Look(t.Context()) }()
+			time.Sleep(10 * time.Millisecond)
+		}
+		for range 5 {
+			if w := <-looks; brief(&w) != "a answers []; b answers []; 0:[] 1:[] 2:[] 3:[]" {
+				t.Errorf("got %s", brief(&w))
+			}
+		}
+		if took := time.Since(began); took != GatherFor {
+			t.Errorf("five looks took %v, want %v", took, GatherFor)
+		}
+		if n := b.asked.Load(); n != 1 {
+			t.Errorf("the other was asked %d times, want once", n)
+		}
+		time.Sleep(time.Second)
+		ctx, leave := context.WithTimeout(t.Context(), time.Microsecond)
+		defer leave()
+		if w := a.Look(ctx); w.Problem == "" {
+			t.Errorf("a look that was given up shows %s, problem %q", brief(&w), w.Problem)
+		}
+		a.sees(t, "a answers []; b answers []")
+		asker := l.connect()
+		for range 50 {
+			if err := asker.PublishRequest(Subject("s"), "nobody.listens", nil); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := b.asked.Load(); n > 8 {
+			t.Errorf("the other made %d summaries, want at most ten a second", n)
+		}
+	})
+}
+
+// Nothing is sent while nobody asks, and no summary made.
+func TestNobodyAsksUnlessSomebodyLooks(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		a, b := l.serve("a"), l.serve("b")
+		a.Look(t.Context())
+		before, made := l.srv.NumSubscriptions(), a.asked.Load()+b.asked.Load()
+		sent := a.nc.Stats().OutMsgs + b.nc.Stats().OutMsgs
+		time.Sleep(time.Hour)
+		if n := a.nc.Stats().OutMsgs + b.nc.Stats().OutMsgs - sent; n != 0 {
+			t.Errorf("%d messages were sent in an hour", n)
+		}
+		if n := a.asked.Load() + b.asked.Load() - made; n != 0 {
+			t.Errorf("%d summaries were made in an hour", n)
+		}
+		if after := l.srv.NumSubscriptions(); after != before {
+			t.Errorf("%d subscriptions, before %d: a look leaves some behind", after, before)
+		}
+	})
+}
+
+// A stranger's last word removes nobody from another stage, and what is none is ignored.
+func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		a, b := l.serve("a"), l.serve("b")
+		a.sees(t, "a answers []; b answers []")
+		for _, body := range []any{
+			"garbage", Summary{Format: Format, Stage: "other", Departing: true, Facts: Facts{Replica: "b"}},
+			Summary{Format: Format + 1, Stage: "s", Departing: true, Facts: Facts{Replica: "b"}}, Summary{Format: Format, Stage: "s", Facts: Facts{Replica: "b", State: status.StateIdle}},
+		} {
+			m, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.connect().Publish(Subject("s"), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		b.nc.Close()
+		time.Sleep(time.Second)
+		a.sees(t, "a answers []; b missing []")
+	})
+}
