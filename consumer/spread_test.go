@@ -96,3 +96,31 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 		mate.stop()
 	})
 }
+
+// TestAReplicaIsReadyOnceItIsConnectedAgain restarts the server. A replica looks at the partitions of others one by one, which
+// takes minutes where there are many: none of them may keep it from being ready until then.
+func TestAReplicaIsReadyOnceItIsConnectedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := partitioned(t)
+		stop := make(chan struct{})
+		rows := b.feed(stop)
+		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
+		first, second := b.mate("first", exec()), b.mate("second", exec())
+		b.awaitShares([]int{4, 4}, first, second)
+		close(stop)
+		rows()
+		b.stopServer()
+		time.Sleep(5 * time.Second)
+		b.startServer()
+		time.Sleep(3 * time.Second)
+		for _, m := range []*crewMate{first, second} {
+			for p, c := range m.consumers {
+				if s := c.Status(); s.Problem != "" {
+					t.Errorf("%s, partition %d, %s: %s", m.run, p, s.Role, s.Problem)
+				}
+			}
+		}
+		first.stop()
+		second.stop()
+	})
+}

@@ -81,6 +81,9 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
 	unserved := 0
+	if !c.mayServe() {
+		c.problems.clear(problemOwnership) // the durable consumer was opened since, and nobody may look at it for long
+	}
 	for !c.mayServe() {
 		var due <-chan time.Time
 		if shares == nil {
