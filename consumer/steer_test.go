@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -136,18 +137,23 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 	})
 }
 
-// TestAReplicaThatFellSilentIsLostForAMinute kills one replica and stops another.
+// TestAReplicaThatFellSilentIsLostForAMinute kills a replica and stops another, and the same with two that are drained.
 func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
 		mates := []*crewMate{b.mate("first", &sleeper{}), b.mate("second", &sleeper{}), b.mate("third", &sleeper{})}
+		drained, ended := b.mate("drained", &sleeper{}), b.mate("ended", &sleeper{})
+		drained.spread.Leave(true)
+		ended.spread.Leave(true)
 		time.Sleep(5 * time.Second)
 		mates[0].kill()
 		mates[1].stop()
+		drained.kill()
+		ended.stop()
 		time.Sleep(10 * time.Second)
 		lost := mates[2].spread.Lost()
-		if _, first := lost["first"]; !first || len(lost) != 1 {
-			t.Errorf("ten seconds later %v are lost, want the first, which was killed", lost)
+		if got := slices.Sorted(maps.Keys(lost)); !slices.Equal(got, []string{"drained", "first"}) {
+			t.Errorf("ten seconds later %v are lost, want the two that were killed", got)
 		}
 		time.Sleep(time.Minute)
 		if lost := mates[2].spread.Lost(); len(lost) > 0 {

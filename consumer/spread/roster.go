@@ -41,6 +41,8 @@ type announcement struct {
 	Hello bool `json:"hello,omitempty"`
 	// Leaving says that what it owns will soon be free.
 	Leaving bool `json:"leaving,omitempty"`
+	// Stays says that it does not end: it leaves what it owns to others, and stays.
+	Stays bool `json:"stays,omitempty"`
 	// Avoid are the partitions that another replica should have rather than this one.
 	Avoid []int `json:"avoid,omitempty"`
 }
@@ -49,6 +51,7 @@ type announcement struct {
 type peer struct {
 	heard   time.Time
 	leaving bool
+	stays   bool // though it leaves
 	owned   map[int]bool
 	taken   map[int]bool
 	standby map[int]bool
@@ -114,7 +117,7 @@ func newRoster(id string, partitions int, now time.Time) *roster {
 
 // announce returns this replica's announcement.
 func (r *roster) announce() announcement {
-	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}, Leaving: r.leaving}
+	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}, Leaving: r.leaving, Stays: r.leaving}
 	for p := range r.places {
 		switch pl := &r.places[p]; {
 		case pl.hold == heldInstead:
@@ -140,7 +143,7 @@ func (r *roster) hear(a announcement, now time.Time) {
 		p = &peer{refuted: make(map[int]bool)}
 		r.peers[a.ID] = p
 	}
-	p.heard, p.leaving = now, a.Leaving
+	p.heard, p.leaving, p.stays = now, a.Leaving, a.Stays
 	p.owned, p.taken, p.standby, p.avoid = setOf(a.Owned), setOf(a.Taken), setOf(a.Standby), setOf(a.Avoid)
 	delete(r.lost, a.ID)
 	maps.DeleteFunc(p.refuted, func(partition int, _ bool) bool { return !p.owned[partition] })
@@ -167,7 +170,7 @@ func (r *roster) forget(now time.Time) (some bool) {
 		if now.Sub(p.heard) > forgetAfter {
 			delete(r.peers, id)
 			some = true
-			if !p.leaving && len(r.lost) < lostMost {
+			if (!p.leaving || p.stays) && len(r.lost) < lostMost {
 				r.lost[id] = p.heard
 			}
 		}

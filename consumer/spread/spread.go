@@ -152,7 +152,7 @@ func (s *Spread) announce(hello, leaving bool) {
 	s.mu.Lock()
 	a := s.roster.announce()
 	s.mu.Unlock()
-	a.Hello, a.Leaving = hello, a.Leaving || leaving
+	a.Hello, a.Leaving, a.Stays = hello, a.Leaving || leaving, a.Stays && !leaving
 	body, err := json.Marshal(a)
 	if err == nil {
 		err = s.nc.Publish(s.subject, body)

@@ -163,8 +163,8 @@ func costText(u *status.UsageReport, calls uint64) string {
 
 func (r *Replica) cells(now time.Time) []string {
 	state, partitions, seen := string(r.State), ranges(r.Partitions), "now"
-	if r.Control && r.State == status.StateDrained {
-		partitions = "drained"
+	if r.Drained != "" { // it may have taken back what nobody else served
+		partitions = strings.TrimPrefix(partitions+", drained", ", ")
 	}
 	if len(r.Left) > 0 {
 		partitions = strings.TrimPrefix(partitions+", not "+ranges(r.Left), ", ")

@@ -221,7 +221,13 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 			ended = append(ended, "a probe goes now: "+string(status.ReasonOf(other)))
 		}
 	}
-	if ended == nil {
+	switch {
+	case ended != nil:
+	case st.paused != nil: // and one partition was named
+		return control.Nothing, fmt.Sprintf("not that partition, but all of them were %s: stage resume without --partition ends that", st.paused.text)
+	case st.drain != nil && s.standsAside():
+		return control.Nothing, fmt.Sprintf("not that partition, but the whole replica was %s: stage resume without --partition ends that", st.drain.text)
+	default:
 		return control.Nothing, "no operator has paused or drained it"
 	}
 	return control.Done, "ended: " + strings.Join(ended, "; ")

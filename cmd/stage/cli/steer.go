@@ -66,6 +66,8 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 			s.wish.Partition = &partition
 		}
 		switch {
+		case s.wish.Replica == "" && cmd.Flags().Changed("replica"): // a variable of a script that is not set must not mean all
+			return config.Invalid(errors.New("--replica is empty: name one, as stage status shows them, or leave it out to mean all"))
 		case s.wish.Partition != nil && partition < 0:
 			return config.Invalid(errors.New("--partition: partitions are numbered from 0"))
 		case verb == control.Drain && s.wish.Partition == nil && s.wish.Replica == "":
