@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/llm-stage/stage/internal/status"
@@ -16,13 +15,8 @@ import (
 // WriteText prints the stage for people: what all replicas do together, then a table of the replicas and one of the
 // partitions. Texts of others are printed without control characters.
 func (w *Whole) WriteText(to io.Writer) error {
-	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	line := func(cells ...string) {
-		for i := range cells {
-			cells[i] = terminal.OneLine(cells[i])
-		}
-		fmt.Fprintln(out, strings.Join(cells, "\t")) //nolint:errcheck // Flush reports it
-	}
+	out := terminal.NewTable(to)
+	line := out.Line
 	line("stage", fmt.Sprintf("%s, %s, %s", w.Stage, w.countText(), terminal.Plural(w.PartitionCount, "partition")))
 	state := string(cmp.Or(w.State, "unknown"))
 	if w.Why != "" {

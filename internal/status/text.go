@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -15,13 +14,8 @@ import (
 // WriteText prints the report for people: state, rows, pool and throttle, then a table of the shared budget, if there
 // is one, and a table of the partitions. Texts of the provider are printed without control characters.
 func (r *Report) WriteText(w io.Writer) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	line := func(cells ...string) {
-		for i := range cells {
-			cells[i] = terminal.OneLine(cells[i])
-		}
-		fmt.Fprintln(out, strings.Join(cells, "\t")) //nolint:errcheck // Flush reports it
-	}
+	out := terminal.NewTable(w)
+	line := out.Line
 	line("stage", fmt.Sprintf("%s, version %s, run %s, up %s", r.Stage, r.Version, r.RunID, span(r.UptimeS)))
 	line("state", r.stateText())
 	if r.State == StatePaused {

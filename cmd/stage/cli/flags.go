@@ -446,3 +446,24 @@ func shellWord(word string) string {
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
+
+// Values of --output.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+)
+
+// addOutputFlag adds --output.
+func addOutputFlag(cmd *cobra.Command, words string) *string {
+	output := cmd.Flags().StringP("output", "o", formatTable, "how to print it: "+words)
+	completeWords(cmd, "output", formatTable, formatJSON)
+	return output
+}
+
+// checkOutput returns what is wrong with a value of --output.
+func checkOutput(output string) error {
+	if output != formatTable && output != formatJSON {
+		return fmt.Errorf("--output %q: it is %s or %s", output, formatTable, formatJSON)
+	}
+	return nil
+}

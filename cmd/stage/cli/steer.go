@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/control"
@@ -95,18 +93,14 @@ func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config
 	if err != nil {
 		return err
 	}
-	out := tabwriter.NewWriter(s.env.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "REPLICA\tHOST\tOUTCOME\tWHAT") //nolint:errcheck // Flush reports it
+	out := terminal.NewTable(s.env.Stdout)
+	out.Line("REPLICA", "HOST", "OUTCOME", "WHAT")
 	failed := 0
 	for _, o := range outcomes {
 		if o.Failed {
 			failed++
 		}
-		cells := []string{terminal.OrDash(o.Replica), terminal.OrDash(o.Host), o.Outcome, o.Text}
-		for i := range cells {
-			cells[i] = terminal.OneLine(cells[i])
-		}
-		fmt.Fprintln(out, strings.Join(cells, "\t")) //nolint:errcheck // Flush reports it
+		out.Line(terminal.OrDash(o.Replica), terminal.OrDash(o.Host), o.Outcome, o.Text)
 	}
 	if err := out.Flush(); err != nil {
 		return err
