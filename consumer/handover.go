@@ -135,8 +135,9 @@ func (s *steering) set(what *atomic.Bool, on bool) {
 func (c *Consumer) Hold(on bool) { c.steer.set(&c.steer.held, on) }
 
 // StandAside has this replica hand the partition over to one that stands by for it, and ask for it no more, until it is
-// called with false; it returns at once. A replica that finds again and again that rows wait and nobody serves them or asks
-// for them stands aside no longer. With a [Config.Spread] it does nothing: see [spread.Spread.Leave]. Safe for concurrent use.
+// called with false; it returns at once. A replica that finds again and again that rows wait and nobody serves them or
+// asks for them stands aside no longer. With a [Config.Spread] it does nothing: see [spread.Spread.Leave]. Safe for
+// concurrent use.
 func (c *Consumer) StandAside(on bool) {
 	if c.cfg.Spread == nil {
 		c.steer.set(&c.steer.aside, on)

@@ -97,8 +97,8 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 	})
 }
 
-// TestAReplicaIsReadyOnceItIsConnectedAgain restarts the server. A replica looks at the partitions of others one by one, which
-// takes minutes where there are many: none of them may keep it from being ready until then.
+// TestAReplicaIsReadyOnceItIsConnectedAgain restarts the server. A replica looks at the partitions of others one by one,
+// which takes minutes where there are many: none of them may keep it from being ready until then.
 func TestAReplicaIsReadyOnceItIsConnectedAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)

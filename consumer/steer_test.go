@@ -239,9 +239,9 @@ func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
 	})
 }
 
-// TestAPartitionIsNotTakenBackFromWhoAsksForIt takes the pin from a replica whose window is full of calls that take minutes,
-// as a new leader of the durable consumer does: nobody is pinned then, and no row is left that would bring the pin back. The
-// replica that stands aside goes on doing so.
+// TestAPartitionIsNotTakenBackFromWhoAsksForIt takes the pin from a replica whose window is full of calls that take
+// minutes, as a new leader of the durable consumer does: nobody is pinned then, and no row is left that would bring the
+// pin back. The replica that stands aside goes on doing so.
 func TestAPartitionIsNotTakenBackFromWhoAsksForIt(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)

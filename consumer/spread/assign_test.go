@@ -143,8 +143,8 @@ func TestReplicasThatStartTogetherDoNotGetInEachOthersWay(t *testing.T) {
 	})
 }
 
-// TestAssignLeavesWhatIsAvoidedToOthers draws who owns what and who avoids what. A member gets what it avoids only where all
-// do; who avoids nothing has his share at least; and after a few moves nothing moves any more.
+// TestAssignLeavesWhatIsAvoidedToOthers draws who owns what and who avoids what. A member gets what it avoids only where
+// all do; who avoids nothing has his share at least; and after a few moves nothing moves any more.
 func TestAssignLeavesWhatIsAvoidedToOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 40).Draw(t, "partitions")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// While an operator has paused it no batch is submitted, nor does one that has gathered its rows; those at the provider run
-// on, and their answers are taken. The pause is shown, and when it ends the rows go.
+// While an operator has paused it no batch is submitted, not even one that is full; those at the provider run on, and
+// their answers are taken. The pause is shown, and when it ends the rows go.
 func TestAPauseByAnOperatorSubmitsNoBatch(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t, fileProvider())

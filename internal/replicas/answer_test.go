@@ -183,8 +183,10 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 		a, b := l.serve("a"), l.serve("b")
 		a.sees(t, "a answers []; b answers []")
 		for _, body := range []any{
-			"garbage", Summary{Format: Format, Stage: "other", Departing: true, Facts: Facts{Replica: "b"}},
-			Summary{Format: Format + 1, Stage: "s", Departing: true, Facts: Facts{Replica: "b"}}, Summary{Format: Format, Stage: "s", Facts: Facts{Replica: "b", State: status.StateIdle}},
+			"garbage",
+			Summary{Format: Format, Stage: "other", Departing: true, Facts: Facts{Replica: "b"}},
+			Summary{Format: Format + 1, Stage: "s", Departing: true, Facts: Facts{Replica: "b"}},
+			Summary{Format: Format, Stage: "s", Facts: Facts{Replica: "b", State: status.StateIdle}},
 		} {
 			m, err := json.Marshal(body)
 			if err != nil {

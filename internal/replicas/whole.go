@@ -93,7 +93,9 @@ func Merge(g Gathered, m *Memory, now time.Time) Whole {
 		w.addMissing(summaries, present, m, now)
 	}
 	w.sum(summaries)
-	w.judge()
+	if w.judge(); w.State != status.StateWorking { // a rate of the last half minute says nothing about the time left
+		w.Rows.ETAS = nil
+	}
 	slices.SortStableFunc(w.Replicas, func(a, b Replica) int {
 		return cmp.Or(cmp.Compare(order[a.Status], order[b.Status]), strings.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), strings.Compare(a.Replica, b.Replica))
 	})

@@ -136,11 +136,17 @@ func TestTheMostTellingStateIsThatOfTheStage(t *testing.T) {
 		}
 		return s
 	}
+	owner := func(id string, state status.State) Summary {
+		s := with(id, state, "")
+		s.Partitions = of(id, map[int]uint64{0: 1}).Partitions
+		return s
+	}
 	tests := []struct {
 		summaries []Summary
 		want      string
 	}{
-		{[]Summary{with("a", status.StateWorking, "")}, "working: "},
+		{[]Summary{owner("a", status.StateWorking)}, "working: "},
+		{[]Summary{owner("a", status.StatePaused)}, "paused: "},
 		{[]Summary{with("a", status.StateWorking, ""), with("b", status.StatePaused, "no credit"), with("c", status.StateStandby, "")}, "paused: 1 of 2 replicas: no credit"},
 		{[]Summary{with("a", status.StatePaused, "no credit"), with("c", status.StateStandby, "")}, "paused: no credit"},
 		{[]Summary{with("a", status.StateDrained, "drained by x"), with("b", status.StateIdle, "")}, "idle: "},
@@ -150,6 +156,9 @@ func TestTheMostTellingStateIsThatOfTheStage(t *testing.T) {
 		w := Merge(gathered(t, tt.summaries...), nil, noon)
 		if got := string(w.State) + ": " + w.Why; got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
+		}
+		if (w.Rows.ETAS != nil) != (w.State == status.StateWorking) {
+			t.Errorf("%s: time left %v", w.State, w.Rows.ETAS)
 		}
 	}
 }
