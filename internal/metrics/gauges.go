@@ -36,6 +36,7 @@ type gauges struct {
 	pending       *prometheus.Desc
 	active        *prometheus.Desc
 	paused        *prometheus.Desc
+	held          *prometheus.Desc
 	buildInfo     *prometheus.Desc
 
 	budget, fallbackBudget budgetGauges
@@ -86,6 +87,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
 		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
+		held:          desc("llm_stage_partition_paused", "1 on the owner of a partition that an operator has paused (stage pause --partition), else 0.", "partition"),
 		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels are the versions of the program and of Go.", "version", "goversion"),
 
 		budget: newBudgetGauges(desc), fallbackBudget: newBudgetGauges(desc, "provider"), lane: newLaneGauges(desc),
@@ -96,7 +98,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		g.throttled, g.inFlight, g.dispatchDelay, g.concurrency, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
-		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.buildInfo,
+		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.held, g.buildInfo,
 		g.budget.members, g.budget.share, g.budget.rate, g.budget.mode,
 		g.lane.batches, g.lane.rows, g.lane.paused, g.lane.oldest, g.lane.adopted, g.lane.lapsed,
 	} {
@@ -134,6 +136,8 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.keyWait, keyWait.Seconds(), partition)
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
+		// Only the owner's pause holds rows: a standby may know of one that a restarted owner does not.
+		gauge(g.held, oneIf(s.Held[p.Partition] && p.Role == consumer.Owner), partition)
 	}
 	blocked := slices.ContainsFunc(s.Partitions, func(p consumer.Status) bool { return p.Problem != "" })
 	gauge(g.paused, oneIf(blocked), reasonNATS)

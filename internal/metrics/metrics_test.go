@@ -38,6 +38,7 @@ func busyMetrics() *Metrics {
 					WaitedFor: 17, WaitedForKey: "north", WaitedForSince: time.Now().Add(-90 * time.Second),
 				},
 			},
+			Held: map[int]bool{1: true, 2: true}, // 1 is another replica's
 			Budgets: []status.Budget{
 				{Name: "team", Provider: "openai", Mode: status.BudgetMember, Members: 12, Share: .125, Rate: 19.5, Leader: "run7"},
 				{Name: "team", Provider: "anthropic", Mode: status.BudgetAlone, Members: 1, Share: 1, Rate: 5},

@@ -86,6 +86,12 @@ func (s *Stage) snapshot() status.Snapshot {
 	for _, c := range s.consumers {
 		snap.Partitions = append(snap.Partitions, c.Status())
 	}
+	s.steering.pausedPartitions(func(partition int, _ string, _ time.Time) {
+		if snap.Held == nil {
+			snap.Held = make(map[int]bool)
+		}
+		snap.Held[partition] = true
+	})
 	return snap
 }
 

@@ -36,8 +36,9 @@ const (
 type Snapshot struct {
 	Pool       pool.Stats
 	Partitions []consumer.Status
-	Budgets    []Budget // of the providers, the first one first; nil without STAGE_BUDGET
-	Lanes      []Lane   // of the partitions; nil without a batch lane
+	Budgets    []Budget     // of the providers, the first one first; nil without STAGE_BUDGET
+	Lanes      []Lane       // of the partitions; nil without a batch lane
+	Held       map[int]bool // partitions that an operator has paused; nil: none
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what

@@ -102,6 +102,8 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{`llm_stage_active{partition="0",pod="a"}`, 1, 0},
 		{`llm_stage_active{partition="0",pod="b"}`, 0, 0},
 		{`llm_stage_paused{reason="credentials",pod="a"}`, 0, 0},
+		{`llm_stage_paused{reason="operator",pod="a"}`, 0, 0},
+		{`llm_stage_partition_paused{partition="0",pod="a"}`, 0, 0},
 		{`llm_stage_pending_rows{partition="0",pod="a"}`, 10000, 0},
 		{`llm_stage_pending_rows{partition="0",pod="b"}`, 0, 0},
 		{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 600, 0},
@@ -134,6 +136,8 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 		{"LLMStageNoOwner", line{`llm_stage_active{partition="0",pod="a"}`, 0, 0}, "partition", "0"},
 		{"LLMStageNoOwner", line{`llm_stage_active{partition="1",pod="a"}`, 0, 0}, "partition", "1"},
 		{"LLMStagePaused", line{`llm_stage_paused{reason="credentials",pod="a"}`, 1, 0}, "reason", "credentials"},
+		{"LLMStageOperatorPause", line{`llm_stage_paused{reason="operator",pod="a"}`, 1, 0}, "partition", ""},
+		{"LLMStageOperatorPause", line{`llm_stage_partition_paused{partition="0",pod="a"}`, 1, 0}, "partition", "0"},
 		{"LLMStageLag", line{`llm_stage_pending_rows{partition="0",pod="a"}`, 10001, 0}, "partition", "0"},
 		{"LLMStageKeyWait", line{`llm_stage_key_wait_seconds{partition="0",pod="a"}`, 3601, 1}, "partition", "0"},
 		{"LLMStageBudgetAlone", line{`llm_stage_budget_mode{mode="alone",pod="b"}`, 1, 0}, "pod", "b"},
@@ -155,6 +159,9 @@ func TestAlertsFireWhenTheyShouldAndOnlyThen(t *testing.T) {
 	}
 	if got := evaluate(byName["LLMStageNoOwner"], nil); len(got) != 1 {
 		t.Errorf("LLMStageNoOwner without any replica: %v, want it to fire", got)
+	}
+	if got := evaluate(byName["LLMStagePaused"], []line{{`llm_stage_paused{reason="operator",pod="a"}`, 1, 0}}); len(got) != 0 {
+		t.Errorf("LLMStagePaused while an operator wants it so: %v", got)
 	}
 	blocked := line{`llm_stage_head_of_line_seconds{partition="0",pod="a"}`, 601, 1}
 	for _, tt := range []struct {
@@ -196,6 +203,8 @@ func TestAlertsNameTheStageOfSeveral(t *testing.T) {
 		{`llm_stage_active{partition="0",pod="a",stage="S"}`, 1, 0},
 		{`llm_stage_paused{reason="credentials",pod="a",stage="S"}`, 0, 0},
 		{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 10, 0},
+		{`llm_stage_paused{reason="operator",pod="a",stage="S"}`, 0, 0},
+		{`llm_stage_partition_paused{partition="0",pod="a",stage="S"}`, 0, 0},
 		{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 6, 0},
 		{`llm_stage_key_wait_seconds{partition="0",pod="a",stage="S"}`, 6, 0},
 		{`llm_stage_budget_mode{mode="alone",pod="a",stage="S"}`, 0, 0},
@@ -237,19 +246,20 @@ func TestAlertsNameTheStageOfSeveral(t *testing.T) {
 	stopped := line{`llm_stage_rows_total{partition="0",status="success",pod="a",stage="S"}`, 9000, 0}
 	noError := line{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 100, 0}
 	for alert, sick := range map[string][]line{
-		"LLMStageNoOwner":      {{`llm_stage_active{partition="0",pod="a",stage="S"}`, 0, 0}},
-		"LLMStagePaused":       {{`llm_stage_paused{reason="credentials",pod="a",stage="S"}`, 1, 0}},
-		"LLMStageLag":          {{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 10001, 0}},
-		"LLMStageHeadOfLine":   {{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 601, 1}, stopped, noError},
-		"LLMStageKeyWait":      {{`llm_stage_key_wait_seconds{partition="0",pod="a",stage="S"}`, 3601, 1}},
-		"LLMStageBudgetAlone":  {{`llm_stage_budget_mode{mode="alone",pod="a",stage="S"}`, 1, 0}},
-		"LLMStageLaneBatchOld": {{`llm_stage_lane_oldest_batch_seconds{pod="a",stage="S"}`, 90001, 1}},
-		"LLMStageLaneLapsed":   {{`llm_stage_lane_lapsed_rows_total{pod="a",stage="S"}`, 300, 1}},
-		"LLMStageLaneAdopted":  {{`llm_stage_lane_batches{pod="a",state="looking",stage="S"}`, 1, 0}},
-		"LLMStageLanePaused":   {{`llm_stage_lane_paused{pod="a",stage="S"}`, 1, 0}},
-		"LLMStageThrottled":    {{`llm_stage_throttled_seconds_total{pod="a",stage="S"}`, 9000, 58}},
-		"LLMStageErrorRate":    {{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 700, 6}},
-		"LLMStageCost":         {{`llm_stage_cost_usd_total{model="m",pod="a",stage="S"}`, 90, 21.0 / 60}},
+		"LLMStageNoOwner":       {{`llm_stage_active{partition="0",pod="a",stage="S"}`, 0, 0}},
+		"LLMStagePaused":        {{`llm_stage_paused{reason="credentials",pod="a",stage="S"}`, 1, 0}},
+		"LLMStageOperatorPause": {{`llm_stage_partition_paused{partition="0",pod="a",stage="S"}`, 1, 0}},
+		"LLMStageLag":           {{`llm_stage_pending_rows{partition="0",pod="a",stage="S"}`, 10001, 0}},
+		"LLMStageHeadOfLine":    {{`llm_stage_head_of_line_seconds{partition="0",pod="a",stage="S"}`, 601, 1}, stopped, noError},
+		"LLMStageKeyWait":       {{`llm_stage_key_wait_seconds{partition="0",pod="a",stage="S"}`, 3601, 1}},
+		"LLMStageBudgetAlone":   {{`llm_stage_budget_mode{mode="alone",pod="a",stage="S"}`, 1, 0}},
+		"LLMStageLaneBatchOld":  {{`llm_stage_lane_oldest_batch_seconds{pod="a",stage="S"}`, 90001, 1}},
+		"LLMStageLaneLapsed":    {{`llm_stage_lane_lapsed_rows_total{pod="a",stage="S"}`, 300, 1}},
+		"LLMStageLaneAdopted":   {{`llm_stage_lane_batches{pod="a",state="looking",stage="S"}`, 1, 0}},
+		"LLMStageLanePaused":    {{`llm_stage_lane_paused{pod="a",stage="S"}`, 1, 0}},
+		"LLMStageThrottled":     {{`llm_stage_throttled_seconds_total{pod="a",stage="S"}`, 9000, 58}},
+		"LLMStageErrorRate":     {{`llm_stage_rows_total{partition="0",status="error",pod="a",stage="S"}`, 700, 6}},
+		"LLMStageCost":          {{`llm_stage_cost_usd_total{model="m",pod="a",stage="S"}`, 90, 21.0 / 60}},
 	} {
 		got := evaluate(byName[alert], all(sick...))
 		if len(got) != 1 || got[0].Metric.Get("stage") != "map" {

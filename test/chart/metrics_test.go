@@ -314,8 +314,8 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	}
 	rules, _ := find(t, objects(t, ciValues(t, "full")), "PrometheusRule")
 	all := alerts(rules)
-	if len(all) != 13 {
-		t.Errorf("%d alerts, want 13", len(all))
+	if len(all) != 14 {
+		t.Errorf("%d alerts, want 14", len(all))
 	}
 	for _, a := range all {
 		link := a.Annotations["runbook_url"]

@@ -55,6 +55,8 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		{"what the chart sets", `config: {STAGE_NATS_URL: "nats://b", STAGE_HTTP_ADDR: ":80", STAGE_HTTP_HOSTS: a.example}`, []string{
 			"config.STAGE_HTTP_ADDR: the chart sets it from http.port", "config.STAGE_HTTP_HOSTS: the chart sets it from http.hosts", "config.STAGE_NATS_URL: the chart sets it from nats.url",
 		}},
+		{"control set twice", `{control: {enabled: true}, config: {STAGE_CONTROL: false}}`, []string{"config.STAGE_CONTROL: the chart sets it from control.enabled: unset one"}},
+		{"control by a word", `control: {enabled: sure}`, []string{`at '/control/enabled'`, `got string, want boolean`}},
 		{"file set twice", `{prices: {content: "m: {input: 1}"}, config: {STAGE_PRICES_FILE: /p}}`, []string{"config.STAGE_PRICES_FILE: the chart sets it from prices: unset one"}},
 		{"secret file set twice", `{llm: {existingSecret: x}, config: {STAGE_LLM_API_KEY_FILE: /p}}`, []string{"config.STAGE_LLM_API_KEY_FILE: the chart sets it from llm: unset one"}},
 		{"two sources", `template: {existingConfigMap: x}`, []string{"template: both content and existingConfigMap are set"}},
@@ -191,11 +193,22 @@ func TestAStageOfSeveralIsTakenAwayByNull(t *testing.T) {
 	}
 }
 
-// TestHostsMayBeMissing: helm upgrade --reuse-values keeps the defaults of the chart before, which had no http.hosts.
-func TestHostsMayBeMissing(t *testing.T) {
+// TestNewValuesMayBeMissing: helm upgrade --reuse-values keeps the defaults of the chart before, which did not have them.
+func TestNewValuesMayBeMissing(t *testing.T) {
 	for _, r := range renderers {
-		if _, err := r.render(merged(ciValues(t, "minimal"), parse(t, `http: {hosts: null}`))); err != nil {
+		if _, err := r.render(merged(ciValues(t, "minimal"), parse(t, `{http: {hosts: null}, control: null}`))); err != nil {
 			t.Errorf("%s: %v", r.name, err)
+		}
+	}
+}
+
+// TestControlIsOffUnlessAskedFor: whoever can publish on its subject stops a stage that obeys.
+func TestControlIsOffUnlessAskedFor(t *testing.T) {
+	for values, want := range map[string]any{`{}`: nil, `control: {enabled: false}`: nil, `control: {enabled: true}`: "true"} {
+		for _, o := range objects(t, merged(ciValues(t, "minimal"), parse(t, values))) {
+			if got := o.at("data", "STAGE_CONTROL"); o.kind() == "ConfigMap" && o.name() == "demo-llm-stage" && got != want {
+				t.Errorf("%s: STAGE_CONTROL is %v, want %v", values, got, want)
+			}
 		}
 	}
 }

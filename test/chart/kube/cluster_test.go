@@ -149,7 +149,7 @@ func (c *cluster) define(r schema.GroupVersionResource) {
 
 func (c *cluster) createNode(name, zone string) {
 	c.t.Helper()
-	room := corev1.ResourceList{corev1.ResourceCPU: quantity("8"), corev1.ResourceMemory: quantity("32Gi"), corev1.ResourcePods: quantity("100")}
+	room := corev1.ResourceList{corev1.ResourceCPU: quantity("8"), corev1.ResourceMemory: quantity("32Gi"), corev1.ResourceEphemeralStorage: quantity("100Gi"), corev1.ResourcePods: quantity("100")}
 	_, err := c.client.CoreV1().Nodes().Create(c.t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: zone}},
 		Status:     corev1.NodeStatus{Capacity: room, Allocatable: room},

@@ -306,6 +306,7 @@ without one. */ -}}
 
 {{- define "llm-stage.ownEnvironment" -}}
 {{- $env := dict "STAGE_NATS_URL" .Values.nats.url "STAGE_HTTP_ADDR" (printf ":%d" (int64 .Values.http.port)) "STAGE_HTTP_HOSTS" (include "llm-stage.hosts" .) }}
+{{- if (.Values.control).enabled }}{{ $_ := set $env "STAGE_CONTROL" "true" }}{{ end }}
 {{- merge $env (get (include "llm-stage.pathsOf" . | fromYaml) "") | toYaml }}
 {{- end }}
 

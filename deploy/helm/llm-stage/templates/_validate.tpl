@@ -30,7 +30,7 @@
 {{- if regexMatch "^STAGE_LLM_.*API_KEY$" $name }}
 {{- $errors = append $errors (printf "config.%s: a secret does not belong in a ConfigMap: put it into a Secret, and name the Secret in llm.existingSecret or llm.providers" $name) }}
 {{- else if hasKey $own $name }}
-{{- $by := dict "STAGE_NATS_URL" "nats.url" "STAGE_HTTP_ADDR" "http.port" "STAGE_HTTP_HOSTS" "http.hosts" "STAGE_TEMPLATE_FILE" "template" "STAGE_LOOKUP_FILE" "lookup" "STAGE_RESPONSE_SCHEMA_FILE" "responseSchema" "STAGE_PRICES_FILE" "prices" }}
+{{- $by := dict "STAGE_NATS_URL" "nats.url" "STAGE_HTTP_ADDR" "http.port" "STAGE_HTTP_HOSTS" "http.hosts" "STAGE_CONTROL" "control.enabled" "STAGE_TEMPLATE_FILE" "template" "STAGE_LOOKUP_FILE" "lookup" "STAGE_RESPONSE_SCHEMA_FILE" "responseSchema" "STAGE_PRICES_FILE" "prices" }}
 {{- $errors = append $errors (printf "config.%s: the chart sets it from %s: unset one of them" $name (get $by $name | default (ternary "nats" "llm" (hasPrefix "STAGE_NATS" $name)))) }}
 {{- end }}
 {{- end }}
