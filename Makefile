@@ -178,9 +178,11 @@ chart: ## regenerate the chart's goldens, values.schema.json and README
 	go -C test/chart test -count=1 -update .
 
 .PHONY: test-chart
-test-chart: ## render the Helm chart and check it against Kubernetes, the operators and the program
+test-chart: ## render the Helm chart and check it against Kubernetes, the operators, the program and kube-score
 	go -C test/chart vet .
 	go -C test/chart test -count=1 .
+	go -C test/chart/score vet .
+	go -C test/chart/score test -count=1 .
 
 # The SDKs are large: without optimization they compile in half the time, and vet would read them all.
 .PHONY: test-sdk
