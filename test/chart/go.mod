@@ -3,6 +3,7 @@ module github.com/llm-stage/stage/test/chart
 go 1.26.7
 
 require (
+	github.com/expr-lang/expr v1.17.8
 	github.com/prometheus/prometheus v0.313.0
 	github.com/yannh/kubeconform v0.8.0
 	go.yaml.in/yaml/v3 v3.0.5

@@ -139,7 +139,7 @@ type query struct {
 	labels      []string
 }
 
-// queries are all of dashboard and alerts.
+// queries are all of dashboard, alerts and autoscaler.
 func queries(t *testing.T) []query {
 	t.Helper()
 	var found []query
@@ -175,6 +175,9 @@ func queries(t *testing.T) []query {
 			used = append(used, braced(text, "$labels.", " ")...)
 		}
 		found = append(found, query{rule.Alert, rule.Expr, used})
+	}
+	for name, expr := range newAutoscaler(t, ciValues(t, "partitions")).queries {
+		found = append(found, query{"trigger " + name, expr, nil})
 	}
 	return found
 }

@@ -79,6 +79,10 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 			"keda.triggers: with 100 partitions",
 		}},
 
+		{"triggers of your own beside Prometheus", `keda: {enabled: true, prometheus: {serverAddress: "http://p:9090"}, triggers: [{type: cron, metadata: {}}]}`, []string{
+			"keda.prometheus.serverAddress: keda.triggers replaces the chart's triggers",
+		}},
+		{"Prometheus without a scheme", `keda: {prometheus: {serverAddress: "prometheus:9090"}}`, []string{`at '/keda/prometheus/serverAddress'`, `does not match pattern`}},
 		{"unknown variable of a stage", `stages: {a: {config: {STAGE_POOLSIZE: 3}}}`, []string{`at '/stages/a/config'`, `'STAGE_POOLSIZE' not allowed`}},
 		{"unknown value of a stage", `stages: {a: {replicaCount: 3}}`, []string{`at '/stages/a'`, `'replicaCount' not allowed`}},
 		{"name of a stage", `stages: {My_Stage: {config: {}}}`, []string{`My_Stage`, `does not match pattern`}},
@@ -196,7 +200,7 @@ func TestAStageOfSeveralIsTakenAwayByNull(t *testing.T) {
 // TestNewValuesMayBeMissing: helm upgrade --reuse-values keeps the defaults of the chart before, which did not have them.
 func TestNewValuesMayBeMissing(t *testing.T) {
 	for _, r := range renderers {
-		if _, err := r.render(merged(ciValues(t, "minimal"), parse(t, `{http: {hosts: null}, control: null}`))); err != nil {
+		if _, err := r.render(merged(ciValues(t, "minimal"), parse(t, `{http: {hosts: null}, control: null, keda: {enabled: true, natsMonitoringEndpoint: "nats:8222", prometheus: null}}`))); err != nil {
 			t.Errorf("%s: %v", r.name, err)
 		}
 	}

@@ -133,7 +133,10 @@
 {{- $errors = append $errors (printf "keda.minReplicas: %d is above keda.maxReplicas" (int64 .Values.keda.minReplicas)) }}
 {{- end }}
 {{- if and (not .Values.keda.triggers) (not .Values.keda.natsMonitoringEndpoint) }}
-{{- $errors = append $errors "keda.natsMonitoringEndpoint: give host:port of the NATS servers' monitoring endpoint, such as nats.nats.svc:8222" }}
+{{- $errors = append $errors "keda.natsMonitoringEndpoint: give host:port of the NATS servers' monitoring endpoint, such as nats-headless.nats.svc:8222" }}
+{{- end }}
+{{- if and .Values.keda.triggers (.Values.keda.prometheus).serverAddress }}
+{{- $errors = append $errors "keda.prometheus.serverAddress: keda.triggers replaces the chart's triggers, this one too: unset one of them" }}
 {{- end }}
 {{- if and (not .Values.keda.triggers) (gt $partitions 64) }}
 {{- $errors = append $errors (printf "keda.triggers: with %d partitions KEDA would query NATS for each: give one trigger of your own, such as sum(llm_stage_pending_rows) from Prometheus" $partitions) }}
