@@ -145,7 +145,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	return running.Wait()
 }
 
-// endedBy returns why the stage has ended while others of the process may run; empty: it has not.
+// endedBy returns why the stage has ended while its process goes on; empty: it has not.
 func (s *Stage) endedBy() string {
 	if why := s.ended.Load(); why != nil {
 		return *why

@@ -77,7 +77,7 @@ type Stage struct {
 	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
 	stopSince atomic.Pointer[time.Time]
 	pauses    chan struct{}          // holds a token when a pause has begun
-	ended     atomic.Pointer[string] // of several stages: why this one has ended
+	ended     atomic.Pointer[string] // why this one has ended where the process goes on: it has other stages, or shows the last state
 }
 
 // Options are what the commands change about a stage.

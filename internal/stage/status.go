@@ -23,6 +23,10 @@ func (s *Stage) Status() status.Report {
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
+// ShowEnded has the status say why the stage has ended, where its process goes on. Run must have returned. Safe for
+// concurrent use.
+func (s *Stage) ShowEnded(why string) { s.ended.Store(&why) }
+
 // summary is what other replicas are told.
 func (s *Stage) summary() replicas.Summary {
 	r := s.Status()

@@ -21,7 +21,7 @@ type State string
 const (
 	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent
-	StateEnded    State = "ended"    // the process is about to end, or of several stages this one has ended
+	StateEnded    State = "ended"    // the process is about to end, or goes on without this stage
 	StateHeld     State = "held"     // blocked by NATS, a stream or the audit
 	StateWaiting  State = "waiting"  // the provider asked to wait
 	StateStarved  State = "starved"  // the provider refuses every call
@@ -56,7 +56,7 @@ type Report struct {
 	Since      *time.Time        `json:"since"`
 	Ready      bool              `json:"ready"`
 	Reason     string            `json:"reason"`
-	Ended      string            `json:"ended,omitempty"`   // why it has ended, of several stages in a process that goes on
+	Ended      string            `json:"ended,omitempty"`   // why it has ended, in a process that goes on
 	Control    bool              `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
 	Drained    string            `json:"drained,omitempty"` // who asked it to hand over its partitions; empty: nobody
 	Order      streams.Order     `json:"order"`

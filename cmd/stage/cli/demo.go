@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -48,10 +49,12 @@ func newDemoCommand(env *Env) *cobra.Command {
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
 		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
-			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.",
-		Example: "  stage demo\n  stage demo --throttle classic",
+			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.\n" +
+			"With --hold the dashboard stays when all is done, until Ctrl-C.",
+		Example: "  stage demo\n  stage demo --hold\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
+	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
 	flags.refuse("demo has its own store and LLM: remove it", append(flagsOf("Providers of fallbacks"), demoFixed...)...)
@@ -59,13 +62,17 @@ func newDemoCommand(env *Env) *cobra.Command {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
-		return demo(soft, hard, env, cfg, *rows)
+		return demo(soft, hard, env, cfg, *rows, *hold)
 	})
+	if env.HangupEnds {
+		flags.ends = []os.Signal{syscall.SIGHUP} // else the store would stay
+	}
 	return cmd
 }
 
-// demo is process with everything built in, and a summary of the audit at the end.
-func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) error {
+// demo is process with everything built in, and a summary of the audit at the end. hold keeps the dashboard until soft
+// ends.
+func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
@@ -82,13 +89,23 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int) er
 	defer site.Close()
 	s := site.Stage
 	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
-	terminal.PrintLine(env.Stdout, "dashboard: %s", site.HTTP.Start(hard, s.Log, s))
+	page := site.HTTP.Start(hard, s.Log, s)
+	terminal.PrintLine(env.Stdout, "dashboard: %s", page)
 	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows}, Total: int64(rows), Format: writeDemoLine}
 	if err := p.Run(soft, hard); err != nil {
 		return err
 	}
-	return demoAudit(hard, env.Stdout, s)
+	if err := demoAudit(hard, env.Stdout, s); err != nil || !hold {
+		return err
+	}
+	s.ShowEnded("all rows have their results, and the demo keeps this page until Ctrl-C")
+	terminal.PrintLine(env.Stdout, demoHeld, page)
+	<-soft.Done()
+	return nil
 }
+
+// demoHeld is what --hold prints.
+const demoHeld = "\nthe dashboard stays at %s until Ctrl-C"
 
 // demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands:
 // in the demo neither the key nor a row may leave the machine.
