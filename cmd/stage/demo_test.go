@@ -5,12 +5,14 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // demo is a stage demo that runs, in a process of its own.
@@ -19,21 +21,26 @@ type demo struct {
 	cmd   *exec.Cmd
 	temp  string // where it keeps its store
 	lines *bufio.Scanner
-	// all ends when no process holds its standard error any more: the demo and those that it has started.
-	all *os.File
+	// gone is closed when no process holds the standard error of the demo any more: it and all that it has started.
+	gone chan struct{}
 }
 
 // startDemo starts a demo on a free port. It is killed at the end of the test if it still runs.
 func startDemo(t *testing.T, args ...string) *demo {
 	t.Helper()
-	all, stderr, err := os.Pipe()
+	held, stderr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stderr.Close() //nolint:errcheck // the process has its own
-	d := &demo{t: t, temp: t.TempDir(), all: all}
+	d := &demo{t: t, temp: t.TempDir(), gone: make(chan struct{})}
+	go func() {
+		defer close(d.gone)
+		_, _ = io.Copy(os.Stderr, held) // what goes wrong there
+	}()
 	d.cmd = exec.CommandContext(t.Context(), "stage", append([]string{"demo", "--http-addr", "127.0.0.1:0"}, args...)...) //nolint:gosec // the program of this test
 	d.cmd.Env, d.cmd.Stderr = append(os.Environ(), "TMPDIR="+d.temp), stderr
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with what it starts
 	stdout, err := d.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -42,9 +49,10 @@ func startDemo(t *testing.T, args ...string) *demo {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = d.cmd.Process.Kill()
+		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
 		_ = d.cmd.Wait()
-		_ = all.Close()
+		<-d.gone
+		_ = held.Close()
 	})
 	d.lines = bufio.NewScanner(stdout)
 	return d
@@ -63,19 +71,22 @@ func (d *demo) prints(pattern string) []string {
 	return nil
 }
 
-// ends signals the demo, and wants it to end with 0 and to leave nothing behind.
-func (d *demo) ends(signal syscall.Signal) {
+// end waits until the demo and all that it has started have ended, and wants nothing left behind and this exit code.
+func (d *demo) end(code int) {
 	d.t.Helper()
-	if err := d.cmd.Process.Signal(signal); err != nil {
-		d.t.Fatal(err)
-	}
 	for d.lines.Scan() { // to the end, before Wait closes it
 		d.t.Log(d.lines.Text())
 	}
-	if err := d.cmd.Wait(); err != nil {
-		d.t.Errorf("after %v: %v", signal, err)
+	_ = d.cmd.Wait()
+	if got := d.cmd.ProcessState.ExitCode(); got != code {
+		d.t.Errorf("%v, want exit code %d", d.cmd.ProcessState, code)
 	}
-	if left, err := os.ReadDir(d.temp); err != nil || len(left) > 0 {
+	select {
+	case <-d.gone:
+	case <-time.After(scriptPatience):
+		d.t.Fatalf("a process that the demo has started runs %v after its end", scriptPatience)
+	}
+	if left, err := os.ReadDir(d.temp); code >= 0 && (err != nil || len(left) > 0) { // a killed one can remove nothing
 		d.t.Errorf("it has left %v, %v", left, err)
 	}
 }
@@ -107,6 +118,55 @@ func TestTheDemoHoldsItsPageUntilASignal(t *testing.T) {
 		if got := d.state(page); got != "ended" {
 			t.Errorf("the page shows %q, want ended", got)
 		}
-		d.ends(signal)
+		if err := d.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		d.end(0)
+	}
+}
+
+func TestTheChaosOfTheDemoIsSurvivedAndProven(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "--chaos", "--hold", "--rows", "100")
+	page := d.prints(`dashboard: (http://[^,]+), of process [0-9]+, which survives$`)[1]
+	d.prints(`the LLM goes down`)
+	d.prints(`the LLM is back`)
+	d.prints(`kill -9 of process [0-9]+`)
+	if got := d.state(page); got == "" {
+		t.Error("the page shows no state after the kill")
+	}
+	d.prints(`all 100 rows have their results$`)
+	d.prints(`^the outage, .* 0 rows failed`)
+	d.prints(`^the kill: `)
+	d.prints(`^proven: `)
+	d.prints(`^the dashboard stays at ` + regexp.QuoteMeta(page) + ` until Ctrl-C$`)
+	if got := d.state(page); got != "idle" {
+		t.Errorf("the page shows %q, want idle", got)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.end(0)
+}
+
+// A Ctrl-C reaches the replicas, too: the terminal signals its whole group of processes. Whoever kills the demo with
+// SIGKILL, such as the system when memory is short, leaves it no time to end them.
+func TestNoProcessOfTheDemoOutlivesIt(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		signal syscall.Signal
+		all    bool // it goes to all processes of the demo
+		code   int
+	}{{syscall.SIGINT, true, 130}, {syscall.SIGTERM, false, 130}, {syscall.SIGKILL, false, -1}} {
+		d := startDemo(t, "--chaos")
+		d.prints(`both work`)
+		pid := d.cmd.Process.Pid
+		if tt.all {
+			pid = -pid
+		}
+		if err := syscall.Kill(pid, tt.signal); err != nil {
+			t.Fatal(err)
+		}
+		d.end(tt.code)
 	}
 }

@@ -103,8 +103,11 @@ func NewServer(listener net.Listener, cfg config.HTTPConfig, routes Routes, log 
 }
 
 // URL returns the address to open in a browser on this machine.
-func (s *Server) URL() string {
-	addr := s.listener.Addr().String()
+func (s *Server) URL() string { return URL(s.listener) }
+
+// URL returns the address to open in a browser on this machine for a server on the listener.
+func URL(listener net.Listener) string {
+	addr := listener.Addr().String()
 	host, port, err := net.SplitHostPort(addr)
 	if ip, ipErr := netip.ParseAddr(host); err == nil && ipErr == nil && ip.IsUnspecified() {
 		addr = net.JoinHostPort("127.0.0.1", port)

@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"syscall"
 	"time"
@@ -12,8 +14,10 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/show"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -50,17 +54,27 @@ func newDemoCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
 			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.\n" +
-			"With --hold the dashboard stays when all is done, until Ctrl-C.",
-		Example: "  stage demo\n  stage demo --hold\n  stage demo --throttle classic",
+			"With --hold the dashboard stays when all is done, until Ctrl-C.\n\n" +
+			"With --chaos it shows the guarantees instead: two replicas of a stage work in processes of their own, the LLM goes down and\n" +
+			"comes back, one replica is ended by kill -9, and the other takes over. It reports what each of them has cost, and stage verify\n" +
+			"proves that every row has exactly one result, in order; the exit code is that of verify: 0 only if it is proven.",
+		Example: "  stage demo\n  stage demo --hold\n  stage demo --chaos\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")
+	chaos := cmd.Flags().Bool("chaos", false, "show an outage of the LLM, a kill -9 and a take-over, and prove that no row is lost")
+	cmd.AddCommand(newReplicaCommand(env))
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
 	flags.refuse("demo has its own store and LLM: remove it", append(flagsOf("Providers of fallbacks"), demoFixed...)...)
 	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
+		}
+		cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+		cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
+		if *chaos {
+			return demoChaos(soft, env, cfg, *rows, *hold)
 		}
 		return demo(soft, hard, env, cfg, *rows, *hold)
 	})
@@ -73,8 +87,6 @@ func newDemoCommand(env *Env) *cobra.Command {
 // demo is process with everything built in, and a summary of the audit at the end. hold keeps the dashboard until soft
 // ends.
 func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
-	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
-	cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
 		return err
@@ -106,6 +118,50 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 
 // demoHeld is what --hold prints.
 const demoHeld = "\nthe dashboard stays at %s until Ctrl-C"
+
+// demoChaos is the demo that runs the stage in processes of its own, which are this program again.
+func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
+	if env.Executable == "" {
+		return errors.New("--chaos starts this program again, and where it is is unknown: start it by its path")
+	}
+	log := logging.NewConfigured(cfg, env.Stderr)
+	defer logging.Flush(log)
+	return show.Run(ctx, show.Config{
+		Stage: cfg, Program: []string{env.Executable, "demo", replicaCommand}, Environ: env.Environ,
+		Source: &demoRows{rows: rows}, Rows: rows, Hold: hold, Out: env.Stdout, Err: env.Stderr, Logger: log,
+	})
+}
+
+const replicaCommand = "replica"
+
+// newReplicaCommand is a replica of the demo with --chaos: run, but that it reports its page, and ends with its standard
+// input. So it does not outlive the demo, whatever ends that. A signal does not end it: Ctrl-C is sent to all processes
+// of a terminal, and the demo ends its replicas itself.
+func newReplicaCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, which starts it", Args: cobra.NoArgs, Hidden: true}
+	flags := newConfigFlags(cmd, env, nil, nil)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
+		if err != nil {
+			return err
+		}
+		_, release := env.subscribe(os.Interrupt, syscall.SIGTERM)
+		defer release()
+		soft, hard := show.Obey(cmd.Context(), env.Stdin, env.exitSoon)
+		listener, err := dashboard.Listen(soft, cfg.HTTP.Addr, true, "STAGE_HTTP_ADDR")
+		if err != nil {
+			return err
+		}
+		terminal.PrintLine(env.Stdout, "%s", dashboard.URL(listener))
+		log := slog.New(slog.DiscardHandler)
+		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] { // else it would only repeat what the demo says
+			log = logging.NewConfigured(cfg, env.Stderr)
+		}
+		defer logging.Flush(log)
+		return stage.Run(soft, hard, cfg, stage.Deps{Logger: log, Listener: listener, Options: stage.Options{Console: env.Stderr}})
+	}
+	return cmd
+}
 
 // demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands:
 // in the demo neither the key nor a row may leave the machine.

@@ -36,6 +36,9 @@ type Env struct {
 	// [Env.Contexts]). Nil: nothing does.
 	Exit func(code int)
 
+	// Executable is the path of this program, for a command that starts it again. Empty: unknown.
+	Executable string
+
 	// Setenv sets a variable for the libraries that read the environment of the process. Nil: nothing does.
 	Setenv func(name, value string)
 
@@ -56,8 +59,9 @@ func OSEnv() *Env {
 		name, value, _ := strings.Cut(pair, "=")
 		environ[name] = value
 	}
+	executable, _ := os.Executable() // who needs it says that it is unknown
 	return &Env{
-		Args: os.Args[1:], Environ: environ, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Args: os.Args[1:], Executable: executable, Environ: environ, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		LimitMemory: func(bytes int64) {
 			if environ["GOMEMLIMIT"] == "" {
 				debug.SetMemoryLimit(bytes)
