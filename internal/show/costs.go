@@ -65,7 +65,7 @@ func (c *costs) takeOver() string {
 			last = at
 		}
 	}
-	if len(c.claims) < len(c.orphans) {
+	if len(c.claims) == 0 || len(c.claims) < len(c.orphans) {
 		return "no row was left to take over"
 	}
 	return fmt.Sprintf("%s taken over after %s", partitions(c.orphans), seconds(last.Sub(c.killed)))

@@ -14,7 +14,6 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // stopWithin bounds how long a replica that was told to stop may take.
@@ -156,20 +155,4 @@ func (s *show) environ(srv *natsd.Server) []string {
 		}
 	}
 	return slices.Clip(list)
-}
-
-// results counts the results that are stored.
-func (s *show) results(ctx context.Context) (n int, err error) {
-	stream, err := s.js.Stream(ctx, s.cfg.Result.Stream)
-	if err != nil { // it is not there yet
-		return 0, nil //nolint:nilerr // as it says
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(s.cfg.Result.Subject+"."+s.cfg.Name+".*.rows"))
-	if err != nil {
-		return 0, err
-	}
-	for _, messages := range info.State.Subjects {
-		n += int(messages) //nolint:gosec // few
-	}
-	return n, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/nats-io/nats.go"
@@ -33,6 +34,8 @@ const (
 	rowsUsual  = 720
 	// patience is how long the show waits for a step without any new result.
 	patience = 2 * time.Minute
+	// lookEvery is the time between two looks at the stage, besides the time that a look takes.
+	lookEvery = 100 * time.Millisecond
 	// reportEvery is the time between two lines about the progress.
 	reportEvery = 5 * time.Second
 )
@@ -68,7 +71,8 @@ type show struct {
 // view is what the show sees of the stage.
 type view struct {
 	whole  replicas.Whole
-	stored int // results
+	stored int         // results
+	parts  map[int]int // of them, by partition
 }
 
 // Run runs the show until all rows have their results and verify has said what it thinks of them; with Hold until ctx
@@ -99,12 +103,26 @@ func Run(ctx context.Context, c Config) error {
 	}
 	s.settle()
 	defer s.endReplicas()
-	if err := s.start(ctx, srv); err != nil {
+	report, err := s.play(ctx, srv)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx) // whatever it has interrupted
+	case err != nil:
 		return err
+	case c.Hold:
+		s.hold(ctx)
+	}
+	return report.Err()
+}
+
+// play plays the acts, and returns what verify says in the end.
+func (s *show) play(ctx context.Context, srv *natsd.Server) (*verify.Report, error) {
+	if err := s.start(ctx, srv); err != nil {
+		return nil, err
 	}
 	for _, act := range []func(context.Context) error{s.works, s.outage, s.kill, s.finish} {
 		if err := act(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	return s.prove(ctx)
@@ -166,17 +184,15 @@ func (s *show) outage(ctx context.Context) error {
 	s.say("the LLM goes down: it cuts every connection")
 	s.costs.down = time.Now()
 	s.llm.down.Store(true)
-	var paused *replicas.Pauses
+	paused := false
 	err := s.await(ctx, "a pause", func(v *view) bool {
-		if i := slices.IndexFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == status.PauseOutage }); i >= 0 {
-			paused = &v.whole.Pauses[i]
-		}
-		return paused != nil || v.stored >= s.Rows
+		paused = slices.ContainsFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == status.PauseOutage })
+		return paused || v.stored >= s.Rows
 	})
 	if err != nil {
 		return err
 	}
-	if paused != nil {
+	if paused {
 		s.say("the stage has noticed, and holds its rows: only single probes go out. On the page: Paused, outage, the next probe")
 	}
 	over := s.costs.down.Add(min(outageMost, outageMost*time.Duration(s.Rows)/rowsUsual))
@@ -189,25 +205,32 @@ func (s *show) outage(ctx context.Context) error {
 	failed := uint64(0)
 	err = s.await(ctx, "the end of the pause", func(v *view) bool {
 		failed = v.whole.Rows.Failed
-		return len(v.whole.Pauses) == 0
+		return len(v.whole.Pauses) == 0 && s.doomed.facts(&v.whole) != nil && s.survivor.facts(&v.whole) != nil
 	})
 	if err != nil {
 		return err
 	}
 	s.say("calls have resumed, slowly at first; %d rows have failed", failed)
-	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows*3/5 })
+	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows*3/5 || s.mostDone(v) })
+}
+
+// mostDone reports whether the replica to be killed has answered three fifths of the rows of a partition. The replicas do
+// not work at the same rate, and there must be rows to take over.
+func (s *show) mostDone(v *view) bool {
+	return slices.ContainsFunc(s.doomed.owns(&v.whole), func(p int) bool { return v.parts[p] >= s.Rows/2*3/5 })
 }
 
 // kill kills a replica at its work, and waits until the other has taken over.
 func (s *show) kill(ctx context.Context) error {
-	v, err := s.look(ctx)
+	inFlight := 0
+	err := s.await(ctx, "an owner", func(v *view) bool {
+		if s.costs.orphans = s.doomed.owns(&v.whole); len(s.costs.orphans) > 0 {
+			inFlight = s.doomed.facts(&v.whole).Pool.InFlight
+		}
+		return len(s.costs.orphans) > 0 || v.stored >= s.Rows
+	})
 	if err != nil {
 		return err
-	}
-	s.costs.orphans = s.doomed.owns(&v.whole)
-	inFlight := 0
-	if f := s.doomed.facts(&v.whole); f != nil {
-		inFlight = f.Pool.InFlight
 	}
 	s.say("kill -9 of process %d, which owns %s and has %s in flight. On the page: it is missing", s.doomed.pid(), partitions(s.costs.orphans), terminal.Plural(inFlight, "call"))
 	s.costs.killed = time.Now()
@@ -236,14 +259,14 @@ func (s *show) finish(ctx context.Context) error {
 	return s.survivor.stop(ctx)
 }
 
-// prove prints what the faults have cost and what verify says, which is the error.
-func (s *show) prove(ctx context.Context) error {
+// prove prints what the faults have cost and what verify says.
+func (s *show) prove(ctx context.Context) (*verify.Report, error) {
 	report, err := verify.Run(ctx, s.js, s.cfg, s.Err)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.costs.read(ctx, s.js, s.cfg); err != nil {
-		return err
+		return nil, err
 	}
 	rows := 0
 	for _, p := range report.Partitions {
@@ -254,16 +277,17 @@ func (s *show) prove(ctx context.Context) error {
 	s.costs.print(s.Out, s.llm.Stats(), rows)
 	terminal.PrintLine(s.Out, "\nstage verify:")
 	report.WriteText(s.Out)
-	if s.Hold {
-		page, _ := s.survivor.page(ctx) // it was there before
-		terminal.PrintLine(s.Out, "\nthe dashboard stays at %s until Ctrl-C", page)
-		select {
-		case <-ctx.Done():
-		case <-s.survivor.ended:
-			terminal.PrintLine(s.Out, "process %d has ended, and the dashboard with it", s.survivor.pid())
-		}
+	return report, nil
+}
+
+// hold keeps the page until ctx ends.
+func (s *show) hold(ctx context.Context) {
+	terminal.PrintLine(s.Out, "\nthe dashboard stays at %s until Ctrl-C", s.survivor.address)
+	select {
+	case <-ctx.Done():
+	case <-s.survivor.ended:
+		terminal.PrintLine(s.Out, "process %d has ended, and the dashboard with it", s.survivor.pid())
 	}
-	return report.Err()
 }
 
 // endReplicas kills what runs.
@@ -283,7 +307,7 @@ func (s *show) say(format string, args ...any) {
 // await looks at the stage again and again until it is as wanted, and reports the progress meanwhile. It returns an error
 // if a replica ends that nobody has ended, or if nothing happens for a long time.
 func (s *show) await(ctx context.Context, what string, is func(*view) bool) error {
-	began, stored, reported := time.Now(), 0, time.Now()
+	began, seen, reported := time.Now(), 0, time.Now()
 	for {
 		v, err := s.look(ctx)
 		if err != nil {
@@ -296,8 +320,8 @@ func (s *show) await(ctx context.Context, what string, is func(*view) bool) erro
 			return err
 		}
 		now := time.Now()
-		if v.stored > stored {
-			began, stored = now, v.stored
+		if v.stored > seen {
+			began, seen = now, v.stored
 		}
 		if now.Sub(began) > patience {
 			return fmt.Errorf("waited %v for %s, with %d of %d results: the state of the stage is %s %s", patience, what, v.stored, s.Rows, v.whole.State, v.whole.Why)
@@ -305,6 +329,10 @@ func (s *show) await(ctx context.Context, what string, is func(*view) bool) erro
 		if now.Sub(reported) >= reportEvery {
 			reported = now
 			s.say("  %d of %d results, %.0f rows/s, %s in flight", v.stored, s.Rows, v.whole.Rows.PerSecond, terminal.Plural(v.whole.Pool.InFlight, "call"))
+		}
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
 		}
 	}
 }
@@ -325,11 +353,27 @@ func (s *show) anyEnded(ctx context.Context) error {
 
 // look asks the replicas, which takes a moment, and counts the results.
 func (s *show) look(ctx context.Context) (*view, error) {
-	v := &view{whole: replicas.Merge(replicas.Ask(ctx, s.nc, s.cfg.Name, nil), nil, time.Now())}
-	var err error
-	v.stored, err = s.results(ctx)
+	v := &view{whole: replicas.Merge(replicas.Ask(ctx, s.nc, s.cfg.Name, nil), nil, time.Now()), parts: make(map[int]int)}
+	err := s.count(ctx, v)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	return v, err
+}
+
+// count counts the results that are stored.
+func (s *show) count(ctx context.Context, v *view) error {
+	stream, err := s.js.Stream(ctx, s.cfg.Result.Stream)
+	if err != nil {
+		return nil //nolint:nilerr // no replica has created it yet
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(s.cfg.Result.Subject+"."+s.cfg.Name+".*.rows"))
+	if err != nil {
+		return err
+	}
+	for p := range s.cfg.Streams.Partitions {
+		v.parts[p] = int(info.State.Subjects[stored.LogSubject(s.cfg, p, "rows")]) //nolint:gosec // few
+		v.stored += v.parts[p]
+	}
+	return nil
 }
