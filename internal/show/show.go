@@ -19,7 +19,6 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/nats-io/nats.go"
@@ -65,14 +64,14 @@ type show struct {
 	js               jetstream.JetStream
 	llm              *llm
 	doomed, survivor *replica
+	loaded           int // rows, so far
 	costs            costs
 }
 
 // view is what the show sees of the stage.
 type view struct {
 	whole  replicas.Whole
-	stored int         // results
-	parts  map[int]int // of them, by partition
+	stored int // results
 }
 
 // Run runs the show until all rows have their results and verify has said what it thinks of them; with Hold until ctx
@@ -137,7 +136,7 @@ func (s *show) settle() {
 	c.Rows.Dedupe, c.Rows.OutageHold, c.Lane.Mode = "off", 0, "live"
 }
 
-// start starts the replicas, and loads the rows once they have created the streams. Each stands by before there are rows,
+// start starts the replicas, and loads the first rows once they have created the streams. Each stands by before there are rows,
 // so that they have agreed on who serves what.
 func (s *show) start(ctx context.Context, srv *natsd.Server) (err error) {
 	environ := s.environ(srv)
@@ -160,17 +159,28 @@ func (s *show) start(ctx context.Context, srv *natsd.Server) (err error) {
 	if err != nil {
 		return err
 	}
+	return s.load(ctx, s.Rows/3)
+}
+
+// load loads the rows up to number n.
+func (s *show) load(ctx context.Context, n int) error {
 	l, loaded, err := load.New(ctx, s.nc, s.cfg, "demo", "")
 	if err != nil {
 		return err
 	}
-	return l.Run(ctx, loaded, s.Source.Read, func(int64) {})
+	return l.Run(ctx, loaded, func() (*nats.Msg, error) {
+		if s.loaded >= n {
+			return nil, io.EOF
+		}
+		s.loaded++
+		return s.Source.Read()
+	}, func(int64) {})
 }
 
 // works waits until both replicas have answered rows, and a quarter of all is done.
 func (s *show) works(ctx context.Context) error {
 	err := s.await(ctx, "both replicas to own a partition", func(v *view) bool {
-		return v.stored >= s.Rows || len(s.doomed.owns(&v.whole)) > 0 && len(s.survivor.owns(&v.whole)) > 0
+		return v.stored >= s.loaded || len(s.doomed.owns(&v.whole)) > 0 && len(s.survivor.owns(&v.whole)) > 0
 	})
 	if err != nil {
 		return err
@@ -179,22 +189,22 @@ func (s *show) works(ctx context.Context) error {
 	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows/4 })
 }
 
-// outage cuts every call for a while. It ends only when the stage has noticed.
+// outage cuts every call for a while. More rows come during it: else those that are left might all be in flight already, of
+// which nobody would notice anything. It ends only when the stage has noticed.
 func (s *show) outage(ctx context.Context) error {
 	s.say("the LLM goes down: it cuts every connection")
 	s.costs.down = time.Now()
 	s.llm.down.Store(true)
-	paused := false
+	if err := s.load(ctx, s.Rows*2/3); err != nil {
+		return err
+	}
 	err := s.await(ctx, "a pause", func(v *view) bool {
-		paused = slices.ContainsFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == status.PauseOutage })
-		return paused || v.stored >= s.Rows
+		return slices.ContainsFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == status.PauseOutage })
 	})
 	if err != nil {
 		return err
 	}
-	if paused {
-		s.say("the stage has noticed, and holds its rows: only single probes go out. On the page: Paused, outage, the next probe")
-	}
+	s.say("the stage has noticed, and holds its rows: only single probes go out. On the page: Paused, outage, the next probe")
 	over := s.costs.down.Add(min(outageMost, outageMost*time.Duration(s.Rows)/rowsUsual))
 	if err := s.await(ctx, "the end of the outage", func(*view) bool { return !time.Now().Before(over) }); err != nil {
 		return err
@@ -211,23 +221,21 @@ func (s *show) outage(ctx context.Context) error {
 		return err
 	}
 	s.say("calls have resumed, slowly at first; %d rows have failed", failed)
-	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows*3/5 || s.mostDone(v) })
+	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows*3/5 })
 }
 
-// mostDone reports whether the replica to be killed has answered three fifths of the rows of a partition. The replicas do
-// not work at the same rate, and there must be rows to take over.
-func (s *show) mostDone(v *view) bool {
-	return slices.ContainsFunc(s.doomed.owns(&v.whole), func(p int) bool { return v.parts[p] >= s.Rows/2*3/5 })
-}
-
-// kill kills a replica at its work, and waits until the other has taken over.
+// kill kills a replica at its work, and waits until the other has taken over. The last rows come just before that: the
+// replicas do not work at the same rate, and one that had done all of its rows would leave none to take over.
 func (s *show) kill(ctx context.Context) error {
+	if err := s.load(ctx, s.Rows); err != nil {
+		return err
+	}
 	inFlight := 0
-	err := s.await(ctx, "an owner", func(v *view) bool {
+	err := s.await(ctx, "calls", func(v *view) bool {
 		if s.costs.orphans = s.doomed.owns(&v.whole); len(s.costs.orphans) > 0 {
 			inFlight = s.doomed.facts(&v.whole).Pool.InFlight
 		}
-		return len(s.costs.orphans) > 0 || v.stored >= s.Rows
+		return inFlight > 0 || v.stored >= s.Rows
 	})
 	if err != nil {
 		return err
@@ -353,7 +361,7 @@ func (s *show) anyEnded(ctx context.Context) error {
 
 // look asks the replicas, which takes a moment, and counts the results.
 func (s *show) look(ctx context.Context) (*view, error) {
-	v := &view{whole: replicas.Merge(replicas.Ask(ctx, s.nc, s.cfg.Name, nil), nil, time.Now()), parts: make(map[int]int)}
+	v := &view{whole: replicas.Merge(replicas.Ask(ctx, s.nc, s.cfg.Name, nil), nil, time.Now())}
 	err := s.count(ctx, v)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -371,9 +379,8 @@ func (s *show) count(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	for p := range s.cfg.Streams.Partitions {
-		v.parts[p] = int(info.State.Subjects[stored.LogSubject(s.cfg, p, "rows")]) //nolint:gosec // few
-		v.stored += v.parts[p]
+	for _, messages := range info.State.Subjects {
+		v.stored += int(messages) //nolint:gosec // few
 	}
 	return nil
 }

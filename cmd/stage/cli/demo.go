@@ -40,6 +40,9 @@ var demoDefaults = map[string]string{
 	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, negative or mixed?\n\n{{ row.text }}",
 }
 
+// chaosRowsMin is how many rows the demo with --chaos has at least: an outage is known by several rows.
+const chaosRowsMin = 60
+
 // demoFixed are the flags of what demo has of its own.
 var demoFixed = []string{
 	"data-dir", "fallbacks", "fallback-after", "llm-provider", "llm-base-url", "llm-api-key-file",
@@ -73,6 +76,9 @@ func newDemoCommand(env *Env) *cobra.Command {
 		}
 		cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 		cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
+		if *chaos && *rows < chaosRowsMin {
+			return config.Invalid(fmt.Errorf("--rows %d with --chaos: give at least %d, so that there is work left at each fault", *rows, chaosRowsMin))
+		}
 		if *chaos {
 			return demoChaos(soft, env, cfg, *rows, *hold)
 		}
