@@ -325,7 +325,7 @@ func checkGap(t *testing.T, ctx context.Context) {
 	}
 }
 
-// checkThinning compares what the page makes of samples with what the stage does, and feeds it a week.
+// checkThinning compares what the page makes of samples with what the stage does, and feeds it two days.
 func checkThinning(t *testing.T, ctx context.Context) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "status", "testdata", "thinned.json"))
@@ -345,7 +345,7 @@ func checkThinning(t *testing.T, ctx context.Context) {
 	if len(different) > 0 {
 		t.Errorf("%d values are not those of the stage, at first %s", len(different), different[0])
 	}
-	week := evaluate[struct {
+	days := evaluate[struct {
 		Most  int
 		Calls float64
 		Step  int
@@ -353,14 +353,14 @@ func checkThinning(t *testing.T, ctx context.Context) {
 	}](t, ctx, `(() => {
 		takeHistory({ time: [] });
 		let most = 0;
-		for (let i = 1; i <= 7 * 86400; i++) {
+		for (let i = 1; i <= 2 * 86400; i++) {
 			takeSample({ time: 1.8e9 + i, seconds: 1, allowed: null, calls: i % 2, rejected: 0, rows: 0, in_flight: 0, window: 0, reorder: 0, p50_ms: null, p90_ms: null, held: false });
 			most = Math.max(most, samples.length);
 		}
 		document.querySelector("input[name=range][value='0']").click();
 		return { most, calls: samples.reduce((sum, s) => sum + s.calls * s.seconds, 0), step: view.step, drawn: view.steps.length };
 	})()`)
-	if week.Most > 2260 || week.Calls < 7*43200-.01 || week.Calls > 7*43200+.01 || week.Step != 1920 || week.Drawn > 316 {
-		t.Errorf("after a week: got %+v, want at most 2260 samples, and all %d calls", week, 7*43200)
+	if days.Most > 2260 || days.Calls < 2*43200-.01 || days.Calls > 2*43200+.01 || days.Step != 480 || days.Drawn > 361 {
+		t.Errorf("after two days: got %+v, want at most 2260 samples, and all %d calls", days, 2*43200)
 	}
 }
