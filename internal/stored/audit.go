@@ -2,23 +2,94 @@ package stored
 
 import (
 	"context"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+// AuditMessage is one message of the audit stream.
+type AuditMessage struct {
+	Sequence uint64    // in the audit stream
+	Stored   time.Time // by the server's clock
+	Raw      []byte
+	Event    *auditlog.Event // nil: it is no event of this version
+}
+
+// AuditSubject is where the events of the stage of one kind are, in all partitions.
+func AuditSubject(cfg *config.Config, kind auditlog.Kind) string {
+	return cfg.Audit.Subject + "." + cfg.Name + ".*." + string(kind)
+}
 
 // ReadAudit calls f with the events of the stage, in the order of the stream, as stored and decoded: with those of kinds,
 // or with all where that is empty. It reads the part of the stream that o selects; Stream and Filters are set here. A
 // message that is no event of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(raw []byte, e *auditlog.Event) error) error {
+	return EachAudit(ctx, js, cfg, o, kinds, func(m AuditMessage) error { return f(m.Raw, m.Event) })
+}
+
+// EachAudit is [ReadAudit] for those who want to know where an event is, and when it was stored.
+func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(AuditMessage) error) error {
 	o.Stream, o.Filters = cfg.Audit.Stream, nil
 	for _, kind := range kinds {
-		o.Filters = append(o.Filters, cfg.Audit.Subject+"."+cfg.Name+".*."+string(kind))
+		o.Filters = append(o.Filters, AuditSubject(cfg, kind))
 	}
 	if len(kinds) == 0 {
 		o.Filters = []string{cfg.Audit.Subject + "." + cfg.Name + ".>"}
 	}
+	return eachMessage(ctx, js, o, func(m jetstream.Msg, md *jetstream.MsgMetadata) error {
+		return f(auditMessage(md.Sequence.Stream, md.Timestamp, m.Data()))
+	})
+}
+
+// FindAudit calls f with the call and row events of one row of the input, in the order of the stream. It reads the ids of
+// the events in the part of the stream that o selects, and bodies of the row's own alone: others may hold megabytes. passed
+// is called first with when each event was stored, also those of other rows; its error, or that of f, ends the reading and
+// is returned.
+func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
+	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
+	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
+	return eachMessage(ctx, js, o, func(m jetstream.Msg, md *jetstream.MsgMetadata) error {
+		if err := passed(md.Timestamp); err != nil || !mayBeOf(m.Headers().Get(jetstream.MsgIDHeader), row) {
+			return err
+		}
+		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, md.Sequence.Stream)
+		if err != nil || whole == nil { // nil: it was removed meanwhile
+			return err
+		}
+		return f(auditMessage(whole.Sequence, md.Timestamp, whole.Data))
+	})
+}
+
+// mayBeOf reports whether the id of a call or row event, as [auditlog.MsgID] makes it, is of a row: its fourth part is the
+// row's sequence, or that of an element. An event without an id has to be looked at.
+func mayBeOf(id string, row uint64) bool {
+	if id == "" {
+		return true
+	}
+	parts := strings.Split(id, "/")
+	if len(parts) < 7 { // of a batched request: it is for no row
+		return false
+	}
+	seq, err := strconv.ParseUint(auditlog.RowStateID(parts[3]), 10, 64)
+	return err == nil && seq == row
+}
+
+// auditMessage decodes a message.
+func auditMessage(seq uint64, at time.Time, raw []byte) AuditMessage {
+	e, err := auditlog.Decode(raw)
+	if err != nil {
+		e = nil
+	}
+	return AuditMessage{Sequence: seq, Stored: at, Raw: raw, Event: e}
+}
+
+// eachMessage calls f with the messages that o selects, until its error, which it returns.
+func eachMessage(ctx context.Context, js jetstream.JetStream, o ReadOptions, f func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
 	r, err := Open(ctx, js, o)
 	if err != nil {
 		return err
@@ -29,11 +100,11 @@ func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 		if err != nil || m == nil {
 			return err
 		}
-		e, err := auditlog.Decode(m.Data())
+		md, err := m.Metadata()
 		if err != nil {
-			e = nil
+			return err
 		}
-		if err := f(m.Data(), e); err != nil {
+		if err := f(m, md); err != nil {
 			return err
 		}
 	}

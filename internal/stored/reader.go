@@ -57,6 +57,8 @@ type ReadOptions struct {
 	Follow bool
 	// HeadersOnly omits the bodies.
 	HeadersOnly bool
+	// Brief has the server forget a reader soon after it was closed: the caller reads at once, and perhaps often.
+	Brief bool
 }
 
 const (
@@ -67,6 +69,10 @@ const (
 	readTimeout = 10 * time.Second
 	// readRetries is how often in a row reading may fail, a second apart.
 	readRetries = 20
+	// forgetAfter is when the server removes the consumer of a reader that asks for nothing, because it is closed or its
+	// caller takes long; briefly for one that does not.
+	forgetAfter = 5 * time.Minute
+	briefly     = 15 * time.Second
 )
 
 // OpenReader begins to read one filter up to a sequence. The caller must close the reader.
@@ -105,7 +111,10 @@ func (r *Reader) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	cfg := jetstream.ConsumerConfig{
-		HeadersOnly: r.options.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
+		HeadersOnly: r.options.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: forgetAfter,
+	}
+	if r.options.Brief {
+		cfg.InactiveThreshold = briefly
 	}
 	if len(r.options.Filters) == 1 {
 		cfg.FilterSubject = r.options.Filters[0]

@@ -33,46 +33,108 @@ type history struct {
 // waited for, its result. The calls of a row that fans out are grouped by element. With o.JSON it prints the events alone,
 // as they are stored. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
-	s := &history{seq: o.Row, item: o.Item, order: cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
-	found := false
-	err := stored.ReadAudit(ctx, js, cfg, stored.ReadOptions{Since: o.Since}, nil, func(raw []byte, e *auditlog.Event) error {
-		switch {
-		case e == nil: // of a newer version
-		case e.Row != nil && e.Row.Sequence < o.Row:
-			s.before(e.Row)
-		case e.Row != nil && e.Row.Sequence == o.Row, e.Call != nil && e.Call.Sequence == o.Row && o.hasItem(e.Call):
-			found = found || e.Call != nil || o.Item == nil
-			if o.JSON {
-				return stored.WriteLine(out, raw)
-			}
-			s.events = append(s.events, e)
+	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, since: o.Since}
+	if o.JSON {
+		search.found = func(raw []byte, _ *auditlog.Event) error { return stored.WriteLine(out, raw) }
+		return search.events(ctx)
+	}
+	s, result, err := search.history(ctx)
+	if err == nil {
+		s.print(out, cfg, result, o.Colour)
+	}
+	return err
+}
+
+// search looks for what is stored of a row.
+type search struct {
+	js        jetstream.JetStream
+	cfg       *config.Config
+	row       uint64
+	item      *int
+	partition *int      // only events of this one; nil: of all
+	since     time.Time // only events that are stored later
+	// brief reads no more of the streams than it takes: to a minute after the row's result. Events that an owner which lost
+	// the row to another has stored later are left out.
+	brief bool
+	found func(raw []byte, e *auditlog.Event) error // is called with each event; its error ends the search
+}
+
+// errPast ends a reading: what follows is of later than is looked for.
+var errPast = errors.New("past what is looked for")
+
+// options are those of a part of a stream.
+func (r *search) options(since time.Time) stored.ReadOptions {
+	return stored.ReadOptions{Since: since, Brief: r.brief}
+}
+
+// events looks for the events of the row. The error is one of [IsNoEvent] where there are none.
+func (r *search) events(ctx context.Context) error {
+	var first *auditlog.Event
+	var until time.Time // when the row's result was stored, and a minute; zero: that is not known
+	some := false
+	passed := func(at time.Time) error {
+		if !until.IsZero() && at.After(until) {
+			return errPast
 		}
 		return nil
+	}
+	err := stored.FindAudit(ctx, r.js, r.cfg, r.options(r.since), r.row, passed, func(m stored.AuditMessage) (err error) {
+		e := m.Event
+		if e == nil || !r.wants(e) { // nil: of a newer version
+			return nil
+		}
+		if first == nil {
+			first = e
+		}
+		if r.brief && e.Row != nil {
+			result, err := r.result(ctx, first)
+			if err != nil {
+				return err
+			}
+			if result != nil {
+				until = result.stored.Add(clockSkew)
+			}
+		}
+		some = some || e.Call != nil || r.item == nil
+		return r.found(m.Raw, e)
 	})
-	if err == nil && !found {
-		err = &noEventError{row: o.Row, item: o.Item, since: o.Since, stream: cfg.Audit.Stream, stage: cfg.Name}
-	}
-	if err != nil || o.JSON {
+	switch {
+	case err != nil && !errors.Is(err, errPast):
 		return err
+	case !some:
+		return &noEventError{row: r.row, item: r.item, since: r.since, stream: r.cfg.Audit.Stream, stage: r.cfg.Name}
 	}
-	var result *emission
-	if s.emitted(nil) != nil { // else it is not finished
-		if result, err = findResult(ctx, js, cfg, s.events[0], o.Row); err != nil {
-			return err
-		}
-	}
-	if s.setOrder(result); s.order == streams.OrderKey {
-		if err := s.readKey(ctx, js, cfg, s.emitted(result)); err != nil {
-			return err
-		}
-	}
-	s.print(out, cfg, result, o.Colour)
 	return nil
 }
 
-// hasItem reports whether a call is one of those that were asked for.
-func (o *Options) hasItem(c *auditlog.Call) bool {
-	return o.Item == nil || c.Item != nil && *c.Item == *o.Item
+// wants reports whether an event is one of those that are looked for.
+func (r *search) wants(e *auditlog.Event) bool {
+	if r.partition != nil && int(e.Partition) != *r.partition {
+		return false
+	}
+	if e.Row != nil {
+		return e.Row.Sequence == r.row
+	}
+	return e.Call != nil && e.Call.Sequence == r.row && (r.item == nil || e.Call.Item != nil && *e.Call.Item == *r.item)
+}
+
+// history reads all that is stored of the row; its result is nil where it has none.
+func (r *search) history(ctx context.Context) (s *history, result *emission, err error) {
+	s = &history{seq: r.row, item: r.item, order: r.cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
+	r.found = func(_ []byte, e *auditlog.Event) error {
+		s.events = append(s.events, e)
+		return nil
+	}
+	if err := r.events(ctx); err != nil {
+		return nil, nil, err
+	}
+	if s.emitted(nil) != nil { // else it is not finished
+		if result, err = r.result(ctx, s.events[0]); err != nil {
+			return nil, nil, err
+		}
+	}
+	s.setOrder(result)
+	return s, result, r.readBefore(ctx, s, s.emitted(result), result)
 }
 
 // setOrder finds out in which order the row was emitted, from what is stored of it: the configuration may be of today.
@@ -88,20 +150,29 @@ func (s *history) setOrder(result *emission) {
 	}
 }
 
-// readKey finds the row of the same key that the row waited for. The key is known from the row's own event only, so the
-// events are read again: from when the row was finished on, since only a row that finished later can have held it up.
-func (s *history) readKey(ctx context.Context, js jetstream.JetStream, cfg *config.Config, row *auditlog.Row) error {
-	s.last = make(map[string]*auditlog.Row)
-	if row == nil || row.Key == nil {
+// readBefore finds the row that the row waited for, in order by key among those of its key. It reads from when the row was
+// finished on, since only a row that finished later can have held it up, until its result was stored.
+func (r *search) readBefore(ctx context.Context, s *history, row *auditlog.Row, result *emission) error {
+	if row == nil || s.order == streams.OrderNone || s.order == streams.OrderKey && (row.Key == nil || result == nil) {
 		return nil
 	}
-	later := stored.ReadOptions{Since: row.FinishedAt.Add(-clockSkew)}
-	return stored.ReadAudit(ctx, js, cfg, later, []auditlog.Kind{auditlog.KindRow}, func(_ []byte, e *auditlog.Event) error {
-		if e != nil && e.Row != nil && e.Row.Sequence < s.seq && e.Row.Key != nil && *e.Row.Key == *row.Key {
-			s.before(e.Row)
+	later := r.options(row.FinishedAt.Add(-clockSkew))
+	err := stored.EachAudit(ctx, r.js, r.cfg, later, []auditlog.Kind{auditlog.KindRow}, func(m stored.AuditMessage) error {
+		if result != nil && m.Stored.After(result.stored.Add(clockSkew)) {
+			return errPast
+		}
+		if m.Event == nil || m.Event.Row == nil {
+			return nil
+		}
+		if e := m.Event.Row; e.Sequence < s.seq && (s.order != streams.OrderKey || e.Key != nil && *e.Key == *row.Key) {
+			s.before(e)
 		}
 		return nil
 	})
+	if errors.Is(err, errPast) {
+		err = nil
+	}
+	return err
 }
 
 // noEventError says that the audit holds nothing of a row, or no call of an element.
@@ -148,20 +219,21 @@ type emission struct {
 	low    *uint64 // the low-water mark that it names; nil: none, as in stream order
 }
 
-// findResult returns the row's result; nil: there is none. A result is stored after the events of its row, so it reads
+// result returns the row's result; nil: there is none. A result is stored after the events of its row, so it reads
 // from the first event on, and all of them if that proves nothing, since the clocks may disagree.
-func findResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, first *auditlog.Event, seq uint64) (*emission, error) {
-	subject := stored.LogSubject(cfg, int(first.Partition), "rows")
+func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, error) {
 	for _, since := range []time.Time{first.Time.Add(-clockSkew), {}} {
-		r, err := stored.Open(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{subject}, Since: since, HeadersOnly: true})
+		o := r.options(since)
+		o.Stream, o.Filters, o.HeadersOnly = r.cfg.Result.Stream, []string{stored.LogSubject(r.cfg, int(first.Partition), "rows")}, true
+		reader, err := stored.Open(ctx, r.js, o)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil, nil //nolint:nilnil // no stream, no result
 		}
 		if err != nil {
 			return nil, err
 		}
-		found, missing, err := scanResults(ctx, r, seq)
-		r.Close()
+		found, missing, err := scanResults(ctx, reader, r.row)
+		reader.Close()
 		if err != nil || found != nil || missing {
 			return found, err
 		}
@@ -199,33 +271,38 @@ func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emis
 	}
 }
 
-// printer prints the lines of a history.
-type printer struct {
-	w      io.Writer
-	colour bool
-	queued time.Time // when the row was queued: lines after it say how long after; zero: unknown
+// step is one line of a history.
+type step struct {
+	kind  StepKind
+	at    time.Time
+	tone  tone
+	text  string
+	event *auditlog.Event // of a call, and of the end of the row; nil: there is none
+	row   uint64          // that it waited for; 0: none
 }
 
-// line prints what happened at a time.
-func (p *printer) line(at time.Time, t tone, format string, args ...any) {
-	since := ""
-	if !p.queued.IsZero() && at.After(p.queued) {
-		since = "+" + terminal.Duration(at.Sub(p.queued))
-	}
-	printLine(p.w, fmt.Sprintf("  %s  %9s  ", clockOf(at), since)+fmt.Sprintf(format, args...), t, p.colour)
-}
-
-// print prints the history: when, how long after the row was queued, what. The calls of a row that fans out come first,
-// element by element: in the order of time the calls of hundreds of elements would say nothing of any.
+// print prints the history: when, how long after the row was queued, what.
 func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colour bool) {
-	p := &printer{w: w, colour: colour, queued: s.queued()}
 	head := fmt.Sprintf("row %d%s of stream %s, partition %s", s.seq, itemText(s.item), cfg.Input.Stream, s.events[0].Partition)
 	if row := s.emitted(result); row != nil && row.Key != nil {
 		head += ", " + keyText(row)
 	}
 	printLine(w, head, toneTurn, colour)
-	if !p.queued.IsZero() {
-		p.line(p.queued, toneQuiet, "queued")
+	queued := s.queued()
+	for _, step := range s.steps(cfg, result) {
+		since := ""
+		if !queued.IsZero() && step.at.After(queued) {
+			since = "+" + terminal.Duration(step.at.Sub(queued))
+		}
+		printLine(w, fmt.Sprintf("  %s  %9s  ", clockOf(step.at), since)+step.text, step.tone, colour)
+	}
+}
+
+// steps are what happened to the row. The calls of one that fans out come first, element by element: in the order of time
+// the calls of hundreds of elements would say nothing of any.
+func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
+	if queued := s.queued(); !queued.IsZero() {
+		steps = append(steps, step{kind: StepQueued, at: queued, text: "queued"})
 	}
 	several := s.ownedBySeveral()
 	for _, e := range slices.SortedStableFunc(slices.Values(s.events), func(a, b *auditlog.Event) int { return cmp.Compare(placeOf(a), placeOf(b)) }) {
@@ -234,12 +311,13 @@ func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colou
 			by = "  by " + ownerOf(e)
 		}
 		if e.Call != nil {
-			p.line(e.Call.Time, toneOf(e), "%s%s", callText(e.Call), by)
+			steps = append(steps, step{kind: StepCall, at: e.Call.Time, tone: toneOf(e), text: callText(e.Call) + by, event: e})
 			continue
 		}
-		p.line(e.Row.FinishedAt, toneOf(e), "finished: %s, %s, %s%s", e.Row.Status, sourceText(e.Row), attemptsText(e.Row), by)
+		text := fmt.Sprintf("finished: %s, %s, %s%s", e.Row.Status, sourceText(e.Row), attemptsText(e.Row), by)
+		steps = append(steps, step{kind: StepFinished, at: e.Row.FinishedAt, tone: toneOf(e), text: text, event: e})
 	}
-	s.printEnd(p, cfg, s.emitted(result), result)
+	return append(steps, s.end(cfg, s.emitted(result), result)...)
 }
 
 // queued is when the row was queued first; zero: it is not in the audit.
@@ -300,43 +378,43 @@ func ownerOf(e *auditlog.Event) string {
 	return e.Row.Owner
 }
 
-// printEnd prints what the finished row waited for, and where its result is.
-func (s *history) printEnd(p *printer, cfg *config.Config, row *auditlog.Row, result *emission) {
+// end is what the finished row waited for, and where its result is.
+func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (steps []step) {
 	if row == nil {
-		p.line(s.events[len(s.events)-1].Time, toneQuiet, "not finished yet")
-		return
+		return []step{{kind: StepOpen, at: s.events[len(s.events)-1].Time, text: "not finished yet"}}
 	}
-	s.printWait(p, row, result != nil)
-	if result == nil && s.order == streams.OrderKey {
-		p.line(row.FinishedAt, toneQuiet, "not emitted yet: an earlier row of its key has no result, or its own is no longer stored")
-		return
+	if wait := s.wait(row, result != nil); wait != nil {
+		steps = append(steps, *wait)
 	}
-	if result == nil {
-		p.line(row.FinishedAt, toneQuiet, "not emitted yet, or the result is no longer stored")
-		return
+	switch {
+	case result == nil && s.order == streams.OrderKey:
+		return append(steps, step{kind: StepOpen, at: row.FinishedAt, text: "not emitted yet: an earlier row of its key has no result, or its own is no longer stored"})
+	case result == nil:
+		return append(steps, step{kind: StepOpen, at: row.FinishedAt, text: "not emitted yet, or the result is no longer stored"})
 	}
-	p.line(result.stored, toneQuiet, "emitted: result %d of stream %s, owner %s", result.at, cfg.Result.Stream, result.owner)
+	return append(steps, step{
+		kind: StepEmitted, at: result.stored, text: fmt.Sprintf("emitted: result %d of stream %s, owner %s", result.at, cfg.Result.Stream, result.owner),
+	})
 }
 
-// printWait prints what the finished row waited for before it could be emitted. In order by key one that is not may wait
-// still, for a row that has no event yet: then that which was finished last says nothing.
-func (s *history) printWait(p *printer, row *auditlog.Row, emitted bool) {
+// wait is what the finished row waited for before it could be emitted. In order by key one that is not may wait still, for
+// a row that has no event yet: then that which was finished last says nothing, and wait is nil.
+func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	of := ""
 	switch s.order {
 	case streams.OrderNone:
-		p.line(row.FinishedAt, toneQuiet, "waited for no other row")
-		return
+		return &step{kind: StepWaited, at: row.FinishedAt, text: "waited for no other row"}
 	case streams.OrderKey:
 		if !emitted {
-			return
+			return nil
 		}
 		of = " of its key"
 	case streams.OrderStream:
 	}
 	before := s.last[row.Owner]
 	if before == nil || !before.FinishedAt.After(row.FinishedAt) {
-		p.line(row.FinishedAt, toneQuiet, "waited for no earlier row%s", of)
-		return
+		return &step{kind: StepWaited, at: row.FinishedAt, text: "waited for no earlier row" + of}
 	}
-	p.line(before.FinishedAt, toneQuiet, "waited %s for row %d%s", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence, of)
+	text := fmt.Sprintf("waited %s for row %d%s", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence, of)
+	return &step{kind: StepWaited, at: before.FinishedAt, text: text, row: before.Sequence}
 }

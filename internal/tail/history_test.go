@@ -154,7 +154,8 @@ func TestAResultIsFoundThoughClocksDisagree(t *testing.T) {
 				plant(b, order, []plantedRow{{1, "x", 1, 1, 1}, {2, "y", 2, 2, 2}})
 				first := &auditlog.Event{Header: auditlog.Header{Time: time.Now().Add(time.Hour)}}
 				for seq, at := range []uint64{1: 1, 2: 2, 3: 0} {
-					got, err := findResult(t.Context(), b.JS, b.Cfg, first, uint64(seq))
+					search := &search{js: b.JS, cfg: b.Cfg, row: uint64(seq)}
+					got, err := search.result(t.Context(), first)
 					if seq > 0 && (err != nil || (got == nil) != (at == 0) || got != nil && got.at != at) {
 						t.Errorf("row %d: got %+v, %v, want result %d", seq, got, err, at)
 					}
