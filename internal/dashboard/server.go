@@ -51,6 +51,8 @@ type Handlers struct {
 	Control http.Handler
 	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler
+	// Rows answers /api/row and /api/failures.
+	Rows Rows
 }
 
 // Server serves metrics, health, status and dashboard. Create it with [NewServer], run it once with [Server.Run].
@@ -170,6 +172,9 @@ func (h Handlers) mux(hosts hostCheck) *http.ServeMux {
 	if h.Control != nil {
 		mux.Handle("POST /api/control", h.Control)
 	}
+	rows := newRowsServer(h.Rows)
+	mux.HandleFunc("GET /api/row", rows.serveRow)
+	mux.HandleFunc("GET /api/failures", rows.serveFailures)
 	mux.HandleFunc("/api/", http.NotFound)
 	mux.Handle("/", newPage())
 	return mux

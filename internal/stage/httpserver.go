@@ -44,6 +44,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 			Whole:   whole,
 			Control: s.controlPage(),
 			Events:  events,
+			Rows:    dashboard.Rows{Story: s.story, Failures: s.failures},
 		}})
 	}
 	var routes dashboard.Routes = &site

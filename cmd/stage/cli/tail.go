@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +48,9 @@ func newTailCommand(env *Env) *cobra.Command {
 	flags := newStoreFlags(cmd, env)
 	check := func(*config.Config) (err error) {
 		if cmd.Flags().Changed("row") {
-			o.Row, o.Item, err = rowAndItem(*row)
+			if o.Row, o.Item, err = tail.ParseRow(*row); err != nil {
+				err = fmt.Errorf("--row %w", err)
+			}
 		}
 		if err == nil {
 			o.Kinds, err = auditKinds(*kinds)
@@ -87,25 +88,6 @@ func newTailCommand(env *Env) *cobra.Command {
 		return errors.Join(err, out.Flush())
 	})
 	return cmd
-}
-
-// rowAndItem reads the value of --row: the sequence of a row, and of an element of it the index; nil: the whole row.
-func rowAndItem(text string) (seq uint64, item *int, err error) {
-	number, index, element := strings.Cut(text, "#")
-	if seq, err = strconv.ParseUint(number, 10, 64); err != nil {
-		return 0, nil, fmt.Errorf("--row %q: give the sequence of a row in the input stream, such as 4711, or of an element of it, such as 4711#3", text)
-	}
-	if seq == 0 {
-		return 0, nil, fmt.Errorf("--row %s: sequences begin with 1", text)
-	}
-	if !element {
-		return seq, nil, nil
-	}
-	n, err := strconv.ParseUint(index, 10, 31)
-	if err != nil {
-		return 0, nil, fmt.Errorf("--row %q: what follows # is the index of an element, counted from 0, such as 4711#3", text)
-	}
-	return seq, new(int(n)), nil
 }
 
 // kindsKnown are the values of --kind.
