@@ -393,7 +393,7 @@ func checkKeyboard(t *testing.T, ctx context.Context) {
 		}
 	}
 	order := strings.Join(seen, " ")
-	if want := "#main metrics api/status range plot-rate"; order != want {
+	if want := "#main metrics api/status find-row find-show range plot-rate"; order != want {
 		t.Fatalf("Tab goes to %s, want %s", order, want)
 	}
 	last := evaluate[string](t, ctx, `document.getElementById("legend-rate").textContent`)

@@ -34,6 +34,9 @@ function showHead() {
   showTiles(v, latest);
 }
 
+// toRow is the button of a cell that opens the story of a row.
+const toRow = (row, text, name) => [[text, { row: String(row) }, name]];
+
 const inStreamOrder = s => s.order !== "key" && s.order !== "none";
 
 // showPartitions shows those of this process; where there are others, only what it owns: the rest is shown for the whole stage.
@@ -43,7 +46,7 @@ function showPartitions(s) {
   fill("partitions", several ? s.partitions.filter(p => p.role === "owner" || p.problem) : s.partitions, p => p.partition, p => [
     [String(p.partition), "r"],
     [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
-    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 && inStreamOrder(s) ? "warn" : ""] : ["none", "dim"],
+    p.head_sequence ? ["", p.head_of_line_seconds > 60 && inStreamOrder(s) ? "warn" : "", "", toRow(p.head_sequence, `row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`)] : ["none", "dim"],
     [count(p.window_rows), "r"], [`${count(p.reorder_rows)} · ${bytes(p.reorder_bytes)}`, "r"], [count(p.pending_rows), "r"],
     [count(p.emitted), "r"], [count(p.failed), p.failed ? "r error" : "r"], [p.owner || "–", "dim"],
   ], "none");
@@ -58,7 +61,7 @@ function showOrder(s) {
   fill("order-partitions", s.partitions.filter(p => p.role === "owner"), p => p.partition, p => [
     [String(p.partition), "r"], [String(p.high_water_mark), "r"], [count(p.ahead_rows), "r"],
     ...(s.order === "key" ? [[count(p.set_aside_rows), "r"], [count(p.keys_waiting), "r"]] : [["–", "r dim"], ["–", "r dim"]]),
-    p.waited_for_sequence ? [`row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`, p.key_wait_seconds > 60 ? "wrap warn" : "wrap"] : ["none", "dim"],
+    p.waited_for_sequence ? ["", p.key_wait_seconds > 60 ? "wrap warn" : "wrap", "", toRow(p.waited_for_sequence, `row ${p.waited_for_sequence} for ${took(1000 * p.key_wait_seconds)}${key(p)}`)] : ["none", "dim"],
   ], "no partition is owned");
 }
 
@@ -92,14 +95,16 @@ function showErrors(s) {
   const errors = s.row_errors.map(e => ({ of: "rows", key: e.reason, why: e.reason + (e.error ? `: ${e.error} (row ${e.sequence})` : ""), n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
     of: "calls", why: `${e.model}: ${e.class === "capacity" ? "no capacity" : e.class}${e.status_code ? ", status " + e.status_code : ""}`, n: e.calls, style: "",
   })));
-  fill("errors", errors, e => e.of + (e.key || e.why), e => [[e.of, "dim"], [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"]], "no errors so far");
+  fill("errors", errors, e => e.of + (e.key || e.why), e => [
+    [e.of, "dim"], e.key ? ["", ("wrap " + e.style).trim(), "", [[e.why, { reason: e.key }]]] : [e.why, ("wrap " + e.style).trim()], [count(e.n), "r"],
+  ], "no errors so far");
 }
 
 function showEvents(s) {
   fill("events", s.events, e => e.id, e => [
     [timeOf(e.last), "dim"],
     [e.text, e.level === "info" ? "wrap" : "wrap " + e.level],
-    [e.sequence ? (e.count > 1 ? "last " : "") + `row ${e.sequence}` : "", "r dim"], [e.count > 1 ? "× " + count(e.count) : "", "r dim"],
+    e.sequence ? ["", "r dim", "", toRow(e.sequence, (e.count > 1 ? "last " : "") + `row ${e.sequence}`)] : ["", "r dim"], [e.count > 1 ? "× " + count(e.count) : "", "r dim"],
   ], "no events yet");
 }
 
@@ -112,7 +117,7 @@ const rowOf = c => c.item === undefined ? String(c.sequence) : `${c.sequence}#${
 function showCalls(s) {
   fill("calls", s.calls, c => c.id, c => [
     // The second call of a row is a retry, unless each of its elements is a call.
-    [timeOf(c.time), "dim"], [c.sequence ? rowOf(c) : "–", "r"], [String(c.call), c.call > 1 && c.item === undefined ? "r warn" : "r dim"],
+    [timeOf(c.time), "dim"], c.sequence ? ["", "r", "", toRow(rowOf(c), rowOf(c), "Row " + rowOf(c))] : ["–", "r"], [String(c.call), c.call > 1 && c.item === undefined ? "r warn" : "r dim"],
     [outcomes[c.status] + (c.status === "success" || !c.status_code ? "" : " " + c.status_code), styles[c.status], `${c.provider} ${c.model}`],
     [took(c.latency_ms), "r"], [some(c.total_tokens, count), "r"],
   ], "no calls yet");

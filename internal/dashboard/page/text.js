@@ -64,7 +64,11 @@ function fill(id, items, key, cells, none) {
         if (item !== null) cell.dataset.label = labels[n];
       }
       if (buttons) fillButtons(cell, buttons);
-      else if (cell.textContent !== text) cell.textContent = text;
+      else if (cell.textContent !== text) {
+        cell.textContent = text;
+        delete cell.dataset.buttons;
+        delete cell.dataset.does;
+      }
       if (cell.className !== (style || "")) cell.className = style || "";
       if (cell.title !== (title || "")) cell.title = title || "";
       if (item === null) cell.colSpan = 9;
@@ -73,17 +77,18 @@ function fill(id, items, key, cells, none) {
   for (const row of old.values()) row.remove();
 }
 
-// fillButtons puts buttons into a cell, those that are there already stay, with the focus that they may have.
+// fillButtons puts buttons into a cell. Those that do the same as before stay, with the focus that they may have.
 function fillButtons(cell, buttons) {
-  const want = JSON.stringify(buttons);
+  const want = JSON.stringify(buttons), does = JSON.stringify(buttons.map(([, data]) => data));
   if (cell.dataset.buttons === want) return;
   cell.dataset.buttons = want;
-  cell.replaceChildren(...buttons.map(([text, data, name]) => {
-    const button = document.createElement("button");
+  if (cell.dataset.does !== does) cell.replaceChildren(...buttons.map(() => document.createElement("button")));
+  cell.dataset.does = does;
+  buttons.forEach(([text, data, name], i) => {
+    const button = cell.children[i];
     button.type = "button";
     button.textContent = text;
     button.setAttribute("aria-label", name || text);
     Object.assign(button.dataset, data);
-    return button;
-  }));
+  });
 }

@@ -69,7 +69,7 @@ function partitionCells(p, control) {
   return [
     [String(p.partition), "r"], [owner, p.replica ? "" : "warn", p.replica],
     [count(p.pending_rows), "r"], [count(p.open_rows), "r"],
-    p.head_sequence ? [`row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`, p.head_of_line_seconds > 60 ? "warn" : ""] : ["none", "dim"],
+    p.head_sequence ? ["", p.head_of_line_seconds > 60 ? "warn" : "", "", toRow(p.head_sequence, `row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`)] : ["none", "dim"],
     [note || "–", note ? "wrap " + (p.problem ? "error" : "warn") : "dim"],
     control ? ["", "act", "", [
       p.paused ? ["Resume", { verb: "resume", partition: p.partition }, `Resume partition ${p.partition}`] : ["Pause", { verb: "pause", partition: p.partition }, `Pause partition ${p.partition}`],
