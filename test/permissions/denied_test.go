@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,11 +35,12 @@ func TestMain(m *testing.M) {
 
 // outcome is what became of a stage with some permissions.
 type outcome struct {
-	err     error    // of Run
-	ready   bool     // three minutes after the start
-	why     string   // of /readyz
-	results int      // stored at the end
-	denied  []string // subjects that the server did not allow
+	err     error     // of Run
+	ready   bool      // three minutes after the start
+	why     string    // of /readyz
+	results int       // stored at the end
+	rows    [2]string // what the dashboard has of one row, and of the rows that failed
+	denied  []string  // subjects that the server did not allow
 }
 
 // well reports whether the stage did all its work, and reported itself ready.
@@ -133,7 +135,12 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 		case <-over:
 		}
 		ended = true
-		o.ready, o.why = readyOn(t, pages.DialContext)
+		o.ready, o.why = readPage(t, pages.DialContext, "/readyz")
+		for i, path := range []string{"/api/row?sequence=1", "/api/failures"} {
+			if ok, text := readPage(t, pages.DialContext, path); !ok {
+				o.rows[i] = text
+			}
+		}
 		drain()
 		o.err = <-done
 	}
@@ -184,11 +191,11 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// readyOn reads /readyz of a stage that listens on a pipe.
-func readyOn(t *testing.T, dial func(context.Context, string, string) (net.Conn, error)) (ok bool, why string) {
+// readPage reads a page of a stage that listens on a pipe.
+func readPage(t *testing.T, dial func(context.Context, string, string) (net.Conn, error), path string) (ok bool, body string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://stage.test/readyz", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +234,7 @@ var savings = []string{
 	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
 	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
 	"llm-stage.stage.replicas", "llm-stage.budget.account.>", "llm-stage.stage.status", "llm-stage.stage.control",
+	"$JS.API.CONSUMER.CREATE.RESULTS.>", "$JS.API.CONSUMER.MSG.NEXT.RESULTS.>", // the page has no story of a row
 	"$JS.ACK.ROWS.stage-0.>", "$JS.ACK.ROWS.stage-1.>", // slowly: the stage sets the consumer back again and again
 	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
 }
@@ -238,12 +246,14 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
+	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
+	rows := g[permissions.Rows]
 	type missing struct {
 		entry string
 		grant permissions.Grant
 	}
 	cases := []missing{{"", all}}
+	all.Publish = slices.Compact(slices.Sorted(slices.Values(all.Publish))) // two features may need the same
 	for _, entry := range all.Publish {
 		cases = append(cases, missing{entry, permissions.Grant{drop(all.Publish, entry), all.Subscribe, all.Responses}})
 	}
@@ -256,7 +266,7 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := everything(t, c.grant)
 				if c.entry == "" {
-					if !o.well() || len(o.denied) > 0 {
+					if !o.well() || len(o.denied) > 0 || o.rows != [2]string{} {
 						t.Errorf("with all permissions: %+v", o)
 					}
 					return
@@ -267,6 +277,9 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 				}
 				if !named {
 					t.Errorf("the log names %q, none of it is %s", o.denied, c.entry)
+				}
+				if contains(rows.Publish, c.entry) && o.ready && !strings.Contains(o.rows[0], "docs/permissions.md has what rows on the dashboard need") {
+					t.Errorf("without %s the page says %q of a row", c.entry, o.rows[0])
 				}
 				if saving := contains(savings, c.entry); o.well() != saving {
 					t.Errorf("done without %s: %v, want %v: error %v, ready %v %q, %d results", c.entry, o.well(), saving, o.err, o.ready, o.why, o.results)

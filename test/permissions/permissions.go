@@ -45,6 +45,7 @@ const (
 	Run         = "run"
 	Batches     = "Batched requests"
 	Status      = "All replicas on one page"
+	Rows        = "Rows on the dashboard"
 	Control     = "STAGE_CONTROL=true"
 	Setup       = "setup, and run with STAGE_CREATE_STREAMS=true"
 	Partitions  = "STAGE_PARTITIONS=2"

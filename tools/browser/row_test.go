@@ -113,7 +113,7 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 		got := evaluate[struct{ Hash, Title, Note, Text, Calls string }](t, browser, `({
 			hash: location.hash, title: document.getElementById("story-title").textContent, note: document.getElementById("story-note").textContent,
 			text: document.getElementById("story-body").textContent, calls: Array.from(document.querySelectorAll("#story li.call strong"), e => e.textContent).join("; ")})`)
-		if got.Hash != "#row="+row || got.Title != "Row "+row || got.Note != "Failed: api_call_failed. Partition 0 of stream ROWS." || !strings.HasSuffix(got.Calls, "failed 400, permanent") {
+		if got.Hash != "#row="+row || got.Title != "Row "+row || !strings.HasPrefix(got.Note, "Failed: api_call_failed. Partition 0 of stream ROWS, 20") || !strings.HasSuffix(got.Calls, "failed 400, permanent") {
 			t.Errorf("got %+v", got)
 		}
 		for _, want := range []string{"Review of <b>kettle</b> " + row, "injected failure", "openai mock · ", `"text": "<b>kettle</b> ` + row, "emitted: result"} {

@@ -68,7 +68,7 @@ async function showRow(row) {
   if (!story) return;
   const failure = story.status === "error";
   note(`${story.status === "success" ? "Succeeded" : failure ? "Failed" : "Not finished"}${story.reason ? `: ${story.reason}` : ""}. Partition ${story.partition} of stream ${story.stream}` +
-    (story.key === undefined ? "." : story.key === "" ? ", no key." : `, key ${story.key}.`), failure ? "error" : "");
+    `${story.key === undefined ? "" : story.key === "" ? ", no key" : `, key ${story.key}`}, ${dayAndTime(story.steps[0].time).slice(0, 10)}.`, failure ? "error" : "");
   const calls = story.steps.filter(s => s.call).length;
   $("story-body").replaceChildren(
     ...content("Row", story.body, calls < 3),

@@ -1,0 +1,52 @@
+package security_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/permissions"
+)
+
+// The page of a stage has the story of a row and the rows that failed, with the permissions for it, each of which is used.
+func TestThePermissionsOfRowsOnTheDashboardAreEnoughAndAllUsed(t *testing.T) {
+	t.Parallel()
+	g, err := permissions.Read("../../docs/permissions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, g, map[string]permissions.Grant{
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+	})
+	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
+		t.Errorf("setup: %s", out)
+	}
+	s.rows = oldRows(t, s.nc)
+	stage := run(t, with(newLLM(t, llmtest.Config{}), s.as("stage"), vars{"STAGE_TEMPLATE": "Row {{ row.missing }}"}))
+	s.load(3)
+	s.await(3)
+	for path, want := range map[string]string{"/api/row?sequence=2": `"kind":"emitted"`, "/api/failures?reason=template_rendering_failed": `"row":3`} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, stage.page+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%s: got %d %s, %v; want %s in it", path, response.StatusCode, body, err, want)
+		}
+	}
+	stage.stop()
+	noneDenied(t, stage)
+	for _, entry := range g[permissions.Rows].Publish {
+		if !s.seen.on(entry) {
+			t.Errorf("the stage may publish on %s, but never did", entry)
+		}
+	}
+}
