@@ -53,9 +53,11 @@ type search struct {
 	item      *int
 	partition *int      // only events of this one; nil: of all
 	since     time.Time // only events that are stored later
-	// brief reads no more of the streams than it takes: to a minute after the row's result. Events that an owner which lost
-	// the row to another has stored later are left out.
+	until     time.Time // only events that are stored before; zero: all
+	// brief reads no more of the streams than it takes: to some seconds after the row's result. Events that an owner which
+	// lost the row to another has stored later are left out.
 	brief bool
+	known *emission                                 // the row's result, where that was found already
 	found func(raw []byte, e *auditlog.Event) error // is called with each event; its error ends the search
 }
 
@@ -70,8 +72,7 @@ func (r *search) options(since time.Time) stored.ReadOptions {
 // events looks for the events of the row. The error is one of [IsNoEvent] where there are none.
 func (r *search) events(ctx context.Context) error {
 	var first *auditlog.Event
-	var until time.Time // when the row's result was stored, and a minute; zero: that is not known
-	some := false
+	until, some := r.until, false
 	passed := func(at time.Time) error {
 		if !until.IsZero() && at.After(until) {
 			return errPast
@@ -86,13 +87,13 @@ func (r *search) events(ctx context.Context) error {
 		if first == nil {
 			first = e
 		}
-		if r.brief && e.Row != nil {
+		if r.brief && e.Row != nil && until.IsZero() {
 			result, err := r.result(ctx, first)
 			if err != nil {
 				return err
 			}
 			if result != nil {
-				until = result.stored.Add(clockSkew)
+				until = result.stored.Add(serverSkew)
 			}
 		}
 		some = some || e.Call != nil || r.item == nil
@@ -157,8 +158,11 @@ func (r *search) readBefore(ctx context.Context, s *history, row *auditlog.Row, 
 		return nil
 	}
 	later := r.options(row.FinishedAt.Add(-clockSkew))
+	if r.brief && r.since.After(later.Since) {
+		later.Since = r.since
+	}
 	err := stored.EachAudit(ctx, r.js, r.cfg, later, []auditlog.Kind{auditlog.KindRow}, func(m stored.AuditMessage) error {
-		if result != nil && m.Stored.After(result.stored.Add(clockSkew)) {
+		if result != nil && m.Stored.After(result.stored.Add(serverSkew)) {
 			return errPast
 		}
 		if m.Event == nil || m.Event.Row == nil {
@@ -222,6 +226,9 @@ type emission struct {
 // result returns the row's result; nil: there is none. A result is stored after the events of its row, so it reads
 // from the first event on, and all of them if that proves nothing, since the clocks may disagree.
 func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, error) {
+	if r.known != nil {
+		return r.known, nil
+	}
 	for _, since := range []time.Time{first.Time.Add(-clockSkew), {}} {
 		o := r.options(since)
 		o.Stream, o.Filters, o.HeadersOnly = r.cfg.Result.Stream, []string{stored.LogSubject(r.cfg, int(first.Partition), "rows")}, true

@@ -92,8 +92,8 @@ type StoryOptions struct {
 	Payloads  bool // with what was sent and answered (STAGE_DASHBOARD_PAYLOADS)
 }
 
-// Tell returns the history of a row. The error is one of [IsNoEvent] where there is none. Where the row is still in the input
-// stream the audit is read from when it was published on.
+// Tell returns the history of a row. The error is one of [IsNoEvent] where there is none. It reads a part of
+// the audit: where the row's result says that its events are, and not what was stored before the row, if that is known.
 func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o StoryOptions) (*Story, error) {
 	source, err := streams.MessageAt(ctx, js.Conn(), cfg.Input.Stream, o.Row)
 	if err != nil {
@@ -102,9 +102,9 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, partition: o.Partition, brief: true}
 	t := teller{cfg: cfg, payloads: o.Payloads, left: contentsMax}
 	if source != nil {
-		search.since, t.body = source.Time.Add(-clockSkew), source.Data
+		search.since, t.body = source.Time.Add(-serverSkew), source.Data
 	}
-	history, result, err := search.history(ctx)
+	history, result, err := search.narrow(ctx, source)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +119,25 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 		}
 	}
 	return story, nil
+}
+
+// narrow is history, which looks first where the row's result says that its events are, and only if there are none
+// everywhere: the input may have been created again, or the window have been larger.
+func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*history, *emission, error) {
+	where, err := r.locate(ctx, source)
+	if err != nil {
+		return nil, nil, err
+	}
+	near := *r
+	near.until, near.known = where.until, where.result
+	if where.since.After(r.since) {
+		near.since = where.since
+	}
+	s, result, err := near.history(ctx)
+	if IsNoEvent(err) && (near.since != r.since || near.until != r.until) {
+		return r.history(ctx)
+	}
+	return s, result, err
 }
 
 // teller turns a history into a story.
