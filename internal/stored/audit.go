@@ -47,9 +47,9 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 }
 
 // FindAudit calls f with the call and row events of one row of the input, in the order of the stream. It reads the ids of
-// the events in the part of the stream that o selects, and bodies of the row's own alone: others may hold megabytes. passed
-// is called first with when each event was stored, also those of other rows; its error, or that of f, ends the reading and
-// is returned.
+// the events in the part of the stream that o selects, and bodies of the row's own alone: others may hold megabytes.
+// Before that it calls passed with when each event was stored, also those of other rows. The error of either ends the
+// reading and is returned.
 func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}

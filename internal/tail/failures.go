@@ -59,8 +59,8 @@ const (
 	errorMost   = 300
 )
 
-// ListFailures returns a page of failed rows. It reads a bounded number of events for a few seconds: where that finds fewer
-// rows than o.Limit, the page says from where the next one goes on.
+// ListFailures returns a page of failed rows. It reads a bounded number of events for a few seconds: where that finds
+// fewer rows than o.Limit, the page says from where the next one goes on.
 func ListFailures(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o FailuresOptions) (*Failures, error) {
 	began := time.Now()
 	page := &Failures{Reason: o.Reason, Rows: []FailedRow{}, Payloads: o.Payloads}

@@ -15,7 +15,7 @@ import (
 )
 
 // plantEnd stores the event of a row that ended; reason is empty for one that succeeded.
-func plantEnd(b *stagetest.Bench, row uint64, reason string) uint64 {
+func plantEnd(b *stagetest.Bench, row uint64, reason string) {
 	b.T.Helper()
 	e := &auditlog.Row{
 		Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, StateID: auditlog.StateID("stage", "ROWS", 0, row), Owner: "run.a", Sequence: row,
@@ -25,7 +25,7 @@ func plantEnd(b *stagetest.Bench, row uint64, reason string) uint64 {
 		e.Status, e.Reason, e.Source, e.Attempts = auditlog.RowError, reason, "", 2
 		e.Errors = []auditlog.AttemptError{{Attempt: 2, Error: "no: " + strings.Repeat("x", 400)}}
 	}
-	return b.Publish(&nats.Msg{Subject: "audit.stage.0.row", Data: e.AppendJSON(nil, auditlog.PayloadsFull, 0)})
+	b.Publish(&nats.Msg{Subject: "audit.stage.0.row", Data: e.AppendJSON(nil, auditlog.PayloadsFull, 0)})
 }
 
 // list returns the sequences of a page's rows.

@@ -184,8 +184,8 @@ func (t *teller) story(s *history, result *emission) *Story {
 // levels are the words of the dashboard for tones.
 var levels = [...]string{toneQuiet: "info", toneTurn: "info", toneWarn: "warn", toneBad: "error"}
 
-// hide removes from the errors of an event what they quote of the row, unless contents are shown. Where the row is no longer
-// stored it removes them.
+// hide removes from the errors of an event what they quote of the row, unless contents are shown. Where the row is no
+// longer stored it removes them.
 func (t *teller) hide(e *auditlog.Event) {
 	if t.payloads {
 		return

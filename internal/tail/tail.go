@@ -1,4 +1,5 @@
-// Package tail prints audit events, and the history of one row, as text.
+// Package tail prints audit events, and the history of one row, as text; for a page it has that history, and the rows that
+// failed, as data.
 package tail
 
 import (
