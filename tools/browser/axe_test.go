@@ -45,7 +45,9 @@ func TestPageIsAccessible(t *testing.T) {
 	for _, state := range []struct{ name, script string }{
 		{"working", `true`},
 		{"three replicas, paused", `(() => { wholeStage = ` + threeReplicas + `; showWhole(); showHead(); return true; })()`},
-		{"no connection", `(() => { link("late", "no update"); return true; })()`},
+		{"the story of a row", shownWhen("#row=1", `document.querySelector("#story li.call")`)},
+		{"rows that failed", shownWhen("#failures", `document.getElementById("story-note").textContent.includes("rows that failed")`)},
+		{"no connection", `(() => { document.getElementById("story").close(); link("late", "no update"); return true; })()`},
 	} {
 		evaluate[bool](t, ctx, state.script)
 		for _, scheme := range []string{"light", "dark"} {
@@ -60,6 +62,11 @@ func TestPageIsAccessible(t *testing.T) {
 			}
 		}
 	}
+}
+
+// shownWhen opens an address of the page, and waits for what it shows.
+func shownWhen(hash, condition string) string {
+	return `(async () => { location.hash = "` + hash + `"; while (!(` + condition + `)) await new Promise(done => setTimeout(done, 50)); return true; })()`
 }
 
 // emulate sets the colours and the width of the page.

@@ -19,7 +19,7 @@ import (
 const rowCount = 60
 
 // startProgram starts the program and returns what a pattern finds in its output, after which nothing reads that.
-func startProgram(t *testing.T, ctx context.Context, program, dir string, environ []string, pattern string, args ...string) string {
+func startProgram(t *testing.T, ctx context.Context, dir string, environ []string, pattern string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), environ...)
@@ -51,7 +51,7 @@ func startProgram(t *testing.T, ctx context.Context, program, dir string, enviro
 }
 
 // startLossy starts a stage whose LLM fails one call in five for good and refuses as many, and returns its dashboard.
-func startLossy(t *testing.T, ctx context.Context, program string) string {
+func startLossy(t *testing.T, ctx context.Context) string {
 	t.Helper()
 	dir := t.TempDir()
 	var rows strings.Builder
@@ -61,8 +61,8 @@ func startLossy(t *testing.T, ctx context.Context, program string) string {
 	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(rows.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	llm := startProgram(t, ctx, program, dir, nil, `(http://\S+)`, "mockllm", "--addr", "127.0.0.1:0", "--errors", "400=.2,429=.2", "--latency", "20ms")
-	page := startProgram(t, ctx, program, dir, []string{
+	llm := startProgram(t, ctx, dir, nil, `(http://\S+)`, "mockllm", "--addr", "127.0.0.1:0", "--errors", "400=.2,429=.2", "--latency", "20ms")
+	page := startProgram(t, ctx, dir, []string{
 		"STAGE_LLM_PROVIDER=openai", "STAGE_LLM_BASE_URL=" + llm, "STAGE_LLM_MODEL=mock", "STAGE_LLM_API_KEY=key", "STAGE_TEMPLATE=Review of {{ row.text }}",
 		"STAGE_HTTP_ADDR=127.0.0.1:0", "STAGE_DATA_DIR=data", "STAGE_DASHBOARD_PAYLOADS=true",
 	}, `"dashboard":"([^"]+)"`, "run")
@@ -76,9 +76,10 @@ func startLossy(t *testing.T, ctx context.Context, program string) string {
 
 // From the reason that rows failed for to one of them, to its attempts.
 func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	page := startLossy(t, ctx, build(t, ctx))
+	page := startLossy(t, ctx)
 	browser, end := chromedp.NewExecAllocator(ctx, chromedp.Headless, chromedp.DisableGPU)
 	defer end()
 	browser, end = chromedp.NewContext(browser)
