@@ -23,6 +23,9 @@ const (
 type span struct {
 	since, until time.Time
 	result       *emission // of the row; nil: it was not looked for, or there is none
+	// sure is that nowhere else is anything of the row: a row without a result is still in the input, and was taken within
+	// the window if at all.
+	sure bool
 }
 
 // locate returns when the events of the row were stored, as its result shows, so that a story reads a small part of an
@@ -30,30 +33,31 @@ type span struct {
 // events of a row are stored before its result. In stream order it was not taken before the results of all rows but those
 // of a window before it were stored, by any owner.
 func (r *search) locate(ctx context.Context, source *jetstream.RawStreamMsg) (span, error) {
-	for _, p := range r.partitions(source) {
+	partitions := r.partitions(source)
+	for _, p := range partitions {
 		filter := stored.LogSubject(r.cfg, p, "rows")
 		own, last, err := r.findEmitted(ctx, filter)
 		if err != nil || last == nil {
 			return span{}, err
 		}
 		_, anyOrder := progressOf(last)
-		switch at, inOrder := last.Sequence, !anyOrder; {
-		case own == nil && r.cfg.Streams.Partitions > 1 && source == nil && r.partition == nil: // it is in another one, or nowhere yet
-		case own == nil && inOrder:
-			since, err := r.windowBefore(ctx, filter, at)
-			return span{since: since}, err
-		case own == nil:
+		switch {
+		case own == nil && len(partitions) > 1: // it is in another one, or nowhere
+			continue
+		case own == nil && anyOrder:
 			return span{}, nil
-		default:
-			seq, low := progressOf(own)
-			if low { // its own result may be before that
-				return span{until: own.Time.Add(serverSkew)}, nil
-			}
-			if seq == r.row {
-				since, err := r.windowBefore(ctx, filter, own.Sequence)
-				result := &emission{at: own.Sequence, stored: own.Time, owner: own.Header.Get(streams.HeaderOwner)}
-				return span{since, own.Time.Add(serverSkew), result}, err
-			}
+		case own == nil:
+			since, err := r.windowBefore(ctx, filter, last.Sequence)
+			return span{since: since, sure: true}, err
+		}
+		seq, low := progressOf(own)
+		if low { // its own result may be before that
+			return span{until: own.Time.Add(serverSkew)}, nil
+		}
+		if seq == r.row {
+			since, err := r.windowBefore(ctx, filter, own.Sequence)
+			result := &emission{at: own.Sequence, stored: own.Time, owner: own.Header.Get(streams.HeaderOwner)}
+			return span{since: since, until: own.Time.Add(serverSkew), result: result}, err
 		}
 	}
 	return span{}, nil

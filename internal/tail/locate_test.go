@@ -100,6 +100,22 @@ func TestAStoryIsLookedForWhereItsResultIs(t *testing.T) {
 	}
 }
 
+// Of a row that is neither in the input nor answered there can be nothing anywhere: the whole audit is not read for it.
+func TestARowThatIsNowhereIsNotLookedForEverywhere(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		b.Cfg = stagetest.Config(t, "STAGE_WINDOW", "1")
+		plantEnd(b, 4711, "") // of an input that was deleted, long ago
+		for row := range uint64(20) {
+			time.Sleep(time.Minute)
+			b.Publish(resultOf(streams.OrderStream, plantedRow{seq: row + 1}))
+		}
+		if story, err := Tell(t.Context(), b.JS, b.Cfg, StoryOptions{Row: 4711}); !IsNoEvent(err) {
+			t.Errorf("got %+v, %v", story, err)
+		}
+	})
+}
+
 // An owner with a larger window has taken the row long before the results that today's window goes back to.
 func TestAStoryIsLookedForEverywhereIfItMust(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {

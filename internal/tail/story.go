@@ -121,8 +121,8 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 	return story, nil
 }
 
-// narrow is history, which looks first where the row's result says that its events are, and only if there are none
-// everywhere: the input may have been created again, or the window have been larger.
+// narrow is history, which looks first where the row's result says that its events are, and everywhere only if there are
+// none: the input may have been created again, or the window have been larger.
 func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*history, *emission, error) {
 	where, err := r.locate(ctx, source)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*h
 		near.since = where.since
 	}
 	s, result, err := near.history(ctx)
-	if IsNoEvent(err) && (near.since != r.since || near.until != r.until) {
+	if IsNoEvent(err) && !where.sure && (near.since != r.since || near.until != r.until) {
 		return r.history(ctx)
 	}
 	return s, result, err

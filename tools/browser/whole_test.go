@@ -198,7 +198,7 @@ func TestStatesSayWhatToDo(t *testing.T) {
 		"cost":     {"Paused", "cost ceiling: ceiling, for 1 min 00 s. The next probe is due, 4 sent.", "No row is lost. To do: do this.", "#llmstagepaused"},
 		"operator": {"Paused", "operator: paused by alice@laptop, for 1 min 00 s. No probes, 4 sent.", "No row is lost. To do: do this.", "#llmstagepaused"},
 		"idle":     {"Idle", "All rows are answered.", "", ""},
-		"failed":   {"Idle", "All rows are answered, [11 failed.](#h-errors)", "", ""},
+		"failed":   {"Idle", "All rows are answered, [11 failed.](#failures)", "", ""},
 		"stopping": {"Stopping", "waiting for 3 calls in flight, for 2 s.", "Nothing to do: calls in flight end, and their results are stored. Rows that have not begun stay in the input stream.", ""},
 		"held":     {"Blocked", "results: the stream is full.", "No row is lost: results are kept until they can be stored. To do: read the reason above, and the log.", "#llmstagepaused"},
 	} {

@@ -122,7 +122,7 @@ async function showFailures(reason) {
   listHash = reasonHash(reason);
   failed = [];
   set("story-title", reason ? "Failed rows: " + reason : "Failed rows");
-  const reasons = new Set(["", ...(latest ? latest.row_errors.map(e => e.reason) : []), reason]);
+  const reasons = new Set(["", ...[latest, wholeStage].flatMap(s => s ? s.row_errors.map(e => e.reason) : []), reason]);
   $("failures-reason").replaceChildren(...Array.from(reasons, r => {
     const option = el("option", "", r || "any reason");
     option.value = r;
