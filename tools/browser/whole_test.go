@@ -96,7 +96,7 @@ const threeReplicas = `(() => {
 	const pause = { reason: "billing", error: "openai: 402 <b>quota", since: new Date(Date.now() - 125e3).toISOString(), next_probe: new Date(Date.now() + 42e3).toISOString(), probes: 3, held: "no row is lost" };
 	const partitions = Array.from({ length: 8 }, (_, p) => ({ partition: p, replica: p < 4 ? "RUN0" : p < 7 ? "RUN1" : "", host: p < 4 ? "pod-0" : p < 7 ? "pod-1" : "", rivals: [], role: "owner",
 		pending_rows: 2300, open_rows: 12, head_sequence: 51873 + p, head_of_line_seconds: p === 5 ? 90 : 1.2, paused: p === 3 ? "paused by alice@laptop" : "", problem: "" }));
-	return { stage: "reviews", time: at, state: "paused", why: "1 of 2 replicas: " + pause.error, problem: "", control: true, rows, pool: { ...pool, size: 64 }, usage, row_errors: [],
+	return { stage: "reviews", time: at, state: "paused", why: "1 of 2 replicas: " + pause.error, problem: "", control: true, rows, pool: { ...pool, size: 64 }, usage, row_errors: [{ reason: "api_call_failed", rows: 11 }],
 		budget: [{ name: "team", provider: "openai", share: .75, members: 3 }], lane: { rows: { "in batches": 120, answered: 0 }, open: 2, oldest_batch_seconds: 7200, paused: "" },
 		pauses: [{ replicas: 1, advice: "add credit", ...pause }], left_out: 0, partition_count: 8, partitions,
 		replicas: [one(0, { partitions: [0, 1, 2, 3] }), one(1, { state: "paused", why: pause.error, pause, partitions: [4, 5, 6] }), one(2, { status: "missing", last_seen: new Date(Date.now() - 21e3).toISOString() })] };
@@ -111,10 +111,10 @@ func TestPageShowsTheWholeStage(t *testing.T) {
 	got := evaluate[map[string]string](t, ctx, `(() => {
 		wholeStage = `+threeReplicas+`;
 		showWhole();
-		showHead();
+		show(latest);
 		const text = id => document.getElementById(id).textContent, row = (id, n) => Array.from(document.getElementById(id).rows[n].cells, c => c.textContent).join("|");
 		return { word: text("state-word"), why: text("state-why"), todo: text("state-do"), title: document.title, rows: text("rows-done"), sub: text("replicas-sub"), own: text("own"),
-			first: row("replicas", 0), second: row("replicas", 1), third: row("replicas", 2), paused: row("all-partitions", 3), slow: row("all-partitions", 5), lost: row("all-partitions", 7) };
+			first: row("replicas", 0), second: row("replicas", 1), third: row("replicas", 2), paused: row("all-partitions", 3), slow: row("all-partitions", 5), lost: row("all-partitions", 7), errors: row("errors", 0) };
 	})()`)
 	for name, want := range map[string]string{
 		"word": "Paused", "why": "billing (1 replica): openai: 402 <b>quota, for 2 min 05 s. Next probe in 42 s, 3 sent.",
@@ -125,6 +125,7 @@ func TestPageShowsTheWholeStage(t *testing.T) {
 		"third":  "RUN2|pod-2|missing for 21 s|–|–|–|–|–|–|–|",
 		"paused": "3|pod-0|2,300|12|row 51876 for 1.20 s|paused by alice@laptop|ResumeDrain",
 		"slow":   "5|pod-1|2,300|12|row 51878 for 90.0 s|–|PauseDrain",
+		"errors": "rows|api_call_failed|11",
 		"lost":   "7|nobody|2,300|12|row 51880 for 1.20 s|–|PauseDrain",
 	} {
 		if got[name] != want {

@@ -92,7 +92,9 @@ function showBudget(s) {
 }
 
 function showErrors(s) {
-  const errors = s.row_errors.map(e => ({ of: "rows", key: e.reason, why: e.reason + (e.error ? `: ${e.error} (row ${e.sequence})` : ""), n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
+  // The replicas tell each other how many rows failed for a reason, and not what the last of them was.
+  const w = severalOf(wholeStage), rows = w ? w.row_errors.map(e => ({ ...s.row_errors.find(own => own.reason === e.reason), ...e })) : s.row_errors;
+  const errors = rows.map(e => ({ of: "rows", key: e.reason, why: e.reason + (e.error ? `: ${e.error} (row ${e.sequence})` : ""), n: e.rows, style: "error" })).concat(s.call_errors.map(e => ({
     of: "calls", why: `${e.model}: ${e.class === "capacity" ? "no capacity" : e.class}${e.status_code ? ", status " + e.status_code : ""}`, n: e.calls, style: "",
   })));
   fill("errors", errors, e => e.of + (e.key || e.why), e => [
