@@ -136,8 +136,8 @@ func (s *show) settle() {
 	c.Rows.Dedupe, c.Rows.OutageHold, c.Lane.Mode = "off", 0, "live"
 }
 
-// start starts the replicas, and loads the first rows once they have created the streams. Each stands by before there are rows,
-// so that they have agreed on who serves what.
+// start starts the replicas, and loads the first rows once they have created the streams. Each stands by before there are
+// rows, so that they have agreed on who serves what.
 func (s *show) start(ctx context.Context, srv *natsd.Server) (err error) {
 	environ := s.environ(srv)
 	if s.doomed, err = startReplica(s.Program, append(environ, "STAGE_HTTP_ADDR=127.0.0.1:0"), s.Err); err != nil {
@@ -189,8 +189,8 @@ func (s *show) works(ctx context.Context) error {
 	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows/4 })
 }
 
-// outage cuts every call for a while. More rows come during it: else those that are left might all be in flight already, of
-// which nobody would notice anything. It ends only when the stage has noticed.
+// outage cuts every call for a while. More rows come during it: else those that are left might all be in flight already,
+// and nobody would notice anything. It ends only when the stage has noticed.
 func (s *show) outage(ctx context.Context) error {
 	s.say("the LLM goes down: it cuts every connection")
 	s.costs.down = time.Now()
