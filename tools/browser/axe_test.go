@@ -46,7 +46,7 @@ func TestPageIsAccessible(t *testing.T) {
 		{"working", `true`},
 		{"three replicas, paused", `(() => { wholeStage = ` + threeReplicas + `; showWhole(); showHead(); return true; })()`},
 		{"the story of a row", shownWhen("#row=1", `document.querySelector("#story li.call")`)},
-		{"rows that failed", shownWhen("#failures", `document.getElementById("story-note").textContent.includes("rows that failed")`)},
+		{"rows that failed", shownWhen("#failures", `document.getElementById("story-note")?.textContent.includes("rows that failed")`)},
 		{"no connection", `(() => { document.getElementById("story").close(); link("late", "no update"); return true; })()`},
 	} {
 		evaluate[bool](t, ctx, state.script)

@@ -99,7 +99,7 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 
 	t.Run("a reason lists its rows", func(t *testing.T) {
 		click(t, browser, `#errors [data-reason=api_call_failed]`)
-		await(t, browser, fmt.Sprintf(`document.getElementById("story").open && document.querySelectorAll("#failures [data-row]").length === %d`, failed))
+		await(t, browser, fmt.Sprintf(`document.getElementById("story")?.open && document.querySelectorAll("#failures [data-row]").length === %d`, failed))
 		if got := evaluate[string](t, browser, `location.hash + " " + document.getElementById("story-title").textContent`); got != "#failures=api_call_failed Failed rows: api_call_failed" {
 			t.Errorf("got %s", got)
 		}
@@ -129,7 +129,7 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 		if err := chromedp.Do(browser, chromedp.KeyEvent(kb.Escape)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, browser, `!document.getElementById("story").open && location.hash === "" && document.activeElement.dataset.reason === "api_call_failed"`)
+		await(t, browser, `!document.getElementById("story")?.open && location.hash === "" && document.activeElement.dataset.reason === "api_call_failed"`)
 	})
 	t.Run("a row is searched for", func(t *testing.T) {
 		look := func(row, note string) {
@@ -138,25 +138,21 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 			if err := chromedp.Do(browser, chromedp.KeyEvent(kb.Enter)); err != nil {
 				t.Fatal(err)
 			}
-			await(t, browser, `document.getElementById("story").open && document.getElementById("story-note").textContent.includes("`+note+`")`)
+			await(t, browser, `document.getElementById("story")?.open && document.getElementById("story-note").textContent.includes("`+note+`")`)
 			click(t, browser, "#story-close")
 			await(t, browser, `!document.getElementById("story").open`)
 		}
 		look(" 1 ", "of stream ROWS")
 		look("4711", "row 4711 has no event")
 		look("1#3", "element 3 of row 1 has no call")
-		evaluate[bool](t, browser, `(document.getElementById("find-row").value = "one", true)`)
-		click(t, browser, "#find-show")
-		if evaluate[bool](t, browser, `document.getElementById("story").open || document.getElementById("find-row").validity.valid`) {
-			t.Error("a row that is no number is looked for")
-		}
+		look("one", "give the sequence of a row")
 		evaluate[bool](t, browser, `(document.getElementById("find-row").value = "", true)`)
 	})
 	t.Run("the address of a row can be opened", func(t *testing.T) {
 		if err := chromedp.Do(browser, chromedp.Navigate("about:blank"), chromedp.Navigate(page+"#row=2")); err != nil {
 			t.Fatal(err)
 		}
-		await(t, browser, `document.getElementById("story").open && document.querySelector("#story li.emitted") !== null`)
+		await(t, browser, `document.getElementById("story")?.open && document.querySelector("#story li.emitted") !== null`)
 	})
 	t.Run("all has a name", func(t *testing.T) { checkNames(t, browser) })
 	for _, scheme := range []string{"light", "dark"} {
@@ -175,7 +171,7 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 	said.mu.Lock()
 	defer said.mu.Unlock()
 	for _, complaint := range said.list {
-		if !strings.Contains(complaint, "status of 404") { // the rows that were searched for in vain
+		if !strings.Contains(complaint, "status of 40") { // the rows that were searched for in vain
 			t.Errorf("the browser complains: %s", complaint)
 		}
 	}

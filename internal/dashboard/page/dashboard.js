@@ -196,3 +196,18 @@ document.addEventListener("visibilitychange", () => {
 });
 startCharts();
 connect();
+
+// The story of a row, or a list of those that failed, is what the address names; what shows them is loaded then.
+function loadRow() {
+  if (/^#(row|failures)/.test(location.hash)) import("./row.js");
+}
+document.addEventListener("click", event => {
+  const { row, reason } = (event.target.closest("[data-row], [data-reason]") || document.body).dataset;
+  if (row || reason) location.hash = row ? "row=" + encodeURIComponent(row) : "failures=" + encodeURIComponent(reason);
+});
+$("find").addEventListener("submit", event => {
+  event.preventDefault();
+  location.hash = "row=" + encodeURIComponent($("find-row").value.trim());
+});
+addEventListener("hashchange", loadRow);
+loadRow();

@@ -1,10 +1,6 @@
-"use strict";
 // The story of a row, and the rows that failed for a reason, in a dialog: #row=4711, #row=4711#3, #failures, #failures=reason.
-// A button opens them with data-row or data-reason.
+// A module, which the page loads when it is asked for one of them.
 
-{
-
-const storyDialog = $("story");
 let asked = null; // aborts the question that is being answered
 let listHash = ""; // of the list that was shown last, while the dialog is open
 let failed = [];
@@ -16,11 +12,34 @@ function el(tag, style, ...parts) {
   return node;
 }
 
-const rowHash = row => "#row=" + encodeURIComponent(row);
 const reasonHash = reason => "#failures" + (reason ? "=" + encodeURIComponent(reason) : "");
 const dayAndTime = iso => new Date(iso).toLocaleString("sv-SE");
 const exactTime = iso => timeOf(iso) + "." + String(new Date(iso).getMilliseconds()).padStart(3, "0");
 const modelOf = c => c.provider === c.model ? c.model : c.provider + " " + c.model;
+
+function withID(id, node, attributes = {}) {
+  node.id = id;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+const hidden = { hidden: "" }, plain = { type: "button" };
+const table = el("table", "", el("thead", "", el("tr", "", ...["Time", "Row", "Calls", "Reason", "Error"].map((text, i) => {
+  const head = el("th", i === 1 || i === 2 ? "r" : "", text);
+  head.scope = "col";
+  return head;
+}))), withID("failures", el("tbody")));
+table.setAttribute("role", "table");
+const storyDialog = withID("story", el("dialog", "",
+  el("div", "story-head", withID("story-title", el("h2")), withID("story-back", el("button", "", "Back to the list"), plain), withID("story-close", el("button", "", "Close"), plain)),
+  withID("story-note", el("p"), { role: "status" }), withID("story-body", el("div")),
+  withID("failures-part", el("div", "",
+    el("label", "", "Reason ", withID("failures-reason", el("select"))),
+    withID("failures-scroll", el("div", "scroll", table), { tabindex: "0", role: "region", "aria-labelledby": "story-title" }),
+    withID("failures-older", el("button", "", "Older"), { ...plain, ...hidden }),
+  ), hidden),
+), { "aria-labelledby": "story-title" });
+document.body.append(storyDialog);
 
 // ask returns the answer to the last question: null where another one has been asked meanwhile, or the dialog was closed.
 async function ask(path) {
@@ -150,19 +169,6 @@ async function older(reason, before) {
   button.onclick = () => older(reason, page.before);
 }
 
-document.addEventListener("click", event => {
-  const button = event.target.closest("[data-row], [data-reason]");
-  if (!button) return;
-  const hash = button.dataset.row !== undefined ? rowHash(button.dataset.row) : reasonHash(button.dataset.reason);
-  if (location.hash === hash) route();
-  else location.hash = hash;
-});
-$("find").addEventListener("submit", event => {
-  event.preventDefault();
-  const hash = rowHash($("find-row").value.trim());
-  if (location.hash === hash) route();
-  else location.hash = hash;
-});
 $("failures-reason").addEventListener("change", event => { location.hash = reasonHash(event.target.value); });
 $("story-back").addEventListener("click", () => { location.hash = listHash; });
 $("story-close").addEventListener("click", () => storyDialog.close());
@@ -174,6 +180,8 @@ storyDialog.addEventListener("close", () => {
   if (/^#(row|failures)/.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
 });
 addEventListener("hashchange", route);
-route();
-
-}
+const style = el("link");
+style.rel = "stylesheet";
+style.onload = style.onerror = route;
+style.href = "row.css";
+document.head.append(style);
