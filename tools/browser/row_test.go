@@ -91,7 +91,7 @@ func TestFromAReasonToTheAttemptsOfARow(t *testing.T) {
 	if err := chromedp.Do(browser, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(page)); err != nil {
 		t.Fatal(err)
 	}
-	await(t, browser, fmt.Sprintf(`document.getElementById("rows-done").textContent === "%d" && document.querySelector("#errors [data-reason]") !== null`, rowCount))
+	await(t, browser, fmt.Sprintf(`document.getElementById("rows-done").textContent === "%d" && document.querySelector("#errors [data-reason]") !== null && document.querySelector("#payload-list pre") !== null`, rowCount))
 	failed := evaluate[int](t, browser, `latest.rows.failed`)
 	if failed < 3 {
 		t.Fatalf("%d rows failed: too few to look at", failed)

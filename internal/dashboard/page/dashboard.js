@@ -124,30 +124,7 @@ function showCalls(s) {
     [took(c.latency_ms), "r"], [some(c.total_tokens, count), "r"],
   ], "no calls yet");
   $("payloads").hidden = !s.payloads;
-  if (s.payloads) showPayloads(s.calls);
-}
-
-// showPayloads lists the payloads; entries that the user has opened stay, and stay open.
-function showPayloads(calls) {
-  const list = $("payload-list"), old = new Map(Array.from(list.children, node => [node.dataset.key, node]));
-  calls.forEach((c, i) => {
-    let node = old.get(c.id);
-    if (!node) {
-      node = document.createElement("details");
-      node.dataset.key = c.id;
-      const head = document.createElement("summary");
-      head.textContent = `${timeOf(c.time)}  ${c.sequence ? "row " + rowOf(c) : "batch"}, call ${c.call}: ${outcomes[c.status]}`;
-      node.append(head);
-      for (const text of [c.row, c.request, c.response]) {
-        const part = document.createElement("pre");
-        part.textContent = text || "–";
-        node.append(part);
-      }
-    }
-    old.delete(c.id);
-    if (list.children[i] !== node) list.insertBefore(node, list.children[i] || null);
-  });
-  for (const node of old.values()) if (!node.open) node.remove();
+  if (s.payloads) import("./payloads.js").then(m => m.showPayloads(s.calls), () => {}); // the next status tries again
 }
 
 // The connection. Browsers reconnect by themselves after an interruption; an error response ends the stream, and then the page
