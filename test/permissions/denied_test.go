@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -136,7 +137,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 		}
 		ended = true
 		o.ready, o.why = readPage(t, pages.DialContext, "/readyz")
-		for i, path := range []string{"/api/row?sequence=1", "/api/failures"} {
+		for i, path := range []string{"/api/row?sequence=1000", "/api/failures"} {
 			if ok, text := readPage(t, pages.DialContext, path); !ok {
 				o.rows[i] = text
 			}
@@ -180,6 +181,11 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	}
 	// An event of an earlier run, whose cost is read.
 	if _, err := js.Publish(t.Context(), "audit.stage.0.call", []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	// One of a row without a result, which the page of the stage looks for.
+	open := &auditlog.Row{Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: 1000, Status: auditlog.RowSuccess, QueuedAt: time.Now(), FinishedAt: time.Now()}
+	if _, err := js.Publish(t.Context(), "audit.stage.0.row", open.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range everythingRows {

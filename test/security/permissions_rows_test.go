@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 )
@@ -27,7 +29,11 @@ func TestThePermissionsOfRowsOnTheDashboardAreEnoughAndAllUsed(t *testing.T) {
 	stage := run(t, with(newLLM(t, llmtest.Config{}), s.as("stage"), vars{"STAGE_TEMPLATE": "Row {{ row.missing }}"}))
 	s.load(3)
 	s.await(3)
-	for path, want := range map[string]string{"/api/row?sequence=2": `"kind":"emitted"`, "/api/failures?reason=template_rendering_failed": `"row":3`} {
+	open := &auditlog.Row{Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: 9, Status: auditlog.RowSuccess, QueuedAt: time.Now(), FinishedAt: time.Now()}
+	if _, err := s.js.Publish(t.Context(), "audit.stage.0.row", open.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/api/row?sequence=2": `"kind":"emitted"`, "/api/row?sequence=9": `"kind":"open"`, "/api/failures?reason=template_rendering_failed": `"row":3`} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, stage.page+path, nil)
 		if err != nil {
 			t.Fatal(err)
