@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/mattn/go-runewidth"
 	"pgregory.net/rapid"
@@ -58,11 +57,9 @@ func TestPromptsSideBySideFitTheTerminal(t *testing.T) {
 	}
 }
 
-func TestHugePromptsAreWrappedInTime(t *testing.T) {
-	text := strings.Repeat("a語", 1<<18)
-	start := time.Now()
-	lines := wrap(text, 58)
-	if took := time.Since(start); took > 10*time.Second || strings.Join(lines, "") != text {
-		t.Errorf("%d lines in %v", len(lines), took)
+func TestHugePromptsAreWrapped(t *testing.T) {
+	text := strings.Repeat("a語", 1<<18) // in quadratic time it would take longer than a test may
+	if lines := wrap(text, 58); strings.Join(lines, "") != text {
+		t.Errorf("%d lines, another text", len(lines))
 	}
 }
