@@ -316,8 +316,11 @@ func checkGap(t *testing.T, ctx context.Context) {
 		at  int64
 		gap bool
 	}{
-		{endedAt - gapBefore - gapLength - 300, false}, {endedAt - gapBefore - gapLength + 180, true}, {endedAt - gapBefore - gapLength/2, true},
-		{endedAt - gapBefore - 180, true}, {endedAt - gapBefore + 300, false},
+		{endedAt - gapBefore - gapLength - 300, false},
+		{endedAt - gapBefore - gapLength + 180, true},
+		{endedAt - gapBefore - gapLength/2, true},
+		{endedAt - gapBefore - 180, true},
+		{endedAt - gapBefore + 300, false},
 	} {
 		if n := coloured(c.at); n == 0 != c.gap {
 			t.Errorf("%d s before the end: %d coloured pixels", endedAt-c.at, n)
