@@ -147,7 +147,7 @@ func podNames(pods []corev1.Pod) []string {
 
 func TestTheChartOnARealCluster(t *testing.T) {
 	c := startCluster(t)
-	c.define(scaledObjects)
+	c.define(scaledObjects.Group + "_" + scaledObjects.Resource + ".yaml")
 	for _, helm := range []string{"helm3", "helm4"} {
 		t.Run(helm, func(t *testing.T) {
 			i := &installation{cluster: c, t: t, helmName: helm, namespace: helm}

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"flag"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -45,6 +47,7 @@ type cluster struct {
 	client     kubernetes.Interface
 	dynamic    dynamic.Interface
 	kwok       *os.Process
+	env        []string // of programs, beside that of the test
 }
 
 // startCluster starts all programs; they end with the test. If it fails, the ends of their logs are shown.
@@ -53,6 +56,7 @@ func startCluster(t *testing.T) *cluster {
 	c := &cluster{t: t, dir: t.TempDir()}
 	etcd, peer, secure := freePort(t), freePort(t), freePort(t)
 	c.writeKey("sa.key")
+	c.writeCertificates("proxy", "keda")
 	c.write("tokens.csv", token+`,admin,admin,"system:masters"`+"\n")
 	c.kubeconfig = c.write("kubeconfig", fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -68,14 +72,18 @@ users: [{name: admin, user: {token: %s}}]
 	c.start("kube-apiserver",
 		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", etcd), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", secure), "--cert-dir="+c.path("certs"),
 		"--token-auth-file="+c.path("tokens.csv"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("sa.key"), "--service-account-signing-key-file="+c.path("sa.key"))
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("sa.key"), "--service-account-signing-key-file="+c.path("sa.key"),
+		// An API server of its own, such as KEDA's for metrics, believes who asks through this one.
+		"--requestheader-client-ca-file="+c.path("ca.crt"), "--requestheader-allowed-names=proxy", "--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+c.path("proxy.crt"), "--proxy-client-key-file="+c.path("proxy.key"))
 	config := &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", secure), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 100, Burst: 200,
 	}
 	c.client, c.dynamic = kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config)
 	c.awaitAPI()
 	c.start("kube-controller-manager", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--service-account-private-key-file="+c.path("sa.key"), "--root-ca-file="+c.path("certs/apiserver.crt"))
+		"--horizontal-pod-autoscaler-sync-period=1s", "--service-account-private-key-file="+c.path("sa.key"), "--root-ca-file="+c.path("certs/apiserver.crt"))
 	c.start("kube-scheduler", "--kubeconfig="+c.kubeconfig, "--leader-elect=false", "--secure-port=0")
 	for i := range nodes {
 		c.createNode(fmt.Sprintf("node-%d", i), fmt.Sprintf("zone-%d", i))
@@ -100,26 +108,25 @@ func (c *cluster) awaitAPI() {
 	}
 }
 
-// scaledObjects are KEDA's. KEDA is not installed, only their definition is.
+// keda is KEDA's module. It is not a requirement of this one: its programs are built as their own go.mod says.
+const keda = "github.com/kedacore/keda/v2@v2.21.0"
+
+// scaledObjects are KEDA's.
 var scaledObjects = schema.GroupVersionResource{Group: "keda.sh", Version: "v1alpha1", Resource: "scaledobjects"}
 
-// define creates KEDA's definition of a custom resource and waits until it is served.
-func (c *cluster) define(r schema.GroupVersionResource) {
+// define creates KEDA's definitions of custom resources, all that match a pattern, and waits until they are served.
+func (c *cluster) define(pattern string) {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), "go", "mod", "download", "-json", "github.com/kedacore/keda/v2@v2.21.0")
-	cmd.Dir = c.dir // not a requirement of this module
+	cmd := exec.CommandContext(c.t.Context(), "go", "mod", "download", "-json", keda)
+	cmd.Dir = c.dir
 	out, err := cmd.Output()
 	var module struct{ Dir string }
 	if jsonErr := json.Unmarshal(out, &module); err != nil || jsonErr != nil {
 		c.t.Fatalf("go mod download: %v %v", err, jsonErr)
 	}
-	text, err := os.ReadFile(filepath.Join(module.Dir, "config/crd/bases", r.Group+"_"+r.Resource+".yaml"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	definition := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &definition.Object); err != nil {
-		c.t.Fatal(err)
+	paths, err := filepath.Glob(filepath.Join(module.Dir, "config/crd/bases", pattern))
+	if err != nil || len(paths) == 0 {
+		c.t.Fatalf("no definitions: %v", err)
 	}
 	definitions := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -129,22 +136,45 @@ func (c *cluster) define(r schema.GroupVersionResource) {
 		c.t.Fatal(err)
 	}
 	defer changes.Stop()
-	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
-		c.t.Fatal(err)
+	missing := map[string]bool{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		definition := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(text, &definition.Object); err != nil {
+			c.t.Fatal(err)
+		}
+		if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+		missing[definition.GetName()] = true
 	}
 	for change := range changes.ResultChan() {
 		made, ok := change.Object.(*unstructured.Unstructured)
 		if !ok {
 			continue
 		}
-		conditions, _, _ := unstructured.NestedSlice(made.Object, "status", "conditions")
-		for _, condition := range conditions {
-			if m, _ := condition.(map[string]any); m["type"] == "Established" && m["status"] == "True" {
-				return
-			}
+		if condition(made, "Established") == "True" {
+			delete(missing, made.GetName())
+		}
+		if len(missing) == 0 {
+			return
 		}
 	}
-	c.t.Fatalf("%s are not served in time", r.Resource)
+	c.t.Fatalf("not served in time: %v", missing)
+}
+
+// condition returns the status of one of an object's conditions; empty: it has none.
+func condition(o *unstructured.Unstructured, name string) string {
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, condition := range conditions {
+		if m, _ := condition.(map[string]any); m["type"] == name {
+			return fmt.Sprint(m["status"])
+		}
+	}
+	return ""
 }
 
 func (c *cluster) createNode(name, zone string) {
@@ -172,6 +202,7 @@ func (c *cluster) start(name string, args ...string) *os.Process {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
+	cmd.Env = append(os.Environ(), c.env...)
 	if err := cmd.Start(); err != nil {
 		c.t.Fatalf("%v: run make test-kube", err)
 	}
@@ -206,13 +237,42 @@ func (c *cluster) write(name, text string) string {
 	return c.path(name)
 }
 
-func (c *cluster) writeKey(name string) {
+func (c *cluster) writeKey(name string) *rsa.PrivateKey {
 	c.t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.write(name, string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
+	return key
+}
+
+// writeCertificates writes ca.crt, and for each name a certificate of it, for servers on loopback and for clients.
+func (c *cluster) writeCertificates(names ...string) {
+	c.t.Helper()
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	signer := c.writeKey("ca.key")
+	c.writeCertificate("ca.crt", authority, authority, &signer.PublicKey, signer)
+	for i, name := range names {
+		key := c.writeKey(name + ".key")
+		c.writeCertificate(name+".crt", &x509.Certificate{
+			SerialNumber: big.NewInt(int64(i) + 2), Subject: pkix.Name{CommonName: name}, NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+			DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
+		}, authority, &key.PublicKey, signer)
+	}
+}
+
+func (c *cluster) writeCertificate(name string, of, by *x509.Certificate, key *rsa.PublicKey, signer *rsa.PrivateKey) {
+	c.t.Helper()
+	raw, err := x509.CreateCertificate(rand.Reader, of, by, key, signer)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write(name, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})))
 }
 
 // moduleDir is where the sources of a module are.
