@@ -81,6 +81,6 @@ func emulate(t *testing.T, ctx context.Context, scheme string, width int64) {
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 900)); err != nil {
 		t.Fatal(err)
 	}
-	// The next frame is laid out anew.
+	// The next frame is laid out again.
 	evaluate[bool](t, ctx, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
 }
