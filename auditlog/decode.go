@@ -111,6 +111,8 @@ type wire struct {
 	PoolConfig      wirePoolConfig `json:"pool_config"`
 	PoolStats       wirePoolStats  `json:"pool_stats"`
 	OrderKey        *string        `json:"order_key"`
+	ResultHash      string         `json:"result_hash"`
+	EarlierCalls    []TermCalls    `json:"earlier_calls"`
 
 	Token    string `json:"token"`
 	Rows     int    `json:"rows"`
@@ -209,6 +211,7 @@ func (w *wire) row(h Header) *Row {
 			PeakDelay: time.Duration(w.PoolStats.PeakDelay), CurrentDelay: time.Duration(w.PoolStats.CurrentDelay),
 		},
 		Errors: append([]AttemptError(nil), w.Errors...), Key: w.OrderKey, Truncated: w.Truncated,
+		ResultHash: w.ResultHash, EarlierCalls: w.EarlierCalls,
 	}
 }
 

@@ -51,6 +51,9 @@ func kept(e encoder) encoder {
 		if r.Key != nil {
 			r.Key = new(valid(*r.Key))
 		}
+		if len(r.EarlierCalls) == 0 {
+			r.EarlierCalls = nil
+		}
 		return &r
 	case *Run:
 		r := *e

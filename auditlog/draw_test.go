@@ -117,10 +117,20 @@ var (
 				MaxConcurrent: drawCount.Draw(t, "max"), ThrottleTime: drawDuration.Draw(t, "throttled"),
 				PeakDelay: drawDuration.Draw(t, "peak"), CurrentDelay: drawDuration.Draw(t, "current"),
 			},
-			Key:       rapid.Ptr(drawText, true).Draw(t, "key"),
-			Truncated: rapid.Bool().Draw(t, "truncated"),
+			ResultHash:   drawHash.Draw(t, "result"),
+			Key:          rapid.Ptr(drawText, true).Draw(t, "key"),
+			EarlierCalls: drawEarlierCalls.Draw(t, "earlier calls"),
+			Truncated:    rapid.Bool().Draw(t, "truncated"),
 		}
 	})
+	drawEarlierCalls = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) TermCalls {
+		return TermCalls{
+			Owner: drawName.Draw(t, "owner"),
+			Items: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) ItemCalls {
+				return ItemCalls{Item: drawCount.Draw(t, "item"), CallIndex: drawCount.Draw(t, "call index"), Calls: drawCount.Draw(t, "calls")}
+			}), 1, 3).Draw(t, "items"),
+		}
+	}), 0, 2)
 	drawErrors = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) AttemptError {
 		return AttemptError{
 			Item:       rapid.SampledFrom([]*int{nil, new(0), new(9)}).Draw(t, "item"),

@@ -53,7 +53,7 @@ func samples() map[string]encoder {
 		Header: head, StateID: call.StateID, Owner: call.Owner, Sequence: 41, SubmitIndex: 40, CompleteIndex: 38,
 		Status: RowSuccess, Attempts: 1, CapacityRetries: 1,
 		QueuedAt: noon.Add(-2 * time.Second), StartedAt: noon.Add(-1900 * time.Millisecond), FinishedAt: noon.Add(123 * time.Nanosecond),
-		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), Usage: reported, Source: SourceCall,
+		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), ResultHash: strings.Repeat("56", 32), Usage: reported, Source: SourceCall,
 		PoolConfig: PoolConfig{PoolSize: 32, DispatchDelay: 51500 * time.Microsecond},
 		PoolStats: PoolStats{
 			CapacityRetries: 17, Successes: 380, MaxConcurrent: 32, ThrottleTime: 2340 * time.Millisecond,
@@ -73,6 +73,11 @@ func samples() map[string]encoder {
 
 	keyed, keyless := row, row
 	keyed.Key, keyless.Key = new("customer 17 \"north\""), new("")
+	elements := row
+	elements.EarlierCalls = []TermCalls{
+		{Owner: "01K9ZK2M50.1", Items: []ItemCalls{{Item: 0, CallIndex: 7, Calls: 2}, {Item: 3, CallIndex: 4, Calls: 1}}},
+		{Owner: "01K9ZK2M50.2", Items: []ItemCalls{{Item: 1, CallIndex: 0, Calls: 3}}},
+	}
 
 	intent := Batch{
 		Header: head, Owner: call.Owner, Phase: BatchIntent, Token: "B7QK2M4T", Provider: "openai", Model: "gpt-4.1-mini", Rows: 10000, Bytes: 7340032,
@@ -102,6 +107,7 @@ func samples() map[string]encoder {
 		"row_invalid":         &invalid,
 		"row_key":             &keyed,
 		"row_key_empty":       &keyless,
+		"row_elements":        &elements,
 		"run_start": &Run{Header: process, Phase: PhaseStart, Settings: map[string]string{
 			"STAGE_POOL_SIZE": "32", "STAGE_NAME": "reviews", "STAGE_LLM_MODEL": "gpt-4.1-mini",
 		}},

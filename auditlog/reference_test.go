@@ -94,11 +94,13 @@ type (
 		FinishedAt      *string       `json:"finished_at"`
 		TemplateHash    *string       `json:"template_hash"`
 		VariablesHash   *string       `json:"variables_hash"`
+		ResultHash      string        `json:"result_hash,omitempty"`
 		Usage           *refTokens    `json:"usage"`
 		Source          *string       `json:"source"`
 		PoolConfig      refPoolConfig `json:"pool_config"`
 		PoolStats       refPoolStats  `json:"pool_stats"`
 		OrderKey        *string       `json:"order_key,omitempty"`
+		EarlierCalls    []TermCalls   `json:"earlier_calls,omitempty"`
 		Truncated       bool          `json:"truncated,omitempty"`
 	}
 	refModelTotals struct {
@@ -226,12 +228,12 @@ func reference(e encoder) any {
 		return refRow{
 			refHeader(&e.Header, KindRow), null(e.StateID), null(e.Owner), e.Sequence, e.SubmitIndex, e.CompleteIndex, e.Status,
 			null(e.Reason), e.Attempts, e.CapacityRetries, errs, refMaybeTime(e.QueuedAt), refMaybeTime(e.StartedAt),
-			refMaybeTime(e.FinishedAt), null(e.TemplateHash), null(e.VariablesHash), refMaybeUsage(e.Usage), null(e.Source),
+			refMaybeTime(e.FinishedAt), null(e.TemplateHash), null(e.VariablesHash), e.ResultHash, refMaybeUsage(e.Usage), null(e.Source),
 			refPoolConfig{e.PoolConfig.PoolSize, refMillis(e.PoolConfig.DispatchDelay)},
 			refPoolStats{
 				s.CapacityRetries, s.Successes, s.MaxConcurrent, refMillis(s.ThrottleTime), refMillis(s.PeakDelay), refMillis(s.CurrentDelay),
 			},
-			e.Key, e.Truncated,
+			e.Key, e.EarlierCalls, e.Truncated,
 		}
 	case *Batch:
 		return refBatch{

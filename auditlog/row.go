@@ -50,6 +50,9 @@ type Row struct {
 	QueuedAt, StartedAt, FinishedAt time.Time
 	// TemplateHash and VariablesHash are those of the result.
 	TemplateHash, VariablesHash string
+	// ResultHash is the SHA-256 of the result's body, in hexadecimal. Empty, and then it is not in the JSON: unknown, as in
+	// an entry of the journal, whose body is made again.
+	ResultHash string
 	// Usage sums the reported usage of all calls of the row; nil: none was reported.
 	Usage *Usage
 	// Source is where the answer came from, one of the Source constants. Empty: no call was made, as for an invalid row.
@@ -61,9 +64,30 @@ type Row struct {
 	// Key is the row's key where results are in order by key; nil: they are not, and it is not in the JSON. A row without
 	// a key has the empty one.
 	Key *string
+	// EarlierCalls says of each element of the row whose calls are not all of Owner which calls its reply is from. All other
+	// calls that the event counts are of Owner. Empty, and then it is not in the JSON: all are.
+	EarlierCalls []TermCalls
 	// Truncated is set when the oldest errors were left out, or error texts cut, because the event was too large. It is in
 	// the JSON only when true.
 	Truncated bool
+}
+
+// TermCalls are the elements of a row whose replies came in one term of ownership.
+type TermCalls struct {
+	// Owner names the term in which the last call for each of the elements was made.
+	Owner string `json:"owner"`
+	// Items are the elements, in order.
+	Items []ItemCalls `json:"items"`
+}
+
+// ItemCalls says which calls a reply to an element of a row is from: so many, one after the other in one process.
+type ItemCalls struct {
+	// Item is the element, from 0.
+	Item int `json:"item"`
+	// CallIndex is the [Call.CallIndex] of the last call, in its term.
+	CallIndex int `json:"call_index"`
+	// Calls counts all of them, those in earlier terms of the process included.
+	Calls int `json:"calls"`
 }
 
 // AttemptError is one failed attempt at a row.
@@ -158,6 +182,9 @@ func (r *Row) append(dst []byte) []byte {
 	dst = timeOrNull(append(dst, `,"finished_at":`...), r.FinishedAt)
 	dst = stringOrNull(append(dst, `,"template_hash":`...), r.TemplateHash)
 	dst = stringOrNull(append(dst, `,"variables_hash":`...), r.VariablesHash)
+	if r.ResultHash != "" {
+		dst = jsonbytes.AppendEscaped(append(dst, `,"result_hash":`...), r.ResultHash)
+	}
 	dst = usage(append(dst, `,"usage":`...), r.Usage)
 	dst = stringOrNull(append(dst, `,"source":`...), r.Source)
 	dst = r.PoolConfig.append(append(dst, `,"pool_config":`...))
@@ -165,10 +192,35 @@ func (r *Row) append(dst []byte) []byte {
 	if r.Key != nil {
 		dst = jsonbytes.AppendEscaped(append(dst, `,"order_key":`...), *r.Key)
 	}
+	if len(r.EarlierCalls) > 0 {
+		dst = append(dst, `,"earlier_calls":[`...)
+		for i := range r.EarlierCalls {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = r.EarlierCalls[i].append(dst)
+		}
+		dst = append(dst, ']')
+	}
 	if r.Truncated {
 		dst = append(dst, `,"truncated":true`...)
 	}
 	return append(dst, '}')
+}
+
+func (t *TermCalls) append(dst []byte) []byte {
+	dst = jsonbytes.AppendEscaped(append(dst, `{"owner":`...), t.Owner)
+	dst = append(dst, `,"items":[`...)
+	for i, c := range t.Items {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(append(dst, `{"item":`...), int64(c.Item), 10)
+		dst = strconv.AppendInt(append(dst, `,"call_index":`...), int64(c.CallIndex), 10)
+		dst = strconv.AppendInt(append(dst, `,"calls":`...), int64(c.Calls), 10)
+		dst = append(dst, '}')
+	}
+	return append(dst, "]}"...)
 }
 
 func (e *AttemptError) append(dst []byte) []byte {

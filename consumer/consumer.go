@@ -463,6 +463,7 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e := row.reply.Event
 	e.Header = c.eventHeader(now)
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
+	e.EarlierCalls = row.earlierCalls(owner)
 	e.Key = nil // a kept reply may have that of another order
 	if c.cfg.Order == streams.OrderKey {
 		e.Key = &row.Key

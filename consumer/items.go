@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -18,7 +20,64 @@ import (
 func (r *Row) KeepItem(index int, reply Reply) {
 	item := r.item(index)
 	item.reply = &reply
+	item.isPaid()
 	r.mail.put(item)
+}
+
+// paid says which calls the reply to an element is from.
+type paid struct {
+	owner       string // of the last one
+	index       int    // of the last one, see [auditlog.Call]
+	calls       int    // all of them; 0: none, or there is no reply yet
+	callsByLast int    // that owner made
+}
+
+// called counts a call for an element.
+func (r *Row) called(e *auditlog.Call) {
+	r.parent.mu.Lock()
+	defer r.parent.mu.Unlock()
+	if p := &r.paid; p.owner == e.Owner {
+		p.index, p.callsByLast = e.CallIndex, p.callsByLast+1
+	} else {
+		*p = paid{owner: e.Owner, index: e.CallIndex, callsByLast: 1}
+	}
+}
+
+// isPaid notes which calls the reply to an element is from. A reply from the journal says it itself.
+func (r *Row) isPaid() {
+	e := &r.reply.Event
+	r.parent.mu.Lock()
+	defer r.parent.mu.Unlock()
+	if len(e.EarlierCalls) == 0 || len(e.EarlierCalls[0].Items) == 0 {
+		r.paid.calls = e.Attempts + e.CapacityRetries
+		return
+	}
+	last := e.EarlierCalls[0].Items[0]
+	r.paid = paid{owner: e.EarlierCalls[0].Owner, index: last.CallIndex, calls: last.Calls}
+}
+
+// earlierCalls says for the event of a row which calls are not the owner's, and for that of an element, which is for the
+// journal, which calls its reply is from.
+func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
+	of := []*Row{r}
+	if r.parent == nil {
+		of = slices.SortedFunc(r.eachItem(), func(a, b *Row) int { return cmp.Compare(a.index, b.index) })
+	}
+	for _, item := range of {
+		item.parent.mu.Lock()
+		p := item.paid
+		item.parent.mu.Unlock()
+		if p.calls == 0 || r.parent == nil && p.owner == owner && p.callsByLast >= p.calls {
+			continue
+		}
+		i := slices.IndexFunc(terms, func(t auditlog.TermCalls) bool { return t.Owner == p.owner })
+		if i < 0 {
+			i = len(terms)
+			terms = append(terms, auditlog.TermCalls{Owner: p.owner})
+		}
+		terms[i].Items = append(terms[i].Items, auditlog.ItemCalls{Item: item.index, CallIndex: p.index, Calls: p.calls})
+	}
+	return terms
 }
 
 // item returns an element, which it creates.

@@ -88,6 +88,7 @@ type Row struct {
 
 	parent *Row // of an element, which is kept in the journal as a row is; else nil
 	index  int  // of the element
+	paid   paid // of an element; guarded by the parent's mu
 	mu     sync.Mutex
 	items  map[int]*Row // elements, by index, with a reply or a call; guarded by mu
 	// elements is one more than [Row.HasElements] said; 0: nothing yet. Guarded by mu.
@@ -183,6 +184,7 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 		return
 	}
 	item := r.item(*e.Item)
+	item.called(e)
 	e.StateID = item.StateID
 	item.unstored.Add(1)
 	r.recorder.RecordCall(e, func() {

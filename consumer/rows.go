@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -295,6 +297,8 @@ func (t *term) complete(row *Row) {
 	}
 	e := t.c.rowEvent(row, t.owner, now)
 	e.SubmitIndex, e.CompleteIndex = row.submitIndex, index
+	hash := sha256.Sum256(row.reply.Body)
+	e.ResultHash = hex.EncodeToString(hash[:])
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)

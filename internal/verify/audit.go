@@ -55,6 +55,8 @@ type rowFacts struct {
 	queued, started    time.Time
 	key                *string // nil: it names none
 	vars               string  // hash of the row
+	result             string  // hash of the result; empty: it names none
+	earlier            []auditlog.TermCalls
 }
 
 // calls is how many calls the row event counts.
@@ -65,8 +67,6 @@ type rowAudit struct {
 	key   rowKey
 	calls []callFacts
 	rows  []rowFacts
-	// unsure says that the calls of its elements may be made of the terms in too many ways to try all.
-	unsure bool
 }
 
 // add keeps an event of the row; of row events the first of each term.
@@ -80,7 +80,7 @@ func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 		r.rows = append(r.rows, rowFacts{
 			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
 			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
-			vars: e.Row.VariablesHash,
+			vars: e.Row.VariablesHash, result: e.Row.ResultHash, earlier: e.Row.EarlierCalls,
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -23,143 +22,54 @@ func (r *rowAudit) fanned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.item != wholeRow })
 }
 
-// ofElements returns the calls that the row event of a row that fans out counts: all of its term, and of the elements
-// whose replies are older those that made these replies. The row event does not say which elements those are, only what
-// the calls add up to. A reply from the journal was paid for by consecutive calls of one process; one that the process
-// itself held from an earlier term, by the last ones before those of this term.
-//
-// The calls of a term are numbered over all elements. ok is false while some are missing, or where no such calls add up.
+// ofElements returns the calls that the row event of a row that fans out counts: all of its term, and those that it names
+// of earlier ones. Those of a reply are consecutive calls for the element by one process. The calls of a term are numbered
+// over all elements. ok is false while some are missing: a call event may be stored after the row event.
 func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
-	own := r.filter(func(c *callFacts) bool { return c.term == f.term })
-	if len(own) >= f.calls() || !numbered(own) {
-		return own, numbered(own)
-	}
-	s := elementSearch{want: f, picked: slices.Clone(own), left: searchSteps}
-	s.add(own)
-	for _, e := range r.elements(own, f) {
-		s.elements = append(s.elements, e)
-		s.most = append(s.most, 0)
-	}
-	for i := len(s.elements) - 1; i >= 0; i-- { // the first run of an element is the longest
-		s.most[i] = len(s.elements[i][0])
-		if i+1 < len(s.most) {
-			s.most[i] += s.most[i+1]
-		}
-	}
-	found := s.find(0)
-	if r.unsure = !found && s.left < 0; found {
-		return s.picked, true
-	}
-	return own, false
-}
-
-// elements returns for each element with calls of earlier terms which of these may have made the reply that the row has,
-// the most calls first.
-func (r *rowAudit) elements(own []callFacts, f *rowFacts) (all [][][]callFacts) {
-	type group struct {
-		item int
-		run  string
-	}
-	called := make(map[int]bool, len(own))
-	for i := range own {
-		called[own[i].item] = true
-	}
-	groups := make(map[group][]callFacts)
-	for _, c := range r.filter(func(c *callFacts) bool { return c.term != f.term && !c.at.After(f.at) }) {
-		if !called[c.item] || c.run == f.run {
-			g := group{c.item, c.run}
-			groups[g] = append(groups[g], c)
-		}
-	}
-	runs := make(map[int][][]callFacts)
-	for g, calls := range groups {
-		for from := range calls {
-			runs[g.item] = append(runs[g.item], calls[from:])
-			for to := len(calls) - 1; to > from && !called[g.item]; to-- {
-				if !calls[to-1].capacity { // else it has brought no reply
-					runs[g.item] = append(runs[g.item], calls[from:to])
+	calls = r.filter(func(c *callFacts) bool { return c.term == f.term })
+	ok = numbered(calls)
+	for _, t := range f.earlier {
+		for _, item := range t.Items {
+			of, found := r.ofElement(t.Owner, item)
+			ok = ok && found
+			for i := range of {
+				if of[i].term != f.term { // else it is there already
+					calls = append(calls, of[i])
 				}
 			}
 		}
 	}
-	for _, of := range runs {
-		slices.SortFunc(of, func(a, b []callFacts) int {
-			return cmp.Or(cmp.Compare(len(b), len(a)), b[0].at.Compare(a[0].at), cmp.Compare(a[0].run, b[0].run))
-		})
-		all = append(all, of)
-	}
-	slices.SortFunc(all, func(a, b [][]callFacts) int { return cmp.Compare(a[0][0].item, b[0][0].item) })
-	return all
+	return calls, ok && len(calls) >= f.calls()
 }
 
-// searchSteps bounds the search of one row. Mostly the first calls that are looked at are right: elements whose calls a
-// kill has cost are as few as there were calls in flight.
-const searchSteps = 100_000
-
-// elementSearch looks for the calls of some elements that add up to a row event.
-type elementSearch struct {
-	want     *rowFacts
-	elements [][][]callFacts // of each element the calls to choose from
-	most     []int           // the most calls that the elements from there on may have
-
-	picked                    []callFacts
-	capacity                  int // of picked
-	prompt, completion, total int64
-	left                      int // steps
+// ofElement returns the calls that a reply to an element is from.
+func (r *rowAudit) ofElement(owner string, item auditlog.ItemCalls) (calls []callFacts, ok bool) {
+	last := slices.IndexFunc(r.calls, func(c callFacts) bool {
+		return c.item == item.Item && c.term.owner == owner && c.index == item.CallIndex
+	})
+	if last < 0 {
+		return nil, false
+	}
+	all := r.filter(func(c *callFacts) bool { return c.item == item.Item && c.run == r.calls[last].run })
+	n := 1 + slices.IndexFunc(all, func(c callFacts) bool { return c.term == r.calls[last].term && c.index == item.CallIndex })
+	if item.Calls < 1 || item.Calls > n {
+		return nil, false
+	}
+	return all[n-item.Calls : n], true
 }
 
-func (s *elementSearch) add(calls []callFacts) { s.count(calls, 1) }
-
-// count adds calls to the sums, or takes them out.
-func (s *elementSearch) count(calls []callFacts, sign int64) {
-	for i := range calls {
-		if calls[i].capacity {
-			s.capacity += int(sign)
-		}
-		if u := calls[i].usage; u != nil {
-			s.prompt += sign * u.PromptTokens
-			s.completion += sign * u.CompletionTokens
-			s.total += sign * u.TotalTokens
+// lacksCalls reports the elements whose calls the row event names and the audit does not have.
+func (v *partitionVerifier) lacksCalls(h *verifiedRow, row *rowAudit, event *rowFacts) (lacks bool) {
+	for _, t := range event.earlier {
+		for _, item := range t.Items {
+			if _, ok := row.ofElement(t.Owner, item); !ok {
+				lacks = true
+				v.violate(violationNoCallEvent, h.Seq, "row %d: its reply to element %d is from the %d calls up to call %d of %s, which are not all in the audit",
+					h.Seq, item.Item, item.Calls, item.CallIndex, t.Owner)
+			}
 		}
 	}
-}
-
-// find looks for the calls of the elements from one on. Any of them may have none: its reply was that of an equal
-// request, or it has failed without a call.
-func (s *elementSearch) find(from int) bool {
-	s.left--
-	missing := s.want.calls() - len(s.picked)
-	switch {
-	case missing == 0:
-		return s.addsUp()
-	case missing < 0, from == len(s.elements), s.most[from] < missing, s.left < 0, s.capacity > s.want.capacity:
-		return false
-	}
-	for _, calls := range s.elements[from] {
-		if len(calls) > missing {
-			continue
-		}
-		s.add(calls)
-		s.picked = append(s.picked, calls...)
-		if s.find(from + 1) {
-			return true
-		}
-		s.picked = s.picked[:len(s.picked)-len(calls)]
-		s.count(calls, -1)
-	}
-	return s.find(from + 1)
-}
-
-func (s *elementSearch) addsUp() bool {
-	u := s.want.usage
-	if u == nil {
-		u = &auditlog.Usage{}
-	}
-	if s.capacity != s.want.capacity || s.prompt != u.PromptTokens || s.completion != u.CompletionTokens || s.total != u.TotalTokens {
-		return false
-	}
-	_, usage := sumsOf(s.picked)
-	return compareUsage(usage, s.want.usage) == nil
+	return lacks
 }
 
 // checkElements checks the calls for elements of the row of a result.

@@ -78,7 +78,8 @@ type made struct {
 	cut     bool      // it has none of the row's members
 	preview *uint64   // of the row, in an error without its members; nil: there is no room for it either
 	body    uint64
-	broken  bool // it is neither a success nor an error
+	sha     string // SHA-256 of the body, in hexadecimal
+	broken  bool   // it is neither a success nor an error
 }
 
 func digest(body []byte) uint64 { return maphash.Bytes(keySeed, body) }
@@ -239,7 +240,7 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	if !b.read {
 		return nil
 	}
-	m := &made{body: digest(r.Body)}
+	m := &made{body: digest(r.Body), sha: llm.Hash(r.Body)}
 	members, err := jsonbytes.ReadObject(nil, r.Body)
 	if err != nil {
 		m.broken = r.Status == auditlog.RowSuccess

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -279,6 +280,9 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	if event.status != h.Status {
 		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}
+	if h.made != nil && event.result != "" && event.result != h.made.sha {
+		v.violate(violationRowEvent, h.Seq, "row %d has another result than that of its row event: the SHA-256 of its body is %s, not %s", h.Seq, h.made.sha, event.result)
+	}
 	v.checkVariables(h, event)
 	v.checkPassed(h, event)
 	calls, ok := row.chosen(event)
@@ -293,13 +297,13 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	}
 	v.countAudited(h)
 	v.used += uint64(len(calls))
+	owners := event.term.owner
+	if len(event.earlier) > 0 {
+		owners += " and the earlier terms that it names"
+	}
 	switch n := event.calls(); {
 	case event.source == auditlog.SourceDedupe:
-	case row.fanned() && row.unsure:
-		v.stats.Unsure++
-	case row.fanned() && len(calls) < n && numbered(calls) && len(row.calls) >= n:
-		v.violate(violationTokens, h.Seq, "row %d: no %d calls for its elements add up to its row event: tokens %s, %d capacity retries",
-			h.Seq, n, event.usage.Tokens(), event.capacity)
+	case v.lacksCalls(h, row, event):
 	case searched && !ok && !row.fanned() && len(row.calls) >= n:
 		from := "from the journal"
 		if event.source != auditlog.SourceJournal {
@@ -308,11 +312,11 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		v.violate(violationTokens, h.Seq, "row %d was answered %s, and no %d calls of a process add up to its row event: %s, %d capacity retries",
 			h.Seq, from, n, "tokens "+event.usage.Tokens(), event.capacity)
 	case len(calls) > n:
-		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), event.term.owner, n)
+		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), owners, n)
 	case len(calls) < n:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), event.term.owner, n, holeText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), owners, n, holeText(calls, event.term))
 	case !ok:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holeText(calls))
+		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holeText(calls, event.term))
 	default:
 		v.checkSums(h, event, calls)
 	}
@@ -329,9 +333,9 @@ func (v *partitionVerifier) checkSums(h *verifiedRow, event *rowFacts, calls []c
 	}
 }
 
-// holeText names the first call that is missing or there more than once.
-func holeText(calls []callFacts) string {
-	n, times := hole(calls)
+// holeText names the first call of a term that is missing or there more than once.
+func holeText(calls []callFacts, term *auditTerm) string {
+	n, times := hole(slices.DeleteFunc(slices.Clone(calls), func(c callFacts) bool { return c.term != term }))
 	if times > 0 {
 		return fmt.Sprintf(", call %d is there %d times", n, times)
 	}

@@ -67,9 +67,6 @@ type verifiedPartition struct {
 	AuditGone    int `json:"audit_gone"`
 	Unknown      int `json:"unknown"`
 
-	// Unsure results are of rows that fan out, whose calls come from so many terms that those of the replies were not found.
-	Unsure int `json:"unsure,omitempty"`
-
 	// Linked results were compared with the row that they name, and foreign ones of them are of rows that are no results of
 	// the stage before.
 	Linked  int `json:"linked,omitempty"`
@@ -124,7 +121,6 @@ func (r *Report) conclude() {
 			{p.ByAudit, r.note, "the rows of %d results are no longer in the input; they were checked against the audit"},
 			{p.AuditExpired, r.note, "the audit of %d results has expired; their calls and tokens were not checked"},
 			{p.AuditGone, r.cannot, "the audit of %d results is gone, and it is too young to have expired"},
-			{p.Unsure, r.cannot, "%d rows fan out, and their calls come from so many terms that those of the replies that the rows have were not found"},
 			{p.Unknown, r.cannot, "%d results no longer have their row in the input or their events in the audit"},
 		} {
 			if found.results > 0 {

@@ -159,6 +159,20 @@ func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
 			i, j := at(a), at(b)
 			a.Body, b.Body = []byte(string(b.Body[:j])+string(a.Body[i:])), []byte(string(a.Body[:i])+string(b.Body[j:]))
 		}, []string{"bad_link"}},
+		{"replies swapped", func(a, b *stagetest.Message) { // with all that tells of the row left in its place
+			cut := func(m *stagetest.Message) (before, reply, after string) {
+				body := string(m.Body)
+				from := strings.LastIndex(body, `"llm_response":`)
+				to := strings.LastIndex(body, `,"llm_response_usage":`)
+				return body[:from], body[from:to], body[to:]
+			}
+			before, reply, after := cut(a)
+			before2, reply2, after2 := cut(b)
+			if reply == reply2 {
+				t.Error("the replies are equal")
+			}
+			a.Body, b.Body = []byte(before+reply2+after), []byte(before2+reply+after2)
+		}, []string{"row_event_differs"}},
 		{"another subject of its row", func(_, b *stagetest.Message) { b.Header[streams.HeaderSourceSubject] = []string{"rows.b"} }, []string{"bad_link"}},
 		{"another row in its body", func(_, b *stagetest.Message) {
 			b.Body = []byte(strings.ReplaceAll(string(b.Body), "_variables_hash\":", "_variables_hash\":[],\"x\":"))
