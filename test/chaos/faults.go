@@ -44,7 +44,7 @@ func (s *site) happen(ctx context.Context, f fault) error {
 			return context.Cause(ctx)
 		case !errors.Is(err, errNotYet):
 			return fmt.Errorf("%s: %w", f.kind, err)
-		case time.Now().After(end), f.kind == move && s.over():
+		case time.Now().After(end), (f.kind == move || f.kind == llmOut) && s.over():
 			s.notes.log("%s: given up: %v", f.kind, err)
 			return nil
 		}

@@ -65,7 +65,7 @@ type site struct {
 	began    time.Time
 	stalled  chan struct{} // closed when no more rows come because the stage does not work
 	filling  sync.Mutex
-	darkness sync.Mutex              // held while the LLM is out
+	darkness sync.Mutex              // held while the LLM is out, or must not be
 	running  sync.WaitGroup          // the replicas
 	fail     context.CancelCauseFunc // ends the run
 
@@ -224,7 +224,11 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 	asked := 0 // rows that will be
 	for {
 		at, _ := s.progress()
-		if s.plan.rows > 0 && n >= s.plan.rows || s.plan.rows == 0 && at >= 1 {
+		switch { // no outage of the LLM meets the last rows: one that is alone in a process may fail of it
+		case s.plan.rows > 0 && n >= s.plan.rows:
+			s.darkness.Lock()
+			return n, nil
+		case s.plan.rows == 0 && at >= 1 && s.darkness.TryLock():
 			return n, nil
 		}
 		n++
@@ -239,7 +243,7 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 			return n, err
 		}
 		most := backlogMost
-		if dry := random.IntN(droughtEvery) == 0; dry {
+		if dry := random.IntN(droughtEvery) == 0; dry && s.darkness.TryLock() {
 			most = 0
 		}
 		if err := s.worked(ctx, asked-most); errors.Is(err, errStalled) {
@@ -249,6 +253,7 @@ func (s *site) publish(ctx context.Context) (n int, err error) {
 		}
 		if most == 0 {
 			pause(ctx, between(random, 0, droughtMost))
+			s.darkness.Unlock()
 		}
 	}
 }
