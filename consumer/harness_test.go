@@ -245,6 +245,9 @@ type sleeper struct {
 	wg    sync.WaitGroup
 }
 
+// unhurried returns a sleeper that answers after a time as an LLM's.
+func unhurried() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
+
 func (s *sleeper) Start(row *consumer.Row) {
 	s.wg.Go(func() {
 		if k := row.Kept; k != nil && k.RequestHash == requestHash(row) {

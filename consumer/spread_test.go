@@ -17,8 +17,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
-		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
-		execs := []*sleeper{exec(), exec(), exec()}
+		execs := []*sleeper{unhurried(), unhurried(), unhurried()}
 
 		first := b.mate("first", execs[0])
 		b.awaitShares([]int{8}, first)
@@ -104,8 +103,7 @@ func TestAReplicaIsReadyOnceItIsConnectedAgain(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
-		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
-		first, second := b.mate("first", exec()), b.mate("second", exec())
+		first, second := b.mate("first", unhurried()), b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
 		close(stop)
 		rows()

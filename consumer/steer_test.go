@@ -21,7 +21,7 @@ func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 		var execs []*sleeper
 		var mates []*crewMate
 		for _, run := range []string{"first", "second", "third"} {
-			execs = append(execs, &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
+			execs = append(execs, unhurried())
 			mates = append(mates, b.mate(run, execs[len(execs)-1]))
 		}
 		b.awaitShares([]int{2, 3, 3}, mates...)
@@ -57,8 +57,8 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
-		first := b.mate("first", &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
-		second := b.mate("second", &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond})
+		first := b.mate("first", unhurried())
+		second := b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
 		for _, p := range first.owns() {
 			first.spread.Avoid(p, true)
@@ -92,8 +92,7 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 		b := partitioned(t)
 		stop := make(chan struct{})
 		rows := b.feed(stop)
-		exec := func() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
-		first, second := b.mate("first", exec()), b.mate("second", exec())
+		first, second := b.mate("first", unhurried()), b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
 		drained := map[int]bool{}
 		keepsAway := func(when string) {
@@ -115,7 +114,7 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.awaitShares([]int{2, 6}, first, second)
 		keepsAway("a minute later")
-		third := b.mate("third", exec())
+		third := b.mate("third", unhurried())
 		b.awaitShares([]int{2, 3, 3}, first, second, third)
 		keepsAway("with a third")
 		second.kill()
@@ -123,7 +122,7 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 		keepsAway("when the second was killed")
 		third.stop()
 		b.awaitShares([]int{8}, first) // nobody else serves them
-		fourth := b.mate("fourth", exec())
+		fourth := b.mate("fourth", unhurried())
 		b.awaitShares([]int{2, 6}, first, fourth)
 		keepsAway("with a fourth")
 		for p := range drained {

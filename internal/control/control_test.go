@@ -96,38 +96,16 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{DontListen: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	})
-	if !srv.ReadyForConnections(time.Minute) {
-		t.Fatal("the server is not ready")
-	}
-	l := &lab{t: t, srv: srv}
-	l.nc = l.connect()
+	l := &lab{t: t, srv: stagetest.Core(t)}
+	l.nc = stagetest.Join(l.t, l.srv)
 	return l
-}
-
-func (l *lab) connect() *nats.Conn {
-	l.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(l.srv))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(nc.Close)
-	return nc
 }
 
 // serve starts a replica.
 func (l *lab) serve(id string) *replica {
 	l.t.Helper()
 	r := &replica{}
-	nc := l.connect()
+	nc := stagetest.Join(l.t, l.srv)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

@@ -24,29 +24,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{DontListen: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	})
-	if !srv.ReadyForConnections(time.Minute) {
-		t.Fatal("the server is not ready")
-	}
-	return &lab{t, srv}
-}
-
-func (l *lab) connect() *nats.Conn {
-	l.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(l.srv))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(nc.Close)
-	return nc
+	return &lab{t, stagetest.Core(t)}
 }
 
 // replica is one that answers, and counts its summaries.
@@ -59,7 +37,7 @@ type replica struct {
 
 func (l *lab) serve(id string) *replica {
 	l.t.Helper()
-	r := &replica{nc: l.connect()}
+	r := &replica{nc: stagetest.Join(l.t, l.srv)}
 	r.Answerer = New(r.nc, "s", func() Summary {
 		r.asked.Add(1)
 		return of(id, nil)
@@ -102,7 +80,7 @@ func TestAReplicaThatEndsIsNotMissedAndOneThatIsKilledIs(t *testing.T) {
 		time.Sleep(time.Second)
 		d.sees(t, "a answers []; d answers []; c missing []")
 		// Someone who asks for the first time knows the same.
-		w := Merge(Ask(t.Context(), l.connect(), "s", nil), NewMemory(), time.Now())
+		w := Merge(Ask(t.Context(), stagetest.Join(l.t, l.srv), "s", nil), NewMemory(), time.Now())
 		if got, want := brief(&w), "a answers []; d answers []; c missing []; 0:[] 1:[] 2:[] 3:[]"; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -141,7 +119,7 @@ func TestLooksAreShared(t *testing.T) {
 		if w := a.Look(ctx); w.Problem == "" || brief(&w) != "a answers []; 0:[] 1:[] 2:[] 3:[]" {
 			t.Errorf("a look that was given up shows %s, problem %q", brief(&w), w.Problem)
 		}
-		asker, made := l.connect(), a.asked.Load()
+		asker, made := stagetest.Join(l.t, l.srv), a.asked.Load()
 		for range 50 {
 			if err := asker.PublishRequest(Subject("s"), "nobody.listens", nil); err != nil {
 				t.Fatal(err)
@@ -192,7 +170,7 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := l.connect().Publish(Subject("s"), m); err != nil {
+			if err := stagetest.Join(l.t, l.srv).Publish(Subject("s"), m); err != nil {
 				t.Fatal(err)
 			}
 		}

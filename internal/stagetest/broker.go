@@ -19,6 +19,42 @@ type Broker struct {
 	srv *server.Server
 }
 
+// Core starts a server without a socket and without JetStream, which stops with the test.
+func Core(t *testing.T) *server.Server {
+	t.Helper()
+	srv := serve(t, &server.Options{StoreDir: Dir(t)})
+	t.Cleanup(func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	})
+	return srv
+}
+
+// Join connects to a server; the connection is closed with the test.
+func Join(t *testing.T, to nats.InProcessConnProvider) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func serve(t *testing.T, options *server.Options) *server.Server {
+	t.Helper()
+	options.DontListen, options.NoSigs, options.NoLog = true, true, true
+	srv, err := server.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("the server is not ready")
+	}
+	return srv
+}
+
 // NewBroker starts a server that stops with the test.
 func NewBroker(t *testing.T) *Broker {
 	t.Helper()
@@ -31,14 +67,7 @@ func NewBroker(t *testing.T) *Broker {
 // Start starts the server again.
 func (b *Broker) Start() {
 	b.t.Helper()
-	srv, err := server.NewServer(&server.Options{ServerName: "stage", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true, MaxPayload: 8 << 20})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(time.Minute) {
-		b.t.Fatal("the server is not ready")
-	}
+	srv := serve(b.t, &server.Options{ServerName: "stage", JetStream: true, StoreDir: b.dir, MaxPayload: 8 << 20})
 	b.mu.Lock()
 	b.srv = srv
 	b.mu.Unlock()
