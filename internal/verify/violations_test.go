@@ -22,7 +22,7 @@ var checks = []struct {
 	{violationLow, "what a result or claim that is not in stream order says about rows that have their results (`Stage-Low`, `Stage-Ahead`, `Stage-Ahead-From`) is missing or not true"},
 	{violationKey, "the key of a result (`Stage-Key`) is missing, or not that of its row"},
 	{violationNoRowEvent, "the owner of a result has no row event for it"},
-	{violationRowEvent, "the row event and the result differ in status or key"},
+	{violationRowEvent, "the row event and the result differ in status or key; with `--chain` or `STAGE_FOREACH`, where bodies are read, also in any byte (`result_hash`)"},
 	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
 	{violationCallEvent, "more call events than the row event counts"},
 	{violationRetries, "capacity retries in the call events and in the row event differ"},
