@@ -1,8 +1,10 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,13 +32,10 @@ func (p Page) Handler() http.Handler {
 func (p Page) serve(w http.ResponseWriter, r *http.Request) {
 	var wish Wish
 	if r.Header.Get("Content-Type") != "application/json" {
-		answer(w, http.StatusUnsupportedMediaType, nil, fmt.Errorf("send the wish as application/json"))
+		answer(w, http.StatusUnsupportedMediaType, nil, fmt.Errorf("send what you wish with Content-Type: application/json"))
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wishBytesMax))
-	if err == nil {
-		err = json.Unmarshal(body, &wish)
-	}
+	err := read(http.MaxBytesReader(w, r.Body, wishBytesMax), &wish)
 	if err == nil {
 		err = wish.check()
 	}
@@ -59,6 +58,21 @@ func (p Page) serve(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusConflict
 	}
 	answer(w, status, outcomes, err)
+}
+
+// read takes members that a wish has, and no others: without a partition or a replica it is for all of them, so a name
+// that is misspelt would pause the whole stage.
+func read(body io.Reader, wish *Wish) error {
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	err := d.Decode(wish)
+	if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return nil
+		}
+		err = cmp.Or(err, errors.New("more than one JSON value"))
+	}
+	return fmt.Errorf(`%w: send {"verb": "pause", "partition": 3, "replica": "pod-2"}; partition and replica may be left out`, err)
 }
 
 func answer(w http.ResponseWriter, status int, outcomes []Outcome, err error) {

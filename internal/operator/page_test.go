@@ -30,7 +30,12 @@ func TestThePageAsks(t *testing.T) {
 		{"another site", `{"verb":"pause"}`, map[string]string{"Sec-Fetch-Site": "cross-site"}, nil, http.StatusForbidden, "cross-origin"},
 		{"another site, old browser", `{"verb":"pause"}`, map[string]string{"Origin": "http://elsewhere.example"}, nil, http.StatusForbidden, "cross-origin"},
 		{"a form", `{"verb":"pause"}`, map[string]string{"Content-Type": "text/plain"}, nil, http.StatusUnsupportedMediaType, "application/json"},
-		{"no JSON", `{`, nil, nil, http.StatusBadRequest, "JSON"},
+		{"no JSON", `{`, nil, nil, http.StatusBadRequest, `send {\"verb\": \"pause\"`},
+		{"nothing", ``, nil, nil, http.StatusBadRequest, `send {\"verb\": \"pause\"`},
+		{"two", `{"verb":"pause"} {"verb":"resume"}`, nil, nil, http.StatusBadRequest, "more than one JSON value"},
+		{"more behind it", `{"verb":"pause"} x`, nil, nil, http.StatusBadRequest, "invalid character"},
+		{"misspelt, which would be all partitions", `{"verb":"pause","partiton":3}`, nil, nil, http.StatusBadRequest, "partiton"},
+		{"another name", `{"verb":"pause","by":{"user":"root"}}`, nil, nil, http.StatusBadRequest, `\"by\"`},
 		{"too long", `{"verb":"` + strings.Repeat("x", 5000) + `"}`, nil, nil, http.StatusBadRequest, "too large"},
 		{"unknown verb", `{"verb":"stop"}`, nil, nil, http.StatusBadRequest, "pause, resume, probe and drain"},
 		{"negative", `{"verb":"pause","partition":-1}`, nil, nil, http.StatusBadRequest, "numbered from 0"},
@@ -72,7 +77,7 @@ func TestThePageSaysWhoAsks(t *testing.T) {
 		got = w
 		return nil, nil
 	}}
-	body, err := json.Marshal(map[string]any{"verb": "drain", "partition": 3, "replica": "ABC", "By": map[string]string{"user": "root"}, "by": map[string]string{"user": "root"}})
+	body, err := json.Marshal(map[string]any{"verb": "drain", "partition": 3, "replica": "ABC"})
 	if err != nil {
 		t.Fatal(err)
 	}
