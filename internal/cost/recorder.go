@@ -57,12 +57,10 @@ func (s *Spending) Clone() Spending {
 // Cost returns the cost in USD as text, or how much of it is known.
 func (s *Spending) Cost() string {
 	switch {
-	case s.Calls == 0:
-		return usd(0)
-	case s.Usage == nil, s.Unpriced > 0 && s.KnownUSD == 0:
-		return "unknown"
-	case s.Unpriced == 0:
+	case s.Unpriced == 0: // also where no call reported usage: each was refused, which costs nothing
 		return usd(s.KnownUSD)
+	case s.KnownUSD == 0:
+		return "unknown"
 	default:
 		return fmt.Sprintf("at least %s, unknown of %d calls", usd(s.KnownUSD), s.Unpriced)
 	}

@@ -22,3 +22,28 @@ func TestModelsAreCountedApartUpToABound(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyACallThatMayHaveBeenBilledMakesTheCostUnknown(t *testing.T) {
+	t.Parallel()
+	refused := auditlog.Call{Status: auditlog.CallFailure, StatusCode: 401}
+	priced := auditlog.Call{Status: auditlog.CallSuccess, Usage: &auditlog.Usage{TotalTokens: 1, CostUSD: new(0.25)}}
+	unpriced := auditlog.Call{Status: auditlog.CallSuccess, Usage: &auditlog.Usage{TotalTokens: 1}}
+	for _, c := range []struct {
+		calls []auditlog.Call
+		want  string
+	}{
+		{nil, "0.000000"},
+		{[]auditlog.Call{refused}, "0.000000"},
+		{[]auditlog.Call{refused, priced}, "0.250000"},
+		{[]auditlog.Call{refused, unpriced}, "unknown"},
+		{[]auditlog.Call{priced, unpriced, refused}, "at least 0.250000, unknown of 1 calls"},
+	} {
+		var s Spending
+		for i := range c.calls {
+			s.Add(&c.calls[i])
+		}
+		if got := s.Cost(); got != c.want {
+			t.Errorf("%d calls cost %q, want %q", len(c.calls), got, c.want)
+		}
+	}
+}
