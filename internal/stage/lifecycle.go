@@ -41,12 +41,16 @@ func (e *FatalError) Error() string { return e.Err.Error() }
 // Unwrap returns the provider's error.
 func (e *FatalError) Unwrap() error { return e.Err }
 
-// Prepare creates and checks the streams, after another stage of the process has. Doing it again changes nothing.
+// Prepare creates and checks the streams. Doing it again changes nothing.
+//
+// Several stages of a process do it in turn. The server accepts two streams with one subject if they are created at the
+// same moment: each is checked before the other is added. At its next start it refuses one of them. And the order is that
+// of the entries, so it is always the later one that ends when its stream would take a subject of the other's.
 func (s *Stage) Prepare(ctx context.Context) error {
-	if s.preparing != nil {
+	defer s.leaveTurn()
+	if s.before != nil {
 		select {
-		case s.preparing <- struct{}{}:
-			defer func() { <-s.preparing }()
+		case <-s.before:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

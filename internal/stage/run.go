@@ -50,7 +50,7 @@ func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 // one that ended with an error first. What keeps the process from starting, such as an error in the settings of one of
 // them, ends all.
 func RunSeveral(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
-	deps.several, deps.preparing = true, make(chan struct{}, 1)
+	deps.several = true
 	return run(soft, hard, cfgs, deps)
 }
 
@@ -85,6 +85,9 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		s, err := New(cfg, conn, targets, deps.Logger, deps.Options)
 		if err != nil {
 			return deps.errorOf(cfg, err)
+		}
+		if len(stages) > 0 {
+			s.before = stages[len(stages)-1].turn
 		}
 		stages = append(stages, s)
 	}
@@ -130,6 +133,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	for _, s := range stages {
 		running.Go(func() error {
 			err := s.Run(soft, hard)
+			s.leaveTurn() // it may have ended before it had it
 			why := "stopped"
 			if err != nil {
 				why = err.Error()

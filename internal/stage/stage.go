@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,8 +70,10 @@ type Stage struct {
 	batchesSeen []status.LaneCounter   // by partition
 	laneRetries atomic.Uint64          // answers of batches for lack of capacity, which the pool does not count
 
-	several       bool          // this one is one of several in the process
-	preparing     chan struct{} // see Options
+	several       bool            // this one is one of several in the process
+	before        <-chan struct{} // closed when the one before it among these has left its turn to prepare; nil: there is none
+	turn          chan struct{}   // closed by leaveTurn
+	leaveTurn     func()
 	exitOnFatal   bool
 	cancelBatches bool
 
@@ -99,10 +102,6 @@ type Options struct {
 
 	lane    func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 	several bool                                 // other stages run in this process
-	// preparing is full while one of several stages creates its streams; nil: there are no others. The server accepts two
-	// streams with one subject if they are created at the same moment: each is checked before the other is added. At its
-	// next start it refuses one of them.
-	preparing chan struct{}
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and
@@ -120,7 +119,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, preparing: opts.preparing, exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s.leaveTurn = sync.OnceFunc(func() { close(s.turn) })
 	if s.several {
 		log = log.With(slog.String("stage", cfg.Name))
 	}
