@@ -60,8 +60,9 @@ type Config struct {
 	// [Pool.Wake] must be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil:
 	// none.
 	Held func() int
-	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown. It runs on the pool's goroutine
-	// and must not block. Nil: no callback.
+	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown: at once, or while plenty of jobs
+	// wait, all of one lane and without keys, after a quarter of the queue. It runs on the pool's goroutine and must not
+	// block. Nil: no callback.
 	OnRoom func()
 }
 

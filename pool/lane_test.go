@@ -259,6 +259,52 @@ func TestRoomIsWhatSubmitTakesAndOnRoomSaysWhenThereIsMore(t *testing.T) {
 	})
 }
 
+// A full queue asks for more after a quarter of it, not after each job; where lanes take turns, or keys, at once.
+func TestAFullQueueAsksForManyJobsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		other *rider // among them; nil: none
+		want  int    // calls while a quarter of the queue leaves
+	}{
+		{"one lane", nil, 1},
+		{"two lanes", &rider{lane: 1}, 10},
+		{"keys", &rider{lane: 1, keyed: true}, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 40
+				var calls int
+				p, stop := riding(t, pool.Config{Size: 1, QueueLimit: limit, OnRoom: func() { calls++ }}, func(int) {},
+					func(*rider, pool.Attempt) pool.Verdict { time.Sleep(time.Second); return ok })
+				defer stop()
+				job := func() *rider { return &rider{keyed: c.other != nil && c.other.keyed} }
+				submit := func(r *rider) {
+					if err := p.Add(r, func(pool.Result[*rider, int]) {}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				submit(job())
+				synctest.Wait() // it is in flight
+				for i := range limit {
+					if c.other != nil && i%2 == 1 {
+						other := *c.other
+						submit(&other)
+						continue
+					}
+					submit(job())
+				}
+				synctest.Wait()
+				before := calls
+				time.Sleep(limit/4*time.Second + time.Millisecond)
+				synctest.Wait()
+				if got := calls - before; got != c.want || p.Room(0) != limit/4 {
+					t.Errorf("called %d times, want %d; room for %d jobs", got, c.want, p.Room(0))
+				}
+			})
+		})
+	}
+}
+
 func submitRider(t *testing.T, p *pool.Pool[*rider, int], lane int) {
 	t.Helper()
 	if err := p.Submit(t.Context(), &rider{lane: lane}, func(pool.Result[*rider, int]) {}); err != nil {

@@ -94,6 +94,13 @@ func (l *line) take(t *task) {
 	}
 }
 
+// ample reports whether there are so many jobs, all of one lane without keys, that there is no hurry to ask for more: to
+// be asked for each by itself costs two wake-ups a job. Where several lanes or keys take turns, a full line would keep
+// their jobs waiting.
+func (l *line) ample(limit int) bool {
+	return l.size > limit-limit/4 && len(l.turns) == 1 && l.firstJob().key == ""
+}
+
 func (l *line) remove(match func(*task) bool) (removed []*task) {
 	for _, v := range l.turns {
 		removed = append(removed, v.Remove(match)...)

@@ -103,7 +103,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		s.showPause()
 		wake := s.dispatch(ctx)
 		s.publish()
-		if s.vacated {
+		if s.vacated && !s.fresh.ample(s.cfg.QueueLimit) {
 			s.vacated = false
 			s.cfg.OnRoom()
 		}
