@@ -35,15 +35,20 @@ func (p *pace) mayGo(now time.Time, n int, wake func()) bool {
 		return true
 	}
 	p.gathering = true
-	if !p.armed {
-		p.armed = true
-		if p.wake == nil {
-			p.wake = time.AfterFunc(gatherFor-passed, wake)
-		} else {
-			p.wake.Reset(gatherFor - passed)
-		}
-	}
+	p.wait(gatherFor-passed, wake)
 	return false
+}
+
+// wait has wake called after d, or earlier where it was to be called before.
+func (p *pace) wait(d time.Duration, wake func()) {
+	switch {
+	case p.armed:
+	case p.wake == nil:
+		p.wake = time.AfterFunc(d, wake)
+	default:
+		p.wake.Reset(d)
+	}
+	p.armed = true
 }
 
 func (p *pace) stop() {

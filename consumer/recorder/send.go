@@ -33,6 +33,9 @@ import (
 // then loses its leadership, the message is lost.
 
 const (
+	// groupMin is the least number of events that go together: of fewer, as the two of a row, a batch would save nothing, and
+	// keep those that come next waiting for its answer.
+	groupMin = 5
 	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
 	fastCostGuess = 20 * time.Microsecond
 	// slowEvent is what no server takes for an event in a fast batch, however busy, that does not sync each to the disk.
@@ -97,7 +100,7 @@ func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 // in the time of an atomic batch. More on their way would only keep the next batch waiting. The lock is held.
 func (r *Recorder) sendSome(now time.Time) {
 	n := len(r.queue)
-	together := n > 1 && r.troubled == 0 && !now.Before(r.oneByOne)
+	together := n >= groupMin && r.troubled == 0 && !now.Before(r.oneByOne)
 	switch {
 	case together && r.takes.Fast:
 		r.sendGroup(now, r.takes.Atomic && r.each > slowEvent && r.each*streams.Cost(n) > r.batch)

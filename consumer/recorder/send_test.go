@@ -46,7 +46,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 			}
 			r.mu.Lock()
 			r.takes.Fast, r.listening = true, true
-			r.flush(time.Now())
+			r.flush(time.Now().Add(gatherFor))
 			id := r.group.id
 			r.mu.Unlock()
 			r.answered(&nats.Msg{Subject: r.prefix + strings.ReplaceAll(c.token, "ID", id), Data: []byte(strings.ReplaceAll(c.data, "ID", id))})
@@ -86,7 +86,7 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
 			r.takes, r.each, r.listening = c.takes, streams.Cost(c.each), true
-			r.flush(time.Now())
+			r.flush(time.Now().Add(gatherFor))
 			if g := r.group; g.size() != c.size || g.atomic != c.atomic {
 				t.Errorf("a group of %d, atomic %v; want %d, %v", g.size(), g.atomic, c.size, c.atomic)
 			}

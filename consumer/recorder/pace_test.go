@@ -1,0 +1,49 @@
+package recorder
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/test/cluster"
+	"github.com/nats-io/nats.go"
+)
+
+// The two events of a row are one write and one read; a call whose row is not done yet waits for no longer than events
+// gather.
+func TestACallsEventGoesWithThatOfItsRow(t *testing.T) {
+	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
+	r.listening = true
+	defer r.pace.stop()
+	check := func(what string, queued, sent int) {
+		t.Helper()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.queue) != queued || len(r.sent) != sent {
+			t.Errorf("%s: %d events wait and %d are on their way, want %d and %d", what, len(r.queue), len(r.sent), queued, sent)
+		}
+	}
+	flush := func(at time.Time) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.flush(at)
+	}
+	r.RecordCall(&auditlog.Call{}, nil)
+	flush(time.Now()) // as an answer to an earlier event would
+	check("a call", 1, 0)
+	r.RecordRow(&auditlog.Row{}, nil)
+	check("and its row", 0, 2)
+	r.RecordCall(&auditlog.Call{CallIndex: 1}, nil)
+	flush(time.Now().Add(gatherFor))
+	check("a call without", 0, 3)
+	for i := range gatherFew {
+		r.RecordCall(&auditlog.Call{CallIndex: 2 + i}, nil)
+	}
+	check("many calls", 0, 3+gatherFew)
+}
