@@ -17,6 +17,8 @@ const (
 	// milliseconds: beside so many rows that is nothing. A consumer that limits requests to fewer gets those, down to
 	// [PullRowsMin].
 	pullBatchMax = 1024
+	// pullRowsMin is the room that is waited for while the window has plenty of rows, see [term.plenty].
+	pullRowsMin = 64
 	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
 	pullRetry = 100 * time.Millisecond
 )

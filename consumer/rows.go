@@ -25,11 +25,24 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 		return t.pull.step(now, 0, 0, false)
 	}
 	rows := t.room()
+	if t.plenty(rows) && now.Sub(t.pull.asked) < t.pull.renew {
+		return t.pull.asked.Add(t.pull.renew), nil
+	}
+	asked := t.pull.asked
 	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
+	if t.pull.asked != asked {
+		t.ackGathered() // in the same write
+	}
 	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
 	}
 	return next, err
+}
+
+// plenty reports whether the window has so many rows to work on, and so little room, that a request can wait for more
+// room. A full window would else ask for each row by itself, which costs the server two messages more.
+func (t *term) plenty(room int) bool {
+	return room < min(pullRowsMin, t.c.cfg.WindowRows/16) && t.buf.Len()-t.buf.Completed() > t.c.cfg.WindowRows*3/4
 }
 
 func (t *term) roomBytes() int64 {
@@ -307,8 +320,16 @@ func (t *term) complete(row *Row) {
 	t.c.at("answered")
 }
 
-// ackEvery bounds the rows between two acks where one ack covers all before it.
-const ackEvery = 64
+// groupRowsMin is how many rows a group may have however small the window is.
+const groupRowsMin = 24
+
+// ackEvery bounds the rows between two acks where one ack covers all before it, and ackWithin the time. An ack that goes
+// alone costs both sides a wake-up, and no row waits for it; one that comes late, after another owner's reset, changes
+// nothing: the reset went to a row behind all that may have been acked.
+const (
+	ackEvery  = 64
+	ackWithin = 100 * time.Millisecond
+)
 
 // emit hands the contiguous head to the emitter, if it is free. Rows that gather while one group is in flight form the
 // next.
@@ -319,7 +340,7 @@ func (t *term) emit() {
 	var group []*Row
 	bytes := 0
 	// A part of the window only: the rest is filled and answered while the group is on its way.
-	for i := range min(streams.AppendMax, max(batchPaysRows, t.c.cfg.WindowRows/4)) {
+	for i := range min(streams.AppendMax, max(groupRowsMin, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
 		if !ok || !entry.Value.row.emittable() {
 			break
@@ -354,13 +375,15 @@ func (t *term) emitted(e emitted) error {
 	t.moved(e.at)
 	t.buf.Release(len(e.rows))
 	failed := 0
-	for i, row := range e.rows {
+	for _, row := range e.rows {
 		delete(t.open, row.Seq)
 		t.leftLane(row)
 		if row.reply.Failed {
 			failed++
 		}
-		if !t.ackAll || i == len(e.rows)-1 || i%ackEvery == ackEvery-1 {
+		if t.ackAll {
+			t.ackLater(row.ackReply, e.at)
+		} else {
 			t.ack(row.ackReply)
 		}
 		if row.trace != nil {
@@ -378,6 +401,25 @@ func (t *term) emitted(e emitted) error {
 		s.HighWaterMark = e.end.low
 	})
 	return nil
+}
+
+// ackLater acks a row and all before it, with those that follow soon.
+func (t *term) ackLater(reply string, now time.Time) {
+	if t.ackNext == "" {
+		t.ackBy = now.Add(ackWithin)
+	}
+	t.ackNext, t.ackRows = reply, t.ackRows+1
+	if t.ackRows >= ackEvery {
+		t.ackGathered()
+	}
+}
+
+// ackGathered acks the rows that wait for their ack, if any do.
+func (t *term) ackGathered() {
+	if t.ackNext != "" {
+		t.ack(t.ackNext)
+		t.ackNext, t.ackRows, t.ackBy = "", 0, time.Time{}
+	}
 }
 
 // ack needs no answer: the next ack, or the reset of the next term, makes up for a lost one.

@@ -1,13 +1,16 @@
 package consumer_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // A group of the whole window would leave the stage without rows to work on until the group is stored.
 func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
-	const window, most = 200, 50
+	const window, most = 400, 100
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(window)
@@ -32,6 +35,34 @@ func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
 			if rows > most {
 				t.Errorf("batch %s has %d of the window's %d rows, want at most %d", id, rows, window, most)
 			}
+		}
+	})
+}
+
+// One row ends at a time while the window is full of others: neither the room for it nor its ack is worth a message.
+func TestAFullWindowAsksAndAcksForManyRowsAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		const window, rows = 160, 1600
+		b := newBench(t)
+		b.load(rows)
+		var pulls, acks atomic.Int32
+		for subject, n := range map[string]*atomic.Int32{"$JS.API.CONSUMER.MSG.NEXT.>": &pulls, "$JS.ACK.ROWS.>": &acks} {
+			if _, err := b.nc.Subscribe(subject, func(*nats.Msg) { n.Add(1) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := b.config("a", &sleeper{latency: func(seq uint64) time.Duration { return time.Duration(min(seq, window)) * 10 * time.Millisecond }})
+		cfg.WindowRows = window
+		r := b.startWith(cfg)
+		b.until(rows)
+		time.Sleep(time.Second)
+		if left := b.durable().NumAckPending; left > 0 {
+			t.Errorf("%d rows are not acked, a second after the last result", left)
+		}
+		r.stop(t)
+		b.check(rows)
+		if pulls.Load() > rows/5 || acks.Load() > rows/5 {
+			t.Errorf("%d requests and %d acks for %d rows", pulls.Load(), acks.Load(), rows)
 		}
 	})
 }

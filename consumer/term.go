@@ -20,7 +20,10 @@ type term struct {
 	c       *Consumer
 	owner   string
 	durable *streams.Durable
-	ackAll  bool // an ack covers all rows before it
+	ackAll  bool   // an ack covers all rows before it
+	ackNext string // the newest of ackRows rows that are emitted and not acked; only where ackAll
+	ackRows int
+	ackBy   time.Time // when to ack them at the latest; zero: there are none
 	journal *journal
 
 	// The window: what was taken and is neither parked nor emitted. Always len(open) + len(takenBack) == buf.Len(), but for
@@ -191,6 +194,7 @@ func (t *term) reset(ctx context.Context) error {
 	if t.pull != nil {
 		t.pin = t.pull.pin
 		t.pull.close()
+		t.ackGathered()
 		if err := t.outlive(ctx); err != nil {
 			return err
 		}
@@ -240,6 +244,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.c.at("turn")
 		now := time.Now()
 		t.beat(now)
+		if !t.ackBy.IsZero() && !now.Before(t.ackBy) {
+			t.ackGathered()
+		}
 		if t.stopping && t.drained() && t.journal.flushed(now) {
 			return t.finish(soft, hard)
 		}
@@ -253,7 +260,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.journal.askIndex(hard)
 		t.stopLane()
 		t.unstashDue()
-		next = earlier(next, t.journal.step(now))
+		next = earlier(earlier(next, t.journal.step(now)), t.ackBy)
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {

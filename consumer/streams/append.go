@@ -34,6 +34,11 @@ var ErrRefused = errors.New("refused by the server")
 // More than one go as an atomic batch, which the stream must allow. The headers of msgs are changed. After any other
 // error than [ErrRefused] the messages may still be stored.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
+	return appendBy(ctx, nc, msgs, nc.RequestMsgWithContext)
+}
+
+// appendBy sends all messages but the last, and the last one by request.
+func appendBy(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg, request func(context.Context, *nats.Msg) (*nats.Msg, error)) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
 	for _, msg := range msgs { // what an earlier attempt in another batch has left
 		delete(msg.Header, HeaderBatchID)
@@ -59,7 +64,7 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	reply, err := nc.RequestMsgWithContext(ctx, last)
+	reply, err := request(ctx, last)
 	if errors.Is(err, nats.ErrNoResponders) {
 		err = &refusedError{why: whyNobody}
 	}
@@ -70,6 +75,51 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 		return 0, fmt.Errorf("append to %s: %w", last.Subject, err)
 	}
 	return seq, nil
+}
+
+// Appender is [Append] for many appends, one at a time. It listens to the answers itself, which saves a wake-up of each,
+// and most allocations: a request of nats.Conn passes its answer through a goroutine of its own.
+type Appender struct {
+	nc      *nats.Conn
+	prefix  string // of the reply subjects, with the dot
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+	sent    uint64 // the number of the last, which its reply subject ends with
+}
+
+// NewAppender returns an Appender. It must be closed.
+func NewAppender(nc *nats.Conn) (a *Appender, err error) {
+	a = &Appender{nc: nc, prefix: nc.NewInbox() + ".", answers: make(chan *nats.Msg, 16)}
+	if a.sub, err = nc.ChanSubscribe(a.prefix+"*", a.answers); err != nil {
+		return nil, fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	return a, nil
+}
+
+// Close ends the listening.
+func (a *Appender) Close() { _ = a.sub.Unsubscribe() }
+
+// Append is [Append].
+func (a *Appender) Append(ctx context.Context, msgs []*nats.Msg) (seq uint64, err error) {
+	return appendBy(ctx, a.nc, msgs, a.request)
+}
+
+func (a *Appender) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
+	a.sent++
+	msg.Reply = a.prefix + strconv.FormatUint(a.sent, 36)
+	if err := a.nc.PublishMsg(msg); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case answer := <-a.answers:
+			if answer.Subject == msg.Reply { // else it comes late, to one that was given up
+				return answer, nil
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // StoredAt returns the stream sequence of a stored message by the server's answer to it, which may be a [Refusal].
