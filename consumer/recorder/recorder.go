@@ -352,28 +352,6 @@ func (r *Recorder) subject(p auditlog.Partition, kind auditlog.Kind) string {
 	return s
 }
 
-// flush sends what may go now. The lock is held.
-func (r *Recorder) flush(now time.Time) {
-	if len(r.queue) == 0 || !r.listening || !r.nc.IsConnected() { // what the client buffers meanwhile would come on top of what is sent again
-		return
-	}
-	switch {
-	case r.group != nil:
-	case len(r.queue) < gatherFew && now.Before(r.callsUntil):
-		r.pace.wait(r.callsUntil.Sub(now), r.gathered)
-	case r.pace.mayGo(now, len(r.queue), r.gathered):
-		r.sendSome(now)
-	}
-}
-
-// gathered sends the events that have gathered for long enough.
-func (r *Recorder) gathered() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pace.armed = false
-	r.flush(time.Now())
-}
-
 // answered handles the server's answer to one event or group.
 func (r *Recorder) answered(m *nats.Msg) {
 	if bytes.HasPrefix(m.Data, []byte(flowAck)) {

@@ -96,6 +96,26 @@ func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 	return info.Config
 }
 
+// flush sends what may go now. The lock is held.
+func (r *Recorder) flush(now time.Time) {
+	switch {
+	case len(r.queue) == 0 || !r.listening || r.group != nil:
+	case len(r.queue) < gatherFew && now.Before(r.callsUntil):
+		r.pace.wait(r.callsUntil.Sub(now), r.gathered)
+	case !r.nc.IsConnected(): // what the client buffers meanwhile would come on top of what is sent again
+	case r.pace.mayGo(now, len(r.queue), r.gathered):
+		r.sendSome(now)
+	}
+}
+
+// gathered sends the events that have gathered for long enough.
+func (r *Recorder) gathered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pace.armed = false
+	r.flush(time.Now())
+}
+
 // sendSome sends the events that wait: all together if that is cheaper, or one by one as many as the server works off
 // in the time of an atomic batch. More on their way would only keep the next batch waiting. The lock is held.
 func (r *Recorder) sendSome(now time.Time) {
