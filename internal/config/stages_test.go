@@ -177,3 +177,28 @@ func TestTheSecretsOfAStageOutliveTheRotationOfAnothers(t *testing.T) {
 		t.Errorf("not removed: %s", got)
 	}
 }
+
+func TestStagesDoNotReadEachOthersResultsInACircle(t *testing.T) {
+	t.Parallel()
+	stage := func(name, input string) *Config {
+		return &Config{Name: name, Input: InputConfig{Stream: "RESULTS", Subject: input}, Result: ResultConfig{Stream: "RESULTS", Subject: "results"}}
+	}
+	elsewhere := stage("a", "results.b.*.rows")
+	elsewhere.Input.Stream = "ARCHIVE"
+	for _, c := range []struct {
+		name   string
+		stages []*Config
+		want   string // part of the error
+	}{
+		{"a chain", []*Config{stage("b", "results.a.*.rows"), stage("a", "rows.>"), stage("c", "results.b.{partition}.rows")}, ""},
+		{"two", []*Config{stage("a", "results.b.*.rows"), stage("b", "results.a.0.rows")}, "the stages a -> b -> a read"},
+		{"three, and one behind them", []*Config{stage("d", "results.c.*.rows"), stage("a", "results.c.{partition}.rows"), stage("b", "results.a.*.rows"), stage("c", "results.b.*.rows")}, "a -> b -> c -> a"},
+		{"two others", []*Config{stage("a", "rows.>"), stage("x", "results.y.*.rows"), stage("y", "results.x.*.rows")}, "x -> y -> x"},
+		{"results of earlier", []*Config{elsewhere, stage("b", "results.a.*.rows")}, ""},
+	} {
+		err := CheckCycle(c.stages)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,6 +111,32 @@ func (c *Config) checkResultsIn(input string, found *problems) {
 		found.add(variable, "%q matches more than results, such as claims, which are no rows: end it with .rows, as in %s.STAGE.*.rows",
 			c.Input.Subject, c.Result.Subject)
 	}
+}
+
+// CheckCycle reports stages that read each other's results in a circle. They have no other rows, and one that came in
+// would be answered and paid for again and again. [Config.checkResultsIn] finds a stage that reads its own.
+func CheckCycle(stages []*Config) error {
+	source := func(c *Config) *Config {
+		input := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
+		for _, s := range stages {
+			if s.Result.Stream == c.Input.Stream && streams.Overlap(input, s.Result.Subject+"."+s.Name+".*.rows") {
+				return s
+			}
+		}
+		return nil
+	}
+	for _, last := range stages {
+		circle := []string{last.Name}
+		for s := source(last); s != nil && len(circle) <= len(stages); s = source(s) {
+			circle = append(circle, s.Name)
+			if s == last {
+				slices.Reverse(circle)
+				return fmt.Errorf("STAGE_INPUT_SUBJECT: the stages %s read each other's results in a circle, so no row comes in, and one that did "+
+					"would be answered again and again: give the first of the chain an input of its own", strings.Join(circle, " -> "))
+			}
+		}
+	}
+	return nil
 }
 
 // checkOutputs checks that no output is input again: such a row would be answered and paid for again and again.

@@ -299,6 +299,9 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 		}
 		problems = append(problems, fmt.Errorf("stage %s: %s", strings.Join(of[text], ", "), text))
 	}
+	if len(problems) == 0 {
+		problems = appendProblems(problems, config.CheckCycle(cfgs), "")
+	}
 	if len(problems) > 0 {
 		return nil, configError(problems)
 	}
