@@ -53,7 +53,7 @@ func (c *costs) print(w io.Writer, llm llmtest.Stats, rows int) {
 	terminal.PrintLine(w, "the outage, %s: %s without an answer, %d rows failed; the first answer came %s after its end",
 		seconds(c.up.Sub(c.down)), terminal.Plural(int(llm.Scripted), "call"), c.failed, seconds(c.answered.Sub(c.up)))
 	paid := int(llm.Answered + llm.Abandoned)
-	terminal.PrintLine(w, "the kill: %s; %d of %d paid calls were paid twice, those in flight; %s came from the journal, not paid again",
+	terminal.PrintLine(w, "the kill: %s; %d of %d paid calls were paid twice, in flight or just answered; %s came from the journal, not paid again",
 		c.takeOver(), max(0, paid-rows), paid, terminal.Plural(c.kept, "answer"))
 }
 
