@@ -99,3 +99,16 @@ func TestARedriveInAChainIsRefusedWhereACopyHasNoSubject(t *testing.T) {
 		t.Errorf("%d messages in the log of the stage before, want 1", n)
 	}
 }
+
+// The name alone is not enough to redrive a later stage: the rows are not in the input stream that a first stage has.
+func TestARedriveWithTheInputOfAnotherStageSaysSo(t *testing.T) {
+	b := newChainBench(t, "results.map.*.rows")
+	b.reduced(b.mapped(1), "results.map.0.rows")
+	b.Rows(3, "rows.a")
+	b.Cfg = stagetest.Config(t, "STAGE_NAME", "reduce")
+	want(t, b.redrive(Options{}), "0 rows published again, of 1 failed results; 1 have no row in the input any more; "+
+		"STAGE_INPUT_STREAM is ROWS, and there are results of rows of stream RESULTS: give all settings of the stage\n")
+	if n := stagetest.Stored(t, b.JS, "ROWS", ">"); n != 3 {
+		t.Errorf("%d rows in the input, want 3", n)
+	}
+}

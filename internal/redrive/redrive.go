@@ -50,6 +50,9 @@ type Report struct {
 	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message
 	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
 	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
+
+	input     string // the input stream of the settings
+	elsewhere string // another one, of rows that are gone: the settings may be those of another stage
 }
 
 // Write prints the report for people.
@@ -83,6 +86,9 @@ func (r *Report) leftOut() string {
 		if part.n > 0 {
 			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
 		}
+	}
+	if r.elsewhere != "" {
+		fmt.Fprintf(&b, "; STAGE_INPUT_STREAM is %s, and there are results of rows of stream %s: give all settings of the stage", r.input, r.elsewhere)
 	}
 	return b.String()
 }
@@ -261,6 +267,11 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 // original returns the new row of a failed result; nil: it can't be redriven, which is counted.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
+	if source := header.Get(streams.HeaderSourceStream); source != "" && source != r.cfg.Input.Stream {
+		r.done.Gone++
+		r.done.input, r.done.elsewhere = r.cfg.Input.Stream, source
+		return nil, nil //nolint:nilnil // counted
+	}
 	if err != nil || at < r.since {
 		r.done.Gone++
 		return nil, nil //nolint:nilerr,nilnil // counted
