@@ -44,7 +44,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	refuse := func(*config.Config) error {
 		for _, flag := range []string{"job", config.FlagName("STAGE_NAME")} {
 			if cmd.Flags().Changed("chain") && cmd.Flags().Changed(flag) {
-				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages, and a job has only one; give one of the two", flag))
+				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages of a server; give one of the two", flag))
 			}
 		}
 		return nil
