@@ -67,7 +67,7 @@ func read(body io.Reader, wish *Wish) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(wish)
 	if err == nil {
-		if _, err = d.Token(); err == io.EOF {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
 			return nil
 		}
 		err = cmp.Or(err, errors.New("more than one JSON value"))
