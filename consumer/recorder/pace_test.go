@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/test/cluster"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
+
+func TestMain(m *testing.M) { stagetest.Main(m) }
 
 // The two events of a row are one write and one read; a call whose row is not done yet waits for no longer than events
 // gather.
 func TestACallsEventGoesWithThatOfItsRow(t *testing.T) {
-	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	stagetest.Virtual(t, func(t *testing.T) { pairs(t, stagetest.Join(t, stagetest.Core(t))) })
+}
+
+func pairs(t *testing.T, nc *nats.Conn) {
+	t.Helper()
 	r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 	r.listening = true
 	defer r.pace.stop()

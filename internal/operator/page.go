@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"os"
@@ -31,7 +32,7 @@ func (p Page) Handler() http.Handler {
 
 func (p Page) serve(w http.ResponseWriter, r *http.Request) {
 	var wish Wish
-	if r.Header.Get("Content-Type") != "application/json" {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		answer(w, http.StatusUnsupportedMediaType, nil, fmt.Errorf("send what you wish with Content-Type: application/json"))
 		return
 	}

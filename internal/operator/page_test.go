@@ -30,6 +30,7 @@ func TestThePageAsks(t *testing.T) {
 		{"another site", `{"verb":"pause"}`, map[string]string{"Sec-Fetch-Site": "cross-site"}, nil, http.StatusForbidden, "cross-origin"},
 		{"another site, old browser", `{"verb":"pause"}`, map[string]string{"Origin": "http://elsewhere.example"}, nil, http.StatusForbidden, "cross-origin"},
 		{"a form", `{"verb":"pause"}`, map[string]string{"Content-Type": "text/plain"}, nil, http.StatusUnsupportedMediaType, "application/json"},
+		{"with a charset", `{"verb":"stop"}`, map[string]string{"Content-Type": "application/json; charset=utf-8"}, nil, http.StatusBadRequest, "stop"},
 		{"no JSON", `{`, nil, nil, http.StatusBadRequest, `send {\"verb\": \"pause\"`},
 		{"nothing", ``, nil, nil, http.StatusBadRequest, `send {\"verb\": \"pause\"`},
 		{"two", `{"verb":"pause"} {"verb":"resume"}`, nil, nil, http.StatusBadRequest, "more than one JSON value"},

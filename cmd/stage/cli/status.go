@@ -63,8 +63,11 @@ func newStatusCommand(env *Env) *cobra.Command {
 		named := changed(serverFlag) || changed(contextFlag) || changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
 		v.cfg, v.json, v.process = cfg, *output == formatJSON || *asJSON, *process
 		v.overHTTP = *process || changed(config.FlagName(httpAddr))
-		if v.overNATS = named && !v.overHTTP; named && *process {
+		switch v.overNATS = named && !v.overHTTP; {
+		case named && *process:
 			return config.Invalid(errors.New("--process asks the process at STAGE_HTTP_ADDR: remove what names the server or the stage"))
+		case v.overHTTP && changed(config.FlagName(name)):
+			return config.Invalid(errors.New("--http-addr asks that process, which shows all of its stages: remove --name"))
 		}
 		defer v.close()
 		if !*watch {

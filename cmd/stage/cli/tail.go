@@ -56,7 +56,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			o.Kinds, err = auditKinds(*kinds)
 		}
 		if err == nil {
-			err = checkReason(&o)
+			err = checkFilters(&o)
 		}
 		if err == nil {
 			o.Since, err = sinceTime(*since, time.Now())
@@ -121,9 +121,11 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	return kinds, nil
 }
 
-// checkReason reports what --reason does not go with. It is about row events, and reads no others.
-func checkReason(o *tail.Options) error {
+// checkFilters reports which filters do not go together. --reason is about row events, and reads no others.
+func checkFilters(o *tail.Options) error {
 	switch {
+	case o.Failed && o.Row != 0:
+		return errors.New("--failed and --row: --row prints the whole history of one row; give one of the two")
 	case len(o.Reason) == 0:
 		return nil
 	case o.Row != 0:
