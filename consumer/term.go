@@ -308,6 +308,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 
 // finish hands the partition over, after the term has drained.
 func (t *term) finish(soft, hard context.Context) error {
+	t.ackGathered() // the reset makes up for it, if it succeeds
 	if err := t.handOver(hard); err != nil {
 		return err
 	}
