@@ -36,16 +36,19 @@ func pairs(t *testing.T, nc *nats.Conn) {
 		defer r.mu.Unlock()
 		r.flush(at)
 	}
-	r.RecordCall(&auditlog.Call{}, nil)
+	r.RecordCall(&auditlog.Call{Sequence: 1}, nil)
 	flush(time.Now()) // as an answer to an earlier event would
 	check("a call", 1, 0)
 	r.RecordRow(&auditlog.Row{}, nil)
 	check("and its row", 0, 2)
-	r.RecordCall(&auditlog.Call{CallIndex: 1}, nil)
+	r.RecordCall(&auditlog.Call{Sequence: 1, CallIndex: 1}, nil)
 	flush(time.Now().Add(gatherFor))
 	check("a call without", 0, 3)
 	for i := range gatherFew {
-		r.RecordCall(&auditlog.Call{CallIndex: 2 + i}, nil)
+		r.RecordCall(&auditlog.Call{Sequence: 1, CallIndex: 2 + i}, nil)
 	}
 	check("many calls", 0, 3+gatherFew)
+	time.Sleep(gatherFor)
+	r.RecordCall(&auditlog.Call{BatchID: "b"}, nil)
+	check("a prompt of a request", 0, 4+gatherFew)
 }

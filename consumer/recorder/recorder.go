@@ -108,7 +108,7 @@ type Recorder struct {
 	troubled  int                // events that were refused or got no answer, and are not stored yet
 	warned    time.Time          // of the last warning; zero: none since all was well
 	pace      pace
-	// callsUntil is how long a queue of nothing but a few call events waits: the event of the row, which waits for both,
+	// callsUntil is how long a queue of nothing but a few call events of rows waits: the event of the row, which waits for both,
 	// follows the last of them in a fraction of a millisecond, and they go in one write and are answered in one read.
 	callsUntil time.Time
 
@@ -314,7 +314,7 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	rec.number = r.last
 	now := time.Now()
 	switch {
-	case event.Kind != auditlog.KindCall:
+	case event.Call == nil || event.Call.Sequence == 0: // a prompt of a request has no other event
 		r.callsUntil = time.Time{}
 	case len(r.queue) == 0:
 		r.callsUntil = now.Add(gatherFor)
