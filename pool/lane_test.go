@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -273,8 +274,8 @@ func TestAFullQueueAsksForManyJobsAtOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const limit = 40
-				var calls int
-				p, stop := riding(t, pool.Config{Size: 1, QueueLimit: limit, OnRoom: func() { calls++ }}, func(int) {},
+				var calls atomic.Int32
+				p, stop := riding(t, pool.Config{Size: 1, QueueLimit: limit, OnRoom: func() { calls.Add(1) }}, func(int) {},
 					func(*rider, pool.Attempt) pool.Verdict { time.Sleep(time.Second); return ok })
 				defer stop()
 				job := func() *rider { return &rider{keyed: c.other != nil && c.other.keyed} }
@@ -294,10 +295,10 @@ func TestAFullQueueAsksForManyJobsAtOnce(t *testing.T) {
 					submit(job())
 				}
 				synctest.Wait()
-				before := calls
+				before := calls.Load()
 				time.Sleep(limit/4*time.Second + time.Millisecond)
 				synctest.Wait()
-				if got := calls - before; got != c.want || p.Room(0) != limit/4 {
+				if got := int(calls.Load() - before); got != c.want || p.Room(0) != limit/4 {
 					t.Errorf("called %d times, want %d; room for %d jobs", got, c.want, p.Room(0))
 				}
 			})
