@@ -3,6 +3,7 @@
 
 let asked = null; // aborts the question that is being answered
 let listHash = ""; // of the list that was shown last, while the dialog is open
+let shownHash = ""; // of what the dialog shows
 let failed = [];
 
 function el(tag, style, ...parts) {
@@ -64,6 +65,7 @@ function note(text, style = "") {
 
 // route shows what the address names.
 function route() {
+  shownHash = location.hash;
   const [, what, value] = location.hash.match(/^#(row|failures)=?(.*)$/) || [];
   if (!what) {
     if (storyDialog.open) storyDialog.close();
@@ -174,9 +176,10 @@ $("story-back").addEventListener("click", () => { location.hash = listHash; });
 $("story-close").addEventListener("click", () => storyDialog.close());
 // Escape closes the dialog, too; the browser gives the focus back.
 storyDialog.addEventListener("close", () => {
+  listHash = "";
+  if (storyDialog.open || location.hash !== shownHash) return; // the event is late, and another row was asked for meanwhile
   if (asked) asked.abort();
   asked = null;
-  listHash = "";
   if (/^#(row|failures)/.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
 });
 addEventListener("hashchange", route);
