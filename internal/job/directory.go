@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -116,6 +117,13 @@ func discard(dir, name string, keepReplies bool) error {
 		return fmt.Errorf("discard job %s: %w", name, err)
 	}
 	return nil
+}
+
+// remove removes the job of a standard input that has no name.
+func remove(dir string, log *slog.Logger) {
+	if _, err := jobs.Remove(&jobs.Job{Name: filepath.Base(dir), Dir: dir}, discardWait); err != nil {
+		log.Warn("the job stays, though nothing can resume it", slog.String("job", dir), slog.Any("error", err))
+	}
 }
 
 // createDir creates the directory of a new job, with its identity.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -88,6 +87,12 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
+	done := false // with a job that nothing can resume
+	defer func() {
+		if done { // only now has the server stopped, which stores in the directory until then
+			remove(dir, log)
+		}
+	}()
 	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches})
 	if err != nil {
 		return err
@@ -128,9 +133,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err == nil && o.Limit == 0 && in.Grown() {
 		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
 	}
-	if input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) { // nothing can resume it, or would
-		_ = os.RemoveAll(dir)
-	}
+	done = input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) // nothing can resume it, or would
 	if err != nil {
 		return err
 	}
