@@ -66,9 +66,9 @@ func (t *Target) Account() string {
 var notToken = regexp.MustCompile("[^A-Za-z0-9_-]")
 
 // newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
-// the base URL of a provider that has none: the built-in LLM. The error lists every problem with the name of its
+// the base URL of the built-in LLM, and what connects to it. The error lists every problem with the name of its
 // variable; the targets returned with it must be closed too.
-func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint) (string, error)) ([]*Target, error) {
+func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (string, dialFunc, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
 	for _, m := range cfg.Fallback.Models {
@@ -81,12 +81,13 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint)
 	var problems []error
 	for i, t := range targets {
 		var err error
-		if t.endpoint.BaseURL == "" {
-			t.endpoint.BaseURL, err = builtIn(t.endpoint)
-			t.builtIn = t.endpoint.BaseURL != ""
+		connect := dial
+		if t.endpoint.BaseURL == "" && t.endpoint.Provider == llm.Mock {
+			t.builtIn = true
+			t.endpoint.BaseURL, connect, err = builtIn()
 		}
 		if err == nil {
-			err = t.open(cfg, models[i], dial)
+			err = t.open(cfg, models[i], connect)
 		}
 		if err != nil {
 			problems = append(problems, err)
@@ -98,7 +99,7 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func(config.Endpoint)
 // Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them.
 // It makes no connection.
 func Check(cfg *config.Config) error {
-	targets, err := newTargets(cfg, nil, func(config.Endpoint) (string, error) { return "http://localhost/v1", nil })
+	targets, err := newTargets(cfg, nil, func() (string, dialFunc, error) { return "http://localhost/v1", nil, nil })
 	for _, t := range targets {
 		if t.Client != nil {
 			t.Close()
@@ -118,7 +119,7 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated,
-		Control: openfiles.Control(t.builtIn), DialContext: dial,
+		Control: openfiles.Control, DialContext: dial,
 	})
 	return t.nameSettings(err, "")
 }

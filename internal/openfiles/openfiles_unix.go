@@ -17,27 +17,20 @@ func Limit() (limit uint64, ok bool) {
 	return uint64(r.Cur), true //nolint:unconvert // signed on some systems
 }
 
-// Control returns a [net.Dialer]'s Control for calls: it refuses a connection with [syscall.EMFILE] where that would
-// take one of the last descriptors, a quarter of the limit and at most 64; with both ends of the calls in this process,
-// also where the other ends might. A new descriptor has the lowest free number, so one of a high number tells that all
-// below it are in use.
-func Control(bothEnds bool) func(network, address string, conn syscall.RawConn) error {
-	return func(_, _ string, conn syscall.RawConn) error {
-		limit, ok := Limit()
-		if !ok {
-			return nil
-		}
-		first := limit - reserve(limit)
-		if bothEnds {
-			first /= 2
-		}
-		var refused bool
-		if err := conn.Control(func(fd uintptr) { refused = uint64(fd) >= first }); err != nil {
-			return err
-		}
-		if refused {
-			return fmt.Errorf("of %d, %d are kept for the store and for NATS: %w", limit, reserve(limit), syscall.EMFILE)
-		}
+// Control is a [net.Dialer]'s Control for calls: it refuses a connection with [syscall.EMFILE] where that would take one
+// of the last descriptors, a quarter of the limit and at most 64. A new descriptor has the lowest free number, so one of
+// a high number tells that all below it are in use.
+func Control(_, _ string, conn syscall.RawConn) error {
+	limit, ok := Limit()
+	if !ok {
 		return nil
 	}
+	var refused bool
+	if err := conn.Control(func(fd uintptr) { refused = uint64(fd) >= limit-reserve(limit) }); err != nil {
+		return err
+	}
+	if refused {
+		return fmt.Errorf("of %d, %d are kept for the store and for NATS: %w", limit, reserve(limit), syscall.EMFILE)
+	}
+	return nil
 }

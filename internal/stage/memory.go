@@ -22,7 +22,7 @@ const (
 	// embeddedWindow in the window at most, beside the program's own pages. Some 60 MiB are in use. Most of what a heap
 	// that may double holds beside them are blocks of 8 MiB that the server has read or written, until the collector takes
 	// them.
-	EmbeddedMemory = 145 << 20
+	EmbeddedMemory = 158 << 20
 	embeddedCalls  = 64
 	embeddedWindow = 12 << 20
 	// embeddedLook is the time between two looks at the window.

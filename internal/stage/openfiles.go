@@ -23,9 +23,6 @@ func openFilesNeed(stages ...*Stage) uint64 {
 	}
 	for _, s := range stages {
 		need += s.Cfg.Pool.Size * s.caller.Len()
-		if s.caller.Mocked() { // the other ends of its calls are here too
-			need += s.Cfg.Pool.Size
-		}
 	}
 	return uint64(need)
 }
