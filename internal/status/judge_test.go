@@ -21,7 +21,7 @@ func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
 		{"nothing to do", Report{Ready: true, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, StateIdle, ""},
 		{"rows in the window", Report{Ready: true, Rows: rowsReport{Open: 1}, Partitions: []PartitionReport{partition(consumer.Owner)}}, time.Time{}, StateWorking, ""},
 		{"one partition of two", Report{Ready: true, Pool: PoolReport{InFlight: 1}, Partitions: []PartitionReport{partition(consumer.Standby), partition(consumer.Owner)}}, time.Time{}, StateWorking, ""},
-		{"another owns all", Report{Ready: true, Partitions: []PartitionReport{partition(consumer.Standby)}}, time.Time{}, StateStandby, ""},
+		{"another owns all", Report{Ready: true, Partitions: []PartitionReport{partition(consumer.Standby)}}, time.Time{}, StateStandby, "another replica owns the partitions, or no row has come yet"},
 		{"no owner yet", Report{Reason: "partition 0 is starting", Partitions: []PartitionReport{partition(consumer.Starting)}}, time.Time{}, StateStarting, ""},
 		{"all stopped", Report{Reason: "partition 0 is stopped", Partitions: []PartitionReport{partition(consumer.Stopped)}}, time.Time{}, StateEnded, ""},
 		{"stopping", Report{Time: started, Reason: "stopping", Stop: &StopReport{Since: started, By: started.Add(90 * time.Second), Calls: 1, Results: 2}, Partitions: []PartitionReport{partition(consumer.Owner), partition(consumer.Stopped)}}, time.Time{}, StateStopping, "waiting for 1 call in flight and 2 results to store, at most 1m30s"},

@@ -26,7 +26,7 @@ const (
 	StateWaiting  State = "waiting"  // the provider asked to wait
 	StateStarved  State = "starved"  // the provider refuses every call
 	StateDrained  State = "drained"  // it has handed over its partitions, because an operator asked for it
-	StateStandby  State = "standby"  // another replica owns all partitions
+	StateStandby  State = "standby"  // another replica owns all partitions, or no row has come yet
 	StateStarting State = "starting" // no partition is owned yet
 	StateWorking  State = "working"  // rows are open or calls in flight
 	StateIdle     State = "idle"     // nothing to do
@@ -300,7 +300,7 @@ func (r *Report) Judge(starved time.Time) {
 	case owned == 0 && r.Drained != "" && r.Ready:
 		r.State, r.Why = StateDrained, r.Drained
 	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
-		r.State = StateStandby
+		r.State, r.Why = StateStandby, "another replica owns the partitions, or no row has come yet"
 	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
 		r.State = StateStarting
 	case !r.Ready:

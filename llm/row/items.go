@@ -38,7 +38,7 @@ func (r *Row) Items(name string, most int) (*Items, error) {
 	items := &Items{row: r, hash: r.VariablesHash()}
 	for element := range jsonbytes.Elements(array) {
 		if len(items.list) == most {
-			return nil, invalidRow(r.body, fmt.Errorf("the array %q has more than %d elements: split the row, or raise the limit", name, most))
+			return nil, invalidRow(r.body, fmt.Errorf("the array %q has more than %d elements: split the row, or raise STAGE_FOREACH_MAX", name, most))
 		}
 		items.list = append(items.list, element)
 	}

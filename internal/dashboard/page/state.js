@@ -44,7 +44,6 @@ function sentence(v) {
     const probed = p.probes ? `, ${count(p.probes)} sent` : "";
     return `${wordOf(v) === "Outage" ? "" : p.reason.replace("_", " ") + some + ": "}${p.error}${since(p.since)}. ${nextProbe(p, now)}${probed}.`;
   }).join(" ");
-  case "standby": return "Another replica owns the partitions; this one takes over when it ends.";
   case "starting": return "Reading the state of the last run.";
   case "ended": return `${plural(v.rows.succeeded, "row")} succeeded, ${count(v.rows.failed)} failed. ${v.of.ended ? "It has ended: " + v.of.ended : "The process has ended; this is its last state"}.`;
   default: return v.of.why ? v.of.why + since(v.of.since) + "." : "";
