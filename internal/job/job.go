@@ -87,14 +87,15 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
-	done := false // with a job that nothing can resume
+	unnamed, done := input == "-" && o.Job == "", false
 	defer func() {
-		if done { // only now has the server stopped, which stores in the directory until then
+		if unnamed && done { // only now has the server stopped, which stores in the directory until then
 			remove(dir, log)
 		}
 	}()
 	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches})
 	if err != nil {
+		done = true
 		return err
 	}
 	defer site.Close()
@@ -133,7 +134,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err == nil && o.Limit == 0 && in.Grown() {
 		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
 	}
-	done = input == "-" && o.Job == "" && (err == nil || config.IsInvalid(err)) // nothing can resume it, or would
+	done = err == nil || config.IsInvalid(err) // nothing can resume it, or would
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,8 @@ func (s *Source) endsRow(offset int64) (bool, error) {
 		return false, err
 	}
 	before, after := around[:min(n, 1)], around[min(n, 1):n]
-	return bytes.Equal(before, []byte("\n")) || bytes.HasPrefix(after, []byte("\n")) || bytes.Equal(after, []byte("\r\n")), nil
+	crlf := bytes.Equal(after, []byte("\r\n")) && !bytes.Equal(before, []byte("\r")) // of two returns the first was read as an end, and is none
+	return bytes.Equal(before, []byte("\n")) || bytes.HasPrefix(after, []byte("\n")) || crlf, nil
 }
 
 // Grown reports whether the file has become longer since it was opened. What was added is not read.

@@ -83,6 +83,7 @@ func TestAGrownSourceIsTheSameOne(t *testing.T) {
 		{"after quotes", "a.csv", "a\n\"x\ny\"", "a\n\"x\ny\"\nz\n", true, ""},
 		{"a column", "a.csv", "a\nx", "a\nx,y\n", false, "its last line went on"},
 		{"a field", "a.csv", "a\n\"x\"", "a\n\"x\"\"y\"\n", false, "its last line went on"},
+		{"a return", "a.csv", "a\nx\r", "a\nx\r\r\n", false, "its last line went on"},
 		{"a row", "a.jsonl", "{}\n{\"a\"", "{}\n{\"a\":1}\n", false, "its last line went on"},
 		{"space", "a.jsonl", "{}", "{} \n", false, "its last line went on"},
 		{"shorter", "a.jsonl", "{}\n{}\n", "{}\n", false, "it is shorter than it was"},

@@ -15,14 +15,18 @@ const (
 )
 
 // openFilesNeed returns how many descriptors the stages of a process, which share a connection, may need at most: each
-// target keeps as many connections as calls may be in flight.
+// target keeps as many connections as calls may be in flight. Those of the built-in LLM are no files.
 func openFilesNeed(stages ...*Stage) uint64 {
 	need := dashboard.MaxConns + openFilesNATS + openFilesMargin
 	if stages[0].Conn.Server != nil {
 		need += openFilesEmbedded
 	}
 	for _, s := range stages {
-		need += s.Cfg.Pool.Size * s.caller.Len()
+		for i := range s.caller.Len() {
+			if !s.caller.At(i).BuiltIn() {
+				need += s.Cfg.Pool.Size
+			}
+		}
 	}
 	return uint64(need)
 }

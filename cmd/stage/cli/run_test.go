@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stage"
 )
 
 func TestRunSetsTheMemoryLimit(t *testing.T) {
@@ -48,7 +50,7 @@ func TestProcessSetsTheMemoryLimit(t *testing.T) {
 		LimitMemory: func(bytes int64) { limit = bytes },
 	}
 	code := Main(t.Context(), env)
-	if want := int64(145<<20 + 100*(128<<10)); code != 0 || limit != want {
+	if want := int64(stage.EmbeddedMemory + 100*(128<<10)); code != 0 || limit != want {
 		t.Errorf("exit %d and limit %d, want 0 and %d; stderr:\n%s", code, limit, want, errs.String())
 	}
 }
