@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // notRun are the blocks of README.md that the test does not run, by a text in them. Their flags are checked nevertheless
@@ -191,12 +192,7 @@ func freePorts(t *testing.T) readmePort {
 	t.Helper()
 	p := make(readmePort)
 	for _, port := range readmePorts {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close() //nolint:errcheck // nothing to lose
-		_, p[port], _ = net.SplitHostPort(listener.Addr().String())
+		p[port] = strconv.Itoa(stagetest.FreePort(t))
 	}
 	return p
 }

@@ -3,7 +3,6 @@ package cluster
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"testing"
 	"time"
@@ -20,9 +19,10 @@ func Start(tb testing.TB, n int) []*server.Server {
 	tb.Helper()
 	var servers []*server.Server
 	var routes []*url.URL
-	ports := freePorts(tb, n)
-	for _, port := range ports {
-		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	ports := make([]int, n) // the servers must know each other's in advance
+	for i := range ports {
+		ports[i] = stagetest.FreePort(tb)
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", ports[i])})
 	}
 	for i := range n {
 		opts := &server.Options{
@@ -46,21 +46,6 @@ func Start(tb testing.TB, n int) []*server.Server {
 		}
 	}
 	return servers
-}
-
-// freePorts asks the system for ports and releases them: the servers of a cluster must know each other's in advance.
-func freePorts(tb testing.TB, n int) []int {
-	tb.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports
 }
 
 // CreateStream creates a stream as soon as the cluster has elected its leader.

@@ -17,6 +17,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -180,14 +181,7 @@ func startNginx(t *testing.T, path, upstream, limits string, rate int) (addr, lo
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(stagetest.FreePort(t)))
 }
 
 // answers waits until somebody listens on addr.
