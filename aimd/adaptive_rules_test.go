@@ -244,7 +244,7 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 		})
 		w.run(end)
 		for from := time.Duration(0); from < end; from += 10 * time.Second {
-			if n := between(w.refused, from, from+10*time.Second); n > 1000 {
+			if n := between(w.refused, from, from+10*time.Second); n > 600 {
 				rt.Fatalf("%d calls refused in the ten seconds from %v on\n%s", n, from, strings.Join(got, "\n"))
 			}
 		}
