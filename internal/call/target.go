@@ -65,10 +65,13 @@ func (t *Target) Account() string {
 // notToken matches what a token of a subject should not hold.
 var notToken = regexp.MustCompile("[^A-Za-z0-9_-]")
 
+// builtInURL is the base URL of the built-in LLM. No proxy of the environment is for localhost.
+const builtInURL = "http://localhost/v1"
+
 // newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
-// the base URL of the built-in LLM, and what connects to it. The error lists every problem with the name of its
-// variable; the targets returned with it must be closed too.
-func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (string, dialFunc, error)) ([]*Target, error) {
+// what connects to the built-in LLM, which serves the provider mock where it has no base URL. The error lists every
+// problem with the name of its variable; the targets returned with it must be closed too.
+func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
 	for _, m := range cfg.Fallback.Models {
@@ -83,8 +86,8 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (string, dialF
 		var err error
 		connect := dial
 		if t.endpoint.BaseURL == "" && t.endpoint.Provider == llm.Mock {
-			t.builtIn = true
-			t.endpoint.BaseURL, connect, err = builtIn()
+			t.builtIn, t.endpoint.BaseURL = true, builtInURL
+			connect, err = builtIn()
 		}
 		if err == nil {
 			err = t.open(cfg, models[i], connect)
@@ -99,7 +102,7 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (string, dialF
 // Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them.
 // It makes no connection.
 func Check(cfg *config.Config) error {
-	targets, err := newTargets(cfg, nil, func() (string, dialFunc, error) { return "http://localhost/v1", nil, nil })
+	targets, err := newTargets(cfg, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
 	for _, t := range targets {
 		if t.Client != nil {
 			t.Close()

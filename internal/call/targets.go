@@ -26,15 +26,15 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // if a target needs it. dial opens connections; nil: TCP. The error is a [*config.Error] that lists every problem.
 func Open(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*Targets, error) {
 	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
-	all, err := newTargets(cfg, dial, func() (string, dialFunc, error) {
+	all, err := newTargets(cfg, dial, func() (dialFunc, error) {
 		if t.mock == nil {
 			server, err := llmtest.New(mock)
 			if err != nil {
-				return "", nil, err
+				return nil, err
 			}
 			t.mock, t.endMock = server.Pipe() // real HTTP, without sockets: it takes no port, and no descriptors
 		}
-		return t.mock.URL(), t.mock.DialContext, nil
+		return t.mock.DialContext, nil
 	})
 	if err != nil {
 		t.Close()
