@@ -170,8 +170,7 @@ func (j *journal) step(now time.Time) time.Time {
 		j.keepDue(now)
 	}
 	j.moveUp(now)
-	if to := j.needed(); to > max(1, j.purged) && !now.Before(j.nextPurge) {
-		j.purge(to)
+	if !now.Before(j.nextPurge) && j.purge() {
 		j.nextPurge = now.Add(journalPurge)
 	}
 	next := j.next
@@ -432,8 +431,12 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// purge asks for the removal of the partition's entries below a sequence. No caller waits for it.
-func (j *journal) purge(below uint64) {
+// purge asks for the removal of the entries that are not needed any more, and reports whether there are any. No caller waits.
+func (j *journal) purge() bool {
+	below := j.needed()
+	if below <= max(1, j.purged) {
+		return false
+	}
 	body, err := json.Marshal(struct {
 		Filter string `json:"filter"`
 		Seq    uint64 `json:"seq"`
@@ -443,10 +446,11 @@ func (j *journal) purge(below uint64) {
 	}
 	if err != nil {
 		j.setProblem("purge: " + err.Error())
-		return
+		return true
 	}
 	j.purged = below
 	j.c.at("purged")
+	return true
 }
 
 // flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call

@@ -90,6 +90,7 @@ func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			r.kill()
 			close(exec.drain)
+			exec.wg.Wait()
 			execs = append(execs, exec)
 		}
 		last := &sleeper{low: time.Second, high: time.Second}
@@ -167,6 +168,20 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 		}
 		r.stop(t)
 		b.check(1000)
+	})
+}
+
+// Nobody may come after a stage that is stopped, and replies are not to lie about for as long as the stream keeps them.
+func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(300)
+		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
+		b.until(300)
+		r.stop(t)
+		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+			t.Errorf("%d messages in the journal, want none", got)
+		}
 	})
 }
 

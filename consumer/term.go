@@ -308,7 +308,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 
 // finish hands the partition over, after the term has drained.
 func (t *term) finish(soft, hard context.Context) error {
-	t.ackGathered() // the reset makes up for it, if it succeeds
+	t.ackGathered()   // the reset makes up for it, if it succeeds
+	t.journal.purge() // there may be no next owner that would
 	if err := t.handOver(hard); err != nil {
 		return err
 	}
