@@ -229,7 +229,7 @@ func TestVerifyNamesWhatIsNoChain(t *testing.T) {
 		names string
 		want  string
 	}{
-		{"map", "1 stages are no chain: give the names of two or more"},
+		{"map", "a chain has two stages or more"},
 		{"map,map", "stage map is named twice"},
 		{"titles,,map", "name 2 is empty"},
 		{"titles,*", `"*" is no name of a stage`},

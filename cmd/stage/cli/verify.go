@@ -42,12 +42,15 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
 	refuse := func(*config.Config) error {
+		if !cmd.Flags().Changed("chain") {
+			return nil
+		}
 		for _, flag := range []string{"job", config.FlagName("STAGE_NAME")} {
-			if cmd.Flags().Changed("chain") && cmd.Flags().Changed(flag) {
+			if cmd.Flags().Changed(flag) {
 				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages of a server; give one of the two", flag))
 			}
 		}
-		return nil
+		return chain.CheckNames(*names)
 	}
 	cmd.RunE = flags.runOnStore(refuse, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 		var report verified

@@ -6,6 +6,7 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -32,7 +33,7 @@ type chain struct {
 // An error means that the check could not be made: names that are no chain are a [config.Error]. What was found is in the
 // report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names []string, progress io.Writer) (*Report, error) {
-	if err := check(names); err != nil {
+	if err := CheckNames(names); err != nil {
 		return nil, err
 	}
 	c := &chain{js: js, report: newReport(names)}
@@ -63,10 +64,10 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names 
 	return c.report, nil
 }
 
-// check returns what is wrong with the names of a chain.
-func check(names []string) error {
+// CheckNames returns what is wrong with the names of a chain, as a [config.Error].
+func CheckNames(names []string) error {
 	if len(names) < 2 {
-		return config.Invalid(fmt.Errorf("--chain: %d stages are no chain: give the names of two or more, in the order in which rows flow, such as map,reduce", len(names)))
+		return config.Invalid(errors.New("--chain: a chain has two stages or more: give their names in the order in which rows flow, such as map,reduce"))
 	}
 	for i, name := range names {
 		switch {

@@ -234,12 +234,12 @@ func TestAFaultAnywhereInAChainIsFound(t *testing.T) {
 func TestNamesThatAreNoChainAreRefused(t *testing.T) {
 	b := newChain(t, nil)
 	for want, names := range map[string][]string{
-		"1 stages are no chain":         {"a"},
-		"name 2 is empty":               {"a", ""},
-		"stage a is named twice":        {"a", "b", "a"},
-		"there is no stage named x":     {"a", "x"},
-		"reads results.b.*.rows of str": {"a", "c"},
-		"stage a reads stream ROWS":     {"b", "a"},
+		"a chain has two stages or more": {"a"},
+		"name 2 is empty":                {"a", ""},
+		"stage a is named twice":         {"a", "b", "a"},
+		"there is no stage named x":      {"a", "x"},
+		"reads results.b.*.rows of str":  {"a", "c"},
+		"stage a reads stream ROWS":      {"b", "a"},
 	} {
 		_, err := chain.Run(t.Context(), b.JS, b.Cfg, names, &stagetest.Buffer{})
 		if _, invalid := errors.AsType[*config.Error](err); !invalid || !strings.Contains(err.Error(), want) {
