@@ -431,7 +431,7 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// purge asks for the removal of the entries that are not needed any more, and reports whether there are any. No caller waits.
+// purge asks for the removal of the entries that are not needed any more, and reports whether there are any.
 func (j *journal) purge() bool {
 	below := j.needed()
 	if below <= max(1, j.purged) {
