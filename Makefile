@@ -45,7 +45,7 @@ test: ## run the tests
 
 .PHONY: race
 race: ## run the tests in any order under the race detector, but those that SKIP matches
-	go test -race -shuffle=on -timeout 20m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
+	go test -race -vet=off -shuffle=on -timeout 20m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
 
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of every wire format and a changing limit, alone and eight with one budget; downloads the servers, takes minutes
@@ -88,14 +88,15 @@ fmt: bin/golangci-lint bin/gofumpt ## format all Go files
 	bin/gofumpt -w .
 	bin/golangci-lint fmt ./...
 
-# Go fuzzes one target of one package at a time. They are found by asking the test binaries, so none is forgotten; to find
-# none at all is an error. Executions bound both fuzzing and shrinking: the end of a time has failed targets that found
-# nothing, with "context deadline exceeded". The coordinator cancels its workers with the error of the expired context, and
-# compares that with the error of a context below, which may not have expired yet (CoordinateFuzzing in internal/fuzz). A
-# bound in executions makes no context that expires.
+# Go fuzzes one target of one package at a time. They are found by asking the test binaries of the packages that have any,
+# so none is forgotten; to find none at all is an error. Executions bound both fuzzing and shrinking: the end of a time has
+# failed targets that found nothing, with "context deadline exceeded". The coordinator cancels its workers with the error of
+# the expired context, and compares that with the error of a context below, which may not have expired yet
+# (CoordinateFuzzing in internal/fuzz). A bound in executions makes no context that expires.
 .PHONY: fuzz
 fuzz: ## fuzz each target for FUZZTIME, a number of executions
-	@found=$$(go test -list '^Fuzz' $(PKG) | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
+	@found=$$(go list -f '{{.Dir}}' $(PKG) | while read -r dir; do ! grep -qs '^func Fuzz' "$$dir"/*_test.go || echo "$$dir"; done | \
+		xargs go test -vet=off -list '^Fuzz' | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
 	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
 	while read -r package target; do \
 		echo "== $$target in $$package"; \
