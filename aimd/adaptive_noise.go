@@ -22,6 +22,9 @@ const (
 	// met, within bounds, as that is few attempts.
 	baseGone, baseMost       = 0.02, 0.5
 	baseFirst, baseFirstMost = 0.05, 0.2
+	// The loss above the measured rate is an average over about so many attempts: it bounds the base for minutes, and an
+	// average that varies more would make usual refusals look like too many.
+	aboveCalls = 256.0
 	// A refusal counts at least once in this time, so that the base loss is measured again.
 	noiseCheckSec = 120.0
 )
@@ -32,6 +35,7 @@ const (
 type noise struct {
 	on      bool
 	base    float64 // the usual loss: while on, the base loss
+	above   float64 // while on, the loss at more than the measured rate
 	checked float64 // when a refusal was last let through
 	spared  int     // refusals kept from the law since the last measurement
 	probe   probe
@@ -88,7 +92,7 @@ func (n *noise) conclude(l *Adaptive) {
 		p.empty = p.sent
 		l.enter(Drain)
 	default:
-		n.on, n.checked = true, l.now
+		n.on, n.checked, n.above = true, l.now, baseMost
 		n.base = min(baseFirstMost, max(baseFirst, float64(p.refused)/float64(p.size)))
 		p.gap = 0
 		l.estimate = max(l.estimate, p.rate)
@@ -109,10 +113,17 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 	return true
 }
 
-// learn counts the outcome of an attempt at the measured rate into the usual loss.
+// learn counts the outcome of an attempt at the measured rate into the usual loss. What is lost above it bounds that: a
+// law that climbs for minutes without a refusal would otherwise take a new limit for the noise of long ago.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 	switch {
-	case m.rate > l.estimate || l.phase == Drain:
+	case l.phase == Drain:
+	case m.rate > l.estimate && n.on:
+		n.above += (lost - n.above) / aboveCalls
+		if n.above < baseGone {
+			n.on, n.base = false, n.above
+		}
+	case m.rate > l.estimate:
 	case n.on:
 		n.base += (lost - n.base) / baseCalls
 		n.on = n.base >= baseGone && n.base <= baseMost

@@ -125,6 +125,23 @@ func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
 	}
 }
 
+// Without a refusal nothing is measured, so the law climbs on from the estimate that it had amid the noise.
+func TestNoiseIsForgottenInALongClimb(t *testing.T) {
+	w := newWorld(t, after(30*time.Second, atRandom(0.2), after(100*time.Second, always, bucket(10, 5))))
+	w.run(30 * time.Second)
+	if !w.law.noise.on {
+		t.Fatal("noise not noticed")
+	}
+	w.run(100 * time.Second)
+	if w.law.noise.on {
+		t.Error("a new limit would be taken for noise 70 s after it ended")
+	}
+	w.run(110 * time.Second)
+	if n := between(w.refused, 100*time.Second, 110*time.Second); n > 40 {
+		t.Errorf("%d calls refused in the first ten seconds of a limit of 10/s, want at most 40", n)
+	}
+}
+
 func TestHintsPauseWhenTheServerMeansThem(t *testing.T) {
 	retryAfter := func(d time.Duration) Hint { return Hint{RetryAfter: d} }
 	for _, tc := range []struct {
@@ -208,8 +225,7 @@ func TestHintsSaveTheProbesOfAnOutage(t *testing.T) {
 }
 
 // Whatever servers take turns, the law does not go on hammering one that refuses. A pool of 32 without a law would be
-// refused 5000 times in ten seconds; the law was refused 343 times in the worst of 20,000 draws, and since then once
-// 405 and once 574 times: at full speed it came to a server of 33 calls/s that also refused a quarter by chance.
+// refused 5000 times in ten seconds.
 func TestAdaptiveNeverHammers(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var w *world
@@ -244,7 +260,7 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 		})
 		w.run(end)
 		for from := time.Duration(0); from < end; from += 10 * time.Second {
-			if n := between(w.refused, from, from+10*time.Second); n > 600 {
+			if n := between(w.refused, from, from+10*time.Second); n > 450 {
 				rt.Fatalf("%d calls refused in the ten seconds from %v on\n%s", n, from, strings.Join(got, "\n"))
 			}
 		}

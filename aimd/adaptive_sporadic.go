@@ -61,7 +61,7 @@ func (l *Adaptive) sporadic(m mark) bool {
 
 // more returns how many refusals of so many attempts are more than usual.
 func (n *noise) more(p Phase, sent float64, held bool) float64 {
-	loss, least := n.base, 1.0
+	loss, least := n.usual(), 1.0
 	if p == Start {
 		loss = max(loss, usualStart)
 	}
@@ -70,6 +70,14 @@ func (n *noise) more(p Phase, sent float64, held bool) float64 {
 	}
 	usual := loss * sent
 	return max(least, math.Round(usual+sporadicSigmas*math.Sqrt(usual)))
+}
+
+// usual returns the share of attempts that are refused for no reason.
+func (n *noise) usual() float64 {
+	if n.on {
+		return min(n.base, n.above)
+	}
+	return n.base
 }
 
 // reckon counts a sporadic refusal at the measured rate into the usual loss, and takes those before it out again if they
