@@ -50,10 +50,11 @@ func TestAHaltedPoolFinishesCallsAndStartsNone(t *testing.T) {
 func TestTheLastOrderToAPoolCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := account{fixed: true}
-		p := a.running(t, pool.Config{Size: 1})
+		p := a.pool(t, pool.Config{Size: 1})
 		p.Continue()
 		p.Halt(errOperator)
 		p.Continue()
+		run(t, p)
 		a.submit(t, p, 0)
 		a.check(t, "0s job 0, probe false", "0s job 0 done: <nil>")
 	})

@@ -54,6 +54,13 @@ func newPool(tb testing.TB, cfg pool.Config, f call) *pool.Pool[int, int] {
 func running(t *testing.T, cfg pool.Config, f call) *pool.Pool[int, int] {
 	t.Helper()
 	p := newPool(t, cfg, f)
+	run(t, p)
+	return p
+}
+
+// run runs a pool until the test ends.
+func run(t *testing.T, p *pool.Pool[int, int]) {
+	t.Helper()
 	ended := make(chan error)
 	go func() { ended <- p.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -62,7 +69,6 @@ func running(t *testing.T, cfg pool.Config, f call) *pool.Pool[int, int] {
 			t.Errorf("Run after Drain: %v", err)
 		}
 	})
-	return p
 }
 
 func submit(t *testing.T, p *pool.Pool[int, int], in int, done func(result)) {

@@ -62,10 +62,18 @@ func (a *account) call(_ context.Context, in int, at pool.Attempt) (int, pool.Ve
 
 func (a *account) running(t *testing.T, cfg pool.Config) *pool.Pool[int, int] {
 	t.Helper()
+	p := a.pool(t, cfg)
+	run(t, p)
+	return p
+}
+
+// pool returns one that does not run yet.
+func (a *account) pool(t *testing.T, cfg pool.Config) *pool.Pool[int, int] {
+	t.Helper()
 	a.j = &journal{begin: time.Now()}
 	cfg.OnPause = func(pool.Pause) { a.note("pause") }
 	cfg.OnResume = func(pool.Pause) { a.note("resume") }
-	return running(t, cfg, a.call)
+	return newPool(t, cfg, a.call)
 }
 
 func (a *account) submit(t *testing.T, p *pool.Pool[int, int], ins ...int) {
