@@ -310,7 +310,9 @@ func (l *Adaptive) Restart(now time.Time) {
 // yielding first would have it all. Sporadic refusals are spared as ever.
 func (l *Adaptive) Share(others bool) {
 	l.shared = others
-	l.noise.on = l.noise.on && !others
+	if l.noise.on && others {
+		l.noise.end()
+	}
 }
 
 // Limit bounds the rate, in attempts per second, beside [Config].MinDelay; 0: no bound.

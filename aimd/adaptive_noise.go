@@ -23,8 +23,9 @@ const (
 	baseGone, baseMost       = 0.02, 0.5
 	baseFirst, baseFirstMost = 0.05, 0.2
 	// The loss above the measured rate is an average over about so many attempts: it bounds the base for minutes, and an
-	// average that varies more would make usual refusals look like too many.
-	aboveCalls = 256.0
+	// average that varies more would make usual refusals look like too many. At the
+	// most that noise has it varies by .02, so more than this is none.
+	aboveCalls, aboveMost = 256.0, 0.55
 	// A refusal counts at least once in this time, so that the base loss is measured again.
 	noiseCheckSec = 120.0
 )
@@ -114,23 +115,33 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 }
 
 // learn counts the outcome of an attempt at the measured rate into the usual loss. What is lost above it bounds that: a
-// law that climbs for minutes without a refusal would otherwise take a new limit for the noise of long ago.
+// law that climbs for minutes without a refusal would otherwise take a new limit for the noise of long ago, and one that
+// meets a limit far above the measured rate would never measure again.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 	switch {
 	case l.phase == Drain:
 	case m.rate > l.estimate && n.on:
 		n.above += (lost - n.above) / aboveCalls
-		if n.above < baseGone {
-			n.on, n.base = false, n.above
+		if n.above < baseGone || n.above > aboveMost {
+			n.base = n.above
+			n.end()
 		}
 	case m.rate > l.estimate:
 	case n.on:
+		if n.above < n.base { // what is refused at the measured rate is refused above it, too
+			n.above += (lost - n.above) / baseCalls
+		}
 		n.base += (lost - n.base) / baseCalls
-		n.on = n.base >= baseGone && n.base <= baseMost
+		if n.base < baseGone || n.base > baseMost {
+			n.end()
+		}
 	case lost == 0: // sporadic counts refusals
 		n.base -= n.base * l.usualGain()
 	}
 }
+
+// end ends the noise; a usual loss above usualMost is believed of noise alone.
+func (n *noise) end() { n.on, n.base = false, min(n.base, usualMost) }
 
 // probe is a group of attempts sent at once just after a refusal. An empty bucket has no room for it.
 type probe struct {

@@ -3,6 +3,7 @@ package aimd
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +123,53 @@ func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
 	w.run(90 * time.Second)
 	if w.law.noise.on {
 		t.Error("still takes refusals for noise a minute after it ended")
+	}
+}
+
+// A law that still takes a half for usual when the noise is over climbs for ever.
+func TestTheUsualLossEndsWithTheNoise(t *testing.T) {
+	for name, end := range map[string]func(l *Adaptive){
+		"too much for noise": func(l *Adaptive) { l.noise.learn(l, mark{rate: 1}, 1) },
+		"others are known":   func(l *Adaptive) { l.Share(true) },
+	} {
+		l := newWorld(t, always).law
+		l.Resume(at(0), 8)
+		l.noise = noise{on: true, base: baseMost, above: baseMost}
+		end(l)
+		if l.noise.on || l.noise.usual() > usualMost {
+			t.Errorf("%s: noise %v, usual loss %.2f, want none and at most %.2f", name, l.noise.on, l.noise.usual(), usualMost)
+		}
+	}
+}
+
+// A server whose limit is met far above the measured rate refuses more than noise does.
+func TestNoiseEndsWhereMostIsRefused(t *testing.T) {
+	w := newWorld(t, bucket(25, 2))
+	w.law.Resume(at(0), 8)
+	w.law.noise = noise{on: true, base: 0.4, above: baseMost}
+	w.run(40 * time.Second)
+	if n := between(w.refused, 30*time.Second, 40*time.Second); w.law.noise.on || n > 100 {
+		t.Errorf("noise %v and %d calls refused in the last ten of forty seconds of a limit of 25/s, want none and at most 100", w.law.noise.on, n)
+	}
+}
+
+// The law climbs little where many are refused, so it is at the measured rate that it learns of noise that grows.
+func TestNoiseMayGrow(t *testing.T) {
+	const runs = 10
+	accepted := 0
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		share := func(p float64) func(time.Duration, int) bool {
+			return func(time.Duration, int) bool { return rng.Float64() >= p }
+		}
+		w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 100}, after(200*time.Second, share(0.1), share(0.3)))
+		w.run(200 * time.Second)
+		before := len(w.sent) - len(w.refused)
+		w.run(260 * time.Second)
+		accepted += len(w.sent) - len(w.refused) - before
+	}
+	if perSec := float64(accepted) / (60 * runs); perSec < 28 {
+		t.Errorf("%.1f calls accepted a second in the minute after noise rose from 0.1 to 0.3, want at least 28", perSec)
 	}
 }
 
