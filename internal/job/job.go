@@ -87,7 +87,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
-	unnamed, done := input == "-" && o.Job == "", false
+	unnamed, done := input == "-" && o.Job == "", true // nothing can resume it, or would
 	defer func() {
 		if unnamed && done { // only now has the server stopped, which stores in the directory until then
 			remove(dir, log)
@@ -95,7 +95,6 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}()
 	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches})
 	if err != nil {
-		done = true
 		return err
 	}
 	defer site.Close()
@@ -128,13 +127,14 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		p.Format = results.write
 		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
 	}
+	done = false
 	err = p.Run(soft, hard)
 	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
 	err = errors.Join(err, out.close(err == nil))
 	if err == nil && o.Limit == 0 && in.Grown() {
 		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
 	}
-	done = err == nil || config.IsInvalid(err) // nothing can resume it, or would
+	done = err == nil || config.IsInvalid(err)
 	if err != nil {
 		return err
 	}
