@@ -95,8 +95,8 @@ fmt: bin/golangci-lint bin/gofumpt ## format all Go files
 # (CoordinateFuzzing in internal/fuzz). A bound in executions makes no context that expires.
 .PHONY: fuzz
 fuzz: ## fuzz each target for FUZZTIME, a number of executions
-	@found=$$(go list -f '{{.Dir}}' $(PKG) | while read -r dir; do ! grep -qs '^func Fuzz' "$$dir"/*_test.go || echo "$$dir"; done | \
-		xargs go test -vet=off -list '^Fuzz' | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
+	@found=$$(go list -f '{{.ImportPath}} {{.Dir}}' $(PKG) | while read -r package dir; do ! grep -qs '^func Fuzz' "$$dir"/*_test.go || echo "$$package"; done | \
+		xargs -r go test -vet=off -list '^Fuzz' | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}'); \
 	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
 	while read -r package target; do \
 		echo "== $$target in $$package"; \
