@@ -21,7 +21,7 @@ type Target struct {
 	endpoint config.Endpoint
 	variable string // prefix of the variables of its base URL and its key
 	models   string // the variable that names its model
-	builtIn  bool   // its address differs in each process
+	builtIn  bool   // it is in this process: its address says nothing
 }
 
 // Key identifies a request and the target that it is sent to, in all processes alike.
@@ -35,8 +35,8 @@ func (t *Target) Key(p *llm.Prepared) string {
 	return llm.Hash(append(text, p.Body...))
 }
 
-// Fingerprint identifies the account whose batches the target can see. It is the same for each built-in LLM, which
-// differ in their addresses: what one of an earlier process had is gone.
+// Fingerprint identifies the account whose batches the target can see. It is the same for each built-in LLM: what one of
+// an earlier process had is gone.
 func (t *Target) Fingerprint() string {
 	if t.builtIn {
 		return t.Provider()
