@@ -23,8 +23,8 @@ const (
 	baseGone, baseMost       = 0.02, 0.5
 	baseFirst, baseFirstMost = 0.05, 0.2
 	// The loss above the measured rate is an average over about so many attempts: it bounds the base for minutes, and an
-	// average that varies more would make usual refusals look like too many. At the
-	// most that noise has it varies by .02, so more than this is none.
+	// average that varies more would make usual refusals look like too many. Where a half is refused it varies by .02, so
+	// more than the second is no noise.
 	aboveCalls, aboveMost = 256.0, 0.55
 	// A refusal counts at least once in this time, so that the base loss is measured again.
 	noiseCheckSec = 120.0
