@@ -143,9 +143,13 @@ func (p *pulse) begin(at time.Time) {
 	p.doubt.Store(false)
 }
 
-// sure reports whether there was no gap, or the log was read since.
+// sure reports whether there was no gap, or the log was read since. It looks at the doubt last, as beat sets it first:
+//
+//	A worker sees no doubt.
+//	The term comes round after a gap: there is doubt now, and a new beat.
+//	The worker sees the new beat, and makes a call.
 func (p *pulse) sure(now time.Time) bool {
-	return !p.doubt.Load() && p.regular(now)
+	return p.regular(now) && !p.doubt.Load()
 }
 
 // regular reports whether the last beat is recent.

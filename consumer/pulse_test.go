@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
@@ -30,5 +31,23 @@ func TestAPulseIsInDoubtFromAGapUntilItIsSettled(t *testing.T) {
 	}
 	if p.sure(at(3500)) {
 		t.Error("sure though it has not come round for half of the pin's life")
+	}
+}
+
+// Between the end of a suspension and the reading of the log there is no moment in which a call may begin.
+func TestNobodyIsSureWhileAGapIsNoticed(t *testing.T) {
+	born := time.Unix(100, 0)
+	woken := born.Add(time.Minute)
+	for range 20_000 {
+		p := newPulse(born, time.Second)
+		p.begin(born)
+		var term sync.WaitGroup
+		term.Go(func() { p.beat(woken) })
+		for range 50 {
+			if p.sure(woken) {
+				t.Fatal("a worker was sure that the partition is ours")
+			}
+		}
+		term.Wait()
 	}
 }
