@@ -69,9 +69,11 @@ type Form uint8
 const (
 	FormReply     Form = iota
 	FormNotJSON        // no JSON, cut short, or followed by more
+	FormNotUTF8        // some bytes are not UTF-8
 	FormMalformed      // JSON, but not of the wire format's shape
 	FormNoChoices      // an empty list of answers
 	FormEmpty          // an answer without text
+	FormReasoning      // an answer without text besides its reasoning
 	FormTooLarge       // longer than the bound
 )
 
@@ -141,9 +143,12 @@ func judgeReply(o *Outcome) judgement {
 	case FormNotJSON:
 		// A proxy's page, or a truncated body: the model's server writes JSON.
 		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
+	case FormNotUTF8:
+		// Damaged on its way, as one that is cut: the model's server writes JSON, which is UTF-8.
+		return judgement{class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true}
 	case FormMalformed:
 		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
-	case FormReply, FormNoChoices, FormEmpty:
+	case FormReply, FormNoChoices, FormEmpty, FormReasoning:
 	}
 	switch o.Finish {
 	case FinishFilter:
@@ -152,7 +157,7 @@ func judgeReply(o *Outcome) judgement {
 		return judgement{class: Permanent, reason: ReasonRefused}
 	case FinishLength:
 		// Without text there is nothing to accept: the reasoning took all tokens.
-		if !o.Known.AcceptTruncated || o.Form == FormEmpty {
+		if !o.Known.AcceptTruncated || o.Form == FormEmpty || o.Form == FormReasoning {
 			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
 	case FinishUnfinished:
@@ -165,9 +170,9 @@ func judgeReply(o *Outcome) judgement {
 	switch o.Form {
 	case FormNoChoices:
 		return judgement{class: Transient, reason: ReasonEmptyChoices, general: true}
-	case FormEmpty:
+	case FormEmpty, FormReasoning:
 		return judgement{class: Transient, reason: ReasonEmptyContent, general: true}
-	case FormReply, FormNotJSON, FormMalformed, FormTooLarge:
+	case FormReply, FormNotJSON, FormNotUTF8, FormMalformed, FormTooLarge:
 	}
 	return judgement{}
 }

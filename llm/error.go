@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"mime"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -167,6 +168,12 @@ var explanations = map[Reason]string{
 	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
 }
 
+// reasoningAlone are the texts for an answer that is a block of reasoning and nothing else.
+var reasoningAlone = map[Reason]string{
+	ReasonEmptyContent: "answer contains no text behind its reasoning (<think>); set the reasoning parser of the server",
+	ReasonTruncated:    "the reasoning (<think>) ends at the token limit, before the answer; raise the limit",
+}
+
 // explain describes in one line what happened and what to change.
 func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
@@ -174,6 +181,9 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 			return errors.New("the answer ended early: the provider gave no finish reason")
 		}
 		return fmt.Errorf("the answer ended early: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
+	}
+	if text := reasoningAlone[e.Reason]; text != "" && o.Form == FormReasoning {
+		return errors.New(text)
 	}
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
 		return errors.New(text)
@@ -187,6 +197,9 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 			return fmt.Errorf("the reply is an HTML page (%q), not JSON; check the base URL", title)
 		}
 		return fmt.Errorf("reply is not one JSON value: %.80q", excerpt.Of(body))
+	}
+	if e.Reason == ReasonMalformedResponse && o.Form == FormNotUTF8 {
+		return explainNotUTF8(o, body)
 	}
 	if e.Reason == ReasonMalformedResponse {
 		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
@@ -214,6 +227,16 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		text += " (request " + id + ")"
 	}
 	return errors.New(text)
+}
+
+// explainNotUTF8 names the first byte of a reply that is not UTF-8, and the charset that the reply claims.
+func explainNotUTF8(o *Outcome, body []byte) error {
+	at := jsonbytes.InvalidUTF8(body)
+	claim := ""
+	if _, params, _ := mime.ParseMediaType(o.Header.Get("Content-Type")); params["charset"] != "" {
+		claim = fmt.Sprintf(", its Content-Type says %.40q", params["charset"])
+	}
+	return fmt.Errorf("reply is not UTF-8: byte %#02x at %d%s; a proxy or gateway damages replies: have it pass them on unchanged", body[at], at, claim)
 }
 
 // serverText returns the server's words about an error, else what its status means. title is that of an HTML page.
@@ -333,12 +356,18 @@ var (
 	htmlTitle = regexp.MustCompile(`(?is)<title[^>]*>(.*?)</title`)
 )
 
+// isHTML reports whether body is an HTML page.
+func isHTML(body []byte) bool {
+	page, _ := readHTML(body)
+	return page
+}
+
 // titleBytes bounds the title of a page in an error.
 const titleBytes = 80
 
 // readHTML reports whether body is an HTML page, and returns its title on one line; empty: it has none.
 func readHTML(body []byte) (page bool, title string) {
-	body = bytes.TrimPrefix(body[:min(len(body), errorBytes)], []byte("\ufeff"))
+	body = jsonbytes.TrimBOM(body[:min(len(body), errorBytes)])
 	if !htmlStart.Match(body) {
 		return false, ""
 	}
@@ -354,6 +383,7 @@ const finishBytes = 80
 // topKeys names the members of a JSON object, at most twenty, nil of anything else.
 func topKeys(body []byte) []string {
 	var keys []string
+	body = jsonbytes.TrimBOM(body)
 	if !jsonbytes.Valid(body) { // a wire format may call a body malformed that is not JSON
 		return nil
 	}

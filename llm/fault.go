@@ -85,7 +85,7 @@ func (t *messageText) UnmarshalJSON(raw []byte) error {
 // readFault finds the error object in a body, in any of the shapes that servers put it: under "error" (an object or a
 // text), at the top level, or in a list of one. It returns nil if there is none.
 func readFault(body []byte) *Fault {
-	body = bytes.TrimSpace(body)
+	body = bytes.TrimSpace(jsonbytes.TrimBOM(body))
 	if len(body) > 0 && body[0] == '[' { // Gemini behind its OpenAI-compatible address
 		var list []json.RawMessage
 		if json.Unmarshal(body, &list) != nil || len(list) == 0 {

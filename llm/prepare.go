@@ -277,9 +277,16 @@ const valueDepthMax = jsonbytes.DepthMax - 2
 
 // ValidateReply is [schema.Schema.Validate] with an [*Error] of class [Transient] and reason
 // [ReasonSchemaValidationFailed]: the model may do better when it is called again with a [Complaint]. A value that is
-// nested deeper than 9,998 does not satisfy a schema.
+// nested deeper than 9,998 does not satisfy a schema. Of a text that fails as a whole, what follows the last closing tag
+// of reasoning is validated: a chat template may have taken the opening tag into the prompt.
 func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 	value, err := s.Validate(text)
+	if err != nil {
+		// A tag within a string of a JSON value never gets here by mistake: what follows it is no JSON value.
+		if answer, found := afterReasoning(text); found {
+			value, err = s.Validate(answer)
+		}
+	}
 	if err == nil && !jsonbytes.ValidDepth(value, valueDepthMax) {
 		err = fmt.Errorf("reply is nested deeper than %d", valueDepthMax)
 	}

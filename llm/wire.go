@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
@@ -60,13 +61,26 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	return r, e
 }
 
-// readReply is [Wire.ReadReply] for a body that may be anything.
+// readReply is [Wire.ReadReply] for a body that may be anything, and takes the reasoning out of the answer.
 func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
-	if !jsonbytes.Valid(body) {
+	body = jsonbytes.TrimBOM(body)
+	isJSON, isUTF8 := jsonbytes.Valid(body), utf8.Valid(body)
+	if isJSON {
+		w.ReadReply(body, r, o)
+	}
+	switch {
+	case !isJSON && (isUTF8 || isHTML(body)):
 		o.Form = FormNotJSON
 		return
+	case !isUTF8:
+		// The text has lost characters, but the usage is right: the call is billed.
+		r.Text, o.Form = "", FormNotUTF8
+		return
 	}
-	w.ReadReply(body, r, o)
+	_, answer, reasoned := splitReasoning(r.Text)
+	if r.Text = answer; reasoned && o.Form == FormReply && blank(answer) {
+		o.Form = FormReasoning
+	}
 }
 
 // malformed notes that the body is an error object, or does not have the shape of the wire format.

@@ -3,8 +3,20 @@ package jsonbytes
 import (
 	"bytes"
 	"encoding/json"
+	"unicode"
 	"unicode/utf8"
 )
+
+// bom is a byte order mark in UTF-8. Some gateways and editors write it before JSON, and
+// RFC 8259 (section 8.1) allows readers to ignore it.
+var bom = []byte("\ufeff")
+
+// TrimBOM returns b without a byte order mark at its beginning.
+func TrimBOM(b []byte) []byte { return bytes.TrimPrefix(b, bom) }
+
+// IsInvisible reports whether a character is white space, a byte order mark or a zero-width
+// space, as servers put them before a text.
+func IsInvisible(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' || r == '\u200b' }
 
 // Text returns the text of a valid JSON string in its quotes. As with encoding/json a bad byte and a lone surrogate
 // become U+FFFD.

@@ -114,7 +114,7 @@ func mayHaveActed(reply *llm.RawReply, e *llm.Error) bool {
 
 // read reads a reply with a 2xx status into v. A member of another type than it should have is left out.
 func (c caller) read(reply *llm.RawReply, v any) error {
-	body := bytes.TrimSpace(reply.Body)
+	body := bytes.TrimSpace(jsonbytes.TrimBOM(reply.Body))
 	if len(body) == 0 || body[0] != '{' {
 		return c.malformed(reply.Status, "not a JSON object: %.80q", excerpt.Of(body))
 	}

@@ -1,6 +1,7 @@
 package batchapi
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -274,7 +275,10 @@ func (g *geminiBatches) Results(ctx context.Context, b Batch, f func(Line) error
 func (g *geminiBatches) readInlined(ctx context.Context, r io.Reader, f func(Line) error) error {
 	limited := &bounded{r: r, max: g.client.MaxReplyBytes() + overheadBytes}
 	limited.left = limited.max
-	dec := json.NewDecoder(limited)
+	buffered := bufio.NewReader(limited)
+	start, _ := buffered.Peek(3) // an error is read again below
+	_, _ = buffered.Discard(len(start) - len(jsonbytes.TrimBOM(start)))
+	dec := json.NewDecoder(buffered)
 	for name := ""; ; {
 		token, err := dec.Token()
 		if errors.Is(err, io.EOF) {

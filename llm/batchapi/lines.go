@@ -12,6 +12,7 @@ import (
 	"regexp"
 
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -24,10 +25,7 @@ const (
 	headBytes = 1 << 10
 )
 
-var (
-	bom  = []byte("\ufeff")
-	idOf = regexp.MustCompile(`^\s*\{(?:\s*"id"\s*:\s*"[^"\\]*"\s*,)?\s*"(?:custom_id|key)"\s*:\s*"([A-Za-z0-9_-]{1,64})"`)
-)
+var idOf = regexp.MustCompile(`^\s*\{(?:\s*"id"\s*:\s*"[^"\\]*"\s*,)?\s*"(?:custom_id|key)"\s*:\s*"([A-Za-z0-9_-]{1,64})"`)
 
 // readLines calls f for each line of r that is not empty, until f returns an error. A line longer than a reply may be is
 // read to its end, and kept no further than that.
@@ -39,7 +37,7 @@ func (c caller) readLines(ctx context.Context, r io.Reader, parse func([]byte) L
 		if err != nil && !errors.Is(err, io.EOF) {
 			return c.cut(ctx, err) // what came of the line is no line
 		}
-		line = bytes.TrimSpace(bytes.TrimPrefix(line, bom))
+		line = bytes.TrimSpace(jsonbytes.TrimBOM(line))
 		if len(line) > 0 {
 			if n++; n == 1 && line[0] != '{' {
 				return c.malformed(http.StatusOK, "no list of results: %.80q", excerpt.Of(c.client.Redacted(string(line[:min(len(line), headBytes)]))))

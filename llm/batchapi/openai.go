@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
@@ -355,7 +356,7 @@ func openAILine(raw []byte) Line {
 		line.Kind = Lapsed
 	case isObject(l.Response) && json.Unmarshal(l.Response, &response) == nil && (response.StatusCode.orZero() != 0 || isObject(response.Body)):
 		line.Status, line.Body = response.StatusCode.orZero(), response.Body
-		if len(line.Body) > 0 && line.Body[0] == '"' { // the body as a string
+		if len(line.Body) > 0 && line.Body[0] == '"' && utf8.Valid(line.Body) { // the body as a string; one that is damaged stays, for its judge
 			line.Body = []byte(jsonbytes.Text(line.Body))
 		}
 	case isObject(l.Error):

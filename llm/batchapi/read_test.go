@@ -112,6 +112,8 @@ func TestLinesAreRead(t *testing.T) {
 		"openai, expired":   {openAILine, `{"custom_id":"a-1","response":null,"error":{"code":"batch_expired","message":"m"}}`, Line{"a-1", Lapsed, 0, nil}},
 		"openai, own error": {openAILine, `{"custom_id":"a-1","response":null,"error":{"code":"server_error","message":"m"}}`, Line{"a-1", Answered, 0, []byte(`{"error":{"code":"server_error","message":"m"}}`)}},
 		"azure, text body":  {openAILine, `{"custom_id":"a-1","response":{"status_code":500,"body":"{\"a\":1}"}}`, Line{"a-1", Answered, 500, []byte(`{"a":1}`)}},
+		"not UTF-8":         {openAILine, "{\"custom_id\":\"a-1\",\"response\":{\"status_code\":200,\"body\":{\"x\":\"\xe9\"}}}", Line{"a-1", Answered, 200, []byte("{\"x\":\"\xe9\"}")}},
+		"not UTF-8, text":   {openAILine, "{\"custom_id\":\"a-1\",\"response\":{\"status_code\":200,\"body\":\"\xe9\"}}", Line{"a-1", Answered, 200, []byte("\"\xe9\"")}},
 		"nothing":           {openAILine, `{"custom_id":"a-1","response":null,"error":null}`, Line{Kind: Garbled}},
 		"no id":             {openAILine, `{"response":{"status_code":200,"body":{}}}`, Line{Kind: Garbled}},
 		"cut":               {openAILine, `{"custom_id":"a-1","response":{"status_code":200,"bo`, Line{Kind: Garbled}},
@@ -154,6 +156,21 @@ func TestLongLinesAreBounded(t *testing.T) {
 	})
 	if want := "[a-0 1 a-1 1  3 a-2 1]"; err != nil || fmt.Sprint(got) != want {
 		t.Errorf("%v %v, want %s", got, err, want)
+	}
+}
+
+// A byte order mark before Gemini's list of results, which is one JSON value, is ignored.
+func TestInlinedResultsBehindAByteOrderMark(t *testing.T) {
+	g := &geminiBatches{clientOf(t, llm.Gemini, 1000)}
+	for _, mark := range []string{"", "\ufeff"} {
+		var got []string
+		err := g.readInlined(t.Context(), strings.NewReader(mark+`{"response":{"inlinedResponses":{"inlinedResponses":[{"key":"a","response":{}}]}}}`), func(l Line) error {
+			got = append(got, l.ID)
+			return nil
+		})
+		if err != nil || fmt.Sprint(got) != "[a]" {
+			t.Errorf("mark %q: %v, %v", mark, got, err)
+		}
 	}
 }
 

@@ -88,14 +88,16 @@ func (r *Redactor) RedactString(s string) string {
 }
 
 // RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it, such as a count of tokens:
-// null takes the place of the number, so that b stays JSON.
+// null takes the place of the number, so that b stays JSON, with a byte order mark before it or without.
 func (r *Redactor) RedactJSON(b []byte) []byte {
 	clean := r.Redact(b)
-	if bytes.Equal(clean, b) || jsonbytes.Valid(clean) || !jsonbytes.Valid(b) {
+	text := jsonbytes.TrimBOM(b)
+	if bytes.Equal(clean, b) || jsonbytes.Valid(jsonbytes.TrimBOM(clean)) || !jsonbytes.Valid(text) {
 		return clean
 	}
-	out := make([]byte, 0, len(b))
-	for i := 0; i < len(b); {
+	mark := len(b) - len(text)
+	out := append(make([]byte, 0, len(b)), b[:mark]...)
+	for i := mark; i < len(b); {
 		switch c := b[i]; {
 		case c == '"':
 			end := jsonbytes.SkipString(b, i)

@@ -382,3 +382,16 @@ func TestURLSecrets(t *testing.T) {
 		}
 	}
 }
+
+// A key of digits alone may be a number of a reply. The reply stays JSON also behind a byte order mark.
+func TestReplyBehindAByteOrderMarkStaysJSON(t *testing.T) {
+	r := new(redact.Redactor)
+	r.Add("1234567890")
+	const mark = "\ufeff"
+	for _, body := range []string{`{"a":1234567890}`, mark + `{"a":1234567890}`} {
+		want := strings.ReplaceAll(body, "1234567890", "null")
+		if got := string(r.RedactJSON([]byte(body))); got != want {
+			t.Errorf("%q became %q, want %q", body, got, want)
+		}
+	}
+}

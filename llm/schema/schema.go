@@ -56,11 +56,12 @@ func Parse(source []byte, name string) (*Schema, error) {
 // Source returns the schema as compact JSON. The caller must not change it.
 func (s *Schema) Source() json.RawMessage { return s.source }
 
-// Validate checks that a reply is one JSON value that satisfies the schema and returns the value as compact JSON. A
-// Markdown fence around it is removed. Patterns that need to backtrack, such as those with a lookahead, may take a
+// Validate checks that a reply is one JSON value that satisfies the schema and returns the value as compact JSON. What
+// servers put around the value is removed: a Markdown fence, also one that lacks an end, the word json, a byte order
+// mark, end tokens such as </s>. Patterns that need to backtrack, such as those with a lookahead, may take a
 // second in all: a reply that takes longer does not satisfy the schema. The error describes in one line what is wrong.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
-	text = unfence(text)
+	text = bare(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("reply is not one JSON value: %w", err)
@@ -105,23 +106,6 @@ var dialectNotes = map[Dialect]struct{ how, subset string }{
 // provider that would refuse the schema itself.
 func (s *Schema) Instruction() string {
 	return "Answer with one JSON value, and nothing else, that satisfies this JSON Schema:\n" + string(s.source)
-}
-
-// unfence removes white space and a Markdown code fence around a reply.
-func unfence(text string) string {
-	text = strings.TrimSpace(text)
-	inner, ok := strings.CutPrefix(text, "```")
-	if !ok {
-		return text
-	}
-	if inner, ok = strings.CutSuffix(inner, "```"); !ok {
-		return text
-	}
-	_, inner, ok = strings.Cut(inner, "\n") // the rest of the first line names the language
-	if !ok {
-		return text
-	}
-	return strings.TrimSpace(inner)
 }
 
 // oneLine joins the validator's indented list of findings.

@@ -22,15 +22,67 @@ const reviewSchema = `{
 
 func TestReplyIsValidatedAndStoredCompact(t *testing.T) {
 	s := schemaOf(t, reviewSchema)
+	const value = `{"mood":"good","stars":5}`
 	for name, text := range map[string]string{
-		"plain":           `{"mood":"good","stars":5}`,
-		"indented":        "\n{\n  \"mood\": \"good\",\n  \"stars\": 5\n}\n",
-		"fenced":          "```json\n{\"mood\":\"good\",\n\"stars\":5}\n```",
-		"anonymous fence": " ```\n{\"mood\":\"good\",\"stars\":5}```\n",
+		"plain":                     value,
+		"indented":                  "\n{\n  \"mood\": \"good\",\n  \"stars\": 5\n}\n",
+		"fenced":                    "```json\n{\"mood\":\"good\",\n\"stars\":5}\n```",
+		"anonymous fence":           " ```\n" + value + "```\n",
+		"fence on one line":         "```json " + value + "```",
+		"fence with a title":        "```json title=reply\n" + value + "\n```",
+		"fence that is not closed":  "```json\n" + value,
+		"fence that is not opened":  value + "\n```",
+		"the word json":             "json\n" + value,
+		"the word JSON on the line": "JSON " + value,
+		"byte order mark":           "\ufeff" + value,
+		"zero-width space":          "\u200b" + value + "\u200b",
+		"mark before a fence":       "\ufeff```json\n" + value + "\n```",
+		"end token of ChatML":       value + "<|im_end|>",
+		"end token of Llama 2":      value + "</s>",
+		"end token of Llama 3":      value + "<|eot_id|>\n",
+		"end token of Gemma":        value + "<end_of_turn>",
+		"end token of DeepSeek":     value + "<｜end▁of▁sentence｜>",
+		"two end tokens":            value + "<|im_end|>\n<|endoftext|>",
+		"end token behind a fence":  "```json\n" + value + "\n```\n</s>",
+		"end token in a fence":      "```json\n" + value + "</s>\n```",
+		"everything":                "\ufeff\n```json\n\u200b" + value + "<|im_end|>\n```\n</s> ",
 	} {
-		got, err := s.Validate(text)
-		if want := `{"mood":"good","stars":5}`; err != nil || string(got) != want {
-			t.Errorf("%s: got %s, %v, want %s", name, got, err, want)
+		if got, err := s.Validate(text); err != nil || string(got) != value {
+			t.Errorf("%s: got %s, %v, want %s", name, got, err, value)
+		}
+	}
+}
+
+// Only what can't be part of a value is taken off: values that look like it stay whole.
+func TestValuesThatLookLikeWrappingStayWhole(t *testing.T) {
+	s := schemaOf(t, `true`)
+	for text, want := range map[string]string{
+		`"</s>"`:              `"</s>"`,
+		"\"```\"":             "\"```\"",
+		`"json"`:              `"json"`,
+		`"<|im_end|>"</s>`:    `"<|im_end|>"`,
+		"```true```":          `true`,
+		"```null\n```":        `null`,
+		"```\n5\n```":         `5`,
+		"```json\n\"a\"\n```": `"a"`,
+		"```text\n\"a\"\n```": `"a"`,
+		"json 5":              `5`,
+		"\"\ufeff\"":          "\"\ufeff\"",
+	} {
+		if got, err := s.Validate(text); err != nil || string(got) != want {
+			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestProseAroundAValueSatisfiesNoSchema(t *testing.T) {
+	s := schemaOf(t, `true`)
+	for _, text := range []string{
+		"Here is the JSON:\n{}", "{} I hope this helps.", "```json\n{}\n```\nI hope this helps.", "```json\n{}\n```\n```json\n{}\n```", "{}{}",
+		"```", "```json", "json", "</s>", "", "\ufeff", "```json\n{\"a\":", "{}<br>", strings.Repeat("</s>", 1000),
+	} {
+		if got, err := s.Validate(text); err == nil || !strings.Contains(err.Error(), "is not one JSON value") {
+			t.Errorf("%.40q: got %s, %v", text, got, err)
 		}
 	}
 }
@@ -98,7 +150,12 @@ func FuzzSchemaReply(f *testing.F) {
 	}
 	f.Add("```json\n{\"mood\":\"good\",\"stars\":5}\n```")
 	f.Add(`{"mood":5}`)
+	f.Add("\ufeffjson {\"mood\":\"good\",\"stars\":5}<|im_end|>\n</s>")
+	f.Add("```json\n{\"mood\":\"good\",\"stars\":5}</s>\n```")
 	f.Fuzz(func(t *testing.T, text string) {
+		if json.Valid([]byte(text)) && bare(text) != strings.TrimSpace(text) {
+			t.Errorf("bare(%q) = %q: it is JSON as it is", text, bare(text))
+		}
 		value, err := s.Validate(text)
 		if err == nil && (!json.Valid(value) || strings.ContainsAny(string(value), "\n\r")) {
 			t.Errorf("Validate(%q) = %q", text, value)
