@@ -33,6 +33,9 @@ func (id identity) compare(ctx context.Context, now identity, in *load.Source, d
 			id.Content = now.Content
 		}
 	}
+	if !in.StrayQuotes { // both readings have the same rows
+		id.Quotes = now.Quotes
+	}
 	changed := id.differences(now)
 	if len(changed) == 0 {
 		return nil

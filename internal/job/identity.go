@@ -15,11 +15,12 @@ import (
 // tag name is what users call the field.
 type identity struct {
 	Input    string `json:"input" name:"the input's name"`
-	Content  string `json:"content_sha256" name:"the input's content"`          // empty for standard input
-	Bytes    int64  `json:"content_bytes,omitempty"`                            // what Content is the hash of; 0: none, or written by an earlier version
-	Format   string `json:"format" name:"the input's format"`                   // empty: written by an earlier version, or recognised once the rows are read
-	Column   string `json:"delimiter,omitempty" name:"the delimiter"`           // of CSV; empty: a comma
-	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"` // empty: strings
+	Content  string `json:"content_sha256" name:"the input's content"`                                          // empty for standard input
+	Bytes    int64  `json:"content_bytes,omitempty"`                                                            // what Content is the hash of; 0: none, or written by an earlier version
+	Format   string `json:"format" name:"the input's format"`                                                   // empty: written by an earlier version, or recognised once the rows are read
+	Column   string `json:"delimiter,omitempty" name:"the delimiter"`                                           // of CSV; empty: a comma
+	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"`                                 // empty: strings
+	Quotes   string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"` // text; empty: strict, as in earlier versions
 	Template string `json:"template_sha256" name:"the template"`
 	System   string `json:"system_prompt_sha256" name:"the system prompt"`
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
@@ -34,6 +35,9 @@ type identity struct {
 func (id identity) differences(now identity) (changed []string) {
 	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
 		id.Format = now.Format
+	}
+	if id.Format != now.Format {
+		id.Quotes = now.Quotes // another format has no such reading: it is named alone
 	}
 	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
 	for field, value := range then.Fields() {
@@ -57,6 +61,9 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	}
 	if layout.Typed {
 		id.Types = "auto"
+	}
+	if layout.Format == rowfile.FormatCSV && !layout.Strict {
+		id.Quotes = "text"
 	}
 	for _, f := range []struct {
 		path string

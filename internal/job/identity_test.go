@@ -71,3 +71,28 @@ func TestAJobDependsOnHowItsInputIsRead(t *testing.T) {
 		}
 	}
 }
+
+// An earlier version read quotes strictly, and noted nothing of it.
+func TestAJobDependsOnTheReadingOfQuotesWhereItMatters(t *testing.T) {
+	cfg := stagetest.Config(t)
+	of := func(in *load.Source, strict bool) identity {
+		t.Helper()
+		in.Layout = rowfile.Layout{Format: rowfile.FormatCSV, Delimiter: ',', Strict: strict}
+		id, err := newIdentity(cfg, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	for _, stray := range []bool{false, true} {
+		in := &load.Source{Name: "a.csv", Sum: "sum", StrayQuotes: stray}
+		for _, then := range []bool{false, true} {
+			for _, now := range []bool{false, true} {
+				err := of(in, then).compare(t.Context(), of(in, now), in, "dir", "job")
+				if refused := err != nil; refused != (stray && then != now) {
+					t.Errorf("strict %t, then %t, stray quotes %t: got %v", then, now, stray, err)
+				}
+			}
+		}
+	}
+}

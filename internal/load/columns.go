@@ -13,9 +13,14 @@ import (
 )
 
 // ID returns what the rows of the source depend on, in hex: its content and, unless an earlier version would have read
-// the same rows, its layout. Empty where the content can be read only once.
+// the same rows, its layout. An earlier version read quotes as a strict layout does. Empty where the content can be read
+// only once.
 func (s *Source) ID() string {
-	switch layout := s.Layout.String(); {
+	layout := s.Layout.String()
+	if s.StrayQuotes && !s.Layout.Strict {
+		layout += " quotes=text"
+	}
+	switch {
 	case s.Sum == "", layout == "jsonl", layout == "csv":
 		return s.Sum
 	default:

@@ -38,6 +38,31 @@ func TestALoadIsNamedAfterTheContentAndItsLayout(t *testing.T) {
 	}
 }
 
+// The rows of most files are the same in both readings, and so is their load.
+func TestAStrictReadingIsAnotherLoadWhereItHasOtherRows(t *testing.T) {
+	for text, differ := range map[string]bool{"a,b\n1,\"2\"\n": false, "a,b\n1,2\"\n": true} {
+		name := filepath.Join(t.TempDir(), "rows.csv")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ids := map[bool]string{}
+		for _, strict := range []bool{false, true} {
+			s, err := OpenSource(t.Context(), nil, name, rowfile.Spec{CSVStrict: strict})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = s.File.Close()
+			ids[strict] = s.ID()
+			if strict && s.ID() != s.Sum {
+				t.Errorf("%q: the load of an earlier version, which read it strictly, is not continued", text)
+			}
+		}
+		if (ids[false] != ids[true]) != differ {
+			t.Errorf("%q: ids %v, want two different ones: %t", text, ids, differ)
+		}
+	}
+}
+
 // A pipe's first row may be long in coming.
 func TestFirstColumnsWaitForTheFirstRow(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {

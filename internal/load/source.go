@@ -41,7 +41,9 @@ type Source struct {
 	Bytes  int64  // of the content that Sum is of: what is added later is not read
 	Rows   int64  // -1: unknown, as it can be read only once
 
-	Compressed bool // by gzip; false where it is not known
+	Compressed  bool // by gzip; false where it is not known
+	Marked      bool // with the byte order mark of UTF-8; false where it is not known
+	StrayQuotes bool // a record of CSV has a quote where RFC 4180 allows none; false where it is not known
 
 	file   *os.File // nil: it can be read only once
 	unsaid bool     // neither a flag nor the name says what the format is
@@ -112,7 +114,8 @@ func (s *Source) count(ctx context.Context, layout rowfile.Layout, size int64) e
 		_, err := rows.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			s.Layout, s.Compressed, s.Sum, s.Bytes = rows.Layout(), rows.Compressed(), hex.EncodeToString(sum.Sum(nil)), read.n
+			s.Layout, s.Sum, s.Bytes = rows.Layout(), hex.EncodeToString(sum.Sum(nil)), read.n
+			s.Compressed, s.Marked, s.StrayQuotes = rows.Compressed(), rows.Marked(), rows.StrayQuotes()
 			return nil
 		case err != nil:
 			return config.Invalid(fmt.Errorf("%s: %w", s.Name, err))

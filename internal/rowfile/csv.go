@@ -18,13 +18,14 @@ const (
 	csvPlain               // in a field without quotes
 	csvQuoted              // between quotes
 	csvQuoteSeen           // after a quote that closes the field, or is the first of two
-	csvSkip                // in a record that is wrong, which ends with the line
+	csvSkip                // in a record that strict reading refuses, which ends with the line
 )
 
 // csvRecord is one record of the file. Its memory is bounded, and is used again for the next record.
 type csvRecord struct {
 	bytesMax  int // bounds data and the number of fields together
 	delimiter byte
+	strict    bool // wrong quotes are a problem
 
 	state    csvState
 	carriage bool // a CR was read that may belong to the end of the line
@@ -37,13 +38,17 @@ type csvRecord struct {
 	data     []byte // its fields without quotes, one after the other
 	ends     []int  // end of each field in data
 	overflow bool   // the record is larger than bytesMax, and was cut
+	stray    bool   // it has a quote where RFC 4180 allows none
 	problem  string // what breaks the rules of CSV, "" if nothing does
 }
 
-// nextCSV returns the next record as a JSON object. A record with another number of columns
-// than the header, wrong quotes or bytes that are not UTF-8 is a bad row.
+// nextCSV returns the next record as a JSON object. A record with another number of columns than the header or bytes that
+// are not UTF-8 is a bad row, and in a strict layout so is one with a quote where RFC 4180 allows none.
 func (r *Reader) nextCSV() (Row, error) {
 	if r.keys == nil {
+		if err := r.skipSetting(); err != nil {
+			return Row{}, err
+		}
 		if err := r.readHeader(); err != nil {
 			return Row{}, err
 		}
@@ -140,8 +145,9 @@ func (rec *csvRecord) check(columns int) string {
 // the file, or an [*Error] for a quote that is never closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
-	rec.bytesMax, rec.delimiter = r.bytesMax, r.layout.Delimiter
+	rec.bytesMax, rec.delimiter, rec.strict = r.bytesMax, r.layout.Delimiter, r.layout.Strict
 	rec.begin(r.line)
+	defer func() { r.stray = r.stray || rec.stray }()
 	for {
 		piece, err := r.chunk()
 		switch {
@@ -208,7 +214,7 @@ func (rec *csvRecord) textRun(piece []byte) int {
 	case csvFieldStart, csvPlain:
 		for i, b := range piece {
 			if b == rec.delimiter || b == '"' || b == '\r' || b == '\n' {
-				return i
+				return i // a quote within the field is text, too, and is noted
 			}
 		}
 		return len(piece)
@@ -220,10 +226,11 @@ func (rec *csvRecord) textRun(piece []byte) int {
 
 // begin empties the record, which then begins in the line.
 func (rec *csvRecord) begin(line int64) {
-	*rec = csvRecord{bytesMax: rec.bytesMax, delimiter: rec.delimiter, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
+	*rec = csvRecord{bytesMax: rec.bytesMax, delimiter: rec.delimiter, strict: rec.strict, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
 }
 
-// step takes one byte that does not end the record.
+// step takes one byte that does not end the record. A quote in a field that does not begin with one is text, and so is
+// what follows the quote that closes a field, as Python's csv and spreadsheets read it: TV 24" is itself, "x"y is xy.
 func (rec *csvRecord) step(b byte, line int64) {
 	switch state := rec.state; {
 	case state == csvSkip:
@@ -238,17 +245,26 @@ func (rec *csvRecord) step(b byte, line int64) {
 		rec.endField()
 		rec.state = csvFieldStart
 	case state == csvQuoteSeen:
-		rec.problem = fmt.Sprintf("text after the quote that closes column %d", len(rec.ends)+1)
-		rec.state = csvSkip
+		rec.strayQuote("text after the quote that closes column %d", b)
 	case state == csvPlain && b == '"':
-		rec.problem = fmt.Sprintf("a quote within column %d, which does not begin with one", len(rec.ends)+1)
-		rec.state = csvSkip
+		rec.strayQuote("a quote within column %d, which does not begin with one", b)
 	default:
 		if state == csvFieldStart {
 			rec.state = csvPlain
 		}
 		rec.put([]byte{b})
 	}
+}
+
+// strayQuote takes a byte that shows that a quote is where RFC 4180 allows none.
+func (rec *csvRecord) strayQuote(problem string, b byte) {
+	rec.stray = true
+	if rec.strict {
+		rec.problem, rec.state = fmt.Sprintf(problem, len(rec.ends)+1), csvSkip
+		return
+	}
+	rec.state = csvPlain
+	rec.put([]byte{b})
 }
 
 // put adds text to the field.
@@ -270,6 +286,16 @@ func (rec *csvRecord) endField() {
 		return
 	}
 	rec.ends = append(rec.ends, len(rec.data))
+}
+
+// fields returns the texts of the record.
+func (rec *csvRecord) fields() []string {
+	texts, start := make([]string, 0, len(rec.ends)), 0
+	for _, end := range rec.ends {
+		texts = append(texts, string(rec.data[start:end]))
+		start = end
+	}
+	return texts
 }
 
 // blank reports whether nothing was read but the end of a line.

@@ -26,6 +26,7 @@ type Spec struct {
 	Format    string // jsonl, csv, tsv or json; "": by the file's name, or else by its first lines
 	Delimiter string // what separates the columns of CSV: one character, or tab; "": that of the format
 	CSVTypes  string // string or auto; "": string
+	CSVStrict bool   // a quote within a value of CSV that does not begin with one makes a bad row
 }
 
 // Layout is how rows lie in a file.
@@ -33,11 +34,12 @@ type Layout struct {
 	Format    Format // "": recognised by the first lines
 	Delimiter byte   // between the columns of CSV; 0: a comma
 	Typed     bool   // the values of CSV have the types that they look like; else they are strings
+	Strict    bool   // a quote where RFC 4180 allows none makes a bad row; else it is text
 }
 
 // Layout returns the layout of the file of that name; "-" is standard input. The error names the flag that is wrong.
 func (s Spec) Layout(name string) (Layout, error) {
-	l := Layout{Delimiter: ','}
+	l := Layout{Delimiter: ',', Strict: s.CSVStrict}
 	format := s.Format
 	if format == "" {
 		format = formatOf(name)
@@ -52,6 +54,9 @@ func (s Spec) Layout(name string) (Layout, error) {
 		l.Typed, ofCSV = true, "--csv-types auto"
 	default:
 		return l, fmt.Errorf("--csv-types %q: choose auto or string", s.CSVTypes)
+	}
+	if s.CSVStrict {
+		ofCSV = "--csv-strict"
 	}
 	if format == "" && ofCSV != "" {
 		format = string(FormatCSV)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -113,6 +114,7 @@ func TestAFormatThatIsNotSaidIsRecognised(t *testing.T) {
 		{"rows that are strings", "\"a\"\n\"b\"\n", "jsonl", []string{`1 "a"`, `2 "b"`}},
 		{"CSV", "id,text\n1,\"one\ntwo\"\n2\n", "csv", []string{`2 {"id":"1","text":"one` + `\n` + `two"}`, "FAULT line 4: 1 column, the header has 2"}},
 		{"CSV with quotes around names", "\"id\",\"text, long\"\r\n1,2\r\n", "csv", []string{`2 {"id":"1","text, long":"2"}`}},
+		{"CSV with a quote within a value", "id,text\n1,TV 24\"\n", "csv", []string{`2 {"id":"1","text":"TV 24\""}`}},
 		{"tabs", "id\ttext\n1\ta, b\n", "csv delimiter=tab", []string{`2 {"id":"1","text":"a, b"}`}},
 		{"semicolons", "id;text\n1;a\n", "csv delimiter=;", []string{`2 {"id":"1","text":"a"}`}},
 		{"one column", "text\ngood\n", "", []string{"END " + errNotRows.Problem}},
@@ -206,7 +208,12 @@ func TestGzipIsReadAsTheText(t *testing.T) {
 		{"cut off", (one + two)[:len(one)+15], []string{`1 {"a":1}`, "END line 2: the compressed input ends too early: it was cut off"}},
 		{"cut off in the header", one[:5], []string{"END line 1: the compressed input ends too early: it was cut off"}},
 		{"damaged", string(damaged), []string{`1 {"a":1}`, "END line 2: the compressed input is damaged: its checksum is wrong"}},
-		{"followed by text", one + "{\"a\":2, \"b\":3}\n", []string{`1 {"a":1}`, "END line 2: the compressed input is followed by something else, or damaged"}},
+		{"followed by text", one + "{\"a\":2, \"b\":3}\n", []string{`1 {"a":1}`, "END line 2: the compressed input is followed by something else, which begins with \"{\\\"a\\\":2, \\\"b\\\":3}\\n\": remove it"}},
+		{"padded with zeros", one + two + strings.Repeat("\x00", 100_000), []string{`1 {"a":1}`, `2 {"a":2}`}},
+		{"text after zeros", one + "\x00\x00END", []string{`1 {"a":1}`, "END line 2: the compressed input is followed by something else, which begins with \"END\": remove it"}},
+		{"a member after zeros", one + "\x00" + two, []string{`1 {"a":1}`, "END line 2: the compressed input is followed by something else, which begins with " + strconv.QuoteToASCII(two[:16]) + ": remove it"}},
+		{"cut off in the second header", one + two[:5], []string{`1 {"a":1}`, "END line 2: the compressed input ends too early: it was cut off"}},
+		{"cut off in the first bytes", one + two[:1], []string{`1 {"a":1}`, "END line 2: the compressed input ends too early: it was cut off"}},
 		{"compressed twice", gzipped(one), []string{"END line 1: the input is compressed twice: decompress it first, as gunzip -c does"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { checkRows(t, Layout{}, tt.in, tt.want) })

@@ -1,8 +1,8 @@
 package rowfile
 
 import (
+	"bufio"
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +26,9 @@ var (
 		"where columns are not separated by commas, or --format jsonl to have lines that are not JSON answered as bad rows"}
 	errSpread = &FormatError{Problem: "the first object does not end on its line: write one object a line, as jq -c does, or an array of objects"}
 )
+
+// recordBufferBytes is the size of reads from the text that is to be recognised, which is in memory.
+const recordBufferBytes = 4 << 10
 
 // whiteSpace is that of JSON.
 const whiteSpace = " \t\r\n"
@@ -90,10 +93,15 @@ func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 		l.Format = FormatJSONL
 		return l, nil
 	}
+	if delimiter, size, _ := csvSetting(text); size > 0 {
+		l.Format, l.Delimiter = FormatCSV, delimiter
+		return l, nil
+	}
 	open := false
 	for _, delimiter := range []byte(",\t;|") {
-		header, record, err := firstRecords(text, rune(delimiter))
-		open = open || errors.Is(err, csv.ErrQuote)
+		header, record, err := firstRecords(text, delimiter)
+		_, unclosed := errors.AsType[*Error](err)
+		open = open || unclosed
 		if err == nil && len(header) > 1 && len(header) == len(record) && areNames(header) {
 			l.Format, l.Delimiter = FormatCSV, delimiter
 			return l, nil
@@ -113,7 +121,7 @@ func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 func isTable(line []byte) bool {
 	line = bytes.TrimSpace(line)
 	for _, delimiter := range []byte(",\t;|") {
-		header, _, err := firstRecords(line, rune(delimiter))
+		header, _, err := firstRecords(line, delimiter)
 		if errors.Is(err, io.EOF) && len(header) > 1 && (areNames(header) || bytes.IndexByte(line, '\r') >= 0) {
 			return true
 		}
@@ -122,14 +130,20 @@ func isTable(line []byte) bool {
 }
 
 // firstRecords reads the first two records of CSV.
-func firstRecords(text []byte, delimiter rune) (header, record []string, err error) {
-	in := csv.NewReader(bytes.NewReader(text))
-	in.Comma, in.FieldsPerRecord = delimiter, -1
-	if header, err = in.Read(); err != nil {
+func firstRecords(text []byte, delimiter byte) (header, record []string, err error) {
+	in := &Reader{
+		in: bufio.NewReaderSize(bytes.NewReader(text), recordBufferBytes), layout: Layout{Delimiter: delimiter}, bytesMax: len(text) + 1, line: 1,
+	}
+	first, err := in.readRecord()
+	if err != nil {
 		return nil, nil, err
 	}
-	record, err = in.Read()
-	return header, record, err
+	header = first.fields() // which the next read overwrites
+	second, err := in.readRecord()
+	if err != nil {
+		return header, nil, err
+	}
+	return header, second.fields(), nil
 }
 
 // areNames reports whether the fields of a record look like the names of columns.

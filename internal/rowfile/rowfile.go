@@ -55,6 +55,7 @@ type Reader struct {
 	layout   Layout
 	bytesMax int   // of a row
 	begun    bool  // the first bytes were looked at
+	marked   bool  // they are the byte order mark of UTF-8
 	line     int64 // line that is being read, from 1
 	err      error // ended the file
 
@@ -64,6 +65,7 @@ type Reader struct {
 	columns   []string   // of CSV
 	keys      [][]byte   // of CSV, for each column what leads in its value: `{"a":` or `,"b":`; nil before the header is read
 	record    csvRecord  // of CSV: the record that is being read
+	stray     bool       // of CSV: a record so far has a quote where RFC 4180 allows none
 }
 
 // NewReader returns a reader of the rows in r, which may be compressed by gzip. A row of more than bytesMax bytes has a
@@ -81,6 +83,13 @@ func (r *Reader) Layout() Layout { return r.layout }
 
 // Compressed reports whether the file is compressed, once Next was called.
 func (r *Reader) Compressed() bool { return r.file.zip != nil }
+
+// Marked reports whether the text begins with the byte order mark of UTF-8, once Next was called.
+func (r *Reader) Marked() bool { return r.marked }
+
+// StrayQuotes reports whether a record of CSV so far has a quote where RFC 4180 allows none, so that a strict layout has
+// other rows.
+func (r *Reader) StrayQuotes() bool { return r.stray }
 
 // Columns returns the names of the columns of a CSV file, once Next was called; nil for files of another format.
 func (r *Reader) Columns() []string { return r.columns }
@@ -138,7 +147,10 @@ func (r *Reader) begin() error {
 			return &Error{Line: 1, Problem: a.problem}
 		}
 	}
-	if bytes.HasPrefix(start, []byte("\xef\xbb\xbf")) {
+	if problem := r.foreignEncoding(start); problem != "" {
+		return &Error{Line: 1, Problem: problem}
+	}
+	if r.marked = bytes.HasPrefix(start, []byte("\xef\xbb\xbf")); r.marked {
 		if _, err := r.in.Discard(len(start)); err != nil {
 			return err
 		}

@@ -1,0 +1,108 @@
+package rowfile
+
+import (
+	"bytes"
+	"unicode/utf8"
+)
+
+// encodingSample is how much of a text is looked at for its encoding.
+const encodingSample = 4 << 10
+
+// foreignEncoding returns the problem of a text that is in UTF-16 or UTF-32, with or without a byte order mark; "" if it is
+// not. start is what it begins with, three bytes unless it is shorter. Such a text would be read as UTF-8 with names such
+// as "\0i\0d", and paid for.
+func (r *Reader) foreignEncoding(start []byte) string {
+	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
+	if marked || bytes.IndexByte(start, 0) >= 0 {
+		_, _ = r.in.Peek(4) // there are two characters, or four bytes of one, or there is no more
+	}
+	text, _ := r.in.Peek(min(r.in.Buffered(), encodingSample)) // what came with them
+	name, iconv := encodingOf(text)
+	if name == "" {
+		return ""
+	}
+	return "the input is " + name + ": convert it to UTF-8, as iconv -f " + iconv + " -t UTF-8 does"
+}
+
+// encodingOf returns the name of the encoding that a text begins in, and what iconv calls it; "" if it may be UTF-8. With
+// a mark iconv finds out the order of the bytes, and removes the mark.
+func encodingOf(text []byte) (name, iconv string) {
+	for _, m := range []struct{ mark, name, iconv string }{
+		{"\xff\xfe\x00\x00", "UTF-32LE", "UTF-32"}, // before that of UTF-16LE, which it begins with
+		{"\x00\x00\xfe\xff", "UTF-32BE", "UTF-32"},
+		{"\xff\xfe", "UTF-16LE", "UTF-16"},
+		{"\xfe\xff", "UTF-16BE", "UTF-16"},
+	} {
+		if bytes.HasPrefix(text, []byte(m.mark)) {
+			return m.name + " with a byte order mark", m.iconv
+		}
+	}
+	if bytes.IndexByte(text, 0) < 0 {
+		return "", ""
+	}
+	for _, e := range []struct {
+		name  string
+		looks bool
+	}{
+		{"UTF-32LE", looksUTF32(text, 3, 2)},
+		{"UTF-32BE", looksUTF32(text, 0, 1)},
+		{"UTF-16LE", looksUTF16(text, 0, 1)},
+		{"UTF-16BE", looksUTF16(text, 1, 0)},
+	} {
+		if e.looks {
+			return e.name, e.name
+		}
+	}
+	return "", ""
+}
+
+// looksUTF32 reports whether a text looks like UTF-32 with the highest byte of each character at one index of four, and
+// the next one at another: the highest is zero, and so is the next, or at most 3 as in an emoji. Zeros alone, as a crash
+// may leave them, are no text.
+func looksUTF32(text []byte, highest, next int) bool {
+	for i := 0; i+4 <= len(text); i += 4 {
+		if text[i+highest] != 0 || text[i+next] > 3 || bytes.Count(text[i:i+4], []byte{0}) == 4 {
+			return false
+		}
+	}
+	return len(text) >= 4
+}
+
+// looksUTF16 reports whether a text with a NUL looks like UTF-16 with the low byte of each character at one index of two,
+// and the high byte at the other. A NUL alone says little, since tables exported from a database have single ones:
+//
+//   - The end of a line is a character of its own, 0A 00, in UTF-16. Where the sample has no line feed, the first
+//     character is one of ASCII, such as a bracket or the first letter of a name.
+//   - Two letters or digits of ASCII side by side are one Chinese character in UTF-16. Such texts are not valid in UTF-8
+//     as a rule, so a valid one with such a pair is UTF-8.
+func looksUTF16(text []byte, low, high int) bool {
+	lineEnds := 0
+	valid := validStart(text)
+	for i := 0; i+2 <= len(text); i += 2 {
+		switch l, h := text[i+low], text[i+high]; {
+		case l == '\n' && h == 0:
+			lineEnds++
+		case valid && isAlphanumeric(l) && isAlphanumeric(h):
+			return false
+		}
+	}
+	if lineEnds > 0 {
+		return true
+	}
+	return len(text) >= 2 && text[high] == 0 && text[low] > 0 && text[low] < utf8.RuneSelf && bytes.IndexByte(text, '\n') < 0
+}
+
+// validStart reports whether a text is valid UTF-8, but for a last character that may be cut.
+func validStart(text []byte) bool {
+	for cut := range min(utf8.UTFMax, len(text)) {
+		if utf8.Valid(text[:len(text)-cut]) {
+			return true
+		}
+	}
+	return false
+}
+
+// isAlphanumeric reports whether a byte is a letter or digit of ASCII.
+func isAlphanumeric(b byte) bool {
+	return b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z'
+}
