@@ -33,6 +33,7 @@ type Options struct {
 	Out    string       // file for the results; "" or "-": standard output
 	Job    string       // name of the job; "": derived from the input
 	Format rowfile.Spec // of the input
+	Table  TableOptions // of the results, if Out is CSV
 	Fresh  bool         // discard what earlier runs have stored
 	Limit  int64        // rows to process; 0: all
 	Force  bool         // replace Out, whatever it holds
@@ -69,10 +70,15 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
 	}
-	if _, err := executor.LoadPrompt(cfg); err != nil {
+	prompt, err := executor.LoadPrompt(cfg)
+	if err != nil {
 		return config.Invalid(err)
 	}
-	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField)
+	fields, err := o.Table.fields(o.Out, prompt.Base.Schema, cfg.Foreach.Field != "")
+	if err != nil {
+		return config.Invalid(err)
+	}
+	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField, fields, o.Table)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/csv"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -286,11 +287,39 @@ func TestNotesOfOutputsAreBounded(t *testing.T) {
 	}
 }
 
+// The options of the run that was killed are not those of the next, and are not noted.
 func TestATableOfAKilledRunIsKnownWhereverItEnds(t *testing.T) {
-	const whole = "text,llm_response,llm_response_usage_prompt_tokens,llm_response_usage_completion_tokens,llm_response_usage_total_tokens," +
+	const table = "text,llm_response,llm_response_usage_prompt_tokens,llm_response_usage_completion_tokens,llm_response_usage_total_tokens," +
 		"llm_response_usage_cost,llm_response_model,llm_response_error_reason,llm_response_error\n" +
 		"one,\"with \"\"quotes\"\",\na comma and lines\n\",1,1,2,,m,,\n" +
 		"two,x,1,1,2,,m,,\n"
+	flat := strings.NewReplacer("text,llm_response,", "\"a b\",llm_response,llm_response.a,", ",\na comma", ",\na, comma", "\",1,1", "\",x,1,1", "two,x", "two,x,y").Replace(table)
+	for name, whole := range map[string]string{
+		"commas": table, "semicolons": strings.ReplaceAll(table, ",", ";"), "a mark": byteOrderMark + table, "flat, with a mark": byteOrderMark + flat,
+		"a character of the names": underscores(t, table),
+	} {
+		t.Run(name, func(t *testing.T) { killedTable(t, whole) })
+	}
+}
+
+// underscores returns a table whose columns are separated by underscores.
+func underscores(t *testing.T, table string) string {
+	t.Helper()
+	records, err := csv.NewReader(strings.NewReader(table)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	out := csv.NewWriter(&b)
+	out.Comma = '_'
+	if err := out.WriteAll(records); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func killedTable(t *testing.T, whole string) {
+	t.Helper()
 	b := newOutputBench(t)
 	b.path += ".csv"
 	notes := outputNotes{b.dir}

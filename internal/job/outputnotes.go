@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/rowfile"
 )
 
 const (
@@ -25,6 +26,8 @@ const (
 	notesFile = "outputs.json"
 	// notesMax bounds the notes of a job; the oldest go first.
 	notesMax = 32
+	// headerBytesMax bounds how much of the header of a table is held, whose names are bounded when it is written.
+	headerBytesMax = 4 << 20
 )
 
 // outputNote is what a job has written to a file.
@@ -125,8 +128,8 @@ func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool)
 	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil || hex.EncodeToString(sum.Sum(nil)) != note.Sum {
 		return 0, false
 	}
-	if delimiter := tableDelimiter(note.Path); delimiter != 0 && note.Growing {
-		return tableLines(f, delimiter, field)
+	if IsTable(note.Path) && note.Growing {
+		return tableLines(f, field)
 	}
 	for rest := bufio.NewReader(f); ; count.lines++ {
 		line, err := rest.ReadBytes('\n')
@@ -154,16 +157,28 @@ func isResult(line []byte, field string) bool {
 }
 
 // tableLines returns how many lines a table of results has that was growing. ok is false if it holds anything else. All
-// of it is read again: a record may have any number of lines, and as many columns as the first.
-func tableLines(f *os.File, delimiter rune, field string) (lines int64, ok bool) {
-	whole, lines, err := wholeRecords(f)
+// of it is read again: a record may have any number of lines, and as many columns as the first. Which character separates
+// the columns is an option of the run that wrote it, and the header shows it: it ends with two columns of known names.
+func tableLines(f *os.File, field string) (lines int64, ok bool) {
+	header, whole, lines, err := wholeRecords(f)
 	if err != nil {
 		return 0, false
 	}
-	in := csv.NewReader(io.NewSectionReader(f, 0, whole))
-	in.Comma, in.ReuseRecord = delimiter, true
-	header, err := in.Read()
-	if added := addedColumns(field); err == nil && (len(header) < len(added) || !slices.Equal(header[len(header)-len(added):], added)) {
+	if whole == 0 {
+		return 0, true
+	}
+	delimiter, ok := headerDelimiter(header, field)
+	if !ok {
+		return 0, false
+	}
+	mark := int64(0)
+	if bytes.HasPrefix(header, []byte(byteOrderMark)) { // else a quote behind it were within a field
+		mark = int64(len(byteOrderMark))
+	}
+	in := csv.NewReader(io.NewSectionReader(f, mark, whole-mark))
+	in.Comma, in.ReuseRecord = rune(delimiter), true
+	names, err := in.Read()
+	if last := lastColumns(field); err == nil && (len(names) < len(last) || !slices.Equal(names[len(names)-len(last):], last) || !slices.Contains(names, field)) {
 		return 0, false
 	}
 	for err == nil {
@@ -172,16 +187,37 @@ func tableLines(f *os.File, delimiter rune, field string) (lines int64, ok bool)
 	return lines, errors.Is(err, io.EOF)
 }
 
-// wholeRecords returns how many bytes and lines of a table are whole records. What follows is one that a kill has cut off.
-func wholeRecords(f *os.File) (size, lines int64, err error) {
+// headerDelimiter returns what separates the columns of a table whose header is given: the character before its last
+// column, which is the error of the reply.
+func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
+	lasts := lastColumns(field)
+	name := lasts[len(lasts)-1]
+	line := bytes.TrimSuffix(header, []byte("\n"))
+	for _, text := range []string{name, `"` + strings.ReplaceAll(name, `"`, `""`) + `"`} { // in quotes where it holds the delimiter
+		if rest, found := bytes.CutSuffix(line, []byte(text)); found && len(rest) > 0 {
+			delimiter = rest[len(rest)-1]
+			if _, err := rowfile.ParseDelimiter("", string(delimiter)); err == nil {
+				return delimiter, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// wholeRecords returns how many bytes and lines of a table are whole records, and the first of these. What follows is one
+// that a kill has cut off.
+func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return 0, 0, err
+		return nil, 0, 0, err
 	}
 	quoted := false
 	var at, seen int64
 	for in := bufio.NewReader(f); ; {
 		piece, err := in.ReadSlice('\n')
 		at += int64(len(piece))
+		if size == 0 && len(first) < headerBytesMax {
+			first = append(first, piece...)
+		}
 		quoted = quoted != (bytes.Count(piece, []byte{'"'})%2 == 1)
 		if bytes.HasSuffix(piece, []byte("\n")) {
 			if seen++; !quoted {
@@ -190,9 +226,9 @@ func wholeRecords(f *os.File) (size, lines int64, err error) {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return size, lines, nil
+			return first, size, lines, nil
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return 0, 0, err
+			return nil, 0, 0, err
 		}
 	}
 }

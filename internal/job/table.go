@@ -7,12 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stored"
 )
 
@@ -21,8 +20,12 @@ import (
 // for a formula: changing it would break every other reader.
 type table struct {
 	field  string
+	o      TableOptions
+	path   string          // of the file, for its name
+	fields []string        // members of the reply that have columns of their own
 	own    []string        // columns of the rows' own members; nil: not known yet
 	places map[string]int  // of own
+	marked bool            // the file begins with the byte order mark of UTF-8
 	stage  map[string]bool // members and columns that the stage adds to a row, or replaces
 	other  bool            // a row of a pipe may have members that the first had not: they share a column
 	text   bytes.Buffer
@@ -37,15 +40,14 @@ var (
 )
 
 // newTable returns the table that a file for results is; nil: it is JSONL. Of an input that can be read twice it finds
-// out the columns.
-func newTable(ctx context.Context, out string, in *load.Source, field string) (*table, error) {
-	delimiter := tableDelimiter(out)
-	if delimiter == 0 {
+// out the columns. fields are the members of the reply that have columns of their own.
+func newTable(ctx context.Context, out string, in *load.Source, field string, fields []string, o TableOptions) (*table, error) {
+	if !IsTable(out) {
 		return nil, nil //nolint:nilnil // no table
 	}
-	t := &table{field: field}
+	t := &table{field: field, fields: fields, o: o, path: out}
 	t.out = csv.NewWriter(&t.text)
-	t.out.Comma = delimiter
+	t.setLayout(rowfile.Layout{}, false)
 	if in.Sum == "" {
 		return t, nil
 	}
@@ -53,19 +55,18 @@ func newTable(ctx context.Context, out string, in *load.Source, field string) (*
 	if err != nil {
 		return nil, err
 	}
+	t.setLayout(in.Layout, in.Marked)
 	t.setColumns(columns)
 	return t, nil
 }
 
-// tableDelimiter returns what separates the columns of a file for results, by its name; 0: it is JSONL.
-func tableDelimiter(out string) rune {
-	switch strings.ToLower(filepath.Ext(out)) {
-	case ".csv":
-		return ','
-	case ".tsv", ".tab":
-		return '\t'
+// setLayout sets the delimiter and the mark, by the options or else by the layout of the input.
+func (t *table) setLayout(in rowfile.Layout, marked bool) {
+	t.out.Comma = rune(t.o.delimiter(t.path, in))
+	t.marked = in.Format == rowfile.FormatCSV && marked
+	if t.o.Mark != nil {
+		t.marked = *t.o.Mark
 	}
-	return 0
 }
 
 // setColumns sets the columns of the rows' own members: all but those that the stage replaces.
@@ -86,11 +87,16 @@ func (t *table) setColumns(names []string) {
 }
 
 // added returns the columns that follow those of the row.
-func (t *table) added() []string { return addedColumns(t.field) }
+func (t *table) added() []string {
+	names := []string{t.field}
+	for _, name := range t.fields {
+		names = append(names, t.field+"."+name)
+	}
+	return append(names, lastColumns(t.field)...)
+}
 
-// addedColumns returns the columns of the field of the replies.
-func addedColumns(field string) []string {
-	names := []string{field}
+// lastColumns returns the columns of the field of the replies that end a line, whatever the options.
+func lastColumns(field string) (names []string) {
 	for _, name := range usageColumns {
 		names = append(names, field+"_usage_"+name)
 	}
@@ -104,8 +110,18 @@ func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRow
 		if err != nil {
 			return err
 		}
+		layout, marked, err := rows.FirstLayout(ctx)
+		if err != nil {
+			return err
+		}
+		t.setLayout(layout, marked)
 		t.other = !all
 		t.setColumns(names)
+	}
+	if t.marked {
+		if _, err := io.WriteString(w, byteOrderMark); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
 	}
 	header := slices.Clone(t.own)
 	if t.other {
@@ -158,7 +174,11 @@ func (t *table) appendAdded(record []string, failed bool, added map[string][]byt
 	} else {
 		usage = added[t.field+"_usage"]
 	}
-	record = append(record, cell(added[t.field]))
+	reply := added[t.field]
+	record = append(record, cell(reply))
+	for _, name := range t.fields {
+		record = append(record, cell(findIn(reply, name)))
+	}
 	for _, name := range usageColumns {
 		record = append(record, cell(find(usage, name)))
 	}
@@ -171,6 +191,14 @@ func find(raw []byte, name string) []byte {
 		return nil
 	}
 	return jsonbytes.Find(raw, name)
+}
+
+// findIn returns a member of a value that may be anything; nil: it is no object, or has no such member.
+func findIn(value []byte, name string) []byte {
+	if len(value) == 0 || value[0] != '{' {
+		return nil
+	}
+	return jsonbytes.Find(value, name)
 }
 
 // writeRecord writes one line.

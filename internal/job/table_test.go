@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/llm/schema"
 	"pgregory.net/rapid"
 )
 
@@ -36,7 +38,7 @@ func tableOf(t *testing.T, input, rows string, results ...stored.Result) string 
 		t.Fatal(err)
 	}
 	defer in.File.Close() //nolint:errcheck // read only
-	table, err := newTable(t.Context(), "OUT.CSV", in, "F")
+	table, err := newTable(t.Context(), "OUT.CSV", in, "F", nil, TableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table, err := newTable(t.Context(), tt.out, in, "F")
+		table, err := newTable(t.Context(), tt.out, in, "F", nil, TableOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +148,7 @@ func TestTooManyColumnsAreRefused(t *testing.T) {
 	if _, err := rows.Read(); err != nil {
 		t.Fatal(err)
 	}
-	table, err := newTable(t.Context(), "o.csv", in, "F")
+	table, err := newTable(t.Context(), "o.csv", in, "F", nil, TableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +162,7 @@ func TestATableIsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOfN(rapid.String(), 3, 3).Draw(t, "values")
 		out := rapid.SampledFrom([]string{"o.csv", "o.tsv"}).Draw(t, "file")
-		table, err := newTable(context.Background(), out, &load.Source{}, "F")
+		table, err := newTable(context.Background(), out, &load.Source{}, "F", nil, TableOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,4 +186,128 @@ func TestATableIsReadBack(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestATableKeepsWhatItsInputHas(t *testing.T) {
+	yes, no := true, false
+	for _, tt := range []struct {
+		name, input, rows, out string
+		spec                   rowfile.Spec
+		o                      TableOptions
+		want                   string // of the beginning
+	}{
+		{"commas", "a.csv", "a,b\n", "o.csv", rowfile.Spec{}, TableOptions{}, "a,b,F,"},
+		{"semicolons", "a.csv", "a;b\n", "o.csv", rowfile.Spec{Delimiter: ";"}, TableOptions{}, "a;b;F;"},
+		{"a setting", "a.csv", "sep=|\na|b\n", "o.csv", rowfile.Spec{}, TableOptions{}, "a|b|F|"},
+		{"a mark", "a.csv", "\xef\xbb\xbfa;b\n", "o.csv", rowfile.Spec{Delimiter: ";"}, TableOptions{}, "\xef\xbb\xbfa;b;F;"},
+		{"tabs belong to another name", "a.tsv", "a\tb\n", "o.csv", rowfile.Spec{}, TableOptions{}, "a,b,F,"},
+		{"and so do commas", "a.csv", "a,b\n", "o.tsv", rowfile.Spec{}, TableOptions{}, "a\tb\tF\t"},
+		{"tabs", "a.tsv", "\xef\xbb\xbfa\tb\n", "o.tab", rowfile.Spec{}, TableOptions{}, "\xef\xbb\xbfa\tb\tF\t"},
+		{"another delimiter, no mark", "a.csv", "\xef\xbb\xbfa,b\n", "o.csv", rowfile.Spec{}, TableOptions{Delimiter: ';', Mark: &no}, "a;b;F;"},
+		{"a mark of its own", "a.csv", "a,b\n", "o.csv", rowfile.Spec{}, TableOptions{Mark: &yes}, "\xef\xbb\xbfa,b,F,"},
+		{"the mark of another format", "a.jsonl", "\xef\xbb\xbf{\"a\":1}\n", "o.csv", rowfile.Spec{}, TableOptions{}, "a,F,"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), tt.input)
+			if err := os.WriteFile(name, []byte(tt.rows), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range []string{name, "-"} { // a pipe is known when its first row is
+				if tt.spec.Format = ""; path == "-" {
+					tt.spec.Format = strings.TrimPrefix(filepath.Ext(tt.input), ".")
+				}
+				in, err := load.OpenSource(t.Context(), strings.NewReader(tt.rows), path, tt.spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer in.File.Close() //nolint:errcheck // read only
+				table, err := newTable(t.Context(), tt.out, in, "F", nil, tt.o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rows := in.Reader(discardLog, 1000)
+				for err == nil {
+					_, err = rows.Read()
+				}
+				var out bytes.Buffer
+				if err := table.writeHeader(t.Context(), &out, rows); err != nil {
+					t.Fatal(err)
+				}
+				got := strings.Replace(out.String(), "F_other"+string(table.out.Comma), "", 1)
+				if !strings.HasPrefix(got, tt.want) {
+					t.Errorf("%s: got %q, want %q", path, got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestTheMembersOfAReplyHaveColumns(t *testing.T) {
+	source := `{"type":"object","properties":{"category":{"type":"string"},"b":{},"score":{"type":"number"}}}`
+	o := TableOptions{Flatten: true}
+	response, err := schema.Parse([]byte(source), "schema")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields, err := o.fields("o.csv", response, false)
+	if err != nil || !slices.Equal(fields, []string{"category", "b", "score"}) {
+		t.Fatalf("got %q, %v", fields, err)
+	}
+	table, err := newTable(t.Context(), "o.csv", &load.Source{}, "F", fields, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.setColumns([]string{"a", "F.b"}) // the second is of an earlier table
+	var out bytes.Buffer
+	for _, r := range []stored.Result{
+		success(`{"a":1,"F.b":"old","F":{"score":0.50,"category":"x, y","b":{"c":[1]},"more":1},"F_model":"m"}`),
+		success(`{"a":2,"F":{"b":null}}`), success(`{"a":3,"F":"text"}`), success(`{"a":4,"F":[{"b":1}]}`),
+		failure(`{"a":5,"F":{"b":1},"F_error":{"reason":"refused","error":"no"}}`),
+	} {
+		if out.Len() == 0 {
+			err = table.writeHeader(t.Context(), &out, nil)
+		}
+		if err := errors.Join(err, table.write(&out, r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := strings.Replace("a,"+addedHeader, "F,", "F,F.category,F.b,F.score,", 1) +
+		"1,\"{\"\"score\"\":0.50,\"\"category\"\":\"\"x, y\"\",\"\"b\"\":{\"\"c\"\":[1]},\"\"more\"\":1}\",\"x, y\",\"{\"\"c\"\":[1]}\",0.50,,,,,m,,\n" +
+		"2,\"{\"\"b\"\":null}\",,,,,,,,,,\n" + "3,text,,,,,,,,,,\n" + "4,\"[{\"\"b\"\":1}]\",,,,,,,,,,\n" + "5,,,,,,,,,,refused,no\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestFlatColumnsAreOfASchema(t *testing.T) {
+	yes := true
+	for _, tt := range []struct {
+		name, out, source string
+		fansOut           bool
+		o                 TableOptions
+		want              []string
+		problem           string
+	}{
+		{"a reference", "o.csv", `{"$ref":"#/$defs/T~1x","$defs":{"T/x":{"type":"object","properties":{"z":{},"y":{}}}}}`, false, TableOptions{Flatten: true}, []string{"z", "y"}, ""},
+		{"no schema", "o.csv", "", false, TableOptions{Flatten: true}, nil, "--flatten: the columns are those of the response schema: set STAGE_RESPONSE_SCHEMA_FILE"},
+		{"no object", "o.csv", `{"type":"string"}`, false, TableOptions{Flatten: true}, nil, "names no properties"},
+		{"no properties", "o.csv", `{"type":"object","properties":{}}`, false, TableOptions{Flatten: true}, nil, "names no properties"},
+		{"fan-out", "o.csv", `{"properties":{"a":{}}}`, true, TableOptions{Flatten: true}, nil, "STAGE_FOREACH"},
+		{"lines", "o.jsonl", `{"properties":{"a":{}}}`, false, TableOptions{Flatten: true}, nil, "--flatten is for results as CSV: give -o FILE.csv"},
+		{"lines with a mark", "", "", false, TableOptions{Mark: &yes}, nil, "--bom is for results as CSV"},
+		{"lines with a delimiter", "", "", false, TableOptions{Delimiter: ';'}, nil, "--out-delimiter is for results as CSV"},
+		{"nothing asked for", "", "", false, TableOptions{}, nil, ""},
+	} {
+		var response *schema.Schema
+		if tt.source != "" {
+			var err error
+			if response, err = schema.Parse([]byte(tt.source), "schema"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := tt.o.fields(tt.out, response, tt.fansOut)
+		if !slices.Equal(got, tt.want) || (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
+			t.Errorf("%s: got %q, %v", tt.name, got, err)
+		}
+	}
 }

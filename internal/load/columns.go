@@ -58,7 +58,9 @@ type firstColumns struct {
 	columns rowfile.Columns
 	all     bool  // no row has others
 	err     error // there are too many
-	looked  bool  // known is closed
+	layout  rowfile.Layout
+	marked  bool // the text begins with the byte order mark of UTF-8
+	looked  bool // known is closed
 }
 
 // look looks at a row, or at the end of the file.
@@ -73,6 +75,7 @@ func (c *firstColumns) look(rows *rowfile.Reader, row rowfile.Row, err error) {
 		c.err = config.Invalid(c.err)
 	}
 	if c.looked {
+		c.layout, c.marked = rows.Layout(), rows.Marked()
 		close(c.known)
 	}
 }
@@ -87,4 +90,13 @@ func (f *FileRows) FirstColumns(ctx context.Context) (names []string, all bool, 
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
 	}
+}
+
+// FirstLayout waits as FirstColumns does, and returns how the rows lie in the file and whether its text begins with the
+// byte order mark of UTF-8. Safe for concurrent use with the other methods.
+func (f *FileRows) FirstLayout(ctx context.Context) (layout rowfile.Layout, marked bool, err error) {
+	if _, _, err := f.FirstColumns(ctx); err != nil {
+		return rowfile.Layout{}, false, err
+	}
+	return f.first.layout, f.first.marked, nil
 }

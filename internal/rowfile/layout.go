@@ -1,6 +1,7 @@
 package rowfile
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -77,7 +78,7 @@ func (s Spec) Layout(name string) (Layout, error) {
 		return l, nil
 	}
 	var err error
-	l.Delimiter, err = delimiterOf(s.Delimiter)
+	l.Delimiter, err = ParseDelimiter("--delimiter", s.Delimiter)
 	return l, err
 }
 
@@ -97,15 +98,25 @@ func formatOf(name string) string {
 	return ""
 }
 
-// delimiterOf returns the byte between columns that a user means.
-func delimiterOf(text string) (byte, error) {
+// IsJSON reports whether by a flag or its name a file is JSONL or JSON, so that a delimiter says nothing about it.
+func (s Spec) IsJSON(name string) bool {
+	switch Format(cmp.Or(s.Format, formatOf(name))) {
+	case FormatJSONL, FormatJSON:
+		return true
+	case FormatCSV:
+	}
+	return false
+}
+
+// ParseDelimiter returns the byte between columns that a user means with the value of a flag, which an error names.
+func ParseDelimiter(flag, text string) (byte, error) {
 	switch {
 	case text == "tab" || text == `\t`:
 		return '\t', nil
 	case len(text) != 1 || text[0] >= utf8.RuneSelf:
-		return 0, fmt.Errorf(`--delimiter %q: give one ASCII character such as ; or |, or tab`, text)
-	case strings.ContainsAny(text, "\"\r\n"):
-		return 0, fmt.Errorf("--delimiter %q has a meaning of its own in CSV: give another character", text)
+		return 0, fmt.Errorf(`%s %q: give one ASCII character such as ; or |, or tab`, flag, text)
+	case !separates(text[0]):
+		return 0, fmt.Errorf("%s %q has a meaning of its own in CSV: give another character", flag, text)
 	}
 	return text[0], nil
 }

@@ -406,7 +406,7 @@ func (c *configFlags) addStages() *string {
 // addFormatFlags adds the flags that say how the rows lie in the input.
 func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {
 	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv or json (an array); default: by file name, else by the first lines")
-	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of CSV, or tab; default: a comma, a tab in TSV")
+	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of CSV, or tab; default: as a first line sep=; says, else a comma, a tab in TSV")
 	cmd.Flags().StringVar(&spec.CSVTypes, "csv-types", "string", "values of CSV: string keeps all as strings, auto makes numbers, true, false and, of empty ones, null")
 	cmd.Flags().BoolVar(&spec.CSVStrict, "csv-strict", false, "a quote within a CSV value that does not begin with one (TV 24\") makes a bad row; default: it is text, as in Python's csv")
 	completeWords(cmd, "format", "jsonl", "csv", "tsv", "json")

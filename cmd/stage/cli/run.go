@@ -105,6 +105,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv or .tsv, else JSONL; default: standard output")
 	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
 	addFormatFlags(cmd, &o.Format)
+	table := addTableFlags(cmd)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
@@ -130,6 +131,9 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return config.Invalid(errors.New("--retry-failed with --fresh: remove one of them, since --fresh discards the failed results and sends all rows"))
 		case *dry:
 			return config.Invalid(errors.New("--retry-failed with --dry-run: remove one of them, since a dry run renders all rows, whatever is stored"))
+		}
+		if err := table.set(&o, args[0]); err != nil {
+			return config.Invalid(err)
 		}
 		if *dry {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
