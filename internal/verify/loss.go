@@ -17,6 +17,10 @@ type streamLoss struct {
 	inside  int                   // messages that are gone after its first one
 	gone    time.Time             // messages stored from then on are all there; zero: all are
 	expired time.Time             // messages stored a moment before then can have expired; zero: none can
+
+	// recreated is set when the stream is younger than the results that its messages were stored before: an earlier stream
+	// of its name was deleted, perhaps while a process was running, with all that it held.
+	recreated bool
 }
 
 // forever is later than every message.
@@ -66,7 +70,10 @@ func isFull(info *jetstream.StreamInfo) bool {
 }
 
 // any reports whether anything is gone.
-func (l *streamLoss) any() bool { return !l.gone.IsZero() }
+func (l *streamLoss) any() bool { return !l.gone.IsZero() || l.recreated }
+
+// removed reports whether the stream lacks its beginning and that can't have expired.
+func (l *streamLoss) removed() bool { return (l.front > 0 || l.recreated) && !l.canExpire() }
 
 // canExpire reports whether anything that the stream ever held can have expired by now.
 func (l *streamLoss) canExpire() bool { return l.info != nil && l.expired.After(l.info.Created) }
@@ -106,18 +113,27 @@ func (l *streamLoss) cause() string {
 // that made the first claim is in the audit, no event before that was about the partition.
 func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	l := &v.auditLoss
-	gone = l.gone
-	if len(p.claims) == 0 || p.claims[0].Mark > 0 {
-		return gone
-	}
-	first := p.claims[0]
-	switch {
-	case l.info != nil && first.Stored.Before(l.info.Created):
-		return later(gone, l.info.Created)
-	case l.inside == 0 && l.front > 0 && v.runs.started(first.Owner):
+	whole := len(p.claims) > 0 && p.claims[0].Mark == 0 // the log is, from its beginning on
+	switch began := v.logBegan(p, whole); {
+	case l.info != nil && !began.IsZero() && began.Before(l.info.Created):
+		l.recreated = true
+		return later(l.gone, l.info.Created)
+	case whole && l.inside == 0 && l.front > 0 && v.runs.started(p.claims[0].Owner):
 		return time.Time{}
 	}
-	return gone
+	return l.gone
+}
+
+// logBegan returns when the log of a partition began, or a time before then where its beginning is gone; zero: there is
+// no log.
+func (v *verification) logBegan(p *partitionVerifier, whole bool) time.Time {
+	switch {
+	case whole:
+		return p.claims[0].Stored
+	case p.logEnd > 0 && v.resultsLoss.info != nil:
+		return v.resultsLoss.info.State.FirstTime
+	}
+	return time.Time{}
 }
 
 // explain reports what is missing from the streams without a row that shows it.
@@ -149,8 +165,10 @@ func (v *verification) explain() {
 	switch name := a.info.Config.Name; {
 	case a.inside > 0:
 		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
-	case a.front == 0:
+	case a.front == 0 && !a.canExpire():
 		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone", name, a.info.Created.Format(time.RFC3339))
+	case a.recreated && !a.canExpire():
+		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone, and so are its own first %d messages", name, a.info.Created.Format(time.RFC3339), a.front)
 	case !a.canExpire() && a.info.State.Msgs == 0:
 		v.report.cannot("all %d messages of stream %s are gone: %s", a.front, name, a.cause())
 	case !a.canExpire():

@@ -157,7 +157,7 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 			continue
 		}
 		switch {
-		case r.settings == nil && audit.front > 0 && !audit.canExpire():
+		case r.settings == nil && audit.removed():
 			report.cannot("run %s: its beginning is no longer in the audit and can't have expired; its summary was not compared", r.id)
 			continue
 		case r.settings == nil && audit.any():
@@ -173,6 +173,12 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 func (r *runRecord) check(report *Report, partitions int, audit, results *streamLoss) {
 	violate := func(format string, args ...any) {
 		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
+	}
+	differs := violate
+	if r.settings == nil { // its first event is missing, so it may not be the only one
+		differs = func(format string, args ...any) {
+			report.cannot("run %s: "+format+"; its start is not in the audit", append([]any{r.id}, args...)...)
+		}
 	}
 	s := r.summary
 	reported := s.RowsSucceeded + s.RowsFailed
@@ -193,16 +199,16 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	case found < reported && audit.inside > 0:
 		report.cannot("run %s: %d call events are left, its summary says %d calls", r.id, found, reported)
 	case found != reported:
-		violate("%d call events, its summary says %d calls", found, reported)
+		differs("%d call events, its summary says %d calls", found, reported)
 	default:
-		r.checkCalls(violate)
+		r.checkCalls(differs)
 	}
 }
 
-// checkCalls compares retries and usage, in total and by provider and model.
-func (r *runRecord) checkCalls(violate func(string, ...any)) {
+// checkCalls compares retries and usage, in total and by provider and model, and reports each difference.
+func (r *runRecord) checkCalls(differs func(string, ...any)) {
 	if s := r.summary; r.capacity != s.CapacityRetries {
-		violate("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
+		differs("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)
 	}
 	reported := make(map[cost.ModelKey]auditlog.Totals)
 	if !r.cut {
@@ -224,9 +230,9 @@ func (r *runRecord) checkCalls(violate func(string, ...any)) {
 		}
 		found := r.calls[key]
 		if found.calls != reported[key].Calls {
-			violate("%s%d call events, its summary says %d calls", of, found.calls, reported[key].Calls)
+			differs("%s%d call events, its summary says %d calls", of, found.calls, reported[key].Calls)
 		} else if d := compareUsage(found.usage, reported[key].Usage); d != nil {
-			violate("%s%s in its summary", of, d.text)
+			differs("%s%s in its summary", of, d.text)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 		return err
 	}
 	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
-	v.lane.auditLost, v.lane.resultsLost = v.auditLoss.any(), v.resultsLoss.any()
+	v.lane.resultsLost = v.resultsLoss.any()
 	if input == nil {
 		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
 	}
@@ -144,6 +144,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	v.lane.auditLost = v.auditLoss.any() // as the partitions have shown, too
 	return nil
 }
 

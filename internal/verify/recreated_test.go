@@ -1,0 +1,94 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
+)
+
+// recreate deletes the stream with its first n messages, and creates it again a moment before the next.
+func (s *pureStream[T]) recreate(n int) {
+	s.created = s.msgs[n-1].stored.Add(time.Microsecond)
+	s.msgs = s.msgs[n:]
+	for i := range s.msgs {
+		s.msgs[i].seq -= uint64(n) //nolint:gosec // few
+	}
+	s.last -= uint64(n) //nolint:gosec // few
+}
+
+// An operator deletes the audit stream while the stage runs, and creates it again: at no moment of a job does that
+// become a violation, and once a call or row event is gone nothing is proven.
+func TestVerifyAccusesNobodyAfterTheAuditWasCreatedAgain(t *testing.T) {
+	rows := []uint64{1, 4, 2, 3, 6, 5, 8, 7}
+	for name, job := range map[string]func() *pureJob{
+		"in stream order": func() *pureJob { return newPureJob(8, time.Hour, time.Second) },
+		"slowly":          func() *pureJob { return newPureJob(8, day, time.Hour) },
+		"in no order": func() *pureJob {
+			return newPureJobOf(stagetest.Order{Order: streams.OrderNone}, rows, time.Hour, time.Second)
+		},
+		"with results that were purged": func() *pureJob {
+			j := newPureJob(8, time.Hour, time.Second)
+			j.results.purge(3)
+			return j
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; n <= len(job().audit.msgs); n++ {
+				j := job()
+				events := 0
+				for _, m := range j.audit.msgs[:n] {
+					if m.is.Run == nil {
+						events++
+					}
+				}
+				j.audit.recreate(n)
+				report := j.verify()
+				text, err := json.Marshal(report)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if report.Verdict == VerdictViolated || events > 0 && report.Verdict != VerdictCannotTell {
+					t.Errorf("without the first %d events, %d of them about rows: %s: %s", n, events, report.Verdict, text)
+				}
+				if want := "stream AUDIT was created at "; name != "with results that were purged" && events > 0 && !strings.Contains(string(text), want) {
+					t.Errorf("without the first %d events: want %q in %s", n, want, text)
+				}
+			}
+		})
+	}
+}
+
+// What was damaged after the stream was created again stays a violation.
+func TestVerifyFindsWhatIsWrongInAnAuditThatWasCreatedAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		damage func(j *pureJob)
+		want   violationKind
+	}{
+		"row event never written":  {func(j *pureJob) { unwritten(&j.audit, isRow(8)) }, violationNoRowEvent},
+		"call event never written": {func(j *pureJob) { unwritten(&j.audit, isCall(8)) }, violationNoCallEvent},
+		"result never written":     {func(j *pureJob) { unwritten(&j.results, isResult(7)) }, violationLost},
+		"summary of the last process": {func(j *pureJob) {
+			for _, m := range j.audit.msgs {
+				if r := m.is.Run; r != nil && r.RunID == "run2" && r.Phase == auditlog.PhaseEnd {
+					r.Summary.Total.Calls++
+				}
+			}
+		}, violationRun},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newPureJob(8, day, time.Hour)
+			j.audit.recreate(4)
+			tt.damage(j)
+			report := j.verify()
+			if report.Verdict != VerdictViolated || report.Violations.ByKind[tt.want] == 0 {
+				t.Errorf("%s: %v, want %s", report.Verdict, fmt.Sprint(report.Violations.First), tt.want)
+			}
+		})
+	}
+}
