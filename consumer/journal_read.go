@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -122,14 +121,16 @@ func (j *journal) read(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
 	}
-	status := ""
-	if len(m.Data) == 0 {
-		status = m.Header.Get("Status")
+	if entry, err := strconv.ParseUint(streams.Added(m.Header, jetstream.SequenceHeader), 10, 64); err == nil {
+		j.readEntry(entry, m, now)
+		return
 	}
-	switch status {
-	case "":
-		j.readEntry(m, now)
+	switch status, why := streams.StatusOf(m); status {
+	case "": // a message whose headers are none, which no stage has written
 	case "204": // end of the batch
+		if last, err := strconv.ParseUint(m.Header.Get("Nats-Last-Sequence"), 10, 64); err == nil {
+			j.readNext = max(j.readNext, last+1)
+		}
 		if m.Header.Get("Nats-Num-Pending") != "0" {
 			j.ask(now)
 			return
@@ -140,15 +141,11 @@ func (j *journal) read(m *nats.Msg, now time.Time) {
 	case "503":
 		j.giveUp("stream " + j.c.cfg.JournalStream + " does not exist, has no leader, or does not allow direct gets")
 	default:
-		j.giveUp("read: " + m.Header.Get("Description"))
+		j.giveUp("read: " + why)
 	}
 }
 
-func (j *journal) readEntry(m *nats.Msg, now time.Time) {
-	entry, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return
-	}
+func (j *journal) readEntry(entry uint64, m *nats.Msg, now time.Time) {
 	if j.marker > 0 && entry >= j.marker { // above: another owner has purged the marker, and it may be its entry
 		j.c.at("journal read")
 		j.readDone()
@@ -223,53 +220,24 @@ func (j *journal) readDone() { j.reading, j.knownTo = false, j.last }
 func (c *Consumer) eachHeader(ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error) error {
 	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
 	defer cancel()
-	consumer, err := c.js.CreateConsumer(asking, stream, jetstream.ConsumerConfig{
+	reading, err := streams.Read(asking, c.js, stream, jetstream.ConsumerConfig{
 		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
-		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: streams.RequestTimeout,
+		HeadersOnly: true, InactiveThreshold: streams.RequestTimeout,
 	})
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
 	}
-	left, read := consumer.CachedInfo().NumPending, uint64(0)
-	each := func(m jetstream.Msg) error {
-		md, err := m.Metadata()
+	defer reading.Close()
+	for m, err := range reading.All(ctx) {
 		if err != nil {
-			return err
-		}
-		if read++; md.Sequence.Consumer != read {
-			return fmt.Errorf("a message before %d got lost", md.Sequence.Stream)
-		}
-		if left = md.NumPending; md.Sequence.Stream > to {
-			left = 0
-			return nil
-		}
-		return f(md.Sequence.Stream, m.Headers())
-	}
-	for left > 0 {
-		if err := fetchEach(ctx, consumer, int(min(left, aheadReadBatch)), each); err != nil {
 			return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
 		}
-	}
-	return nil
-}
-
-// fetchEach calls f with the next messages of a consumer, at most so many; none within the time of a request is an error.
-func fetchEach(ctx context.Context, consumer jetstream.Consumer, most int, f func(jetstream.Msg) error) error {
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	batch, err := consumer.Fetch(most, jetstream.FetchContext(ctx))
-	if err != nil {
-		return err
-	}
-	some := false
-	for m := range batch.Messages() {
-		some = true
-		if err := f(m); err != nil {
+		if m.Sequence > to {
+			return nil
+		}
+		if err := f(m.Sequence, m.Header); err != nil {
 			return err
 		}
-	}
-	if err := batch.Error(); err != nil || !some {
-		return errors.Join(err, ctx.Err(), nats.ErrTimeout)
 	}
 	return nil
 }

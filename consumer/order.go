@@ -206,8 +206,6 @@ const (
 	aheadReadMost = time.Minute
 	// aheadAskMost is how long an answer to the request to read may take: while servers elect a leader it is lost.
 	aheadAskMost = 2 * time.Second
-	// aheadReadBatch is how many results one request asks for.
-	aheadReadBatch = 8192
 )
 
 // finishedAhead returns the rows above the low-water mark that have results, sorted, and notes where these are. A

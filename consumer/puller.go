@@ -49,6 +49,7 @@ type puller struct {
 	notUntil time.Time // earliest next request
 	refused  string    // why the server refused the last request; empty: it did not
 	full     bool      // the next row is larger than the room that the last request had
+	unnamed  bool      // the last row did not name its pin
 }
 
 type pullRequest struct {
@@ -119,17 +120,16 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 
 // received distinguishes a row from a status message about the request in flight; status messages return row false.
 func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
-	status := ""
-	if len(m.Data) == 0 {
-		status = m.Header.Get("Status")
-	}
-	switch status {
-	case "":
+	if streams.Delivered(m) {
 		p.left, p.refused, p.full = max(0, p.left-1), "", false
-		if pin := m.Header.Get(streams.HeaderPinID); pin != "" && pin != p.pin {
+		pin := streams.Added(m.Header, streams.HeaderPinID)
+		if p.unnamed = pin == ""; !p.unnamed && pin != p.pin {
 			p.pin, p.pinLost = pin, false
 		}
 		return true, nil
+	}
+	status, description := streams.StatusOf(m)
+	switch status {
 	case "100": // idle heartbeat
 	case "404", "408": // no rows, or the request is over
 		p.left, p.refused, p.full = 0, "", false
@@ -137,12 +137,12 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 		p.left, p.pinLost, p.pin = 0, p.pin != "", ""
 		p.notUntil = now.Add(pullRetry)
 	case "409":
-		why := strings.ToLower(m.Header.Get("Description"))
+		why := strings.ToLower(description)
 		if strings.Contains(why, "batch completed") {
 			// Comes behind the last row where room for bytes is left: the next request may be in flight by now.
 			return false, nil
 		}
-		p.left, p.refused = 0, m.Header.Get("Description")
+		p.left, p.refused = 0, description
 		switch {
 		case strings.Contains(why, "consumer deleted"):
 			return false, errConsumerGone

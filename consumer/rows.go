@@ -63,6 +63,8 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	switch {
 	case err != nil:
 		return err
+	case row && t.pull.unnamed:
+		return t.acceptUnnamed(ctx, m)
 	case row && t.pull.pin != t.pin:
 		if err := t.stillOurs(ctx); err != nil {
 			return err
@@ -76,6 +78,32 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 		return t.stillOurs(ctx)
 	}
 	return nil
+}
+
+// acceptUnnamed takes a row that does not name its pin: it is stored with bytes that are no headers, so the server's own
+// header can't be read behind them. It may be of another pin than the last one, and proves nothing about the next.
+func (t *term) acceptUnnamed(ctx context.Context, m *nats.Msg) error {
+	md, err := m.Metadata()
+	if err != nil {
+		return nil //nolint:nilerr // not a delivery
+	}
+	if err := t.stillOurs(ctx); err != nil {
+		return err
+	}
+	if t.pull.pin == "" { // without it, requests are not served until it runs out
+		info, err := t.durable.Info(ctx)
+		if err != nil {
+			return err
+		}
+		t.pull.pin = pinned(info)
+	}
+	if m.Header, err = streams.StoredHeader(ctx, t.c.nc, t.c.cfg.InputStream, md.Sequence.Stream); err != nil {
+		return fmt.Errorf("read the headers of row %d: %w", md.Sequence.Stream, err)
+	}
+	t.delivered = 0
+	err = t.accept(ctx, m)
+	t.delivered = 0
+	return err
 }
 
 // accept takes a row that follows the last one taken, and nothing else: a row may be missing between them because the

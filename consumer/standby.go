@@ -194,7 +194,14 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 			if err != nil {
 				return "", false, err
 			}
-			if row {
+			switch {
+			case row && p.unnamed:
+				info, err := c.look(soft, durable)
+				if err != nil {
+					return "", false, err
+				}
+				return pinned(info), false, nil
+			case row:
 				return p.pin, false, nil
 			}
 			continue

@@ -134,6 +134,9 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
+// InProcessConn implements [nats.InProcessConnProvider], for connections with other options than those of Connect.
+func (s *Server) InProcessConn() (net.Conn, error) { return s.srv.InProcessConn() }
+
 // URL is the address that other processes connect to, with the [Server.Token]; empty with NoListen.
 func (s *Server) URL() string {
 	addr, ok := s.srv.Addr().(*net.TCPAddr)

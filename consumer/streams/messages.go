@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,6 +106,17 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 
 const messageGet = jetstream.DefaultAPIPrefix + "STREAM.MSG.GET."
 
+// StoredHeader returns the headers of a message as it is stored; nil: it has none, or was removed. It is for messages that
+// arrive without a header that the server adds. Their own can't be read then, or may have become one with the server's: a
+// block "NATS/1.0\r\nA: b" without its end arrives with a header A of the value "Nats-Msg-Size: 5".
+func StoredHeader(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (nats.Header, error) {
+	m, err := MessageAt(ctx, nc, stream, seq)
+	if err != nil || m == nil {
+		return nil, err
+	}
+	return m.Header, nil
+}
+
 // AskForMessage asks for the message of a stream at seq without waiting: [ReadMessage] reads the answer, which goes to
 // the reply subject.
 func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error {
@@ -116,6 +128,26 @@ func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error
 		return fmt.Errorf("get message %d of stream %s: %w", seq, stream, err)
 	}
 	return nil
+}
+
+// DirectLast returns the last message of a stream on a subject, from whichever replica answers; nil: there is none, or
+// its headers can't be read. The stream must allow direct gets. [jetstream.Stream] takes a message without a body and with a header "Status" for the
+// answer that there is none.
+func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"DIRECT.GET."+stream+"."+subject, nil)
+	if err != nil {
+		return nil, err
+	}
+	if Added(m.Header, jetstream.StreamHeader) == stream {
+		seq, numberErr := strconv.ParseUint(Added(m.Header, jetstream.SequenceHeader), 10, 64)
+		at, timeErr := time.Parse(time.RFC3339Nano, Added(m.Header, jetstream.TimeStampHeaer))
+		return &jetstream.RawStreamMsg{Subject: subject, Sequence: seq, Header: m.Header, Data: m.Data, Time: at}, errors.Join(numberErr, timeErr)
+	}
+	code, why := StatusOf(m)
+	if code == "404" || code == "" {
+		return nil, nil //nolint:nilnil // no message is an answer
+	}
+	return nil, fmt.Errorf("get the last message on %s: unexpected answer: %s", subject, strings.TrimSpace(code+" "+why))
 }
 
 // ReadMessage reads the answer to a request for a message; nil: it does not exist.
@@ -147,10 +179,9 @@ func ReadMessage(reply *nats.Msg) (*jetstream.RawStreamMsg, error) {
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
-		var err error
-		if m.Header, err = nats.DecodeHeadersMsg(resp.Message.Header); err != nil {
-			return nil, fmt.Errorf("message %d: %w", m.Sequence, err)
-		}
+		// A server stores any bytes as headers. A message whose bytes are no headers has none: it can't stop whoever reads
+		// it. The client library does the same with what a consumer delivers.
+		m.Header, _ = nats.DecodeHeadersMsg(resp.Message.Header)
 	}
 	return m, nil
 }

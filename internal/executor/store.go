@@ -93,12 +93,14 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dedupeTimeout)
 	defer cancel()
-	m, err := s.stream.GetLastMsgForSubject(ctx, config.DedupePrefix+key)
+	m, err := s.last(ctx, config.DedupePrefix+key)
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled):
 		return nil
 	case err != nil:
 		s.failed("look up a reply", err)
+		return nil
+	case m == nil:
 		return nil
 	case time.Since(m.Time) >= s.ttl: // the stream may keep them for longer
 		return nil
@@ -109,6 +111,14 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 		return nil
 	}
 	return &a
+}
+
+// last returns what is stored on a subject; nil: nothing.
+func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	if s.stream.CachedInfo().Config.AllowDirect {
+		return streams.DirectLast(ctx, s.js.Conn(), DedupeStream, subject)
+	}
+	return streams.LastMessage(ctx, s.js.Conn(), DedupeStream, subject)
 }
 
 // put stores a reply and does not wait until it is stored.

@@ -84,11 +84,11 @@ func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	}
 	defer rows.Close()
 	return explainAnother(p.unhashed.SkipSame(loaded, func() ([]byte, error) {
-		m, _, err := rows.Next(ctx)
+		m, err := rows.Next(ctx)
 		if err != nil || m == nil {
 			return nil, err
 		}
-		return m.Data(), nil
+		return m.Data, nil
 	}))
 }
 

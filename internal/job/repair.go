@@ -26,11 +26,11 @@ const loadID = "in"
 //
 // Not safe for concurrent use.
 type places struct {
-	cfg            *config.Config
-	js             jetstream.JetStream
-	input, results jetstream.Stream
-	subject        string // of the job's own rows, as they are stored
-	redriven       string // of those that were published again
+	cfg      *config.Config
+	js       jetstream.JetStream
+	input    jetstream.Stream
+	subject  string // of the job's own rows, as they are stored
+	redriven string // of those that were published again
 
 	until   uint64            // the last row that has a place: others are not asked for
 	seen    uint64            // the last result that is noted, by its sequence in the results stream
@@ -54,7 +54,7 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	if p.input, err = js.Stream(ctx, cfg.Input.Stream); err != nil {
 		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
 	}
-	if p.results, err = js.Stream(ctx, cfg.Result.Stream); err != nil {
+	if _, err = js.Stream(ctx, cfg.Result.Stream); err != nil {
 		return nil, stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
 	}
 	for id, subject := range map[string]*string{loadID: &p.subject, loadID + redrive.LoadSuffix: &p.redriven} {
@@ -98,7 +98,10 @@ func rowNumber(m *jetstream.RawStreamMsg) (int64, error) {
 
 // number returns which row of the input file a row is, counted from 1.
 func (p *places) number(ctx context.Context, row uint64) (int64, error) {
-	m, err := p.input.GetMsg(ctx, row)
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Input.Stream, row)
+	if err == nil && m == nil {
+		err = jetstream.ErrMsgNotFound
+	}
 	if err != nil {
 		return 0, fmt.Errorf("read row %d: %w", row, err)
 	}
@@ -141,14 +144,14 @@ func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	if p.own.Has(r.Replaces) {
 		return r.Replaces, nil
 	}
-	m, err := p.input.GetMsg(ctx, r.Seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return 0, nil
-	}
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Input.Stream, r.Seq)
 	if err != nil {
 		return 0, fmt.Errorf("read row %d: %w", r.Seq, err)
 	}
-	first, err := stored.Replaced(ctx, p.input, p.cfg, m.Header)
+	if m == nil {
+		return 0, nil
+	}
+	first, err := stored.Replaced(ctx, p.js.Conn(), p.cfg, m.Header)
 	if err != nil || !p.own.Has(first) {
 		return 0, err
 	}
@@ -220,16 +223,16 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 	}
 	defer rows.Close()
 	for {
-		m, seq, err := rows.Next(ctx)
+		m, err := rows.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}
-		place, err := stored.Replaced(ctx, p.input, p.cfg, m.Headers())
+		place, err := stored.Replaced(ctx, p.js.Conn(), p.cfg, m.Header)
 		if err != nil {
 			return err
 		}
-		if p.own.Has(place) && of(place) && seq > p.newest[place].row { // a result may be above the low-water mark
-			p.pending[place] = seq
+		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row { // a result may be above the low-water mark
+			p.pending[place] = m.Sequence
 		}
 	}
 }
@@ -265,7 +268,10 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 	if !replaced {
 		return r, nil
 	}
-	m, err := p.results.GetMsg(ctx, newest.at)
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Result.Stream, newest.at)
+	if err == nil && m == nil {
+		err = jetstream.ErrMsgNotFound
+	}
 	if err != nil {
 		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq, err)
 	}

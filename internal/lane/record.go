@@ -189,68 +189,32 @@ func Records(ctx context.Context, js jetstream.JetStream, stream, name string, p
 	return all, err
 }
 
-// recordsAtOnce is how many records one request asks for: an intent may take a MiB.
-const recordsAtOnce = 64
-
 // eachRecord calls f with each record that the stream holds on the filter at the moment.
 func eachRecord(ctx context.Context, js jetstream.JetStream, stream, filter string, f func(*Record)) error {
 	asking, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
 	defer cancel()
-	c, err := js.CreateConsumer(asking, stream, jetstream.ConsumerConfig{
-		FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 2 * streams.RequestTimeout,
-	})
+	reading, err := streams.Read(asking, js, stream, jetstream.ConsumerConfig{FilterSubject: filter, InactiveThreshold: 2 * streams.RequestTimeout})
 	if err != nil {
 		return fmt.Errorf("read the batches of stream %s: %w", stream, streams.Denied(js.Conn(), err))
 	}
 	defer func() {
+		reading.Close()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), streams.RequestTimeout)
 		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, c.CachedInfo().Name)
+		_ = js.DeleteConsumer(ctx, stream, reading.Name)
 	}()
-	left, read := c.CachedInfo().NumPending, uint64(0)
-	for left > 0 {
-		n, err := fetchRecords(ctx, c, int(min(left, recordsAtOnce)), read, f) //nolint:gosec // few
+	for m, err := range reading.All(ctx) {
 		if err != nil {
 			return fmt.Errorf("read the batches of stream %s: %w", stream, streams.Denied(js.Conn(), err))
 		}
-		read += n
-		left -= min(left, n)
-	}
-	return nil
-}
-
-var errGap = errors.New("a message got lost on its way")
-
-// fetchRecords reads the next records of a consumer of which read are read.
-func fetchRecords(ctx context.Context, c jetstream.Consumer, most int, read uint64, f func(*Record)) (n uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	batch, err := c.Fetch(most, jetstream.FetchContext(ctx))
-	if err != nil {
-		return 0, err
-	}
-	for m := range batch.Messages() {
-		md, err := m.Metadata()
+		r, err := parseRecord(m.Data)
 		if err != nil {
-			return n, err
+			return fmt.Errorf("read the batches of stream %s: message %d on %s: %w", stream, m.Sequence, m.Subject, err)
 		}
-		if n++; md.Sequence.Consumer != read+n {
-			return n, errGap
-		}
-		r, err := parseRecord(m.Data())
-		if err != nil {
-			return n, fmt.Errorf("message %d on %s: %w", md.Sequence.Stream, m.Subject(), err)
-		}
-		r.Sequence = md.Sequence.Stream
+		r.Sequence = m.Sequence
 		f(r)
 	}
-	if err := batch.Error(); err != nil {
-		return n, err
-	}
-	if n == 0 {
-		return 0, errors.Join(ctx.Err(), context.DeadlineExceeded)
-	}
-	return n, nil
+	return nil
 }
 
 func parseRecord(data []byte) (*Record, error) {

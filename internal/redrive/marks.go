@@ -69,27 +69,27 @@ func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 	}
 	defer reader.Close()
 	for {
-		m, seq, err := reader.Next(ctx)
+		m, err := reader.Next(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if m == nil {
 			return marks, r.findRows(ctx, marks.begun)
 		}
-		result, err := strconv.ParseUint(m.Subject()[strings.LastIndexByte(m.Subject(), '.')+1:], 10, 64)
+		result, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 10, 64)
 		if err != nil {
 			continue // not a mark
 		}
-		if m.Headers().Get(headerRedriveAs) != "" {
+		if m.Header.Get(headerRedriveAs) != "" {
 			marks.done.Add(result)
 			delete(marks.begun, result)
 			continue
 		}
-		from, err := strconv.ParseUint(m.Headers().Get(headerRedriveFrom), 10, 64)
+		from, err := strconv.ParseUint(m.Header.Get(headerRedriveFrom), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("mark %d of stream %s has no %s header", seq, r.cfg.Result.Stream, headerRedriveFrom)
+			return nil, fmt.Errorf("mark %d of stream %s has no %s header", m.Sequence, r.cfg.Result.Stream, headerRedriveFrom)
 		}
-		marks.begun[result] = &redriveMark{seq: seq, from: from}
+		marks.begun[result] = &redriveMark{seq: m.Sequence, from: from}
 	}
 }
 
@@ -140,11 +140,11 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 		return nil, nil, err
 	}
 	return func() (nats.Header, uint64, error) {
-		m, seq, err := reader.Next(ctx)
+		m, err := reader.Next(ctx)
 		if err != nil || m == nil {
 			return nil, 0, err
 		}
-		return m.Headers(), seq, nil
+		return m.Header, m.Sequence, nil
 	}, reader.Close, nil
 }
 

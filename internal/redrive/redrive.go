@@ -3,7 +3,6 @@ package redrive
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -183,15 +182,15 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	})
 	defer bar.Finish()
 	for seen := int64(1); ; seen++ {
-		m, at, err := rows.Next(ctx)
+		m, err := rows.Next(ctx)
 		if err != nil {
 			return err
 		}
 		if m == nil {
 			return r.flush(ctx)
 		}
-		if m.Headers().Get(streams.HeaderStatus) == auditlog.RowError {
-			if err := r.failed(ctx, at, m.Headers()); err != nil {
+		if m.Header.Get(streams.HeaderStatus) == auditlog.RowError {
+			if err := r.failed(ctx, m.Sequence, m.Header); err != nil {
 				return err
 			}
 		}
@@ -226,7 +225,10 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	if only := r.done.options.Only; only != nil && !only(at) {
 		return nil
 	}
-	result, err := r.results.GetMsg(ctx, at)
+	result, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Result.Stream, at)
+	if err == nil && result == nil {
+		err = jetstream.ErrMsgNotFound
+	}
 	if err != nil {
 		return fmt.Errorf("read result %d: %w", at, err)
 	}
@@ -276,13 +278,13 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		r.done.Gone++
 		return nil, nil //nolint:nilerr,nilnil // counted
 	}
-	m, err := r.input.GetMsg(ctx, seq)
+	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)
 	var count *int
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != header.Get(streams.HeaderSourceSubject):
-		count = &r.done.Gone
 	case err != nil:
 		return nil, fmt.Errorf("read row %d: %w", seq, err)
+	case m == nil, m.Subject != header.Get(streams.HeaderSourceSubject):
+		count = &r.done.Gone
 	case m.Header.Get(streams.HeaderRowError) != "":
 		count = &r.done.TooLarge
 	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
@@ -306,7 +308,7 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 		}
 	}
 	streams.CopyLineage(header, m.Header)
-	first, err := stored.Replaced(ctx, r.input, r.cfg, m.Header)
+	first, err := stored.Replaced(ctx, r.js.Conn(), r.cfg, m.Header)
 	if err != nil {
 		return nil, err
 	}

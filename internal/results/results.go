@@ -162,14 +162,14 @@ func (p *Printer) read(ctx context.Context, js jetstream.JetStream, filter strin
 		if follow && p.out.Buffered() > 0 {
 			late = time.After(flushAfter)
 		}
-		m, at, err := r.NextBefore(ctx, late)
+		m, err := r.NextBefore(ctx, late)
 		switch {
 		case errors.Is(err, stored.ErrNoMore):
 			err = p.out.Flush()
 		case err != nil || m == nil:
 			return err
 		default:
-			err = p.result(m, at)
+			err = p.result(m)
 			if err == nil && follow && r.Left == 0 { // somebody waits for it
 				err = p.out.Flush()
 			}
@@ -181,11 +181,11 @@ func (p *Printer) read(ctx context.Context, js jetstream.JetStream, filter strin
 }
 
 // result prints one message if it is a result that is wanted.
-func (p *Printer) result(m jetstream.Msg, at uint64) error {
+func (p *Printer) result(m *jetstream.RawStreamMsg) error {
 	if p.options.Merged {
-		p.at = at
+		p.at = m.Sequence
 	}
-	partition, ok := stored.PartitionOf(m.Subject())
+	partition, ok := stored.PartitionOf(m.Subject)
 	if !ok {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (p *Printer) result(m jetstream.Msg, at uint64) error {
 		return err
 	}
 	if p.options.WithMeta {
-		err = writeWithMeta(p.out, p.cfg.Result.Stream, partition, r, m.Headers())
+		err = writeWithMeta(p.out, p.cfg.Result.Stream, partition, r, m.Header)
 	} else {
 		err = stored.WriteLine(p.out, r.Body)
 	}

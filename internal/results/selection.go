@@ -99,11 +99,11 @@ func eachResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	}
 	defer reader.Close()
 	for {
-		m, _, err := reader.Next(ctx)
+		m, err := reader.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}
-		if _, ok := stored.PartitionOf(m.Subject()); !ok {
+		if _, ok := stored.PartitionOf(m.Subject); !ok {
 			continue
 		}
 		r, err := stored.NewResult(m)

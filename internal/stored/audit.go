@@ -41,9 +41,7 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	if len(kinds) == 0 {
 		o.Filters = []string{cfg.Audit.Subject + "." + cfg.Name + ".>"}
 	}
-	return eachMessage(ctx, js, o, func(m jetstream.Msg, md *jetstream.MsgMetadata) error {
-		return f(auditMessage(md.Sequence.Stream, md.Timestamp, m.Data()))
-	})
+	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error { return f(auditMessage(m)) })
 }
 
 // FindAudit calls f with the call and row events of one row of the input, in the order of the stream. It reads the ids of
@@ -53,15 +51,15 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
-	return eachMessage(ctx, js, o, func(m jetstream.Msg, md *jetstream.MsgMetadata) error {
-		if err := passed(md.Timestamp); err != nil || !mayBeOf(m.Headers().Get(jetstream.MsgIDHeader), row) {
+	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
+		if err := passed(m.Time); err != nil || !mayBeOf(m.Header.Get(jetstream.MsgIDHeader), row) {
 			return err
 		}
-		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, md.Sequence.Stream)
+		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, m.Sequence)
 		if err != nil || whole == nil { // nil: it was removed meanwhile
 			return err
 		}
-		return f(auditMessage(whole.Sequence, md.Timestamp, whole.Data))
+		return f(auditMessage(whole))
 	})
 }
 
@@ -80,31 +78,27 @@ func mayBeOf(id string, row uint64) bool {
 }
 
 // auditMessage decodes a message.
-func auditMessage(seq uint64, at time.Time, raw []byte) AuditMessage {
-	e, err := auditlog.Decode(raw)
+func auditMessage(m *jetstream.RawStreamMsg) AuditMessage {
+	e, err := auditlog.Decode(m.Data)
 	if err != nil {
 		e = nil
 	}
-	return AuditMessage{Sequence: seq, Stored: at, Raw: raw, Event: e}
+	return AuditMessage{Sequence: m.Sequence, Stored: m.Time, Raw: m.Data, Event: e}
 }
 
 // eachMessage calls f with the messages that o selects, until its error, which it returns.
-func eachMessage(ctx context.Context, js jetstream.JetStream, o ReadOptions, f func(jetstream.Msg, *jetstream.MsgMetadata) error) error {
+func eachMessage(ctx context.Context, js jetstream.JetStream, o ReadOptions, f func(*jetstream.RawStreamMsg) error) error {
 	r, err := Open(ctx, js, o)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	for {
-		m, _, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return err
 		}
-		md, err := m.Metadata()
-		if err != nil {
-			return err
-		}
-		if err := f(m, md); err != nil {
+		if err := f(m); err != nil {
 			return err
 		}
 	}

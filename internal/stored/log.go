@@ -21,21 +21,17 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	}
 	defer r.Close()
 	for {
-		m, at, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return claims, err
 		}
 		var c streams.Claim
-		if err := json.Unmarshal(m.Data(), &c); err != nil {
-			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", at, cfg.Result.Stream, err))
-		}
-		md, err := m.Metadata()
-		if err != nil {
-			return nil, err
+		if err := json.Unmarshal(m.Data, &c); err != nil {
+			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", m.Sequence, cfg.Result.Stream, err))
 		}
 		claims = append(claims, Claim{
-			At: at, Stored: md.Timestamp, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated,
-			Order: c.Order, Key: c.Key, Progress: progressOf(m.Headers()),
+			At: m.Sequence, Stored: m.Time, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated,
+			Order: c.Order, Key: c.Key, Progress: progressOf(m.Header),
 		})
 	}
 }
@@ -48,19 +44,15 @@ func LogSubject(cfg *config.Config, partition int, what string) string {
 // NextResultFunc returns a function that returns the next result of a partition from its reader; nil at the end.
 func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	return func() (*ResultRow, error) {
-		m, at, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return nil, err
 		}
-		h := m.Headers()
-		md, err := m.Metadata()
-		if err != nil {
-			return nil, err
-		}
+		h := m.Header
 		row := &ResultRow{
-			At: at, Stored: md.Timestamp, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
+			At: m.Sequence, Stored: m.Time, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
-			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h, Body: m.Data(),
+			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h, Body: m.Data,
 		}
 		if len(h[streams.HeaderLow]) > 0 {
 			row.Progress = progressOf(h)
@@ -79,11 +71,11 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (InputRow, error) {
 	if r != nil {
 		return func() (InputRow, error) {
-			m, at, err := r.Next(ctx)
+			m, err := r.Next(ctx)
 			if err != nil || m == nil {
 				return InputRow{}, err
 			}
-			return InputRow{Seq: at, Subject: m.Subject(), Header: m.Headers(), Body: m.Data()}, nil
+			return inputRow(m), nil
 		}
 	}
 	last := uint64(0)
@@ -94,6 +86,10 @@ func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter
 			return InputRow{}, err
 		}
 		last = m.Sequence
-		return InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
+		return inputRow(m), nil
 	}
+}
+
+func inputRow(m *jetstream.RawStreamMsg) InputRow {
+	return InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}
 }

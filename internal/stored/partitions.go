@@ -23,11 +23,11 @@ func Partitions(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	defer r.Close()
 	n := cfg.Streams.Partitions
 	for {
-		m, _, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return n, err
 		}
-		if p, ok := PartitionOf(m.Subject()); ok {
+		if p, ok := PartitionOf(m.Subject); ok {
 			n = max(n, p+1)
 		}
 	}

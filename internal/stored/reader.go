@@ -2,7 +2,6 @@
 package stored
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Reader reads messages of a stream in order. What it has fetched and not yet returned is bounded in messages and in
-// bytes. The library's own reader that is bounded in both has no room for the server's status messages beside a full
-// batch, and loses deliveries; the one that makes a consumer for each batch is bounded in messages alone.
+// Reader reads messages of a stream in order, and continues where a consumer that is gone, or has lost a delivery, has
+// stopped. What it has fetched and not yet returned is bounded in messages and in bytes.
 //
 // Not safe for concurrent use. The caller must close it.
 type Reader struct {
@@ -25,18 +23,11 @@ type Reader struct {
 
 	js      jetstream.JetStream
 	options ReadOptions // Until is never 0
-	fetch   func(jetstream.Consumer) (jetstream.MessageBatch, error)
-	stop    context.CancelFunc
+	reading *streams.Reading
 	at      uint64 // stream sequence of the last message, or of where to begin
 	begun   bool   // a consumer was made: from then on at says where the next begins
 	done    bool   // there is nothing left to read
 	retries int    // in a row; 0 after each message
-
-	// Of the present consumer, which is replaced when it is gone or has lost a delivery.
-	consumer jetstream.Consumer
-	batch    jetstream.MessageBatch // nil: to be requested
-	order    uint64                 // consumer sequence of the last message
-	asked    uint64                 // order when the batch was requested
 }
 
 // ReadOptions select what a [Reader] reads.
@@ -62,10 +53,7 @@ type ReadOptions struct {
 }
 
 const (
-	// readAhead is how many messages are requested at once, readAheadBytes how many bytes; the largest must fit.
-	readAhead      = 1000
-	readAheadBytes = 8 << 20
-	// readTimeout bounds a request. A leader election takes about four seconds.
+	// readTimeout bounds a request for a consumer. A leader election takes about four seconds.
 	readTimeout = 10 * time.Second
 	// readRetries is how often in a row reading may fail, a second apart.
 	readRetries = 20
@@ -86,33 +74,29 @@ func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, 
 		o.Until = math.MaxUint64
 	}
 	r := &Reader{js: js, options: o, at: max(1, o.From) - 1}
-	fetching, stop := context.WithCancel(ctx)
-	r.stop = stop
-	bytes := max(readAheadBytes, 2*int(js.Conn().MaxPayload()))
-	r.fetch = func(c jetstream.Consumer) (jetstream.MessageBatch, error) {
-		return c.Fetch(readAhead, jetstream.FetchMaxBytes(bytes), jetstream.FetchContext(fetching))
-	}
 	err := r.begin(ctx)
 	if err == nil && r.Left == 0 {
 		err = r.ask(ctx)
 	}
 	if err != nil {
-		stop()
+		r.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
 // Close ends the reading. The server removes the consumer by itself.
-func (r *Reader) Close() { r.stop() }
+func (r *Reader) Close() {
+	if r.reading != nil {
+		r.reading.Close()
+	}
+}
 
 // begin makes a consumer that continues after the last message.
 func (r *Reader) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	cfg := jetstream.ConsumerConfig{
-		HeadersOnly: r.options.HeadersOnly, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: forgetAfter,
-	}
+	cfg := jetstream.ConsumerConfig{HeadersOnly: r.options.HeadersOnly, InactiveThreshold: forgetAfter}
 	if r.options.Brief {
 		cfg.InactiveThreshold = briefly
 	}
@@ -131,14 +115,14 @@ func (r *Reader) begin(ctx context.Context) error {
 	default:
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, r.at+1
 	}
-	c, err := r.js.CreateConsumer(ctx, r.options.Stream, cfg)
+	reading, err := streams.Read(ctx, r.js, r.options.Stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.what(), err)
 	}
-	info := c.CachedInfo()
-	r.consumer, r.batch, r.order, r.Left = c, nil, 0, info.NumPending
+	r.Close()
+	r.reading, r.Left = reading, reading.Left
 	if !r.begun {
-		r.begun, r.at = true, max(r.at, info.Delivered.Stream) // where another consumer would have to begin
+		r.begun, r.at = true, max(r.at, reading.Before) // where another consumer would have to begin
 	}
 	return nil
 }
@@ -148,85 +132,59 @@ func (r *Reader) what() string {
 	return strings.Join(r.options.Filters, ", ") + " of stream " + r.options.Stream
 }
 
-// Next returns the next message and its sequence in the stream; nil at the end. It blocks until there is one.
-func (r *Reader) Next(ctx context.Context) (jetstream.Msg, uint64, error) {
+// Next returns the next message; nil at the end. It blocks until there is one.
+func (r *Reader) Next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return r.NextBefore(ctx, nil)
 }
 
 // ErrNoMore means that there is no further message, or none at the moment.
-var ErrNoMore = errors.New("no more messages")
+var ErrNoMore = streams.ErrNoMore
 
 // NextBefore is Next, but returns [ErrNoMore] when late is ready before there is a message.
-func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (jetstream.Msg, uint64, error) {
+func (r *Reader) NextBefore(ctx context.Context, late <-chan time.Time) (*jetstream.RawStreamMsg, error) {
 	for !r.done {
-		m, err := r.receive(ctx, late)
-		if err != nil {
-			return nil, 0, err
-		}
-		if m == nil {
-			continue
-		}
-		md, err := m.Metadata()
-		if err != nil {
-			return nil, 0, err
-		}
-		if md.Sequence.Consumer != r.order+1 { // a delivery got lost
-			if err := r.again(ctx, nil); err != nil {
-				return nil, 0, err
-			}
-			continue
-		}
-		r.order, r.Left, r.retries = md.Sequence.Consumer, md.NumPending, 0
-		if md.Sequence.Stream > r.options.Until {
-			r.Left, r.done = r.Left+1, true
-			break
-		}
-		r.at = md.Sequence.Stream
-		if r.done = r.at == r.options.Until; r.Left == 0 && !r.done {
+		m, err := r.reading.Next(ctx, late)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, ErrNoMore):
+			return nil, err
+		case err != nil:
+			err = r.again(ctx, err)
+		case m == nil:
 			err = r.ask(ctx)
+		default:
+			return r.take(ctx, m)
 		}
-		return m, r.at, err
+		if err != nil {
+			return nil, err
+		}
 	}
-	return nil, 0, nil
+	return nil, nil //nolint:nilnil // the end is no error
 }
 
-// receive returns the next delivery; nil: call it again.
-func (r *Reader) receive(ctx context.Context, late <-chan time.Time) (m jetstream.Msg, err error) {
-	if r.batch == nil {
-		r.asked = r.order
-		if r.batch, err = r.fetch(r.consumer); err != nil {
-			return nil, r.again(ctx, err)
+// take returns a message that is not beyond the end.
+func (r *Reader) take(ctx context.Context, m *jetstream.RawStreamMsg) (*jetstream.RawStreamMsg, error) {
+	r.Left, r.retries = r.reading.Left, 0
+	if m.Sequence > r.options.Until {
+		r.Left, r.done = r.Left+1, true
+		return nil, nil //nolint:nilnil // the end is no error
+	}
+	r.at = m.Sequence
+	if r.done = r.at == r.options.Until; r.Left == 0 && !r.done {
+		if err := r.ask(ctx); err != nil {
+			return nil, err
 		}
 	}
-	select {
-	case m, ok := <-r.batch.Messages():
-		if ok {
-			return m, nil
-		}
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-late:
-		return nil, ErrNoMore
-	}
-	why := r.batch.Error()
-	r.batch = nil
-	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case why != nil && !errors.Is(why, jetstream.ErrBatchCompleted):
-		return nil, r.again(ctx, why)
-	case r.order == r.asked: // it has brought nothing
-		return nil, r.ask(ctx)
-	}
-	return nil, nil //nolint:nilnil // the batch is complete
+	return m, nil
 }
 
-// again replaces a consumer that is gone or has no leader. why is nil where it only lost a delivery.
+// again replaces a consumer that is gone, has no leader, or has lost a delivery.
 func (r *Reader) again(ctx context.Context, why error) error {
 	if r.retries++; r.retries > readRetries {
-		return fmt.Errorf("read %s: %w", r.what(), cmp.Or(why, errDeliveryLost))
+		return fmt.Errorf("read %s: %w", r.what(), why)
 	}
-	if why != nil {
+	if !errors.Is(why, streams.ErrDeliveryLost) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -237,14 +195,10 @@ func (r *Reader) again(ctx context.Context, why error) error {
 		if r.options.Follow && errors.Is(err, jetstream.ErrStreamNotFound) { // its successor would have other messages
 			return err
 		}
-		r.batch = nil
 		return r.again(ctx, err)
 	}
 	return nil
 }
-
-// errDeliveryLost ends the reading when every attempt has lost a delivery.
-var errDeliveryLost = errors.New("deliveries get lost")
 
 // ask finds out from the stream's leader whether there is anything left to read. The count that comes with each
 // message is an estimate, and a verdict must not rely on it.

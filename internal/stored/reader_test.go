@@ -55,14 +55,14 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 			var got []string
 			take := func() {
 				for {
-					m, _, err := r.NextBefore(t.Context(), time.After(time.Second))
+					m, err := r.NextBefore(t.Context(), time.After(time.Second))
 					if errors.Is(err, stored.ErrNoMore) || err == nil && m == nil {
 						return
 					}
 					if err != nil {
 						t.Fatalf("%s: %v", name, err)
 					}
-					got = append(got, string(m.Data()))
+					got = append(got, string(m.Data))
 				}
 			}
 			take()
@@ -83,7 +83,7 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 		defer cancel()
 		n := 0
 		for ; err == nil; n++ {
-			_, _, err = r.Next(ctx)
+			_, err = r.Next(ctx)
 		}
 		if n != 7 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("followed for an hour: %d messages, then %v", n-1, err)
@@ -122,11 +122,11 @@ func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 				t.Fatalf("deleted %d consumers, want that of the reader", deleted)
 			}
 		}
-		if m, at, err := r.Next(t.Context()); err != nil || m == nil || at != want {
-			t.Fatalf("got message %d, error %v; want %d", at, err, want)
+		if m, err := r.Next(t.Context()); err != nil || m == nil || m.Sequence != want {
+			t.Fatalf("got message %v, error %v; want %d", m, err, want)
 		}
 	}
-	if m, _, err := r.Next(t.Context()); m != nil || err != nil {
+	if m, err := r.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("after the last: got %v, %v", m, err)
 	}
 	if _, err := stored.OpenReader(t.Context(), b.JS, "NONE", "rows.>", 1, true); err == nil {
@@ -137,7 +137,7 @@ func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer empty.Close()
-	if m, _, err := empty.Next(t.Context()); m != nil || err != nil {
+	if m, err := empty.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("an empty stream: got %v, %v", m, err)
 	}
 }

@@ -2,19 +2,17 @@ package stored
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Replaced returns the first row of the chain of redrives that led to the row with this header; 0: the row was not
 // redriven. Older versions of redrive name only the failed row before it, so there the rows of the chain are read as
 // far as they are left.
-func Replaced(ctx context.Context, input jetstream.Stream, cfg *config.Config, header nats.Header) (first uint64, err error) {
+func Replaced(ctx context.Context, nc *nats.Conn, cfg *config.Config, header nats.Header) (first uint64, err error) {
 	for {
 		of := streams.RedriveOf(header, cfg.Name, cfg.Input.Stream)
 		if of == 0 || first > 0 && of >= first { // a chain leads back, always
@@ -24,12 +22,12 @@ func Replaced(ctx context.Context, input jetstream.Stream, cfg *config.Config, h
 			return seq, nil
 		}
 		first = of
-		m, err := input.GetMsg(ctx, of)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return first, nil
-		}
+		m, err := streams.MessageAt(ctx, nc, cfg.Input.Stream, of)
 		if err != nil {
 			return 0, fmt.Errorf("read row %d: %w", of, err)
+		}
+		if m == nil {
+			return first, nil
 		}
 		header = m.Header
 	}

@@ -39,7 +39,7 @@ func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, err
 	if r.options.Follow {
 		late = time.After(wait)
 	}
-	m, _, err := r.NextBefore(ctx, late)
+	m, err := r.NextBefore(ctx, late)
 	if err == nil && m == nil {
 		err = ErrNoMore
 	}
@@ -50,25 +50,21 @@ func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, err
 }
 
 // NewResult reads a message of the result stream. One that is no result of a stage is an error.
-func NewResult(m jetstream.Msg) (Result, error) {
-	md, err := m.Metadata()
-	if err != nil {
-		return Result{}, err
-	}
-	h := m.Headers()
+func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
+	h := m.Header
 	seq, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
 	if err != nil {
-		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", md.Sequence.Stream, streams.HeaderSourceSeq)
+		return Result{}, fmt.Errorf("message %d has no %s header: it is no result of a stage", m.Sequence, streams.HeaderSourceSeq)
 	}
 	low := seq
 	if text := h.Get(streams.HeaderLow); text != "" {
 		if low, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return Result{}, fmt.Errorf("message %d has %s %q, which is no sequence: it is no result of a stage", md.Sequence.Stream, streams.HeaderLow, text)
+			return Result{}, fmt.Errorf("message %d has %s %q, which is no sequence: it is no result of a stage", m.Sequence, streams.HeaderLow, text)
 		}
 	}
 	return Result{
-		At: md.Sequence.Stream, Stored: md.Timestamp, Seq: seq, Low: low, Subject: h.Get(streams.HeaderSourceSubject),
-		Replaces: streams.Replaces(h), Failed: h.Get(streams.HeaderStatus) == auditlog.RowError, Body: m.Data(),
+		At: m.Sequence, Stored: m.Time, Seq: seq, Low: low, Subject: h.Get(streams.HeaderSourceSubject),
+		Replaces: streams.Replaces(h), Failed: h.Get(streams.HeaderStatus) == auditlog.RowError, Body: m.Data,
 	}, nil
 }
 

@@ -154,25 +154,21 @@ func (p *part) open(ctx context.Context, js jetstream.JetStream, cfg *config.Con
 func (p *part) failed(ctx context.Context, r *stored.Reader, o FailuresOptions) (found []FailedRow, read int, err error) {
 	defer r.Close()
 	for {
-		m, at, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return found, read, err
 		}
 		if read++; read == 1 {
-			md, err := m.Metadata()
-			if err != nil {
-				return nil, 0, err
-			}
-			p.oldest = md.Timestamp
+			p.oldest = m.Time
 		}
-		if !bytes.Contains(m.Data(), failedStatus) { // most have succeeded, and decoding takes longest
+		if !bytes.Contains(m.Data, failedStatus) { // most have succeeded, and decoding takes longest
 			continue
 		}
-		e, err := auditlog.Decode(m.Data())
+		e, err := auditlog.Decode(m.Data)
 		if err != nil || e.Row == nil || e.Row.Status != auditlog.RowError {
 			continue // of a newer version, or it only quotes the status
 		}
-		row := failedRow(e.Row, at)
+		row := failedRow(e.Row, m.Sequence)
 		if o.Reason != "" && row.Reason != o.Reason {
 			continue
 		}

@@ -253,11 +253,11 @@ func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, 
 // in stream order.
 func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emission, missing bool, err error) {
 	for {
-		m, at, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil || m == nil {
 			return nil, missing, err
 		}
-		h := m.Headers()
+		h := m.Header
 		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
 		done := this
 		var low *uint64
@@ -265,11 +265,7 @@ func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emis
 			low, done = &n, n
 		}
 		if this == seq {
-			md, err := m.Metadata()
-			if err != nil {
-				return nil, false, err
-			}
-			return &emission{at: at, stored: md.Timestamp, owner: h.Get(streams.HeaderOwner), low: low}, false, nil
+			return &emission{at: m.Sequence, stored: m.Time, owner: h.Get(streams.HeaderOwner), low: low}, false, nil
 		}
 		if done >= seq {
 			return nil, missing, nil

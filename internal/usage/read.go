@@ -147,7 +147,7 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 	show := &r.show
 	show.changed = changed
 	for {
-		m, at, err := in.NextBefore(ctx, show.late(in.Left))
+		m, err := in.NextBefore(ctx, show.late(in.Left))
 		switch {
 		case errors.Is(err, stored.ErrNoMore):
 			err = show.now()
@@ -156,8 +156,8 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 		case err != nil || m == nil:
 			return err
 		default:
-			r.at, show.dirty = at, true
-			r.book.Add(decode(m.Data()))
+			r.at, show.dirty = m.Sequence, true
+			r.book.Add(decode(m.Data))
 		}
 		if err != nil {
 			return err
@@ -206,14 +206,14 @@ func Unknown(ctx context.Context, js jetstream.JetStream, cfg *config.Config, st
 	}
 	defer r.Close()
 	for {
-		m, _, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
 		if m == nil {
 			break
 		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(m.Subject(), prefix), ".")
+		name, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
 		if i, has := slices.BinarySearch(known, name); !has {
 			known = slices.Insert(known, i, name)
 		}

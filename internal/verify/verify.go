@@ -358,14 +358,14 @@ func (v *verification) results() (n int64) {
 func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
 	later, foreign := 0, 0
 	for {
-		m, _, err := r.Next(ctx)
+		m, err := r.Next(ctx)
 		if err != nil {
 			return err
 		}
 		if m == nil {
 			break
 		}
-		e, err := auditlog.Decode(m.Data())
+		e, err := auditlog.Decode(m.Data)
 		switch {
 		case errors.Is(err, auditlog.ErrSchemaVersion):
 			later++
