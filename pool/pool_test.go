@@ -301,6 +301,32 @@ func TestThrottleTimeIsTheLawsAlone(t *testing.T) {
 	}
 }
 
+func TestFullTimeIsThatOfMissingSlots(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		size  int
+		jobs  int
+		every time.Duration // between two dispatches
+		call  call
+		want  time.Duration
+	}{
+		{"five calls one after the other: nobody waits during the last", 1, 5, ms, sleeper(time.Second), 4 * time.Second},
+		{"two at a time, the second a millisecond later", 2, 5, ms, sleeper(time.Second), 1999 * ms},
+		{"a slot for each", 5, 5, ms, sleeper(time.Second), 0},
+		{"slots are free, the law says wait", 10, 5, 100 * ms, sleeper(time.Second), 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := running(t, pool.Config{Size: test.size, Law: spaced(t, test.every)}, test.call)
+				batch(t, p, test.jobs)
+				if got := p.Stats().FullTime; got != test.want {
+					t.Errorf("full for %v, want %v", got, test.want)
+				}
+			})
+		})
+	}
+}
+
 func TestStatsAreCurrentWhileThePoolWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := running(t, pool.Config{Size: 3, Law: spaced(t, time.Minute)}, sleeper(time.Hour))

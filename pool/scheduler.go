@@ -53,6 +53,7 @@ type scheduler struct {
 	counts    Stats     // all that is counted; snapshot adds the rest
 	tick      time.Time // when the inbox was last emptied; the loop reads the clock there only
 	throttled bool      // since tick a job was ready and a slot free, but the law made them wait
+	full      bool      // since tick a job waited and every slot of the pool was taken
 	vacated   bool      // since tick a job left the queue
 
 	timer *time.Timer
@@ -63,6 +64,7 @@ type scheduler struct {
 		stats     Stats
 		tick      time.Time
 		throttled bool
+		full      bool
 	}
 }
 
@@ -132,6 +134,9 @@ func (s *scheduler) takeUp() {
 	if s.throttled {
 		s.counts.ThrottleTime += now.Sub(s.tick)
 	}
+	if s.full {
+		s.counts.FullTime += now.Sub(s.tick)
+	}
 	for i := range s.servers[:len(s.servers)-1] { // none is behind the last
 		s.servers[i].pace.turn(s.tick, now, s.cfg.FallbackAfter)
 	}
@@ -165,7 +170,7 @@ func (s *scheduler) takeUp() {
 
 // dispatch sends what may go now. It returns the instant at which to run again without an event; zero: never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
-	s.throttled = false
+	s.throttled, s.full = false, false
 	if s.halted() {
 		return time.Time{} // what comes due meanwhile is looked at when it ends
 	}
@@ -178,7 +183,8 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 		s.send(ctx, t, at)
 	}
 	if v := &s.servers[0]; s.waiting() > s.parked && !v.out() {
-		v.pace.waits = true // for a slot
+		v.pace.waits = true           // for a slot
+		s.full = s.shortage.room == 0 // else this machine is the limit, not the pool's size
 	}
 	return s.due()
 }
@@ -366,7 +372,7 @@ func (s *scheduler) publish() {
 	stats := s.snapshot()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shown.stats, s.shown.tick, s.shown.throttled = stats, s.tick, s.throttled
+	s.shown.stats, s.shown.tick, s.shown.throttled, s.shown.full = stats, s.tick, s.throttled, s.full
 }
 
 func (s *scheduler) stats() Stats {
@@ -375,6 +381,9 @@ func (s *scheduler) stats() Stats {
 	stats := s.shown.stats
 	if s.shown.throttled {
 		stats.ThrottleTime += time.Since(s.shown.tick)
+	}
+	if s.shown.full {
+		stats.FullTime += time.Since(s.shown.tick)
 	}
 	return stats
 }

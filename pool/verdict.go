@@ -145,6 +145,9 @@ type Stats struct {
 	Waiting int
 	// ThrottleTime is the time during which a job was ready and a slot free, but laws or gates made them wait.
 	ThrottleTime time.Duration
+	// FullTime is the time during which a job waited and every slot was taken, so that a further slot would have been used
+	// if the law allowed it.
+	FullTime time.Duration
 	// ExecTime is the sum of the durations of all calls that have ended.
 	ExecTime time.Duration
 	// PeakDelay and CurrentDelay are the longest and the present delay between dispatches, by the law of the first

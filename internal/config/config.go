@@ -139,7 +139,7 @@ func (c *OrderConfig) OfStream() bool { return c.Mode == streams.OrderStream || 
 
 // PoolConfig is how many calls are in flight, and how fast they start.
 type PoolConfig struct {
-	Size              int           `env:"POOL_SIZE, default=1" min:"1" max:"10000" help:"most calls in flight, over all partitions of the process; 1 is sequential"`
+	Size              int           `env:"POOL_SIZE, default=16" min:"1" max:"10000" help:"most calls in flight, over all partitions of the process; 1 is sequential"`
 	Throttle          string        `env:"THROTTLE, default=adaptive" oneof:"adaptive classic" help:"law of the dispatch rate: adaptive, or classic (the plain delay law)"`
 	MinDispatchDelay  Milliseconds  `env:"MIN_DISPATCH_DELAY_MS, default=0" min:"0" help:"floor of the delay between dispatches, in milliseconds"`
 	MaxDispatchDelay  Milliseconds  `env:"MAX_DISPATCH_DELAY_MS, default=5000" above:"0" help:"ceiling of that delay, at least the floor"`

@@ -126,7 +126,7 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 	if c.Data.Sync != (SyncPolicy{Interval: 2 * time.Second}) || c.Journal.Enabled || c.Pool.RecoveryStep != Milliseconds(500*time.Microsecond) {
 		t.Errorf("got %v %v %v", c.Data.Sync, c.Journal.Enabled, c.Pool.RecoveryStep)
 	}
-	if c.Pool.Size != 1 {
+	if c.Pool.Size != 16 {
 		t.Errorf("pool size: got %d, want the default for an empty variable", c.Pool.Size)
 	}
 }

@@ -210,6 +210,9 @@ func (p *Pipeline) printSummary(took time.Duration) {
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
+	if advice := p.Stage.SlotsAdvice(took); advice != "" {
+		terminal.PrintLine(p.Stderr, "%s", advice)
+	}
 	if p.failed > 0 {
 		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
 		repaired := p.places != nil && len(p.places.newest) > 0

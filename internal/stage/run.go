@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
@@ -106,9 +107,18 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	}
 	defer startService(hard, deps.Reloads, stages)()
 	if !deps.several {
-		return stages[0].Run(soft, hard)
+		return stages[0].serve(soft, hard)
 	}
 	return runEach(soft, hard, stages)
+}
+
+// serve runs the stage until it has ended, and then logs what more slots of the pool would have brought.
+func (s *Stage) serve(soft, hard context.Context) error {
+	err := s.Run(soft, hard)
+	if advice := s.SlotsAdvice(time.Since(s.started)); advice != "" {
+		s.Log.Info("size of the pool", slog.Int("pool_size", s.Cfg.Pool.Size), slog.String("advice", advice))
+	}
+	return err
 }
 
 // page returns the address of the stage's dashboard, below that of the process.
@@ -132,7 +142,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	var running errgroup.Group // without a context: the others go on
 	for _, s := range stages {
 		running.Go(func() error {
-			err := s.Run(soft, hard)
+			err := s.serve(soft, hard)
 			s.leaveTurn() // it may have ended before it had it
 			why := "stopped"
 			if err != nil {

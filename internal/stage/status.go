@@ -145,6 +145,18 @@ func (s *Stage) Summary() *auditlog.Summary {
 	return sum
 }
 
+// SlotsAdvice says what more slots of the pool would have brought to a run that took so long; empty: its numbers do not
+// say. Calls in flight are bounded by the rows of the windows, too, unless a row is many calls.
+func (s *Stage) SlotsAdvice(took time.Duration) string {
+	const most = 10000 // the greatest STAGE_POOL_SIZE
+	maxSize := most
+	if !s.Cfg.FansOut() {
+		maxSize = min(most, s.Cfg.Window.Rows*s.Cfg.Streams.Partitions)
+	}
+	stats := s.executor.Pool.Stats()
+	return status.SlotsAdvice(&stats, maxSize, took)
+}
+
 // recordRun records an event of the run as a whole. The start lists the settings, the end has the summary.
 func (s *Stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
 	e := &auditlog.Run{

@@ -23,7 +23,6 @@ var starterFiles = []struct{ name, text string }{
 	{".env", `# Settings of this job, for: stage process rows.jsonl --env-file .env -o results.jsonl
 # stage help settings lists all of them.
 STAGE_TEMPLATE_FILE=prompt.jinja
-STAGE_POOL_SIZE=8
 
 # The built-in mock needs no key and costs nothing. For a real model remove this line and fill in those below.
 STAGE_LLM_PROVIDER=mock

@@ -17,7 +17,7 @@ func TestRunSetsTheMemoryLimit(t *testing.T) {
 		want int64
 	}{
 		{"a server elsewhere", []string{"--nats-url=nats://127.0.0.1:1", "--window-bytes=64MiB", "--pool-size=8"}, 68<<20 + 1<<20 + 20<<20},
-		{"every partition's window", []string{"--nats-url=nats://127.0.0.1:1", "--window-bytes=64MiB", "--partitions=8", "--input-subject=rows.{partition}.>"}, 8*68<<20 + 128<<10 + 20<<20},
+		{"every partition's window", []string{"--nats-url=nats://127.0.0.1:1", "--window-bytes=64MiB", "--partitions=8", "--input-subject=rows.{partition}.>"}, 8*68<<20 + 2<<20 + 20<<20},
 		{"an embedded server, whose need is unknown", []string{"--data-dir=" + t.TempDir()}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -166,7 +166,7 @@ are the variables of the stage. */ -}}
 {{- $shared := 0 }}
 {{- range $name, $config := include "llm-stage.configs" . | fromYaml }}
 {{- $partitions := include "llm-stage.text" ($config.STAGE_PARTITIONS | default 1) | int64 }}
-{{- $pool := include "llm-stage.text" ($config.STAGE_POOL_SIZE | default 1) | int64 }}
+{{- $pool := include "llm-stage.text" ($config.STAGE_POOL_SIZE | default 16) | int64 }}
 {{- $lanes := mul (include "llm-stage.laneRoom" $config | int64) $partitions }}
 {{- $fixed = addf $fixed (add 4194304 (mul 131072 $pool) $lanes | float64) }}
 {{- with (dig $name "config" dict $stages).STAGE_WINDOW_BYTES }}
