@@ -23,6 +23,7 @@ import (
 var notRun = map[string]string{
 	"stage demo": "takes a minute; the script demo_short has a shorter one",
 	"make test":  "this is one of the tests",
+	"stage run --llm-provider mock --template 'Is this": "runs until it is stopped; the blocks of the pipeline run another",
 }
 
 // readmePorts are the ports that the commands of README.md use. The test gives them others, which are free.
@@ -179,7 +180,7 @@ func readmeEnvironment(t *testing.T, dir string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim := "#!/bin/sh\ncase \"$*\" in\n'install ./cmd/stage') exit 0 ;;\nesac\nexec " + realGo + " \"$@\"\n"
+	shim := "#!/bin/sh\ncase \"$*\" in\n'install ./cmd/stage') exit 0 ;;\n'run ./cmd/stage '*) shift 2; exec stage \"$@\" ;;\nesac\nexec " + realGo + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(shim), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
