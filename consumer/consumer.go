@@ -53,6 +53,9 @@ type Config struct {
 	// a row as [streams.KeyHeader] writes it. Key is called once for each row, from the goroutine of [Consumer.Run].
 	OrderKey string
 	Key      func(*Row) string
+	// Moves says that somebody calls [Consumer.Use] with another connection when the present one is closed for good. False:
+	// that ends Run with an error.
+	Moves bool
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
 	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
@@ -143,8 +146,9 @@ type Status struct {
 // Consumer serves one partition. Create it with [New].
 type Consumer struct {
 	cfg           Config
-	nc            *nats.Conn
+	nc            *nats.Conn // of the present term; the goroutine of Run replaces it between two, see adopt
 	js            jetstream.JetStream
+	next          atomic.Pointer[nats.Conn] // the connection to use from the next term on; nil: the present one
 	filter        string
 	resultSubject string
 	claimSubject  string
@@ -254,6 +258,23 @@ func (c *Consumer) Unkept() int {
 	return c.mail.lossy()
 }
 
+// Use has the consumer work over another connection, once the present one is closed for good: the term that it served ends
+// with it, and the next one begins over nc. The rows stay, with the replies that are there. Safe for concurrent use.
+func (c *Consumer) Use(nc *nats.Conn) { c.next.Store(nc) }
+
+// adopt takes the connection of [Consumer.Use], if there is another.
+func (c *Consumer) adopt() {
+	nc := c.next.Swap(nil)
+	if nc == nil {
+		return
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		panic(fmt.Sprintf("consumer: %v", err)) // options alone could be wrong, and there are none
+	}
+	c.nc, c.js = nc, js
+}
+
 func (c *Consumer) setStatus(change func(*Status)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,6 +352,9 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	}
 	lost := c.nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer c.nc.RemoveStatusListener(lost)
+	if !c.nc.IsConnected() {
+		return errConnectionLost // since it was looked at, so nothing would report it
+	}
 
 	durable, err := c.openDurable(hard)
 	if err != nil {

@@ -310,11 +310,12 @@ const connectedLook = 100 * time.Millisecond
 // connected waits for a connection, or until ctx ends.
 func (c *Consumer) connected(ctx context.Context) error {
 	for range streams.Retry(ctx, connectedLook, connectedLook) {
+		c.adopt()
 		if c.nc.IsConnected() {
 			c.problems.clear(problemConnection)
 			break
 		}
-		if c.nc.IsClosed() {
+		if c.nc.IsClosed() && !c.cfg.Moves {
 			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
 		}
 		why := errors.New("not connected to NATS")

@@ -80,15 +80,21 @@ type Config struct {
 // One Recorder serves all partitions of a process. It is safe for concurrent use.
 type Recorder struct {
 	cfg    Config
-	nc     *nats.Conn
 	id     string       // what the ids of its groups begin with
 	prefix string       // of the reply subjects, with the dot
 	runs   atomic.Int64 // run events so far
 	spare  sync.Pool    // of records
 
-	stored []*record // owned by answered: what an answer said is stored
+	// answering is held by answered, which owns stored, what an answer said is stored: while one connection takes the place
+	// of another, answers may come by both.
+	answering sync.Mutex
+	stored    []*record
 
 	mu sync.Mutex
+	// nc is the present connection, and sub the subscription to the answers there, while Run is running.
+	nc      *nats.Conn
+	sub     *nats.Subscription
+	running bool
 	// held call events and heldBytes of them are not stored yet. One that would exceed the limits waits for freed, or once
 	// the process is hurried is dropped.
 	held, heldBytes, dropped int
@@ -178,18 +184,17 @@ func New(nc *nats.Conn, cfg Config) *Recorder {
 
 // Run sends events, receives the server's answers and sends again what got none, until ctx ends. Call it once.
 func (r *Recorder) Run(ctx context.Context) error {
-	sub, err := r.nc.Subscribe(r.prefix+">", r.answered)
-	if err != nil {
+	r.mu.Lock()
+	if err := r.listen(); err != nil {
+		r.mu.Unlock()
 		return fmt.Errorf("audit: subscribe to acknowledgements: %w", err)
 	}
-	defer func() { _ = sub.Unsubscribe() }()
-	defer r.Hurry()
-	_ = sub.SetPendingLimits(-1, -1) // bounded by what is pending
-	r.mu.Lock()
-	r.listening = true
 	r.flush(time.Now())
+	nc := r.nc
 	r.mu.Unlock()
-	takes := groupsOf(ctx, r.nc, r.cfg.Stream)
+	defer r.deafen()
+	defer r.Hurry()
+	takes := groupsOf(ctx, nc, r.cfg.Stream)
 	r.mu.Lock()
 	r.takes = takes
 	r.mu.Unlock()
@@ -208,6 +213,37 @@ func (r *Recorder) Run(ctx context.Context) error {
 			r.flush(now)
 			r.mu.Unlock()
 		}
+	}
+}
+
+// listen subscribes to the answers. The lock is held.
+func (r *Recorder) listen() (err error) {
+	r.running, r.listening = true, false
+	if r.sub, err = r.nc.Subscribe(r.prefix+">", r.answered); err != nil {
+		return err
+	}
+	r.listening = true
+	return r.sub.SetPendingLimits(-1, -1) // bounded by what is pending
+}
+
+// deafen ends the subscription to the answers.
+func (r *Recorder) deafen() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = false
+	if r.sub != nil {
+		_ = r.sub.Unsubscribe()
+	}
+}
+
+// Use has the recorder send over another connection, since the present one is closed for good. Events that got no answer
+// are sent again. Safe for concurrent use.
+func (r *Recorder) Use(nc *nats.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nc, r.reconnects, r.lost = nc, 0, time.Now()
+	if r.running {
+		_ = r.listen() // it fails where nc is closed, too, and another follows
 	}
 }
 
@@ -302,8 +338,10 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 		rec = new(record)
 	}
 	rec.kind, rec.id, rec.stored = event.Kind, id, stored
-	const headers = 1024 // at most
-	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, int(r.nc.MaxPayload())-headers)
+	r.mu.Lock()
+	room := r.room()
+	r.mu.Unlock()
+	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, room)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec.limited() && !r.hold(len(rec.data)) {
@@ -321,6 +359,43 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	}
 	r.queue = append(r.queue, rec)
 	r.flush(now)
+}
+
+// room is how large an event may be. The lock is held.
+func (r *Recorder) room() int {
+	const headers = 1024 // at most
+	return int(r.nc.MaxPayload()) - headers
+}
+
+// fit cuts an event that was encoded while larger messages were allowed: the server may be restarted or reloaded with a
+// lower max_payload, and the event would be refused for ever, and its row wait for it. The lock is held.
+func (r *Recorder) fit(rec *record) {
+	room := r.room()
+	if len(rec.data) <= room {
+		return
+	}
+	e, err := auditlog.Decode(rec.data)
+	if err != nil {
+		return // it is one of ours, so this can't be
+	}
+	var body encoder
+	switch {
+	case e.Call != nil:
+		body = e.Call
+	case e.Row != nil:
+		body = e.Row
+	case e.Batch != nil:
+		body = e.Batch
+	case e.Run != nil:
+		body = e.Run
+	default:
+		return
+	}
+	before := len(rec.data)
+	rec.data = body.AppendJSON(nil, auditlog.PayloadsFull, room) // what Payloads leaves out is not in it any more
+	if rec.limited() {
+		r.heldBytes -= before - len(rec.data)
+	}
 }
 
 // hold waits until there is room for a call event, and takes it; an event larger than all of it waits until no other is
@@ -357,6 +432,8 @@ func (r *Recorder) answered(m *nats.Msg) {
 	if bytes.HasPrefix(m.Data, []byte(flowAck)) {
 		return
 	}
+	r.answering.Lock()
+	defer r.answering.Unlock()
 	token, _, _ := strings.Cut(m.Subject[len(r.prefix):], ".")
 	refused := streams.Refusal(m)
 	now := time.Now()

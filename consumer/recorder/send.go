@@ -143,6 +143,7 @@ func (r *Recorder) send(rec *record, now time.Time) {
 	}
 	rec.due, rec.refused = now.Add(ackTimeout), false
 	r.sent[rec.number] = rec
+	r.fit(rec)
 	if err := r.post(rec, r.prefix+strconv.FormatUint(rec.number, 36)); err != nil {
 		rec.due, rec.refused = now.Add(refusedBackoff), true
 		r.complain(rec, err.Error())
@@ -162,6 +163,7 @@ func (r *Recorder) sendGroup(now time.Time, atomic bool) {
 		most = measureMin // it may take long
 	}
 	for n < min(len(r.queue), most) && (n < 2 || bytes < streams.AppendBytesMax) {
+		r.fit(r.queue[n])
 		bytes += len(r.queue[n].data)
 		n++
 	}

@@ -50,8 +50,9 @@ type Spread struct {
 	subject string
 	explain func(error) string
 	log     *slog.Logger
-	news    chan struct{} // holds a token while this replica has something to announce
-	others  atomic.Int32  // see Others
+	news    chan struct{}   // holds a token while this replica has something to announce
+	moved   chan *nats.Conn // holds the connection that takes the place of nc
+	others  atomic.Int32    // see Others
 
 	mu        sync.Mutex
 	roster    *roster
@@ -85,7 +86,7 @@ func New(nc *nats.Conn, cfg Config) *Spread {
 		cfg.Explain = error.Error
 	}
 	s := &Spread{
-		nc: nc, subject: Subject(cfg.Name), explain: cfg.Explain, log: cfg.Logger, news: make(chan struct{}, 1),
+		nc: nc, subject: Subject(cfg.Name), explain: cfg.Explain, log: cfg.Logger, news: make(chan struct{}, 1), moved: make(chan *nats.Conn, 1),
 		roster: newRoster(cfg.ID, cfg.Partitions, time.Now()), listening: true,
 		serves: make([]bool, cfg.Partitions), looks: make([]time.Time, cfg.Partitions), changed: make([]chan struct{}, cfg.Partitions),
 	}
@@ -99,13 +100,17 @@ func New(nc *nats.Conn, cfg Config) *Spread {
 // for what it hands over. The error is that of the subscription.
 func (s *Spread) Run(soft, ctx context.Context) error {
 	heard := make(chan *nats.Msg, 256) // a burst of hellos; what does not fit is announced again
+	select {
+	case s.nc = <-s.moved:
+	default:
+	}
 	sub, err := s.nc.ChanSubscribe(s.subject, heard)
 	if err != nil {
 		return fmt.Errorf("listen to the other replicas: %w", err)
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
+	defer func() { _ = sub.Unsubscribe() }() // no listener remains either way
 	connected := s.nc.StatusChanged(nats.CONNECTED)
-	defer s.nc.RemoveStatusListener(connected)
+	defer func() { s.nc.RemoveStatusListener(connected) }()
 	listened, tick, check := time.After(listenFor), time.Tick(announceEvery), time.Tick(checkEvery)
 	var gathered <-chan time.Time // nil: no news
 	leaving := soft.Done()
@@ -120,6 +125,17 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			leaving = nil
 			announce(false)
 			continue
+		case nc := <-s.moved:
+			s.mu.Lock()
+			s.nc = nc
+			s.mu.Unlock()
+			if again, err := nc.ChanSubscribe(s.subject, heard); err == nil { // else nc is closed, too, and another follows
+				sub = again
+			}
+			connected = nc.StatusChanged(nats.CONNECTED)
+			s.rejoin()
+			listened = time.After(listenFor)
+			announce(true)
 		case <-connected:
 			s.rejoin()
 			listened = time.After(listenFor)
@@ -145,6 +161,16 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 		}
 		s.decide(time.Now())
 	}
+}
+
+// Use has the replica announce itself, and listen, over another connection, since the present one is closed for good. Safe
+// for concurrent use.
+func (s *Spread) Use(nc *nats.Conn) {
+	select {
+	case <-s.moved: // one that nobody has taken yet
+	default:
+	}
+	s.moved <- nc
 }
 
 // announce sends this replica's announcement to the others.

@@ -59,6 +59,8 @@ type Service struct {
 	permits  chan struct{} // a token for each prompt that the pool has
 	log      *slog.Logger
 
+	moved chan struct{} // holds a token when the connection was replaced
+
 	mu         sync.Mutex // guards the rest, for a few instructions
 	stopped    bool       // no further request begins
 	inProgress int
@@ -80,7 +82,7 @@ type totals struct {
 // New returns a service that makes its calls through the pool of e, or what is wrong with cfg. It starts nothing.
 func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
 	b := &Service{
-		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size),
+		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size), moved: make(chan struct{}, 1),
 		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}},
 	}
 	extra, err := cfg.LLM.ReadExtraBody()
@@ -98,7 +100,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 }
 
 // bytesMax is the largest body of a reply.
-func (b *Service) bytesMax() int { return int(b.conn.NC.MaxPayload()) - Headroom }
+func (b *Service) bytesMax() int { return int(b.conn.NC().MaxPayload()) - Headroom }
 
 // Serve answers requests until soft ends, then finishes those in progress: calls in flight end, prompts that were not
 // sent fail. When hard ends the pool cancels the calls. The pool must run until Serve returns.
@@ -110,7 +112,18 @@ func (b *Service) Serve(soft, hard context.Context) {
 		b.log.Error("batched requests are not answered", slog.Any("error", err)) // rows do not depend on it
 		return
 	}
-	<-soft.Done()
+	for serving := true; serving; {
+		select {
+		case <-soft.Done():
+			serving = false
+		case <-b.moved: // the service went with its connection
+			if again, err := b.open(work, hard); err == nil {
+				service = again
+			} else {
+				b.log.Error("batched requests are not answered", slog.Any("error", err))
+			}
+		}
+	}
 	stop(errStopping)
 	if !b.conn.External { // else it ends with the connection
 		if err := service.Stop(); err != nil {
@@ -123,9 +136,17 @@ func (b *Service) Serve(soft, hard context.Context) {
 	b.working.Wait()
 }
 
+// Use has the service be offered over the present connection of [New]'s conn, since the one before was closed for good.
+func (b *Service) Use(*nats.Conn) {
+	select {
+	case b.moved <- struct{}{}:
+	default:
+	}
+}
+
 // open begins to take requests.
 func (b *Service) open(work, hard context.Context) (micro.Service, error) {
-	service, err := micro.AddService(b.conn.NC, micro.Config{
+	service, err := micro.AddService(b.conn.NC(), micro.Config{
 		Name: serviceName, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
 			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
@@ -213,7 +234,7 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	if code != "" {
 		msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
 	}
-	if err := b.conn.NC.PublishMsg(msg); err != nil {
+	if err := b.conn.NC().PublishMsg(msg); err != nil {
 		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id), slog.Any("error", err))
 	}
 	took := time.Since(began)

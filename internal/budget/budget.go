@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -37,7 +38,7 @@ type Config struct {
 
 // Budget is this process's part in the account. Its methods are safe for concurrent use.
 type Budget struct {
-	nc  *nats.Conn
+	nc  atomic.Pointer[nats.Conn]
 	cfg Config
 
 	// Wake is called when calls may go that could not before. It is set before Run, and must not block.
@@ -45,6 +46,7 @@ type Budget struct {
 
 	accounts []*Account
 	denial   denial
+	watches  atomic.Bool // the errors of the connection
 }
 
 // State is this process's part in what is known of one provider.
@@ -59,7 +61,23 @@ func Subject(name string) string { return "llm-stage.budget." + name + ".>" }
 
 // New returns the budget without any account; see [Budget.Account].
 func New(nc *nats.Conn, cfg Config) *Budget {
-	return &Budget{nc: nc, cfg: cfg, Wake: func() {}}
+	b := &Budget{cfg: cfg, Wake: func() {}}
+	b.nc.Store(nc)
+	return b
+}
+
+// Use has the budget be shared over another connection, since the present one is closed for good. Safe for concurrent use.
+func (b *Budget) Use(nc *nats.Conn) {
+	b.nc.Store(nc)
+	if b.watches.Load() {
+		b.watchErrors() // for as long as nc lives
+	}
+	for _, a := range b.accounts {
+		select {
+		case a.kick <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // Account returns the law for one provider, which shares with all that use the same key; a key is one token of a
@@ -79,6 +97,8 @@ func (b *Budget) Account(key string, limits fleet.Limits) (*Account, error) {
 
 // Run takes part until ctx ends, and then tells the others that this process has left.
 func (b *Budget) Run(ctx context.Context) {
+	b.watches.Store(true)
+	defer b.watches.Store(false)
 	defer b.watchErrors()()
 	var parts sync.WaitGroup
 	for _, a := range b.accounts {
@@ -128,6 +148,7 @@ func (a *Account) run(ctx context.Context) {
 	subject := "llm-stage.budget." + a.budget.cfg.Name + "." + a.key
 	plans, reports := subject+".plan", subject+".report"
 	heard := make(chan *nats.Msg, mailbox)
+	nc := a.budget.nc.Load()
 	stopPlans, stopReports := a.listen(plans, heard), func() {}
 	defer func() {
 		stopPlans()
@@ -163,11 +184,17 @@ func (a *Account) run(ctx context.Context) {
 		case <-a.kick:
 		case <-timer.C:
 		}
-		if was := denied; was != a.budget.denied() {
-			if denied = !was; was { // the server may have ended the subscription
+		if was, now := denied, a.budget.nc.Load(); was != a.budget.denied() || nc != now {
+			denied = a.budget.denied()
+			if was || nc != now { // the server may have ended the subscription
 				stopPlans()
 				stopPlans = a.listen(plans, heard)
 			}
+			if nc != now && leads {
+				stopReports()
+				stopReports = a.listen(reports, heard)
+			}
+			nc = now
 		}
 		a.mu.Lock()
 		out, next = a.member.Tick(a.at(time.Now()))
@@ -192,7 +219,7 @@ func (a *Account) run(ctx context.Context) {
 
 // listen subscribes to a subject. Without a subscription this process is alone.
 func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
-	sub, err := a.budget.nc.ChanSubscribe(subject, heard)
+	sub, err := a.budget.nc.Load().ChanSubscribe(subject, heard)
 	if err != nil {
 		a.budget.cfg.Logger.Warn("the budget is not shared: no subscription", slog.String("subject", subject), slog.Any("error", err))
 		return func() {}
@@ -203,7 +230,7 @@ func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
 // publish sends messages while there is a connection. The client would keep them until there is one again, and then they
 // would be news of long ago.
 func (a *Account) publish(plans, reports string, out [][]byte) {
-	if !a.budget.nc.IsConnected() || a.budget.denied() {
+	if !a.budget.nc.Load().IsConnected() || a.budget.denied() {
 		return
 	}
 	for _, body := range out {
@@ -211,7 +238,7 @@ func (a *Account) publish(plans, reports string, out [][]byte) {
 		if fleet.IsReport(body) {
 			subject = reports
 		}
-		if err := a.budget.nc.Publish(subject, body); err != nil {
+		if err := a.budget.nc.Load().Publish(subject, body); err != nil {
 			a.budget.cfg.Logger.Debug("message of the shared budget not sent", slog.Any("error", err))
 		}
 	}

@@ -211,7 +211,7 @@ func TestALeaderThatDiesIsReplaced(t *testing.T) {
 		_, processes := p.team(t, fleet.Limits{})
 		for i, s := range processes {
 			if s.account.State().Mode == fleet.Lead {
-				s.nc.Close()
+				s.nc.Load().Close()
 				s.stop()
 				processes = append(processes[:i], processes[i+1:]...)
 				break
@@ -260,7 +260,7 @@ func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
 		_, processes := p.team(t, fleet.Limits{})
 		for _, s := range processes {
-			s.nc.Close()
+			s.nc.Load().Close()
 		}
 		time.Sleep(3 * time.Second)
 		if m := modes(processes); m[fleet.Alone] != 8 {

@@ -31,8 +31,9 @@ func (b *Budget) denied() bool {
 // watchErrors takes the errors of the budget's subjects from the connection's handler, which would report each of them,
 // until stop is called.
 func (b *Budget) watchErrors() (stop func()) {
-	others := b.nc.ErrorHandler()
-	b.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+	nc := b.nc.Load()
+	others := nc.ErrorHandler()
+	nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		switch {
 		case errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+strings.TrimSuffix(Subject(b.cfg.Name), ">")):
 			b.deny(err)
@@ -40,7 +41,7 @@ func (b *Budget) watchErrors() (stop func()) {
 			others(nc, sub, err)
 		}
 	})
-	return func() { b.nc.SetErrorHandler(others) }
+	return func() { nc.SetErrorHandler(others) }
 }
 
 // deny notes that the server has denied something. The first time it is reported.

@@ -26,8 +26,8 @@ func TestAProcessThatIsDeniedIsAloneForAMinute(t *testing.T) {
 		var log bytes.Buffer
 		one.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		for i, subject := range []string{"llm-stage.budget.team.mock.plan", "llm-stage.budget.team.mock.report"} {
-			handler := one.nc.ErrorHandler()
-			handler(one.nc, nil, violation([]string{"Publish", "Subscription"}[i], subject))
+			handler := one.nc.Load().ErrorHandler()
+			handler(one.nc.Load(), nil, violation([]string{"Publish", "Subscription"}[i], subject))
 		}
 		time.Sleep(4 * time.Second)
 		if mode := one.account.State().Mode; mode != fleet.Alone {
@@ -58,13 +58,13 @@ func TestErrorsOfOthersAreNotTheBudgets(t *testing.T) {
 		one := processes[0]
 		one.stop()
 		var passed []error
-		one.nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { passed = append(passed, err) })
+		one.nc.Load().SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { passed = append(passed, err) })
 		stop := one.watchErrors()
 		others := []error{
 			violation("Publish", "llm-stage.budget.team2.mock.plan"), violation("Publish", "results.stage.0.rows"), nats.ErrSlowConsumer,
 		}
 		for _, err := range others {
-			one.nc.ErrorHandler()(one.nc, nil, err)
+			one.nc.Load().ErrorHandler()(one.nc.Load(), nil, err)
 		}
 		stop()
 		if fmt.Sprint(passed) != fmt.Sprint(others) {

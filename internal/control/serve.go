@@ -29,23 +29,22 @@ type Replica struct {
 	// Do carries an order out, and returns what it did. One at a time; it must end soon.
 	Do  func(context.Context, *Order) (Outcome, string)
 	Log *slog.Logger
+	// Moved has the connection that takes the place of the present one, where that was closed for good; nil: none does.
+	Moved <-chan *nats.Conn
 }
 
 // Serve carries out the orders to a replica until ctx ends.
 func Serve(ctx context.Context, nc *nats.Conn, r Replica) {
 	orders := make(chan *nats.Msg, queue)
-	sub, err := nc.ChanSubscribe(Subject(r.Stage), orders)
-	if err != nil {
-		r.Log.Warn("orders are not heard: no subscription", slog.String("subject", Subject(r.Stage)), slog.Any("error", err))
-		<-ctx.Done()
-		return
-	}
-	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
 	s := &listener{Replica: r, nc: nc}
+	stop := s.listen(orders)
+	defer func() { stop() }()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case s.nc = <-r.Moved:
+			stop = s.listen(orders)
 		case m := <-orders:
 			s.handle(ctx, m)
 		}
@@ -58,6 +57,16 @@ type listener struct {
 	nc       *nats.Conn
 	done     []Answer  // the last ones, by Order
 	stranger time.Time // when a message that is no order was last logged
+}
+
+// listen has orders go to a channel until stop is called.
+func (s *listener) listen(orders chan *nats.Msg) (stop func()) {
+	sub, err := s.nc.ChanSubscribe(Subject(s.Stage), orders)
+	if err != nil {
+		s.Log.Warn("orders are not heard: no subscription", slog.String("subject", Subject(s.Stage)), slog.Any("error", err))
+		return func() {}
+	}
+	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
 // handle carries out a message. Whoever has sent it again, because the answer was lost, gets the same answer.

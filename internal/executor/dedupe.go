@@ -27,6 +27,13 @@ func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	return err
 }
 
+// UseStore has the store of replies be reached over another connection, since the present one is closed for good.
+func (e *Executor) UseStore(nc *nats.Conn) {
+	if e.store != nil {
+		e.store.use(nc)
+	}
+}
+
 // FlushStore waits until the replies of this run are stored, at most until ctx ends.
 func (e *Executor) FlushStore(ctx context.Context) {
 	if e.store != nil {

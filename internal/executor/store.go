@@ -34,12 +34,12 @@ const (
 // share a server share it. It saves money and nothing depends on it: when it fails, calls are made. Safe for concurrent
 // use.
 type replyStore struct {
-	js     jetstream.JetStream
-	stream jetstream.Stream
+	stream jetstream.Stream // as it was when the store was opened
 	ttl    time.Duration
 	log    *slog.Logger
 
 	mu       sync.Mutex
+	js       jetstream.JetStream
 	cooldown time.Time // no look-up before
 }
 
@@ -47,9 +47,7 @@ type replyStore struct {
 func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log *slog.Logger) (*replyStore, error) {
 	s := &replyStore{ttl: cfg.Rows.DedupeTTL, log: log}
 	var err error
-	s.js, err = jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupePendingMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
-		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
-	if err != nil {
+	if s.js, err = s.newClient(nc); err != nil {
 		return nil, err
 	}
 	s.stream, err = s.js.Stream(ctx, DedupeStream)
@@ -67,6 +65,31 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log 
 		return nil, fmt.Errorf("STAGE_DEDUPE: stream %s does not acknowledge messages on %s>: change it, or delete it and the stage creates it again", DedupeStream, config.DedupePrefix)
 	}
 	return s, nil
+}
+
+// newClient returns a client that publishes replies without waiting.
+func (s *replyStore) newClient(nc *nats.Conn) (jetstream.JetStream, error) {
+	return jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupePendingMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
+}
+
+// use has the store be reached over another connection, since the present one is closed for good.
+func (s *replyStore) use(nc *nats.Conn) {
+	js, err := s.newClient(nc)
+	if err != nil {
+		s.failed("connect to the store", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.js = js
+}
+
+// client returns the present client.
+func (s *replyStore) client() jetstream.JetStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.js
 }
 
 // dedupeConfig is the configuration that the stream is created with.
@@ -115,17 +138,18 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 
 // last returns what is stored on a subject; nil: nothing.
 func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	nc := s.client().Conn()
 	if s.stream.CachedInfo().Config.AllowDirect {
-		return streams.DirectLast(ctx, s.js.Conn(), DedupeStream, subject)
+		return streams.DirectLast(ctx, nc, DedupeStream, subject)
 	}
-	return streams.LastMessage(ctx, s.js.Conn(), DedupeStream, subject)
+	return streams.LastMessage(ctx, nc, DedupeStream, subject)
 }
 
 // put stores a reply and does not wait until it is stored.
 func (s *replyStore) put(key string, a *answer) {
 	body, err := json.Marshal(a)
 	if err == nil {
-		_, err = s.js.PublishAsync(config.DedupePrefix+key, body)
+		_, err = s.client().PublishAsync(config.DedupePrefix+key, body)
 	}
 	if err != nil {
 		s.failed("store a reply", err)
@@ -146,9 +170,10 @@ func (s *replyStore) failed(what string, err error) {
 
 // flush waits until all replies are stored, at most until ctx ends.
 func (s *replyStore) flush(ctx context.Context) {
+	js := s.client()
 	select {
-	case <-s.js.PublishAsyncComplete():
+	case <-js.PublishAsyncComplete():
 	case <-ctx.Done():
-		s.log.Warn("some replies were not stored for later runs", slog.Int("replies", s.js.PublishAsyncPending()))
+		s.log.Warn("some replies were not stored for later runs", slog.Int("replies", js.PublishAsyncPending()))
 	}
 }

@@ -138,7 +138,7 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
+	js, err := jetstream.New(conn.NC())
 	if err != nil {
 		return err
 	}

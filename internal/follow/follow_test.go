@@ -25,7 +25,7 @@ func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn.NC)
+	js, err := jetstream.New(conn.NC())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestAServerThatIsFasterIsNotReadAsAStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Close()
-	js, err := jetstream.New(srv.NC)
+	js, err := jetstream.New(srv.NC())
 	if err != nil {
 		t.Fatal(err)
 	}

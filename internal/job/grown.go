@@ -74,7 +74,7 @@ func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	if p.unhashed == nil || loaded == 0 {
 		return explainAnother(p.Source.Skip(loaded))
 	}
-	js, err := jetstream.New(p.Stage.Conn.NC)
+	js, err := jetstream.New(p.Stage.Conn.NC())
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	s := site.Stage
 	defer limitMemory(hard, s, o.LimitMemory)()
 	if then != nil {
-		if err := checkOrder(soft, s.Conn.NC, cfg, name); err != nil {
+		if err := checkOrder(soft, s.Conn.NC(), cfg, name); err != nil {
 			return err
 		}
 		s.Log.Info("resuming", slog.String("job", dir))
@@ -119,7 +119,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err := out.open(); err != nil {
 		return err
 	}
-	rows := in.Reader(s.Log, int(s.Conn.NC.MaxPayload())-load.MessageOverhead)
+	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
 		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,

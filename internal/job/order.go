@@ -65,7 +65,7 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	if cfg.Order.OfStream() {
 		return nil
 	}
-	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
 	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
 		return err
 	}

@@ -159,7 +159,7 @@ func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error
 
 // load publishes the rows of the source that are not in the stream yet, and reports how many there are.
 func (p *Pipeline) load(ctx context.Context) error {
-	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC
+	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC()
 	l, loaded, err := load.New(ctx, nc, cfg, loadID, "")
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
 
@@ -51,7 +52,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, conn.Close)
+	s.closers = append(s.closers, conn.Close, stopping.Background(ctx, func(ctx context.Context) { conn.Keep(ctx, o.Logger) }))
 	targets, err := call.Open(cfg, nil, o.Mock)
 	if err != nil {
 		return nil, err

@@ -109,14 +109,14 @@ type verdict struct {
 // try appends a record once.
 func (l *Lane) try(ctx context.Context, b *book, e *entry, end uint64) verdict {
 	sent := time.Now()
-	seq, err := streams.Append(ctx, l.cfg.NC, []*nats.Msg{b.message(e, end)})
+	seq, err := streams.Append(ctx, l.cfg.conn(), []*nats.Msg{b.message(e, end)})
 	if err == nil {
 		return verdict{stored: seq, proof: sent}
 	}
 	// No answer, or a refusal that is no verdict: the log knows.
 	unsure := e.unsure || !errors.Is(err, streams.ErrRefused)
 	sent = time.Now()
-	last, readErr := streams.LastMessage(ctx, l.cfg.NC, l.cfg.Settings.Stream, b.filter)
+	last, readErr := streams.LastMessage(ctx, l.cfg.conn(), l.cfg.Settings.Stream, b.filter)
 	switch {
 	case readErr != nil:
 		return verdict{unsure: unsure, err: errors.Join(err, readErr)}
@@ -186,7 +186,7 @@ func (t *term) bookProblem(ctx context.Context, err error, now time.Time) {
 	if ctx.Err() != nil {
 		return
 	}
-	b.problem = fmt.Sprintf("record a batch in stream %s: %v", t.cfg.Settings.Stream, streams.Denied(t.cfg.NC, err))
+	b.problem = fmt.Sprintf("record a batch in stream %s: %v", t.cfg.Settings.Stream, streams.Denied(t.cfg.conn(), err))
 	b.next = now.Add(min(bookRetryFirst<<min(b.tried, 10), bookRetryMost))
 	b.tried++
 }
@@ -238,7 +238,7 @@ func (t *term) prove(ctx context.Context) (at time.Time, err error) {
 		return at, nil
 	}
 	at = time.Now()
-	last, err := streams.LastMessage(ctx, t.cfg.NC, t.cfg.Settings.Stream, t.book.filter)
+	last, err := streams.LastMessage(ctx, t.cfg.conn(), t.cfg.Settings.Stream, t.book.filter)
 	switch {
 	case err != nil:
 		return at, err
@@ -258,7 +258,7 @@ func (l *Lane) claim(ctx context.Context, b *book, r *Record) (uint64, error) {
 		return 0, err
 	}
 	for wait := range streams.Retry(ctx, bookRetryFirst, bookRetryMost) {
-		last, err := streams.LastMessage(ctx, l.cfg.NC, l.cfg.Settings.Stream, b.filter)
+		last, err := streams.LastMessage(ctx, l.cfg.conn(), l.cfg.Settings.Stream, b.filter)
 		var v verdict
 		if err == nil {
 			var end uint64
@@ -275,7 +275,7 @@ func (l *Lane) claim(ctx context.Context, b *book, r *Record) (uint64, error) {
 			return v.stored, nil
 		}
 		if err != nil && wait >= bookRetryMost/2 { // the term ends, and the next one tries again
-			return 0, fmt.Errorf("claim the batch lane in stream %s: %w", l.cfg.Settings.Stream, streams.Denied(l.cfg.NC, err))
+			return 0, fmt.Errorf("claim the batch lane in stream %s: %w", l.cfg.Settings.Stream, streams.Denied(l.cfg.conn(), err))
 		}
 	}
 	return 0, context.Cause(ctx)

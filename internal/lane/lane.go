@@ -68,12 +68,13 @@ type Config struct {
 	// Step is called at each step of the protocol, by the goroutine that takes it, for tests that end or suspend the
 	// process there; nil: nothing is.
 	Step func(step string)
+
+	present *atomic.Pointer[nats.Conn] // NC, or the connection that has taken its place
 }
 
 // Lane is the batch lane of one partition. It implements [consumer.Lane].
 type Lane struct {
 	cfg Config
-	js  jetstream.JetStream
 	log *slog.Logger
 
 	// mail passes what others report to the goroutine of the term.
@@ -99,16 +100,29 @@ func New(cfg Config) (*Lane, error) {
 	case cfg.Settings.Rows < 1, cfg.Settings.Open < 1, cfg.Settings.Stream == "", cfg.ProbeInterval <= 0:
 		return nil, errors.New("lane: Rows, Open, Stream and ProbeInterval are required")
 	}
-	js, err := jetstream.New(cfg.NC)
-	if err != nil {
-		return nil, fmt.Errorf("lane: %w", err)
-	}
+	cfg.present = new(atomic.Pointer[nats.Conn])
+	cfg.present.Store(cfg.NC)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	l := &Lane{cfg: cfg, js: js, log: cfg.Logger.With(slog.Int("partition", cfg.Partition))}
+	l := &Lane{cfg: cfg, log: cfg.Logger.With(slog.Int("partition", cfg.Partition))}
 	l.mail.signal = make(chan struct{}, 1)
 	return l, nil
+}
+
+// Use has the lane work over another connection, since the present one is closed for good. Safe for concurrent use.
+func (l *Lane) Use(nc *nats.Conn) { l.cfg.present.Store(nc) }
+
+// conn is the present connection.
+func (c *Config) conn() *nats.Conn { return c.present.Load() }
+
+// jetStream returns a client over the present connection.
+func (c *Config) jetStream() jetstream.JetStream {
+	js, err := jetstream.New(c.conn())
+	if err != nil {
+		panic(fmt.Sprintf("lane: %v", err)) // options alone could be wrong, and there are none
+	}
+	return js
 }
 
 // Status returns what there is to see of the lane. Safe for concurrent use; it does not block.

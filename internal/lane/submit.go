@@ -135,7 +135,7 @@ func (t *term) submit(ctx context.Context, g *gather, now time.Time) {
 	if limit := t.capacityOf(g.model).limit; limit > 0 && t.queued(g.model) == 0 {
 		body = firstTokens(body, limit)
 	}
-	rows, fits := rowsOf(body), int(t.cfg.NC.MaxPayload())-recordSpare
+	rows, fits := rowsOf(body), int(t.cfg.conn().MaxPayload())-recordSpare
 	for len(body) > 1 && recordSize(&rows) > fits {
 		body = body[:len(body)/2]
 		rows = rowsOf(body)

@@ -185,7 +185,7 @@ func (t *term) purgeLeft(ctx context.Context, now time.Time) {
 // purge removes the messages of a subject, all or all but the last. Whoever is fenced and does not know it yet does no
 // harm: that a batch is done was recorded under the fence, and what was not the last message never will be again.
 func (l *Lane) purge(ctx context.Context, subject string, keepLast bool) error {
-	stream, err := streams.Look(ctx, l.js, l.cfg.Settings.Stream)
+	stream, err := streams.Look(ctx, l.cfg.jetStream(), l.cfg.Settings.Stream)
 	if err != nil {
 		return err
 	}

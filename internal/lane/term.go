@@ -123,7 +123,7 @@ func (l *Lane) Open(ctx context.Context, of consumer.LaneTerm) error {
 // readTo reads the records up to the one at a sequence. A replica that answers may lag.
 func (l *Lane) readTo(ctx context.Context, end uint64) (records []Record, err error) {
 	for wait := range streams.Retry(ctx, bookRetryFirst, bookRetryMost) {
-		records, err = Records(ctx, l.js, l.cfg.Settings.Stream, l.cfg.Name, l.cfg.Partition)
+		records, err = Records(ctx, l.cfg.jetStream(), l.cfg.Settings.Stream, l.cfg.Name, l.cfg.Partition)
 		if err == nil && len(records) > 0 && records[len(records)-1].Sequence >= end {
 			return records, nil
 		}

@@ -27,7 +27,7 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	end := time.Now().Add(storeWait)
 	warned := false
 	for range streams.Retry(ctx, storePoll, storePoll) {
-		conn, err := tryServer(cfg, dir, payload, false, log)
+		conn, err := tryServer(ctx, cfg, dir, payload, false, log)
 		if !errors.Is(err, natsd.ErrLocked) {
 			return conn, err
 		}
@@ -45,7 +45,7 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 
 // tryServer starts the server, of a command or of a stage, and connects to it. The error is [natsd.ErrLocked] where
 // another process has the store open.
-func tryServer(cfg *config.Config, dir string, payload int32, command bool, log *slog.Logger) (*Conn, error) {
+func tryServer(ctx context.Context, cfg *config.Config, dir string, payload int32, command bool, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
 		MaxPayloadBytes: payload, Command: command, Logger: log,
@@ -53,12 +53,17 @@ func tryServer(cfg *config.Config, dir string, payload int32, command bool, log 
 	if err != nil {
 		return nil, err
 	}
-	nc, err := srv.Connect(append(commonOptions(&config.NATSConfig{}, log), nats.Name("stage "+cfg.Name))...)
+	again := func(context.Context) (*nats.Conn, error) {
+		return srv.Connect(append(commonOptions(&config.NATSConfig{}, log), nats.Name("stage "+cfg.Name))...)
+	}
+	nc, err := again(ctx)
 	if err != nil {
 		srv.Stop()
 		return nil, err
 	}
-	return &Conn{NC: nc, Server: srv}, nil
+	conn := Over(nc, again)
+	conn.Server = srv
+	return conn, nil
 }
 
 // holderOf returns the process that has the store open, " (process 7)"; "" if it has not published its address yet.
@@ -85,7 +90,7 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if running {
 			nc, err := dial(ctx, addr.URL, append(commonOptions(&config.NATSConfig{}, log), nats.Token(addr.Token), nats.Name("stage "+cfg.Name)))
 			if err == nil {
-				return &Conn{NC: nc}, nil
+				return Over(nc, nil), nil
 			}
 			if now, still, _ := natsd.Discover(dir); still && now.PID == addr.PID || time.Now().After(end) {
 				return nil, fmt.Errorf("connect to the embedded server of process %d on %s: %w", addr.PID, dir, err)
@@ -95,7 +100,7 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && !create {
 			return nil, config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
 		}
-		conn, err := tryServer(cfg, dir, 0, true, log)
+		conn, err := tryServer(ctx, cfg, dir, 0, true, log)
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {
 			return conn, err
 		}

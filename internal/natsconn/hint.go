@@ -47,11 +47,28 @@ func hintOf(n *config.NATSConfig, err error, first bool) string {
 	case n.NKey != "" && strings.Contains(err.Error(), n.NKey):
 		return "check STAGE_NATS_NKEY"
 	}
+	if hint := limitHint(err); hint != "" {
+		return hint
+	}
 	if hint := tlsHint(n, err, first); hint != "" {
 		return hint
 	}
 	if errors.Is(err, nats.ErrNoServers) {
 		return "check that the server is running and that host and port are correct"
+	}
+	return ""
+}
+
+// limitHint returns what to do about a limit of the server for which it closes a connection; empty: it is none. The
+// library has no errors of its own for these, only the server's words.
+func limitHint(err error) string {
+	switch text := strings.ToLower(err.Error()); {
+	case strings.Contains(text, "maximum control line"):
+		return "the server's max_control_line is too small for the subjects of the stage: raise it there (the default is 4096)"
+	case strings.Contains(text, "maximum payload violation"):
+		return "max_payload was lowered while the server runs: results and events that are larger now become errors and are cut"
+	case strings.Contains(text, "maximum connections"), strings.Contains(text, "maximum account active connections"):
+		return "raise max_connections of the server or the account, or run fewer clients"
 	}
 	return ""
 }

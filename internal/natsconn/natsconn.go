@@ -16,11 +16,32 @@ import (
 
 // Conn is a connection to a NATS server, with the embedded server where this process runs it. Safe for concurrent use.
 type Conn struct {
-	NC       *nats.Conn
 	Server   *natsd.Server // nil: another process runs the server
 	External bool          // the caller of the stage made the connection and goes on using it, so subscriptions must be drained
 
 	login config.NATSConfig // as it was made; zero for the embedded server
+	dial  Dial              // makes another connection to the same server; nil: nobody can
+
+	mu       sync.Mutex // guards the rest, for a few instructions
+	nc       *nats.Conn
+	made     time.Time          // when nc was made
+	closing  error              // why the one before nc was closed, or why no other could be made since
+	unsteady bool               // the one before nc had not lasted either
+	movers   []func(*nats.Conn) // called with each later connection
+}
+
+// Dial makes a connection. Ctx ends the attempt.
+type Dial func(ctx context.Context) (*nats.Conn, error)
+
+// Over returns a Conn over a connection that the caller has made. With a dial, [Conn.Keep] makes another when that one is
+// closed; nil: it can't be replaced.
+func Over(nc *nats.Conn, dial Dial) *Conn { return &Conn{nc: nc, dial: dial, made: time.Now()} }
+
+// NC is the present connection. Whoever keeps it must be moved when it is replaced, see [Conn.OnMove].
+func (c *Conn) NC() *nats.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nc
 }
 
 const (
@@ -32,27 +53,15 @@ const (
 
 // Close closes the connection and stops the embedded server.
 func (c *Conn) Close() {
-	c.NC.Close()
+	c.NC().Close()
 	if c.Server != nil {
 		c.Server.Stop()
 	}
 }
 
-// Down returns why there is no connection at the moment, and what to do about it; empty: there is one.
-func (c *Conn) Down() string {
-	if c.NC.IsConnected() {
-		return ""
-	}
-	const why = "not connected to NATS"
-	if err := withLaterHint(&c.login, c.NC.LastError()); err != nil {
-		return why + ": " + err.Error()
-	}
-	return why
-}
-
 // Explain adds to the error of a request the permission that the server denied it, and names settings as users set
 // them.
-func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC, err)) }
+func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC(), err)) }
 
 // Connect connects to the server of the configuration; without one it starts the embedded server on dir. The caller
 // must close the connection. Errors of the configuration are a [config.Error].
@@ -65,11 +74,14 @@ func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 		return nil, err
 	}
 	reportContext(cfg, log)
-	nc, err := dial(ctx, cfg.NATS.URL.Joined(), opts)
+	again := func(ctx context.Context) (*nats.Conn, error) { return dial(ctx, cfg.NATS.URL.Joined(), opts) }
+	nc, err := again(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s (%s): %w", cfg.NATS.URL, cfg.NATSFrom(), withHint(&cfg.NATS, err))
 	}
-	return &Conn{NC: nc, login: cfg.NATS}, nil
+	conn := Over(nc, again)
+	conn.login = cfg.NATS
+	return conn, nil
 }
 
 // reportContext logs that a context of the nats CLI is in use which the command did not name, and what of it is not.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,11 +18,12 @@ const answerEvery = 100 * time.Millisecond
 // Answerer answers for a replica, and looks at the whole stage on its behalf. Create it with [New], run it once with
 // [Answerer.Run]. Safe for concurrent use.
 type Answerer struct {
-	nc   *nats.Conn
+	nc   atomic.Pointer[nats.Conn]
 	own  func() Summary
 	log  *slog.Logger
 	name string
 
+	moved  chan struct{} // holds a token when nc was replaced
 	memory *Memory
 	looks  chan struct{} // holds a token while nobody asks the others
 	mu     sync.Mutex
@@ -31,22 +33,27 @@ type Answerer struct {
 // New returns an answerer of a stage; own returns the summary of this replica, without Departed and what its own looks
 // have missed. It must not block.
 func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Answerer {
-	a := &Answerer{nc: nc, own: own, log: log, name: stage, memory: NewMemory(), looks: make(chan struct{}, 1)}
+	a := &Answerer{own: own, log: log, name: stage, moved: make(chan struct{}, 1), memory: NewMemory(), looks: make(chan struct{}, 1)}
+	a.nc.Store(nc)
 	a.looks <- struct{}{}
 	return a
+}
+
+// Use has it answer and ask over another connection, since the present one is closed for good.
+func (a *Answerer) Use(nc *nats.Conn) {
+	a.nc.Store(nc)
+	select {
+	case a.moved <- struct{}{}:
+	default:
+	}
 }
 
 // Run answers until ctx ends, and then tells the others that this replica has left, so that it is not missed. Where the
 // server does not allow the subscription the connection's error handler reports that.
 func (a *Answerer) Run(ctx context.Context) {
 	asked := make(chan *nats.Msg, 64) // a burst; who gets no answer asks again
-	sub, err := a.nc.ChanSubscribe(Subject(a.name), asked)
-	if err != nil {
-		a.log.Warn("this replica is not shown to others: no subscription", slog.String("subject", Subject(a.name)), slog.Any("error", err))
-		<-ctx.Done()
-		return
-	}
-	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
+	stop := a.listen(asked)
+	defer func() { stop() }()
 	var answer []byte
 	var made time.Time
 	for {
@@ -54,6 +61,8 @@ func (a *Answerer) Run(ctx context.Context) {
 		case <-ctx.Done():
 			a.depart()
 			return
+		case <-a.moved:
+			stop = a.listen(asked)
 		case m := <-asked:
 			if m.Reply == "" {
 				a.heard(m.Data)
@@ -62,11 +71,21 @@ func (a *Answerer) Run(ctx context.Context) {
 			if now := time.Now(); answer == nil || now.Sub(made) >= answerEvery {
 				answer, made = a.answer(), now
 			}
-			if err := a.nc.Publish(m.Reply, answer); err != nil {
+			if err := a.nc.Load().Publish(m.Reply, answer); err != nil {
 				a.log.Debug("summary not sent", slog.Any("error", err))
 			}
 		}
 	}
+}
+
+// listen has questions go to asked until stop is called.
+func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
+	sub, err := a.nc.Load().ChanSubscribe(Subject(a.name), asked)
+	if err != nil {
+		a.log.Warn("this replica is not shown to others: no subscription", slog.String("subject", Subject(a.name)), slog.Any("error", err))
+		return func() {}
+	}
+	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
 // answer returns the encoded summary.
@@ -94,7 +113,7 @@ func (a *Answerer) summary() Summary {
 }
 
 // bytesMax is far below what the server takes.
-func (a *Answerer) bytesMax() int { return int(min(summaryBytesMax, a.nc.MaxPayload()/2)) }
+func (a *Answerer) bytesMax() int { return int(min(summaryBytesMax, a.nc.Load().MaxPayload()/2)) }
 
 // heard takes the last word of another replica.
 func (a *Answerer) heard(body []byte) {
@@ -106,7 +125,7 @@ func (a *Answerer) heard(body []byte) {
 // depart tells the others that this replica has ended in order. A message that is lost costs a minute in which it is shown
 // as missing.
 func (a *Answerer) depart() {
-	if !a.nc.IsConnected() {
+	if !a.nc.Load().IsConnected() {
 		return
 	}
 	own := a.own()
@@ -115,7 +134,7 @@ func (a *Answerer) depart() {
 		Facts: Facts{Replica: own.Replica, Host: own.Host, PID: own.PID, Version: own.Version, Time: own.Time, State: own.State},
 	})
 	if err == nil {
-		err = a.nc.Publish(Subject(a.name), body)
+		err = a.nc.Load().Publish(Subject(a.name), body)
 	}
 	if err != nil {
 		a.log.Debug("the other replicas were not told that this one leaves", slog.Any("error", err))
@@ -136,7 +155,7 @@ func (a *Answerer) Look(ctx context.Context) Whole {
 		return w
 	}
 	own := a.summary()
-	g := Ask(ctx, a.nc, a.name, &own)
+	g := Ask(ctx, a.nc.Load(), a.name, &own)
 	if ctx.Err() != nil { // not all have answered, and none of them is missing
 		g.Problem = "the question was given up"
 		return Merge(g, nil, time.Now())

@@ -104,7 +104,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)
 			}
 			r.stop()
-			r.Conn.NC.Close()
+			r.Conn.NC().Close()
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 // is learned together with all processes that name the same account.
 func (s *Stage) shareBudget() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	cfg := s.Cfg
-	s.budget = budget.New(s.Conn.NC, budget.Config{
+	s.budget = budget.New(s.nc, budget.Config{
 		Name: string(cfg.Budget.Name), ID: s.runID, Weight: cfg.Budget.Weight, Law: lawSettings(cfg), Logger: s.Log,
 	})
 	s.known = s.shared

@@ -18,7 +18,7 @@ func (s *Stage) recallCost(ctx context.Context) error {
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := jetstream.New(s.Conn.NC)
+	js, err := jetstream.New(s.Conn.NC())
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func (l *keptLab) begin(s keptSettings) {
 
 // kill ends the stage as SIGKILL does: nothing more reaches the server.
 func (r *running) kill() {
-	r.Conn.NC.Close()
+	r.Conn.NC().Close()
 	r.hard()
 	r.soft()
 	r.lab.t.Logf("killed: %v", <-r.done)

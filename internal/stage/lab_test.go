@@ -137,7 +137,7 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s, err := New(cfg, &natsconn.Conn{NC: l.srv.Connect()}, servers, log, opts)
+	s, err := New(cfg, natsconn.Over(l.srv.Connect(), nil), servers, log, opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/nats-io/nats.go"
 )
 
 // batchLane is the batch lane of a partition, as its consumer, the executor and the pages know it.
@@ -19,6 +20,7 @@ type batchLane interface {
 	consumer.Lane
 	executor.Lane
 	Status() lane.Status
+	Use(nc *nats.Conn)
 }
 
 // addLanes creates the batch lane of each partition, where the configuration has one.
@@ -50,7 +52,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		return nil, err
 	}
 	return lane.New(lane.Config{
-		NC: s.Conn.NC, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
+		NC: s.nc, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
 		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
 		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
 		Record:  s.recordBatch,

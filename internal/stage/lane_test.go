@@ -125,6 +125,8 @@ func (s *scriptedLane) Open(_ context.Context, term consumer.LaneTerm) error {
 	return nil
 }
 
+func (s *scriptedLane) Use(*nats.Conn) {}
+
 func (s *scriptedLane) Holds(*consumer.Row) bool { return false }
 
 func (s *scriptedLane) Kept(seq uint64) {

@@ -55,7 +55,7 @@ func (s *Stage) Prepare(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	return config.Explained(streams.Ensure(ctx, s.Conn.NC, stored.Streams(s.Cfg)))
+	return config.Explained(streams.Ensure(ctx, s.Conn.NC(), stored.Streams(s.Cfg)))
 }
 
 // Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight at most
@@ -73,6 +73,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 		}
 		return err
 	}
+	defer s.follow()()
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
 	soft, s.stop = context.WithCancelCause(soft)
@@ -109,7 +110,7 @@ func (s *Stage) setUp(ctx context.Context) error {
 	if err := s.recallCost(ctx); err != nil {
 		return s.Conn.Explain(err)
 	}
-	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC))
+	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
 }
 
 // startRecorder starts what outlives the consumers: the recorder of audit events, and the observers of a pause. An audit

@@ -75,6 +75,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		return err
 	}
 	defer conn.Close()
+	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) })()
 	deps.Batches = true
 	var stages []*Stage
 	for _, cfg := range cfgs {
@@ -211,11 +212,14 @@ func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn,
 	if d.NATS == nil {
 		return natsconn.Connect(ctx, cfg, cfg.Data.Dir, d.Logger)
 	}
-	nc, err := d.NATS()
+	again := func(context.Context) (*nats.Conn, error) { return d.NATS() }
+	nc, err := again(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &natsconn.Conn{NC: nc, External: true}, nil
+	conn := natsconn.Over(nc, again)
+	conn.External = true
+	return conn, nil
 }
 
 // httpServer reserves the address of the HTTP server.

@@ -29,6 +29,7 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/internal/version"
+	"github.com/nats-io/nats.go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
@@ -37,6 +38,7 @@ import (
 type Stage struct {
 	Cfg   *config.Config
 	Conn  *natsconn.Conn
+	nc    *nats.Conn     // of Conn, when the parts were made
 	Log   *slog.Logger   // adds the run id to each line
 	Usage *cost.Recorder // tokens and cost of the calls of this run
 
@@ -55,9 +57,10 @@ type Stage struct {
 	spread    *spread.Spread // nil with one partition
 	budget    *budget.Budget // nil: this process throttles by itself
 
-	answerer *replicas.Answerer // of those who ask what this replica, or all, are doing
-	host     string             // name of this machine
-	steering steering           // what operators have asked for
+	answerer   *replicas.Answerer // of those who ask what this replica, or all, are doing
+	host       string             // name of this machine
+	steering   steering           // what operators have asked for
+	ordersOver chan *nats.Conn    // holds the connection over which orders come from now on, see use
 
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
@@ -119,14 +122,14 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), ordersOver: make(chan *nats.Conn, 1), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
 	s.leaveTurn = sync.OnceFunc(func() { close(s.turn) })
 	if s.several {
 		log = log.With(slog.String("stage", cfg.Name))
 	}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.host, _ = os.Hostname() // it is shown only
-	s.answerer = replicas.New(conn.NC, cfg.Name, s.summary, s.Log)
+	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	if s.several {
 		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.snapshot)
@@ -142,7 +145,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		}
 		s.metrics.CallDone(c)
 	})
-	s.recorder = recorder.New(conn.NC, recorder.Config{
+	s.recorder = recorder.New(s.nc, recorder.Config{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
@@ -182,12 +185,12 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 func (s *Stage) addConsumers(opts Options) error {
 	partitions := s.Cfg.Streams.Partitions
 	if partitions > 1 {
-		s.spread = spread.New(s.Conn.NC, spread.Config{
+		s.spread = spread.New(s.nc, spread.Config{
 			Name: s.Cfg.Name, ID: s.runID, Partitions: partitions, Explain: config.Explain, Logger: s.Log,
 		})
 	}
 	for p := range partitions {
-		c, err := consumer.New(s.Conn.NC, s.consumerConfig(p, opts))
+		c, err := consumer.New(s.nc, s.consumerConfig(p, opts))
 		if err != nil {
 			return err
 		}
@@ -202,7 +205,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
 		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
-		WindowBytes: int64(cfg.Window.Bytes), NewInput: opts.NewInput, Spread: s.spread,
+		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), NewInput: opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}

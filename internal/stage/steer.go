@@ -91,7 +91,7 @@ func (s *Stage) standsAside() bool {
 // obey carries out orders until ctx ends, if it may (STAGE_CONTROL).
 func (s *Stage) obey(ctx context.Context) {
 	if s.Cfg.Control.Obey {
-		control.Serve(ctx, s.Conn.NC, control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log})
+		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log, Moved: s.ordersOver})
 	}
 }
 
@@ -103,8 +103,8 @@ func (s *Stage) controlPage() http.Handler {
 	}
 	return operator.Page{Steer: func(ctx context.Context, w operator.Wish) ([]operator.Outcome, error) {
 		w.By.NATSUser = s.Cfg.NATS.User
-		w.By = operator.Connection(s.Conn.NC, w.By)
-		return operator.Steer(ctx, s.Conn.NC, s.Cfg.Name, w)
+		w.By = operator.Connection(s.Conn.NC(), w.By)
+		return operator.Steer(ctx, s.Conn.NC(), s.Cfg.Name, w)
 	}}.Handler()
 }
 

@@ -62,10 +62,10 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		return err
 	}
 	defer conn.Close()
-	if limit := int(conn.NC.MaxPayload()) - batch.Headroom; len(request) > limit {
+	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
-	reply, err := batch.Request(ctx, conn.NC, cfg.Name, request, timeout)
+	reply, err := batch.Request(ctx, conn.NC(), cfg.Name, request, timeout)
 	if err != nil {
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}

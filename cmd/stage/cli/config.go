@@ -153,7 +153,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {
 			var errs []error
 			for _, cfg := range cfgs {
-				err := setUpStreams(ctx, conn.NC, cfg)
+				err := setUpStreams(ctx, conn.NC(), cfg)
 				if err != nil && *stages != "" {
 					err = fmt.Errorf("stage %s: %w", cfg.Name, err)
 				}

@@ -221,7 +221,7 @@ func (d *demoRows) Read() (*nats.Msg, error) {
 
 // demoAudit prints a summary of the audit stream and of the run.
 func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
-	js, err := jetstream.New(s.Conn.NC)
+	js, err := jetstream.New(s.Conn.NC())
 	if err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams)
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.NC)
+	js, err := jetstream.New(conn.NC())
 	if err != nil {
 		return err
 	}

@@ -90,14 +90,14 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return err
 	}
 	defer conn.Close()
-	if err := streams.Ensure(ctx, conn.NC, stored.Streams(cfg)); err != nil {
+	if err := streams.Ensure(ctx, conn.NC(), stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
 	}
-	l, before, err := load.New(ctx, conn.NC, cfg, id, o.key)
+	l, before, err := load.New(ctx, conn.NC(), cfg, id, o.key)
 	if err != nil {
 		return conn.Explain(err)
 	}
-	rows := in.Reader(log, int(conn.NC.MaxPayload())-load.MessageOverhead)
+	rows := in.Reader(log, int(conn.NC().MaxPayload())-load.MessageOverhead)
 	rows.Strict, rows.Raise = true, len(cfg.NATS.URL) > 0
 	if err := rows.Skip(before); err != nil {
 		return err

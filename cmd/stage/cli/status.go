@@ -222,7 +222,7 @@ func (v *statusView) showAll(ctx context.Context) error {
 		}
 		v.conn = conn
 	}
-	whole := replicas.Merge(replicas.Ask(ctx, v.conn.NC, v.cfg.Name, nil), v.memory, time.Now())
+	whole := replicas.Merge(replicas.Ask(ctx, v.conn.NC(), v.cfg.Name, nil), v.memory, time.Now())
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -89,7 +89,7 @@ type steer struct {
 
 func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config) error {
 	s.wish.By = asker(conn, cfg, s.wish.Verb)
-	outcomes, err := operator.Steer(ctx, conn.NC, cfg.Name, s.wish)
+	outcomes, err := operator.Steer(ctx, conn.NC(), cfg.Name, s.wish)
 	if err != nil {
 		return err
 	}
@@ -118,5 +118,5 @@ func asker(conn *natsconn.Conn, cfg *config.Config, verb control.Verb) control.B
 	if u, err := user.Current(); err == nil {
 		by.User = u.Username
 	}
-	return operator.Connection(conn.NC, by)
+	return operator.Connection(conn.NC(), by)
 }
