@@ -128,7 +128,12 @@ func (c *Consumer) fit(row *Row) {
 	}
 	reply := *row.reply
 	reply.Failed, reply.Event.Reason = true, reasonTooLarge
-	reply.Body = fmt.Appendf(nil, `{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`, reasonTooLarge, size, room)
+	row.MaxBodyBytes = room
+	if f, ok := c.cfg.Executor.(Fitter); ok {
+		reply.Body = f.ResultTooLarge(row, size, room)
+	} else {
+		reply.Body = fmt.Appendf(nil, `{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`, reasonTooLarge, size, room)
+	}
 	if len(reply.Body) > room {
 		reply.Body = nil
 	}

@@ -18,6 +18,13 @@ type Executor interface {
 	Start(row *Row)
 }
 
+// Fitter is what an [Executor] is that makes the result of a row whose own result is too large, since the limit was
+// lowered after the executor had looked at it. It returns the body of an error with reason result_too_large, of at most
+// room bytes. The row is answered, and the consumer's goroutine calls it.
+type Fitter interface {
+	ResultTooLarge(row *Row, size, room int) (body []byte)
+}
+
 // Lane has rows answered outside of the window, for hours: by a provider's Batch API. Such a row is *parked*: it keeps
 // its place in the order, and nothing else is held of it. Its body stays in the input stream and its reply goes to the
 // journal, from where both are read again when its turn comes.

@@ -52,12 +52,15 @@ type Config struct {
 
 // Server is a running embedded server. Its methods are safe for concurrent use.
 type Server struct {
-	srv     *server.Server
+	cfg     Config
 	lock    *flock.Flock
-	dir     string
 	token   string
-	command bool
 	stopped sync.Once
+
+	mu       sync.Mutex // guards the rest, for a few instructions
+	srv      *server.Server
+	port     int  // that it listens on, once it has; 0: a free one
+	stopping bool // Stop was called, so no other server starts
 }
 
 // Start runs a server on cfg.Dir and returns when it accepts connections. The caller must Stop it. It returns
@@ -73,16 +76,45 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock, dir: cfg.Dir, command: cfg.Command}
-	if err := s.start(cfg); err != nil {
+	s := &Server{cfg: cfg, lock: lock}
+	if !cfg.NoListen {
+		s.token = rand.Text()
+	}
+	if err := s.start(); err != nil {
 		s.Stop()
 		return nil, fmt.Errorf("embedded server: %w", err)
 	}
 	return s, nil
 }
 
+// Restart stops the server and starts it again on the same store, with the same address and token, while the directory
+// stays locked: it accepts no message for a stream any more once a write to its files has failed, be it for lack of room,
+// until then. Connections inside the process are made again by the client library. After an error there is no server, and
+// Restart may be called again. It must not be called by two goroutines at a time.
+func (s *Server) Restart() error {
+	old := s.running()
+	old.Shutdown()
+	old.WaitForShutdown()
+	if err := s.start(); err != nil {
+		return fmt.Errorf("embedded server: start again: %w", err)
+	}
+	return nil
+}
+
+// running is the present server.
+func (s *Server) running() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv
+}
+
+// InProcessConn opens a connection to the present server. It makes [Server.Connect]'s connections come back after a
+// [Server.Restart].
+func (s *Server) InProcessConn() (net.Conn, error) { return s.running().InProcessConn() }
+
 // start starts the server. After an error the caller must Stop it.
-func (s *Server) start(cfg Config) (err error) {
+func (s *Server) start() (err error) {
+	cfg := s.cfg
 	if err := removeHalfCreated(cfg.Dir); err != nil {
 		return err
 	}
@@ -103,30 +135,55 @@ func (s *Server) start(cfg Config) (err error) {
 		opts.MaxPending = max(server.MAX_PENDING_SIZE, 2*int64(cfg.MaxPayloadBytes))
 	}
 	if !cfg.NoListen {
-		s.token = rand.Text()
-		opts.Host, opts.Port, opts.Authorization = "127.0.0.1", server.RANDOM_PORT, s.token
+		opts.Host, opts.Port, opts.Authorization = "127.0.0.1", s.freePort(), s.token
 	}
-	if s.srv, err = server.NewServer(opts); err != nil {
+	srv, err := server.NewServer(opts)
+	if err != nil {
 		return err
 	}
 	if cfg.Logger != nil {
-		s.srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
+		srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
 	}
-	s.srv.Start()
+	s.mu.Lock()
+	s.srv = srv
+	stopping := s.stopping
+	s.mu.Unlock()
+	if stopping {
+		return errors.New("it was stopped meanwhile")
+	}
+	srv.Start()
 	switch {
-	case !s.srv.ReadyForConnections(readyTimeout):
+	case !srv.ReadyForConnections(readyTimeout):
 		return fmt.Errorf("not ready after %v; the store in %s may be damaged or its disk full", readyTimeout, cfg.Dir)
-	case !s.srv.JetStreamEnabled():
+	case !srv.JetStreamEnabled():
 		return fmt.Errorf("JetStream did not start on %s; is the disk full or the directory not writable", cfg.Dir)
 	case cfg.NoListen:
 		return nil
 	}
+	if addr, ok := srv.Addr().(*net.TCPAddr); ok {
+		s.mu.Lock()
+		s.port = addr.Port
+		s.mu.Unlock()
+	}
 	return writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid(), Command: cfg.Command})
+}
+
+// freePort is the port that the server had before a restart, if nobody has taken it since; else any free one.
+func (s *Server) freePort() int {
+	if s.port == 0 {
+		return server.RANDOM_PORT
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))) //nolint:noctx // it ends at once
+	if err != nil {
+		return server.RANDOM_PORT
+	}
+	_ = l.Close()
+	return s.port
 }
 
 // Connect opens a connection inside the process; it needs no socket. The caller must close it.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
-	opts = append([]nats.Option{nats.InProcessServer(s.srv), nats.Token(s.token), nats.MaxReconnects(-1)}, opts...)
+	opts = append([]nats.Option{nats.InProcessServer(s), nats.Token(s.token), nats.MaxReconnects(-1)}, opts...)
 	nc, err := nats.Connect("", opts...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded server: connect: %w", err)
@@ -139,7 +196,7 @@ func (s *Server) InProcessConn() (net.Conn, error) { return s.srv.InProcessConn(
 
 // URL is the address that other processes connect to, with the [Server.Token]; empty with NoListen.
 func (s *Server) URL() string {
-	addr, ok := s.srv.Addr().(*net.TCPAddr)
+	addr, ok := s.running().Addr().(*net.TCPAddr)
 	if !ok || s.token == "" {
 		return ""
 	}
@@ -164,14 +221,18 @@ const (
 func (s *Server) Stop() {
 	s.stopped.Do(func() {
 		if s.token != "" {
-			_ = os.Remove(filepath.Join(s.dir, addressFile))
+			_ = os.Remove(filepath.Join(s.cfg.Dir, addressFile))
 		}
-		if s.srv != nil {
-			for end := time.Now().Add(leaveTimeout); s.command && s.srv.NumClients() > 0 && time.Now().Before(end); {
+		s.mu.Lock()
+		srv := s.srv
+		s.stopping = true
+		s.mu.Unlock()
+		if srv != nil {
+			for end := time.Now().Add(leaveTimeout); s.cfg.Command && srv.NumClients() > 0 && time.Now().Before(end); {
 				time.Sleep(leavePoll)
 			}
-			s.srv.Shutdown()
-			s.srv.WaitForShutdown()
+			srv.Shutdown()
+			srv.WaitForShutdown()
 		}
 		_ = s.lock.Close()
 	})

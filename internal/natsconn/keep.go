@@ -36,7 +36,7 @@ func (c *Conn) OnMove(f func(*nats.Conn)) (stop func()) {
 }
 
 // Replaceable reports whether [Conn.Keep] can replace the connection.
-func (c *Conn) Replaceable() bool { return c.dial != nil }
+func (c *Conn) Replaceable() bool { return c != nil && c.dial != nil }
 
 // Keep makes another connection each time that the present one is closed for good, until ctx ends. The client library
 // reconnects by itself after most errors. But it closes the connection at an error of the server that it does not know,

@@ -40,7 +40,8 @@ type lab struct {
 	log   *slog.Logger // of the stages; nil: everything, as text
 	down  atomic.Bool  // no LLM listens
 
-	prepare func(*Stage) // is called with each stage before it runs; nil: nothing is
+	connect func() *natsconn.Conn // of a stage; nil: straight to the server
+	prepare func(*Stage)          // is called with each stage before it runs; nil: nothing is
 }
 
 // newLab starts a server with the streams of a stage, and the LLM http://first.test/v1 that the stage calls.
@@ -133,11 +134,11 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	log := l.log
-	if log == nil {
-		log = slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	connect := l.connect
+	if connect == nil {
+		connect = func() *natsconn.Conn { return natsconn.Over(l.srv.Connect(), nil) }
 	}
-	s, err := New(cfg, natsconn.Over(l.srv.Connect(), nil), servers, log, opts)
+	s, err := New(cfg, connect(), servers, l.logger(), opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -162,6 +163,14 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 		}
 	})
 	return r
+}
+
+// logger is that of the stages.
+func (l *lab) logger() *slog.Logger {
+	if l.log != nil {
+		return l.log
+	}
+	return slog.New(slog.NewTextHandler(&l.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // stop drains the stage and waits for its end.
