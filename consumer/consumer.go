@@ -284,7 +284,8 @@ func (c *Consumer) setStatus(change func(*Status)) {
 // Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has
 // answered or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it
 // leaves everything where it is. It returns nil after either, and an error only where trying again can't help: an
-// input stream re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever.
+// input stream re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever where
+// nobody brings another ([Config.Moves]).
 // What a person can fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't
 // serve) is an error only at the start, before all was well once; later it is waited for, and [Status.Problem] reports
 // it.
