@@ -126,6 +126,9 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
 	}
+	if out.special != nil && terminal.Is(out.special) {
+		p.Format = showResult
+	}
 	if in.Sum == "" {
 		p.unhashed = rows
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/terminal"
 )
 
 // noteEvery is how often it is noted what a growing file holds: what a kill leaves beyond that is looked at line by line.
@@ -359,6 +360,11 @@ func (o *output) close(complete bool) error {
 		_ = os.Remove(o.temp)
 	}
 	return err
+}
+
+// showResult is [WriteResult] to a terminal.
+func showResult(w io.Writer, r stored.Result) error {
+	return stored.WriteLine(w, terminal.EscapeJSON(r.Body))
 }
 
 // WriteResult writes a result as one line of JSON.

@@ -16,6 +16,9 @@ func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	if format == "" && terminal.Is(w) {
 		format = "text"
 	}
+	if format != "text" {
+		w = terminal.JSON(w)
+	}
 	return New(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 

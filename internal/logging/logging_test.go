@@ -32,3 +32,12 @@ func TestLogLevelAndFormat(t *testing.T) {
 		}
 	}
 }
+
+// The text form quotes what is not printed, wherever it comes from.
+func TestLinesForATerminalHideNothing(t *testing.T) {
+	var b strings.Builder
+	New(&b, "info", "text").Warn("bad row", slog.String("error", "a\u202eb\u009b\x1b[2J\u2028\u200b\U000e0041"))
+	if line := strings.TrimSpace(b.String()); !strings.HasSuffix(line, `error="a\u202eb\u009b\x1b[2J\u2028\u200b\U000e0041"`) {
+		t.Errorf("got %+q", line)
+	}
+}

@@ -6,8 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/mattn/go-runewidth"
 )
 
@@ -71,15 +71,8 @@ func (p *triedPrompt) text() string {
 	return printable(text)
 }
 
-// printable is a text over several lines, without what would control a terminal.
-func printable(text string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) && c != '\n' && c != '\t' {
-			return unicode.ReplacementChar
-		}
-		return c
-	}, strings.TrimRight(text, "\n"))
-}
+// printable is a text over several lines, as a terminal can show it.
+func printable(text string) string { return terminal.Lines(strings.TrimRight(text, "\n")) }
 
 // writeColumns prints lines beside each other.
 func writeColumns(b *strings.Builder, columns [][]string, width int) {

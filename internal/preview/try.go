@@ -100,7 +100,7 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
 	show := func(tried *triedRow) error {
 		if asJSON {
-			return json.NewEncoder(out).Encode(tried)
+			return json.NewEncoder(terminal.JSON(out)).Encode(tried)
 		}
 		return tried.write(out, terminal.Width(out))
 	}

@@ -55,14 +55,14 @@ func toneOfBatch(phase auditlog.BatchPhase) tone {
 // didFail reports whether --failed shows an event.
 func didFail(e *auditlog.Event) bool { return toneOf(e) > toneTurn }
 
-// printLine prints one line. Control characters are removed, so that a server's error text neither breaks the line nor
+// printLine prints one line as [terminal.OneLine] shows it, so that a server's error text neither breaks the line nor
 // controls the terminal.
 func printLine(w io.Writer, line string, t tone, colour bool) {
 	line = terminal.OneLine(line)
 	if colour && t != toneQuiet {
 		line = escapes[t] + line + "\x1b[0m"
 	}
-	terminal.PrintLine(w, "%s", line)
+	fmt.Fprintln(w, line) //nolint:errcheck // a flush reports it
 }
 
 // eventLine returns an event as one line, in columns of fixed width.

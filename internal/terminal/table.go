@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints lines of cells below each other. Cells may be texts of others: each is printed as one line without control
-// characters. Create it with [NewTable], and call Flush at the end.
+// Table prints lines of cells below each other. Cells may be texts of others: each is printed as [OneLine]
+// shows it. Create it with [NewTable], and call Flush at the end.
 type Table struct{ out *tabwriter.Writer }
 
 // NewTable returns a table that prints to w.

@@ -2,28 +2,33 @@
 package terminal
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/term"
 )
 
-// PrintLine prints a line, formatted as by [fmt.Printf]. Errors are dropped.
+// PrintLine prints one or more lines, formatted as by [fmt.Printf], as [Lines] shows them. Errors are dropped.
 func PrintLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintf(w, format+"\n", args...) //nolint:errcheck // nowhere left to report it
+	fmt.Fprintln(w, Lines(fmt.Sprintf(format, args...))) //nolint:errcheck // nowhere left to report it
 }
 
-// WriteJSON prints a value as indented JSON, for machines and people.
+// WriteJSON prints a value as indented JSON, for machines and people: characters that a terminal would not show are
+// escapes, which mean the same.
 func WriteJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(EscapeJSON(text.Bytes()))
+	return err
 }
 
 // Is reports whether the stream is a terminal, where progress and colour make sense.
@@ -69,16 +74,6 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
 	return d.Round(time.Second).String()
-}
-
-// OneLine returns text without control characters, so that foreign text neither breaks a line nor controls the terminal.
-func OneLine(text string) string {
-	return strings.TrimRight(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text), " ")
 }
 
 // OrDash returns s, or a dash if it is empty.

@@ -199,7 +199,7 @@ const clearScreen = "\x1b[H\x1b[2J"
 func (l *Live) Show(r *Report) error {
 	switch {
 	case l.format == JSON:
-		enc := json.NewEncoder(l.w)
+		enc := json.NewEncoder(terminal.JSON(l.w))
 		enc.SetEscapeHTML(false)
 		return enc.Encode(r)
 	case l.format == CSV:

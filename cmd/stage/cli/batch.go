@@ -17,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/spf13/cobra"
@@ -70,7 +71,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 		return batchNotAnswered(ctx, cfg, timeout, err)
 	}
 	if len(reply.Data) > 0 {
-		if _, err := fmt.Fprintf(env.Stdout, "%s\n", reply.Data); err != nil {
+		if _, err := fmt.Fprintf(terminal.JSON(env.Stdout), "%s\n", reply.Data); err != nil {
 			return err
 		}
 	}

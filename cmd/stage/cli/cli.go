@@ -136,9 +136,9 @@ func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	return func() { log.SetOutput(before) }
 }
 
-// printError prints the error after the program's name, further lines indented.
+// printError prints the error after the program's name, further lines indented. It may quote foreign text.
 func printError(w io.Writer, err error) {
-	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
+	lines := strings.Split(strings.TrimRight(terminal.Lines(err.Error()), "\n"), "\n")
 	for i, line := range lines {
 		if i > 0 && line != "" {
 			lines[i] = "  " + line

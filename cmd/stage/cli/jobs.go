@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -69,11 +68,11 @@ func newJobsListCommand(env *Env) *cobra.Command {
 
 // writeJobs prints a table of jobs.
 func writeJobs(w io.Writer, list []jobs.Job) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "JOB\tINPUT\tMODEL\tSTATE\tSIZE\tCHANGED") //nolint:errcheck // Flush reports it
+	table := terminal.NewTable(w)
+	table.Line("JOB", "INPUT", "MODEL", "STATE", "SIZE", "CHANGED")
 	for i := range list {
 		j := &list[i]
-		fmt.Fprintln(table, strings.Join(append([]string{j.Name}, factsOf(j)...), "\t")) //nolint:errcheck // as above
+		table.Line(append([]string{j.Name}, factsOf(j)...)...)
 	}
 	return table.Flush()
 }

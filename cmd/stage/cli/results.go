@@ -113,7 +113,7 @@ func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f 
 // openOut creates or empties the file for the results; "" and "-" are stdout. The caller must call closeOut.
 func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() error, err error) {
 	if path == "" || path == "-" {
-		return stdout, func() error { return nil }, nil
+		return terminal.JSON(stdout), func() error { return nil }, nil
 	}
 	f, err := os.Create(path)
 	if err != nil {

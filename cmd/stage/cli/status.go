@@ -96,6 +96,9 @@ func (v *statusView) close() {
 	}
 }
 
+// clearScreen moves to the upper left corner of a terminal and clears it.
+const clearScreen = "\x1b[H\x1b[2J"
+
 // watch looks again and again until ctx ends. An error of the first look ends it, later ones are shown.
 func (v *statusView) watch(ctx context.Context) error {
 	v.line = true
@@ -104,7 +107,7 @@ func (v *statusView) watch(ctx context.Context) error {
 	screen := terminal.Is(v.env.Stdout) && !v.json
 	for first := true; ; first = false {
 		if screen {
-			terminal.PrintLine(v.env.Stdout, "\x1b[H\x1b[2J%s", time.Now().Format(time.TimeOnly))
+			fmt.Fprintln(v.env.Stdout, clearScreen+time.Now().Format(time.TimeOnly)) //nolint:errcheck // the report below fails, too
 		}
 		err := v.show(ctx)
 		switch {

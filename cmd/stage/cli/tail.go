@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +65,11 @@ func newTailCommand(env *Env) *cobra.Command {
 		return err
 	}
 	cmd.RunE = flags.runOnStore(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
-		out := bufio.NewWriter(stopping.NewWriter(ctx, env.Stdout))
+		var to io.Writer = env.Stdout
+		if o.JSON {
+			to = terminal.JSON(to)
+		}
+		out := bufio.NewWriter(stopping.NewWriter(ctx, to))
 		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
 		if o.Follow && len(cfg.NATS.URL) == 0 {
 			served, stop := follow.WhileServed(ctx, cfg.Data.Dir)
