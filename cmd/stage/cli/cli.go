@@ -45,32 +45,35 @@ const (
 	groupSetup   = "setup"
 )
 
-// commands returns every command of the program. The help sorts them within their group.
+// commands returns every command of the program, by how often it is used: the help lists them in this order, within their
+// groups.
 func commands(env *Env) []*cobra.Command {
 	return []*cobra.Command{
-		newConfigCommand(env),
-		newInitCommand(env),
-		newTryCommand(env),
-		newSetupCommand(env),
-		newMockLLMCommand(env),
-		newVersionCommand(env),
+		newProcessCommand(env),
 		newRunCommand(env),
 		newStatusCommand(env),
 		newSteerCommand(env, control.Pause),
 		newSteerCommand(env, control.Resume),
-		newSteerCommand(env, control.Probe),
 		newSteerCommand(env, control.Drain),
-		newProcessCommand(env),
-		newDemoCommand(env),
+		newSteerCommand(env, control.Probe),
 		newBatchCommand(env),
-		newLoadCommand(env),
-		newResultsCommand(env),
-		newJobsCommand(env),
+
 		newTailCommand(env),
-		newVerifyCommand(env),
+		newResultsCommand(env),
 		newUsageCommand(env),
+		newJobsCommand(env),
+		newLoadCommand(env),
 		newRedriveCommand(env),
+		newVerifyCommand(env),
 		newLaneCommand(env),
+
+		newDemoCommand(env),
+		newInitCommand(env),
+		newTryCommand(env),
+		newConfigCommand(env),
+		newSetupCommand(env),
+		newMockLLMCommand(env),
+		newVersionCommand(env),
 	}
 }
 
@@ -153,9 +156,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		Use:   "stage",
 		Short: "rows of a stream in, ordered LLM results and audit events out",
 		Long: "stage takes rows from a JetStream stream (or a file), sends each to an LLM, many at a time and as fast as the provider\n" +
-			"allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.\n\n" +
-			"Exit codes: 0 done; 1 failed, or verify found a violation; 2 bad usage or configuration, or verify cannot tell; 3 ended by a\n" +
-			"fatal provider error; 4 more rows failed than process --fail-on-error allows; 130 interrupted before the end. The first Ctrl-C stops cleanly, the second immediately.",
+			"allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.",
 		Example: "  stage demo\n" +
 			"  stage init && stage process rows.jsonl --env-file .env -o results.jsonl\n" +
 			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
@@ -181,7 +182,10 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		&cobra.Group{ID: groupStreams, Title: "Work with the streams:"},
 		&cobra.Group{ID: groupSetup, Title: "Set up and try out:"},
 	)
-	root.AddCommand(commands(env)...)
+	for i, cmd := range commands(env) {
+		cmd.Annotations = map[string]string{commandRank: fmt.Sprintf("%03d", i)} // no other is used
+		root.AddCommand(cmd)
+	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCommand(env))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminal.Width(env.Stdout)) })
@@ -211,24 +215,42 @@ func markRunning(root *cobra.Command, running *bool) {
 	}
 }
 
-// newHelpCommand replaces cobra's, which reports no error for an unknown command.
+// newHelpCommand replaces cobra's, which reports no error for an unknown command. What is no command is searched for.
 func newHelpCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
-		Use:     "help [command | settings [word]]",
-		Short:   "list the commands, describe one, or list all settings",
-		Example: "  stage help process\n  stage help settings\n  stage help settings retry",
+		Use:   "help [command | settings | word...]",
+		Short: "list the commands, describe one, list all settings, or show what there is about a word",
+		Long: "help describes a command. With another word, or several, it lists the pages of the documentation, the commands and the\n" +
+			"settings about all of them.",
+		Example: "  stage help process\n  stage help settings\n  stage help excel\n  stage help rate limit",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			root, width := cmd.Root(), terminal.Width(env.Stdout)
 			if len(args) > 0 && args[0] == "settings" {
-				return writeSettings(cmd.Root(), env, strings.Join(args[1:], " "), terminal.Width(env.Stdout))
+				words := wordsOf(args[1:])
+				if len(words) == 0 {
+					writeSettings(root, env, width)
+				} else if !writeTopic(root, env, words, width) {
+					return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", strings.Join(words, " ")))
+				}
+				return nil
 			}
-			found, rest, err := cmd.Root().Find(args)
-			if err == nil && len(rest) > 0 && found.HasSubCommands() {
-				err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+			found, rest, err := root.Find(args)
+			if len(args) > 1 && (err != nil || len(rest) > 0 && found.HasSubCommands()) {
+				err = fmt.Errorf("nothing is about %q", strings.Join(args, " "))
+			}
+			if (err != nil || len(rest) > 0) && writeTopic(root, env, wordsOf(args), width) {
+				return nil
 			}
 			if err != nil {
-				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, cmd.Root().Name()))
+				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, root.Name()))
 			}
-			return found.Help()
+			if err := found.Help(); err != nil {
+				return err
+			}
+			var b strings.Builder
+			writePages(&b, topicsOf(wordsOf(args)))
+			root.Print(b.String())
+			return nil
 		},
 	}
 }

@@ -159,7 +159,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"help", "config"}, exitDone, ""},
 		{[]string{"completion", "bash"}, exitDone, ""},
 		{[]string{"config", "--check", "--llm-provider=mock", "--template=x"}, exitDone, ""},
-		{nil, exitUsage, "stage takes rows"},
+		{nil, exitUsage, "Usage:\n  stage <command>"},
 		{[]string{"confg"}, exitUsage, "stage: unknown command \"confg\""},
 		{[]string{"help", "confg"}, exitUsage, "stage: unknown command \"confg\""},
 		{[]string{"config", "extra"}, exitUsage, "stage: unknown command \"extra\" for \"stage config\""},

@@ -53,7 +53,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
 		Short:   "see it work without key or network, for about a minute",
-		GroupID: groupWork,
+		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
 			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.\n" +

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -21,20 +20,20 @@ const flagGroup = "stage_group"
 // flagCommon is the annotation of a flag of the configuration that the help of a command lists.
 const flagCommon = "stage_common"
 
-// writeHelp prints the help of a command: what it does, examples, commands below it, its own flags, and the settings
-// that are most often given as flags. width is that of the terminal, 0 if there is none.
+// writeHelp prints the help of a command: its usage, what it does, commands below it, examples, its own flags, and the
+// settings that are most often given as flags; that of the program ends with the exit codes. width is that of the
+// terminal, 0 if there is none.
 func writeHelp(cmd *cobra.Command, width int) {
 	var b strings.Builder
-	b.WriteString(cmp.Or(cmd.Long, cmd.Short))
 	usage := cmd.UseLine()
 	if cmd.HasAvailableSubCommands() {
 		usage = cmd.CommandPath() + " <command> [flags]"
 	}
-	fmt.Fprintf(&b, "\n\nUsage:\n  %s\n", usage)
+	fmt.Fprintf(&b, "Usage:\n  %s\n\n%s\n", usage, cmp.Or(cmd.Long, cmd.Short))
+	writeCommands(&b, cmd)
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	writeCommands(&b, cmd)
 
 	settings := false
 	own := flagSet(cmd, func(f *pflag.Flag) bool {
@@ -45,16 +44,27 @@ func writeHelp(cmd *cobra.Command, width int) {
 	if settings {
 		writeFlags(&b, "Common settings", flagSet(cmd, func(f *pflag.Flag) bool { return f.Annotations[flagCommon] != nil }), width)
 		b.WriteString("\nEvery setting is a variable and a flag of the same name (STAGE_POOL_SIZE, --pool-size); the flag takes precedence.\n" +
-			"stage help settings lists them all, stage help settings WORD those about a word.\n")
+			"stage help settings lists them all, stage help WORD what there is about a word, such as excel or retry.\n")
 	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
 	}
 	if !cmd.HasParent() {
-		b.WriteString("stage help settings lists all settings: each is a variable and a flag.\n")
+		b.WriteString("stage help settings lists all settings: each is a variable and a flag.\n" +
+			"stage help WORD shows what there is about a word: pages, commands and settings. Try excel, resume, 429 or cost.\n\n" + exitCodes)
 	}
 	cmd.Print(b.String())
 }
+
+// exitCodes are the codes of [Main], for people.
+const exitCodes = `Exit codes:
+    0 done; rows that failed are results
+    1 failed, or verify found a violation
+    2 bad usage or configuration, or verify cannot tell
+    3 ended by a fatal provider error
+    4 more rows failed than process --fail-on-error allows
+  130 interrupted before the end: the first Ctrl-C stops cleanly, the second immediately
+`
 
 // writeFlags prints a set of flags under a heading, unless it is empty.
 func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet, width int) {
@@ -78,30 +88,11 @@ func flagSet(cmd *cobra.Command, wanted func(*pflag.Flag) bool) *pflag.FlagSet {
 	return flags
 }
 
-// writeSettings prints all settings by group, or those whose group, flag or description contains a word.
-func writeSettings(root *cobra.Command, env *Env, word string, width int) error {
-	all := &cobra.Command{Use: "settings"}
-	newConfigFlags(all, env, nil, nil)
-	word = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(word, config.VariablePrefix), "_", "-"))
+// writeSettings prints all settings by group.
+func writeSettings(root *cobra.Command, env *Env, width int) {
 	var b strings.Builder
-	written := make(map[string]bool)
-	for _, field := range config.Fields() {
-		if written[field.Group] {
-			continue
-		}
-		written[field.Group] = true
-		writeFlags(&b, field.Group, flagSet(all, func(f *pflag.Flag) bool {
-			text := strings.ToLower(field.Group + "\n" + f.Name + "\n" + f.Usage)
-			return slices.Contains(f.Annotations[flagGroup], field.Group) && strings.Contains(text, word)
-		}), width)
-	}
-	if b.Len() == 0 {
-		return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", word))
-	}
-	root.Print("Each setting is a flag and the variable of the same name (--pool-size: STAGE_POOL_SIZE); the flag takes precedence.\n" +
-		"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that holds it. stage config\n" +
-		"prints the values in use and where each comes from: flag, environment, --env-file, NATS context, default.\n" + b.String())
-	return nil
+	writeMatchingSettings(&b, env, func(*pflag.Flag, string) bool { return true }, width)
+	root.Print(strings.TrimPrefix(b.String(), "\n"))
 }
 
 // flagError adds to the error of an unknown flag the one that was probably meant.
@@ -129,11 +120,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// writeCommands lists the commands below cmd, by group where they have one.
+// writeCommands lists the commands below cmd, by group where they have one, and by how often they are used.
 func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list := func(title, group string) {
 		heading := "\n" + title + "\n"
-		for _, sub := range cmd.Commands() {
+		for _, sub := range inOrder(cmd) {
 			if sub.GroupID != group || !sub.IsAvailableCommand() && sub.Name() != "help" {
 				continue
 			}
