@@ -216,7 +216,7 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		return err
 	}
 	rows, err := stored.Open(ctx, p.js, stored.ReadOptions{
-		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1, Until: math.MaxUint64, HeadersOnly: true,
+		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1, Until: math.MaxUint64,
 	})
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ type Report struct {
 	Failed    int            `json:"failed"`    // failed results with a reason of the options
 	Before    int            `json:"before"`    // of Failed: redriven before, or by another redrive meanwhile
 	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
-	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message
+	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message, or does not with what is added
 	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
 	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
 
@@ -291,12 +291,36 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		count = &r.done.Upstream
 	default:
 		row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
-		row.msg, err = r.newRow(ctx, m, row)
-		return row, err
+		if row.msg, err = r.newRow(ctx, m, row); err != nil {
+			return nil, err
+		}
+		if r.fits(row.msg) {
+			return row, nil
+		}
+		count = &r.done.TooLarge
 	}
 	*count++
 	return nil, nil //nolint:nilnil // counted
 }
+
+// fits reports whether the input takes a row with the headers that a redrive adds: a row that has nearly the size of the
+// largest message does not fit with them.
+func (r *redriver) fits(msg *nats.Msg) bool {
+	size := len(msg.Data) + appendRoom
+	for key, values := range msg.Header {
+		for _, v := range values {
+			size += len(key) + len(": \r\n") + len(v)
+		}
+	}
+	limit := int(r.js.Conn().MaxPayload())
+	if most := int(r.input.CachedInfo().Config.MaxMsgSize); most > 0 {
+		limit = min(limit, most)
+	}
+	return size <= limit
+}
+
+// appendRoom is the room for what the append of a single row adds: the frame of the headers, and the condition.
+const appendRoom = len("NATS/1.0\r\n\r\n") + len(jetstream.ExpectedLastSubjSeqHeader+": \r\n") + len("18446744073709551615")
 
 // newRow returns the message of a row that is published again: without the headers for the server, and those of a
 // stage.

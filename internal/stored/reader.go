@@ -46,7 +46,9 @@ type ReadOptions struct {
 	Until uint64
 	// Follow waits for more messages after the last one, until the context ends.
 	Follow bool
-	// HeadersOnly omits the bodies.
+	// HeadersOnly omits the bodies. It is for messages that a stage has written, never for the input: nats-server up to
+	// 2.15.3 panics when it has to leave out the body of a message whose header block has a single byte, and whoever may
+	// publish rows may store one.
 	HeadersOnly bool
 	// Brief has the server forget a reader soon after it was closed: the caller reads at once, and perhaps often.
 	Brief bool

@@ -314,7 +314,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	filter := v.cfg.Input.PartitionSubject(number)
 	if input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
-		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, !v.bodies.read); err != nil {
+		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, false); err != nil {
 			return err
 		}
 	}
