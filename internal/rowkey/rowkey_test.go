@@ -72,6 +72,9 @@ func TestTheKeyOfARow(t *testing.T) {
 	}{
 		{"subject", "rows.eu.acme", nil, `{}`, "rows.eu.acme"},
 		{"subject", "rows." + strings.Repeat("a", 252), nil, `{}`, streams.KeyHeader("rows." + strings.Repeat("a", 252))},
+		{"subject", "rows.\xff\xfe", nil, `{}`, "rows.\ufffd\ufffd"},
+		{"subject.2", "rows.\xc3.acme", nil, `{}`, "\ufffd"},
+		{"header.Customer", "rows", nats.Header{"Customer": {"a\xffb"}}, `{}`, "a\ufffdb"},
 		{"subject.1", "rows.eu.acme", nil, `{}`, "rows"},
 		{"subject.2", "rows.eu.acme", nil, `{}`, "eu"},
 		{"subject.3", "rows.eu.acme", nil, `{}`, "acme"},

@@ -89,7 +89,7 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 	if !b.read {
 		return nil
 	}
-	s := &source{body: digest(in.Body), subject: digest([]byte(in.Subject)), previews: previewsOf(in)}
+	s := &source{body: digest(in.Body), subject: digest([]byte(streams.Text(in.Subject))), previews: previewsOf(in)}
 	s.upstream = upstreamOf(in.Header)
 	if s.upstream != "" {
 		s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderOriginStream)), in.Header.Get(streams.HeaderOriginSeq)
@@ -302,7 +302,7 @@ func previewOf(failure []byte) *uint64 {
 // differs returns what shows that a result is not made from the row; empty: nothing.
 func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	switch {
-	case digest([]byte(r.Subject)) != s.subject:
+	case digest([]byte(streams.Text(r.Subject))) != s.subject:
 		return fmt.Sprintf("names %q as its subject", r.Subject)
 	case r.Status == auditlog.RowError && s.failed && s.body == m.body: // passed on
 	case r.Status == auditlog.RowError && m.cut && m.preview != nil && !slices.Contains(s.previews[:], *m.preview):

@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -37,8 +39,8 @@ func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 	return streams.KeyHeader(key), true
 }
 
-// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on, or
-// that an error result without room for the row's headers has lost.
+// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on or not
+// as it was, or that an error result without room for the row's headers has lost.
 func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	if mayBeInvalid(r) {
 		return "", false
@@ -46,7 +48,17 @@ func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(r.Header[name]) == 0) {
 		return "", false
 	}
-	return keyOf(place, r.Subject, r.Header)
+	key, ok = keyOf(place, r.Subject, r.Header)
+	if strings.HasPrefix(place, "header.") && r.Key != nil && key != *r.Key && isHash(*r.Key) {
+		return "", false // a value with white space around it, or a line break in it, is passed on without
+	}
+	return key, ok
+}
+
+// isHash reports whether a key is the hash of one that a header does not hold unchanged, see [streams.KeyHeader].
+func isHash(key string) bool {
+	_, err := hex.DecodeString(key)
+	return err == nil && len(key) == hex.EncodedLen(sha256.Size)
 }
 
 // mayBeInvalid reports whether a result may be that of an invalid row, which has the empty key whatever its subject and
