@@ -244,7 +244,7 @@ func (e *Executor) render(j *job) (err error) {
 	if err != nil {
 		return err
 	}
-	j.model = j.row.Header.Get(streams.HeaderModel)
+	j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)) // it becomes a label, and labels are UTF-8
 	if err = e.address(j, 0); err != nil {
 		return err
 	}

@@ -1,12 +1,19 @@
 package metrics
 
-import "sync"
+import (
+	"sync"
+	"unicode/utf8"
+)
 
 // labelOther replaces the values of a label beyond its bound.
 const labelOther = "other"
 
-// boundedLabel bounds the number of values of a label: the first max are kept, all others become labelOther. Set max
-// before use. Safe for concurrent use.
+// labelBytesMax is the longest value of a label: a row may name a model of any length.
+const labelBytesMax = 200
+
+// boundedLabel bounds the values of a label: the first max are kept, all others become labelOther, and so do those that
+// are longer than labelBytesMax or not UTF-8, for which the Prometheus library panics. Set max before use. Safe for
+// concurrent use.
 type boundedLabel struct {
 	max  int
 	mu   sync.Mutex
@@ -15,6 +22,9 @@ type boundedLabel struct {
 
 // value returns v, or labelOther.
 func (b *boundedLabel) value(v string) string {
+	if len(v) > labelBytesMax || !utf8.ValidString(v) {
+		return labelOther
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.seen[v] {

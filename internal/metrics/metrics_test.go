@@ -119,6 +119,17 @@ func TestLabelValuesAreBounded(t *testing.T) {
 	}
 }
 
+// A row names its model in a header, which may hold any bytes, and the Prometheus library panics for some of them.
+func TestAModelOfAnyBytesIsCounted(t *testing.T) {
+	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
+	for _, model := range []string{"\xff", "a\xc3", strings.Repeat("m", labelBytesMax+1)} {
+		m.CallDone(&auditlog.Call{Provider: "openai", Model: model, Status: auditlog.CallSuccess})
+	}
+	if got := testutil.ToFloat64(m.calls.WithLabelValues("openai", labelOther, "success")); got != 3 {
+		t.Errorf("got %v calls of other models, want 3", got)
+	}
+}
+
 func TestEachModelBeyondTheBoundCountsAsOther(t *testing.T) {
 	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
 	for range 2 {

@@ -68,7 +68,7 @@ func (t *rowTracer) RowTaken(row *consumer.Row) consumer.Trace {
 	ctx := format.Extract(context.Background(), rowCarrier(row.Header))
 	_, span := t.tracer.Start(ctx, t.name, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(row.Taken),
 		trace.WithAttributes(t.attributes...), trace.WithAttributes(
-			attrMessagingDestination.String(row.Subject),
+			attrMessagingDestination.String(streams.Text(row.Subject)),
 			attrMessagingMessageID.String(strconv.FormatUint(row.Seq, 10)),
 			attrMessagingBodySize.Int(len(row.Body)),
 			attrRowStateID.String(row.StateID),
