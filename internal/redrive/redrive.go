@@ -283,13 +283,14 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read row %d: %w", seq, err)
-	case m == nil, m.Subject != header.Get(streams.HeaderSourceSubject):
+	case m == nil, m.Subject != streams.Text(header.Get(streams.HeaderSourceSubject)): // the answer is JSON
 		count = &r.done.Gone
 	case m.Header.Get(streams.HeaderRowError) != "":
 		count = &r.done.TooLarge
 	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
 		count = &r.done.Upstream
 	default:
+		m.Subject = header.Get(streams.HeaderSourceSubject) // its bytes
 		row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
 		if row.msg, err = r.newRow(ctx, m, row); err != nil {
 			return nil, err
@@ -353,7 +354,7 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 		return &nats.Msg{Subject: row.copied, Header: header, Data: m.Data}, nil
 	}
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
-	if load := m.Header.Get(streams.HeaderLoadID); load != "" { // its subject belongs to the load
+	if load := m.Header.Get(streams.HeaderLoadID); isLoaded(m.Subject, load) { // its subject belongs to the load
 		var address streams.InputAddress
 		filter := r.cfg.Input.Subject
 		if r.foreign {
@@ -391,6 +392,13 @@ func wildcardOf(subject string) string {
 	tokens := strings.Split(subject, ".")
 	tokens[len(tokens)-2] = "*"
 	return strings.Join(tokens, ".")
+}
+
+// isLoaded reports whether a load has published a row: its subject then has a token with the name of the load. Anybody can
+// put a name into the header, and a subject that is made of it may not be one, as with "a b".
+func isLoaded(subject, load string) bool {
+	const none = -1 // no partition
+	return load != "" && loadFilter(subject, load, none) != subject
 }
 
 // loadFilter is the filter in which a load has put its name, as the subject of one of its rows shows: each token with

@@ -184,6 +184,28 @@ func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	want(t, b.redrive(Options{}), "1 rows published again, of 4 failed results; 1 were redriven before; ")
 }
 
+// What strangers put into a row stops no redrive: each of these made it fail, for all rows.
+func TestRedrivePublishesWhateverTheRowsAre(t *testing.T) {
+	b := newRedriveBench(t)
+	for _, row := range []*nats.Msg{
+		{Subject: "rows.a", Header: nats.Header{streams.HeaderLoadID: {"a b"}}},
+		{Subject: "rows.a", Header: nats.Header{streams.HeaderLoadID: {"{{ row.n }}"}}},
+		{Subject: "rows.a.\xff", Data: []byte("1")},
+		{Subject: "rows.*", Data: []byte("2")},
+	} {
+		b.fail("refused", row)
+	}
+	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: make([]byte, b.NC.MaxPayload())})
+	want(t, b.redrive(Options{}), "4 rows published again, of 5 failed results; 1 had a row too large for a message")
+	var subjects []string
+	for _, m := range stagetest.Read(t, b.JS, "ROWS", ">")[5:] {
+		subjects = append(subjects, m.Subject)
+	}
+	if want := []string{"rows.a", "rows.a", "rows.a.\xff", "rows.*"}; !slices.Equal(subjects, want) {
+		t.Errorf("published again on %q, want %q", subjects, want)
+	}
+}
+
 func TestRedriveTakesNoRowOfAnotherInput(t *testing.T) {
 	b := newRedriveBench(t)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"old"}`)})
