@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.yaml.in/yaml/v4"
 )
 
 // TestTheChainsOfTheReadmeWork runs the second command of each chain as in the README, with its stages beside it.

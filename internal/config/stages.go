@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	"github.com/llm-stage/stage/internal/yamldoc"
+	"go.yaml.in/yaml/v4"
 )
 
 const (
@@ -114,28 +113,18 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	parsed, err := parser.ParseBytes(text, 0)
-	if err != nil {
+	list, err := yamldoc.Parse(text)
+	switch {
+	case err != nil:
 		return nil, []error{yamlError(path, text, err)}
-	}
-	var body ast.Node
-	for _, doc := range parsed.Docs {
-		if body != nil && doc.Body != nil {
-			return nil, []error{fmt.Errorf("%s line %d: a second document: write all stages into one list", path, line(doc.Body))}
-		}
-		body = doc.Body
-	}
-	if body == nil {
+	case list == nil:
 		return nil, nil
+	case list.Kind != yaml.SequenceNode:
+		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, - name: first", path, list.Line)}
 	}
-	list, ok := body.(*ast.SequenceNode)
-	if !ok {
-		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, - name: first", path, line(body))}
-	}
-	for i, node := range list.Values {
-		label := fmt.Sprintf("%s line %d: entry %d", path, line(node), i+1)
-		settings, ok := node.(*ast.MappingNode)
-		if !ok {
+	for i, settings := range list.Content {
+		label := fmt.Sprintf("%s line %d: entry %d", path, settings.Line, i+1)
+		if settings.Kind != yaml.MappingNode {
 			problems = append(problems, fmt.Errorf("%s: not a map of settings: write name: value", label))
 			continue
 		}
@@ -147,11 +136,11 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 }
 
 // readSettings reads the settings of one entry of a YAML file.
-func (f *EnvFile) readSettings(settings *ast.MappingNode, entry int) (problems []error) {
-	for _, setting := range settings.Values {
-		key, at := setting.Key.GetToken().Value, setting.Key.GetToken().Position.Line
+func (f *EnvFile) readSettings(settings *yaml.Node, entry int) (problems []error) {
+	for i := 0; i+1 < len(settings.Content); i += 2 {
+		key, at := settings.Content[i].Value, settings.Content[i].Line
 		variable := VariablePrefix + strings.ToUpper(key)
-		value, why := scalar(setting.Value)
+		value, why := scalar(settings.Content[i+1])
 		if unknown := notOfAStage(variable, settingName); unknown != "" {
 			why = unknown
 		} else if key != settingName(variable) {
@@ -191,41 +180,27 @@ func notOfAStage(variable string, name func(variable string) string) string {
 }
 
 // scalar returns the text of a value as it was written, or why it is none.
-func scalar(node ast.Node) (text, why string) {
-	switch n := node.(type) {
-	case *ast.StringNode:
-		return n.Value, ""
-	case *ast.LiteralNode: // | or >
-		return n.Value.Value, ""
-	case *ast.NullNode:
-		return "", ""
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return n.GetToken().Value, ""
-	case *ast.MappingNode, *ast.SequenceNode:
-		return "", "its value is nested: write it as one text, in quotes, as the variable has it"
-	default:
+func scalar(n *yaml.Node) (text, why string) {
+	switch {
+	case n.Anchor != "" || n.Kind == yaml.AliasNode || yamldoc.IsTagged(n):
 		return "", "anchors, aliases and tags are not supported: what stages have in common goes into the environment"
+	case n.Kind != yaml.ScalarNode:
+		return "", "its value is nested: write it as one text, in quotes, as the variable has it"
+	case yamldoc.IsNull(n):
+		return "", ""
 	}
+	return n.Value, ""
 }
 
-// line returns the line where a node begins.
-func line(node ast.Node) int {
-	if m, ok := node.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		return m.Values[0].Key.GetToken().Position.Line // the token of the map is the colon
-	}
-	return node.GetToken().Position.Line
-}
-
-// yamlError returns an error of the parser with its line, and without the text around it, which may hold secrets. Mostly
+// yamlError returns an error of the parser with its place, and without the text around it, which may hold secrets. Mostly
 // what is wrong is a template, or JSON, that is not in quotes: YAML reads its braces.
 func yamlError(path string, text []byte, err error) error {
-	e, ok := errors.AsType[yaml.Error](err)
-	if !ok || e.GetToken() == nil {
-		return fmt.Errorf("%s: not YAML", path)
+	e, ok := errors.AsType[*yamldoc.Error](err)
+	if !ok || e.Line == 0 {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	at, hint := e.GetToken().Position.Line, ""
-	if lines := strings.Split(string(text), "\n"); at <= len(lines) && strings.Contains(lines[at-1], "{") {
-		hint = ": put a template or JSON into quotes, or into a block (|)"
+	if lines := strings.Split(string(text), "\n"); e.Line <= len(lines) && strings.Contains(lines[e.Line-1], "{") {
+		e.Hint = "put a template or JSON into quotes, or into a block (|)"
 	}
-	return fmt.Errorf("%s line %d: %s%s", path, at, e.GetMessage(), hint)
+	return fmt.Errorf("%s %w", path, e)
 }

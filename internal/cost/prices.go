@@ -1,17 +1,17 @@
 package cost
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
-
-	"github.com/goccy/go-yaml"
+	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/yamldoc"
 )
 
 // pricesBytesMax bounds the file of prices; a thousand models take a tenth of it.
@@ -28,17 +28,17 @@ type Prices map[string]Price
 
 // Price is the price of one model, in USD per million tokens.
 type Price struct {
-	Input        *float64 `yaml:"input"`          // prompt tokens; required
-	Cached       *float64 `yaml:"cached"`         // those read from a cache; nil: as Input
-	CacheWrite   *float64 `yaml:"cache_write"`    // those written to a cache; nil: 1.25 times Input
-	CacheWrite1h *float64 `yaml:"cache_write_1h"` // those written for an hour; nil: twice Input
-	Output       *float64 `yaml:"output"`         // completion tokens; required
-	Reasoning    *float64 `yaml:"reasoning"`      // those of hidden reasoning; nil: as Output
+	Input        *float64 // prompt tokens; required
+	Cached       *float64 // those read from a cache; nil: as Input
+	CacheWrite   *float64 // those written to a cache; nil: 1.25 times Input
+	CacheWrite1h *float64 // those written for an hour; nil: twice Input
+	Output       *float64 // completion tokens; required
+	Reasoning    *float64 // those of hidden reasoning; nil: as Output
 
 	// Of the providers' Batch APIs. Writes to a cache cost the factors below times BatchInput, reasoning as BatchOutput.
-	BatchInput  *float64 `yaml:"batch_input"`
-	BatchOutput *float64 `yaml:"batch_output"`
-	BatchCached *float64 `yaml:"batch_cached"`
+	BatchInput  *float64
+	BatchOutput *float64
+	BatchCached *float64
 }
 
 // Factors on the input price where the price of writes to a cache is missing. Anthropic charges these for both
@@ -54,6 +54,14 @@ func valueOr[T any](v *T, other T) T {
 		return other
 	}
 	return *v
+}
+
+// part returns where the price of this name goes; nil: there is none.
+func (v *Price) part(name string) **float64 {
+	return map[string]**float64{
+		"input": &v.Input, "cached": &v.Cached, "cache_write": &v.CacheWrite, "cache_write_1h": &v.CacheWrite1h, "output": &v.Output,
+		"reasoning": &v.Reasoning, "batch_input": &v.BatchInput, "batch_output": &v.BatchOutput, "batch_cached": &v.BatchCached,
+	}[name]
 }
 
 // parts returns the prices of v by name, in the order of the documentation.
@@ -102,15 +110,9 @@ func LoadPrices(path string) (Prices, error) {
 
 // parsePrices reads YAML or JSON, and checks that all prices are there and within bounds.
 func parsePrices(text []byte) (Prices, error) {
-	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors write a byte order mark
-	var p Prices
-	decoder := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
-	if err := decoder.Decode(&p); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: write it as gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}, in USD per million tokens",
-			yaml.FormatError(err, false, false))
-	}
-	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("holds more than one YAML document: write all prices into one, without a line of ---")
+	p, err := readPrices(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: write it as gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}, in USD per million tokens", err)
 	}
 	if len(p) == 0 {
 		return nil, errors.New("holds no prices")
@@ -128,6 +130,61 @@ func parsePrices(text []byte) (Prices, error) {
 		}
 	}
 	return p, errors.Join(problems...)
+}
+
+// readPrices reads YAML or JSON; nil: there is nothing in it.
+func readPrices(text []byte) (Prices, error) {
+	root, err := yamldoc.Parse(text)
+	if err != nil || root == nil {
+		return nil, err
+	}
+	value, err := yamldoc.Value(root)
+	if err != nil {
+		return nil, err
+	}
+	models, ok := value.(map[string]any)
+	if !ok {
+		return nil, yamldoc.ErrorAt(root, nil, "not a mapping of models")
+	}
+	p := make(Prices, len(models))
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		parts, ok := models[model].(map[string]any)
+		if !ok && models[model] != nil {
+			return nil, yamldoc.ErrorAt(root, []string{model}, "the price of %s is not a mapping", model)
+		}
+		var price Price
+		for _, name := range slices.Sorted(maps.Keys(parts)) {
+			into := price.part(name)
+			if into == nil {
+				return nil, yamldoc.ErrorAt(root, []string{model, name}, "unknown field %q of %s", name, model)
+			}
+			usd, ok := usdOf(parts[name])
+			if !ok {
+				return nil, yamldoc.ErrorAt(root, []string{model, name}, "%s of %s is not a number", name, model)
+			}
+			*into = usd
+		}
+		p[model] = price
+	}
+	return p, nil
+}
+
+// usdOf returns a price; nil where it is null. A text may be a number, too: "0.40", and 1e-3, which YAML takes for one.
+func usdOf(value any) (usd *float64, ok bool) {
+	switch v := value.(type) {
+	case nil:
+		return nil, true
+	case int64:
+		return new(float64(v)), true
+	case float64:
+		return &v, true
+	case json.Number:
+		return usdOf(string(v))
+	case string:
+		f, err := strconv.ParseFloat(v, 64)
+		return &f, err == nil
+	}
+	return nil, false
 }
 
 // Lookup returns the price of the first of these models that has one.

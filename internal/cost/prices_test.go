@@ -120,13 +120,13 @@ func TestProblemsOfPricesAreNamed(t *testing.T) {
 		{"m: {input: 1}", "m: output is missing"},
 		{"m: {input: -1, output: .inf, cached: .nan}", "m: input is -1: give USD per million tokens, from 0 to 1e9\nm: cached is NaN: give USD per million tokens, from 0 to 1e9\nm: output is +Inf"},
 		{"m: {input: 1.1e9, output: 1, batch_input: 1e300, batch_output: 1}", "m: input is 1.1e+09: give USD per million tokens, from 0 to 1e9\nm: batch_input is 1e+300"},
-		{"m: {input: 1, output: 1, outputs: 2}", `unknown field "outputs"`},
-		{"m: {input: cheap, output: 1}", "cannot unmarshal"},
-		{"m: {input: 1, output: 1}\nm: {input: 2, output: 1}", "already defined"},
+		{"m: {input: 1, output: 1, outputs: 2}", `line 1, column 26: unknown field "outputs" of m`},
+		{"m: {input: cheap, output: 1}", "line 1, column 5: input of m is not a number: write it as gpt-4.1-mini"},
+		{"m: {input: 1, output: 1}\nm: {input: 2, output: 1}", `line 2, column 1: mapping key "m" already defined at line 1, column 1`},
 		{"m: {input: 1, output: 1, cache_write: -1, reasoning: -2}", "m: cache_write is -1: give USD per million tokens, from 0 to 1e9\nm: reasoning is -2"},
 		{"m: {input: 1, output: 1, batch_cached: 1}", "m: batch_input is missing\nm: batch_output is missing"},
 		{"- m", "gpt-4.1-mini"},
-		{"m: {input: 1, output: 1}\n---\nm2: {input: 1, output: 1}\n", "holds more than one YAML document"},
+		{"m: {input: 1, output: 1}\n---\nm2: {input: 1, output: 1}\n", "line 3, column 1: a second document"},
 	} {
 		_, err := parsePrices([]byte(test.text))
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -1,24 +1,21 @@
 package template
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"reflect"
-	"strconv"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/yamldoc"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// Bounds of a lookup, in bytes. Parsing YAML takes time that grows with the square of
-// the number of keys: some ten seconds at the bound. JSON of that size takes milliseconds.
+// Bounds of a lookup, in bytes. A YAML file becomes nodes before it becomes values, so it takes
+// some hundred times its size while it is read.
 const (
 	maxLookupJSON = 64 << 20
 	maxLookupYAML = 1 << 20
@@ -48,8 +45,9 @@ func LoadLookup(path string) (*Lookup, error) {
 // ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most 1 MiB). source is the path as
 // configured, or empty. YAML keys that are not strings become strings, as written.
 //
-// It fails on duplicate keys, on more than one YAML document, on dates and binary data, which have no JSON value, and
-// on invalid UTF-8. Aliases cost nothing: they share the value of their anchor.
+// It fails on duplicate keys, on more than one YAML document, on values that a tag makes dates or binary data, which have
+// no JSON value, and on invalid UTF-8. Errors of YAML name line and column. Aliases cost nothing: they share the value of
+// their anchor. A byte order mark is ignored.
 func ParseLookup(content []byte, source string) (*Lookup, error) {
 	l := &Lookup{hash: llm.Hash(content), source: source}
 	var err error
@@ -73,6 +71,7 @@ func (l *Lookup) Hash() string { return l.hash }
 func (l *Lookup) Source() string { return l.source }
 
 func decodeLookup(content []byte) (any, error) {
+	content = jsonbytes.TrimBOM(content)
 	switch {
 	case len(content) > maxLookupJSON:
 		return nil, fmt.Errorf("more than %d bytes", maxLookupJSON)
@@ -87,63 +86,9 @@ func decodeLookup(content []byte) (any, error) {
 	case len(content) > maxLookupYAML:
 		return nil, fmt.Errorf("not JSON, and %d bytes are more than the %d allowed for YAML: convert it to JSON", len(content), maxLookupYAML)
 	}
-	d := yaml.NewDecoder(bytes.NewReader(content))
-	var v, second any
-	if err := d.Decode(&v); err != nil && !errors.Is(err, io.EOF) {
-		return nil, errors.New(yaml.FormatError(err, false, false))
+	root, err := yamldoc.Parse(content)
+	if err != nil || root == nil {
+		return nil, err
 	}
-	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one YAML document")
-	}
-	c := yamlConverter{done: map[uintptr]struct{}{}}
-	return c.convert(v)
-}
-
-// yamlConverter converts the values of the YAML decoder, in place, to those of templates. An anchor's value is converted
-// once, so aliases of aliases cannot multiply the work.
-type yamlConverter struct{ done map[uintptr]struct{} }
-
-func (c *yamlConverter) convert(v any) (any, error) {
-	switch v := v.(type) {
-	case nil, bool, string, float64, int64:
-		return v, nil
-	case int:
-		return int64(v), nil
-	case uint64:
-		if v <= 1<<63-1 {
-			return int64(v), nil
-		}
-		return json.Number(strconv.FormatUint(v, 10)), nil
-	case map[string]any:
-		if !c.first(v) {
-			break
-		}
-		for k, member := range v {
-			converted, err := c.convert(member)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", k, err)
-			}
-			v[k] = converted
-		}
-	case []any:
-		if len(v) == 0 || !c.first(v) {
-			break
-		}
-		for i, item := range v {
-			var err error
-			if v[i], err = c.convert(item); err != nil {
-				return nil, err
-			}
-		}
-	default:
-		return nil, fmt.Errorf("a value of the type %T is not supported: write it as a string, in quotes", v)
-	}
-	return v, nil
-}
-
-// first reports whether container has not been converted yet.
-func (c *yamlConverter) first(container any) bool {
-	n := len(c.done)
-	c.done[reflect.ValueOf(container).Pointer()] = struct{}{}
-	return len(c.done) > n
+	return yamldoc.Value(root)
 }

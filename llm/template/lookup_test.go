@@ -17,6 +17,8 @@ func TestLookupsFromJSONAndYAMLAreEqual(t *testing.T) {
 	for _, content := range []string{
 		`{"labels":["good","bad"],"n":3,"f":1.5,"yes":true,"no":null,"m":{"k":"v","1":"one"},"big":18446744073709551615}`,
 		"labels: [good, bad]\nn: 3\nf: 1.5\n\"yes\": true\n\"no\": ~\nm:\n  k: v\n  1: one\nbig: 18446744073709551615\n",
+		"\ufeff" + `{"labels":["good","bad"],"n":3,"f":1.5,"yes":true,"no":null,"m":{"k":"v","1":"one"},"big":18446744073709551615}`,
+		"\ufefflabels: [good, bad]\r\nn: 3\r\nf: 1.5\r\n\"yes\": true\r\n\"no\": ~\r\nm:\r\n  k: v\r\n  1: one\r\nbig: 18446744073709551615\r\n",
 		"# comment\nlabels:\n- &g good\n- bad\nn: 0x3\nf: 1.5\n'yes': true\nno: null\nbase: &b {k: v}\nm:\n  <<: *b\n  1: one\nbig: 18446744073709551615\n",
 	} {
 		l, err := ParseLookup([]byte(content), "l.yaml")
@@ -43,15 +45,16 @@ func TestLookupErrorsNameTheProblem(t *testing.T) {
 		"3":                                  "neither a mapping nor a list",
 		`{"a":1,"a":2}`:                      "an object has a duplicate key",
 		`{"x":[{"":1,"":2}]}`:                "an object has a duplicate key",
-		"a: 1\na: 2\n":                       `mapping key "a" already defined at [1:1]`,
-		"a: 1\n---\nb: 2\n":                  "more than one YAML document",
-		"a: [1\n":                            "[1:4]",
-		"a: *nope\n":                         `could not find alias "nope"`,
-		"d: !!timestamp 2020-01-01":          "d: a value of the type time.Time is not supported: write it as a string, in quotes",
-		"d: !!binary aGk=":                   "d: a value of the type []uint8 is not supported",
+		"a: 1\na: 2\n":                       `line 2, column 1: mapping key "a" already defined at line 1, column 1`,
+		"a: 1\n---\nb: 2\n":                  "line 3, column 1: a second document: write all into one",
+		"a: [1\n":                            "line 2, column 1: did not find expected ',' or ']'",
+		"a: *nope\n":                         "line 1, column 4: unknown anchor 'nope' referenced",
+		"d: !!timestamp 2020-01-01":          "line 1, column 4: a value of the type !!timestamp is not supported: write it as a string, in quotes",
+		"d: !!binary aGk=":                   "line 1, column 4: a value of the type !!binary is not supported",
 		"a: \xff":                            "invalid UTF-8 at byte 3",
 		"? {a: 1}\n: x\n":                    "invalid key",
 		strings.Repeat("a", maxLookupYAML+1): "convert it to JSON",
+		strings.Repeat("[", 100_000):         "line 1, column 1001: exceeded max depth of 1000",
 	} {
 		_, err := ParseLookup([]byte(content), "data/l.yaml")
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "lookup data/l.yaml: ") {

@@ -16,7 +16,7 @@ import (
 
 // reasons names the purpose of each direct dependency.
 var reasons = map[string]string{
-	"github.com/goccy/go-yaml":                                        "lookup and price files in YAML",
+	"go.yaml.in/yaml/v4":                                              "lookups, prices and lists of stages in YAML",
 	"github.com/nats-io/jwt/v2":                                       "the server's; named by tests of logins",
 	"github.com/nats-io/nats-server/v2":                               "the embedded server of `process`, `demo` and `run` without a URL; a real server in tests",
 	"github.com/nats-io/nats.go":                                      "the client",
