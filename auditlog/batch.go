@@ -27,6 +27,10 @@ const (
 	BatchAbandoned BatchPhase = "abandoned"
 )
 
+// ResultsGone is the reason of the end of a batch whose results the provider no longer has: its rows go again. Answers
+// that an earlier owner has read count as missing, but they have call events.
+const ResultsGone = "the provider no longer has its results"
+
 // Batch is the event of a change in the life of a batch that a provider's Batch API works on. Empty strings and nil
 // numbers are written as null.
 type Batch struct {
@@ -48,7 +52,7 @@ type Batch struct {
 	Dropped int
 	// Usage sums the tokens and cost of all answers; nil before it is over, or where nothing was reported.
 	Usage *Usage
-	// Reason is why it was abandoned, refused or cancelled; empty: it was not.
+	// Reason is why it was abandoned, refused or cancelled, or [ResultsGone]; empty: there is nothing to explain.
 	Reason string
 }
 

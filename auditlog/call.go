@@ -47,6 +47,9 @@ type Call struct {
 	Item *int
 	// Lane is [LaneBatch] where a provider's Batch API answered; empty: a live call, and then it is not in the JSON.
 	Lane string
+	// Unused is set, with Lane, where no row takes the answer: its row went live before the answer came. It was billed all
+	// the same. It is in the JSON only where it is true, and CallIndex is 0.
+	Unused bool
 	// Provider and Model are the ones called.
 	Provider, Model string
 	// Status is how the call ended.
@@ -132,6 +135,9 @@ func (c *Call) append(dst []byte) []byte {
 	dst = stringOrNull(append(dst, `,"batch_id":`...), c.BatchID)
 	if c.Lane != "" {
 		dst = jsonbytes.AppendEscaped(append(dst, `,"lane":`...), c.Lane)
+	}
+	if c.Unused {
+		dst = append(dst, `,"unused":true`...)
 	}
 	dst = stringOrNull(append(dst, `,"provider":`...), c.Provider)
 	dst = stringOrNull(append(dst, `,"model":`...), c.Model)

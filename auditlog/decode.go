@@ -84,6 +84,7 @@ type wire struct {
 	BatchID       string          `json:"batch_id"`
 	Item          *int            `json:"item"`
 	Lane          string          `json:"lane"`
+	Unused        bool            `json:"unused"`
 	Provider      string          `json:"provider"`
 	Model         string          `json:"model"`
 	StatusCode    int             `json:"status_code"`
@@ -189,7 +190,7 @@ type wireTotals struct {
 func (w *wire) call(h Header) *Call {
 	return &Call{
 		Header: h, StateID: w.StateID, Owner: w.Owner, CallID: w.CallID, CallIndex: w.CallIndex,
-		Sequence: w.Sequence, BatchID: w.BatchID, Item: w.Item, Lane: w.Lane, Provider: w.Provider, Model: w.Model,
+		Sequence: w.Sequence, BatchID: w.BatchID, Item: w.Item, Lane: w.Lane, Unused: w.Unused, Provider: w.Provider, Model: w.Model,
 		Status: CallStatus(w.Status), StatusCode: w.StatusCode, ErrorClass: w.ErrorClass,
 		Latency: time.Duration(w.Latency), DispatchDelay: time.Duration(w.DispatchDelay), RetryAfter: time.Duration(w.RetryAfter),
 		RequestHash: w.RequestHash, ResponseHash: w.ResponseHash, Request: notNull(w.Request), Response: notNull(w.Response),

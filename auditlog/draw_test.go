@@ -73,6 +73,7 @@ var (
 			BatchID:       drawName.Draw(t, "batch"),
 			Item:          rapid.SampledFrom([]*int{nil, new(0), new(255)}).Draw(t, "item"),
 			Lane:          rapid.SampledFrom([]string{"", LaneBatch}).Draw(t, "lane"),
+			Unused:        rapid.Bool().Draw(t, "unused"),
 			Provider:      drawName.Draw(t, "provider"),
 			Model:         drawText.Draw(t, "model"),
 			Status:        rapid.SampledFrom([]CallStatus{CallSuccess, CallFailure, CallCapacityRetry, CallUnknown}).Draw(t, "status"),

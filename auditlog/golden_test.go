@@ -46,6 +46,8 @@ func samples() map[string]encoder {
 	line := call
 	line.CallID, line.BatchID, line.Lane, line.CallIndex = "B7QK2M4T-41", "batch_68a1", LaneBatch, 0
 	line.Latency, line.DispatchDelay = 2*time.Hour, 0
+	unused := line
+	unused.Unused, unused.Request, unused.RequestHash = true, nil, ""
 	large := call
 	large.Truncated, large.Request, large.Response = true, nil, nil
 
@@ -101,6 +103,7 @@ func samples() map[string]encoder {
 		"call_unknown":        &cutOff,
 		"call_item":           &item,
 		"call_lane":           &line,
+		"call_unused":         &unused,
 		"call_truncated":      &large,
 		"row_success":         &row,
 		"row_error":           &failed,

@@ -41,6 +41,7 @@ type (
 		Item            *int       `json:"item,omitempty"`
 		BatchID         *string    `json:"batch_id"`
 		Lane            string     `json:"lane,omitempty"`
+		Unused          bool       `json:"unused,omitempty"`
 		Provider        *string    `json:"provider"`
 		Model           *string    `json:"model"`
 		Status          string     `json:"status"`
@@ -215,7 +216,7 @@ func reference(e encoder) any {
 	case *Call:
 		return refCall{
 			refHeader(&e.Header, KindCall), null(e.StateID), null(e.Owner), null(e.CallID), e.CallIndex, null(e.Sequence),
-			e.Item, null(e.BatchID), e.Lane, null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
+			e.Item, null(e.BatchID), e.Lane, e.Unused, null(e.Provider), null(e.Model), string(e.Status), null(e.StatusCode), null(e.ErrorClass),
 			refMillis(e.Latency), refMillis(e.DispatchDelay), null(refMillis(e.RetryAfter)), null(e.RequestHash),
 			null(e.ResponseHash), refBody(e.Request), refBody(e.Response), e.Truncated, refMaybeUsage(e.Usage), null(e.Error),
 		}

@@ -76,7 +76,7 @@ func TestTheSchemaDescribesEveryField(t *testing.T) {
 		if err := json.Unmarshal(e.AppendJSON(nil, PayloadsFull, 0), &got); err != nil {
 			t.Fatal(err)
 		}
-		for _, optional := range []string{"truncated", "order_key", "budget", "lane", "item", "result_hash", "earlier_calls"} {
+		for _, optional := range []string{"truncated", "order_key", "budget", "lane", "unused", "item", "result_hash", "earlier_calls"} {
 			if _, written := got[optional]; !written {
 				delete(want, optional)
 			}
@@ -106,6 +106,7 @@ func TestTheSchemaRefusesWhatIsNoEvent(t *testing.T) {
 		{"not truncated, and saying so", "row_success", `"source":`, `"truncated":false,"source":`},
 		{"status of a row in a call", "call_success", `"status":"success"`, `"status":"error"`},
 		{"no element", "call_item", `"item":3`, `"item":-1`},
+		{"used, and saying so", "call_unused", `"unused":true`, `"unused":false`},
 		{"unknown lane", "call_lane", `"lane":"batch"`, `"lane":"slow"`},
 		{"unknown phase of a batch", "batch_intent", `"phase":"intent"`, `"phase":"start"`},
 		{"batch without token", "batch_submitted", `"token":"B7QK2M4T",`, ``},

@@ -50,6 +50,8 @@ type Known struct {
 	// Cached is set when the request marks parts for the provider's cache. What is read from there counts towards no
 	// limit.
 	Cached bool
+	// Raw is set where the request was no call of a model, but for instance asked for a file: a 404 is then about that.
+	Raw bool
 }
 
 // Progress is a set of the steps that an attempt has completed.

@@ -445,7 +445,7 @@ func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) erro
 		return &Error{Provider: c.provider, Status: o.Status, Err: err}
 	}
 	if o.Status != 0 {
-		o.Known = Known{}
+		o.Known = Known{Raw: true}
 	}
 	_, err := parseReply(c.wire, o, time.Now(), reply.Body)
 	return c.failed(&call.Exchange, err)

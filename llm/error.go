@@ -219,7 +219,9 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	}
 	text := serverText(o, title)
 	if e.Class == Fatal {
-		text += " (" + advice(o) + ")"
+		if what := advice(o); what != "" {
+			text += " (" + what + ")"
+		}
 	} else if o.Fault != nil && remedies[o.Fault.Unsupported] != "" {
 		text += " (" + remedies[o.Fault.Unsupported] + ")"
 	}
@@ -257,7 +259,7 @@ func serverText(o *Outcome, title string) string {
 	return text
 }
 
-// advice is what to do about a fatal error.
+// advice is what to do about a fatal error. It is empty where a 404 is about what was asked for.
 func advice(o *Outcome) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
@@ -271,6 +273,9 @@ func advice(o *Outcome) string {
 		status = 404
 	case o.Fault.means == meansDisabled:
 		return "check the account at the provider"
+	}
+	if status == 404 && o.Known.Raw && (o.Fault == nil || o.Fault.means != meansUnknownModel) {
+		return ""
 	}
 	if status/100 == 3 {
 		return "redirects are not followed: set the base URL to the final address"

@@ -84,14 +84,33 @@ func (c *Caller) price(o Outcome) {
 	}
 }
 
-// LineUsage is what a line of a batch that no row uses was billed; nil: nothing, or it is unknown.
-func (c *Caller) LineUsage(model string, status int, body []byte) *auditlog.Usage {
+// ReadLine reads a line of a batch without its row: what it used and costs (nil: nothing, or it is unknown), and why it is
+// no reply (nil: it is one).
+func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usage, *llm.Error) {
+	o, ok := c.lineAlone(model, status, body, "", "")
+	if !ok {
+		return nil, nil
+	}
+	return o.Event.Usage, o.Err
+}
+
+// UnusedLine is LineOutcome of a reply that no row takes.
+func (c *Caller) UnusedLine(model string, status int, body []byte, callID, batchID string) (o Outcome, ok bool) {
+	if o, ok = c.lineAlone(model, status, body, callID, batchID); ok {
+		o.Event.Unused = true
+	}
+	return o, ok
+}
+
+// lineAlone is the outcome of a line whose request is not at hand. False: the model's name can't be one.
+func (c *Caller) lineAlone(model string, status int, body []byte, callID, batchID string) (Outcome, bool) {
 	p, err := c.At(0).Prepare(&llm.Request{Model: model})
 	if err != nil {
-		return nil
+		return Outcome{}, false
 	}
-	x, _ := c.At(0).ReadReply(p, status, body)
-	return c.LineOutcome(p, x, nil, "", "").Event.Usage
+	x, err := c.At(0).ReadReply(p, status, body)
+	x.Request = nil
+	return c.LineOutcome(p, x, err, callID, batchID), true
 }
 
 // AffordableByBatch reports whether a request may go by the provider's Batch API: with a cost ceiling only one to a

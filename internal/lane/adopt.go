@@ -48,7 +48,7 @@ func (t *term) look(ctx context.Context, b *batch, now time.Time) {
 		}
 		return func(ctx context.Context, now time.Time) {
 			switch {
-			case !t.succeeded(b, err, now):
+			case !t.succeeded(finding, b, err, now):
 			case len(mine) > 0:
 				b.tentative = !sure
 				t.found(b, mine[0], true, now)
@@ -184,7 +184,7 @@ func (t *term) absent(ctx context.Context, b *batch) {
 			return func(_ context.Context, now time.Time) {
 				tried := b.tried
 				switch {
-				case !t.succeeded(b, err, now):
+				case !t.succeeded(withdrawing, b, err, now):
 				case certain:
 					b.withdrawn = true
 					b.lookUntil = now.Add(t.cfg.Settings.AdoptWait / 2)
@@ -266,7 +266,7 @@ func (t *term) lookForOne(ctx context.Context, lost *lostToken) {
 			lost.busy = false
 			lost.every = min(2*lost.every, lostEvery)
 			lost.next = now.Add(lost.every)
-			if !t.succeeded(b, err, now) || len(mine) == 0 || !sure {
+			if !t.succeeded(finding, b, err, now) || len(mine) == 0 || !sure {
 				return // one that runs may be another's: it is not touched
 			}
 			t.lost = slices.DeleteFunc(t.lost, func(other *lostToken) bool { return other == lost })

@@ -60,7 +60,7 @@ type batch struct {
 
 	rows  Rows
 	state []rowState
-	wasIn []uint64 // bits: the row has gone live from here, so an answer is of no use
+	wasIn bits // rows that have gone live from here, so that an answer is of no use
 	count [rowStates]int
 
 	stage stage
@@ -72,6 +72,7 @@ type batch struct {
 	next    time.Time
 	tried   int
 	problem string
+	noAPI   int // answers in a row that there is no Batch API
 
 	remote    batchapi.Batch // as the provider reported it last
 	id        string
@@ -85,10 +86,14 @@ type batch struct {
 	missing   time.Time       // since when the provider does not know it
 
 	overSince    time.Time
-	passes, cuts int      // read to the end, and not
-	seen         []uint64 // bits: rows with a line in the last pass
-	readTo       uint64   // rows taken when that began
-	pending      bool     // it had lines of rows that had not come
+	passes, cuts int    // read to the end, and answered with unknown
+	seen         bits   // rows with a line in the last pass
+	readTo       uint64 // rows taken when that began
+	pending      bool   // it had lines of rows that had not come
+	counted      bits   // rows whose line is in sum
+	settled      bits   // rows whose line a row has taken in this term, or that was recorded as unused
+	gone         bool   // the provider no longer has its results
+	judged       bool   // a line is a reply, or so few failed alike that each is its row's own
 	sum          tally
 	reported     bool // the event of its end is out
 	untold       int  // events that are not stored yet
@@ -98,11 +103,26 @@ type batch struct {
 	keep    bool   // its last record stays: it was given up without certainty
 }
 
-// tally counts what a pass over the results found.
+// tally counts what the passes over the results have found, the line of each row once.
 type tally struct {
 	answered, failed, lapsed, foreign, dropped int
-	missing                                    int
 	usage                                      auditlog.UsageSum
+}
+
+// bits are a set of rows by their places in a batch. Nil is empty, and takes none.
+type bits []uint64
+
+func newBits(n int) bits { return make(bits, (n+63)/64) }
+
+func (b bits) has(i int) bool { return b != nil && b[i/64]&(1<<(i%64)) != 0 }
+
+// add adds a place, and reports whether it is new.
+func (b bits) add(i int) bool {
+	if b.has(i) {
+		return false
+	}
+	b[i/64] |= 1 << (i % 64)
+	return true
 }
 
 func newBatch(r *Record) *batch {
@@ -120,14 +140,20 @@ func (b *batch) set(i int, s rowState) {
 	b.count[s]++
 	if s == rowLive {
 		if b.wasIn == nil {
-			b.wasIn = make([]uint64, (len(b.state)+63)/64)
+			b.wasIn = newBits(len(b.state))
 		}
-		b.wasIn[i/64] |= 1 << (i % 64)
+		b.wasIn.add(i)
 	}
 }
 
-// goneLive reports whether a row has been called live since it was submitted.
-func (b *batch) goneLive(i int) bool { return b.wasIn != nil && b.wasIn[i/64]&(1<<(i%64)) != 0 }
+// wentLive reports whether a row has been called live since it was submitted, so that it takes no answer of the batch.
+//
+// A row that was kept before this term leaves no other trace of that than its deadline: where it had come before the
+// batch was over, only a live call can have answered the row.
+func (b *batch) wentLive(i int) bool {
+	at := b.deadline(i)
+	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
+}
 
 func (b *batch) tries(i int) int {
 	if b.rows.Tries == nil {
@@ -144,7 +170,7 @@ func (b *batch) deadline(i int) int64 {
 }
 
 // settled reports whether nothing is wanted of it, and nothing of it could be wanted after a crash.
-func (b *batch) settled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
+func (b *batch) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
 
 // wanted reports whether an answer to a row of it is.
 func (b *batch) wanted() bool { return b.count[rowSubmitted] > 0 }
@@ -177,4 +203,4 @@ func (b *batch) fail(err error, now time.Time, least time.Duration) {
 	b.problem, b.next = err.Error(), now.Add(max(wait, least))
 }
 
-func (b *batch) fine() { b.tried, b.problem, b.next = 0, "", time.Time{} }
+func (b *batch) fine() { b.tried, b.noAPI, b.problem, b.next = 0, 0, "", time.Time{} }

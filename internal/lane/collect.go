@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -27,21 +28,23 @@ type pass struct {
 	batch   *batch
 	cancel  context.CancelFunc
 	taken   uint64 // rows that had come when it began
-	seen    []uint64
+	seen    bits
 	rows    int // with a line
-	lines   int
-	sum     tally
+	foreign int
 	last    time.Time // when there was a line, or no room for one
 	notOurs bool
 	stalled bool
 	skipped bool // lines of rows that have not come yet
+	unused  chan bool
+	trial   trial
 }
 
 // lineRead is a line on its way to the goroutine of the term.
 type lineRead struct {
-	pass  *pass
-	line  batchapi.Line
-	usage *auditlog.Usage
+	pass    *pass
+	line    batchapi.Line
+	usage   *auditlog.Usage
+	failure *llm.Error // why it is no reply; nil: it is one
 }
 
 // admit returns where lines come from while there is room for them.
@@ -104,77 +107,124 @@ func (t *term) readable(b *batch, now time.Time) bool {
 
 func (t *term) startReading(ctx context.Context, b *batch, now time.Time) {
 	reading, cancel := context.WithTimeout(ctx, readTime)
-	p := &pass{batch: b, cancel: cancel, taken: t.l.taken.Load(), seen: make([]uint64, (len(b.state)+63)/64), last: now}
+	if b.counted == nil {
+		b.counted, b.settled = newBits(len(b.state)), newBits(len(b.state))
+	}
+	p := &pass{batch: b, cancel: cancel, taken: t.l.taken.Load(), seen: newBits(len(b.state)), last: now, unused: make(chan bool, 1)}
 	t.pass = p
-	remote, usage := b.remote, t.cfg.Usage
+	remote := b.remote
 	t.call(ctx, b, readTime, func(context.Context) func(context.Context, time.Time) {
 		defer cancel()
 		t.l.step("fetching")
 		err := t.cfg.API.Results(reading, remote, func(line batchapi.Line) error {
 			t.l.step("line")
-			r := lineRead{pass: p, line: line}
-			if usage != nil && line.Kind == batchapi.Answered {
-				r.usage = usage(b.model, &line)
-			}
-			select {
-			case t.lines <- r:
-				return nil
-			case <-reading.Done():
-				return reading.Err()
-			}
+			return t.handOver(reading, p, line)
 		})
 		return func(_ context.Context, now time.Time) { t.passEnded(p, err, now) }
 	})
 }
 
-// line takes one line of the results.
-func (t *term) line(r lineRead) {
+// handOver passes a line to the goroutine of the term, and records it where no row takes it. That may wait for the
+// audit, so the goroutine of the term does not do it.
+func (t *term) handOver(reading context.Context, p *pass, line batchapi.Line) error {
+	r := lineRead{pass: p, line: line}
+	if t.cfg.Read != nil && line.Kind == batchapi.Answered {
+		r.usage, r.failure = t.cfg.Read(p.batch.model, &line)
+	}
+	select {
+	case t.lines <- r:
+	case <-reading.Done():
+		return reading.Err()
+	}
+	if <-p.unused { // it comes at once
+		t.recordUnused(p.batch, line)
+	}
+	return nil
+}
+
+// recordUnused records an answer that no row takes. The goroutine of the term has counted it in untold.
+func (t *term) recordUnused(b *batch, line batchapi.Line) {
+	mail := &t.l.mail
+	stored := func() { mail.put(letter{kind: letterStored, body: b}) }
+	seq, _ := parseID(b.token, line.ID)
+	t.cfg.Unused(&Unused{Seq: seq, Owner: t.of.Owner, BatchID: b.id, Model: b.model, Line: line}, stored)
+}
+
+// line takes one line of the results, and answers whether it is to be recorded as unused.
+func (t *term) line(r lineRead) { r.pass.unused <- t.takeLine(r) }
+
+func (t *term) takeLine(r lineRead) (unused bool) {
 	p, b := r.pass, r.pass.batch
 	p.last = t.now
-	p.lines++
 	seq, ours := parseID(b.token, r.line.ID)
 	i := -1
 	if ours {
 		i = b.find(seq)
 	}
 	if r.line.Kind == batchapi.Garbled || i < 0 {
-		p.sum.foreign++
+		p.foreign++
 		if p.notOurs = b.tentative && p.rows == 0 && !ours && r.line.Kind != batchapi.Garbled; p.notOurs {
 			p.cancel()
 		}
-		return
+		return false
 	}
-	if p.seen[i/64]&(1<<(i%64)) != 0 {
-		p.sum.foreign++
-		return
+	if !p.seen.add(i) {
+		p.foreign++
+		return false
 	}
-	p.seen[i/64] |= 1 << (i % 64)
 	p.rows++
 	b.tentative = false
 	came := seq <= t.l.taken.Load()
 	wanted := b.state[i] == rowSubmitted
 	p.skipped = p.skipped || wanted && !came
-	if r.line.Kind == batchapi.Lapsed {
-		if p.sum.lapsed++; wanted && came {
+	b.note(i, &r)
+	if r.reply() {
+		t.proves(p)
+	}
+	switch {
+	case r.line.Kind == batchapi.Lapsed:
+		if wanted && came {
 			b.set(i, rowAgain)
 		}
+	case wanted && came:
+		t.judgeLine(p, i, &r)
+	case r.reply() && b.wentLive(i) && b.settled.add(i):
+		b.sum.dropped++
+		if t.cfg.Unused != nil {
+			b.untold++
+			return true
+		}
+	}
+	return false
+}
+
+// reply reports whether the line is one, which is billed.
+func (r *lineRead) reply() bool {
+	return r.line.Kind == batchapi.Answered && r.failure == nil && (r.line.Status/100 == 2 || r.line.Status == 0)
+}
+
+// note adds the line of a row to the sums, the first time that it is read.
+func (b *batch) note(i int, r *lineRead) {
+	if !b.counted.add(i) {
 		return
 	}
-	good := r.line.Status/100 == 2 || r.line.Status == 0
-	if good {
-		p.sum.answered++
-	} else {
-		p.sum.failed++
-	}
-	p.sum.usage.Add(r.usage, good && (r.usage == nil || r.usage.CostUSD == nil))
 	switch {
-	case wanted && came:
-		b.set(i, rowAnswered)
-		line := r.line
-		t.send(seq, b, &Errand{Line: &line, Key: keyText(b.rows.Hashes[i]), BatchID: b.id, Token: b.token, Tries: b.tries(i)})
-	case good && b.goneLive(i):
-		p.sum.dropped++
+	case r.line.Kind == batchapi.Lapsed:
+		b.sum.lapsed++
+		return
+	case r.reply():
+		b.sum.answered++
+	default:
+		b.sum.failed++
 	}
+	b.sum.usage.Add(r.usage, r.reply() && (r.usage == nil || r.usage.CostUSD == nil))
+}
+
+// answer has a row take its line.
+func (t *term) answer(b *batch, i int, line batchapi.Line) {
+	b.set(i, rowAnswered)
+	b.settled.add(i)
+	t.send(b.rows.Seqs[i], b, &Errand{Line: &line, Key: keyText(b.rows.Hashes[i]), BatchID: b.id, Token: b.token, Tries: b.tries(i)})
 }
 
 var errStalled = errors.New("no line of the results has come for two minutes")
@@ -190,19 +240,24 @@ func (t *term) passEnded(p *pass, err error, now time.Time) {
 	if p.stalled {
 		err = errStalled
 	}
-	if err != nil && !t.gone(b, err) {
-		t.succeeded(b, err, now)
-		return
+	if err != nil && !t.gone(b, err, now) {
+		return // what is held is read again
 	}
 	t.pause.clear()
 	b.fine()
-	p.sum.missing = len(b.state) - p.rows
-	b.sum, b.readTo, b.pending = p.sum, p.taken, p.skipped
+	b.gone = err != nil
+	b.sum.foreign, b.readTo, b.pending = p.foreign, p.taken, p.skipped
 	b.passes++
+	if !b.gone {
+		b.cuts = 0
+	}
+	if t.conclude(p) {
+		return
+	}
 	rereads := false
 	for i, s := range b.state {
-		if bit := uint64(1) << (i % 64); s == rowSubmitted && b.rows.Seqs[i] <= p.taken && p.seen[i/64]&bit == 0 {
-			if b.passes == 1 || b.seen[i/64]&bit != 0 {
+		if s == rowSubmitted && b.rows.Seqs[i] <= p.taken && !p.seen.has(i) {
+			if !b.gone && (b.passes == 1 || b.seen.has(i)) {
 				rereads = true
 			} else {
 				b.set(i, rowAgain)
@@ -211,7 +266,7 @@ func (t *term) passEnded(p *pass, err error, now time.Time) {
 	}
 	b.seen = p.seen
 	switch {
-	case rereads:
+	case rereads, p.trial.left:
 		b.pending, b.next = false, now.Add(readAgain)
 	case !b.wanted():
 		b.stage, b.seen = stageSettling, nil
@@ -219,13 +274,22 @@ func (t *term) passEnded(p *pass, err error, now time.Time) {
 	}
 }
 
-// gone reports whether the results are no longer there, or never were: nothing is left to read.
-func (t *term) gone(b *batch, err error) bool {
-	class, _ := classOf(err)
-	if class == llm.Permanent || errors.Is(err, batchapi.ErrNotFound) {
-		b.cuts++
+// gone reports whether the results are no longer there, or never were: nothing is left to read. Else they are read again
+// later. The provider may say for some minutes that it does not know the results of a batch that has just ended, and a
+// batch that is given up is paid for again. So the waits grow from STAGE_LANE_POLL to four times that, and with the default
+// of 30 s it takes 12 minutes until results count as gone. A process that starts anew counts from 0.
+func (t *term) gone(b *batch, err error, now time.Time) bool {
+	if meaningOf(fetching, err) != unknown {
+		t.succeeded(fetching, b, err, now)
+		return false
 	}
-	return b.cuts >= cutsMost
+	t.pause.clear()
+	if b.cuts++; b.cuts >= cutsMost || t.cfg.Forgets {
+		return true
+	}
+	b.problem = fmt.Sprintf("read the results of batch %s, try %d of %d: %v", b.id, b.cuts, cutsMost, err)
+	b.next = now.Add(t.cfg.Settings.Poll << min(b.cuts-1, 2))
+	return false
 }
 
 // notOurs goes on looking, where the results of a batch that seemed to be ours have other ids.
@@ -269,6 +333,9 @@ func (t *term) report(b *batch) {
 	}
 	b.reported = true
 	phase, reason := auditlog.BatchEnded, ""
+	if b.gone {
+		reason = auditlog.ResultsGone
+	}
 	switch b.remote.State {
 	case batchapi.Expired:
 		phase = auditlog.BatchExpired
@@ -281,7 +348,8 @@ func (t *term) report(b *batch) {
 	}
 	e := t.event(b, phase, reason)
 	s := &b.sum
-	e.Answered, e.Failed, e.Lapsed, e.Missing, e.Foreign, e.Dropped = s.answered, s.failed, s.lapsed, s.missing, s.foreign, s.dropped
+	e.Answered, e.Failed, e.Lapsed, e.Foreign, e.Dropped = s.answered, s.failed, s.lapsed, s.foreign, s.dropped
+	e.Missing = len(b.state) - s.answered - s.failed - s.lapsed
 	e.Usage = s.usage.Total()
 	t.audit(b, e)
 	var usd float64

@@ -72,26 +72,27 @@ func (p *process) Withdraw(ctx context.Context, token string, since time.Time) (
 
 // bench is a lane with a scripted provider, and with a consumer and an executor that do no more than they must.
 type bench struct {
-	t        *testing.T
-	nats     *stagetest.NATS
-	api      *provider
-	settings config.LaneConfig
-	created  time.Time // of the input
-	account  string
-	reload   func() error
-	step     func(step string)
-	late     time.Duration // that the journal takes
-	liveTime time.Duration
-	model    func(seq uint64) string
-	deadline func(seq uint64) time.Time
-	reply    func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
-	reserve  func(string, float64) error
-	paused   func(error)
-	halted   func() error
-	reserved int
-	cancels  bool
-	forgets  bool
-	onEvent  func(e *auditlog.Batch)
+	t         *testing.T
+	nats      *stagetest.NATS
+	api       *provider
+	settings  config.LaneConfig
+	created   time.Time // of the input
+	account   string
+	reload    func() error
+	step      func(step string)
+	late      time.Duration // that the journal takes
+	liveTime  time.Duration
+	model     func(seq uint64) string
+	deadline  func(seq uint64) time.Time
+	reply     func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
+	reserve   func(string, float64) error
+	paused    func(error)
+	halted    func() error
+	reserved  int
+	cancels   bool
+	forgets   bool
+	failFatal bool
+	onEvent   func(e *auditlog.Batch)
 
 	mu       sync.Mutex
 	kept     map[uint64]string // how a row was answered
@@ -101,6 +102,7 @@ type bench struct {
 	again    []*auditlog.Batch // those of earlier terms
 	hold     func(stored func())
 	settled  map[string]float64
+	unused   map[uint64]int // replies that no row took, by row
 	fenced   error
 	lane     *Lane
 	proc     *process
@@ -114,7 +116,7 @@ func newBench(t *testing.T, api *provider) *bench {
 	t.Helper()
 	b := &bench{
 		t: t, nats: stagetest.StartNATS(t), api: api, created: time.Now(), account: "one", late: 10 * time.Millisecond, liveTime: time.Second,
-		kept: map[uint64]string{}, calls: map[uint64]int{}, settled: map[string]float64{},
+		kept: map[uint64]string{}, calls: map[uint64]int{}, settled: map[string]float64{}, unused: map[uint64]int{},
 	}
 	b.settings = config.LaneConfig{Rows: 100, Bytes: 100 << 20, Wait: time.Minute, Open: 10, Poll: 30 * time.Second, AdoptWait: 30 * time.Second, Stream: "LANE"}
 	api.init()
@@ -137,6 +139,20 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil))
 }
 
+// failureOf is what a line with an error status means, as live calls are judged.
+func (b *bench) failureOf(line *batchapi.Line) *llm.Error {
+	e := &llm.Error{Provider: "mock", Status: line.Status, Class: llm.Transient, Err: errors.New(string(line.Body))}
+	switch {
+	case line.Status == 401, line.Status == 404:
+		e.Class = llm.Fatal
+	case line.Status == 429:
+		e.Class = llm.Capacity
+	case line.Status/100 == 4:
+		e.Class, e.Alike = llm.Permanent, strconv.Itoa(line.Status)
+	}
+	return e
+}
+
 // open begins a term in a process of its own, and hands it the rows.
 func (b *bench) open() {
 	b.t.Helper()
@@ -147,6 +163,7 @@ func (b *bench) open() {
 		NC: b.nc, Name: "stage", Settings: b.settings, Provider: "mock", API: proc, ProbeInterval: time.Minute, Logger: logger(), Reserve: b.reserve,
 		Account:   func() string { return account },
 		Forgets:   b.forgets,
+		FailFatal: b.failFatal,
 		ReloadKey: b.reload,
 		Paused:    b.paused,
 		Halted:    b.halted,
@@ -172,12 +189,22 @@ func (b *bench) open() {
 			defer b.mu.Unlock()
 			b.settled[token] = usd
 		},
-		Usage: func(_ string, line *batchapi.Line) *auditlog.Usage {
+		Read: func(_ string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
 			if line.Status != 200 {
-				return nil
+				return nil, b.failureOf(line)
 			}
 			usd := .01
-			return &auditlog.Usage{PromptTokens: 10, CompletionTokens: 5, TotalTokens: 15, CostUSD: &usd}
+			return &auditlog.Usage{PromptTokens: 10, CompletionTokens: 5, TotalTokens: 15, CostUSD: &usd}, nil
+		},
+		Unused: func(u *Unused, stored func()) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.unused[u.Seq]++
+			if b.hold != nil {
+				b.hold(stored)
+				return
+			}
+			stored()
 		},
 		CancelOnStop: func() bool { return b.cancels },
 		Step:         func(s string) { b.hook(proc, s) },

@@ -58,9 +58,15 @@ type Config struct {
 	// Paused is told when the lane pauses because of the account or the cost, and nothing that is under way can change that.
 	// It must not block. Nil: nobody is.
 	Paused func(why error)
-	// Usage returns what the answer of a line used, and what it costs; nil: not known. It is called for each line, so that
-	// also those are counted that no row uses. Safe for concurrent use. Nil: nothing is known of any.
-	Usage func(model string, line *batchapi.Line) *auditlog.Usage
+	// Read returns what the answer of a line used and costs (nil: not known), and why it is no reply (nil: it is one). It is
+	// called for each line, so that those are counted, too, that no row takes. Safe for concurrent use. Nil: nothing is known
+	// of any line.
+	Read func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error)
+	// Unused records a reply that no row takes, since its row went live before, and calls stored once, when the event is
+	// stored. It may block while the audit does. Safe for concurrent use. Nil: nobody wants them.
+	Unused func(u *Unused, stored func())
+	// FailFatal has rows fail, by live calls, where the provider refuses each line of their batch. False: the lane pauses.
+	FailFatal bool
 	// CancelOnStop has a stop cancel the batches that the provider works on. Nil: it does not.
 	CancelOnStop func() bool
 	// Logger is used for what the lane does; nil: [slog.Default].
@@ -141,6 +147,16 @@ type Request struct {
 	Tokens   int64     // estimate of what the call may use
 	Cost     float64   // estimate in USD at the batch's price; 0: unknown
 	Deadline time.Time // when the row goes live; zero: never
+}
+
+// Unused is a reply in a batch that no row takes. It was billed all the same.
+type Unused struct {
+	Seq   uint64 // of its row
+	Owner string // the term that has read it
+	// BatchID is the provider's id of the batch.
+	BatchID string
+	Model   string
+	Line    batchapi.Line
 }
 
 // Errand is what a recalled row is to do ([consumer.Row.Errand]). Nil: join the lane, or be answered by what is kept.

@@ -49,6 +49,9 @@ func (p *pause) clear() { *p = pause{} }
 // tellPause reports that the lane pauses, and that it goes on.
 func (t *term) tellPause() {
 	why, fatal := t.pause.why, t.pause.fatal
+	if why == "" && t.denial.err != nil {
+		why, fatal = t.denial.err.Error(), t.denial.err
+	}
 	if why == "" && t.heldBy != nil && t.heldIdle {
 		why, fatal = t.heldBy.Error(), t.heldBy
 	}
@@ -76,24 +79,4 @@ func classOf(err error) (class llm.Class, after time.Duration) {
 		return e.Class, e.RetryAfter
 	}
 	return 0, 0
-}
-
-// succeeded notes the outcome of a request for a batch, and reports whether there was no error.
-func (t *term) succeeded(b *batch, err error, now time.Time) bool {
-	if err == nil {
-		t.pause.clear()
-		b.fine()
-		return true
-	}
-	class, after := classOf(err)
-	if class == llm.Fatal {
-		t.pause.set(err, now, t.cfg.ProbeInterval)
-		b.problem = err.Error()
-		return false
-	}
-	if class != 0 && !errors.Is(err, errSuspended) {
-		t.pause.clear()
-	}
-	b.fail(err, now, after)
-	return false
 }

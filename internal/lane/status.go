@@ -69,6 +69,9 @@ func (t *term) show() {
 	}
 	t.shown = now
 	s := Status{Owned: true, Paused: t.pause.why, Problem: t.book.problem}
+	if s.Paused == "" && t.denial.err != nil {
+		s.Paused = t.denial.err.Error()
+	}
 	if s.Paused == "" && t.cfg.Halted != nil {
 		if why := t.cfg.Halted(); why != nil {
 			s.Paused = why.Error()

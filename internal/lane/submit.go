@@ -104,6 +104,9 @@ func (t *term) maySubmit(model string, tokens int64, now time.Time) bool {
 	}
 	c, queued := t.capacityOf(model), t.queued(model)
 	room := c.room(queued, now)
+	if t.denial.err != nil && (t.unread() || t.wait(t.denial.until, now)) {
+		return false
+	}
 	if room == 0 || queued > 0 && tokens > room {
 		t.wait(c.retry, now)
 		return false
@@ -134,6 +137,9 @@ func (t *term) submit(ctx context.Context, g *gather, now time.Time) {
 	body := g.sorted()
 	if limit := t.capacityOf(g.model).limit; limit > 0 && t.queued(g.model) == 0 {
 		body = firstTokens(body, limit)
+	}
+	if t.denial.err != nil {
+		body = body[:1]
 	}
 	rows, fits := rowsOf(body), int(t.cfg.conn().MaxPayload())-recordSpare
 	for len(body) > 1 && recordSize(&rows) > fits {
@@ -228,13 +234,18 @@ func (t *term) upload(ctx context.Context, b *batch) {
 		file, err := t.cfg.API.Upload(ctx, b.token, lines)
 		t.l.step("uploaded")
 		return func(ctx context.Context, now time.Time) {
-			class, _ := classOf(err)
 			switch {
-			case err != nil && class == llm.Permanent && !errors.Is(err, batchapi.ErrNotFound):
+			case err != nil && meaningOf(uploading, err) == refused:
 				t.pause.clear()
 				t.refused(ctx, b, &batchapi.Refusal{Err: asLLM(err)}, now)
-			case t.succeeded(b, err, now):
-				b.file, b.stage = file, stageUploaded
+			default:
+				tried, absent := b.tried, b.noAPI
+				if t.succeeded(uploading, b, err, now) {
+					b.file, b.stage = file, stageUploaded
+					if absent > 0 { // says nothing about the creation, whose tries are counted
+						b.tried, b.noAPI = tried, absent
+					}
+				}
 			}
 		}
 	})
@@ -277,7 +288,7 @@ func (t *term) create(ctx context.Context, b *batch) {
 
 // created goes on after the provider was asked to create the batch.
 func (t *term) created(ctx context.Context, b *batch, remote batchapi.Batch, err error, now time.Time) {
-	class, after := classOf(err)
+	m := meaningOf(creating, err)
 	switch {
 	case err == nil && remote.State == batchapi.Refused:
 		t.pause.clear()
@@ -290,16 +301,18 @@ func (t *term) created(ctx context.Context, b *batch, remote batchapi.Batch, err
 		b.stage, b.problem = stageLooking, err.Error()
 		b.next = now.Add(t.lookEvery())
 		b.lookUntil = now.Add(adoptTime(t.limits, b.bytes, t.cfg.Settings.AdoptWait))
-	case class == llm.Capacity:
+	case m == crowded:
 		t.pause.clear()
 		e := asLLM(err)
-		e.RetryAfter = after
 		t.refused(ctx, b, &batchapi.Refusal{Capacity: true, Err: e}, now)
-	case class == llm.Permanent:
+	case m == refused:
 		t.pause.clear()
 		t.refused(ctx, b, &batchapi.Refusal{Err: asLLM(err)}, now)
 	default:
-		t.succeeded(b, err, now)
+		t.succeeded(creating, b, err, now)
+		if m == noAPI && b.file != "" { // it may also be the file that the provider does not know
+			b.file, b.stage = "", stageRecorded
+		}
 	}
 }
 

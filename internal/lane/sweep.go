@@ -2,13 +2,11 @@ package lane
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -20,7 +18,7 @@ func (t *term) close(b *batch) {
 	t.freeBody(b)
 	b.stage, b.busy = stageClosed, false
 	b.fine()
-	b.rows, b.state, b.count, b.wasIn, b.seen = Rows{}, nil, [rowStates]int{}, nil, nil
+	b.rows, b.state, b.count, b.wasIn, b.seen, b.counted, b.settled = Rows{}, nil, [rowStates]int{}, nil, nil, nil, nil
 	t.reindex()
 }
 
@@ -121,12 +119,12 @@ func (t *term) clean(ctx context.Context, b *batch) {
 		default:
 			err = api.Delete(ctx, remote)
 		}
-		if errors.Is(err, batchapi.ErrNotFound) {
+		if meaningOf(deleting, err) == done {
 			err = nil
 		}
 		t.l.step("deleted")
 		return func(_ context.Context, now time.Time) {
-			if tried := b.tried; t.succeeded(b, err, now) || tried+1 >= cleanTries {
+			if tried := b.tried; t.succeeded(deleting, b, err, now) || tried+1 >= cleanTries {
 				if err != nil {
 					t.l.log.Warn("files of a batch could not be deleted at the provider",
 						slog.String("token", b.token), slog.String("batch_id", id), slog.Any("error", err))

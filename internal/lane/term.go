@@ -64,6 +64,8 @@ type term struct {
 	pass      *pass
 
 	pause    pause
+	denial   denial
+	replied  bool      // a line was a reply in this term
 	held     time.Time // no batch is sealed before: there is no money
 	heldBy   error
 	heldIdle bool // no other batch was under way then
@@ -214,7 +216,7 @@ func (t *term) do(ctx context.Context, bound time.Duration, f func(context.Conte
 // call makes a request to the provider for a batch.
 func (t *term) call(ctx context.Context, b *batch, bound time.Duration, f func(context.Context) func(context.Context, time.Time)) {
 	b.busy = true
-	probing := t.pause.begin()
+	probing := t.pause.begin() || t.denial.err != nil
 	reload := t.cfg.ReloadKey
 	t.do(ctx, bound, func(ctx context.Context) func(context.Context, time.Time) {
 		if probing && reload != nil {

@@ -28,7 +28,7 @@ func (t *term) advance(ctx context.Context, b *batch, now time.Time) {
 	if b.stage == stageOver || b.stage == stageSettling {
 		t.judge(b, now)
 	}
-	if b.stage == stageSettling && b.settled() && b.untold == 0 {
+	if b.stage == stageSettling && b.isSettled() && b.untold == 0 {
 		b.stage = stageDone
 		t.record(&Record{Kind: RecordDone, Token: b.token}, func(time.Time) { t.close(b) })
 		return
@@ -85,7 +85,7 @@ func (t *term) cancel(ctx context.Context, b *batch) {
 		err := t.cfg.API.Cancel(ctx, b.id)
 		return func(_ context.Context, now time.Time) {
 			t.vital--
-			if t.succeeded(b, err, now) {
+			if t.succeeded(cancelling, b, err, now) {
 				b.next = now.Add(t.pollEvery(b))
 			}
 		}
@@ -115,11 +115,11 @@ func (t *term) poll(ctx context.Context, b *batch, now time.Time) {
 		remote, err := t.cfg.API.Get(ctx, b.id)
 		t.l.step("polled")
 		return func(ctx context.Context, now time.Time) {
-			if errors.Is(err, batchapi.ErrNotFound) {
+			if err != nil && meaningOf(polling, err) == unknown {
 				t.unknown(b, err, now)
 				return
 			}
-			if !t.succeeded(b, err, now) {
+			if !t.succeeded(polling, b, err, now) {
 				b.next = maxTime(b.next, now.Add(t.limits.Poll))
 				return
 			}

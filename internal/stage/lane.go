@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/nats-io/nats.go"
 )
@@ -57,9 +58,11 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
 		Record:  s.recordBatch,
 		Reserve: s.ledger.Reserve, Hold: s.ledger.Hold, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
-		Usage: func(model string, line *batchapi.Line) *auditlog.Usage {
-			return s.caller.LineUsage(model, line.Status, line.Body)
+		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
+			return s.caller.ReadLine(model, line.Status, line.Body)
 		},
+		Unused:       func(u *lane.Unused, stored func()) { s.recordUnused(partition, u, stored) },
+		FailFatal:    s.Cfg.Rows.OnFatal == "fail",
 		Paused:       s.lanePaused,
 		Halted:       func() error { return s.steering.halted(partition) },
 		CancelOnStop: func() bool { return s.cancelBatches },
@@ -86,6 +89,20 @@ func (s *Stage) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	if !again {
 		s.batchesSeen[e.Partition].Note(e)
 	}
+}
+
+// recordUnused records a reply in a batch that no row takes, and counts it like any other call.
+func (s *Stage) recordUnused(partition int, u *lane.Unused, stored func()) {
+	o, ok := s.caller.UnusedLine(u.Model, u.Line.Status, u.Line.Body, u.Line.ID, u.BatchID)
+	if !ok {
+		stored()
+		return
+	}
+	e := o.Event
+	e.Partition, e.Owner, e.Sequence = auditlog.Partition(partition), u.Owner, u.Seq
+	e.StateID = auditlog.StateID(s.Cfg.Name, s.Cfg.Input.Stream, e.Partition, u.Seq)
+	s.recorder.RecordCall(e, stored)
+	s.caller.Count(o)
 }
 
 // laneStatus is what the pages show of the batch lanes; nil: there is none.

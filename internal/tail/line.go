@@ -122,6 +122,9 @@ func outcomeText(c *auditlog.Call) string {
 	if c.StatusCode != 0 {
 		text += fmt.Sprint(" ", c.StatusCode)
 	}
+	if c.Unused {
+		text += ", not used (its row had gone live)"
+	}
 	return text
 }
 

@@ -54,6 +54,7 @@ type batchRecord struct {
 
 	calls seqset.Set // rows with a call event
 	count int        // of calls
+	late  int        // of them unused
 	usage auditlog.UsageSum
 }
 
@@ -92,7 +93,8 @@ type verifiedBatches struct {
 	Dropped       int `json:"dropped"`
 	Unused        int `json:"unused"` // further answers without a call: their rows had gone live before a crash
 
-	// Calls are the answers in the audit, each once; CallsAgain are further events of the same answers.
+	// Calls are the answers in the audit, each once, those included that no row took; CallsAgain are further events of the
+	// same answers.
 	Calls      int `json:"calls"`
 	CallsAgain int `json:"calls_recorded_again"`
 
@@ -167,7 +169,10 @@ func (v *batchVerifier) call(c *auditlog.Call, epoch int) bool {
 	r.count++
 	v.stats.Calls++
 	r.usage.Add(c.Usage, c.Unpriced())
-	if c.Status == auditlog.CallSuccess {
+	switch {
+	case c.Unused:
+		r.late++
+	case c.Status == auditlog.CallSuccess:
 		v.pay(r, seq, epoch)
 	}
 	return true
@@ -296,7 +301,7 @@ func (v *batchVerifier) addEnd(r *batchRecord) {
 	v.stats.Missing += e.Missing
 	v.stats.Foreign += e.Foreign
 	v.stats.Dropped += e.Dropped
-	v.dropped[r.partition] += e.Dropped
+	v.dropped[r.partition] += r.uncalled(e)
 }
 
 // checkPhases looks for the events that each batch must have: nothing is submitted without an intent, and nothing is
@@ -325,22 +330,29 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 	if n := e.Answered + e.Failed + e.Lapsed + e.Missing; n != e.Rows {
 		v.violate(r, "has %d rows; %d are answered, %d failed, %d lapsed and %d missing", e.Rows, e.Answered, e.Failed, e.Lapsed, e.Missing)
 	}
-	answers := e.Answered + e.Failed
-	switch want := answers - e.Dropped; {
-	case r.count > answers:
+	answers, dropped := e.Answered+e.Failed, r.uncalled(e)
+	most := answers
+	if e.Reason == auditlog.ResultsGone {
+		most += e.Missing
+	}
+	switch want := answers - dropped; {
+	case r.count > most:
 		v.violate(r, "has %d answers and errors, and call events of %d rows", answers, r.count)
 	case r.count < want && v.auditLost:
 		v.uncheck++
 	case r.count < want && v.began.Sub(e.Time) < batchSettles:
 		v.settling++
 	case r.count < want:
-		v.unused = append(v.unused, unusedAnswers{r.token, r.partition, answers, e.Dropped, r.count})
+		v.unused = append(v.unused, unusedAnswers{r.token, r.partition, answers, dropped, r.count})
 	case r.count == answers: // else some are billed and have no call
 		if d := compareUsage(r.usage, e.Usage); d != nil {
 			v.violate(r, "%s in its own", d.text)
 		}
 	}
 }
+
+// uncalled returns how many of the dropped answers have no call event: stages before this version recorded none for them.
+func (r *batchRecord) uncalled(e *auditlog.Batch) int { return max(0, e.Dropped-r.late) }
 
 // checkUnused looks for answers without a call that no row explains which went live. An owner that reads the results
 // after a crash does not know all of these, so their number is compared, in each partition.

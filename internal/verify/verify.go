@@ -406,6 +406,9 @@ func (v *verification) event(e *auditlog.Event) error {
 		v.lane.wentLive(c)
 		v.runs.call(c, true)
 	}
+	if e.Call != nil && e.Call.Unused {
+		return nil // the row was answered by others
+	}
 	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
 		return nil
 	}

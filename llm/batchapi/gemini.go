@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -260,6 +261,9 @@ func (g *geminiBatches) Results(ctx context.Context, b Batch, f func(Line) error
 		to = resource("files", b.Output) + ":download?alt=media"
 	}
 	stream, err := g.stream(ctx, to)
+	if deleted(err) {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
 	if err != nil {
 		return err
 	}

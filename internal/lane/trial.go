@@ -1,0 +1,140 @@
+package lane
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/llm"
+)
+
+const (
+	// trialLines bounds the failed lines that are held until the first reply of their batch comes.
+	trialLines = 64
+	// alikeFirst and alikeLater are how many rows that fail alike, and none that does not, mean that the settings are wrong:
+	// before the lane has seen a reply, and after. Live calls are judged by the same numbers.
+	alikeFirst = 5
+	alikeLater = 50
+)
+
+// trial holds back the failed lines of a batch that has no reply yet. If the provider refuses each of them, for the key,
+// the model or the settings, it is no row's fault: were the rows sent again, they would go through three batches for
+// nothing, and then be called live.
+type trial struct {
+	held  []heldLine
+	alike int // lines that failed like the first one, those that are not held included
+	other int // that failed in another way
+	fatal int // of all
+	first *llm.Error
+	left  bool // lines were not held: they are read once more
+}
+
+// heldLine is the line of the row at a place of the batch.
+type heldLine struct {
+	i int
+	r *lineRead
+}
+
+func (tr *trial) add(i int, r *lineRead) {
+	switch e := r.failure; {
+	case e == nil:
+		tr.other++
+	case e.Class == llm.Fatal:
+		if tr.fatal++; tr.first == nil || tr.first.Class != llm.Fatal {
+			tr.first = e
+		}
+	case e.Class != llm.Permanent || e.Alike == "" || tr.first != nil && tr.first.Alike != e.Alike:
+		tr.other++
+	default:
+		if tr.alike++; tr.first == nil {
+			tr.first = e
+		}
+	}
+	if len(tr.held) < trialLines {
+		line := *r
+		tr.held = append(tr.held, heldLine{i, &line})
+	} else {
+		tr.left = true
+	}
+}
+
+// denies reports whether the failures are the stage's. A fatal one always is: no line of the batch is a reply.
+func (tr *trial) denies(least int) bool {
+	return tr.fatal > 0 || tr.alike >= least && tr.other == 0
+}
+
+// judgeLine has a row take its line, or holds it back while it may be a denial.
+func (t *term) judgeLine(p *pass, i int, r *lineRead) {
+	if !p.batch.judged && !r.reply() {
+		p.trial.add(i, r)
+		return
+	}
+	t.answer(p.batch, i, r.line)
+}
+
+// proves notes that the provider has answered a row, of whatever term: so failed lines of this batch are their rows' own.
+func (t *term) proves(p *pass) {
+	t.replied, p.batch.judged = true, true
+	t.denial.clear()
+	t.unhold(p)
+}
+
+// unhold has the rows take the lines that were held back.
+func (t *term) unhold(p *pass) {
+	for _, h := range p.trial.held {
+		if p.batch.state[h.i] == rowSubmitted { // else it went live meanwhile
+			t.answer(p.batch, h.i, h.r.line)
+		}
+	}
+	p.trial.held = nil
+}
+
+// conclude ends the trial of a batch that has been read to its end. It reports whether the batch is given up, as each of
+// its lines was denied.
+func (t *term) conclude(p *pass) bool {
+	tr, b := &p.trial, p.batch
+	if len(tr.held) == 0 {
+		return false
+	}
+	least := alikeFirst
+	switch {
+	case t.denial.err != nil:
+		least = 1 // a probe
+	case t.replied:
+		least = alikeLater
+	}
+	if !tr.denies(least) {
+		b.judged = true
+		t.unhold(p)
+		return false
+	}
+	t.deny(b, tr.first)
+	return true
+}
+
+// deny gives up a batch of which each line was denied. Its rows wait, and the batch does not count as one of their tries.
+func (t *term) deny(b *batch, e *llm.Error) {
+	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
+	t.abandon(b, err.Error(), false, func(b *batch) {
+		if t.cfg.FailFatal {
+			t.releaseLive(b)
+			return
+		}
+		t.denial = denial{err: err, until: time.Now().Add(t.cfg.ProbeInterval)}
+		t.release(b)
+	})
+}
+
+// unread reports whether there is a batch whose results may end a denial.
+func (t *term) unread() bool {
+	return slices.ContainsFunc(t.batches, func(b *batch) bool { return b.stage < stageSettling })
+}
+
+// denial is what the lane knows of a provider that has refused each line of a batch. Batches of one row find out whether
+// it is over.
+type denial struct {
+	err   error // nil: there is none
+	until time.Time
+}
+
+func (d *denial) clear() { *d = denial{} }

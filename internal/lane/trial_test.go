@@ -1,0 +1,133 @@
+package lane
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm/batchapi"
+)
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+// A key or a model that the provider refuses for each line is the stage's problem: the rows wait, are in no further batch
+// but probes of one row, and are not called live.
+func TestALaneWhoseEachLineIsDeniedPauses(t *testing.T) {
+	for _, status := range []int{401, 404} {
+		virtual(t, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			var why error
+			b.paused = func(err error) { why = err }
+			fixed := time.Now().Add(6 * time.Hour)
+			b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
+				if r.Created.Before(fixed) {
+					return batchapi.Answered, status
+				}
+				return batchapi.Answered, 200
+			}
+			b.run(100, 24*time.Hour)
+			b.check()
+			if why == nil || !contains(why.Error(), "each line") {
+				t.Errorf("the lane has not paused: %v", why)
+			}
+			sizes := []int{}
+			for _, r := range b.api.batches {
+				sizes = append(sizes, len(r.seqs))
+			}
+			probes := len(sizes) - 2
+			if probes < 1 || !slices.Equal(sizes[1:probes+1], slices.Repeat([]int{1}, probes)) || sizes[0] != 100 || sizes[probes+1] != 99 {
+				t.Errorf("the batches have %d rows", sizes)
+			}
+			if len(b.calls) > 0 || len(b.twice) > 0 {
+				t.Errorf("%d live calls, rows %v twice", len(b.calls), b.twice)
+			}
+			if n := slices.IndexFunc(b.events, func(e *auditlog.Batch) bool { return e.Phase == auditlog.BatchAbandoned }); n < 0 {
+				t.Error("no batch was given up")
+			}
+		})
+	}
+}
+
+// One reply shows that key, model and settings are right: then a refused line is its row's own matter.
+func TestADeniedLineBesideAReplyIsItsRows(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq > 1 && seq <= 80 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		// The reply is the last line, behind more than are held.
+		b.api.lines = func(r *remote) (lines []batchapi.Line) {
+			for i := range r.seqs {
+				if i > 0 && r.seqs[i] <= 80 {
+					lines = append(lines, b.api.lineOf(r, i))
+				}
+			}
+			return append(lines, b.api.lineOf(r, 0))
+		}
+		b.rows = 80
+		b.run(80, 4*time.Hour)
+		b.check()
+		if len(b.api.batches) != 1 || len(b.calls) > 0 || b.kept[80] != "400 answer 80" {
+			t.Errorf("got %d batches, %d live calls, row 80 %q", len(b.api.batches), len(b.calls), b.kept[80])
+		}
+	})
+}
+
+// Settings that each row's request fails by are found before a row fails: five rows that fail alike, and no other.
+func TestSettingsThatEachLineFailsByCostNoRow(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		var why error
+		b.paused = func(err error) { why = err }
+		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
+			if r.ID == "batch-0" {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		b.run(100, 8*time.Hour)
+		b.check()
+		if why == nil {
+			t.Error("the lane has not paused")
+		}
+		for seq := uint64(1); seq <= 100; seq++ {
+			if !strings.HasPrefix(b.kept[seq], "200 ") {
+				t.Fatalf("row %d: %q", seq, b.kept[seq])
+			}
+		}
+	})
+}
+
+// Few rows that fail alike are bad rows: they fail, and nothing waits.
+func TestFewRowsThatFailAlikeFail(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
+		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 400 }
+		b.run(alikeFirst-1, 3*time.Hour)
+		b.check()
+		if b.kept[1] != "400 answer 1" || len(b.api.batches) != 1 {
+			t.Errorf("got %d batches, row 1 %q", len(b.api.batches), b.kept[1])
+		}
+	})
+}
+
+// With STAGE_ON_FATAL=fail rows do not wait: they fail as live calls do.
+func TestDeniedRowsGoLiveWhereFatalErrorsFailRows(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.failFatal = true
+		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 401 }
+		b.run(100, 3*time.Hour)
+		b.check()
+		if len(b.calls) != 100 || len(b.api.batches) != 1 {
+			t.Errorf("got %d batches, %d live calls", len(b.api.batches), len(b.calls))
+		}
+	})
+}
