@@ -121,6 +121,9 @@ func TestALateRowGoesLiveAndItsAnswerIsDropped(t *testing.T) {
 		if e := b.ended()[0]; e.Dropped != 10 || e.Answered != 100 || b.settled[e.Token] < .999 {
 			t.Errorf("got %+v, settled %v", e, b.settled)
 		}
+		if len(b.unused) != 10 || b.unused[10] != 1 || b.unused[100] != 1 {
+			t.Errorf("recorded as unused: %v", b.unused)
+		}
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/nats-io/nats.go"
 )
 
 // newBatchesLab is a stage whose provider has a Batch API that answers after an hour.
@@ -195,4 +196,69 @@ func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
 			r.stop()
 		}
 	})
+}
+
+// A reply whose row went live before it came was billed like any other: it counts once in the run's summary, its metrics,
+// stage usage, the ceiling and verify, also where a process was killed between the live call and the reply.
+func TestRepliesThatComeTooLateCountLikeAnyOther(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		stagetest.Virtual(t, func(t *testing.T) {
+			const rows, late = 40, 12
+			l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "100", "STAGE_ORDER": "none"})
+			for i := range rows {
+				m := &nats.Msg{Data: fmt.Appendf(nil, `{"q":"question %d"}`, i), Header: nats.Header{}}
+				if i < late {
+					m.Header.Set("Stage-Deadline", "20m")
+				}
+				l.publish(m)
+			}
+			r := l.start(nil, Options{})
+			if killed {
+				time.Sleep(40 * time.Minute) // the late rows were called live, and have their results
+				r.soft()
+				r.hard()
+				for range r.done {
+				}
+				r = l.start(nil, Options{})
+			}
+			l.awaitHours(rows)
+			time.Sleep(10 * time.Minute) // the batch is done with
+			r.stop()
+			report := l.proven()
+			served := l.llms["first.test"].Stats()
+			billed := served.Batches.Prompt + served.Batches.Completion
+			live := int64(0)
+			for _, e := range l.events(auditlog.KindCall) {
+				if c := e.Call; c.Lane == "" {
+					live += c.Usage.TotalTokens
+				}
+			}
+			if served.Batches.Answered != rows || live == 0 {
+				t.Fatalf("%d rows were answered by the batch, and live calls have %d tokens", served.Batches.Answered, live)
+			}
+			if got := *report.Audit.Tokens; got != billed+live {
+				t.Errorf("killed %v: verify has %d tokens, billed were %d", killed, got, billed+live)
+			}
+			if b := report.Batches; b.Calls != rows || b.Dropped != late || b.Unused != 0 {
+				t.Errorf("killed %v: verify has %+v", killed, b)
+			}
+			book := usage.NewBook(nil)
+			if err := usage.NewReader(l.config(nil), book, usage.Options{Stages: []string{"stage"}}).Read(t.Context(), l.js); err != nil {
+				t.Fatal(err)
+			}
+			if u := book.Report(time.Now().Add(time.Hour)); *u.Total.TotalTokens != billed+live || u.Unused.Answers != 0 {
+				t.Errorf("killed %v: usage has %+v and %+v", killed, u.Total, u.Unused)
+			}
+			if got, want := r.ledger.Spent(), *report.Audit.CostUSD; math.Abs(got-want) > 1e-9 {
+				t.Errorf("killed %v: the ceiling counts %v USD, verify %v", killed, got, want)
+			}
+			counted := billed // of this process
+			if !killed {
+				counted += live
+			}
+			if got := r.Usage.All().Usage.TotalTokens; got != counted {
+				t.Errorf("killed %v: the run counts %d tokens, want %d", killed, got, counted)
+			}
+		})
+	}
 }
