@@ -65,16 +65,9 @@ func (c *Consumer) stillEndsAt(ctx context.Context, end logEnd) error {
 
 // lastClaim returns the partition's newest claim; nil when there is none.
 func (c *Consumer) lastClaim(ctx context.Context) (*streams.Claim, error) {
-	m, err := streams.LastMessage(ctx, c.nc, c.cfg.ResultStream, c.claimSubject)
-	if err != nil {
-		return nil, fmt.Errorf("read the last claim: %w", err)
-	}
-	if m == nil {
-		return nil, nil //nolint:nilnil // no claim is an answer
-	}
-	cl := new(streams.Claim)
-	if err := json.Unmarshal(m.Data, cl); err != nil {
-		return nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, c.cfg.ResultStream, err)
+	cl, m, err := streams.LastClaim(ctx, c.nc, c.cfg.ResultStream, c.claimSubject)
+	if cl == nil || err != nil {
+		return nil, err
 	}
 	if cl.Version > streams.ClaimVersion {
 		return nil, fatal(fmt.Errorf("claim %d of stream %s has format %d, this stage knows %d: a newer stage has served the partition; upgrade this one",
@@ -148,6 +141,9 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 	cl := streams.Claim{Owner: owner, HighWaterMark: end.low, Version: 1, InputStream: c.cfg.InputStream, InputCreated: created}
 	if !c.inStreamOrder() {
 		cl.Version, cl.Order, cl.Key = streams.ClaimVersion, c.cfg.Order, c.cfg.OrderKey
+	}
+	if c.cfg.Lane != nil {
+		cl.Lane = &streams.ClaimedLane{Stream: c.cfg.LaneStream, Rows: c.cfg.LaneRows, Collects: c.cfg.LaneCollects}
 	}
 	body, err := json.Marshal(cl)
 	if err != nil {

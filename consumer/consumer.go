@@ -66,6 +66,9 @@ type Config struct {
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
+	// LaneStream and LaneCollects are what claims say of the lane, see [streams.ClaimedLane].
+	LaneStream   string
+	LaneCollects bool
 	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.
 	Lane Lane
 

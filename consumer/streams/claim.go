@@ -2,7 +2,13 @@ package streams
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ClaimVersion is the newest format of claims. A stage refuses to follow a newer one. Version 2 is written where the
@@ -27,9 +33,35 @@ type Claim struct {
 	// [OrderKey], as in STAGE_ORDER_KEY.
 	Order Order  `json:"order,omitempty"`
 	Key   string `json:"order_key,omitempty"`
+	// Lane is the batch lane that the owner has; nil: none. A stage without one finds out by it that batches may be open.
+	Lane *ClaimedLane `json:"lane,omitempty"`
+}
+
+// ClaimedLane is the batch lane of an owner.
+type ClaimedLane struct {
+	Stream string `json:"stream"` // of the records of its batches
+	Rows   int    `json:"rows"`   // most rows in batches
+	// Collects is set where the owner collects batches of earlier owners, and opens none.
+	Collects bool `json:"collects,omitempty"`
 }
 
 // SameOrder reports whether the results after the claim are in this order, by this key where it is [OrderKey].
 func (c *Claim) SameOrder(order Order, key string) bool {
 	return cmp.Or(c.Order, OrderStream) == order && (order != OrderKey || c.Key == key)
+}
+
+// LastClaim returns the newest claim on a subject, and its message; nil: there is none.
+func LastClaim(ctx context.Context, nc *nats.Conn, stream, subject string) (*Claim, *jetstream.RawStreamMsg, error) {
+	m, err := LastMessage(ctx, nc, stream, subject)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the last claim: %w", err)
+	}
+	if m == nil {
+		return nil, nil, nil
+	}
+	c := new(Claim)
+	if err := json.Unmarshal(m.Data, c); err != nil {
+		return nil, nil, fmt.Errorf("claim %d of stream %s: %w", m.Sequence, stream, err)
+	}
+	return c, m, nil
 }

@@ -39,6 +39,9 @@ type laneWish struct {
 
 // readWish reads the headers. Its error is an [*llm.Error] of an invalid row.
 func (e *Executor) readWish(row *consumer.Row) (w laneWish, err error) {
+	if e.cfg.LaneCollects() {
+		return w, nil // the stage has no lane for rows: the headers mean nothing
+	}
 	w.batch = e.cfg.Lane.Mode == config.LaneBatch
 	switch name := row.Header.Get(streams.HeaderLane); name {
 	case "":

@@ -58,6 +58,9 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 		return nil, err
 	}
 	s.closers, s.CloseCalls = append(s.closers, targets.Close), targets.Close
+	if err := stage.FindLane(ctx, cfg, conn, o.Logger); err != nil {
+		return nil, err
+	}
 	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches}); err != nil {
 		return nil, err
 	}

@@ -65,6 +65,8 @@ type Config struct {
 	// Unused records a reply that no row takes, since its row went live before, and calls stored once, when the event is
 	// stored. It may block while the audit does. Safe for concurrent use. Nil: nobody wants them.
 	Unused func(u *Unused, stored func())
+	// Collect opens no batch: those of earlier terms are collected, and their rows that need more are called live.
+	Collect bool
 	// FailFatal has rows fail, by live calls, where the provider refuses each line of their batch. False: the lane pauses.
 	FailFatal bool
 	// CancelOnStop has a stop cancel the batches that the provider works on. Nil: it does not.

@@ -165,7 +165,7 @@ func (t *term) gather(row *gathered, now time.Time) {
 
 // mayOpen reports whether another batch may begin to gather: there is memory for all of it.
 func (t *term) mayOpen() bool {
-	return !t.stopping && t.open() < t.cfg.Settings.Open && t.bodies < t.most.bytes
+	return !t.stopping && !t.cfg.Collect && t.open() < t.cfg.Settings.Open && t.bodies < t.most.bytes
 }
 
 // fits reports whether a row may join a batch that gathers.
@@ -177,8 +177,12 @@ func (t *term) fits(g *gather, row *gathered) bool {
 	return !g.full
 }
 
-// await has a row wait for a batch to gather in.
+// await has a row wait for a batch to gather in. Where there will be none it goes live.
 func (t *term) await(model string, seq uint64) {
+	if t.cfg.Collect {
+		t.goLive(seq, t.now)
+		return
+	}
 	w := t.waiting[model]
 	if w == nil {
 		w = new(rowSet)

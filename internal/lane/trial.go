@@ -116,7 +116,7 @@ func (t *term) conclude(p *pass) bool {
 func (t *term) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
 	t.abandon(b, err.Error(), false, func(b *batch) {
-		if t.cfg.FailFatal {
+		if t.cfg.FailFatal || t.cfg.Collect { // a live call finds the same, and the stage does what it is set to do
 			t.releaseLive(b)
 			return
 		}

@@ -190,7 +190,11 @@ func (t *term) refused(_ context.Context, b *batch, r *batchapi.Refusal, now tim
 		return
 	}
 	why := "refused: " + r.Err.Error()
-	switch do, bad := remedyFor(r, len(b.state)); do {
+	do, bad := remedyFor(r, len(b.state))
+	if do == remedySplit && t.cfg.Collect {
+		do = remedyLive
+	}
+	switch do {
 	case remedyWait:
 		t.refusedForNow(b, r, now)
 	case remedyFail:

@@ -138,7 +138,11 @@ func (l *lab) start(changes map[string]string, opts Options) *running {
 	if connect == nil {
 		connect = func() *natsconn.Conn { return natsconn.Over(l.srv.Connect(), nil) }
 	}
-	s, err := New(cfg, connect(), servers, l.logger(), opts)
+	conn := connect()
+	if err := FindLane(l.t.Context(), cfg, conn, l.logger()); err != nil {
+		l.t.Fatal(err)
+	}
+	s, err := New(cfg, conn, servers, l.logger(), opts)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 			return s.caller.ReadLine(model, line.Status, line.Body)
 		},
 		Unused:       func(u *lane.Unused, stored func()) { s.recordUnused(partition, u, stored) },
+		Collect:      s.Cfg.LaneCollects(),
 		FailFatal:    s.Cfg.Rows.OnFatal == "fail",
 		Paused:       s.lanePaused,
 		Halted:       func() error { return s.steering.halted(partition) },

@@ -84,6 +84,12 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 			return deps.errorOf(cfg, err)
 		}
 		defer targets.Close()
+		if err := FindLane(soft, cfg, conn, deps.Logger); err != nil {
+			if soft.Err() != nil {
+				return nil // stopped before it began
+			}
+			return deps.errorOf(cfg, conn.Explain(err))
+		}
 		s, err := New(cfg, conn, targets, deps.Logger, deps.Options)
 		if err != nil {
 			return deps.errorOf(cfg, err)

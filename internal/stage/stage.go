@@ -211,6 +211,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 	}
 	if s.lanes != nil {
 		c.Lane, c.LaneRows = s.lanes[partition], cfg.LaneRows()
+		c.LaneStream, c.LaneCollects = cfg.Lane.Stream, cfg.LaneCollects()
 	}
 	if cfg.Order.Mode == streams.OrderKey {
 		place := cfg.Order.Key
