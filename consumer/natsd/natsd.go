@@ -108,8 +108,8 @@ func (s *Server) running() *server.Server {
 	return s.srv
 }
 
-// InProcessConn opens a connection to the present server. It makes [Server.Connect]'s connections come back after a
-// [Server.Restart].
+// InProcessConn implements [nats.InProcessConnProvider] by a connection to the present server. It makes the connections of
+// [Server.Connect] come back after a [Server.Restart], and serves those with other options.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.running().InProcessConn() }
 
 // start starts the server. After an error the caller must Stop it.
@@ -190,9 +190,6 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	}
 	return nc, nil
 }
-
-// InProcessConn implements [nats.InProcessConnProvider], for connections with other options than those of Connect.
-func (s *Server) InProcessConn() (net.Conn, error) { return s.srv.InProcessConn() }
 
 // URL is the address that other processes connect to, with the [Server.Token]; empty with NoListen.
 func (s *Server) URL() string {
