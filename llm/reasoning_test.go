@@ -10,7 +10,7 @@ import (
 
 // answersOf returns a whole reply with this answer in each wire format. ended reports whether
 // it ends naturally, else at the token limit.
-func answersOf(t testing.TB, text string, ended bool) map[Wire][]byte {
+func answersOf(t *testing.T, text string, ended bool) map[Wire][]byte {
 	t.Helper()
 	quoted, err := json.Marshal(text)
 	if err != nil {

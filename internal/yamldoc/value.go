@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Value returns what a node holds: nil, bool, string, int64, float64, json.Number (whole numbers above int64), []any or
+// Value returns what a node holds: nil, bool, string, int64, float64, [json.Number] (whole numbers above int64), []any or
 // map[string]any. Aliases share the value of their anchor, so aliases of aliases cost nothing.
 //
 // A scalar without quotes is null (null, Null, NULL, ~ or nothing), a boolean (true, True, TRUE, false …), a whole number
@@ -167,7 +167,7 @@ func scalar(n *yaml.Node) (any, error) {
 		}
 		return resolve(n.Value), nil
 	}
-	value, fits := resolve(n.Value), true
+	value, fits := resolve(n.Value), false
 	switch n.ShortTag() {
 	case "!!str", "!":
 		return n.Value, nil
