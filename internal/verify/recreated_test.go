@@ -92,3 +92,26 @@ func TestVerifyFindsWhatIsWrongInAnAuditThatWasCreatedAgain(t *testing.T) {
 		})
 	}
 }
+
+// The same on a server, with batches: the intent, the submission, calls, or the end of a batch may be in the stream that
+// is gone.
+func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
+	for _, share := range []float64{.05, .3, .5, .7, .95} {
+		b := stagetest.NewBench(t, nil)
+		j := laneJob(b)
+		whole := j.Steps
+		n := int(share * float64(len(whole)))
+		j.Steps = whole[:n]
+		b.Store(j)
+		config := b.Stream("AUDIT").CachedInfo().Config
+		b.Drop("AUDIT")
+		if _, err := b.JS.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		j.Steps = whole[n:]
+		b.Store(j)
+		if _, text, code := verifyAll(b); code != codeUnproven || !strings.Contains(text, "stream AUDIT was created at ") {
+			t.Errorf("after %d of %d steps: exit code %d, want %d:\n%s", n, len(whole), code, codeUnproven, text)
+		}
+	}
+}
