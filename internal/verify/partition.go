@@ -136,6 +136,9 @@ func (v *partitionVerifier) term(owner string) *auditTerm {
 // event takes an event of the audit.
 func (v *partitionVerifier) event(e *auditlog.Event) error {
 	term, key := v.rowOf(e)
+	if term.since.IsZero() {
+		v.runs.unclaimed(processOf(term.owner))
+	}
 	if v.head == nil {
 		if err := v.advance(false); err != nil {
 			return err

@@ -115,3 +115,37 @@ func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
 		}
 	}
 }
+
+// A process that runs while the results stream is created again answers all rows once more: its summary counts the
+// results of both streams.
+func TestVerifyAccusesNobodyAfterTheResultsWereCreatedAgain(t *testing.T) {
+	j := newPureJob(8, time.Hour, time.Second)
+	j.results.msgs, j.results.last, j.audit.msgs, j.audit.last = nil, 0, nil, 0
+	job := &stagetest.Job{Created: j.input.created, Now: j.now.Add(-time.Minute)}
+	job.Start("run1")
+	job.Claim("run1.a", 0)
+	for seq := range uint64(5) {
+		job.Answer("run1.a", seq+1)
+	}
+	again := len(job.Steps)
+	job.Claim("run1.b", 0)
+	for seq := range uint64(8) {
+		job.Answer("run1.b", seq+1)
+	}
+	job.End("run1")
+	for i, s := range job.Steps {
+		if i == again {
+			j.results.msgs, j.results.last, j.results.created = nil, 0, job.Now.Add(-30*time.Second)
+		}
+		j.store(job.Now, s)
+	}
+	report := j.verify()
+	want := "run run1: 8 results are left, its summary says 13, some of which were in an earlier stream"
+	if report.Verdict != VerdictCannotTell || !strings.Contains(strings.Join(report.CannotTell, "\n"), want) {
+		t.Errorf("%s, %v, cannot tell %q, want %q", report.Verdict, report.Violations.First, report.CannotTell, want)
+	}
+	j.results.remove(isResult(3)) // what is wrong in the new stream is still found
+	if report := j.verify(); report.Verdict != VerdictViolated || report.Violations.ByKind[violationLost] != 1 {
+		t.Errorf("%s without the result of a row: %v", report.Verdict, report.Violations.First)
+	}
+}

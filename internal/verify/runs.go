@@ -29,6 +29,9 @@ type runRecord struct {
 
 	settings map[string]string // at its start; nil: the audit no longer holds it
 
+	// unclaimed is set when the process has answered rows in a term without a claim in the log.
+	unclaimed bool
+
 	// Of its end. Without a summary, because it was killed or is running, nothing is compared.
 	ended   time.Time
 	summary *auditlog.Summary
@@ -126,6 +129,13 @@ func (v *runVerifier) result(row *stored.ResultRow) {
 	}
 }
 
+// unclaimed notes that a process has answered a row in a term whose claim is not in the log.
+func (v *runVerifier) unclaimed(run string) {
+	if r := v.runs[run]; r != nil {
+		r.unclaimed = true
+	}
+}
+
 // started reports whether the audit holds the start of the process that an owner belongs to.
 func (v *runVerifier) started(owner string) bool {
 	r := v.runs[processOf(owner)]
@@ -190,6 +200,10 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, reported)
 	case found < reported && r.ended.Before(results.info.Created): // that stream was another
 		report.note("run %s: %d results are left, its summary says %d", r.id, found, reported)
+	case found < reported && r.unclaimed:
+		// The results stream was created again while the process ran. A term claims before it answers a row, so the claim was
+		// in the earlier stream, with the results of that term.
+		report.cannot("run %s: %d results are left, its summary says %d, some of which were in an earlier stream", r.id, found, reported)
 	case found < reported || found > reported+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, reported)
 	case found == reported && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):
