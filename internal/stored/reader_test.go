@@ -91,6 +91,43 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 	})
 }
 
+// A server skips messages when a consumer has both several filters and a time to begin at.
+func TestAReaderOfSeveralFiltersSkipsNothingAfterATime(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		begin := time.Now()
+		for _, subject := range []string{"rows.a", "rows.x", "rows.a", "rows.a", "rows.b", "rows.a"} {
+			b.Publish(&nats.Msg{Subject: subject})
+			time.Sleep(time.Second)
+		}
+		for _, filters := range [][]string{{"rows.a", "rows.b"}, {"rows.b", "rows.a"}, {"rows.a", "rows.none"}} {
+			r, err := stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "ROWS", Filters: filters, Since: begin.Add(1500 * time.Millisecond)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []uint64
+			for {
+				m, err := r.Next(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m == nil {
+					break
+				}
+				got = append(got, m.Sequence)
+			}
+			r.Close()
+			want := []uint64{3, 4, 5, 6}
+			if filters[1] == "rows.none" {
+				want = []uint64{3, 4, 6}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%q: got messages %d, want %d", filters, got, want)
+			}
+		}
+	})
+}
+
 func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	const messages = 2500
