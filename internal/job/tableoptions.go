@@ -48,9 +48,9 @@ func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
 	return named
 }
 
-// fields returns the members of the reply that have columns of their own in a file of that name: those of the object that
-// the response schema describes, in its order. fansOut says that a reply is an array of replies. The error names the option
-// that cannot be.
+// fields returns the members of the reply that have columns of their own in a file of that name: the members of the
+// object that the response schema describes, in its order. fansOut says that a reply is an array of replies. The error
+// names the option that cannot be.
 func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool) ([]string, error) {
 	if !IsTable(out) {
 		switch {

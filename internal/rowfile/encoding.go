@@ -8,9 +8,9 @@ import (
 // encodingSample is how much of a text is looked at for its encoding.
 const encodingSample = 4 << 10
 
-// foreignEncoding returns the problem of a text that is in UTF-16 or UTF-32, with or without a byte order mark; "" if it is
-// not. start is what it begins with, three bytes unless it is shorter. Such a text would be read as UTF-8 with names such
-// as "\0i\0d", and paid for.
+// foreignEncoding returns the problem of a text that is in UTF-16 or UTF-32, with or without a byte order mark; "" if it
+// is not. start is what it begins with, three bytes unless it is shorter. Such a text would be read as UTF-8 with names
+// such as "\0i\0d", and paid for.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
 	if marked || bytes.IndexByte(start, 0) >= 0 {

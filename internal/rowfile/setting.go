@@ -56,8 +56,8 @@ func (r *Reader) skipSetting() error {
 			r.line++
 			_, _ = r.in.Discard(size) // it is buffered
 		}
-		if !more || err != nil {
-			return nil
+		if !more || len(text) < n { // the second: the file has ended
+			break
 		}
 	}
 	return nil

@@ -18,8 +18,9 @@ const (
 // isHidden reports whether a character is not seen but changes what is: U+202E turns the text behind it round, U+200B
 // makes two names look alike, U+2028 breaks a line, a tag hides a text in a text. Each is shown by its number instead.
 //
-// The two joiners are characters of words in Persian and Hindi and of emoji, which consist of characters outside ASCII. So
-// a joiner behind one of these stays, and any other is hidden: in "pay\u200dpal" it shows. before is the character before c.
+// The two joiners are characters of words in Persian and Hindi and of emoji, which consist of characters outside ASCII.
+// So a joiner behind one of these stays, and any other is hidden: in "pay\u200dpal" it shows. before is the character
+// before c.
 func isHidden(c, before rune) bool {
 	switch {
 	case c < utf8.RuneSelf:

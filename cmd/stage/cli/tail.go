@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +64,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		return err
 	}
 	cmd.RunE = flags.runOnStore(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
-		var to io.Writer = env.Stdout
+		to := env.Stdout
 		if o.JSON {
 			to = terminal.JSON(to)
 		}
