@@ -432,10 +432,15 @@ func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
 // By key, rows that one owner has called may be set aside by the next, while others pass: their events are held longer.
 func TestVerifyHoldsTheEventsOfRowsSetAside(t *testing.T) {
 	v := &verification{cfg: stagetest.Config(t, "STAGE_WINDOW", "100"), runs: newRunVerifier()}
-	if got := v.windowRows([]stored.Claim{{Version: 1}}); got != 200 {
-		t.Errorf("got %d rows in stream order, want 200", got)
-	}
-	if got := v.windowRows([]stored.Claim{{Version: 1}, {Version: 2, Order: streams.OrderKey}}); got != 800 {
-		t.Errorf("got %d rows by key, want 800", got)
+	v.runs.run(&auditlog.Run{Header: auditlog.Header{RunID: "run1"}, Phase: auditlog.PhaseStart, Settings: map[string]string{"STAGE_WINDOW": "90"}})
+	known, unknown := stored.Claim{Owner: "run1.a", Version: 1}, stored.Claim{Owner: "run2.a", Version: 1}
+	byKey := stored.Claim{Owner: "run1.b", Version: 2, Order: streams.OrderKey}
+	for _, row := range []struct {
+		claims []stored.Claim
+		want   int
+	}{{[]stored.Claim{known}, 200}, {[]stored.Claim{known, byKey}, 800}, {[]stored.Claim{known, unknown}, 100_000}} {
+		if got := v.windowRows(row.claims); got != row.want {
+			t.Errorf("%+v: got %d rows, want %d", row.claims, got, row.want)
+		}
 	}
 }

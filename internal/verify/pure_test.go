@@ -179,7 +179,7 @@ func (j *pureJob) verify() *Report {
 		return v.report
 	}
 	p := v.partition(0, bound)
-	p.claims = claims
+	p.claims, p.window = claims, newAuditWindow(v.windowRows(claims))
 	p.auditGone = v.auditOf(p)
 	p.results = func() (*stored.ResultRow, error) {
 		if len(rows) == 0 {

@@ -149,3 +149,34 @@ func TestVerifyAccusesNobodyAfterTheResultsWereCreatedAgain(t *testing.T) {
 		t.Errorf("%s without the result of a row: %v", report.Verdict, report.Violations.First)
 	}
 }
+
+// A row at the head may wait while the whole window behind it is answered. How large that was is in the start of the
+// process: where that is gone, the setting of the reader says nothing about it.
+func TestVerifyWaitsForTheLargestWindowWhereTheStartIsGone(t *testing.T) {
+	for name, remove := range map[string]func(j *pureJob){
+		"purged":        func(j *pureJob) { j.audit.purge(1) },
+		"created again": func(j *pureJob) { j.audit.recreate(1) },
+	} {
+		j := newPureJob(60, time.Hour, time.Second)
+		j.results.msgs, j.results.last, j.audit.msgs, j.audit.last = nil, 0, nil, 0
+		job := &stagetest.Job{Created: j.input.created, Now: j.now.Add(-30 * time.Minute)}
+		job.Start("run1")
+		job.Claim("run1.a", 0)
+		for seq := uint64(60); seq > 0; seq-- { // the answers come in the opposite order
+			job.Now = job.Now.Add(time.Second)
+			job.Call("run1.a", seq, 0, auditlog.CallSuccess)
+			job.Row("run1.a", seq, 0, auditlog.SourceCall)
+		}
+		for seq := range uint64(60) {
+			job.Result("run1.a", seq+1)
+		}
+		for _, s := range job.Steps {
+			j.store(job.Now, s)
+		}
+		j.window = 8 // of whoever verifies
+		remove(j)
+		if report := j.verify(); report.Verdict == VerdictViolated {
+			t.Errorf("%s: %v", name, report.Violations.First[0])
+		}
+	}
+}

@@ -23,6 +23,10 @@ import (
 // claimVersionKnown is the format of claims that verify reads.
 const claimVersionKnown = 2
 
+// windowMax is the largest STAGE_WINDOW. A process had it at most, also where the event of its start, which has its
+// settings, is gone from the audit.
+const windowMax = 50_000
+
 // claimVersionOrder is the format of claims that name an order.
 const claimVersionOrder = 2
 
@@ -280,6 +284,9 @@ func (v *verification) windowRows(claims []stored.Claim) int {
 		windows = 8
 	}
 	rows := v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
+	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) }) {
+		rows = windowMax
+	}
 	if v.laned || v.cfg.LaneOn() {
 		rows += v.runs.number("STAGE_LANE_OPEN", v.cfg.Lane.Open) * v.runs.number("STAGE_LANE_ROWS", v.cfg.Lane.Rows)
 	}
