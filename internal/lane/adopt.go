@@ -139,10 +139,12 @@ func (l *Lane) choose(ctx context.Context, token string, all []batchapi.Batch, k
 			continue
 		}
 		ours, err := l.firstIs(ctx, b, token)
-		if err != nil {
+		switch {
+		case errors.Is(err, batchapi.ErrNotFound): // for a moment, or for good: reading it as if it were ours finds out
+			maybe = append(maybe, b)
+		case err != nil:
 			return nil, false, err
-		}
-		if ours {
+		case ours:
 			return []batchapi.Batch{b}, true, nil
 		}
 	}
@@ -163,7 +165,7 @@ func (l *Lane) firstIs(ctx context.Context, b batchapi.Batch, token string) (our
 		ours = strings.HasPrefix(line.ID, token+"-")
 		return errFirstRead
 	})
-	if errors.Is(err, errFirstRead) || errors.Is(err, batchapi.ErrNotFound) {
+	if errors.Is(err, errFirstRead) {
 		err = nil
 	}
 	return ours, err

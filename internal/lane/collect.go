@@ -233,7 +233,7 @@ var errStalled = errors.New("no line of the results has come for two minutes")
 func (t *term) passEnded(p *pass, err error, now time.Time) {
 	t.pass = nil
 	b := p.batch
-	if p.notOurs || b.tentative && errors.Is(err, batchapi.ErrNotFound) {
+	if p.notOurs {
 		t.notOurs(b, now)
 		return
 	}
@@ -242,6 +242,10 @@ func (t *term) passEnded(p *pass, err error, now time.Time) {
 	}
 	if err != nil && !t.gone(b, err, now) {
 		return // what is held is read again
+	}
+	if err != nil && b.tentative { // it was another's, who has deleted it
+		t.notOurs(b, now)
+		return
 	}
 	t.pause.clear()
 	b.fine()
@@ -299,7 +303,7 @@ func (t *term) notOurs(b *batch, now time.Time) {
 	}
 	b.excluded[b.id] = true
 	b.id, b.remote, b.tentative, b.adopted = "", batchapi.Batch{}, false, false
-	b.stage, b.next = stageLooking, time.Time{}
+	b.stage, b.next, b.missing, b.cuts = stageLooking, time.Time{}, time.Time{}, 0
 	b.lookUntil = now
 }
 

@@ -159,16 +159,16 @@ func (t *term) unknown(b *batch, err error, now time.Time) {
 	if b.missing.IsZero() {
 		b.missing = now
 	}
-	if b.tentative {
-		t.notOurs(b, now)
-		return
-	}
 	if t.cfg.Forgets {
 		b.stage, b.tried, b.lookUntil = stageLooking, 0, now
 		return
 	}
 	b.fail(fmt.Errorf("look at batch %s: %w", b.id, err), now, t.limits.Poll)
-	if now.Sub(b.missing) > max(unknownFor, 2*t.cfg.Settings.AdoptWait) {
+	switch long := now.Sub(b.missing) > max(unknownFor, 2*t.cfg.Settings.AdoptWait); {
+	case !long:
+	case b.tentative: // it was another's, who has deleted it
+		t.notOurs(b, now)
+	default:
 		b.stage, b.tried = stageLooking, 0
 		b.lookUntil = now.Add(adoptTime(t.limits, b.bytes, t.cfg.Settings.AdoptWait))
 	}

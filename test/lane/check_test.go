@@ -32,6 +32,7 @@ func (s *sim) check() {
 	report := s.checkAudit()
 	s.checkDeadlines(stored)
 	s.checkBilling(report)
+	s.checkCalls()
 	var live, chosen float64 // of all rows, and of those that are to be called live
 	for _, r := range s.rows {
 		if live += stored[r.n].live; r.lane == "live" {
@@ -52,7 +53,39 @@ func (s *sim) check() {
 }
 
 // crowded reports whether there were so many kills and so few rows that their price says nothing.
-func (s *sim) crowded() bool { return len(s.rows) < 20*s.done["kills"] }
+func (s *sim) crowded() bool { return len(s.rows) < 20*s.done["kills"] || s.done["lane off"] > 0 }
+
+// checkCalls checks that each line that was billed has its call event, and that no row but one with a deadline was called
+// live and answered by a batch.
+func (s *sim) checkCalls() {
+	s.t.Helper()
+	called, unused, wrong := make(map[string]bool), 0, 0
+	for _, m := range stagetest.Read(s.t, s.js, "AUDIT", "audit.stage.*.call") {
+		e, err := auditlog.Decode(m.Body)
+		if err != nil || e.Call.Lane == "" {
+			continue
+		}
+		called[e.Call.CallID] = true
+		if !e.Call.Unused {
+			continue
+		}
+		unused++
+		if r := s.rows[e.Call.Sequence-1]; r.deadline == 0 {
+			if wrong++; wrong <= 5 {
+				s.t.Errorf("row %d has no deadline, and its answer from batch %s was not used", r.n, e.Call.BatchID)
+			}
+		}
+	}
+	missing := 0
+	for id := range s.llm.Batches().Billed(nil) {
+		if !called[id] {
+			if missing++; missing <= 5 && s.done["kill late create"] == 0 {
+				s.t.Errorf("line %s was billed, and has no call event", id)
+			}
+		}
+	}
+	s.t.Logf("answers of batches: %d with a call event, %d of them not used, %d without", len(called), unused, missing)
+}
 
 // result is what the simulator keeps of a result.
 type result struct {

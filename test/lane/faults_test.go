@@ -108,6 +108,25 @@ func steps() (all []target) {
 	return append(all, target{step: "fetch", manner: within}, target{step: "upload", manner: late}, target{step: "create", manner: late}, target{step: "create", manner: late})
 }
 
+// forgetting is how often, in percent, the provider does not know for a moment what it is asked about.
+const forgetting = 5
+
+// forgets reports whether a request gets a 404, which the next one like it need not get.
+func (s *sim) forgets(step string) bool {
+	switch step {
+	case "fetch", "create", "poll", "find":
+	default:
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.whims.IntN(100) >= forgetting {
+		return false
+	}
+	s.forgotten[step]++
+	return true
+}
+
 // trap waits for the first process at its target.
 type trap struct{ stagetest.Trap[target] }
 
@@ -177,6 +196,12 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.process.Die()
 		g.arriveLater(r, hit.after)
 	default:
+		if g.sim.forgets(step) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"error":{"message":"not found","type":"invalid_request_error"}}`)
+			return
+		}
 		g.next.ServeHTTP(w, r)
 		return
 	}

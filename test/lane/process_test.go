@@ -3,7 +3,9 @@ package lane_test
 import (
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
+	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
@@ -13,11 +15,20 @@ import (
 // config loads the configuration as the program does, from variables.
 func (s *sim) config() *config.Config {
 	s.t.Helper()
-	cfg, err := config.Source{Environ: s.vars}.Load(s.t.Context(), config.NeedCalls)
+	cfg, err := config.Source{Environ: s.environ()}.Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return cfg
+}
+
+// environ are the variables of the processes that start now.
+func (s *sim) environ() map[string]string {
+	vars := maps.Clone(s.vars)
+	if s.laneOff {
+		maps.DeleteFunc(vars, func(name, _ string) bool { return strings.HasPrefix(name, "STAGE_LANE") })
+	}
+	return vars
 }
 
 // start starts a process.
@@ -57,6 +68,8 @@ func (s *sim) alive() []*process.Process {
 	for _, p := range s.processes {
 		if !p.Over() {
 			all = append(all, p)
+		} else if p.Err != nil {
+			s.note("a process has ended: %v", p.Err)
 		}
 	}
 	s.processes = all

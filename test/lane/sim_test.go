@@ -69,13 +69,16 @@ type sim struct {
 	partitions      int
 	processes       []*process.Process
 	starts          int
+	laneOff         bool // processes start without the settings of the lane
 	rows            []row
 	excused         []interval // when deadlines need not be met
 	done            map[string]int
 
-	mu   sync.Mutex
-	seen map[string]int      // requests to the provider, by step
-	live map[int][]time.Time // when each row was called live
+	mu        sync.Mutex
+	whims     *rand.Rand
+	forgotten map[string]int      // answers 404, by step
+	seen      map[string]int      // requests to the provider, by step
+	live      map[int][]time.Time // when each row was called live
 }
 
 // row is what the simulator knows of a row.
@@ -110,7 +113,7 @@ func TestSimulationOfTheBatchLane(t *testing.T) {
 func newSim(t *testing.T, seed uint64) *sim {
 	t.Helper()
 	s := &sim{
-		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 21)), began: time.Now(), done: make(map[string]int), seen: make(map[string]int), live: make(map[int][]time.Time),
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 21)), began: time.Now(), whims: rand.New(rand.NewPCG(seed, 22)), forgotten: make(map[string]int), done: make(map[string]int), seen: make(map[string]int), live: make(map[int][]time.Time),
 		provider: providers[seed%uint64(len(providers))], order: []string{"stream", "key", "none"}[seed/2%3], partitions: 1 + int(seed%3)*int(seed%2), //nolint:gosec // small
 	}
 	if *simOnly != "" {
@@ -300,7 +303,7 @@ func (s *sim) excuse(from time.Time, after time.Duration) {
 func (s *sim) trouble() {
 	s.t.Helper()
 	from := time.Now()
-	what := []string{"server restart", "full LANE", "full JOURNAL", "full RESULTS", "full AUDIT", "stop", "stop", "cut"}[s.rng.IntN(8)]
+	what := []string{"server restart", "full LANE", "full JOURNAL", "full RESULTS", "full AUDIT", "stop", "stop", "cut", "lane off", "lane off"}[s.rng.IntN(10)]
 	s.note("%s", what)
 	s.done[what]++
 	stream, full := strings.CutPrefix(what, "full ")
@@ -318,7 +321,22 @@ func (s *sim) trouble() {
 		for _, p := range s.alive() {
 			p.Wire.Cut()
 		}
+	case what == "lane off":
+		s.laneOff = true
+		s.replace(1 + s.rng.IntN(2))
+		time.Sleep(s.moment(15 * time.Minute))
+		s.laneOff = false
+		s.replace(2) // by processes with the lane
 	default:
+		s.replace(1)
+	}
+	s.excuse(from, time.Minute)
+}
+
+// replace stops some processes one after the other, and starts others.
+func (s *sim) replace(n int) {
+	s.t.Helper()
+	for range n {
 		p := s.alive()[0]
 		p.Soft()
 		s.until("the stop of a process", p.Over)
@@ -328,7 +346,6 @@ func (s *sim) trouble() {
 		time.Sleep(s.moment(30 * time.Second))
 		s.revive()
 	}
-	s.excuse(from, time.Minute)
 }
 
 // results counts them; -1 while the server is away.
@@ -372,7 +389,7 @@ func (s *sim) finish() {
 			s.t.Errorf("%v run: %v", s.clock(), p.Err)
 		}
 	}
-	s.t.Logf("%s, order %s, %d partitions: %v of virtual time, %d rows, %d starts, requests %v", s.provider, s.order, s.partitions, s.clock(), len(s.rows), s.starts, s.seen)
+	s.t.Logf("%s, order %s, %d partitions: %v of virtual time, %d rows, %d starts, requests %v, of them answered 404 %v", s.provider, s.order, s.partitions, s.clock(), len(s.rows), s.starts, s.seen, s.forgotten)
 	for _, what := range slices.Sorted(maps.Keys(s.done)) {
 		s.t.Logf("  %s: %d", what, s.done[what])
 	}
