@@ -143,7 +143,7 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		cl.Version, cl.Order, cl.Key = streams.ClaimVersion, c.cfg.Order, c.cfg.OrderKey
 	}
 	if c.cfg.Lane != nil {
-		cl.Lane = &streams.ClaimedLane{Stream: c.cfg.LaneStream, Rows: c.cfg.LaneRows, Collects: c.cfg.LaneCollects}
+		cl.Lane = c.cfg.ClaimedLane
 	}
 	body, err := json.Marshal(cl)
 	if err != nil {

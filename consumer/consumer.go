@@ -66,9 +66,8 @@ type Config struct {
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
-	// LaneStream and LaneCollects are what claims say of the lane, see [streams.ClaimedLane].
-	LaneStream   string
-	LaneCollects bool
+	// ClaimedLane is what claims say of the lane. Nil: nothing.
+	ClaimedLane *streams.ClaimedLane
 	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.
 	Lane Lane
 

@@ -39,8 +39,9 @@ type Claim struct {
 
 // ClaimedLane is the batch lane of an owner.
 type ClaimedLane struct {
-	Stream string `json:"stream"` // of the records of its batches
-	Rows   int    `json:"rows"`   // most rows in batches
+	Stream string `json:"stream"`  // of the records of its batches
+	Rows   int    `json:"rows"`    // most rows in batches
+	PollMS int64  `json:"poll_ms"` // time between two looks at a batch
 	// Collects is set where the owner collects batches of earlier owners, and opens none.
 	Collects bool `json:"collects,omitempty"`
 }

@@ -43,11 +43,15 @@ func (c *Config) LaneOn() bool {
 }
 
 // CollectLane has a stage whose settings ask for no lane collect the batches that earlier processes have recorded in a
-// stream, with room for as many rows in batches as they had; 0: it is not known. No row joins a batch.
-func (c *Config) CollectLane(stream string, rows int) {
+// stream, with room for as many rows in batches as they had, and as many looks at these; 0: it is not known, and the
+// default holds. No row joins a batch.
+func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 	c.Lane.Mode, c.Lane.Stream = laneCollect, stream
 	if rows > 0 {
 		c.Lane.Open, c.Lane.Rows = 1, rows
+	}
+	if poll > 0 {
+		c.Lane.Poll = poll
 	}
 }
 

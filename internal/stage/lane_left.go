@@ -57,9 +57,9 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	if cfg.LaneOn() || len(collect.open) == 0 && (collect.closing || !canCollect(cfg)) {
 		return nil
 	}
-	cfg.CollectLane(collect.stream, collect.rows)
+	cfg.CollectLane(collect.stream, collect.rows, collect.poll)
 	if len(collect.open) > 0 {
-		log.Warn("batches of the batch lane are open, and no STAGE_LANE is set: they are collected, no new one is opened, and all other rows are called live",
+		log.Warn("batches are open at the provider, and no STAGE_LANE is set: they are collected, no new one is opened, and all other rows are called live",
 			slog.Int("batches", len(collect.open)), slog.Int("rows", collect.openRows()), slog.String("batch", collect.names()))
 	}
 	return nil
@@ -68,7 +68,8 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 // leftLane is a lane that earlier processes had.
 type leftLane struct {
 	stream  string
-	rows    int  // most rows in batches; 0: unknown
+	rows    int // most rows in batches; 0: unknown
+	poll    time.Duration
 	closing bool // its last owners opened no batches
 	open    []lane.Batch
 }
@@ -97,6 +98,7 @@ func claimedLanes(ctx context.Context, cfg *config.Config, conn *natsconn.Conn) 
 			i, found = len(found), append(found, leftLane{stream: c.Lane.Stream, closing: true})
 		}
 		found[i].rows = max(found[i].rows, c.Lane.Rows)
+		found[i].poll = max(found[i].poll, time.Duration(c.Lane.PollMS)*time.Millisecond)
 		found[i].closing = found[i].closing && c.Lane.Collects
 	}
 	return found, nil
@@ -140,7 +142,7 @@ func (l *leftLane) refusal(cfg *config.Config) string {
 	default:
 		return ""
 	}
-	return fmt.Sprintf("%d batches of this stage with %d rows are open at %s, recorded in stream %s (%s); %s until they are collected. Or give them up, at the price of "+
+	return fmt.Sprintf("open batches of this stage: %d with %d rows at %s, recorded in stream %s (%s); %s until they are collected. Or give them up, at the price of "+
 		"what they answer: cancel them with `stage lane cancel` and the settings of %s, and purge their records with `nats stream purge %s --subject 'lane.%s.>'` "+
 		"(of a job of process: start it with --fresh); their rows are then called again",
 		len(l.open), l.openRows(), provider, l.stream, l.names(), change, provider, l.stream, cfg.Name)

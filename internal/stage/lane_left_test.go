@@ -131,10 +131,10 @@ func TestOpenBatchesThatCantBeCollectedAreNamed(t *testing.T) {
 			changes map[string]string
 			want    []string
 		}{
-			{"provider", false, map[string]string{"STAGE_LLM_PROVIDER": "anthropic"}, []string{"2 batches", "60 rows", "set it back to openai", "stage lane cancel"}},
-			{"provider, without the lane", true, map[string]string{"STAGE_LLM_PROVIDER": "anthropic"}, []string{"2 batches", "set it back to openai"}},
+			{"provider", false, map[string]string{"STAGE_LLM_PROVIDER": "anthropic"}, []string{"batches of this stage: 2 with 60 rows", "set it back to openai", "stage lane cancel"}},
+			{"provider, without the lane", true, map[string]string{"STAGE_LLM_PROVIDER": "anthropic"}, []string{"batches of this stage: 2", "set it back to openai"}},
 			{"provider without a Batch API", true, map[string]string{"STAGE_LLM_PROVIDER": "openrouter"}, []string{"set it back to openai"}},
-			{"stream", false, map[string]string{"STAGE_LANE_STREAM": "LANE2"}, []string{"2 batches", "set it back to LANE"}},
+			{"stream", false, map[string]string{"STAGE_LANE_STREAM": "LANE2"}, []string{"batches of this stage: 2", "set it back to LANE"}},
 			{"journal", true, map[string]string{"STAGE_JOURNAL": "false"}, []string{"STAGE_JOURNAL", "set it to true"}},
 		} {
 			vars := maps.Clone(l.vars)

@@ -211,7 +211,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 	}
 	if s.lanes != nil {
 		c.Lane, c.LaneRows = s.lanes[partition], cfg.LaneRows()
-		c.LaneStream, c.LaneCollects = cfg.Lane.Stream, cfg.LaneCollects()
+		c.ClaimedLane = &streams.ClaimedLane{Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(), PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects()}
 	}
 	if cfg.Order.Mode == streams.OrderKey {
 		place := cfg.Order.Key
