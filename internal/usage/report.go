@@ -22,7 +22,8 @@ type Report struct {
 	Groups []Group `json:"groups"`
 	// Total is that of all groups.
 	Total Numbers `json:"total"`
-	// Unused are answers of a provider's batches that were billed, and that no row has used. They are not in Total.
+	// Unused are answers of a provider's batches that were billed and have no call, as older stages recorded none where no
+	// row took the answer. They are not in Total.
 	Unused Unused `json:"unused_batch_answers"`
 	// Doubled counts events of calls that were stored before, and are left out. Unreadable counts messages that are no event
 	// of a version that this program knows: the numbers are then too low.
