@@ -129,7 +129,7 @@ func (l *leftLane) refusal(cfg *config.Config) string {
 			provider = b.Provider
 		}
 	}
-	change := ""
+	var change string
 	switch {
 	case provider != cfg.LLM.Provider:
 		change = fmt.Sprintf("STAGE_LLM_PROVIDER is %s now, which does not know them: set it back to %s", cfg.LLM.Provider, provider)
