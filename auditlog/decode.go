@@ -114,6 +114,7 @@ type wire struct {
 	OrderKey        *string        `json:"order_key"`
 	ResultHash      string         `json:"result_hash"`
 	EarlierCalls    []TermCalls    `json:"earlier_calls"`
+	HeadersLeftOut  bool           `json:"headers_left_out"`
 
 	Token    string `json:"token"`
 	Rows     int    `json:"rows"`
@@ -211,7 +212,7 @@ func (w *wire) row(h Header) *Row {
 			MaxConcurrent: w.PoolStats.MaxConcurrent, ThrottleTime: time.Duration(w.PoolStats.ThrottleTime),
 			PeakDelay: time.Duration(w.PoolStats.PeakDelay), CurrentDelay: time.Duration(w.PoolStats.CurrentDelay),
 		},
-		Errors: append([]AttemptError(nil), w.Errors...), Key: w.OrderKey, Truncated: w.Truncated,
+		Errors: append([]AttemptError(nil), w.Errors...), Key: w.OrderKey, HeadersLeftOut: w.HeadersLeftOut, Truncated: w.Truncated,
 		ResultHash: w.ResultHash, EarlierCalls: w.EarlierCalls,
 	}
 }

@@ -121,7 +121,9 @@ var (
 			ResultHash:   drawHash.Draw(t, "result"),
 			Key:          rapid.Ptr(drawText, true).Draw(t, "key"),
 			EarlierCalls: drawEarlierCalls.Draw(t, "earlier calls"),
-			Truncated:    rapid.Bool().Draw(t, "truncated"),
+
+			HeadersLeftOut: rapid.Bool().Draw(t, "headers left out"),
+			Truncated:      rapid.Bool().Draw(t, "truncated"),
 		}
 	})
 	drawEarlierCalls = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) TermCalls {

@@ -102,6 +102,7 @@ type (
 		PoolStats       refPoolStats  `json:"pool_stats"`
 		OrderKey        *string       `json:"order_key,omitempty"`
 		EarlierCalls    []TermCalls   `json:"earlier_calls,omitempty"`
+		HeadersLeftOut  bool          `json:"headers_left_out,omitempty"`
 		Truncated       bool          `json:"truncated,omitempty"`
 	}
 	refModelTotals struct {
@@ -234,7 +235,7 @@ func reference(e encoder) any {
 			refPoolStats{
 				s.CapacityRetries, s.Successes, s.MaxConcurrent, refMillis(s.ThrottleTime), refMillis(s.PeakDelay), refMillis(s.CurrentDelay),
 			},
-			e.Key, e.EarlierCalls, e.Truncated,
+			e.Key, e.EarlierCalls, e.HeadersLeftOut, e.Truncated,
 		}
 	case *Batch:
 		return refBatch{

@@ -67,6 +67,9 @@ type Row struct {
 	// EarlierCalls says of each element of the row whose calls are not all of Owner which calls its reply is from. All other
 	// calls that the event counts are of Owner. Empty, and then it is not in the JSON: all are.
 	EarlierCalls []TermCalls
+	// HeadersLeftOut is set when the row's own headers are not on its result, since there was no room for them. It is in the
+	// JSON only when true.
+	HeadersLeftOut bool
 	// Truncated is set when the oldest errors were left out, or error texts cut, because the event was too large. It is in
 	// the JSON only when true.
 	Truncated bool
@@ -201,6 +204,9 @@ func (r *Row) append(dst []byte) []byte {
 			dst = r.EarlierCalls[i].append(dst)
 		}
 		dst = append(dst, ']')
+	}
+	if r.HeadersLeftOut {
+		dst = append(dst, `,"headers_left_out":true`...)
 	}
 	if r.Truncated {
 		dst = append(dst, `,"truncated":true`...)

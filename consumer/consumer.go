@@ -490,7 +490,7 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e := row.reply.Event
 	e.Header = c.eventHeader(now)
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
-	e.EarlierCalls = row.earlierCalls(owner)
+	e.EarlierCalls, e.HeadersLeftOut = row.earlierCalls(owner), row.bare
 	e.Key = nil // a kept reply may have that of another order
 	if c.cfg.Order == streams.OrderKey {
 		e.Key = &row.Key

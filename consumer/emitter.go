@@ -190,9 +190,17 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		case len(rows) > 1 && streams.RefusedForGood(err):
 			return fmt.Errorf("%w: %w", errBatchRefused, err)
 		}
-		e.c.problems.set(problemResults, e.c.denied(err))
+		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(rows[0].Seq, last.Seq), err)))
 	}
 	return context.Cause(ctx)
+}
+
+// rowsText names the first and the last of some rows, for errors.
+func rowsText(first, last uint64) string {
+	if first == last {
+		return fmt.Sprintf("row %d", first)
+	}
+	return fmt.Sprintf("rows %d to %d", first, last)
 }
 
 func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
@@ -219,10 +227,8 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	}
 	originStream, originSeq := streams.Origin(row.Header)
 	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
-	for key, values := range row.Header {
-		if streams.PassHeader(key) && !row.bare {
-			header[key] = values
-		}
+	if !row.bare {
+		streams.Carry(header, row.Header, streams.PassHeader)
 	}
 	maps.Copy(header, row.traceHeader())
 	header[streams.HeaderSourceStream] = []string{c.cfg.InputStream}

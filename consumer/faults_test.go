@@ -105,7 +105,7 @@ func pause(until time.Duration) func(b *bench) {
 func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 	pull := "$JS.API.CONSUMER.MSG.NEXT.>"
 	for _, f := range []fault{
-		{name: "results full", breakIt: full("RESULTS"), fix: unlimited("RESULTS"), why: "results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
+		{name: "results full", breakIt: full("RESULTS"), fix: unlimited("RESULTS"), why: "results: row 1: append to results.stage.0.rows: refused by the server: maximum bytes exceeded"},
 		{name: "results gone and restored", breakIt: unmount, fix: remount, why: "ownership: look at stream RESULTS: nats: API error: code=404"},
 		{name: "audit full", breakIt: full("AUDIT"), fix: unlimited("AUDIT"), why: "audit: refused by the server: maximum bytes exceeded"},
 		{name: "audit gone", breakIt: drop("AUDIT"), fix: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
@@ -360,7 +360,7 @@ func TestDeadLetters(t *testing.T) {
 		drop("DEAD")(b)
 		r := b.startWith(cfg)
 		time.Sleep(time.Minute)
-		if s := r.Status(); !strings.Contains(s.Problem, "dead letter: append to dead: refused by the server: no stream captures") || s.Emitted > 4 {
+		if s := r.Status(); !strings.Contains(s.Problem, "dead letter: row 5: append to dead: refused by the server: no stream captures") || s.Emitted > 4 {
 			t.Errorf("problem %q, %d rows emitted; want the dead letter's, and no row emitted after the fourth", s.Problem, s.Emitted)
 		}
 		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {

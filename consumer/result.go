@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
@@ -29,7 +28,7 @@ func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
 // stores it again, and the message id drops the second copy within the stream's window.
 func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	msg := c.deadLetterMsg(row, false)
-	if msg.Size() > int(c.nc.MaxPayload()) {
+	if headers := streams.HeaderBytes(msg.Header); headers > streams.HeaderBytesMax || headers+len(msg.Data) > int(c.nc.MaxPayload()) {
 		msg = c.deadLetterMsg(row, true)
 	}
 	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
@@ -43,7 +42,7 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 			return nil
 		}
 		if ctx.Err() == nil {
-			c.problems.set(problemDeadLetter, c.denied(err))
+			c.problems.set(problemDeadLetter, c.denied(fmt.Errorf("%s: %w", rowsText(row.Seq, row.Seq), err)))
 		}
 	}
 	return context.Cause(ctx)
@@ -65,11 +64,7 @@ func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 		msg.Header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
 		return msg
 	}
-	for key, values := range row.Header {
-		if !strings.HasPrefix(key, "Nats-") { // they spoke to the server about the first publication
-			msg.Header[key] = values
-		}
-	}
+	streams.Carry(msg.Header, row.Header, func(name string) bool { return !streams.ForServer(name) })
 	msg.Header[streams.HeaderReason] = []string{reason}
 	return msg
 }
@@ -78,11 +73,12 @@ func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
 const roomMin = 1024
 
 // room is the room for a row's result body in one message of the results stream. bare says that the row's own headers
-// don't go with it, because with them there would be none.
+// don't go with it, because with them there would be none, or more headers than a server takes.
 func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	// Status line, our own headers with generous values, the condition and the batch.
 	const fixed, separators = 640, len(": \r\n")
-	left := int(c.maxMessage.Load()) - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
+	most := int(c.maxMessage.Load())
+	left := most - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
 	if c.replaced(row) > 0 {
 		left -= len(streams.HeaderReplaces) + len("18446744073709551615") + separators
 	}
@@ -93,9 +89,9 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 		left -= orderHeaderBytes + len(row.Key)
 	}
 	trace := row.traceHeader()
-	left -= headerBytes(trace, separators, func(string) bool { return true })
-	own := headerBytes(row.Header, separators, func(key string) bool { return streams.PassHeader(key) && trace[key] == nil })
-	if left-own < roomMin {
+	left -= carriedBytes(trace, nil)
+	own := carriedBytes(row.Header, trace)
+	if left-own < roomMin || most-left+own > streams.HeaderBytesMax {
 		return max(0, left), own > 0
 	}
 	return left - own, false
@@ -104,14 +100,16 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 // orderHeaderBytes is the room for the headers that say how far the rows are emitted, and for the name of the key's.
 const orderHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) + 3*len("18446744073709551615") + 4*len(": \r\n")
 
-// headerBytes is the size of the headers that count, with more bytes for each of their values.
-func headerBytes(h nats.Header, more int, counts func(key string) bool) (bytes int) {
-	for key, values := range h {
-		if !counts(key) {
+// carriedBytes is the size of the headers of a row that go with its result, but for those that its trace replaces.
+func carriedBytes(row, trace nats.Header) (bytes int) {
+	const separators = len(": \r\n")
+	for name, values := range row {
+		if !streams.PassHeader(name) || trace[name] != nil {
 			continue
 		}
-		for _, v := range values {
-			bytes += len(key) + len(v) + more
+		name = streams.CarriedName(name)
+		for _, value := range values {
+			bytes += len(name) + len(value) + separators
 		}
 	}
 	return bytes

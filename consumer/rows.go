@@ -261,7 +261,16 @@ const unansweredCounts = 2
 
 // weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.
 func weight(m *nats.Msg) int {
-	return len(m.Data) + headerBytes(m.Header, 0, func(key string) bool { return key != streams.HeaderPinID })
+	bytes := len(m.Data)
+	for name, values := range m.Header {
+		if name == streams.HeaderPinID {
+			continue
+		}
+		for _, value := range values {
+			bytes += len(name) + len(value)
+		}
+	}
+	return bytes
 }
 
 // start begins the work on the rows that wait for the journal, or for the log after a gap, to be read, or for the end of a

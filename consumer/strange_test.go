@@ -2,11 +2,15 @@ package consumer_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // strangeRows are rows that look like the server's own messages, or whose headers are none, in all ways in which a client
@@ -106,4 +110,77 @@ func TestNoRowHidesThePin(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whatever the names, values and sizes of a row's headers, its result is stored, and so is its dead letter. A name that
+// can't be sent is written in another way; headers that leave no room for a result stay behind, which the row's event says.
+func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
+	long := func(name string, n int) string {
+		return "NATS/1.0\r\n" + name + ": " + strings.Repeat("x", n-len("NATS/1.0\r\n"+name+": \r\n\r\n")) + "\r\n\r\n"
+	}
+	rows := []struct {
+		name, header, carried string
+		left                  bool
+	}{
+		{"an address", "NATS/1.0\r\nuser@tenant: v\r\n\r\n", "user%40tenant", false},
+		{"not ASCII", "NATS/1.0\r\nGröße: v\r\n\r\n", "Gr%C3%B6%C3%9Fe", false},
+		{"a line break in a value", "NATS/1.0\r\nA: b\rc\r\n\r\n", "A", false},
+		{"control headers", "NATS/1.0\r\nNats-Expected-Stream: ROWS\r\nNats-Required-Api-Level: 0\r\nNats-Trace-Only: no\r\nB: c\r\n\r\n", "B", false},
+		{"as many bytes as a server takes", long("C", streams.HeaderBytesMax), "C", true},
+		{"a few less", long("C", streams.HeaderBytesMax-300), "C", true},
+		{"names that grow", "NATS/1.0\r\n" + strings.Repeat("ö", 12_000) + ": v\r\n\r\n", "", true},
+		{"a long origin", "NATS/1.0\r\nStage-State-Id: a/" + strings.Repeat("S", 31_000) + "/0/1\r\nStage-Source-Stream: " + strings.Repeat("S", 31_000) + "\r\nStage-Source-Seq: 1\r\n\r\n", "", false},
+	}
+	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone} {
+		t.Run(string(order), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				b := newBench(t)
+				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}); err != nil {
+					t.Fatal(err)
+				}
+				for _, row := range rows {
+					stagetest.PublishRaw(t, b, "rows.a", row.header, "{}")
+				}
+				n := int(b.stored("ROWS", "rows.a")) //nolint:gosec // few
+				if n != len(rows) {
+					t.Fatalf("%d of %d rows are stored", n, len(rows))
+				}
+				cfg := b.ordered(order, "run", failing{})
+				cfg.DeadLetterSubject = "dead"
+				r := b.startWith(cfg)
+				b.until(n)
+				r.stop(t)
+				left := make(map[uint64]bool)
+				for _, m := range b.read("AUDIT", "audit.stage.0.row") {
+					e, err := auditlog.Decode(m.Data())
+					if err != nil {
+						t.Fatal(err)
+					}
+					left[e.Row.Sequence] = e.Row.HeadersLeftOut
+				}
+				for _, m := range b.read("RESULTS", "results.stage.0.rows") {
+					seq := sourceSeq(b, m)
+					row := rows[seq-1]
+					if has := m.Headers()[row.carried] != nil; has == row.left && row.carried != "" || left[seq] != row.left {
+						t.Errorf("%s: the result has its header %v, the event says that they are left out %v, want that %v", row.name, has, left[seq], row.left)
+					}
+					for name := range m.Headers() {
+						if name == jetstream.ExpectedStreamHeader || strings.HasPrefix(name, "Nats-R") || strings.HasPrefix(name, "Nats-T") {
+							t.Errorf("%s: the result has the header %s", row.name, name)
+						}
+					}
+				}
+				if got := b.stored("DEAD", "dead"); got != uint64(n) { //nolint:gosec // few
+					t.Errorf("%d dead letters, want %d", got, n)
+				}
+			})
+		})
+	}
+}
+
+// failing answers each row by an error.
+type failing struct{}
+
+func (failing) Start(row *consumer.Row) {
+	row.Reply(consumer.Reply{Body: []byte(`{"error":{}}`), Failed: true, Event: auditlog.Row{FinishedAt: time.Now(), Reason: "invalid_row"}})
 }

@@ -156,6 +156,7 @@ const whyNobody = "no stream captures the subject, or it has no leader at the mo
 // Codes of refusals, see the server's errors.json.
 const (
 	codeTooLarge      = 10054 // above the stream's max message size
+	codeHeadersLarge  = 10097 // more than HeaderBytesMax
 	codeConflict      = 10071 // the condition does not hold
 	codeConflictOnWay = 10164 // another append on the same condition is under way
 )
@@ -163,7 +164,7 @@ const (
 // TooLarge reports whether a message was larger than the server or the stream takes.
 func TooLarge(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
-	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.code == codeTooLarge
+	return errors.Is(err, nats.ErrMaxPayload) || ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
 }
 
 // RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending

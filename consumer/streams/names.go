@@ -107,9 +107,3 @@ func LaneSubjects(name string) string { return "lane." + name + ".>" }
 func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }
-
-// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a
-// stage.
-func PassHeader(key string) bool {
-	return !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-")
-}

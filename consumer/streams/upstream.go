@@ -18,7 +18,7 @@ func Upstream(header nats.Header) (stage string) {
 	stage, rest, _ := strings.Cut(id, "/")
 	stream, rest, _ := strings.Cut(rest, "/")
 	partition, seq, ok := strings.Cut(rest, "/")
-	if !ok || !isStageName(stage) || stream == "" || stream != header.Get(HeaderSourceStream) {
+	if !ok || !isStageName(stage) || !isStreamName(stream) || stream != header.Get(HeaderSourceStream) {
 		return ""
 	}
 	if n, err := strconv.Atoi(partition); err != nil || n < 0 || !isSequence(seq) || seq != header.Get(HeaderSourceSeq) {
@@ -35,7 +35,7 @@ func Origin(header nats.Header) (stream, seq string) {
 		return "", ""
 	}
 	stream, seq = header.Get(HeaderOriginStream), header.Get(HeaderOriginSeq)
-	if stream != "" && isSequence(seq) {
+	if isStreamName(stream) && isSequence(seq) {
 		return stream, seq
 	}
 	return header.Get(HeaderSourceStream), header.Get(HeaderSourceSeq)
@@ -91,6 +91,9 @@ func isSequence(text string) bool {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return err == nil && n > 0 && text[0] != '0' && text[0] != '+'
 }
+
+// isStreamName reports whether text can be the name of a stream: it goes into a header of the result.
+func isStreamName(text string) bool { return text != "" && len(text) <= 255 }
 
 // isStageName reports whether text can be the name of a stage.
 func isStageName(text string) bool {

@@ -303,7 +303,7 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 			return nil
 		case errors.Is(err, errRivalLoad):
 			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
-		case errors.Is(err, streams.ErrRefused) && !Transient(err), errors.Is(err, nats.ErrPermissionViolation):
+		case Refused(err), errors.Is(err, nats.ErrPermissionViolation):
 			return fmt.Errorf("record the position of the load: %w", err)
 		}
 		if err := Pause(ctx, wait); err != nil {
@@ -341,7 +341,7 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 		case lookErr != nil:
 		case newest != l.position.seq || now > loaded+int64(len(group)):
 			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
-		case now == loaded && n == 1 && errors.Is(err, streams.ErrRefused) && !Transient(err):
+		case now == loaded && n == 1 && Refused(err):
 			return fmt.Errorf("load rows: %w", err)
 		default:
 			group, loaded = group[now-loaded:], now
@@ -384,6 +384,12 @@ func Pause(ctx context.Context, wait time.Duration) error {
 	case <-time.After(wait):
 		return nil
 	}
+}
+
+// Refused reports whether the server, or the client library for it, does not take a message, and would not take it later.
+func Refused(err error) bool {
+	return errors.Is(err, streams.ErrRefused) && !Transient(err) || streams.TooLarge(err) ||
+		errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)
 }
 
 // Transient reports whether a refusal of the server is worth a retry: there is no leader, or a conflict that the stream

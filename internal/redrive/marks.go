@@ -297,9 +297,9 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 			rows, wait = rows[n:], time.Millisecond
 			continue
 		case ctx.Err() != nil:
-			return errors.Join(append(refused, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, context.Cause(ctx)))...)
-		case n == 1 && (errors.Is(err, streams.ErrRefused) && !load.Transient(err) || unsendable(err)):
-			refused = append(refused, fmt.Errorf("publish on %s: %w", rows[0].msg.Subject, err))
+			return errors.Join(append(refused, fmt.Errorf("publish row %d again on %s: %w", rows[0].of, rows[0].msg.Subject, context.Cause(ctx)))...)
+		case n == 1 && load.Refused(err):
+			refused = append(refused, fmt.Errorf("publish row %d again on %s: %w", rows[0].of, rows[0].msg.Subject, err))
 			rows = rows[1:]
 			continue
 		}
@@ -316,11 +316,6 @@ func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 		return fmt.Errorf("%w (and %d more)", refused[0], n-1)
 	}
 	return errors.Join(refused...)
-}
-
-// unsendable reports whether the client library has refused to send a message, which it does each time.
-func unsendable(err error) bool {
-	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)
 }
 
 // append publishes rows on condition that the input ends where it did.

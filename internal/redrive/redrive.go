@@ -122,6 +122,7 @@ type redriver struct {
 // redriveRow is a failed result on its way.
 type redriveRow struct {
 	at      uint64 // sequence of the result in its stream
+	of      uint64 // sequence of the row that is published again
 	stateID string
 	msg     *nats.Msg    // the new row
 	copied  string       // its subject where the row is a result of another stage; else empty
@@ -291,7 +292,7 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		count = &r.done.Upstream
 	default:
 		m.Subject = header.Get(streams.HeaderSourceSubject) // its bytes
-		row := &redriveRow{at: at, stateID: header.Get(streams.HeaderStateID)}
+		row := &redriveRow{at: at, of: seq, stateID: header.Get(streams.HeaderStateID)}
 		if row.msg, err = r.newRow(ctx, m, row); err != nil {
 			return nil, err
 		}
@@ -305,33 +306,25 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 }
 
 // fits reports whether the input takes a row with the headers that a redrive adds: a row that has nearly the size of the
-// largest message does not fit with them.
+// largest message does not fit with them, nor does one with as many bytes of headers as a server takes.
 func (r *redriver) fits(msg *nats.Msg) bool {
-	size := len(msg.Data) + appendRoom
-	for key, values := range msg.Header {
-		for _, v := range values {
-			size += len(key) + len(": \r\n") + len(v)
-		}
-	}
-	limit := int(r.js.Conn().MaxPayload())
+	headers, limit := streams.HeaderBytes(msg.Header)+appendRoom, int(r.js.Conn().MaxPayload())
 	if most := int(r.input.CachedInfo().Config.MaxMsgSize); most > 0 {
 		limit = min(limit, most)
 	}
-	return size <= limit
+	return headers <= streams.HeaderBytesMax && headers+len(msg.Data) <= limit
 }
 
-// appendRoom is the room for what the append of a single row adds: the frame of the headers, and the condition.
-const appendRoom = len("NATS/1.0\r\n\r\n") + len(jetstream.ExpectedLastSubjSeqHeader+": \r\n") + len("18446744073709551615")
+// appendRoom is the room for the condition, which the append of a single row adds.
+const appendRoom = len(jetstream.ExpectedLastSubjSeqHeader+": \r\n") + len("18446744073709551615")
 
 // newRow returns the message of a row that is published again: without the headers for the server, and those of a
 // stage.
 func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+5)
-	for key, values := range m.Header {
-		if key == streams.HeaderModel || key == streams.HeaderRowProblem || !strings.HasPrefix(key, "Nats-") && !strings.HasPrefix(key, "Stage-") {
-			header[key] = values
-		}
-	}
+	streams.Carry(header, m.Header, func(name string) bool {
+		return name == streams.HeaderModel || name == streams.HeaderRowProblem || streams.PassHeader(name)
+	})
 	streams.CopyLineage(header, m.Header)
 	first, err := stored.Replaced(ctx, r.js.Conn(), r.cfg, m.Header)
 	if err != nil {

@@ -135,7 +135,10 @@ func (p Place) Of(subject string, header nats.Header, body []byte) string {
 	case ofToken:
 		return streams.KeyHeader(token(subject, p.token))
 	case ofHeader:
-		return streams.KeyHeader(header.Get(p.name))
+		if values := streams.CarriedValues(header, p.name); len(values) > 0 {
+			return streams.KeyHeader(values[0])
+		}
+		return ""
 	case ofField:
 		return streams.KeyHeader(p.member(members, body))
 	case ofSubject:

@@ -30,7 +30,7 @@ func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 			key = tokens[n-1]
 		}
 	case kind == "header":
-		if values := header[name]; len(values) > 0 {
+		if values := streams.CarriedValues(header, name); len(values) > 0 {
 			key = values[0]
 		}
 	default:
@@ -45,7 +45,7 @@ func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	if mayBeInvalid(r) {
 		return "", false
 	}
-	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(r.Header[name]) == 0) {
+	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(streams.CarriedValues(r.Header, name)) == 0) {
 		return "", false
 	}
 	key, ok = keyOf(place, r.Subject, r.Header)

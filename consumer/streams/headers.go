@@ -1,0 +1,90 @@
+package streams
+
+import (
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// HeaderBytesMax is how many bytes a server takes as the headers of one message of a stream.
+const HeaderBytesMax = 1<<16 - 1
+
+// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a
+// stage.
+func PassHeader(name string) bool { return !ForServer(name) && !strings.HasPrefix(name, "Stage-") }
+
+// ForServer reports whether a header of this name speaks to the server, which does as it says: Nats-Rollup deletes
+// messages, Nats-TTL the message itself. It is not copied from one message to another.
+func ForServer(name string) bool { return strings.HasPrefix(name, "Nats-") }
+
+// CarriedName returns the name under which a header of a stranger's message goes on to another message: the same, as a
+// rule. A byte that the client library refuses in a name is written as % and two hexadecimal digits, so that user@tenant
+// becomes user%40tenant. The S of the name Status is, too: client libraries take a message with such a header for one of
+// the server's own, some only where there is no body, and others always.
+func CarriedName(name string) string {
+	if name == "Status" {
+		return "%53tatus"
+	}
+	refused := 0
+	for i := range len(name) {
+		if !inName[name[i]] {
+			refused++
+		}
+	}
+	if refused == 0 {
+		return name
+	}
+	const digits = "0123456789ABCDEF"
+	b := make([]byte, 0, len(name)+2*refused)
+	for i := range len(name) {
+		if c := name[i]; inName[c] {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', digits[c>>4], digits[c&15])
+		}
+	}
+	return string(b)
+}
+
+// inName has the bytes that the client library takes in the name of a header.
+var inName = func() (allowed [256]bool) {
+	for c := byte('!'); c <= '~'; c++ {
+		allowed[c] = !strings.ContainsRune(`"()/,:;<=>?@[\]{}`, rune(c))
+	}
+	return allowed
+}()
+
+// Carry copies the headers of a stranger's message that pass selects, as [CarriedName] names them. Where a message has
+// both names, that of its own counts. In a value, the client library writes a line break as a space, and leaves out the
+// blanks around it.
+func Carry(to, from nats.Header, pass func(name string) bool) {
+	for name, values := range from {
+		if !pass(name) {
+			continue
+		}
+		carried := CarriedName(name)
+		if _, both := from[carried]; both && carried != name {
+			continue
+		}
+		to[carried] = values
+	}
+}
+
+// CarriedValues returns the values of a header of a row. It may be a copy, which has the header as [CarriedName] names it.
+func CarriedValues(row nats.Header, name string) []string {
+	if values := row[name]; len(values) > 0 {
+		return values
+	}
+	return row[CarriedName(name)]
+}
+
+// HeaderBytes is what headers take in a message, and none of their names is refused.
+func HeaderBytes(h nats.Header) int {
+	bytes := len("NATS/1.0\r\n\r\n")
+	for name, values := range h {
+		for _, value := range values {
+			bytes += len(name) + len(": \r\n") + len(value)
+		}
+	}
+	return bytes
+}
