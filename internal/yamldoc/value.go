@@ -167,7 +167,8 @@ func scalar(n *yaml.Node) (any, error) {
 		}
 		return resolve(n.Value), nil
 	}
-	value, fits := resolve(n.Value), false
+	var fits bool
+	value := resolve(n.Value)
 	switch n.ShortTag() {
 	case "!!str", "!":
 		return n.Value, nil
@@ -178,8 +179,8 @@ func scalar(n *yaml.Node) (any, error) {
 	case "!!int":
 		fits = isWhole(value)
 	case "!!float":
-		if whole, ok := value.(int64); ok {
-			return float64(whole), nil
+		if f, err := strconv.ParseFloat(n.Value, 64); err == nil { // 1 and 1e3, too
+			return f, nil
 		}
 		_, fits = value.(float64)
 	case "!!timestamp", "!!binary":

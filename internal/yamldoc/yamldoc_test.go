@@ -87,6 +87,7 @@ func TestValuesThatAreReadBetter(t *testing.T) {
 		{"\ufeff- 1\n", `[1]`, "an error"},
 		{"v: !!str ~\n", `{"v":"~"}`, `{"v":""}`},
 		{"a: !!int '0x10'\n", `{"a":16}`, `{"a":0}`},
+		{"a: !!float 1e3\n", `{"a":1000f}`, `{"a":1000f}`},
 		{"a: |+\n\nb: 1\n", `{"a":"\n" "b":1}`, "an error"},
 		{"---\n---\na: 1\n", `{"a":1}`, "an error"},
 		{"%YAML 1.2\n%TAG !e! tag:e,2000:\n---\na: !e!x 1\n", `{"a":"1"}`, "an error"},
