@@ -114,6 +114,8 @@ type Status struct {
 	// partition, as they may for a moment, the higher one does. Empty and 0 when there is none.
 	Owner string
 	Claim uint64
+	// Taking says that it is this process's turn to serve the partition, and that it has not claimed it yet.
+	Taking bool
 	// Held says that the rows wait because somebody asked for it, see [Consumer.Hold].
 	Held bool
 	// Parked counts the rows that are in the batch lane, or wait behind one that is, with their replies in the journal.
@@ -379,6 +381,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.setStatus(func(s *Status) { s.Taking = true })
 	t, err := c.begin(hard, soft, lost, durable, pin)
 	if err != nil {
 		c.keepPin(pin, err)

@@ -144,7 +144,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	c.served = true
 	claimed := t.end.seq
 	c.setStatus(func(s *Status) {
-		s.Role, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, owner, claimed, end.low, ""
+		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
 	})
 	return t, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -239,7 +240,7 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	}
 	took := time.Since(began)
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
-		slog.String("code", code), slog.Duration("took", took))
+		slog.String("code", code), slog.Float64("took_ms", terminal.Milliseconds(took)))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inProgress--

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -128,12 +129,16 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 		}
 		defer ended()
 	}
-	x, err := b.caller.At(c.target).Do(ctx, c.prepared)
+	to := b.caller.At(c.target)
+	ended := b.caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
+	x, err := to.Do(ctx, c.prepared)
+	ended()
 	call := b.caller.Outcome(c.target, c.prepared, a, x, err)
 	c.run.record(call.Event)
 	b.caller.Count(call)
+	b.caller.NoteRefusal(call, c.request.Prompt, c.request.Context)
 	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
-		slog.String("status", string(call.Event.Status)), slog.Duration("latency", x.Latency))
+		slog.String("status", string(call.Event.Status)), slog.Float64("latency_ms", terminal.Milliseconds(x.Latency)))
 	return x.Reply, call.Verdict()
 }
 

@@ -15,13 +15,19 @@ import (
 // event, and counted. Rows and batched requests share it. Safe for concurrent use.
 //
 // A call goes through [Caller.Affordable] once for its row or prompt, then for each attempt [Caller.Exhausted],
-// [llm.Client.Do] on the [Target] that the pool chose, [Caller.Outcome] and [Caller.Count].
+// [Caller.Began], [llm.Client.Do] on the [Target] that the pool chose, [Caller.Outcome], [Caller.Count] and
+// [Caller.NoteRefusal].
 type Caller struct {
 	*Targets
 	ledger  *cost.Ledger
 	stage   string
 	runID   string
 	counted func(*auditlog.Call)
+	ongoing ongoing
+
+	// Refused is called when a provider refuses a call, whatever its row is, with what it says: without text of the row. It
+	// is set before the first call, must be safe for concurrent use, and must not block. Nil: nobody wants to know.
+	Refused func(Refusal)
 }
 
 // NewCaller returns a caller for the targets. stage is the stage's name and runID names the process, both for audit

@@ -75,12 +75,26 @@ func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.
 	to := e.caller.At(j.target)
 	e.logStarted(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
+	ended := e.caller.Began(e.ongoing(j, a))
 	x, err := to.Do(ctx, j.prepared)
+	ended()
 	span.ExchangeEnded()
 	if err == nil {
 		reply, err = e.accept(j, x)
 	}
 	return e.caller.Outcome(j.target, j.prepared, a, x, err), reply, span
+}
+
+// ongoing describes the call that is about to be made.
+func (e *Executor) ongoing(j *job, a pool.Attempt) call.Ongoing {
+	o := call.Ongoing{
+		Partition: j.row.Partition, Sequence: j.row.Seq, Attempt: j.attempts + j.capacityRetries + a.Number,
+		Provider: e.caller.At(j.target).Provider(), Model: j.prepared.Model,
+	}
+	if j.fan != nil {
+		o.Item = new(j.index)
+	}
+	return o
 }
 
 // accept validates a reply and builds the result, on the worker, where many can do so at once. After a reply that does
@@ -112,6 +126,7 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	j.row.RecordCall(call.Event)
 	j.calls++
 	e.caller.Count(call)
+	e.caller.NoteRefusal(call, string(j.row.Body))
 	if e.Show != nil {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}

@@ -20,8 +20,12 @@ const (
 )
 
 // sampler is a handler that keeps storms out of the log. Of the warnings and errors of one kind it writes the first
-// few at once and gathers the rest for an interval; then it writes the last of them with how many more there were. So
-// a count is never lost, and a storm of any size is one line per kind and interval. Info and debug pass untouched.
+// few at once and gathers the rest for an interval; then it writes the last of them with how many more there were, and
+// when the first and the last of them happened: that line is written up to ten seconds after the last one, among lines of
+// later events. So a count is never lost, and a storm of any size is one line per kind and interval. Info and debug pass
+// untouched.
+//
+//	12:00:09 WARN a call failed … and_more=41 first=2026-01-01T12:00:01.2Z last=2026-01-01T12:00:09.8Z
 //
 // Lines are of one kind if they have the same message, level and attributes of the logger, and the same values of
 // [sampleKeys]. Libraries that sample drop lines without a count.
@@ -47,6 +51,7 @@ type sampleKinds struct {
 type sampleKind struct {
 	passed int               // lines written at once, at most sampleBurst
 	held   int               // lines gathered
+	first  time.Time         // when the first of them happened
 	last   slog.Record       // of those gathered
 	write  func(slog.Record) // writes last as the logger does that it came from
 	timer  *time.Timer       // ends the interval
@@ -121,7 +126,9 @@ func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) 
 		kind.passed++
 		return true
 	}
-	kind.held++
+	if kind.held++; kind.held == 1 {
+		kind.first = r.Time
+	}
 	kind.last, kind.write = r.Clone(), write
 	return false
 }
@@ -147,7 +154,7 @@ func (k *sampleKinds) release(key string) {
 	out.emit()
 }
 
-// emit writes the last line gathered, and how many more there were.
+// emit writes the last line gathered with the times of the first and the last, and how many more there were.
 func (kind *sampleKind) emit() {
 	if kind.held == 0 {
 		return
@@ -155,6 +162,7 @@ func (kind *sampleKind) emit() {
 	if more := kind.held - 1; more > 0 {
 		kind.last.AddAttrs(slog.Int("and_more", more))
 	}
+	kind.last.AddAttrs(slog.Time("first", kind.first.UTC()), slog.Time("last", kind.last.Time.UTC()))
 	kind.write(kind.last)
 }
 

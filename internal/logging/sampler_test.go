@@ -20,6 +20,8 @@ type logLine struct {
 	AndMore int    `json:"and_more"`
 	Reason  string `json:"reason"`
 	N       int    `json:"n"`
+
+	First, Last time.Time // of those that were gathered
 }
 
 func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
@@ -48,6 +50,28 @@ func TestAStormIsItsFirstLinesAndACountOfTheRest(t *testing.T) {
 		}
 		if last := lines[len(lines)-1]; last.N != 999 || last.AndMore == 0 {
 			t.Errorf("the last line is %+v, want the last of the storm with a count", last)
+		}
+	})
+}
+
+// A line that stands for others is written up to an interval after them: it says when they happened.
+func TestAGatheredLineSaysWhenTheFirstAndTheLastHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out stagetest.Buffer
+		log := New(&out, "info", "json")
+		began := time.Now()
+		for range sampleBurst + 3 { // one a second: three are gathered
+			log.Warn("row failed")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(sampleInterval)
+		lines := stagetest.JSONLines[logLine](t, out.String())
+		if first := lines[0]; !first.First.IsZero() || !first.Last.IsZero() {
+			t.Errorf("a line that was written at once says that it is of %v to %v", first.First, first.Last)
+		}
+		first, last := began.Add(sampleBurst*time.Second), began.Add((sampleBurst+2)*time.Second)
+		if l := lines[len(lines)-1]; l.AndMore != 2 || !l.First.Equal(first) || !l.Last.Equal(last) || !l.Time.Equal(last) {
+			t.Errorf("the gathered line is %+v, want the first of %v and the last of %v", l, first, last)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 			return nil, fmt.Errorf("%w%s, and it has not ended within %v: stop it, or set another STAGE_DATA_DIR", err, who, storeWait)
 		}
 		if !warned {
-			log.Warn("another process has the store open, waiting for it to end", slog.String("store", dir+who), slog.Duration("at_most", storeWait))
+			log.Warn("another process has the store open, waiting for it to end", slog.String("store", dir+who), slog.Int64("at_most_ms", storeWait.Milliseconds()))
 			warned = true
 		}
 	}

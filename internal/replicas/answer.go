@@ -18,6 +18,9 @@ const answerEvery = 100 * time.Millisecond
 // Answerer answers for a replica, and looks at the whole stage on its behalf. Create it with [New], run it once with
 // [Answerer.Run]. Safe for concurrent use.
 type Answerer struct {
+	// Calls returns the calls in flight of a row. It is set before Run, and must not block. Nil: nobody knows.
+	Calls func(row uint64) []Call
+
 	nc   atomic.Pointer[nats.Conn]
 	own  func() Summary
 	log  *slog.Logger
@@ -68,6 +71,12 @@ func (a *Answerer) Run(ctx context.Context) {
 				a.heard(m.Data)
 				continue
 			}
+			if calls := a.callsOf(m.Data); calls != nil {
+				if err := a.nc.Load().Publish(m.Reply, calls); err != nil {
+					a.log.Debug("calls in flight not sent", slog.Any("error", err))
+				}
+				continue
+			}
 			if now := time.Now(); answer == nil || now.Sub(made) >= answerEvery {
 				answer, made = a.answer(), now
 			}
@@ -86,6 +95,24 @@ func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
 		return func() {}
 	}
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
+}
+
+// callsOf returns the answer to a question about a row: a summary with nothing but its calls in flight. Nil: the question
+// is another one.
+func (a *Answerer) callsOf(body []byte) []byte {
+	var q question
+	if a.Calls == nil || len(body) == 0 || json.Unmarshal(body, &q) != nil || q.Row == 0 {
+		return nil
+	}
+	own := a.own()
+	answer, err := json.Marshal(&Summary{
+		Format: Format, Stage: a.name, Calls: first(a.Calls(q.Row), callsMax),
+		Facts: Facts{Replica: own.Replica, Host: own.Host, PID: own.PID, Version: own.Version, Time: own.Time, State: own.State},
+	})
+	if err != nil {
+		a.log.Warn("calls in flight not encoded", slog.Any("error", err))
+	}
+	return answer
 }
 
 // answer returns the encoded summary.

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,42 @@ type Gathered struct {
 // Ask asks all replicas of a stage, and waits for their answers for [GatherFor]; own is that of the one that asks, nil:
 // it is none of them. It sends one message. It ends early with ctx.
 func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathered {
+	return ask(ctx, nc, stage, own, nil)
+}
+
+// question is what replicas are asked; an empty message asks for the summary.
+type question struct {
+	Row uint64 `json:"row"` // for the calls in flight of this row of the input stream
+}
+
+// RowCall is a call in flight, and the replica that makes it.
+type RowCall struct {
+	Replica, Host string
+	Call
+}
+
+// AskRow asks all replicas which calls of a row are in flight, the oldest first; the audit has only those that have ended.
+// It takes [GatherFor], like [Ask]. Where nobody can be asked there are none: replicas of an earlier version do not say.
+func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall) {
+	body, err := json.Marshal(question{Row: row})
+	if err != nil {
+		return nil
+	}
+	g := ask(ctx, nc, stage, nil, body)
+	for _, answer := range g.answers {
+		s, note := decode(stage, answer)
+		if note != "" {
+			continue
+		}
+		for _, c := range s.Calls {
+			calls = append(calls, RowCall{s.Replica, s.Host, c})
+		}
+	}
+	slices.SortStableFunc(calls, func(a, b RowCall) int { return a.Since.Compare(b.Since) })
+	return calls
+}
+
+func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, question []byte) Gathered {
 	g := Gathered{Stage: stage, Own: own}
 	if !nc.IsConnected() { // the client would keep the message until it is
 		g.Problem = "not connected to NATS"
@@ -38,7 +75,7 @@ func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathere
 		return g
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
-	if err := nc.PublishRequest(Subject(stage), inbox, nil); err != nil {
+	if err := nc.PublishRequest(Subject(stage), inbox, question); err != nil {
 		g.Problem = err.Error()
 		return g
 	}

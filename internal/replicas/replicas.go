@@ -34,6 +34,7 @@ const (
 	partitionsMax   = 1024 // of a stage
 	textBytesMax    = 500  // of a reason, an error and the like
 	kindsMax        = 16   // of errors, and budgets, of a summary
+	callsMax        = 256  // in flight, of one row
 	lostMax         = 64   // replicas that another one misses, or that have left
 )
 
@@ -49,6 +50,17 @@ type Summary struct {
 	Missing        []Missing   `json:"missing,omitempty"`   // replicas that fell silent within the last minute
 	Departed       []string    `json:"departed,omitempty"`  // replicas that ended in order within the last minute
 	Departing      bool        `json:"departing,omitempty"` // this is its last word, to all, and no answer
+	Vacant         []int       `json:"vacant,omitempty"`    // partitions that nobody owns, as it knows, and that have no row
+	Calls          []Call      `json:"calls,omitempty"`     // in flight, of the row that was asked about, see [AskRow]
+}
+
+// Call is a call in flight.
+type Call struct {
+	Item     *int      `json:"item,omitempty"` // the element of the row that it is for
+	Attempt  int       `json:"attempt"`        // at the row or its element, from 1
+	Provider string    `json:"provider"`
+	Model    string    `json:"model"`
+	Since    time.Time `json:"since"`
 }
 
 // Facts are what is shown of one replica. Those that /api/status has, too, have the same names there.
@@ -62,6 +74,9 @@ type Facts struct {
 	State          status.State          `json:"state"`
 	Why            string                `json:"why"`
 	Since          *time.Time            `json:"since"`
+	Do             string                `json:"do"`     // what to do first
+	Row            *uint64               `json:"row"`    // that answered rows wait for; null: none does
+	Behind         *int                  `json:"behind"` // how many
 	Ready          bool                  `json:"ready"`
 	Reason         string                `json:"reason"`
 	Control        bool                  `json:"control"` // it obeys stage pause and the like
@@ -72,9 +87,18 @@ type Facts struct {
 	Pause          *Pause                `json:"pause"`            // null: its calls are not paused
 	LawPausedUntil *time.Time            `json:"law_paused_until"` // the provider asked to wait
 	Usage          status.UsageReport    `json:"usage"`            // since it started
-	Budget         []status.BudgetReport `json:"budget"`           // null without STAGE_BUDGET
-	Lane           *Lane                 `json:"lane"`             // null: there is no batch lane
-	Standby        int                   `json:"standby"`          // partitions that it stands by for
+	Latency        Latency               `json:"latency"`
+	LastRefusal    *status.RefusalReport `json:"last_refusal"` // null: no provider has refused a call
+	Budget         []status.BudgetReport `json:"budget"`       // null without STAGE_BUDGET
+	Lane           *Lane                 `json:"lane"`         // null: there is no batch lane
+	Standby        int                   `json:"standby"`      // partitions that it stands by for
+}
+
+// Latency is how long calls take, in seconds; null: none has succeeded within a minute, or none is in flight.
+type Latency struct {
+	P50             *float64 `json:"p50"`
+	P90             *float64 `json:"p90"`
+	OldestInFlightS *float64 `json:"oldest_in_flight_s"`
 }
 
 // Rows counts rows since the start, and those that are there now.
@@ -164,6 +188,7 @@ func Summarize(r *status.Report, partitions int) Summary {
 			Successes: r.Pool.Successes, CapacityRetries: r.Pool.CapacityRetries, Allowed: r.Pool.Allowed,
 		},
 		LawPausedUntil: r.Pool.LawPausedUntil, Usage: r.Usage, Budget: first(r.Budget, kindsMax),
+		Do: clip(r.Do), Row: r.Row, Behind: r.Behind, Latency: Latency{r.Latency.P50, r.Latency.P90, r.Latency.OldestInFlightS}, LastRefusal: r.LastRefusal,
 	}}
 	if r.Pool.PauseReason != "" {
 		s.Pause = &Pause{
@@ -178,6 +203,9 @@ func Summarize(r *status.Report, partitions int) Summary {
 		p := &r.Partitions[i]
 		if p.Drained != "" {
 			s.Left = append(s.Left, p.Partition)
+		}
+		if p.Vacant {
+			s.Vacant = append(s.Vacant, p.Partition)
 		}
 		if consumer.Role(p.Role) == consumer.Standby && p.Problem == "" {
 			s.Standby++
@@ -233,13 +261,16 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	}
 	s.Partitions, s.Missing, s.Departed = first(s.Partitions, partitionsMax), first(s.Missing, lostMax), first(s.Departed, lostMax)
 	s.RowErrors, s.Budget = first(s.RowErrors, kindsMax), first(s.Budget, kindsMax)
+	s.Vacant, s.Calls = first(s.Vacant, partitionsMax), first(s.Calls, callsMax)
 	s.bound()
 	return s, ""
 }
 
 // bound makes numbers of others such that their sums are numbers, too.
 func (s *Summary) bound() {
-	numbers := []*float64{&s.Rows.PerSecond, &s.Usage.KnownCostUSD, s.Usage.CostUSD, s.Pool.Allowed}
+	numbers := []*float64{
+		&s.Rows.PerSecond, &s.Usage.KnownCostUSD, s.Usage.CostUSD, s.Pool.Allowed, s.Latency.P50, s.Latency.P90, s.Latency.OldestInFlightS,
+	}
 	for i := range s.Budget {
 		numbers = append(numbers, &s.Budget[i].Share)
 	}

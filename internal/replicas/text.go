@@ -19,6 +19,9 @@ func (w *Whole) WriteText(to io.Writer) error {
 	line := out.Line
 	line("stage", fmt.Sprintf("%s, %s, %s", w.Stage, w.countText(), terminal.Plural(w.PartitionCount, "partition")))
 	state := string(cmp.Or(w.State, "unknown"))
+	if w.Since != nil {
+		state += " for " + span(w.Time.Sub(*w.Since).Seconds())
+	}
 	if w.Why != "" {
 		state += ": " + w.Why
 	}
@@ -27,6 +30,9 @@ func (w *Whole) WriteText(to io.Writer) error {
 		line("", w.Pauses[i].text(w.Time))
 		line("do", w.Pauses[i].Advice)
 	}
+	if w.Do != "" && !(w.State == status.StatePaused && len(w.Pauses) > 0) {
+		line("do", w.Do)
+	}
 	if w.Problem != "" {
 		line("problem", "other replicas could not be asked: "+w.Problem)
 	}
@@ -34,6 +40,11 @@ func (w *Whole) WriteText(to io.Writer) error {
 	line("rate", w.Rows.rateText())
 	line("pool", fmt.Sprintf("%d of %d calls in flight, %d waiting; %d sent, %d succeeded, %d capacity retries",
 		w.Pool.InFlight, w.Pool.Size, w.Pool.Waiting, w.Pool.Dispatched, w.Pool.Successes, w.Pool.CapacityRetries))
+	latency := status.LatencyReport{P50: w.Latency.P50, P90: w.Latency.P90, OldestInFlightS: w.Latency.OldestInFlightS}
+	line("latency", latency.Text())
+	if w.LastRefusal != nil {
+		line("refused", w.LastRefusal.Text(w.Time))
+	}
 	line("cost", costText(&w.Usage, w.Usage.Calls))
 	if w.Lane != nil {
 		line("lane", w.Lane.text())
@@ -201,6 +212,9 @@ func (o *Owned) cells() []string {
 		head, waits = fmt.Sprint(o.HeadSequence), terminal.Duration(time.Duration(o.HeadOfLineS*float64(time.Second)))
 	}
 	owner := cmp.Or(o.Replica, "nobody")
+	if o.Vacant {
+		owner = string(status.StateIdle)
+	}
 	if o.Paused != "" {
 		owner += ", paused"
 	}

@@ -28,14 +28,20 @@ type Whole struct {
 	Time           time.Time             `json:"time"`
 	State          status.State          `json:"state"`   // the most telling one of the replicas
 	Why            string                `json:"why"`     // with how many replicas it is about, where not all
+	Since          *time.Time            `json:"since"`   // as that replica says; null: it does not
+	Do             string                `json:"do"`      // what to do first; empty: nothing
+	Row            *uint64               `json:"row"`     // that answered rows wait for; null: none does
+	Behind         *int                  `json:"behind"`  // how many
 	Problem        string                `json:"problem"` // why other replicas could not be asked; empty: they were
 	Control        bool                  `json:"control"` // a replica obeys stage pause and the like
 	Rows           Rows                  `json:"rows"`
 	Pool           Pool                  `json:"pool"`
-	Pauses         []Pauses              `json:"pauses"` // by reason; the one of most replicas first
-	Usage          status.UsageReport    `json:"usage"`  // of the replicas that answer, since each has started
-	Budget         []status.BudgetReport `json:"budget"` // of each provider, the share being that of the stage; null: there is none
-	Lane           *Lane                 `json:"lane"`   // null: there is no batch lane
+	Pauses         []Pauses              `json:"pauses"`       // by reason; the one of most replicas first
+	Latency        Latency               `json:"latency"`      // the longest of each that a replica has
+	LastRefusal    *status.RefusalReport `json:"last_refusal"` // the newest; null: no provider has refused a call
+	Usage          status.UsageReport    `json:"usage"`        // of the replicas that answer, since each has started
+	Budget         []status.BudgetReport `json:"budget"`       // of each provider, the share being that of the stage; null: there is none
+	Lane           *Lane                 `json:"lane"`         // null: there is no batch lane
 	RowErrors      []RowErrors           `json:"row_errors"`
 	Replicas       []Replica             `json:"replicas"` // missing ones last
 	LeftOut        int                   `json:"left_out"` // replicas beyond the most that are shown
@@ -59,6 +65,7 @@ type Owned struct {
 	Partition
 	Replica string   `json:"replica"` // empty: nobody owns it
 	Host    string   `json:"host"`
+	Vacant  bool     `json:"vacant"` // nobody owns it, and it has no row: it is idle
 	Rivals  []string `json:"rivals"` // replicas that say they own it, and have an older claim
 }
 
@@ -169,6 +176,13 @@ func (w *Whole) addPartitions(summaries []Summary) {
 			}
 		}
 	}
+	for i := range summaries {
+		for _, p := range summaries[i].Vacant {
+			if p >= 0 && p < len(w.Partitions) && w.Partitions[p].Replica == "" && w.Partitions[p].Problem == "" {
+				w.Partitions[p].Vacant = true
+			}
+		}
+	}
 	index := make(map[string]int)
 	for i := range w.Replicas {
 		index[w.Replicas[i].Replica] = i
@@ -245,6 +259,11 @@ func (w *Whole) sum(summaries []Summary) {
 		} else {
 			allowed += *s.Pool.Allowed
 		}
+		w.Latency.P50, w.Latency.P90 = longer(w.Latency.P50, s.Latency.P50), longer(w.Latency.P90, s.Latency.P90)
+		w.Latency.OldestInFlightS = longer(w.Latency.OldestInFlightS, s.Latency.OldestInFlightS)
+		if f := s.LastRefusal; f != nil && (w.LastRefusal == nil || f.Time.After(w.LastRefusal.Time)) {
+			w.LastRefusal = f
+		}
 		w.addPause(s.Pause)
 		w.addBudget(s.Budget)
 		w.addLane(s.Lane)
@@ -269,6 +288,14 @@ func (w *Whole) sum(summaries []Summary) {
 	slices.SortStableFunc(w.RowErrors, func(a, b RowErrors) int { return cmp.Compare(b.Rows, a.Rows) })
 	slices.SortStableFunc(w.Pauses, func(a, b Pauses) int { return cmp.Compare(b.Replicas, a.Replicas) })
 	w.Usage = sumUsage(summaries)
+}
+
+// longer returns the larger of two values, of which nil is none.
+func longer(a, b *float64) *float64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
 }
 
 func (w *Whole) addPause(p *Pause) {
@@ -376,6 +403,7 @@ func (w *Whole) judge() {
 		}
 		if rank(r.State) < best {
 			best, w.State, w.Why = rank(r.State), r.State, r.Why
+			w.Since, w.Do, w.Row, w.Behind = r.Since, r.Do, r.Row, r.Behind
 		}
 		if r.State != status.StateStandby && r.State != status.StateDrained {
 			active++

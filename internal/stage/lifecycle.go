@@ -124,7 +124,7 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 			kill(err)
 		}
 	}
-	parts := []func(context.Context){record, s.remind}
+	parts := []func(context.Context){record, s.remind, s.remindRefused, s.watchProgress}
 	if s.exitOnFatal {
 		parts = append(parts, s.giveUpAbsent)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -60,7 +61,7 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 func (s *Stage) resumed(p pool.Pause) {
 	t := s.caller.At(p.Server)
 	lasted := time.Since(p.Since).Round(time.Millisecond)
-	attrs := []any{slog.String("provider", t.Provider()), slog.Duration("lasted", lasted), slog.Int("probes", p.Probes)}
+	attrs := []any{slog.String("provider", t.Provider()), lastedAttr(lasted), slog.Int("probes", p.Probes)}
 	over := fmt.Sprintf("%s is over after %v, %d probes", status.ReasonOf(p), lasted, p.Probes)
 	switch {
 	case p.Passed:
@@ -68,7 +69,7 @@ func (s *Stage) resumed(p pool.Pause) {
 		s.Log.Warn("the provider is down, rows go to the fallbacks until a probe succeeds", append(attrs, slog.String("fallbacks", to))...)
 		over = fmt.Sprintf("%s is down; rows go to %s until a probe succeeds", t.Provider(), to)
 	case p.Kind == pool.Operator:
-		s.Log.Info("resumed by an operator", slog.Duration("lasted", lasted))
+		s.Log.Info("resumed by an operator", lastedAttr(lasted))
 		over = fmt.Sprintf("operator's pause is over after %v", lasted)
 	case !p.Absent.IsZero():
 		s.Log.Info("resumed: the server is up", attrs...)
@@ -85,6 +86,11 @@ func (s *Stage) resumed(p pool.Pause) {
 		s.Log.Info("resumed: calls succeed again", attrs...)
 	}
 	s.recordRun(auditlog.PhaseResume, over, nil)
+}
+
+// lastedAttr says how long a pause, or another wait, has lasted.
+func lastedAttr(d time.Duration) slog.Attr {
+	return slog.Float64("lasted_ms", terminal.Milliseconds(d))
 }
 
 // fallbackNames lists the fallbacks in their order.

@@ -128,7 +128,7 @@ func TestPausesAreInLogAndAudit(t *testing.T) {
 			`level=ERROR msg="paused: the provider is down; no row is lost, calls resume when it answers"`,
 			`error="connection refused" since=` + now.UTC().Format("2006-01-02T15:04:05.000Z"),
 			`level=INFO msg="resumed: the provider answers again, no row was lost"`,
-			"provider=openai lasted=20s probes=8 calls_without_reply=12",
+			"provider=openai lasted_ms=20000 probes=8 calls_without_reply=12",
 			`level=WARN msg="the provider is down, rows go to the fallbacks until a probe succeeds"`,
 			`level=WARN msg="this machine is short of a resource; fewer calls are in flight, no row is lost"`,
 			`level=INFO msg="this machine is no longer short of a resource"`,

@@ -30,9 +30,12 @@ func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
 			continue // idle
 		}
 		attrs := s.progressAttrs(&r, now.rowsPerSecond(last), left)
-		if r.Stop != nil {
+		switch {
+		case r.Stop != nil:
 			s.Log.LogAttrs(ctx, slog.LevelInfo, "stopping", attrs...)
-		} else {
+		case r.State == status.StateStarved, r.State == status.StateWaiting, r.State == status.StateHeld:
+			s.Log.LogAttrs(ctx, slog.LevelInfo, "waiting", append(attrs, slog.String("state", string(r.State)), slog.String("why", r.Why))...)
+		default:
 			s.Log.LogAttrs(ctx, slog.LevelInfo, "working", attrs...)
 		}
 		last = now
@@ -91,7 +94,7 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 			attrs = append(attrs, slog.Time("next_probe", *next))
 		}
 		attrs = append(attrs, slog.Int("probes", r.Pool.Probes))
-	case todo > 0 && rowsPerSecond > 0:
+	case todo > 0 && rowsPerSecond > 0 && r.State == status.StateWorking:
 		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
 	}
 	return attrs

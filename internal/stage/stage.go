@@ -66,6 +66,7 @@ type Stage struct {
 	// Observers: they learn of rows and calls and change nothing.
 	metrics  *metrics.Metrics
 	activity *status.Activity
+	stalls   stalls
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 
@@ -146,6 +147,12 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		}
 		s.metrics.CallDone(c)
 	})
+	s.caller.Refused = func(r call.Refusal) {
+		s.activity.NoteRefusal(status.RefusalReport{
+			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status, Error: string(cfg.Secrets().Redact([]byte(r.Error))), RetryAfterMS: retryAfter(r.RetryAfter),
+		})
+	}
+	s.answerer.Calls = s.callsOf
 	s.recorder = recorder.New(s.nc, recorder.Config{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },

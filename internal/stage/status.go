@@ -39,6 +39,16 @@ func (s *Stage) summary() replicas.Summary {
 	return sum
 }
 
+// callsOf returns the calls in flight of a row.
+func (s *Stage) callsOf(row uint64) (calls []replicas.Call) {
+	for _, o := range s.caller.InFlight() {
+		if o.Sequence == row {
+			calls = append(calls, replicas.Call{Item: o.Item, Attempt: o.Attempt, Provider: o.Provider, Model: o.Model, Since: o.Since.UTC()})
+		}
+	}
+	return calls
+}
+
 // Whole returns the whole stage, as all its replicas report it; it asks the others, which takes [replicas.GatherFor].
 func (s *Stage) Whole(ctx context.Context) replicas.Whole { return s.answerer.Look(ctx) }
 
@@ -55,6 +65,9 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		Ready: ready, Reason: reason, Ended: s.endedBy(), Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
 		Stop: s.stopReport(), Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: s.drained(),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
+		Places: status.Places{
+			Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream, Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject,
+		},
 	}
 	if r.Order == streams.OrderKey {
 		r.OrderKey = s.Cfg.Order.Key.String()
@@ -68,6 +81,8 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	}
 	for i := range snap.Partitions {
 		r.AddPartition(&snap.Partitions[i], now)
+		_, r.Partitions[i].Vacant = s.stalls.of(snap.Partitions[i].Partition)
+		r.Partitions[i].Vacant = r.Partitions[i].Vacant && snap.Partitions[i].Role == consumer.Standby && !snap.Partitions[i].Taking
 	}
 	s.steering.pausedPartitions(r.PausePartition)
 	s.steering.drainedPartitions(r.DrainPartition)
@@ -75,6 +90,9 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		r.AddBudget(b)
 	}
 	r.AddLanes(snap.Lanes, now)
+	if !snap.OldestCall.IsZero() {
+		r.Latency.OldestInFlightS = new(max(now.Sub(snap.OldestCall), 0).Seconds())
+	}
 	s.activity.Report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.Last()
 	r.Judge(s.activity.StarvedSince(now))
@@ -88,8 +106,11 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 // snapshot returns what gauges and pages show.
 func (s *Stage) snapshot() status.Snapshot {
 	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Budgets: s.budgets(), Lanes: s.laneStatus()}
+	if calls := s.caller.InFlight(); len(calls) > 0 {
+		snap.OldestCall = calls[0].Since
+	}
 	for _, c := range s.consumers {
-		snap.Partitions = append(snap.Partitions, c.Status())
+		snap.Partitions = append(snap.Partitions, s.partition(c))
 	}
 	s.steering.pausedPartitions(func(partition int, _ string, _ time.Time) {
 		if snap.Held == nil {
@@ -121,7 +142,7 @@ func (s *Stage) ready() (ok bool, reason string) {
 		return false, "audit: " + why
 	}
 	for _, c := range s.consumers {
-		st := c.Status()
+		st := s.partition(c)
 		if st.Problem != "" {
 			return false, fmt.Sprintf("partition %d: %s", st.Partition, st.Problem)
 		}

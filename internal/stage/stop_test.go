@@ -28,7 +28,7 @@ func TestAStopSaysWhatItWaitsForAndHowLong(t *testing.T) {
 		l := newLab(t, slowFirst(), nil)
 		l.load(times("q", 20)...)
 		r := l.start(nil, Options{})
-		time.Sleep(10 * time.Second)
+		time.Sleep(9 * time.Second) // one more, and the state would be that 19 answered rows wait for the first
 		if s := r.Status(); s.Stop != nil || s.State != status.StateWorking {
 			t.Errorf("before the stop: %s, %+v", s.State, s.Stop)
 		}

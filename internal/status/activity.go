@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -45,6 +46,7 @@ type Activity struct {
 	rowErrors  map[string]*rowErrorReport // by reason
 	causes     ring[rowCause]             // of the rows that failed last: their events come later
 	callFails  map[callErrorKey]uint64
+	refusal    *RefusalReport
 	rejected   int       // calls since the last one that succeeded
 	rejectedAt time.Time // the first of them
 }
@@ -273,11 +275,21 @@ func (a *Activity) notice(level string, n Notice, text func() string) {
 	a.notices.add(n)
 }
 
+// NoteRefusal notes what a provider said when it refused a call.
+func (a *Activity) NoteRefusal(r RefusalReport) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.Time = r.Time.UTC()
+	a.refusal = &r
+}
+
 // Report adds the activity to a report: latency, errors, notices, recent calls.
 func (a *Activity) Report(r *Report, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	oldest := r.Latency.OldestInFlightS
 	r.Latency = a.latency(now)
+	r.Latency.OldestInFlightS, r.LastRefusal = oldest, a.refusal
 	r.RowErrors, r.CallErrors, r.Events, r.Calls = []rowErrorReport{}, []callErrorReport{}, []Notice{}, []recentCall{}
 	for _, kind := range a.rowErrors {
 		r.RowErrors = append(r.RowErrors, *kind)
@@ -302,7 +314,7 @@ func (a *Activity) Report(r *Report, now time.Time) {
 }
 
 // latency returns the percentiles of the last minute's successful calls. The lock is held.
-func (a *Activity) latency(now time.Time) latencyReport {
+func (a *Activity) latency(now time.Time) LatencyReport {
 	took := make([]time.Duration, 0, 256)
 	for l := range a.latencies.newest() {
 		if now.Sub(l.at) > latencyWindow {
@@ -310,7 +322,7 @@ func (a *Activity) latency(now time.Time) latencyReport {
 		}
 		took = append(took, l.took)
 	}
-	r := latencyReport{Calls: len(took)}
+	r := LatencyReport{Calls: len(took)}
 	if len(took) == 0 {
 		return r
 	}
@@ -319,7 +331,9 @@ func (a *Activity) latency(now time.Time) latencyReport {
 		ms := terminal.Milliseconds(took[int(share*float64(len(took)-1)+.5)])
 		return &ms
 	}
+	seconds := func(ms *float64) *float64 { return new(math.Round(1000**ms) / 1e6) }
 	r.P50MS, r.P90MS, r.P99MS = at(.5), at(.9), at(.99)
+	r.P50, r.P90 = seconds(r.P50MS), seconds(r.P90MS)
 	return r
 }
 
@@ -332,6 +346,17 @@ func (a *Activity) StarvedSince(now time.Time) time.Time {
 		return time.Time{}
 	}
 	return a.rejectedAt
+}
+
+// RefusedSince returns the time of the first refusal since the last success, and how many calls were refused since then;
+// zero: none was.
+func (a *Activity) RefusedSince() (first time.Time, calls int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.rejected == 0 {
+		return time.Time{}, 0
+	}
+	return a.rejectedAt, a.rejected
 }
 
 // countBounded counts key, or other if too many keys are counted already.

@@ -23,14 +23,19 @@ const (
 	StatePaused   State = "paused"   // only probes are sent
 	StateEnded    State = "ended"    // the process is about to end, or goes on without this stage
 	StateHeld     State = "held"     // blocked by NATS, a stream or the audit
-	StateWaiting  State = "waiting"  // the provider asked to wait
+	StateWaiting  State = "waiting"  // the provider asked to wait, or answered rows wait for one row
 	StateStarved  State = "starved"  // the provider refuses every call
 	StateDrained  State = "drained"  // it has handed over its partitions, because an operator asked for it
-	StateStandby  State = "standby"  // another replica owns all partitions, or no row has come yet
+	StateStandby  State = "standby"  // another replica owns all partitions
 	StateStarting State = "starting" // no partition is owned yet
 	StateWorking  State = "working"  // rows are open or calls in flight
-	StateIdle     State = "idle"     // nothing to do
+	StateIdle     State = "idle"     // nothing to do, or no row has come yet
 )
+
+// States are all states.
+var States = []State{
+	StateStopping, StatePaused, StateEnded, StateHeld, StateWaiting, StateStarved, StateDrained, StateStandby, StateStarting, StateWorking, StateIdle,
+}
 
 // Snapshot is the state of a stage at one instant, for gauges and reports.
 type Snapshot struct {
@@ -39,43 +44,52 @@ type Snapshot struct {
 	Budgets    []Budget     // of the providers, the first one first; nil without STAGE_BUDGET
 	Lanes      []Lane       // of the partitions; nil without a batch lane
 	Held       map[int]bool // partitions that an operator has paused; nil: none
+	OldestCall time.Time    // since when the oldest call in flight is; zero: none is
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
 // the progress lines are made of.
 type Report struct {
-	Stage      string            `json:"stage"`
-	RunID      string            `json:"run_id"`
-	Version    string            `json:"version"`
-	Host       string            `json:"host"` // name of the machine or pod, with the process id below
-	PID        int               `json:"pid"`
-	Time       time.Time         `json:"time"`
-	UptimeS    float64           `json:"uptime_seconds"`
-	State      State             `json:"state"`
-	Why        string            `json:"why"` // the reason of the state; empty for working, idle and the like
-	Since      *time.Time        `json:"since"`
-	Ready      bool              `json:"ready"`
-	Reason     string            `json:"reason"`
-	Ended      string            `json:"ended,omitempty"`   // why it has ended, in a process that goes on
-	Control    bool              `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
-	Drained    string            `json:"drained,omitempty"` // who asked it to hand over its partitions; empty: nobody
-	Order      streams.Order     `json:"order"`
-	OrderKey   string            `json:"order_key"` // where a row's key is; empty but in order by key
-	Stop       *StopReport       `json:"stop"`      // null: it does not stop
-	Rows       rowsReport        `json:"rows"`
-	Pool       PoolReport        `json:"pool"`
-	Budget     []BudgetReport    `json:"budget"` // of each provider; null without STAGE_BUDGET
-	Lane       *LaneReport       `json:"lane"`   // null: there is no batch lane
-	Latency    latencyReport     `json:"latency"`
-	Usage      UsageReport       `json:"usage"`
-	Models     []ModelReport     `json:"models"`
-	Partitions []PartitionReport `json:"partitions"`
-	RowErrors  []rowErrorReport  `json:"row_errors"`
-	CallErrors []callErrorReport `json:"call_errors"`
-	Events     []Notice          `json:"events"` // newest first, like the calls
-	Calls      []recentCall      `json:"calls"`
-	Payloads   bool              `json:"payloads"` // whether calls show payloads
-	Sample     *Sample           `json:"sample"`   // the last second
+	Stage    string         `json:"stage"`
+	RunID    string         `json:"run_id"`
+	Version  string         `json:"version"`
+	Host     string         `json:"host"` // name of the machine or pod, with the process id below
+	PID      int            `json:"pid"`
+	Time     time.Time      `json:"time"`
+	UptimeS  float64        `json:"uptime_seconds"`
+	State    State          `json:"state"`
+	Why      string         `json:"why"` // the reason of the state; empty for working, idle and the like
+	Since    *time.Time     `json:"since"`
+	Do       string         `json:"do"`     // what to do first; empty for working and idle
+	Row      *uint64        `json:"row"`    // the one that answered rows wait for; null but in that state
+	Behind   *int           `json:"behind"` // how many answered rows wait for it
+	Ready    bool           `json:"ready"`
+	Reason   string         `json:"reason"`
+	Ended    string         `json:"ended,omitempty"`   // why it has ended, in a process that goes on
+	Control  bool           `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
+	Drained  string         `json:"drained,omitempty"` // who asked it to hand over its partitions; empty: nobody
+	Order    streams.Order  `json:"order"`
+	OrderKey string         `json:"order_key"` // where a row's key is; empty but in order by key
+	Stop     *StopReport    `json:"stop"`      // null: it does not stop
+	Rows     rowsReport     `json:"rows"`
+	Pool     PoolReport     `json:"pool"`
+	Budget   []BudgetReport `json:"budget"` // of each provider; null without STAGE_BUDGET
+	Lane     *LaneReport    `json:"lane"`   // null: there is no batch lane
+	Latency  LatencyReport  `json:"latency"`
+	// LastRefusal is what a provider said when it last refused a call; null: none was refused since the start.
+	LastRefusal *RefusalReport    `json:"last_refusal"`
+	Usage       UsageReport       `json:"usage"`
+	Models      []ModelReport     `json:"models"`
+	Partitions  []PartitionReport `json:"partitions"`
+	RowErrors   []rowErrorReport  `json:"row_errors"`
+	CallErrors  []callErrorReport `json:"call_errors"`
+	Events      []Notice          `json:"events"` // newest first, like the calls
+	Calls       []recentCall      `json:"calls"`
+	Payloads    bool              `json:"payloads"` // whether calls show payloads
+	Sample      *Sample           `json:"sample"`   // the last second
+
+	// Places are the names that advice uses.
+	Places Places `json:"-"`
 }
 
 // rowsReport counts rows, over all partitions.
@@ -116,12 +130,27 @@ type PoolReport struct {
 	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
 }
 
-// latencyReport has the percentiles of the latency of calls that succeeded within the last minute; null: there is none.
-type latencyReport struct {
-	Calls int      `json:"calls"`
-	P50MS *float64 `json:"p50_ms"`
-	P90MS *float64 `json:"p90_ms"`
-	P99MS *float64 `json:"p99_ms"`
+// LatencyReport has the percentiles of the latency of calls that succeeded within the last minute; null: there is none.
+// P50 and P90 are in seconds, as the oldest call in flight is, which has no latency yet; null: none is in flight.
+type LatencyReport struct {
+	Calls           int      `json:"calls"`
+	P50MS           *float64 `json:"p50_ms"`
+	P90MS           *float64 `json:"p90_ms"`
+	P99MS           *float64 `json:"p99_ms"`
+	P50             *float64 `json:"p50"`
+	P90             *float64 `json:"p90"`
+	OldestInFlightS *float64 `json:"oldest_in_flight_s"`
+}
+
+// RefusalReport is what a provider said when it refused a call, whatever the row was: it had no capacity, or accepts none
+// of this key.
+type RefusalReport struct {
+	Time         time.Time `json:"time"`
+	Provider     string    `json:"provider"`
+	Model        string    `json:"model"`
+	StatusCode   int       `json:"status_code"`
+	Error        string    `json:"error"` // shortened, without secrets and text of rows
+	RetryAfterMS *float64  `json:"retry_after_ms"`
 }
 
 // UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported. The cost is null while part
@@ -152,6 +181,7 @@ type PartitionReport struct {
 	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty: nobody
 	PausedSince    *time.Time `json:"paused_since"`
 	Drained        string     `json:"drained"` // who asked that another replica serve it; empty: nobody
+	Vacant         bool       `json:"vacant"`  // nobody owns it, and no row waits for an owner
 	WindowRows     int        `json:"window_rows"`
 	ReorderRows    int        `json:"reorder_rows"`
 	ReorderBytes   int64      `json:"reorder_bytes"`
@@ -279,15 +309,24 @@ func (r *Report) showsKeys() bool {
 	return r.Order == streams.OrderKey && (r.Payloads || !strings.HasPrefix(r.OrderKey, "field."))
 }
 
-// Judge sets the state, and why and since when if that is not a good one. starved is since when the provider has
-// rejected every call; zero: it has capacity. Call it last.
+// Judge sets the state, why and since when if that is not a good one, and what to do about it. starved is since when the
+// provider has rejected every call; zero: it has capacity. Call it last.
 func (r *Report) Judge(starved time.Time) {
-	roles := make(map[consumer.Role]int)
+	r.judge(starved)
+	r.Do = r.advise()
+}
+
+func (r *Report) judge(starved time.Time) {
+	roles, vacant := make(map[consumer.Role]int), 0
 	for i := range r.Partitions {
 		roles[consumer.Role(r.Partitions[i].Role)]++
+		if r.Partitions[i].Vacant {
+			vacant++
+		}
 	}
 	owned, ended := roles[consumer.Owner], roles[consumer.Stopped] == len(r.Partitions)
 	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
+	stuck := r.stuckRow()
 	switch {
 	case r.Ended != "":
 		r.State, r.Why = StateEnded, r.Ended
@@ -299,7 +338,7 @@ func (r *Report) Judge(starved time.Time) {
 		r.State = StateEnded
 	case owned == 0 && r.Drained != "" && r.Ready:
 		r.State, r.Why = StateDrained, r.Drained
-	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready:
+	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready && vacant < len(r.Partitions):
 		r.State, r.Why = StateStandby, "another replica owns the partitions, or no row has come yet"
 	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
 		r.State = StateStarting
@@ -310,6 +349,8 @@ func (r *Report) Judge(starved time.Time) {
 	case busy && !starved.IsZero():
 		r.State, r.Since = StateStarved, instant(starved)
 		r.Why = "the provider has rejected every call since its last answer"
+	case stuck != nil:
+		stuck.show(r)
 	case busy:
 		r.State = StateWorking
 	default:

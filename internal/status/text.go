@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -20,12 +21,18 @@ func (r *Report) WriteText(w io.Writer) error {
 	line("state", r.stateText())
 	if r.State == StatePaused {
 		line("", r.pauseText())
-		line("do", r.Pool.Advice)
+	}
+	if do := cmp.Or(r.Do, r.Pool.Advice); do != "" { // an earlier version has the advice about a pause alone
+		line("do", do)
 	}
 	line("rows", r.rowsText())
 	line("rate", r.Rows.rateText())
 	line("pool", r.Pool.text())
 	line("throttle", r.Pool.throttleText(r.Time))
+	line("latency", r.Latency.Text())
+	if f := r.LastRefusal; f != nil {
+		line("refused", f.Text(r.Time))
+	}
 	if r.Lane != nil {
 		line("lane", r.Lane.text())
 	}
@@ -133,6 +140,33 @@ func (p *PoolReport) throttleText(now time.Time) string {
 	return text
 }
 
+// Text is how long calls take, as in "p50 812 ms, p90 1.53 s; oldest call in flight 43.1 s".
+func (l *LatencyReport) Text() string {
+	took := func(s *float64) string {
+		if s == nil {
+			return "-"
+		}
+		return terminal.Duration(time.Duration(*s * float64(time.Second)))
+	}
+	text := "no call succeeded within a minute"
+	if l.P50 != nil {
+		text = fmt.Sprintf("p50 %s, p90 %s", took(l.P50), took(l.P90))
+	}
+	if l.OldestInFlightS == nil {
+		return text + "; no call in flight"
+	}
+	return text + "; oldest call in flight " + took(l.OldestInFlightS)
+}
+
+// Text is when and how a call was refused last, as in "4.2 s ago, by openai: 429 rate_limit_exceeded: …".
+func (f *RefusalReport) Text(now time.Time) string {
+	text := fmt.Sprintf("%s ago, by %s: %s", terminal.Duration(max(now.Sub(f.Time), time.Millisecond)), f.Provider, strings.TrimPrefix(f.Error, f.Provider+": "))
+	if f.RetryAfterMS != nil {
+		text += "; it asked to wait " + terminal.Duration(time.Duration(*f.RetryAfterMS*float64(time.Millisecond)))
+	}
+	return text
+}
+
 // cells are the columns of the budget of one provider.
 func (b *BudgetReport) cells() []string {
 	rate := "-"
@@ -154,6 +188,9 @@ func (p *PartitionReport) cells() []string {
 		head, waits = fmt.Sprint(p.HeadSequence), terminal.Duration(time.Duration(p.HeadOfLineS*float64(time.Second)))
 	}
 	role := p.Role
+	if p.Vacant {
+		role = string(StateIdle)
+	}
 	if p.Paused != "" {
 		role += ", paused"
 	}

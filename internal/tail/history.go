@@ -42,7 +42,42 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	if err == nil {
 		s.print(out, cfg, result, o.Colour)
 	}
+	if o.InFlight == nil || err != nil && !IsNoEvent(err) || err == nil && s.emitted(result) != nil {
+		return err
+	}
+	calls := o.InFlight(ctx)
+	if err != nil && len(calls) > 0 {
+		printLine(out, fmt.Sprintf("row %d%s of stream %s", o.Row, itemText(o.Item), cfg.Input.Stream), toneTurn, o.Colour)
+		err = nil
+	}
+	now := time.Now()
+	for _, c := range calls {
+		if o.Item == nil || c.Item != nil && *c.Item == *o.Item {
+			printLine(out, fmt.Sprintf("  %s  %9s  ", clockOf(c.Since), "")+c.text(now), toneQuiet, o.Colour)
+		}
+	}
 	return err
+}
+
+// InFlight is a call of the row that has not ended, so that the audit does not hold it yet.
+type InFlight struct {
+	Item            *int // of the row; nil: it is for all of it
+	Attempt         int  // from 1
+	Provider, Model string
+	Since           time.Time
+	Host            string // where it is made
+}
+
+// text describes the call, as in "call in flight for 43.1 s, attempt 2: openai gpt-5, on pod-0".
+func (c *InFlight) text(now time.Time) string {
+	text := fmt.Sprintf("call in flight for %s, attempt %d: %s", terminal.Duration(max(now.Sub(c.Since), time.Millisecond)), c.Attempt, modelText(c.Provider, c.Model))
+	if c.Item != nil {
+		text = fmt.Sprintf("%-4s %s", itemText(c.Item), text)
+	}
+	if c.Host != "" {
+		text += ", on " + c.Host
+	}
+	return text
 }
 
 // search looks for what is stored of a row.

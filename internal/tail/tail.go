@@ -25,6 +25,8 @@ type Options struct {
 	JSON   bool            // events as they are stored, one a line
 	Follow bool            // wait for new events; History ignores it
 	Colour bool            // for a terminal
+	// InFlight returns the calls in flight of the row, which History shows if the row is not finished. Nil: nobody knows.
+	InFlight func(ctx context.Context) []InFlight
 }
 
 // Print prints events until ctx ends: with Follow new ones, after those since o.Since if that is set; without Follow

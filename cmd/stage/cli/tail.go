@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/follow"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/tail"
@@ -30,7 +31,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
 			"latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows, answers and cost. It ends with the process that serves the embedded store; if there is none,\n" +
 			"it prints all stored events and ends. With --row it prints the history of one row and ends: queued, each call, which row it\n" +
-			"waited for, emitted. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
+			"waited for, emitted; of a row that is not finished also the calls in flight, as the running replicas report them. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
 			"and --row '4711#3' shows that one's calls alone. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
 		Example: "  stage tail --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
@@ -76,6 +77,9 @@ func newTailCommand(env *Env) *cobra.Command {
 			ctx = served
 		}
 		if o.Row != 0 {
+			if conn.Server == nil { // else nothing runs on the store
+				o.InFlight = func(ctx context.Context) []tail.InFlight { return callsInFlight(ctx, conn, cfg, o.Row) }
+			}
 			err = tail.History(ctx, js, cfg, out, o)
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
@@ -92,6 +96,14 @@ func newTailCommand(env *Env) *cobra.Command {
 		return errors.Join(err, out.Flush())
 	})
 	return cmd
+}
+
+// callsInFlight asks the running replicas for the calls in flight of a row. The audit holds a call when it has ended.
+func callsInFlight(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight) {
+	for _, c := range replicas.AskRow(ctx, conn.NC(), cfg.Name, row) {
+		calls = append(calls, tail.InFlight{Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model, Since: c.Since, Host: c.Host})
+	}
+	return calls
 }
 
 // kindsKnown are the values of --kind.

@@ -45,7 +45,7 @@ function showPartitions(s) {
   set("h-partitions", several ? "Partitions of this replica" : "Partitions");
   fill("partitions", several ? s.partitions.filter(p => p.role === "owner" || p.problem) : s.partitions, p => p.partition, p => [
     [String(p.partition), "r"],
-    [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
+    [p.problem || p.journal_problem ? `${p.role}: ${p.problem || "journal: " + p.journal_problem}` : p.vacant ? "idle" : p.role, p.problem ? "error wrap" : p.journal_problem ? "warn wrap" : p.role === "owner" ? "good" : "dim"],
     p.head_sequence ? ["", p.head_of_line_seconds > 60 && inStreamOrder(s) ? "warn" : "", "", toRow(p.head_sequence, `row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`)] : ["none", "dim"],
     [count(p.window_rows), "r"], [`${count(p.reorder_rows)} · ${bytes(p.reorder_bytes)}`, "r"], [count(p.pending_rows), "r"],
     [count(p.emitted), "r"], [count(p.failed), p.failed ? "r error" : "r"], [p.owner || "–", "dim"],

@@ -15,9 +15,10 @@ function viewOf(s, w) {
   return { of: s, several: false, throttled: Boolean(p.law_paused_until), pauses, rows: s.rows, pool: p, usage: s.usage, stop: s.stop };
 }
 
-// wordOf is the state in a word. An outage is called by its name.
+// wordOf is the state in a word. An outage is called by its name, and one row that others wait for is not the provider's wish.
 function wordOf(v) {
   if (v.of.state === "paused" && v.pauses.length > 0 && v.pauses.every(p => p.reason === "outage")) return "Outage";
+  if (v.of.state === "waiting" && v.of.row) return "Waiting for a row";
   return words[v.of.state] || v.of.state || "Unknown";
 }
 
@@ -36,6 +37,7 @@ function sentence(v) {
     return `${left ? plural(left, "row") + " left" : "the last rows"}${v.rows.eta_seconds == null ? "" : ", about " + span(v.rows.eta_seconds)}`;
   case "idle": return done ? `All rows are answered${v.rows.failed ? "," : "."}` : "No rows are waiting.";
   case "waiting": {
+    if (v.of.row) return v.of.why + since(v.of.since) + ".";
     const until = v.several ? null : v.of.pool.law_paused_until;
     return until ? `Until ${timeOf(until)}, ${span((new Date(until) - now) / 1000)}: ${v.of.why}.` : v.of.why + ".";
   }
@@ -57,8 +59,12 @@ function advice(v) {
     const held = v.pauses.map(p => p.held).find(Boolean) || "no row is lost";
     return [`${held[0].toUpperCase()}${held.slice(1)}. To do: ${v.pauses.map(p => p.advice).filter(Boolean).join("; ")}.`, "llmstagepaused"];
   }
-  case "held": return ["No row is lost: results are kept until they can be stored. To do: read the reason above, and the log.", "llmstagepaused"];
-  case "waiting": case "starved": return ["No row fails of it: calls go on as fast as the provider takes them.", "llmstagethrottled"];
+  case "held": return [`No row is lost: results are kept until they can be stored. To do: ${v.of.do || "read the reason above, and the log"}.`, "llmstagepaused"];
+  case "waiting": if (v.of.row) return [`To do: ${v.of.do}.`, "llmstageheadofline"]; // falls through
+  case "starved": {
+    const f = v.of.last_refusal;
+    return ["No row fails of it. " + (f ? `${f.provider} said at ${timeOf(f.time)}: ${f.error}. ` : "") + (v.of.do ? `To do: ${v.of.do}.` : ""), "llmstagethrottled"];
+  }
   case "stopping": return [v.stop ? "Nothing to do: calls in flight end, and their results are stored. Rows that have not begun stay in the input stream." : "Nothing to do.", ""];
   case "drained": return ["Its partitions are with other replicas. stage resume ends it.", ""];
   default: return ["", ""];
@@ -101,7 +107,8 @@ function showTiles(v, s) {
   big("in-flight", count(v.pool.in_flight), "of " + count(v.pool.concurrency || v.pool.size));
   set("in-flight-sub", (v.pool.waiting ? `${count(v.pool.waiting)} waiting` : "none waiting") + (v.pool.concurrency ? `, pool ${count(v.pool.size)}` : ""));
   set("latency-title", v.several ? "Latency here, median" : "Latency, median");
-  big("latency", some(s.latency.p50_ms, took), "");
+  const oldest = s.latency.oldest_in_flight_s;
+  big("latency", some(s.latency.p50_ms, took), oldest > 10 ? `oldest call ${span(oldest)}` : "");
   const short = ms => ms < 1000 ? took(ms) : ms < 100e3 ? one.format(ms / 1000) + " s" : span(ms / 1000);
   set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
     ? `p90 ${whole.format(s.latency.p90_ms)}, p99 ${whole.format(s.latency.p99_ms)} ms`

@@ -64,10 +64,10 @@ function replicaCells(r, now, control) {
 }
 
 function partitionCells(p, control) {
-  const owner = p.replica ? `${p.host || p.replica}` : "nobody";
+  const owner = p.replica ? `${p.host || p.replica}` : p.vacant ? "idle" : "nobody";
   const note = p.paused || p.problem || (p.rivals.length ? `moves: ${p.rivals.join(", ")} owned it, too` : "");
   return [
-    [String(p.partition), "r"], [owner, p.replica ? "" : "warn", p.replica],
+    [String(p.partition), "r"], [owner, p.replica ? "" : p.vacant ? "dim" : "warn", p.replica],
     [count(p.pending_rows), "r"], [count(p.open_rows), "r"],
     p.head_sequence ? ["", p.head_of_line_seconds > 60 ? "warn" : "", "", toRow(p.head_sequence, `row ${p.head_sequence} for ${took(1000 * p.head_of_line_seconds)}`)] : ["none", "dim"],
     [note || "–", note ? "wrap " + (p.problem ? "error" : "warn") : "dim"],

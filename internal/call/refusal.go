@@ -1,0 +1,32 @@
+package call
+
+import (
+	"time"
+
+	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/llm"
+)
+
+// Refusal is what a provider says when it refuses a call, whatever the row is: it has no capacity for it, or accepts no
+// call of this key.
+type Refusal struct {
+	Time       time.Time
+	Provider   string
+	Model      string
+	Status     int           // 0: there was no reply
+	Error      string        // the provider's words, shortened, without text of the row
+	RetryAfter time.Duration // that it asked for; 0: none
+}
+
+// NoteRefusal passes on what the provider has said if it has refused the call. texts are those that the request was made
+// of: the provider may quote them.
+func (c *Caller) NoteRefusal(o Outcome, texts ...string) {
+	if c.Refused == nil || o.Err == nil || o.Err.Class != llm.Capacity && o.Err.Class != llm.Fatal {
+		return
+	}
+	said := o.Err.Error()
+	for _, text := range texts {
+		said = excerpt.Without(said, []byte(text))
+	}
+	c.Refused(Refusal{Time: o.Event.Time, Provider: o.Event.Provider, Model: o.Event.Model, Status: o.Event.StatusCode, Error: said, RetryAfter: o.Event.RetryAfter})
+}

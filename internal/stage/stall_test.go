@@ -1,0 +1,109 @@
+package stage
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go"
+)
+
+// Whatever keeps a partition from its rows, it is reported within a minute, and the watch has no part in what is stuck:
+// here the goroutine that renders rows.
+func TestAPartitionThatStandsStillIsNeverReady(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Latency: time.Second}, nil)
+		stuck := make(chan struct{})
+		l.prepare = func(s *Stage) {
+			s.executor.Failed = func(uint64, string) { <-stuck }
+		}
+		l.load("a", "b")
+		r := l.start(nil, Options{})
+		l.await(2)
+		time.Sleep(time.Hour) // without rows nothing stands still
+		if ok, why := r.ready(); !ok {
+			t.Errorf("an idle stage is not ready: %s", why)
+		}
+		l.publish(&nats.Msg{Data: []byte("no row")})
+		l.load("c", "d")
+		time.Sleep(time.Minute)
+		ok, why := r.ready()
+		s := r.Status()
+		for _, want := range []string{"partition 0: no progress for ", "this replica has taken 3, of which 0 are answered, and has 0 calls in flight", "every row up to 2 has one"} {
+			if ok || s.State != status.StateHeld || !strings.Contains(why, want) || !strings.Contains(s.Why, want) || s.Do == "" {
+				t.Errorf("ready: %v, %s; state %s: %s, to do %q; want %q in it", ok, why, s.State, s.Why, s.Do, want)
+			}
+		}
+		time.Sleep(15 * time.Minute)
+		if n := strings.Count(l.logs.String(), "no progress although rows wait"); n != 2 {
+			t.Errorf("%d warnings in 16 minutes, want one and one after ten minutes", n)
+		}
+		close(stuck)
+		l.await(5)
+		time.Sleep(time.Minute)
+		if ok, why := r.ready(); !ok || !strings.Contains(l.logs.String(), "progress again") {
+			t.Errorf("after it goes on: ready: %v, %s", ok, why)
+		}
+	})
+}
+
+// Rows that wait for a reason are no stall, however long that takes.
+func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
+	for name, tt := range map[string]struct {
+		llm  llmtest.Config
+		vars map[string]string
+	}{
+		"no capacity":          {llmtest.Config{Errors: map[int]float64{429: 1}}, nil},
+		"asked to wait":        {llmtest.Config{Errors: map[int]float64{429: 1}, RetryAfter: 5 * time.Minute}, nil},
+		"an outage":            {llmtest.Config{Errors: map[int]float64{500: 1}}, nil},
+		"a bad key":            {llmtest.Config{Errors: map[int]float64{401: 1}}, nil},
+		"slow calls":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
+		"calls that time out":  {llmtest.Config{Latency: time.Hour}, map[string]string{"STAGE_LLM_TIMEOUT": "4m", "STAGE_STOP_TIMEOUT": "30m"}},
+		"few calls per minute": {llmtest.Config{}, map[string]string{"STAGE_LLM_RPM": "1"}},
+		"an operator":          {llmtest.Config{}, nil},
+		"equal rows":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
+		"a small window":       {llmtest.Config{Latency: 3 * time.Minute}, map[string]string{"STAGE_WINDOW": "2", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
+				l := newLab(t, tt.llm, tt.vars)
+				l.load("a", "a", "b", "c", "d", "e")
+				r := l.start(nil, Options{})
+				if name == "an operator" {
+					r.executor.Pool.Halt(errors.New("paused by alice"))
+				}
+				for range 120 {
+					time.Sleep(10 * time.Second)
+					if why, _ := r.stalls.of(0); why != "" {
+						t.Fatalf("reported: %s", why)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A partition that waits for its first row has no owner, and needs none.
+func TestAPartitionThatWaitsForItsFirstRowIsIdle(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, nil)
+		r := l.start(nil, Options{})
+		time.Sleep(5 * time.Second)
+		if s := r.Status(); s.State != status.StateIdle || !s.Partitions[0].Vacant || s.Do != "" || s.Why != "" {
+			t.Errorf("%s %q, to do %q, vacant %v", s.State, s.Why, s.Do, s.Partitions[0].Vacant)
+		}
+		second := l.start(nil, Options{})
+		l.load("a")
+		l.await(1)
+		time.Sleep(time.Minute)
+		states := map[status.State]int{r.Status().State: 1}
+		states[second.Status().State]++
+		if states[status.StateIdle] != 1 || states[status.StateStandby] != 1 {
+			t.Errorf("with an owner: %v, want one idle, one standby", states)
+		}
+	})
+}

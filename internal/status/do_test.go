@@ -1,0 +1,77 @@
+package status
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+)
+
+// Whatever the state is, whoever is called finds what to do next to it; and a state that is added has to say it, too.
+func TestEachStateThatWaitsSaysWhatToDo(t *testing.T) {
+	owner, standby := []PartitionReport{{Role: string(consumer.Owner)}}, []PartitionReport{{Role: string(consumer.Standby)}}
+	reports := map[State]Report{
+		StateStopping: {Stop: &StopReport{By: epoch.Add(time.Minute)}, Partitions: owner},
+		StatePaused:   {Pool: PoolReport{Paused: "no credit", PauseReason: PauseBilling}, Partitions: owner},
+		StateEnded:    {Ended: "stopped", Partitions: owner},
+		StateHeld:     {Reason: "partition 0: something new", Partitions: owner},
+		StateWaiting:  {Ready: true, Pool: PoolReport{Waiting: 1, LawPausedUntil: &epoch}, Partitions: owner},
+		StateStarved:  {Ready: true, Pool: PoolReport{Waiting: 1}, Partitions: owner},
+		StateDrained:  {Ready: true, Drained: "drained by alice", Partitions: standby},
+		StateStandby:  {Ready: true, Partitions: standby},
+		StateStarting: {Partitions: []PartitionReport{{Role: string(consumer.Starting)}}},
+		StateWorking:  {Ready: true, Pool: PoolReport{InFlight: 1}, Partitions: owner},
+		StateIdle:     {Ready: true, Partitions: owner},
+	}
+	for _, state := range States {
+		r, ok := reports[state]
+		if !ok {
+			t.Fatalf("no report of a stage that is %s", state)
+		}
+		r.Partitions = slices.Clone(r.Partitions)
+		starved := time.Time{}
+		if state == StateStarved {
+			starved = epoch
+		}
+		r.Judge(starved)
+		nothing := state == StateWorking || state == StateIdle
+		if r.State != state || (r.Do == "") != nothing {
+			t.Errorf("%s: the state is %s, to do: %q", state, r.State, r.Do)
+		}
+	}
+	for _, reason := range PauseReasons {
+		r := Report{Pool: PoolReport{Paused: "why", PauseReason: reason}, Partitions: owner}
+		if r.Judge(time.Time{}); r.State != StatePaused || r.Do == "" {
+			t.Errorf("paused because of %s: %s, to do: %q", reason, r.State, r.Do)
+		}
+	}
+}
+
+// The remedy is on the stream that is full, by its name: the setting of its size changes no stream that exists.
+func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
+	places := Places{Input: "IN", Result: "OUT", Audit: "LOG", Journal: "KEPT", DeadLetter: "dead.rows"}
+	for _, tt := range []struct{ why, do string }{
+		{"partition 0: results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded (10077)", "nats stream edit OUT --max-bytes="},
+		{"partition 0: results: append to results.stage.0.rows: refused by the server: maximum messages exceeded (10077)", "nats stream edit OUT --max-msgs=-1"},
+		{"audit: stream LOG: maximum bytes exceeded", "nats stream edit LOG --max-bytes="},
+		{"partition 3: dead letter: maximum bytes exceeded", "stores the subject dead.rows"},
+		{"partition 0: results: insufficient storage resources available (10047)", "max_file_store"},
+		{"partition 0: results: write /data/js: no space left on device", "free space on the disk"},
+		{"partition 0: ownership: nats: permissions violation: Permissions Violation for Publish to \"$JS.API.CONSUMER.INFO.IN.stage-0\"", "stage setup --print-permissions"},
+		{"not connected to NATS", "start the NATS server"},
+		{"partition 0: ownership: look at stream OUT: stream not found", "stage setup"},
+		{"partition 0: rows: 3 rows wait in stream IN, and consumer stage-0 delivers none: it is paused for 1h0m0s", "nats consumer resume IN"},
+		{"partition 0: ownership: context deadline exceeded", "nats server report jetstream"},
+		{"partition 0: no progress for 25s although rows wait: 2 rows pending", "nats stream get IN SEQUENCE"},
+	} {
+		r := Report{Reason: tt.why, Places: places, Partitions: []PartitionReport{{Role: string(consumer.Owner)}}}
+		if r.Judge(time.Time{}); r.State != StateHeld || !strings.Contains(r.Do, tt.do) {
+			t.Errorf("%s\n%s, to do: %q, want %q in it", tt.why, r.State, r.Do, tt.do)
+		}
+		if strings.Contains(tt.why, "maximum bytes") && strings.Contains(r.Do, "STAGE_") {
+			t.Errorf("%s\nto do: %q: no setting changes a stream that exists", tt.why, r.Do)
+		}
+	}
+}

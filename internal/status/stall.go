@@ -1,0 +1,117 @@
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// StalledAfter is how long a partition may have rows, no result, and no known reason for that, before it counts as
+// stalled.
+const StalledAfter = 20 * time.Second
+
+// Sight is what is seen of a partition at an instant, from two sides that do not depend on each other: what the server
+// counts for the durable consumer, and what this process has done.
+type Sight struct {
+	At time.Time
+	// The server's counts. Asked is false where it gave none: then only rows that are taken can be missed.
+	Asked               bool
+	Pending, AckPending uint64
+	Pinned              bool // some replica has the partition
+	// Mine says that this replica serves the partition, or that it is its turn to.
+	Mine bool
+	// What this process counts: rows emitted, the last of them, taken without a result, of those answered, in the batch
+	// lane; calls that have begun for its rows, and what is in flight and waits in the pool, for all partitions.
+	Emitted, Mark          uint64
+	Open, Answered, Parked int
+	Begun                  uint64
+	InFlight, Waiting      int
+	CallUntil              time.Time     // when the last of this partition's calls in flight must have ended; zero: there is none
+	Hold                   string        // why nothing may move: a pause, a lost connection, a problem that is reported already; empty: none is known
+	Throttled              bool          // the provider lets no calls through
+	Dispatch               time.Duration // longest time between two calls of a partition whose rows wait for one
+}
+
+// rows reports whether rows wait: the server knows of some that this process has not taken, or it has taken some.
+func (s *Sight) rows() bool {
+	return s.Open > 0 || s.Asked && s.Pending+s.AckPending > uint64(s.Parked)
+}
+
+// Watch notices a partition in which nothing moves although rows wait, whatever the cause. It knows nothing of causes: it
+// compares what it sees with the reasons that there are for a result to take long. Create it as a zero value for each
+// partition. It is used by one goroutine.
+//
+//	row 3 never comes out of the client library: the server has 4 rows pending, none is taken, no call is in flight
+//	after 20 s: "no progress for 20s although rows wait: …"
+//
+//	row 3 is called and the provider takes two minutes: a call is in flight within its time-out, so nothing is reported
+type Watch struct {
+	seen    bool
+	last    Sight
+	since   time.Time // since when there are rows, no result, and no reason
+	started time.Time // when a call of the partition last began, or its rows were seen first
+	moved   time.Time // when a result was last seen; zero: none was
+}
+
+// Saw takes a look, and returns what to report of the partition; empty: it moves, or there is a reason why it does not.
+func (w *Watch) Saw(s Sight) string {
+	last, first := w.last, !w.seen
+	w.last, w.seen = s, true
+	if emitted := !first && (s.Emitted != last.Emitted || s.Mark != last.Mark); emitted {
+		w.moved = s.At
+		w.since = time.Time{}
+	}
+	if first || s.Begun != last.Begun || last.Open == 0 {
+		w.started = s.At
+	}
+	if !s.rows() || w.reason(&s) {
+		w.since = time.Time{}
+		return ""
+	}
+	if w.since.IsZero() {
+		w.since = s.At
+	}
+	if s.At.Sub(w.since) < StalledAfter {
+		return ""
+	}
+	return w.text(&s)
+}
+
+// reason reports whether there is a reason for the rows to wait.
+func (w *Watch) reason(s *Sight) bool {
+	switch {
+	case s.Hold != "":
+		return true
+	case !s.Mine && (s.Pinned || !s.Asked): // the rows are those of another replica, which watches over them
+		return true
+	case s.Open == s.Answered: // none is taken, or all are answered: no provider has a part in it
+		return s.Parked > 0
+	case s.Throttled, s.Parked > 0:
+		return true
+	case s.Waiting > 0 || s.InFlight > 0: // of other partitions, too: they take turns, and equal rows share a call
+		return s.At.Sub(w.started) < s.Dispatch
+	}
+	return false
+}
+
+// text says what is seen.
+func (w *Watch) text(s *Sight) string {
+	result := "no result since this process started"
+	if !w.moved.IsZero() {
+		result = "last result " + span(s.At.Sub(w.moved).Seconds()) + " ago"
+	}
+	if s.Mark > 0 {
+		result += fmt.Sprintf("; every row up to %d has one", s.Mark)
+	}
+	server := "the server could not be asked what waits"
+	if s.Asked {
+		server = fmt.Sprintf("the server has %s pending and %d delivered without an ack", terminal.Plural(int(min(s.Pending, 1<<50)), "row"), s.AckPending)
+	}
+	who := "this replica"
+	if !s.Mine {
+		who = "nobody serves the partition; this replica"
+	}
+	return fmt.Sprintf("%s%s although rows wait: %s; %s has taken %d, of which %d are answered, and has %s in flight and %d waiting; %s",
+		stalledPrefix, span(s.At.Sub(w.since).Seconds()), server, who, s.Open, s.Answered, terminal.Plural(s.InFlight, "call"), s.Waiting, result)
+}
