@@ -286,3 +286,45 @@ var batchFaults = []fault{
 func TestVerifyFindsWhatIsWrongWithBatches(t *testing.T) {
 	findsFaults(t, batchFaults, laneJob, verifyAll)
 }
+
+// An answer that no row took has a call of its own, and pays no row twice; of one that an older stage dropped there is none.
+func TestAnswersThatNoRowTookAddUp(t *testing.T) {
+	usage := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1, CostUSD: new(0.5)}
+	tests := []struct {
+		name            string
+		unused, dropped int
+		reason          string
+		answered        int
+		violations      int
+	}{
+		{"recorded", 2, 2, "", 4, 0},
+		{"not recorded, and dropped", 0, 2, "", 4, 0},
+		{"neither recorded nor dropped", 0, 0, "", 4, 1},
+		{"more calls than answers", 2, 0, "", 3, 1},
+		{"read by an earlier owner, and gone since", 2, 0, auditlog.ResultsGone, 0, 0},
+	}
+	for _, tt := range tests {
+		report := newReport("stage")
+		v := newBatchVerifier(report)
+		head := auditlog.Header{Time: time.Unix(1, 0)}
+		for _, phase := range []auditlog.BatchPhase{auditlog.BatchIntent, auditlog.BatchSubmitted} {
+			v.event(&auditlog.Batch{Header: head, Token: "t", Phase: phase, Rows: 4})
+		}
+		end := &auditlog.Batch{Header: head, Token: "t", Phase: auditlog.BatchEnded, Rows: 4, Answered: tt.answered, Missing: 4 - tt.answered, Dropped: tt.dropped, Reason: tt.reason}
+		for seq := range uint64(2 + tt.unused) { //nolint:gosec // small
+			call := &auditlog.Call{
+				Header: head, CallID: fmt.Sprint("t-", seq+1), Lane: auditlog.LaneBatch, Sequence: seq + 1, Status: auditlog.CallSuccess, Usage: usage, Unused: seq >= 2,
+			}
+			v.call(call, 0)
+			end.Usage = end.Usage.Plus(usage)
+		}
+		v.event(end)
+		v.finish()
+		if n := report.Violations.Count; int(n) != tt.violations { //nolint:gosec // small
+			t.Errorf("%s: %d violations, want %d: %+v", tt.name, n, tt.violations, report.Violations)
+		}
+		if v.paid[0].rows.Add(3) != true {
+			t.Errorf("%s: row 3 counts as answered by the batch", tt.name)
+		}
+	}
+}
