@@ -262,3 +262,30 @@ func TestRepliesThatComeTooLateCountLikeAnyOther(t *testing.T) {
 		})
 	}
 }
+
+// A provider that accepts batches and refuses each of their lines ends a job as it would by live calls, and costs nothing.
+func TestAJobEndsWhereEachLineOfItsBatchIsRefused(t *testing.T) {
+	for _, status := range []int{401, 404} {
+		stagetest.Virtual(t, func(t *testing.T) {
+			l := newBatchesLab(t, batches.Config{Fail: map[int]float64{status: 1}}, nil)
+			l.load(questions(50)...)
+			for range 2 { // the next start tries again, with a batch of its own
+				r := l.start(nil, Options{ExitOnFatal: true})
+				select {
+				case err := <-r.done:
+					if _, ok := errors.AsType[*FatalError](err); !ok || !strings.Contains(err.Error(), "refused each line") {
+						t.Errorf("%d: it ended with %v", status, err)
+					}
+				case <-time.After(10 * time.Hour):
+					t.Errorf("%d: it did not end", status)
+					r.stop()
+				}
+			}
+			served := l.llms["first.test"].Stats()
+			if served.Received > 0 || served.Batches.Created != 2 || stagetest.Stored(t, l.js, "RESULTS", "results.stage.0.rows") > 0 {
+				t.Errorf("%d: %d live calls and %d batches", status, served.Received, served.Batches.Created)
+			}
+			l.proven()
+		})
+	}
+}
