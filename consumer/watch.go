@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -115,15 +114,6 @@ func (t *term) watch(ctx context.Context) error {
 	}
 	t.c.log.Info("rows are pending but none arrive, resetting the consumer", slog.Uint64("after", t.accepted), slog.Uint64("pending", info.NumPending))
 	return t.reset(ctx)
-}
-
-// lookAtDurable looks at the settings of the durable consumer once a minute, as anybody may change them.
-func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
-	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.fit) < streams.InspectEvery {
-		return nil
-	}
-	t.fit = now
-	return t.durable.Refit(ctx)
 }
 
 // takenByOthers reports whether rows after the last one taken here were delivered to another client and acked.

@@ -27,8 +27,14 @@ func TestARowOfALoadHasItsNameInTheSubject(t *testing.T) {
 		subject, load string
 		want          bool
 	}{
-		{"rows.abc", "abc", true}, {"rows.2.abc-17", "abc", true}, {"rows.2.2", "2", true},
-		{"rows.abc", "", false}, {"rows.abc", "ab", false}, {"rows.abc", "x y", false}, {"rows.a.b", "a.b", false}, {"rows.abc", ">", false},
+		{"rows.abc", "abc", true},
+		{"rows.2.abc-17", "abc", true},
+		{"rows.2.2", "2", true},
+		{"rows.abc", "", false},
+		{"rows.abc", "ab", false},
+		{"rows.abc", "x y", false},
+		{"rows.a.b", "a.b", false},
+		{"rows.abc", ">", false},
 	} {
 		if got := isLoaded(c.subject, c.load); got != c.want {
 			t.Errorf("%s of load %q: got %v", c.subject, c.load, got)

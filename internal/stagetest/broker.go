@@ -12,8 +12,9 @@ import (
 
 // Broker is a NATS server without a socket, which a test stops and starts again on the same store.
 type Broker struct {
-	t   *testing.T
-	dir string
+	t          *testing.T
+	dir        string
+	payloadMax int32
 
 	mu  sync.Mutex
 	srv *server.Server
@@ -58,7 +59,13 @@ func serve(t *testing.T, options *server.Options) *server.Server {
 // NewBroker starts a server that stops with the test.
 func NewBroker(t *testing.T) *Broker {
 	t.Helper()
-	b := &Broker{t: t, dir: Dir(t)}
+	return NewBrokerFor(t, 8<<20)
+}
+
+// NewBrokerFor is [NewBroker] with a limit on messages, in bytes with their headers.
+func NewBrokerFor(t *testing.T, payloadMax int32) *Broker {
+	t.Helper()
+	b := &Broker{t: t, dir: Dir(t), payloadMax: payloadMax}
 	b.Start()
 	t.Cleanup(b.Stop)
 	return b
@@ -67,7 +74,7 @@ func NewBroker(t *testing.T) *Broker {
 // Start starts the server again.
 func (b *Broker) Start() {
 	b.t.Helper()
-	srv := serve(b.t, &server.Options{ServerName: "stage", JetStream: true, StoreDir: b.dir, MaxPayload: 8 << 20})
+	srv := serve(b.t, &server.Options{ServerName: "stage", JetStream: true, StoreDir: b.dir, MaxPayload: b.payloadMax})
 	b.mu.Lock()
 	b.srv = srv
 	b.mu.Unlock()
