@@ -60,8 +60,9 @@ const (
 	// readRetries is how often in a row reading may fail, a second apart.
 	readRetries = 20
 	// forgetAfter is when the server removes the consumer of a reader that asks for nothing, because it is closed or its
-	// caller takes long; briefly for one that does not.
-	forgetAfter = 5 * time.Minute
+	// caller takes long; briefly for one that does not. A caller that takes longer gets another consumer. Until then a
+	// closed one counts in the account's limit of consumers, which the next command may meet.
+	forgetAfter = 30 * time.Second
 	briefly     = 15 * time.Second
 )
 

@@ -128,6 +128,50 @@ func TestAReaderOfSeveralFiltersSkipsNothingAfterATime(t *testing.T) {
 	})
 }
 
+// Of a reader that is closed the server keeps nothing for long, as consumers may be limited; one whose caller takes long
+// continues all the same.
+func TestAReaderWhoseCallerTakesLongContinues(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		const messages = 2500 // more than one request asks for
+		b := stagetest.NewBench(t, nil)
+		for range messages {
+			if _, err := b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-b.JS.PublishAsyncComplete()
+		consumers := func() int {
+			stream, err := b.JS.Stream(t.Context(), "ROWS")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stream.CachedInfo().State.Consumers
+		}
+		before := consumers()
+		r, err := stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want := uint64(1); want <= messages; want++ {
+			if want%700 == 0 {
+				time.Sleep(10 * time.Minute)
+			}
+			if m, err := r.Next(t.Context()); err != nil || m == nil || m.Sequence != want {
+				t.Fatalf("got message %v, error %v; want %d", m, err, want)
+			}
+		}
+		r.Close()
+		if r, err = stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false); err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		time.Sleep(time.Minute)
+		if n := consumers(); n != before {
+			t.Errorf("a minute after the end there are %d consumers, want %d", n, before)
+		}
+	})
+}
+
 func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	const messages = 2500
