@@ -35,13 +35,16 @@ type replica struct {
 	stop  func()       // in order
 }
 
-func (l *lab) serve(id string) *replica {
+func (l *lab) serve(id string, calls ...func(uint64) []Call) *replica {
 	l.t.Helper()
 	r := &replica{nc: stagetest.Join(l.t, l.srv)}
 	r.Answerer = New(r.nc, "s", func() Summary {
 		r.asked.Add(1)
 		return of(id, nil)
 	}, slog.New(slog.DiscardHandler))
+	if len(calls) > 0 {
+		r.Calls = calls[0]
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -178,5 +181,29 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 		b.nc.Close()
 		time.Sleep(time.Second)
 		a.sees(t, "a answers []; b missing []")
+	})
+}
+
+// The audit holds a call when it has ended: until then the replica that makes it is asked.
+func TestTheCallsInFlightOfARowAreThoseOfAllReplicas(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		now := time.Now()
+		of := func(row uint64, c Call) func(uint64) []Call {
+			return func(asked uint64) []Call {
+				if asked != row {
+					return nil
+				}
+				return []Call{c}
+			}
+		}
+		l.serve("a", of(7, Call{Attempt: 2, Provider: "openai", Since: now}))
+		l.serve("b", of(7, Call{Attempt: 1, Provider: "mock", Since: now.Add(-time.Minute)}))
+		l.serve("c", of(8, Call{Attempt: 1}))
+		l.serve("d") // of an earlier version: it answers with its summary
+		calls := AskRow(t.Context(), stagetest.Join(t, l.srv), "s", 7)
+		if len(calls) != 2 || calls[0].Replica != "b" || calls[0].Attempt != 1 || calls[1].Replica != "a" || calls[1].Provider != "openai" {
+			t.Errorf("got %+v", calls)
+		}
 	})
 }
