@@ -30,7 +30,7 @@ func (w *Whole) WriteText(to io.Writer) error {
 		line("", w.Pauses[i].text(w.Time))
 		line("do", w.Pauses[i].Advice)
 	}
-	if w.Do != "" && !(w.State == status.StatePaused && len(w.Pauses) > 0) {
+	if w.Do != "" && (w.State != status.StatePaused || len(w.Pauses) == 0) {
 		line("do", w.Do)
 	}
 	if w.Problem != "" {
