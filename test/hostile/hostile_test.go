@@ -94,5 +94,11 @@ func subjectOf(b []byte) string {
 			b[i] = '_'
 		}
 	}
-	return "rows." + string(b)
+	tokens := strings.Split(string(b), ".")
+	for i, token := range tokens {
+		if token == "" { // no stream captures the subject, and nobody answers
+			tokens[i] = "_"
+		}
+	}
+	return "rows." + strings.Join(tokens, ".")
 }
