@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,7 +82,9 @@ func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
 	return streams.NextSequence(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
 }
 
-func (c *Consumer) denied(err error) error { return streams.Denied(c.nc, err) }
+func (c *Consumer) denied(err error) error {
+	return streams.Denied(c.nc, err, "$JS.>", c.filter, cmp.Or(c.cfg.DeadLetterSubject, c.filter))
+}
 
 // checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
 // starts it should see that at once, and not when its turn comes.

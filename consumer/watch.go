@@ -2,12 +2,11 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -128,12 +127,12 @@ func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) 
 // whySilent returns what may keep the server from delivering rows.
 func (t *term) whySilent(info *jetstream.ConsumerInfo) error {
 	why := "the server gives no reason"
-	switch violation := t.c.nc.LastError(); {
+	switch violation := streams.Violation(t.c.nc, t.pull.subject); {
 	case info.Paused:
 		why = fmt.Sprintf("it is paused for %v", info.PauseRemaining.Round(time.Second))
 	case t.pull.refused != "":
 		why = t.pull.refused
-	case errors.Is(violation, nats.ErrPermissionViolation):
+	case violation != nil:
 		why = violation.Error()
 	}
 	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s", info.NumPending, t.c.cfg.InputStream, t.durable.Name, why)

@@ -556,12 +556,12 @@ func (r *Recorder) overdue(now time.Time) {
 			continue
 		}
 		if !rec.refused {
-			r.complain(rec, r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout)))
+			r.complain(rec, r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout, rec.subject)))
 		}
 		r.send(rec, now)
 	}
 	if g := r.group; g != nil && now.Sub(g.sent) >= ackTimeout {
-		r.complain(g.records[0], r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout)))
+		r.complain(g.records[0], r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout, g.records[0].subject)))
 		r.split(now)
 	}
 }

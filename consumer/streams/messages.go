@@ -18,18 +18,21 @@ const RequestTimeout = 5 * time.Second
 
 // Denied puts the likely reason in the place of the error of a request without an answer, which it wraps: the server
 // reports a missing permission only in a separate message. Other errors are returned unchanged, and so are its own. It
-// does not block.
-func Denied(nc *nats.Conn, err error) error {
+// does not block. Subjects are those that the request may have gone to, see [Violation]; none: those of the JetStream API.
+func Denied(nc *nats.Conn, err error, subjects ...string) error {
 	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err
 	}
-	if denied := Violation(nc); denied != nil {
+	if len(subjects) == 0 {
+		subjects = []string{"$JS.>"}
+	}
+	if denied := Violation(nc, subjects...); denied != nil {
 		return &deniedError{why: denied, err: err}
 	}
 	return &deniedError{why: errors.New(whyUnanswered), err: err}
 }
 
-const whyUnanswered = "no answer: does the stream or consumer have a leader at the moment, does the NATS user have the permission, is JetStream enabled for its account"
+const whyUnanswered = "no answer: does the stream or consumer have a leader at the moment and do its nodes run (nats server report jetstream), does the NATS user have the permission, is JetStream enabled for its account"
 
 // deniedError is why a request had no answer, as far as [Denied] knows.
 type deniedError struct{ why, err error }

@@ -1,8 +1,10 @@
 package streams
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -67,11 +69,14 @@ func sentence(err error) (text string, ok bool) {
 }
 
 // Violation returns what the server has forbidden the user of the connection, as the last error of the connection, and
-// what to do about it; nil: nothing. The server reports that apart from the request, which stays without an answer. The
+// what to do about it; nil: nothing that a request on one of the subjects, which may have wildcards, can have met. The
+// server reports that apart from the request, which stays without an answer. So a violation counts only if it is of the
+// request's own subject, or of the inbox that its answer goes to: a connection that was denied a subscription to
+// $SRV.STATS keeps that as its last error, and a request that a dead node left without an answer has another cause. The
 // error is a [nats.ErrPermissionViolation].
-func Violation(nc *nats.Conn) error {
+func Violation(nc *nats.Conn, subjects ...string) error {
 	last := nc.LastError()
-	if !errors.Is(last, nats.ErrPermissionViolation) {
+	if !errors.Is(last, nats.ErrPermissionViolation) || !concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
 		return nil
 	}
 	text := strings.TrimPrefix(last.Error(), nats.ErrPermissionViolation.Error()+": ") // the server's own words
@@ -81,6 +86,17 @@ func Violation(nc *nats.Conn) error {
 			text, FieldInboxPrefix)
 	}
 	return &violationError{why, last}
+}
+
+// concerns reports whether the server's words about a violation are about a publication on one of the subjects, or about
+// a subscription to an inbox of the client.
+func concerns(text, inboxPrefix string, subjects []string) bool {
+	_, quoted, _ := strings.Cut(text, `"`)
+	denied, _, _ := strings.Cut(quoted, `"`)
+	if strings.Contains(text, "for Subscription to") {
+		return strings.HasPrefix(denied, strings.TrimSuffix(cmp.Or(inboxPrefix, "_INBOX"), ".")+".")
+	}
+	return slices.ContainsFunc(subjects, func(s string) bool { return covers(s, denied) })
 }
 
 // violationError is a [nats.ErrPermissionViolation] with what to do about it.

@@ -63,7 +63,7 @@ func requestOnce(ctx context.Context, nc *nats.Conn, subject string, request []b
 	if err := nc.FlushWithContext(pinged); err != nil && ctx.Err() == nil {
 		return nil, err
 	}
-	if err := streams.Violation(nc); err != nil {
+	if err := streams.Violation(nc, subject); err != nil {
 		return nil, err
 	}
 	select { // a reply that is there counts, even if it is late

@@ -62,7 +62,7 @@ func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string
 			_ = send() // the first one may have arrived
 		case <-over.C:
 			if len(answers) == 0 {
-				if denied := streams.Violation(nc); denied != nil {
+				if denied := streams.Violation(nc, Subject(stage)); denied != nil {
 					return nil, denied
 				}
 			}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -105,8 +104,7 @@ func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("S
 
 // whyDenied returns why there was no answer, if the server has denied a message on one of these subjects; else empty.
 func whyDenied(nc *nats.Conn, subjects ...string) string {
-	err := streams.Violation(nc)
-	if err != nil && slices.ContainsFunc(subjects, func(s string) bool { return strings.Contains(err.Error(), `"`+s+`"`) }) {
+	if err := streams.Violation(nc, subjects...); err != nil {
 		return err.Error()
 	}
 	return ""

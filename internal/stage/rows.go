@@ -38,7 +38,7 @@ func askStored[T any](ctx context.Context, s *Stage, ask func(jetstream.JetStrea
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		err = stored.MissingStream(err, s.Cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 	case err != nil && !tail.IsNoEvent(err):
-		if denied := streams.Violation(s.Conn.NC()); denied != nil && ctx.Err() != nil { // a denied request has no answer
+		if denied := streams.Violation(s.Conn.NC(), "$JS.>"); denied != nil && ctx.Err() != nil { // a denied request has no answer
 			err = denied
 		}
 		if err = s.Conn.Explain(err); errors.Is(err, nats.ErrPermissionViolation) {
