@@ -117,7 +117,7 @@ bench-throttle: ## compare the throttle's laws and the cost of outages in virtua
 	go test ./test/throttle -run '^(TestTable|TestFamilies|TestOutageTable)$$' -table 10 -families 3 -outages 10 -v -timeout 2h
 
 .PHONY: docs
-docs: docs-table docs-pictures ## regenerate the README's table and the pictures of the demo
+docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
 
 .PHONY: docs-table
 docs-table: ## regenerate the configuration table in the README
@@ -130,6 +130,7 @@ docs-table: ## regenerate the configuration table in the README
 		END {if (!ended) {print "README.md: the lines <!-- configuration: begin --> and end are missing" >"/dev/stderr"; exit 1}} \
 	' README.md >bin/README.md
 	@cat bin/README.md >README.md
+	@go test -count=1 ./internal/config -run '^TestEnvExampleHoldsEveryVariable$$' -update >/dev/null || { echo '.env.example was not regenerated' >&2; exit 1; }
 
 # One run of the demo is recorded from its terminal, and its dashboard pictured when it has seen two drops of the capacity.
 .PHONY: docs-pictures

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
@@ -27,14 +29,17 @@ func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
 // deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between
 // stores it again, and the message id drops the second copy within the stream's window.
 func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
-	msg := c.deadLetterMsg(row, false)
-	if headers := streams.HeaderBytes(msg.Header); headers > streams.HeaderBytesMax || headers+len(msg.Data) > int(c.nc.MaxPayload()) {
-		msg = c.deadLetterMsg(row, true)
+	form := deadWhole
+	msg := c.deadLetterMsg(row, form)
+	for form < deadCut && c.tooLarge(msg) {
+		form++
+		msg = c.deadLetterMsg(row, form)
 	}
 	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
 		_, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})
-		if streams.TooLarge(err) && msg.Header.Get(headerCut) == "" {
-			msg = c.deadLetterMsg(row, true)
+		for form < deadCut && streams.TooLarge(err) {
+			form++
+			msg = c.deadLetterMsg(row, form)
 			_, err = streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		}
 		if err == nil {
@@ -48,25 +53,71 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	return context.Cause(ctx)
 }
 
+// tooLarge reports whether the server would refuse the message.
+func (c *Consumer) tooLarge(msg *nats.Msg) bool {
+	headers := streams.HeaderBytes(msg.Header)
+	return headers > streams.HeaderBytesMax || headers+len(msg.Data) > int(c.nc.MaxPayload())
+}
+
 // headerCut says of a dead letter that the original, which is named, left no room for the reason and is not in it.
 const headerCut = "Stage-Truncated"
 
-func (c *Consumer) deadLetterMsg(row *Row, cut bool) *nats.Msg {
+// headerError is why a dead letter's row failed, in one line.
+const headerError = "Stage-Error"
+
+// deadForm is how much of a failed row its dead letter holds: the most that fits into a message.
+type deadForm int
+
+const (
+	deadWhole   deadForm = iota // the row, and what is known of it
+	deadNoError                 // without the error's text: a row that fits must not be lost for its sake
+	deadCut                     // without body and headers of the row
+)
+
+func (c *Consumer) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
 	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
 	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
 		streams.HeaderReason:  {reason},
 		jetstream.MsgIDHeader: {row.StateID + "/dead-letter"},
 	}}
-	if cut {
+	if form == deadCut {
 		msg.Data = nil
 		msg.Header[headerCut] = []string{"true"}
-		msg.Header[streams.HeaderSourceStream] = []string{c.cfg.InputStream}
-		msg.Header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+		c.nameSource(msg.Header, row)
 		return msg
 	}
 	streams.Carry(msg.Header, row.Header, func(name string) bool { return !streams.ForServer(name) })
 	msg.Header[streams.HeaderReason] = []string{reason}
+	if msg.Header[streams.HeaderSourceStream] == nil { // else the row is another stage's result, and its headers are its lineage
+		msg.Header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+		msg.Header[streams.HeaderSourceSubject] = []string{row.Subject}
+	}
+	delete(msg.Header, headerError) // an earlier stage's
+	if text := errorLine(row); text != "" && form == deadWhole {
+		msg.Header[headerError] = []string{text}
+	}
 	return msg
+}
+
+// nameSource writes into the headers of a dead letter which row it is.
+func (c *Consumer) nameSource(h nats.Header, row *Row) {
+	h[streams.HeaderSourceStream] = []string{c.cfg.InputStream}
+	h[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+	h[streams.HeaderSourceSubject] = []string{row.Subject}
+}
+
+// errorBytesMax bounds the text of headerError.
+const errorBytesMax = 500
+
+// errorLine is the last error of a failed row as the value of a header: one line, in UTF-8.
+func errorLine(row *Row) string {
+	errs := row.reply.Event.Errors
+	if len(errs) == 0 {
+		return ""
+	}
+	text := errs[len(errs)-1].Error
+	text = strings.ToValidUTF8(text[:min(len(text), errorBytesMax)], "")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
 // roomMin is the room that a result body is given at least: if the row's own headers leave less, they go.

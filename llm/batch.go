@@ -123,7 +123,7 @@ func (b *Batch) Check(r *BatchRequest) error {
 		return fmt.Errorf("%w: there are no prompts", ErrBatchRequest)
 	case n > b.cfg.MaxPrompts:
 		return &BatchTooLargeError{Size: n, Max: b.cfg.MaxPrompts}
-	case r.Contexts != nil && len(r.Contexts) != n:
+	case len(r.Contexts) > 0 && len(r.Contexts) != n:
 		return fmt.Errorf("%w: there are %d prompts and %d contexts: give one context for each, null for none, or leave all out", ErrBatchRequest, n, len(r.Contexts))
 	}
 	return nil

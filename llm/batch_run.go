@@ -97,7 +97,7 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 func (run *batchRun) prompt(i int) Request {
 	request := run.cfg.Request
 	request.Model, request.Prompt, request.Context = run.request.Model, run.request.Prompts[i], ""
-	if run.request.Contexts != nil && run.request.Contexts[i] != nil {
+	if len(run.request.Contexts) > 0 && run.request.Contexts[i] != nil {
 		request.Context = *run.request.Contexts[i]
 	}
 	return request

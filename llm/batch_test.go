@@ -147,7 +147,6 @@ func TestBatchRequestsThatAreNone(t *testing.T) {
 		"no prompts":        {},
 		"too few contexts":  {Prompts: prompts(2), Contexts: []*string{nil}},
 		"too many contexts": {Prompts: prompts(1), Contexts: []*string{nil, nil}},
-		"contexts but none": {Prompts: prompts(1), Contexts: []*string{}},
 	} {
 		reply, err := b.Do(t.Context(), scripted(nil), r)
 		if reply != nil || !errors.Is(err, ErrBatchRequest) {

@@ -36,6 +36,8 @@ type Provider struct {
 	Compatible bool
 	// BatchRPM is how many calls a minute a batch makes at most. 0: no limit.
 	BatchRPM int
+	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has none unless its line says so.
+	Batches bool
 	// SchemaMember is where a request has the schema of the reply, object by object. Nil: in the system prompt, or never.
 	SchemaMember []string
 
@@ -49,12 +51,12 @@ type Provider struct {
 // and a section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
-		Name: OpenAI, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
+		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
 		wire: openAIWire, trim: []string{"/chat/completions"},
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
-		Name: OpenAIResponses, BaseURL: "https://api.openai.com/v1", Compatible: true,
+		Name: OpenAIResponses, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true,
 		wire: func(*ProviderConfig) Wire { return Responses{} }, trim: []string{"/responses"},
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"text", "format", "schema"},
 	},
@@ -64,21 +66,21 @@ var providers = [...]Provider{
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
-		Name: Azure, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
+		Name: Azure, Batches: true, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
 		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
-		Name: Anthropic, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
+		Name: Anthropic, Batches: true, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
 		wire: func(*ProviderConfig) Wire { return Messages{} }, trim: []string{"/messages"}, version: "/v1",
 		dialect: schema.AnthropicOutput,
 	},
 	{
-		Name: Gemini, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
+		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
 		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
-		Name: Mock, Model: "mock", Keyless: true,
+		Name: Mock, Batches: true, Model: "mock", Keyless: true,
 		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
 	},
 }

@@ -47,6 +47,7 @@ type Config struct {
 	Rows     RowsConfig     `group:"Rows and failures"`
 	Foreach  ForeachConfig  `group:"Fan-out"`
 	Cost     CostConfig     `group:"Cost"`
+	Serve    ServeConfig    `group:"Batched requests"`
 	Batch    BatchConfig    `env:", prefix=BATCH_" group:"Batched requests"`
 	HTTP     HTTPConfig     `group:"Operation"`
 	Control  ControlConfig  `group:"Operation"`
@@ -58,6 +59,7 @@ type Config struct {
 
 	context  *NATSContext // that the connection is made by; nil: none
 	natsFrom string       // what named the server; "": STAGE_NATS_URL
+	anyInput bool         // see [Source]
 	laneSet  bool         // a setting of the batch lane was given
 }
 
@@ -114,7 +116,7 @@ type JournalConfig struct {
 
 // StreamsConfig is what all streams have in common.
 type StreamsConfig struct {
-	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers and Stage-Reason; a stream must capture it; empty: nowhere"`
+	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers, Stage-Reason, Stage-Error and Stage-Source-Stream, -Seq and -Subject; a stream must capture it; empty: nowhere"`
 	Partitions        int    `env:"PARTITIONS, default=1" min:"1" max:"1024" help:"number of partitions, counted from 0; with more than one the input subject contains {partition}"`
 	Create            bool   `env:"CREATE_STREAMS, default=true" help:"create missing streams and durables; existing streams are checked, never changed"`
 	Replicas          int    `env:"STREAM_REPLICAS, default=1" min:"1" max:"5" help:"replicas of the streams created here, an odd number"`
@@ -231,6 +233,11 @@ func (c *Config) FansOut() bool { return c.Foreach.Field != "" }
 type CostConfig struct {
 	MaxUSD     float64 `env:"MAX_COST_USD, default=0" min:"0" help:"no call starts once the known cost reaches this; calls in flight may exceed it; needs prices; 0: no ceiling"`
 	PricesFile string  `env:"PRICES_FILE" file:"true" help:"path of the prices, USD per million tokens by model: input, cached, cache_write, cache_write_1h, output, reasoning"`
+}
+
+// ServeConfig is whether batched requests are served.
+type ServeConfig struct {
+	Batches bool `env:"BATCH, default=true" help:"serve batched requests, over a NATS micro service; false: no service, no subscription, and no permission for it"`
 }
 
 // BatchConfig bounds batched requests.

@@ -67,10 +67,10 @@ func (c *Config) LaneRows() int {
 }
 
 // HasBatchAPI reports whether the provider of that name has a Batch API.
-func HasBatchAPI(provider string) bool { return !slices.Contains(liveOnly, provider) }
-
-// liveOnly are the providers without a Batch API.
-var liveOnly = []string{"openrouter"}
+func HasBatchAPI(provider string) bool {
+	p, ok := llm.LookupProvider(provider)
+	return ok && p.Batches
+}
 
 // checkLane checks what the batch lane needs: a provider that has batches, and the journal, where answers wait.
 func (c *Config) checkLane(found *problems) {

@@ -44,6 +44,10 @@ type Source struct {
 	External bool
 	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
 
+	// AnyInput accepts an input subject without a place for the partition, whatever the number of partitions: for a command
+	// that reads results or the audit, and no input.
+	AnyInput bool
+
 	// More finds problems of settings that have no other, each of an error that it joins, by their variables. It is called
 	// only where there are problems, so that all are listed at once: without it those that take more than reading the
 	// settings (a template that does not compile) would come up once the others are solved. nil: none.
@@ -57,7 +61,7 @@ type Source struct {
 // order of the fields of [Config]; unknown variables come last, by name. Load reads the files that hold secrets and
 // opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
+	c := &Config{anyInput: s.AnyInput, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	found := newProblems()
 	found.layers, c.context = s.layers(found)
 	for _, f := range Fields() {

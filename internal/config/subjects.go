@@ -86,7 +86,7 @@ func (c *Config) checkInput(found *problems) {
 	case strings.Count(c.Input.Subject, partitionMark) > 1,
 		strings.Contains(c.Input.Subject, partitionMark) && !slices.Contains(strings.Split(c.Input.Subject, "."), partitionMark):
 		found.add(variable, "%q: {partition} must be one token of the subject, as in rows.{partition}.>", c.Input.Subject)
-	case found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 && !strings.Contains(c.Input.Subject, partitionMark):
+	case !c.anyInput && found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 && !strings.Contains(c.Input.Subject, partitionMark):
 		found.add(variable, "%q has no place for the partition: with %d partitions write it as rows.{partition}.>, or set STAGE_PARTITIONS=1",
 			c.Input.Subject, c.Streams.Partitions)
 	}

@@ -171,7 +171,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := s.addLanes(opts); err != nil {
 		return nil, err
 	}
-	if opts.Batches {
+	if opts.Batches && cfg.Serve.Batches {
 		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.Log); err != nil {
 			return nil, err
 		}

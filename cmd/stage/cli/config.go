@@ -139,7 +139,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		Long: "setup does what run does before its first row: it creates missing streams and the missing durable consumers of partitions,\n" +
 			"and checks those that exist. Run it as a user who may create streams, so that run needs no such permission, or ahead of\n" +
-			"an autoscaler that watches the durable. With STAGE_CREATE_STREAMS=false it only checks.\n" +
+			"an autoscaler that watches the durable. With --create-streams=false it only checks. The variable STAGE_CREATE_STREAMS, as\n" +
+			"run's environment has it, does not count: it says what run may create.\n" +
 			"With --stages it does so for each stage of a list, as run takes it.",
 		Example: "  stage setup --nats-url nats://localhost:4222\n" +
 			"  stage setup --nats-url nats://localhost:4222 --create-streams=false\n" +
@@ -148,6 +149,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
 		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
+	flags.values["STAGE_CREATE_STREAMS"] = "true" // unless its flag is given: setup is run to create what run may not
 	stages := flags.addStages()
 	cmd.RunE = flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
 		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {

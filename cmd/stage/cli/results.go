@@ -48,6 +48,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner, key and headers beside each result`)
 	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions, "only this partition, counted from 0; -1: all")
 	r.flags = newStoreFlags(cmd, env)
+	r.flags.anyInput = true
 	cmd.RunE = r.flags.runOrFollow(&r.follow, r.check, r.print, r.followAll)
 	return cmd
 }

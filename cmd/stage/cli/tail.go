@@ -25,15 +25,17 @@ import (
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
-		Short:   "follow the audit: one line for each event",
+		Short:   "print the audit, or follow it: one line for each event",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "tail prints audit events as they are stored, until interrupted: time, row, call number, provider and model, outcome,\n" +
-			"latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows, answers and cost. It ends with the process that serves the embedded store; if there is none,\n" +
-			"it prints all stored events and ends. With --row it prints the history of one row and ends: queued, each call, which row it\n" +
-			"waited for, emitted; of a row that is not finished also the calls in flight, as the running replicas report them. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
+		Long: "tail prints the stored audit events, all or those since a time, and ends with the last one: time, row, call number,\n" +
+			"provider and model, outcome, latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows,\n" +
+			"answers and cost. With --follow it goes on with new events as they are stored, until interrupted or until the process\n" +
+			"that serves the embedded store ends; without --since it then prints new ones alone. With --row it prints the history of\n" +
+			"one row and ends: queued, each call, which row it waited for, emitted; of a row that is not finished also the calls in\n" +
+			"flight, as the running replicas report them. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
 			"and --row '4711#3' shows that one's calls alone. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
-		Example: "  stage tail --nats-url nats://localhost:4222\n" +
+		Example: "  stage tail --follow --nats-url nats://localhost:4222\n" +
 			"  stage tail --kind call --failed --since 1h\n" +
 			"  stage tail --reason api_call_failed --job reviews.jsonl-1a2b3c4d\n" +
 			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
@@ -44,9 +46,11 @@ func newTailCommand(env *Env) *cobra.Command {
 	row := cmd.Flags().String("row", "", "history of the row with this sequence in the input stream, or of one of its elements (SEQUENCE#ELEMENT); exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
 	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
-	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: now")
+	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: with the first stored event, with --follow with the next new one")
+	follows := cmd.Flags().BoolP("follow", "f", false, "go on with new events as they are stored, until interrupted")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
 	flags := newStoreFlags(cmd, env)
+	flags.anyInput = true
 	check := func(*config.Config) (err error) {
 		if cmd.Flags().Changed("row") {
 			if o.Row, o.Item, err = tail.ParseRow(*row); err != nil {
@@ -57,7 +61,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			o.Kinds, err = auditKinds(*kinds)
 		}
 		if err == nil {
-			err = checkFilters(&o)
+			err = checkFilters(&o, *follows)
 		}
 		if err == nil {
 			o.Since, err = sinceTime(*since, time.Now())
@@ -70,7 +74,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			to = terminal.JSON(to)
 		}
 		out := bufio.NewWriter(stopping.NewWriter(ctx, to))
-		o.Follow, o.Colour = conn.Server == nil, colourOf(env)
+		o.Follow, o.Colour = *follows && conn.Server == nil, colourOf(env) // nothing is added to a store that no process serves
 		if o.Follow && len(cfg.NATS.URL) == 0 {
 			served, stop := follow.WhileServed(ctx, cfg.Data.Dir)
 			defer stop()
@@ -138,8 +142,10 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 }
 
 // checkFilters reports which filters do not go together. --reason is about row events, and reads no others.
-func checkFilters(o *tail.Options) error {
+func checkFilters(o *tail.Options, follows bool) error {
 	switch {
+	case follows && o.Row != 0:
+		return errors.New("--follow and --row: --row prints the history of one row and ends; give one of the two")
 	case o.Failed && o.Row != 0:
 		return errors.New("--failed and --row: --row prints the whole history of one row; give one of the two")
 	case len(o.Reason) == 0:

@@ -45,6 +45,7 @@ func newUsageCommand(env *Env) *cobra.Command {
 	completeList(cmd, "by", usage.Dimensions)
 	completeWords(cmd, "output", string(usage.Table), string(usage.JSON), string(usage.CSV))
 	u.flags = newStoreFlags(cmd, env)
+	u.flags.anyInput = true
 	cmd.RunE = u.flags.runOrFollow(&u.follow, u.check, u.print, u.followAll)
 	return cmd
 }
