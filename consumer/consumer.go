@@ -53,6 +53,9 @@ type Config struct {
 	// a row as [streams.KeyHeader] writes it. Key is called once for each row, from the goroutine of [Consumer.Run].
 	OrderKey string
 	Key      func(*Row) string
+	// Streams looks at the settings of the streams while the partition is served: at each claim, and whenever it runs. What
+	// it finds ends the term, and the partition waits until the stream is changed. Nil: nobody looks.
+	Streams *streams.Inspector
 	// Moves says that somebody calls [Consumer.Use] with another connection when the present one is closed for good. False:
 	// that ends Run with an error.
 	Moves bool
@@ -361,6 +364,9 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 		return errConnectionLost // since it was looked at, so nothing would report it
 	}
 
+	if err := c.cfg.Streams.Look(hard); err != nil {
+		return err
+	}
 	durable, err := c.openDurable(hard)
 	if err != nil {
 		return err

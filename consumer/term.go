@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -68,6 +69,7 @@ type term struct {
 	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
 	ahead   aheadLog  // where in it the rows above the low-water mark are
 	checked time.Time // when the log was last known to end there
+	fit     time.Time // when the durable consumer was last known to be as it must be
 	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as
 	// far as is known.
 	doubtSince time.Time
@@ -149,6 +151,9 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 
 // survey looks at the streams and the durable consumer, and returns the place to go on at.
 func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input, results *jetstream.StreamInfo, end logEnd, err error) {
+	if err := c.cfg.Streams.Look(ctx); err != nil {
+		return nil, nil, end, err
+	}
 	in, err := streams.Look(ctx, c.js, c.cfg.InputStream)
 	if err != nil {
 		return nil, nil, end, err
@@ -173,7 +178,7 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 	return &term{
 		c: c, owner: owner, durable: durable, pin: pin,
 		ackAll: c.inStreamOrder() && durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
-		open:   make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(),
+		open:   make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(), fit: time.Now(),
 		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
 	}
 }
@@ -249,6 +254,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		}
 		if t.stopping && t.drained() && t.journal.flushed(now) {
 			return t.finish(soft, hard)
+		}
+		if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(hard, now)); err != nil {
+			return err // nothing may be stored meanwhile: each result could push out another
 		}
 		next, err := t.request(now)
 		if err != nil {

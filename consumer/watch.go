@@ -115,6 +115,15 @@ func (t *term) watch(ctx context.Context) error {
 	return t.reset(ctx)
 }
 
+// lookAtDurable looks at the settings of the durable consumer once a minute, as anybody may change them.
+func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
+	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.fit) < streams.InspectEvery {
+		return nil
+	}
+	t.fit = now
+	return t.durable.Refit(ctx)
+}
+
 // takenByOthers reports whether rows after the last one taken here were delivered to another client and acked.
 func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) (bool, error) {
 	if info.Delivered.Stream <= t.accepted {

@@ -239,6 +239,22 @@ func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return info, nil
 }
 
+// Refit looks at the consumer's settings again, and sets window and time-outs where they were changed. The error is an
+// [*UnfitError] where it can't serve any more. Another look that fails proves nothing, and is no error.
+func (d *Durable) Refit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	input, err := d.js.Stream(ctx, d.cfg.InputStream)
+	if err != nil {
+		return nil //nolint:nilerr // whoever needs rows finds out
+	}
+	_, err = d.open(ctx, input)
+	if _, unfit := errors.AsType[*UnfitError](err); unfit {
+		return err
+	}
+	return nil
+}
+
 // Reset has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from
 // the ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
 func (d *Durable) Reset(ctx context.Context, seq uint64) error {

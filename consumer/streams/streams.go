@@ -68,23 +68,9 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	if err != nil {
 		return err
 	}
-	looks := []func() error{
-		func() error { return s.ensure(ctx, js, s.inputConfig(), FieldInputStream, s.checkInput) },
-		func() error { return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, s.checkResult) },
-		func() error { return s.ensure(ctx, js, s.auditConfig(nc), FieldAuditStream, s.checkAudit) },
-	}
-	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
-		looks = slices.Replace(looks, 0, 2, func() error {
-			return s.ensure(ctx, js, s.resultConfig(), FieldResultStream, func(cfg jetstream.StreamConfig) findings {
-				return append(s.checkResult(cfg), s.checkInput(cfg)...)
-			})
-		})
-	}
-	if s.Journal {
-		looks = append(looks, func() error { return s.ensure(ctx, js, s.journalConfig(), FieldJournalStream, s.checkJournal) })
-	}
-	if s.LaneStream != "" {
-		looks = append(looks, func() error { return s.ensure(ctx, js, s.laneConfig(), FieldLaneStream, s.checkLane) })
+	var looks []func() error
+	for _, part := range s.parts(nc) {
+		looks = append(looks, func() error { return s.ensure(ctx, js, part) })
 	}
 	if s.DeadLetterSubject != "" {
 		looks = append(looks, func() error { return captured(ctx, js, s.DeadLetterSubject) })
@@ -98,6 +84,32 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// part is one of the streams of a stage: how it is created, the setting of its name, and what may be wrong with it.
+type part struct {
+	want  jetstream.StreamConfig
+	field Field
+	check func(jetstream.StreamConfig) findings
+}
+
+// parts are the streams of the stage.
+func (s Config) parts(nc *nats.Conn) []part {
+	results := part{s.resultConfig(), FieldResultStream, s.checkResult}
+	var parts []part
+	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
+		results.check = func(cfg jetstream.StreamConfig) findings { return append(s.checkResult(cfg), s.checkInput(cfg)...) }
+	} else {
+		parts = append(parts, part{s.inputConfig(), FieldInputStream, s.checkInput})
+	}
+	parts = append(parts, results, part{s.auditConfig(nc), FieldAuditStream, s.checkAudit})
+	if s.Journal {
+		parts = append(parts, part{s.journalConfig(), FieldJournalStream, s.checkJournal})
+	}
+	if s.LaneStream != "" {
+		parts = append(parts, part{s.laneConfig(), FieldLaneStream, s.checkLane})
+	}
+	return parts
 }
 
 // stream is what all streams of a stage have in common.
@@ -162,7 +174,8 @@ var subjectOf = map[Field]Field{
 }
 
 // ensure finds or creates one stream and checks it.
-func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field, check func(jetstream.StreamConfig) findings) error {
+func (s Config) ensure(ctx context.Context, js jetstream.JetStream, p part) error {
+	want, field := p.want, p.field
 	stream, err := Look(ctx, js, want.Name)
 	switch {
 	case err == nil:
@@ -180,7 +193,7 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 			return err
 		}
 	}
-	if wrong := check(stream.CachedInfo().Config); len(wrong) > 0 {
+	if wrong := p.check(stream.CachedInfo().Config); len(wrong) > 0 {
 		return NewSettingError(field, "%s: stream %s: %w", field, want.Name, wrong)
 	}
 	return nil
@@ -280,7 +293,7 @@ func takes(cfg jetstream.StreamConfig, field Field, subjects ...string) (wrong f
 		}
 	}
 	if cfg.NoAck {
-		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false")
+		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false (%s)", edit(cfg, "--ack"))
 	}
 	if cfg.SubjectTransform != nil {
 		wrong.add("transforms subjects, so stored messages could not be found: remove the transform")
@@ -335,13 +348,13 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0", cfg.MaxAge)
+		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0 (%s)", cfg.MaxAge, edit(cfg, "--max-age=0s"))
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait")
+		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait (%s)", edit(cfg, "--discard=new"))
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
-		wrong.add("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject)
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)", cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
 	}
 	if cfg.PersistMode == jetstream.AsyncPersistMode {
 		wrong.add("acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
@@ -368,7 +381,7 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	}
 	wrong := takes(cfg, FieldJournalStream, subjects...)
 	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true")
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
 	}
 	return wrong
 }
@@ -377,19 +390,19 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 	wrong := takes(cfg, FieldLaneStream, LaneSubjects(s.Name))
 	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true")
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
 	}
 	if cfg.Retention != jetstream.LimitsPolicy {
 		wrong.add("has %s retention, which deletes records once they are read: set retention to limits", cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0", cfg.MaxAge)
+		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0 (%s)", cfg.MaxAge, edit(cfg, "--max-age=0s"))
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full")
+		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full (%s)", edit(cfg, "--discard=new"))
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
-		wrong.add("keeps only %d messages a subject: set max messages per subject to -1", cfg.MaxMsgsPerSubject)
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)", cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
 	}
 	if cfg.DenyPurge {
 		wrong.add("does not allow purges, by which batches that are done are removed: set deny_purge to false")
@@ -398,6 +411,11 @@ func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 		wrong.add("acknowledges messages before they are written (persist mode async), so a killed server would forget a batch: set persist mode to default")
 	}
 	return wrong
+}
+
+// edit is the command of the nats CLI that changes a stream.
+func edit(cfg jetstream.StreamConfig, flag string) string {
+	return "nats stream edit " + cfg.Name + " " + flag
 }
 
 // checkServer returns [ErrServer] for a server that lacks what the protocol needs.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -83,7 +84,9 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	stopRecorder := s.startRecorder(hard, kill)
-	stopAnswers := stopping.Background(hard, s.answerer.Run, s.obey)
+	stopAnswers := stopping.Background(hard, s.answerer.Run, s.obey, func(ctx context.Context) {
+		s.inspector.Run(ctx, rand.N(streams.InspectEvery))
+	})
 	finishCalls := s.startCalls(soft, hard)
 	s.recordRun(auditlog.PhaseStart, "", nil)
 	stopSpread := s.startSpread(soft, hard)

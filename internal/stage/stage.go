@@ -59,6 +59,7 @@ type Stage struct {
 
 	answerer   *replicas.Answerer // of those who ask what this replica, or all, are doing
 	host       string             // name of this machine
+	inspector  *streams.Inspector // of the settings of the streams
 	steering   steering           // what operators have asked for
 	ordersOver chan *nats.Conn    // holds the connection over which orders come from now on, see use
 
@@ -176,6 +177,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 			return nil, err
 		}
 	}
+	s.inspector = streams.NewInspector(s.Conn.NC, stored.Streams(cfg), s.Log)
 	if err := s.addConsumers(opts); err != nil {
 		return nil, err
 	}
@@ -212,7 +214,7 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
 		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
-		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), NewInput: opts.NewInput, Spread: s.spread,
+		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector, NewInput: opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
@@ -133,6 +134,9 @@ func (s *Stage) ready() (ok bool, reason string) {
 	}
 	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
 		return false, "paused: " + s.pauseText(p, time.Now())
+	}
+	if err := s.inspector.Verdict(); err != nil {
+		return false, "streams: " + config.Explain(err)
 	}
 	if why := s.recorder.Problem(); why != "" {
 		return false, "audit: " + why

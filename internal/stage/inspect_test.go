@@ -1,0 +1,77 @@
+package stage
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// change edits a stream while a stage works.
+func (l *lab) change(stream string, edit func(*jetstream.StreamConfig)) {
+	l.t.Helper()
+	s, err := l.js.Stream(l.t.Context(), stream)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	edit(&cfg)
+	if _, err := l.js.UpdateStream(l.t.Context(), cfg); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// A stream that is changed so that it would break a guarantee holds the stage within a minute, and the stage continues
+// once it is changed back.
+func TestAStreamThatIsChangedWhileTheStageWorksHoldsIt(t *testing.T) {
+	for _, tt := range []struct {
+		stream    string
+		wrong     func(*jetstream.StreamConfig)
+		right     func(*jetstream.StreamConfig)
+		why, edit string
+	}{
+		{"RESULTS", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 100, jetstream.DiscardOld }, func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew },
+			"drops old results", "nats stream edit RESULTS --discard=new"},
+		{"RESULTS", func(c *jetstream.StreamConfig) { c.MaxAge = 400_000 * time.Hour }, func(c *jetstream.StreamConfig) { c.MaxAge = 0 },
+			"loses its resume point", "nats stream edit RESULTS --max-age=0s"},
+		{"JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false }, func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+			"does not allow direct gets", "nats stream edit JOURNAL --allow-direct"},
+		{"AUDIT", func(c *jetstream.StreamConfig) { c.NoAck = true }, func(c *jetstream.StreamConfig) { c.NoAck = false },
+			"does not acknowledge", "nats stream edit AUDIT --ack"},
+	} {
+		t.Run(tt.stream+" "+tt.why, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
+				l := newLab(t, llmtest.Config{}, nil)
+				l.load("a", "b")
+				r := l.start(nil, Options{})
+				l.await(2)
+				l.change(tt.stream, tt.wrong)
+				time.Sleep(2 * time.Minute)
+				l.load("c", "d")
+				time.Sleep(time.Minute)
+				ok, why := r.ready()
+				if ok || !strings.Contains(why, tt.why) || !strings.Contains(why, tt.edit) {
+					t.Errorf("ready %v: %s", ok, why)
+				}
+				if n := stagetest.Stored(t, l.js, "RESULTS", "results.stage.0.rows"); n != 2 {
+					t.Errorf("%d results, want the 2 from before", n)
+				}
+				if n := l.llms["first.test"].Stats().Received; n != 2 {
+					t.Errorf("%d calls, want the 2 from before", n)
+				}
+				if log := l.logs.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, tt.edit) {
+					t.Errorf("log:\n%s", log)
+				}
+				l.change(tt.stream, tt.right)
+				l.await(4)
+				if ok, why := r.ready(); !ok {
+					t.Errorf("not ready: %s", why)
+				}
+				r.stop()
+			})
+		})
+	}
+}
