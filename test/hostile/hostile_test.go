@@ -90,7 +90,10 @@ var known = []message{
 func subjectOf(b []byte) string {
 	b = bytes.Clone(bytes.TrimPrefix(b[:min(len(b), 3000)], []byte("rows.")))
 	for i, c := range b {
-		if c == ' ' || c == '\t' || c == '\r' || c == '\n' { // they would end the subject on the wire
+		switch c {
+		case ' ', '\t', '\r', '\n': // they would end the subject on the wire
+			b[i] = '_'
+		case 0x7f: // nats-server stores such a subject and keeps it out of its index, so no filter finds the message
 			b[i] = '_'
 		}
 	}
