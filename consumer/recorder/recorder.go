@@ -556,12 +556,19 @@ func (r *Recorder) overdue(now time.Time) {
 			continue
 		}
 		if !rec.refused {
-			r.complain(rec, r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout, rec.subject)))
+			r.complain(rec, r.unanswered())
 		}
 		r.send(rec, now)
 	}
 	if g := r.group; g != nil && now.Sub(g.sent) >= ackTimeout {
-		r.complain(g.records[0], r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout, g.records[0].subject)))
+		r.complain(g.records[0], r.unanswered())
 		r.split(now)
 	}
+}
+
+// unanswered says why the server may have left an event without an answer. A connection remembers its last violation
+// alone. Several events are on their way at once, so that one may be about the event of another kind or partition, for
+// the same reason: any audit subject of the stage counts.
+func (r *Recorder) unanswered() string {
+	return r.cfg.Explain(streams.Denied(r.nc, nats.ErrTimeout, r.cfg.Subject+"."+r.cfg.Name+".>"))
 }
