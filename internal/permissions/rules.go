@@ -1,0 +1,152 @@
+package permissions
+
+import (
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+)
+
+// section is the heading of docs/permissions.md under which a rule is listed.
+type section string
+
+const (
+	sectionRun        section = "run"
+	sectionBatches    section = "Batched requests"
+	sectionStatus     section = "All replicas on one page"
+	sectionRows       section = "Rows on the dashboard"
+	sectionControl    section = "STAGE_CONTROL=true"
+	sectionCreate     section = "setup, and run with STAGE_CREATE_STREAMS=true"
+	sectionPartitions section = "STAGE_PARTITIONS=2"
+	sectionBudget     section = "STAGE_BUDGET=account"
+	sectionLane       section = "STAGE_LANE=batch"
+	sectionOrder      section = "STAGE_ORDER=key"
+	sectionDead       section = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
+	sectionDedupe     section = "STAGE_DEDUPE=stored"
+	sectionCeiling    section = "STAGE_MAX_COST_USD"
+)
+
+// rule is the subjects that one thing a stage does needs.
+type rule struct {
+	section section
+	why     string                    // a comment in front of the subjects
+	when    func(*config.Config) bool // nil: always
+	// publish and subscribe have names of the settings in braces, see expand.
+	publish, subscribe []string
+	responses          time.Duration // longest time that a request takes which is answered; 0: none is
+}
+
+// rules are all of them, in the order in which they are printed. A subject that several need is printed with the first.
+var rules = []rule{
+	{section: sectionRun, why: "streams: check that they are as the stage needs them", publish: []string{
+		"$JS.API.STREAM.INFO.{ROWS}",
+		"$JS.API.STREAM.INFO.{RESULTS}",
+		"$JS.API.STREAM.INFO.{AUDIT}",
+	}},
+	{section: sectionRun, why: "rows: fetch them, look for a missing one, reset the consumer, hand over", publish: []string{
+		"$JS.API.CONSUMER.INFO.{ROWS}.{name}-{p}",
+		"$JS.API.CONSUMER.MSG.NEXT.{ROWS}.{name}-{p}",
+		"$JS.API.CONSUMER.RESET.{ROWS}.{name}-{p}",
+		"$JS.API.CONSUMER.UNPIN.{ROWS}.{name}-{p}",
+		"$JS.API.STREAM.MSG.GET.{ROWS}",
+		"$JS.ACK.{ROWS}.{name}-{p}.>",
+	}},
+	{section: sectionRun, why: "results: read the tail of the log, claim the partition, append", publish: []string{
+		"$JS.API.STREAM.MSG.GET.{RESULTS}",
+		"{results}.{name}.{p}.claim",
+		"{results}.{name}.{p}.rows",
+	}},
+	{section: sectionRun, why: "audit", publish: []string{
+		"{audit}.{name}.{p}.call",
+		"{audit}.{name}.{p}.row",
+		"{audit}.{name}.all.run",
+	}},
+	{section: sectionRun, why: "journal: keep replies that wait for an earlier row", when: journal, publish: []string{
+		"$JS.API.STREAM.INFO.{JOURNAL}",
+		"$JS.API.STREAM.PURGE.{JOURNAL}",
+		"$JS.API.DIRECT.GET.{JOURNAL}",
+		"journal.{name}.{p}",
+	}},
+	{section: sectionRun, why: "answers of the server; set STAGE_NATS_INBOX_PREFIX so that the user can't read those of others", when: sharedInbox, subscribe: []string{"_INBOX.>"}},
+	{section: sectionRun, why: "answers of the server (STAGE_NATS_INBOX_PREFIX)", when: ownInbox, subscribe: []string{"{inbox}.>"}},
+
+	{
+		section: sectionBatches, why: "batched requests (STAGE_BATCH)", when: func(c *config.Config) bool { return c.Serve.Batches },
+		publish:   []string{"{audit}.{name}.all.call"},
+		subscribe: []string{"{name}." + config.BatchEndpoint, "{name}.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*"},
+		responses: time.Hour,
+	},
+	{
+		section: sectionStatus, why: "status: ask the other replicas, and answer them",
+		publish: []string{"llm-stage.{name}.status"}, subscribe: []string{"llm-stage.{name}.status"}, responses: time.Minute,
+	},
+	{section: sectionRows, why: "dashboard: the story of a row, and the rows that failed", publish: []string{
+		"$JS.API.CONSUMER.CREATE.{AUDIT}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{AUDIT}.>",
+		"$JS.API.STREAM.MSG.GET.{AUDIT}",
+		"$JS.API.CONSUMER.CREATE.{RESULTS}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{RESULTS}.>",
+	}},
+	{section: sectionControl, why: "orders of operators (STAGE_CONTROL)", when: func(c *config.Config) bool { return c.Control.Obey }, subscribe: []string{"llm-stage.{name}.control"}},
+
+	{section: sectionCreate, why: "create what is missing (STAGE_CREATE_STREAMS)", when: creates, publish: []string{
+		"$JS.API.STREAM.CREATE.{ROWS}",
+		"$JS.API.STREAM.CREATE.{RESULTS}",
+		"$JS.API.STREAM.CREATE.{AUDIT}",
+	}},
+	{section: sectionCreate, why: "create the journal", when: both(creates, journal), publish: []string{"$JS.API.STREAM.CREATE.{JOURNAL}"}},
+	{section: sectionCreate, why: "create the stream of the batch lane", when: both(creates, (*config.Config).LaneOn), publish: []string{"$JS.API.STREAM.CREATE.{LANE}"}},
+	{section: sectionCreate, why: "create the stream of stored replies", when: both(creates, dedupes), publish: []string{"$JS.API.STREAM.CREATE.DEDUPE"}},
+	{section: sectionCreate, why: "create the durable consumers, and set their window", when: creates, publish: []string{"$JS.API.CONSUMER.CREATE.{ROWS}.{name}-{p}.>"}},
+	{section: sectionCreate, why: "replace a durable consumer that was used in stream order", when: both(creates, reordered), publish: []string{"$JS.API.CONSUMER.DELETE.{ROWS}.{name}-{p}"}},
+
+	{
+		section: sectionPartitions, why: "partitions: agree with the other replicas on who serves which", when: func(c *config.Config) bool { return c.Streams.Partitions > 1 },
+		publish: []string{"llm-stage.{name}.replicas"}, subscribe: []string{"llm-stage.{name}.replicas"},
+	},
+	{
+		section: sectionBudget, why: "shared budget (STAGE_BUDGET)", when: func(c *config.Config) bool { return c.Budget.Name != "" },
+		publish: []string{"llm-stage.budget.{budget}.>"}, subscribe: []string{"llm-stage.budget.{budget}.>"},
+	},
+	{section: sectionLane, why: "batch lane (STAGE_LANE): record batches, and read which are open and what the journal holds", when: (*config.Config).LaneOn, publish: []string{
+		"$JS.API.STREAM.INFO.{LANE}",
+		"$JS.API.STREAM.MSG.GET.{LANE}",
+		"$JS.API.STREAM.MSG.GET.{JOURNAL}",
+		"$JS.API.STREAM.PURGE.{LANE}",
+		"$JS.API.CONSUMER.CREATE.{LANE}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{LANE}.>",
+		"$JS.API.CONSUMER.DELETE.{LANE}.>",
+		"$JS.API.CONSUMER.CREATE.{JOURNAL}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{JOURNAL}.>",
+		"{audit}.{name}.{p}.batch",
+		"lane.{name}.{p}.>",
+	}},
+	{section: sectionOrder, why: "order (STAGE_ORDER): read which rows above the low-water mark have their results", when: reordered, publish: []string{
+		"$JS.API.CONSUMER.CREATE.{RESULTS}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{RESULTS}.>",
+	}},
+	{section: sectionDead, why: "dead letters (STAGE_DEAD_LETTER_SUBJECT): find their stream, and store them", when: func(c *config.Config) bool { return c.Streams.DeadLetterSubject != "" }, publish: []string{
+		"$JS.API.STREAM.NAMES",
+		"{dead}",
+	}},
+	{section: sectionDedupe, why: "stored replies (STAGE_DEDUPE)", when: dedupes, publish: []string{
+		"$JS.API.STREAM.INFO.DEDUPE",
+		"$JS.API.DIRECT.GET.DEDUPE." + config.DedupePrefix + ">",
+		config.DedupePrefix + ">",
+	}},
+	{section: sectionCeiling, why: "ceiling (STAGE_MAX_COST_USD): read the cost of earlier runs", when: func(c *config.Config) bool { return c.Cost.MaxUSD > 0 }, publish: []string{
+		"$JS.API.CONSUMER.CREATE.{AUDIT}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{AUDIT}.>",
+		"$JS.API.STREAM.MSG.GET.{AUDIT}",
+	}},
+}
+
+func sharedInbox(c *config.Config) bool { return c.NATS.InboxPrefix == "" }
+func ownInbox(c *config.Config) bool    { return c.NATS.InboxPrefix != "" }
+func journal(c *config.Config) bool     { return c.Journal.Enabled }
+func creates(c *config.Config) bool     { return c.Streams.Create }
+func dedupes(c *config.Config) bool     { return c.Rows.Dedupe == "stored" }
+func reordered(c *config.Config) bool   { return !c.Order.OfStream() }
+
+func both(a, b func(*config.Config) bool) func(*config.Config) bool {
+	return func(c *config.Config) bool { return a(c) && b(c) }
+}
