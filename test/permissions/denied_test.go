@@ -1,9 +1,11 @@
 package permissions_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +23,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
@@ -42,20 +45,54 @@ type outcome struct {
 	results int       // stored at the end
 	rows    [2]string // what the dashboard has of one row, and of the rows that failed
 	denied  []string  // subjects that the server did not allow
+	warned  []string  // lines of the log that are warnings or errors
 }
 
 // well reports whether the stage did all its work, and reported itself ready.
 func (o outcome) well() bool { return o.err == nil && o.ready && o.results == everythingRows }
 
-// everythingRows is how many rows [everything] loads.
+// everythingRows is how many rows [work] loads.
 const everythingRows = 2 * 12
 
 var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscription) to "([^"]+)"`)
 
-// everything runs a stage with all settings that need permissions, as a user with a grant, in virtual time: two
-// partitions, journal, dead letters, stored replies, a ceiling of cost.
-func everything(t *testing.T, g permissions.Grant) (o outcome) {
+// everything are all settings that need permissions but those that exclude each other: two partitions, journal, dead letters,
+// stored replies, a ceiling of cost.
+var everything = map[string]string{
+	"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
+	"STAGE_BUDGET": "account", "STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_CONTROL": "true",
+}
+
+// load reads the configuration of a stage with some settings, that calls a provider at a URL.
+func load(t *testing.T, settings map[string]string, url string) *config.Config {
 	t.Helper()
+	prices := filepath.Join(t.TempDir(), "prices.yaml")
+	if err := os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	environ := map[string]string{
+		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": url, "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
+		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
+		"STAGE_PRICES_FILE": prices, "STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8", "STAGE_NATS_INBOX_PREFIX": "_INBOX_stage",
+	}
+	maps.Copy(environ, settings)
+	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// work runs a stage with some settings as a user with a grant, in virtual time. script is what the provider does.
+func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *llmtest.Step, g permissions.Grant) (o outcome) {
+	t.Helper()
+	handler, err := llmtest.New(llmtest.Config{Script: script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, stop := handler.Pipe()
+	defer stop()
+	cfg := load(t, settings, pipe.URL())
 	srv, err := server.NewServer(&server.Options{
 		DontListen: true, JetStream: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true,
 		Users: []*server.User{{Username: "admin", Password: "admin"}, g.User("stage")},
@@ -72,7 +109,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	logs := &stagetest.Buffer{}
 	log := slog.New(slog.NewTextHandler(logs, nil))
 	connect := func(user string) (*nats.Conn, error) {
-		return nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, user), nats.CustomInboxPrefix("_INBOX_stage"), nats.MaxReconnects(-1),
+		return nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, user), nats.CustomInboxPrefix(cmp.Or(cfg.NATS.InboxPrefix, "_INBOX")), nats.MaxReconnects(-1),
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("NATS", slog.Any("error", err)) }))
 	}
 	nc, err := connect("admin")
@@ -80,36 +117,7 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	js := prepareEverything(t, nc)
-
-	handler, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-		switch {
-		case strings.HasPrefix(c.Prompt, "Row 3 "): // others wait for it, in the journal
-			return &llmtest.Step{Delay: 5 * time.Second}
-		case strings.HasPrefix(c.Prompt, "Row 4 "):
-			return &llmtest.Step{Status: http.StatusBadRequest}
-		}
-		return &llmtest.Step{Delay: 10 * time.Millisecond}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, stop := handler.Pipe()
-	defer stop()
-	prices := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Source{Environ: map[string]string{
-		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": pipe.URL(), "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
-		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
-		"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
-		"STAGE_BUDGET": "account", "STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_PRICES_FILE": prices,
-		"STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8", "STAGE_CONTROL": "true",
-	}}.Load(t.Context(), config.NeedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := prepare(t, nc, cfg)
 	pages := llmtest.NewPipeListener()
 	hard, kill := context.WithCancel(t.Context())
 	defer kill()
@@ -129,8 +137,11 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 			ended = true
 			continue
 		case <-asked:
+			if cfg.Streams.Create {
+				publishRows(t, js, cfg)
+			}
 			asking, cancel := context.WithTimeout(t.Context(), time.Minute)
-			_, _ = nc.RequestWithContext(asking, "stage.llm_batch", []byte(`{"prompts":["one"]}`)) // perhaps no one may answer
+			_, _ = nc.RequestWithContext(asking, config.BatchSubject(cfg.Name), []byte(`{"prompts":["one"]}`)) // perhaps no one may answer
 			cancel()
 			continue
 		case <-over:
@@ -149,43 +160,55 @@ func everything(t *testing.T, g permissions.Grant) (o outcome) {
 	for _, found := range violation.FindAllStringSubmatch(strings.ReplaceAll(text, `\"`, `"`), -1) {
 		o.denied = append(o.denied, found[1])
 	}
-	o.results = countResults(t, js)
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			o.warned = append(o.warned, line)
+		}
+	}
+	o.results = countResults(t, js, cfg)
 	return o
 }
 
-// prepareEverything creates streams and durables, and loads rows.
-func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+// prepare creates what a stage of this configuration may not create, and then stores its rows.
+func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, subjects := range map[string]string{"DEAD": "dead.>", "DEDUPE": "dedupe.>"} {
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, AllowDirect: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := streams.Ensure(t.Context(), nc, streams.Config{
-		Name: "stage", InputStream: "ROWS", InputSubject: "rows.{partition}.>", ResultStream: "RESULTS", ResultSubject: "results",
-		AuditStream: "AUDIT", AuditSubject: "audit", Partitions: 2, Create: true, Replicas: 1, Journal: true, JournalStream: "JOURNAL",
-	}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	for p := range 2 {
-		if _, err := streams.OpenDurable(t.Context(), nc, streams.DurableConfig{
-			Name: "stage", Partition: p, InputStream: "ROWS", InputSubject: streams.InputFilter("rows.{partition}.>", p),
-			ResultStream: "RESULTS", Create: true, WindowRows: 8,
-		}); err != nil {
+	if cfg.Streams.Create {
+		return js
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"dedupe.>"}, AllowDirect: true}); err != nil {
+		t.Fatal(err)
+	}
+	create := *cfg
+	create.Streams.Create = true
+	if err := streams.Ensure(t.Context(), nc, stored.Streams(&create)); err != nil {
+		t.Fatal(err)
+	}
+	for p := range cfg.Streams.Partitions {
+		if _, err := streams.OpenDurable(t.Context(), nc, stored.Durable(&create, p)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	publishRows(t, js, cfg)
+	return js
+}
+
+// publishRows stores rows, and events of an earlier run.
+func publishRows(t *testing.T, js jetstream.JetStream, cfg *config.Config) {
+	t.Helper()
 	// An event of an earlier run, whose cost is read.
-	if _, err := js.Publish(t.Context(), "audit.stage.0.call", []byte(`{}`)); err != nil {
+	if _, err := js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.call", []byte(`{}`)); err != nil {
 		t.Fatal(err)
 	}
 	// One of a row without a result, which the page of the stage looks for.
-	open := &auditlog.Row{Header: auditlog.Header{Time: time.Now(), Stage: "stage"}, Owner: "run.a", Sequence: 1000, Status: auditlog.RowSuccess, QueuedAt: time.Now(), FinishedAt: time.Now()}
-	if _, err := js.Publish(t.Context(), "audit.stage.0.row", open.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
+	open := &auditlog.Row{Header: auditlog.Header{Time: time.Now(), Stage: cfg.Name}, Owner: "run.a", Sequence: 1000, Status: auditlog.RowSuccess, QueuedAt: time.Now(), FinishedAt: time.Now()}
+	if _, err := js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.row", open.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range everythingRows {
@@ -194,7 +217,6 @@ func prepareEverything(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 			t.Fatal(err)
 		}
 	}
-	return js
 }
 
 // readPage reads a page of a stage that listens on a pipe.
@@ -217,13 +239,13 @@ func readPage(t *testing.T, dial func(context.Context, string, string) (net.Conn
 	return resp.StatusCode == http.StatusOK, string(text)
 }
 
-func countResults(t *testing.T, js jetstream.JetStream) (n int) {
+func countResults(t *testing.T, js jetstream.JetStream, cfg *config.Config) (n int) {
 	t.Helper()
-	stream, err := js.Stream(t.Context(), "RESULTS")
+	stream, err := js.Stream(t.Context(), cfg.Result.Stream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("results.stage.*.rows"))
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(cfg.Result.Subject+"."+cfg.Name+".*.rows"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,6 +253,17 @@ func countResults(t *testing.T, js jetstream.JetStream) (n int) {
 		n += int(stored) //nolint:gosec // a few
 	}
 	return n
+}
+
+// slowAndRefused is a provider that lets others wait for row 3, in the journal, and refuses row 4.
+func slowAndRefused(c llmtest.Call) *llmtest.Step {
+	switch {
+	case strings.HasPrefix(c.Prompt, "Row 3 "):
+		return &llmtest.Step{Delay: 5 * time.Second}
+	case strings.HasPrefix(c.Prompt, "Row 4 "):
+		return &llmtest.Step{Status: http.StatusBadRequest}
+	}
+	return &llmtest.Step{Delay: 10 * time.Millisecond}
 }
 
 // savings are permissions that the stage can do without: they save time or money, and nothing depends on them. The log
@@ -270,7 +303,7 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 		t.Run(c.entry, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				o := everything(t, c.grant)
+				o := work(t, everything, slowAndRefused, c.grant)
 				if c.entry == "" {
 					if !o.well() || len(o.denied) > 0 || o.rows != [2]string{} {
 						t.Errorf("with all permissions: %+v", o)

@@ -56,7 +56,7 @@ var topics = []topic{
 	{"provider model llm", "docs/providers.md", "providers, and what each needs", "", nil},
 	{"key secret token password credential api-key rotate redact", "docs/providers.md#secrets", "API keys: a variable or a file, read again on SIGHUP, never printed", "", nil},
 	{"key order partition", "docs/order.md#choosing-a-key", "the key that orders rows", "", []string{"order-key"}},
-	{"permission user account nats least authorization acl denied violation", "docs/permissions.md", "least permissions of the stage's NATS user", "setup", nil},
+	{"permission user account nats least authorization acl denied violation", "docs/permissions.md", "least permissions of the stage's NATS user; stage setup --print-permissions prints them", "setup", nil},
 	{"dashboard page browser ui web", "docs/dashboard.md", "the dashboard", "status", []string{"http-addr", "http-hosts"}},
 	{"metric prometheus alert grafana runbook monitoring health readyz healthz", "docs/operations.md#alerts", "metrics, alerts and what to do at each", "status", []string{"http-addr"}},
 	{"trace tracing otel opentelemetry span", "docs/tracing.md", "traces", "", nil},

@@ -1,0 +1,76 @@
+package permissions_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/test/permissions"
+	"github.com/nats-io/nats-server/v2/server"
+
+	needed "github.com/llm-stage/stage/internal/permissions"
+)
+
+// printed returns what a stage with some settings is told to need.
+func printed(t *testing.T, settings map[string]string) (g permissions.Grant) {
+	t.Helper()
+	set := needed.Of(load(t, settings, "http://localhost"))
+	g.Publish, g.Subscribe = set.Publish(), set.Subscribe()
+	if set.Responses > 0 {
+		g.Responses = &server.ResponsePermission{MaxMsgs: 1, Expires: set.Responses}
+	}
+	return g
+}
+
+func wellAnswered(llmtest.Call) *llmtest.Step { return &llmtest.Step{Delay: 10 * time.Millisecond} }
+
+// A stage whose user may do what stage setup --print-permissions prints, and nothing else, starts, answers its rows, shows them
+// and stops without a single warning. With one permission fewer the log says which.
+func TestAStageNeedsNoMoreThanWhatIsPrinted(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		settings map[string]string
+		missing  string // the entry that the second run lacks
+	}{
+		{"defaults", nil, "$JS.API.STREAM.CREATE.AUDIT"},
+		{"names", map[string]string{
+			"STAGE_NAME": "other", "STAGE_INPUT_STREAM": "IN", "STAGE_RESULT_STREAM": "OUT", "STAGE_RESULT_SUBJECT": "out", "STAGE_AUDIT_STREAM": "LOG",
+			"STAGE_AUDIT_SUBJECT": "log", "STAGE_JOURNAL_STREAM": "KEPT", "STAGE_NATS_INBOX_PREFIX": "",
+		}, "out.other.0.claim"},
+		{"no streams, no batches", map[string]string{"STAGE_CREATE_STREAMS": "false", "STAGE_BATCH": "false"}, "audit.stage.0.row"},
+		{"no journal", map[string]string{"STAGE_CREATE_STREAMS": "false", "STAGE_JOURNAL": "false"}, "$SRV.*"},
+		{"partitions by key", map[string]string{
+			"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.n",
+		}, "llm-stage.stage.replicas"},
+		{"lane", map[string]string{
+			"STAGE_LANE": "batch", "STAGE_LANE_WAIT": "1s", "STAGE_LANE_POLL": "1s", "STAGE_LLM_PROVIDER": "mock",
+		}, "audit.stage.0.batch"},
+		{"stored replies", map[string]string{"STAGE_DEDUPE": "stored"}, "$JS.API.STREAM.CREATE.DEDUPE"},
+		{"dead letters", map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, "$JS.API.STREAM.NAMES"},
+		{"budget, orders", map[string]string{"STAGE_BUDGET": "account", "STAGE_CONTROL": "true"}, "llm-stage.stage.control"},
+		{"ceiling", map[string]string{"STAGE_MAX_COST_USD": "10"}, "$JS.API.CONSUMER.CREATE.AUDIT.>"},
+		{"everything", everything, "dedupe.>"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			grant := printed(t, c.settings)
+			synctest.Test(t, func(t *testing.T) {
+				if o := work(t, c.settings, wellAnswered, grant); !o.well() || len(o.denied) > 0 || len(o.warned) > 0 {
+					t.Errorf("with %+v: %+v", grant, o)
+				}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				if !contains(grant.Publish, c.missing) && !contains(grant.Subscribe, c.missing) {
+					t.Fatalf("%s is not printed: %+v", c.missing, grant)
+				}
+				fewer := permissions.Grant{drop(grant.Publish, c.missing), drop(grant.Subscribe, c.missing), grant.Responses}
+				o := work(t, c.settings, wellAnswered, fewer)
+				if !slices.ContainsFunc(o.denied, func(subject string) bool { return permissions.Matches(c.missing, subject) }) {
+					t.Errorf("without %s the log names %q: %+v", c.missing, o.denied, o)
+				}
+			})
+		})
+	}
+}
