@@ -40,7 +40,12 @@ type valuer struct {
 	// anchored has the values of nodes with an anchor. An entry without a depth is of a node that is being read, whose
 	// alias stands inside of it.
 	anchored map[*yaml.Node]shared
+	merged   int // members that merges have copied
 }
+
+// mergedMax bounds the members that the merges of a document copy. Aliases share the value of their anchor, but a merge
+// copies it: 25,000 merges of a mapping with 40,000 members fit into a megabyte of text, and would take 100 GB.
+const mergedMax = 1_000_000
 
 func (v *valuer) value(n *yaml.Node) (is shared, err error) {
 	if n.Kind == yaml.AliasNode {
@@ -104,7 +109,7 @@ func (v *valuer) mapping(n *yaml.Node) (shared, error) {
 		}
 		depth = max(depth, member.depth)
 		if isMerge(key) {
-			if err := merge(members, member.value, part); err != nil {
+			if err := v.merge(members, member.value, part); err != nil {
 				return shared{}, err
 			}
 			continue
@@ -122,22 +127,22 @@ func (v *valuer) mapping(n *yaml.Node) (shared, error) {
 func isMerge(key *yaml.Node) bool { return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" }
 
 // merge adds the members of a mapping, or of a list of mappings. n is where it stands.
-func merge(members map[string]any, value any, n *yaml.Node) error {
-	switch from := value.(type) {
-	case map[string]any:
-		maps.Copy(members, from)
-		return nil
-	case []any:
-		for _, one := range from {
-			single, ok := one.(map[string]any)
-			if !ok {
-				return errorAt(n, "<< takes a mapping, or a list of mappings")
-			}
-			maps.Copy(members, single)
-		}
-		return nil
+func (v *valuer) merge(members map[string]any, value any, n *yaml.Node) error {
+	list, isList := value.([]any)
+	if !isList {
+		list = []any{value}
 	}
-	return errorAt(n, "<< takes a mapping, or a list of mappings")
+	for _, one := range list {
+		from, ok := one.(map[string]any)
+		if !ok {
+			return errorAt(n, "<< takes a mapping, or a list of mappings")
+		}
+		if v.merged += len(from); v.merged > mergedMax {
+			return errorAt(n, "the merges (<<) of the file copy more than %d members: write a large table as JSON", mergedMax)
+		}
+		maps.Copy(members, from)
+	}
+	return nil
 }
 
 // Key returns the name of a key of a mapping: its text, for a number its digits in decimal, else null, true or false.
