@@ -92,6 +92,7 @@ type bench struct {
 	cancels   bool
 	forgets   bool
 	failFatal bool
+	collect   bool
 	onEvent   func(e *auditlog.Batch)
 
 	mu       sync.Mutex
@@ -164,6 +165,7 @@ func (b *bench) open() {
 		Account:   func() string { return account },
 		Forgets:   b.forgets,
 		FailFatal: b.failFatal,
+		Collect:   b.collect,
 		ReloadKey: b.reload,
 		Paused:    b.paused,
 		Halted:    b.halted,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
@@ -128,6 +129,157 @@ func TestDeniedRowsGoLiveWhereFatalErrorsFailRows(t *testing.T) {
 		b.check()
 		if len(b.calls) != 100 || len(b.api.batches) != 1 {
 			t.Errorf("got %d batches, %d live calls", len(b.api.batches), len(b.calls))
+		}
+	})
+}
+
+func TestWhichFailuresDenyABatch(t *testing.T) {
+	wrong := &llm.Error{Class: llm.Permanent, Alike: "unknown parameter"}
+	other := &llm.Error{Class: llm.Permanent, Alike: "too long"}
+	alone := &llm.Error{Class: llm.Permanent}
+	busy := &llm.Error{Class: llm.Capacity}
+	key := &llm.Error{Class: llm.Fatal}
+	for _, row := range []struct {
+		name     string
+		failures []*llm.Error
+		denied   bool
+	}{
+		{"all alike", []*llm.Error{wrong, wrong, wrong}, true},
+		{"too few", []*llm.Error{wrong, wrong}, false},
+		{"two kinds", []*llm.Error{wrong, wrong, wrong, other}, false},
+		{"two kinds, the other first", []*llm.Error{other, wrong, wrong, wrong}, false},
+		{"one that is its row's own", []*llm.Error{wrong, alone, wrong, wrong}, false},
+		{"one without room", []*llm.Error{wrong, wrong, wrong, busy}, false},
+		{"one that could not be read", []*llm.Error{wrong, wrong, wrong, nil}, false},
+		{"none about settings", []*llm.Error{busy, busy, busy}, false},
+		{"the key", []*llm.Error{key}, true},
+		{"the key among others", []*llm.Error{wrong, busy, key}, true},
+	} {
+		var tr trial
+		for i, e := range row.failures {
+			tr.add(i, &lineRead{failure: e})
+		}
+		if got := tr.denies(3); got != row.denied {
+			t.Errorf("%s: denied %t, want %t", row.name, got, row.denied)
+		}
+		if row.denied && tr.first != row.failures[len(row.failures)-1] {
+			t.Errorf("%s: the lane pauses for %v", row.name, tr.first)
+		}
+	}
+}
+
+// Settings that stay wrong cost no row, however often a batch of one row finds it so.
+func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		fixed := time.Now().Add(6 * time.Hour)
+		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
+			if r.Created.Before(fixed) {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		b.run(20, 12*time.Hour)
+		b.check()
+		for seq := uint64(1); seq <= 20; seq++ {
+			if !strings.HasPrefix(b.kept[seq], "200 ") {
+				t.Fatalf("row %d: %q", seq, b.kept[seq])
+			}
+		}
+		if n := len(b.api.batches); n < 4 {
+			t.Errorf("%d batches: there were no two probes that failed", n)
+		}
+	})
+}
+
+// Once the provider has answered a row, it takes more rows that fail alike to doubt the settings.
+func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
+		b.settings.Rows = 20
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq > 20 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		b.rows = 20
+		b.open()
+		b.await(3 * time.Hour)
+		b.add(20)
+		b.await(3 * time.Hour)
+		b.close()
+		b.check()
+		if b.kept[40] != "400 answer 40" || len(b.api.batches) != 2 || len(b.calls) > 0 {
+			t.Errorf("row 40 %q, %d batches, %d live calls", b.kept[40], len(b.api.batches), len(b.calls))
+		}
+	})
+}
+
+// More failed lines than are held are read once more, and are their rows' own then, too.
+func TestFailedLinesBeyondThoseThatAreHeldAreReadAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) { return batchapi.Answered, 400 + int(seq%2)*22 }
+		b.run(trialLines+20, 3*time.Hour)
+		b.check()
+		if len(b.api.batches) != 1 || len(b.calls) > 0 || len(b.twice) > 0 {
+			t.Errorf("%d batches, %d live calls, rows %v twice", len(b.api.batches), len(b.calls), b.twice)
+		}
+	})
+}
+
+// A stage that only collects has no lane to pause: the rows of a denied batch go live, where the settings of today count.
+func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 401 }
+		b.rows = 100
+		b.open()
+		b.until(2*time.Minute, "a batch at the provider", func() bool { return b.api.created() == 1 })
+		b.kill()
+		b.collect = true
+		b.open()
+		b.await(3 * time.Hour)
+		b.close()
+		b.check()
+		if len(b.calls) != 100 || len(b.api.batches) != 1 {
+			t.Errorf("%d live calls, %d batches", len(b.calls), len(b.api.batches))
+		}
+	})
+}
+
+// A row that goes live while its failed line is held does not take that line.
+func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		late := time.Now().Add(61 * time.Minute)
+		b.deadline = func(seq uint64) time.Time {
+			if seq == 1 {
+				return late
+			}
+			return time.Time{}
+		}
+		b.liveTime = 20 * time.Minute
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq < 4 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		// The lines of rows 1 to 3 come, the deadline of row 1 passes, and then a reply comes.
+		b.api.cut = func(_, line int) error {
+			if line == 3 {
+				time.Sleep(90 * time.Second)
+			}
+			return nil
+		}
+		b.run(10, 4*time.Hour)
+		b.check()
+		if b.kept[1] != "live" || len(b.twice) > 0 {
+			t.Errorf("row 1 %q, rows %v twice", b.kept[1], b.twice)
 		}
 	})
 }
