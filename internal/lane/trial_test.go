@@ -133,6 +133,14 @@ func TestDeniedRowsGoLiveWhereFatalErrorsFailRows(t *testing.T) {
 	})
 }
 
+// inOrder are the lines of results in the order of the rows.
+func (b *bench) inOrder(r *remote) (lines []batchapi.Line) {
+	for i := range r.seqs {
+		lines = append(lines, b.api.lineOf(r, i))
+	}
+	return lines
+}
+
 func TestWhichFailuresDenyABatch(t *testing.T) {
 	wrong := &llm.Error{Class: llm.Permanent, Alike: "unknown parameter"}
 	other := &llm.Error{Class: llm.Permanent, Alike: "too long"}
@@ -217,13 +225,19 @@ func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
 	})
 }
 
-// More failed lines than are held are read once more, and are their rows' own then, too.
+// More failed lines than are held are read once more, and are their rows' own then, too, though the rest fails alike.
 func TestFailedLinesBeyondThoseThatAreHeldAreReadAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t, fileProvider())
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
-		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) { return batchapi.Answered, 400 + int(seq%2)*22 }
-		b.run(trialLines+20, 3*time.Hour)
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq > trialLines || seq%2 == 0 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 422
+		}
+		b.api.lines = b.inOrder
+		b.run(trialLines+alikeFirst, 3*time.Hour)
 		b.check()
 		if len(b.api.batches) != 1 || len(b.calls) > 0 || len(b.twice) > 0 {
 			t.Errorf("%d batches, %d live calls, rows %v twice", len(b.api.batches), len(b.calls), b.twice)
@@ -236,6 +250,7 @@ func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t, fileProvider())
 		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 401 }
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.rows = 100
 		b.open()
 		b.until(2*time.Minute, "a batch at the provider", func() bool { return b.api.created() == 1 })
@@ -255,7 +270,7 @@ func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
 func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t, fileProvider())
-		late := time.Now().Add(61 * time.Minute)
+		late := time.Now().Add(62*time.Minute + 10*time.Second) // a batch that runs for an hour has ended half a minute ago
 		b.deadline = func(seq uint64) time.Time {
 			if seq == 1 {
 				return late
@@ -276,10 +291,31 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 			}
 			return nil
 		}
+		b.api.lines = b.inOrder
 		b.run(10, 4*time.Hour)
 		b.check()
 		if b.kept[1] != "live" || len(b.twice) > 0 {
 			t.Errorf("row 1 %q, rows %v twice", b.kept[1], b.twice)
+		}
+	})
+}
+
+// Failed lines behind a reply are their rows' own, also where they are many and fail alike.
+func TestDeniedLinesBehindAReplyAreTheirRows(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t, fileProvider())
+		b.paused = func(err error) { t.Errorf("paused: %v", err) }
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq > 1 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		b.api.lines = b.inOrder
+		b.run(1+alikeLater, 3*time.Hour)
+		b.check()
+		if len(b.api.batches) != 1 || b.kept[2] != "400 answer 2" {
+			t.Errorf("%d batches, row 2 %q", len(b.api.batches), b.kept[2])
 		}
 	})
 }
