@@ -46,6 +46,17 @@ var sentences = map[jetstream.ErrorCode]string{
 	codeNotEnabled:        "JetStream is not enabled on the server: start it with JetStream (nats-server -js), or use another",
 }
 
+// noPeers is the sentence for a stream that no servers of the cluster can take, for the reason that the server gives.
+func noPeers(description string) string {
+	switch {
+	case strings.Contains(description, "insufficient storage"):
+		return "the servers of the cluster have too little storage for it: raise their max_file_store, free disk space there, or lower what a stream reserves (STAGE_JOURNAL_MAX_BYTES)"
+	case strings.Contains(description, "insufficient memory"):
+		return "the servers of the cluster have too little memory for it: raise their max_memory_store, or keep the stream in files"
+	}
+	return fmt.Sprintf("%s; the server says %q", sentences[codeClusterNoPeers], description)
+}
+
 // noJetStream is the sentence for a request of JetStream that nobody answers.
 const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account"
 
@@ -53,6 +64,9 @@ const noJetStream = "JetStream does not answer: the server runs without it, or t
 func sentence(err error) (text string, ok bool) {
 	switch e := any(err).(type) {
 	case *jetstream.APIError:
+		if e.ErrorCode == codeClusterNoPeers { // the server's words have the reason, as in "no suitable peers for placement, insufficient storage"
+			return noPeers(e.Description), true
+		}
 		if text, ok = sentences[e.ErrorCode]; ok {
 			return text, true
 		}

@@ -23,6 +23,8 @@ func TestErrorsOfTheServerAreSentences(t *testing.T) {
 		{errors.Join(fmt.Errorf("a: %w", nats.ErrNoResponders), fmt.Errorf("b: %w", jetstream.ErrJetStreamNotEnabled)), "a: JetStream does not answer: "},
 		{jetstream.ErrJetStreamNotEnabledForAccount, "JetStream is not enabled for the account"},
 		{&jetstream.APIError{Code: 500, ErrorCode: codeStorage, Description: "insufficient storage"}, "the server or the account has no storage left"},
+		{&jetstream.APIError{Code: 400, ErrorCode: codeClusterNoPeers, Description: "no suitable peers for placement, insufficient storage"}, "the servers of the cluster have too little storage for it"},
+		{&jetstream.APIError{Code: 400, ErrorCode: codeClusterNoPeers, Description: "no suitable peers for placement, tags not matched ['x']"}, `the cluster has no servers for it: lower the number of replicas, or bring up more servers; the server says "no suitable peers for placement, tags`},
 		{&jetstream.APIError{Code: 400, ErrorCode: codeMaxStreams, Description: "maximum number of streams reached"}, "the account's limit of streams is reached"},
 		{&jetstream.APIError{Code: 400, ErrorCode: 10999, Description: "odd"}, `the server says "odd" (code 10999)`},
 		{fmt.Errorf("append: %w", &refusedError{code: codeStorage, why: "insufficient"}), "append: refused by the server: the server or the account has no storage left"},

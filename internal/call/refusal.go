@@ -24,9 +24,6 @@ func (c *Caller) NoteRefusal(o Outcome, texts ...string) {
 	if c.Refused == nil || o.Err == nil || o.Err.Class != llm.Capacity && o.Err.Class != llm.Fatal {
 		return
 	}
-	said := o.Err.Error()
-	for _, text := range texts {
-		said = excerpt.Without(said, []byte(text))
-	}
+	said := excerpt.WithoutAll(o.Err.Error(), texts...)
 	c.Refused(Refusal{Time: o.Event.Time, Provider: o.Event.Provider, Model: o.Event.Model, Status: o.Event.StatusCode, Error: said, RetryAfter: o.Event.RetryAfter})
 }

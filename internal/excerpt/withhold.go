@@ -3,7 +3,10 @@ package excerpt
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 const (
@@ -44,6 +47,15 @@ func Without(message string, row []byte) string {
 	return w.String()
 }
 
+// WithoutAll is [Without] for several texts, of which each may be a row or what was made of one.
+func WithoutAll(message string, texts ...string) string {
+	message = Of(message)
+	for _, text := range texts {
+		message = Without(message, []byte(text))
+	}
+	return message
+}
+
 // withholder marks the bytes of a text that are withheld.
 type withholder struct {
 	text   string
@@ -67,7 +79,49 @@ func (w *withholder) withhold(value any) {
 		w.quoted(v.String())
 	case string:
 		w.quoted(v)
+		for _, escaped := range escapedForms(v) {
+			w.quoted(escaped)
+		}
 	}
+}
+
+// escapedForms are a string as it stands inside JSON, where that is another text: a provider that quotes a request quotes
+// bytes of its body. The second form is of encoders that write ASCII alone. Without them `say "hi" to Zoë` in
+// `bad input: {"content":"say \"hi\" to Zo\u00eb"}` would be three runs, each too short to be withheld.
+func escapedForms(value string) (forms []string) {
+	if strings.IndexFunc(value, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r >= utf8.RuneSelf }) < 0 {
+		return nil
+	}
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(value) != nil {
+		return nil
+	}
+	quoted := strings.TrimSuffix(b.String(), "\n")
+	form := quoted[1 : len(quoted)-1]
+	if form != value {
+		forms = append(forms, form)
+	}
+	b.Reset()
+	ascii := false
+	for _, r := range form {
+		switch {
+		case r < utf8.RuneSelf:
+			b.WriteRune(r)
+			continue
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		}
+		ascii = true
+	}
+	if ascii {
+		forms = append(forms, b.String())
+	}
+	return forms
 }
 
 // quoted marks what the text quotes of one string.

@@ -16,6 +16,8 @@ func TestMessagesAreShownWithoutTheRow(t *testing.T) {
 		{"twice", "also secret, also secret!", `{"q":"also secret"}`, "[…], […]!"},
 		{"a part", `the input "rise and fall of" is refused`, `{"q":"On the rise and fall of Rome"}`, `the input "[…]" is refused`},
 		{"an escaped value", "got 'ein Schlüsselbund'", `{"q":"ein Schl\u00fcsselbund"}`, "got '[…]'"},
+		{"as JSON", `bad input: {"content":"say \"hi\" to Zoë"}`, `{"q":"say \"hi\" to Zoë"}`, `bad input: {"content":"[…]"}`},
+		{"as JSON in ASCII", `bad input: {"content":"say \"hi\" to Zo\u00eb \ud83d\ude00"}`, `{"q":"say \"hi\" to Zoë 😀"}`, `bad input: {"content":"[…]"}`},
 		{"a short value", "mode is no number", `{"q":"mode","n":12}`, "mode is no number"},
 		{"a number", "4111111111111111 is not a date", `{"card":4111111111111111}`, "[…] is not a date"},
 		{"a nested value", "user jane@example.org is unknown", `{"user":{"mail":["jane@example.org"]}}`, "user […] is unknown"},

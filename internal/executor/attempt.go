@@ -126,12 +126,18 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	j.row.RecordCall(call.Event)
 	j.calls++
 	e.caller.Count(call)
-	e.caller.NoteRefusal(call, string(j.row.Body))
+	e.caller.NoteRefusal(call, j.texts()...)
 	if e.Show != nil {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
 	e.logCall(j, a, call.Event, call.Err)
+}
+
+// texts are the row and what the request was made of: a provider's message may quote either. A prompt has the row's words
+// as a filter of the template wrote them, as in "{{ row.name | upper }}".
+func (j *job) texts() []string {
+	return []string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}
 }
 
 // failed adds a failed attempt to those that an error result lists.

@@ -65,7 +65,7 @@ func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *ll
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(failure.Reason)))
 	}
 	if transient {
-		attrs = append(attrs, slog.String("error", excerpt.Without(failure.Error(), j.row.Body)))
+		attrs = append(attrs, slog.String("error", excerpt.WithoutAll(failure.Error(), j.texts()...)))
 	}
 	if c.RetryAfter > 0 {
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))

@@ -37,7 +37,7 @@ func TestARepairThatIsInterruptedCanBeResumed(t *testing.T) {
 		defer interrupt(nil)
 		stderr.interrupt = func() { interrupt(&stopping.InterruptError{Signal: syscall.SIGINT}) }
 		return Process(soft, t.Context(), IO{In: strings.NewReader(""), Out: &stagetest.Buffer{}, Err: stderr}, cfg, input,
-			Options{Out: out, Job: "job", Retry: retry, ShowFailed: func(string, string) string { return "" }})
+			Options{Out: out, Job: "job", Retry: retry, Where: func(string) string { return "" }})
 	}
 	if err := process(&interruptOn{}, nil); err != nil {
 		t.Fatal(err)

@@ -40,8 +40,8 @@ type Options struct {
 	Retry  *Retry       // failed rows to send again; nil: none
 
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
-	// ShowFailed returns the command that lists the rows of the job in dir that failed for a reason. Required.
-	ShowFailed func(dir, reason string) string
+	// Where returns the flags with which stage tail finds the events of the job in dir. Required.
+	Where func(dir string) string
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
 
@@ -99,7 +99,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			remove(dir, log)
 		}
 	}()
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches})
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
 	if err != nil {
 		return err
 	}
@@ -182,6 +182,6 @@ func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Re
 		if repaired {
 			which = "all of them, and those repaired since: "
 		}
-		return which + o.ShowFailed(dir, string(reason))
+		return which + fmt.Sprintf("stage tail --reason %s %s", reason, o.Where(dir))
 	}
 }

@@ -32,6 +32,7 @@ type SiteOptions struct {
 	Console    io.Writer      // where OTEL_TRACES_EXPORTER=console prints
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
+	Flags         string // what commands need to find the streams, for advice; empty: nothing but the settings
 	Logger        *slog.Logger
 }
 
@@ -61,7 +62,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err := stage.FindLane(ctx, cfg, conn, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches}); err != nil {
+	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches, Flags: o.Flags}); err != nil {
 		return nil, err
 	}
 	return s, nil

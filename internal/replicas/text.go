@@ -36,7 +36,7 @@ func (w *Whole) WriteText(to io.Writer) error {
 	if w.Problem != "" {
 		line("problem", "other replicas could not be asked: "+w.Problem)
 	}
-	line("rows", w.Rows.text())
+	line("rows", w.Rows.text(slices.ContainsFunc(w.Partitions, func(o Owned) bool { return o.Replica != "" || o.Vacant })))
 	line("rate", w.Rows.rateText())
 	line("pool", fmt.Sprintf("%d of %d calls in flight, %d waiting; %d sent, %d succeeded, %d capacity retries",
 		w.Pool.InFlight, w.Pool.Size, w.Pool.Waiting, w.Pool.Dispatched, w.Pool.Successes, w.Pool.CapacityRetries))
@@ -123,8 +123,12 @@ func (p *Pauses) text(now time.Time) string {
 	return strings.Join(append(parts, status.NextProbe(next, now)), "; ")
 }
 
-func (r *Rows) text() string {
-	text := fmt.Sprintf("%d succeeded, %d failed, %d open, %d pending", r.Succeeded, r.Failed, r.Open, r.Pending)
+// text counts the rows. counted says that a partition has an owner that answers.
+func (r *Rows) text(counted bool) string {
+	text := fmt.Sprintf("%d succeeded, %d failed", r.Succeeded, r.Failed)
+	if counted { // only the owner of a partition knows what is open and pending
+		text += fmt.Sprintf(", %d open, %d pending", r.Open, r.Pending)
+	}
 	if r.Skipped > 0 {
 		text += fmt.Sprintf(", %d skipped", r.Skipped)
 	}

@@ -69,6 +69,23 @@ func TestTheNewestClaimOwnsAPartitionAndWhatWaitsCountsOnce(t *testing.T) {
 	}
 }
 
+// "0 pending" beside a partition that nobody owns would say that nothing waits.
+func TestRowsThatNobodyCountsAreNotSaidToBeNone(t *testing.T) {
+	for _, tt := range []struct {
+		claims map[int]uint64
+		want   string
+	}{
+		{map[int]uint64{0: 5}, "10 succeeded, 0 failed, 2 open, 7 pending"},
+		{nil, "10 succeeded, 0 failed\n"},
+	} {
+		w := Merge(gathered(t, of("a", tt.claims)), nil, noon)
+		var b strings.Builder
+		if err := w.WriteText(&b); err != nil || !strings.Contains(b.String(), tt.want) {
+			t.Errorf("claims %v: %v, want %q in\n%s", tt.claims, err, tt.want, b.String())
+		}
+	}
+}
+
 func TestAnAnswerThatCannotBeReadIsShown(t *testing.T) {
 	g := gathered(t, of("a", nil), of("b", nil))
 	g.answers = append(g.answers,

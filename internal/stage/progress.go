@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/status"
 )
 
@@ -65,23 +66,19 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 // progressAttrs returns the attributes of a progress line. What is unknown is left out; the text of the cost includes
 // how much of it is known.
 func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
-	todo := int64(-1)
-	if left != nil {
-		todo = left()
-	}
-	if todo < 0 {
-		todo = int64(r.Rows.Pending)
-		for _, p := range r.Partitions {
-			todo += int64(p.Open())
-		}
-	}
+	todo := rowsLeft(r, left)
 	used := s.Usage.All()
 	attrs := []slog.Attr{
-		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed), slog.Int64("rows_left", todo),
+		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed),
+	}
+	if todo >= 0 {
+		attrs = append(attrs, slog.Int64("rows_left", todo))
+	}
+	attrs = append(attrs,
 		slog.Float64("rows_per_second", tenths(rowsPerSecond)), slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),
 		slog.Float64("dispatch_delay_ms", tenths(r.Pool.DelayMS)), slog.Uint64("capacity_retries", r.Pool.CapacityRetries),
 		slog.Uint64("calls", used.Calls),
-	}
+	)
 	if used.Usage != nil {
 		attrs = append(attrs, slog.Int64("tokens", used.Usage.TotalTokens))
 	}
@@ -98,6 +95,25 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 		attrs = append(attrs, slog.Float64("eta_seconds", math.Ceil(float64(todo)/rowsPerSecond)))
 	}
 	return attrs
+}
+
+// rowsLeft returns how many rows have no result yet, by left or, if that does not know, by the partitions; below 0: unknown.
+// Only the owner of a partition knows what waits in it: a replica that has lost its own must not say 0.
+func rowsLeft(r *status.Report, left func() int64) int64 {
+	if left != nil {
+		if todo := left(); todo >= 0 {
+			return todo
+		}
+	}
+	todo, owned := int64(r.Rows.Pending), false
+	for _, p := range r.Partitions {
+		todo += int64(p.Open())
+		owned = owned || consumer.Role(p.Role) == consumer.Owner
+	}
+	if !owned {
+		return -1
+	}
+	return todo
 }
 
 // tenths rounds to one decimal place.

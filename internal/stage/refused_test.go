@@ -43,14 +43,14 @@ func TestAProviderThatRefusesEveryCallIsQuoted(t *testing.T) {
 			if accepts.Load() {
 				return &llmtest.Step{}
 			}
-			return &llmtest.Step{Status: 429, Body: `{"error":{"code":"rate_limit_exceeded","message":"org-1 has used its tokens; sk-first-secret, the row's secret text"}}`}
-		}}, nil)
+			return &llmtest.Step{Status: 429, Body: `{"error":{"code":"rate_limit_exceeded","message":"org-1 has used its tokens; sk-first-secret, the row's secret text, THE ROW'S SECRET TEXT"}}`}
+		}}, map[string]string{"STAGE_TEMPLATE": "{{ row.q }}: {{ row.q | upper }}"})
 		l.log = logging.New(&l.logs, "info", "json")
 		l.load("the row's secret text")
 		r := l.start(nil, Options{})
 		time.Sleep(12 * time.Minute)
 		s := r.Status()
-		const words = "openai: 429 rate_limit_exceeded: org-1 has used its tokens; [redacted], […]"
+		const words = "openai: 429 rate_limit_exceeded: org-1 has used its tokens; [redacted], […],[…]"
 		if f := s.LastRefusal; s.State != status.StateStarved || f == nil || f.Error != words || f.StatusCode != 429 || f.Provider != "openai" || s.Time.Sub(f.Time) > time.Minute || s.Do == "" {
 			t.Errorf("%s, to do %q, last refusal %+v", s.State, s.Do, s.LastRefusal)
 		}

@@ -81,6 +81,7 @@ type Stage struct {
 	leaveTurn     func()
 	exitOnFatal   bool
 	cancelBatches bool
+	flags         string // of commands that look at this stage
 
 	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
 	stopSince atomic.Pointer[time.Time]
@@ -104,6 +105,9 @@ type Options struct {
 	// CancelBatches has a stop cancel the batches of the batch lane that the provider works on; else they run on, and the
 	// next start collects them.
 	CancelBatches bool
+	// Flags are what commands need to find the streams of this stage, for advice, as in "--job reviews"; empty: nothing but
+	// the settings.
+	Flags string
 
 	lane    func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 	several bool                                 // other stages run in this process
@@ -124,7 +128,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), ordersOver: make(chan *nats.Conn, 1), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
+	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), ordersOver: make(chan *nats.Conn, 1), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, flags: opts.Flags, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
 	s.leaveTurn = sync.OnceFunc(func() { close(s.turn) })
 	if s.several {
 		log = log.With(slog.String("stage", cfg.Name))

@@ -66,7 +66,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 		Stop: s.stopReport(), Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: s.drained(),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 		Places: status.Places{
-			Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream, Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject,
+			Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream, Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.flags,
 		},
 	}
 	if r.Order == streams.OrderKey {

@@ -9,6 +9,7 @@ import (
 type Places struct {
 	Input, Result, Audit, Journal string // streams
 	DeadLetter                    string // subject; empty: none
+	Flags                         string // what commands need to find them, as in "--job reviews"; empty: nothing but the settings
 }
 
 // advice of the states that wait, but for paused, whose advice depends on the reason, held and a late row. StateWorking
@@ -36,8 +37,8 @@ func (r *Report) advise() string {
 	case r.State == StateHeld:
 		return heldAdvice(r.Why, r.Places)
 	case r.State == StateWaiting && r.Row != nil:
-		return fmt.Sprintf("stage tail --row %d shows its calls and the one in flight. STAGE_LLM_TIMEOUT and STAGE_RETRY_MAX_ATTEMPTS bound how long it can take, "+
-			"STAGE_ROW_TIMEOUT how long it waits for capacity; STAGE_ORDER=key or none lets other rows pass", *r.Row)
+		return fmt.Sprintf("%s shows its calls and the one in flight. STAGE_LLM_TIMEOUT and STAGE_RETRY_MAX_ATTEMPTS bound how long it can take, "+
+			"STAGE_ROW_TIMEOUT how long it waits for capacity; STAGE_ORDER=key or none lets other rows pass", strings.TrimSpace(fmt.Sprintf("stage tail --row %d %s", *r.Row, r.Places.Flags)))
 	}
 	return stateAdvice[r.State]
 }
@@ -75,7 +76,7 @@ func heldAdvice(why string, p Places) string {
 		return fmt.Sprintf("nats stream edit %s --max-msgs=-1 --max-msgs-per-subject=-1: the stream holds as many messages as it may (nats stream info)", p.fullStream(why)) + itself
 	case has("permissions violation", "not allowed", "permission"):
 		return "allow the stage's NATS user the subject that the reason names: stage setup --print-permissions prints all that it needs" + itself
-	case has("not connected", "connection refused", "no servers available", "connection closed", "disconnected", "reconnect"):
+	case has("not connected", "connection refused", "no servers available", "connection closed", "connection to nats was lost", "disconnected", "reconnect"):
 		return "start the NATS server, or correct the network between: nats server ping from here. The stage connects again by itself; no row is lost"
 	case has("stream not found", "does not exist", "consumer not found"):
 		return "create what is missing: stage setup, with the stage's settings" + itself

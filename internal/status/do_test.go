@@ -61,6 +61,7 @@ func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
 		{"partition 0: results: write /data/js: no space left on device", "free space on the disk"},
 		{"partition 0: ownership: nats: permissions violation: Permissions Violation for Publish to \"$JS.API.CONSUMER.INFO.IN.stage-0\"", "stage setup --print-permissions"},
 		{"not connected to NATS", "start the NATS server"},
+		{"partition 0: ownership: the connection to NATS was lost", "start the NATS server"},
 		{"partition 0: ownership: look at stream OUT: stream not found", "stage setup"},
 		{"partition 0: rows: 3 rows wait in stream IN, and consumer stage-0 delivers none: it is paused for 1h0m0s", "nats consumer resume IN"},
 		{"partition 0: ownership: context deadline exceeded", "nats server report jetstream"},

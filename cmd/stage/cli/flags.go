@@ -422,10 +422,10 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	}
 }
 
-// showFailed returns the command that lists the rows of a job that failed for a reason, to be pasted into a shell where
-// this command was given: with those of its flags that say where the events are.
-func (c *configFlags) showFailed(dir, reason string) string {
-	words := []string{"stage", "tail", "--reason", reason, "--job", filepath.Base(dir), "--data-dir", filepath.Dir(dir)}
+// whereJob returns the flags with which stage tail finds the events of a job, to be pasted into a shell where this command
+// was given.
+func (c *configFlags) whereJob(dir string) string {
+	words := []string{"--job", filepath.Base(dir), "--data-dir", filepath.Dir(dir)}
 	for _, file := range c.envFiles {
 		words = append(words, "--env-file", file)
 	}

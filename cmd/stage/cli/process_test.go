@@ -24,8 +24,8 @@ func TestACommandToPasteNamesWhereTheEventsAre(t *testing.T) {
 		envFiles: []string{"a b"},
 		values:   map[string]string{"STAGE_AUDIT_SUBJECT": "my audit", "STAGE_DATA_DIR": "other", "STAGE_DATA_SYNC": "1s", "STAGE_POOL_SIZE": "8", "STAGE_NATS_URL": ""},
 	}
-	got := flags.showFailed("it's/j", "refused")
-	want := `stage tail --reason refused --job j --data-dir 'it'\''s' --env-file 'a b' '--audit-subject=my audit'`
+	got := flags.whereJob("it's/j")
+	want := `--job j --data-dir 'it'\''s' --env-file 'a b' '--audit-subject=my audit'`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

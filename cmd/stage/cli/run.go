@@ -139,7 +139,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
 			return preview.DryRun(soft, cfg, in, env.Stdout, env.Stderr)
 		}
-		o.FailOnError, o.ShowFailed, o.LimitMemory = failed.allowed, flags.showFailed, env.LimitMemory
+		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
 		o.CancelBatches = *cancelBatches
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
 	}

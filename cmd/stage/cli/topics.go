@@ -37,6 +37,8 @@ var topics = []topic{
 	{"cost spent spending bill billing token usage expensive cheaper", "docs/cost.md#what-was-spent", "what calls cost: by stage, provider, model and day", "usage", nil},
 	{"price pricing usd dollar money cost", "docs/cost.md#prices", "prices of models, and what is unknown", "usage", []string{"prices-file"}},
 	{"ceiling limit cost budget maximum spend max", "docs/cost.md#a-cost-ceiling", "a ceiling for what a stage may spend", "usage", []string{"max-cost-usd"}},
+	{"stuck stall stalled hang hung waiting starved held idle starting standby ended blocked", "docs/status.md#see-it", "what a stage is doing, why rows wait, and what to do about it", "status tail", nil},
+	{"full disk storage runbook", "docs/operations.md#llmstagelag", "rows wait: a stream that is full, and other causes", "status", []string{"result-max-bytes", "audit-max-bytes", "journal-max-bytes"}},
 	{"429 503 529 rate limit throttle throttling capacity quota backoff slow speed rpm tpm", "docs/throttle.md", "on 429, 503 or 529 the stage slows down and retries until it succeeds", "status", []string{"throttle", "pool-size", "row-timeout", "llm-rpm", "llm-tpm", "llm-max-concurrency"}},
 	{"retry retries attempt failed failure repair", "docs/jobs.md#failed-rows", "send failed rows of a job again", "process redrive", nil},
 	{"retry retries attempt failure error refused timeout invalid_row reason", "docs/providers.md#which-failures-count-against-a-row", "which failures are retried for how long, and which fail a row", "tail", []string{"retry-max-attempts", "retry-base-delay", "row-timeout"}},
