@@ -280,15 +280,17 @@ func captured(ctx context.Context, js jetstream.JetStream, subject string) error
 	return nil
 }
 
-// takes returns what keeps a stream from storing messages on subjects, which field sets, as they are published.
-func takes(cfg jetstream.StreamConfig, field Field, subjects ...string) (wrong findings) {
+// takes returns what keeps a stream from storing messages on subjects, which field sets, as they are published. All is a
+// subject that matches them.
+func takes(cfg jetstream.StreamConfig, field Field, all string, subjects ...string) (wrong findings) {
 	if cfg.Sealed || cfg.Mirror != nil {
 		wrong.add("takes no messages (sealed or a mirror): name another stream")
 		return wrong
 	}
 	for _, subject := range subjects {
 		if !slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, subject) }) {
-			wrong.addSetting(field, "does not capture %s, only %s: add it to the stream's subjects, or change %s", subject, strings.Join(cfg.Subjects, ", "), field)
+			wrong.addSetting(field, "does not capture %s, only %s: add it to the stream's subjects (%s), or change %s",
+				subject, strings.Join(cfg.Subjects, ", "), editSubjects(cfg, all), field)
 			break // the others are likely to be missing, too
 		}
 	}
@@ -313,7 +315,8 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	}
 	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
 	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, filter) }) {
-		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: change %s or the stream's subjects", strings.Join(cfg.Subjects, ", "), s.InputSubject, FieldInputSubject)
+		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: add it to the stream's subjects (%s), or change %s",
+			strings.Join(cfg.Subjects, ", "), s.InputSubject, editSubjects(cfg, filter), FieldInputSubject)
 	}
 	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>", LaneSubjects(s.Name)} {
 		if Overlap(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, out) }) {
@@ -343,7 +346,7 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), ClaimSubject(s.ResultSubject, s.Name, p))
 	}
-	wrong = takes(cfg, FieldResultSubject, subjects...)
+	wrong = takes(cfg, FieldResultSubject, s.ResultSubject+".>", subjects...)
 	if cfg.Retention != jetstream.LimitsPolicy {
 		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention)
 	}
@@ -371,7 +374,7 @@ func (s Config) checkAudit(cfg jetstream.StreamConfig) findings {
 			subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindBatch))
 		}
 	}
-	return takes(cfg, FieldAuditSubject, subjects...)
+	return takes(cfg, FieldAuditSubject, s.AuditSubject+".>", subjects...)
 }
 
 func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
@@ -379,7 +382,7 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	for p := range max(1, s.Partitions) {
 		subjects = append(subjects, JournalSubject(s.Name, p))
 	}
-	wrong := takes(cfg, FieldJournalStream, subjects...)
+	wrong := takes(cfg, FieldJournalStream, "journal.>", subjects...)
 	if !cfg.AllowDirect {
 		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
 	}
@@ -388,7 +391,7 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 
 // checkLane refuses what could lose the record of a batch that the provider works on: it would be paid for twice.
 func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
-	wrong := takes(cfg, FieldLaneStream, LaneSubjects(s.Name))
+	wrong := takes(cfg, FieldLaneStream, "lane.>", LaneSubjects(s.Name))
 	if !cfg.AllowDirect {
 		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
 	}
@@ -416,6 +419,16 @@ func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 // edit is the command of the nats CLI that changes a stream.
 func edit(cfg jetstream.StreamConfig, flag string) string {
 	return "nats stream edit " + cfg.Name + " " + flag
+}
+
+// editSubjects is the command that adds a subject to those of a stream. It leaves out those that the new one covers, since the
+// server refuses subjects that overlap, and quotes all: > and * mean something to a shell.
+func editSubjects(cfg jetstream.StreamConfig, subject string) string {
+	flags := []string{}
+	for _, s := range append(slices.DeleteFunc(slices.Clone(cfg.Subjects), func(s string) bool { return covers(subject, s) }), subject) {
+		flags = append(flags, "--subjects='"+s+"'")
+	}
+	return edit(cfg, strings.Join(flags, " "))
 }
 
 // checkServer returns [ErrServer] for a server that lacks what the protocol needs.

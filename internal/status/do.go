@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -62,6 +63,8 @@ func heldAdvice(why string, p Places) string {
 	}
 	const itself = ". It goes on by itself; no row is lost"
 	switch {
+	case len(editsIn(why)) > 0: // the reason knows better than its words tell: a stream that drops results "when it is full" need not be larger
+		return strings.Join(editsIn(why), "; ") + ": change the stream back, as the reason says" + itself
 	case strings.Contains(why, stalledPrefix):
 		return fmt.Sprintf("look at the row that comes next (nats stream get %[1]s SEQUENCE) and at the consumer (nats consumer info %[1]s); "+
 			"restart this replica, so that another takes over; and report it with the log: this should not happen", p.Input)
@@ -71,9 +74,12 @@ func heldAdvice(why string, p Places) string {
 		return "raise max_file_store of the NATS server, or the limits of its account (nats account info), or delete streams that nobody needs" + itself
 	case has("maximum bytes exceeded", "is full"):
 		return fmt.Sprintf("nats stream edit %s --max-bytes=10GiB: give the stream more room than it has (nats stream info). The setting of its size is used only when the stream is created",
-			p.fullStream(why)) + itself
+			p.streamOf(why)) + itself
 	case has("maximum messages exceeded", "maximum messages per subject exceeded"):
-		return fmt.Sprintf("nats stream edit %s --max-msgs=-1 --max-msgs-per-subject=-1: the stream holds as many messages as it may (nats stream info)", p.fullStream(why)) + itself
+		return fmt.Sprintf("nats stream edit %s --max-msgs=-1 --max-msgs-per-subject=-1: the stream holds as many messages as it may (nats stream info)", p.streamOf(why)) + itself
+	case has("no stream captures the subject"):
+		return fmt.Sprintf("nats stream info %s: its subjects must match the one that the reason names. If they do, the stream has no leader: nats server report jetstream",
+			p.streamOf(why)) + itself
 	case has("permissions violation", "not allowed", "permission"):
 		return "allow the stage's NATS user the subject that the reason names: stage setup --print-permissions prints all that it needs" + itself
 	case has("not connected", "connection refused", "no servers available", "connection closed", "connection to nats was lost", "disconnected", "reconnect"):
@@ -90,8 +96,18 @@ func heldAdvice(why string, p Places) string {
 	return "change what the reason names; the log has more (blocked, retrying)" + itself
 }
 
-// fullStream is the stream that a reason is about.
-func (p Places) fullStream(why string) string {
+// editsIn returns the commands that a reason gives in parentheses, by which a stream is changed.
+func editsIn(why string) (commands []string) {
+	for _, part := range strings.Split(why, "(nats stream edit ")[1:] {
+		if flags, _, closed := strings.Cut(part, ")"); closed && !slices.Contains(commands, "nats stream edit "+flags) {
+			commands = append(commands, "nats stream edit "+flags)
+		}
+	}
+	return commands
+}
+
+// streamOf is the stream that a reason is about.
+func (p Places) streamOf(why string) string {
 	switch {
 	case strings.Contains(why, "dead letter"):
 		return "STREAM, with the one that stores the subject " + p.DeadLetter
