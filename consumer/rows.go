@@ -118,6 +118,9 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return nil //nolint:nilerr // not a delivery
 	}
 	seq := md.Sequence.Stream
+	if cut, err := t.withoutBody(ctx, m, seq); err != nil || cut {
+		return err
+	}
 	proven := t.noteDelivery(md, time.Now())
 	switch {
 	case t.stopping:
@@ -153,6 +156,24 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	t.accepted = seq
 	t.take(row, size, index, m.Reply)
 	return nil
+}
+
+// withoutBody reports whether a row came without its body, and resets the consumer then, or returns why it can't serve:
+// somebody has set it to deliver headers alone, and its rows would all be answered as empty ones before its settings are
+// looked at the next time. The size that the server adds proves nothing, since an empty row may have such a header of its
+// own. So the stream is asked.
+func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
+	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !t.pull.unnamed && (size == "" || size == "0") {
+		return false, nil
+	}
+	stored, err := streams.MessageAt(ctx, t.c.nc, t.c.cfg.InputStream, seq)
+	if err != nil || stored == nil || len(stored.Data) == 0 {
+		return false, err
+	}
+	if err := t.durable.Refit(ctx); err != nil {
+		return true, err
+	}
+	return true, t.reset(ctx) // it was set back
 }
 
 // noteDelivery notes a delivery, and reports whether it proves that no row lies between it and the one before.

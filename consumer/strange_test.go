@@ -184,3 +184,43 @@ type failing struct{}
 func (failing) Start(row *consumer.Row) {
 	row.Reply(consumer.Reply{Body: []byte(`{"error":{}}`), Failed: true, Event: auditlog.Row{FinishedAt: time.Now(), Reason: "invalid_row"}})
 }
+
+// A consumer that is set to deliver headers alone delivers rows that look empty. They are not answered as such, not even
+// before the settings are looked at again, and an empty row with the size of a body is one.
+func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		b.load(2)
+		p := b.startWith(b.ordered(streams.OrderStream, "only", &sleeper{low: time.Millisecond, high: 2 * time.Millisecond}))
+		b.until(2)
+		b.setHeadersOnly(true)
+		stagetest.PublishRaw(t, b, "rows.headers", "NATS/1.0\r\nA: b\r\n\r\n", `{"n":1}`)
+		stagetest.PublishRaw(t, b, "rows.broken", "hello\r\n\r\n", `{"n":1}`)
+		b.loadFrom(0, 1)
+		time.Sleep(10 * time.Second)
+		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 2 {
+			t.Errorf("got %d results of rows without bodies", got-2)
+		}
+		if why := p.Status().Problem; !strings.Contains(why, "delivers headers only") {
+			t.Errorf("problem: %q", why)
+		}
+		b.setHeadersOnly(false)
+		stagetest.PublishRaw(t, b, "rows.empty", "NATS/1.0\r\nNats-Msg-Size: 7\r\n\r\n", "")
+		b.until(6)
+		p.stop(t)
+	})
+}
+
+// setHeadersOnly edits the durable consumer.
+func (b *bench) setHeadersOnly(on bool) {
+	b.t.Helper()
+	durable, err := b.js.Consumer(b.t.Context(), "ROWS", streams.DurableName("stage", 0))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	cfg := durable.CachedInfo().Config
+	cfg.HeadersOnly = on
+	if _, err := b.js.UpdateConsumer(b.t.Context(), "ROWS", cfg); err != nil {
+		b.t.Fatal(err)
+	}
+}

@@ -45,9 +45,10 @@ const (
 	// still knows the request.
 	readExpires   = 30 * time.Second
 	readHeartbeat = 2 * time.Second
-	// headerMessageSize is what the server adds to each message of which it sends the headers alone.
-	headerMessageSize = "Nats-Msg-Size"
 )
+
+// HeaderMessageSize is what the server adds to each message of which it sends the headers alone: the size of the body.
+const HeaderMessageSize = "Nats-Msg-Size"
 
 // ErrDeliveryLost is returned by [Reading.Next] when a message did not arrive.
 var ErrDeliveryLost = errors.New("deliveries get lost")
@@ -211,7 +212,7 @@ func (r *Reading) delivered(ctx context.Context, m *nats.Msg) (*jetstream.RawStr
 		}
 	}
 	raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: md.Sequence.Stream, Header: m.Header, Data: m.Data, Time: md.Timestamp}
-	if r.headers && Added(m.Header, headerMessageSize) == "" {
+	if r.headers && Added(m.Header, HeaderMessageSize) == "" {
 		raw.Header, err = StoredHeader(ctx, r.nc, r.stream, raw.Sequence)
 	}
 	return raw, err

@@ -102,6 +102,13 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 	return &violationError{why, last}
 }
 
+// InboxDenied reports whether the last error of a connection is that the server has denied it a subscription to an inbox of
+// its own. Such a subscription is gone, and the client library makes it again only when it connects again.
+func InboxDenied(nc *nats.Conn) bool {
+	last := nc.LastError()
+	return errors.Is(last, nats.ErrPermissionViolation) && concerns(last.Error(), nc.Opts.InboxPrefix, nil)
+}
+
 // concerns reports whether the server's words about a violation are about a publication on one of the subjects, or about
 // a subscription to an inbox of the client.
 func concerns(text, inboxPrefix string, subjects []string) bool {
