@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -41,11 +42,15 @@ func (c *Conn) Replaceable() bool { return c != nil && c.dial != nil }
 // Keep makes another connection each time that the present one is closed for good, until ctx ends. The client library
 // reconnects by itself after most errors. But it closes the connection at an error of the server that it does not know,
 // such as a message above a max_payload that was lowered while the server runs, and a closed connection stays closed. A
-// process must not end because of that: it would pay again for all replies that it holds.
+// process must not end because of that: it would pay again for all replies that it holds. It makes the present connection
+// again, too, where only a new one learns what the server allows by now.
 func (c *Conn) Keep(ctx context.Context, log *slog.Logger) {
 	if c.dial == nil {
 		return
 	}
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	renewing.Go(func() { c.renew(ctx, log) })
 	report := reporter(log)
 	wait := dialFirst
 	for short := 0; c.awaitClosing(ctx); {
