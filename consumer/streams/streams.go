@@ -421,8 +421,8 @@ func edit(cfg jetstream.StreamConfig, flag string) string {
 	return "nats stream edit " + cfg.Name + " " + flag
 }
 
-// editSubjects is the command that adds a subject to those of a stream. It leaves out those that the new one covers, since the
-// server refuses subjects that overlap, and quotes all: > and * mean something to a shell.
+// editSubjects is the command that adds a subject to those of a stream. It leaves out those that the new one covers,
+// since the server refuses subjects that overlap, and quotes all: > and * mean something to a shell.
 func editSubjects(cfg jetstream.StreamConfig, subject string) string {
 	flags := []string{}
 	for _, s := range append(slices.DeleteFunc(slices.Clone(cfg.Subjects), func(s string) bool { return covers(subject, s) }), subject) {
