@@ -48,6 +48,10 @@ type Source struct {
 	// that reads results or the audit, and no input.
 	AnyInput bool
 
+	// Offline accepts an incomplete login, and files that can't be read: for a command that opens neither a connection nor
+	// these files. It may run before the login exists, or on another machine than the stage.
+	Offline bool
+
 	// More finds problems of settings that have no other, each of an error that it joins, by their variables. It is called
 	// only where there are problems, so that all are listed at once: without it those that take more than reading the
 	// settings (a template that does not compile) would come up once the others are solved. nil: none.
@@ -84,6 +88,9 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c.fillDefaults()
 	s.checkStore(c, found)
 	c.check(need, found)
+	if s.Offline {
+		found.forgetOpening()
+	}
 	if need == NeedCalls {
 		c.tracing = loadTracing(environ, found)
 	}

@@ -39,6 +39,16 @@ func (p *problems) none(variables ...string) bool {
 	return !slices.ContainsFunc(variables, func(v string) bool { return len(p.byVariable[v]) > 0 })
 }
 
+// forgetOpening drops what is wrong with the login and with the files that settings name.
+func (p *problems) forgetOpening() {
+	for _, f := range Fields() {
+		if f.Kind() == "path" || f.Variable == "STAGE_NATS_USER" || f.Variable == "STAGE_NATS_TLS_FIRST" { // secrets are paths, too
+			delete(p.byVariable, f.Variable)
+			delete(p.byVariable, f.Variable+FileSuffix)
+		}
+	}
+}
+
 // join returns all problems: those of fields in their order, then the others by name. It removes secrets from the texts,
 // since one may have been set as the value of another variable.
 func (p *problems) join(secrets *Secrets) error {

@@ -204,6 +204,7 @@ var settingsOfPermissions = []string{"STAGE_BATCH", "STAGE_BUDGET", "STAGE_CONTR
 
 // printPermissions prints what the NATS user of run needs with the settings in force. It connects to no server.
 func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages, output string) error {
+	flags.offline = true
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
 	if err != nil {
 		return err

@@ -35,6 +35,7 @@ type configFlags struct {
 	envFiles []string
 	context  string
 	external bool // the command connects to NATS
+	offline  bool // the command opens no connection and none of the files that settings name
 	anyInput bool // the command reads no input by partition, so the input subject may lack a place for it
 
 	ends []os.Signal // that end the command like SIGTERM
@@ -316,7 +317,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
 	source := config.Source{
 		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
-		External: c.external, Context: c.context, AnyInput: c.anyInput,
+		External: c.external, Context: c.context, AnyInput: c.anyInput, Offline: c.offline,
 	}
 	if need >= config.NeedPrompt {
 		source.More = executor.PromptProblems
