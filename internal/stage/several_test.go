@@ -46,7 +46,7 @@ func (l *lab) startSeveral(changes ...map[string]string) *team {
 	r.soft, r.hard = stop, kill
 	go func() {
 		r.done <- RunSeveral(soft, hard, cfgs, Deps{
-			NATS: func() (*nats.Conn, error) { return l.srv.Connect(), nil }, DialLLM: l.dial, Listener: r.pages, Reloads: r.reload,
+			NATS: func() (*nats.Conn, error) { return l.srv.Server.Connect() }, DialLLM: l.dial, Listener: r.pages, Reloads: r.reload,
 			Logger: slog.New(slog.NewTextHandler(&l.logs, nil)),
 		})
 		close(r.done)
