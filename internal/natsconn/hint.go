@@ -40,6 +40,8 @@ func hintOf(n *config.NATSConfig, err error, first bool) string {
 			return "check " + login
 		}
 		return "the server requires a login: set STAGE_NATS_CREDS, _NKEY, _TOKEN or _USER and _PASSWORD, or name a context of the nats CLI with --context"
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		return "somebody has stored a message whose header block is damaged; it counts as a message without headers, and nothing else is affected"
 	case errors.Is(err, nats.ErrNkeysNotSupported):
 		return "the server does not support NKeys: unset STAGE_NATS_NKEY"
 	case n.Creds != "" && strings.Contains(err.Error(), n.Creds): // the file was replaced by one that cannot be read

@@ -31,6 +31,7 @@ func TestHintsAboutHowTLSBeginsAreForFirstConnections(t *testing.T) {
 		{"unknown CA", config.NATSConfig{}, x509.UnknownAuthorityError{}, "with STAGE_NATS_TLS_CA", "with STAGE_NATS_TLS_CA"},
 		{"expired", config.NATSConfig{}, x509.CertificateInvalidError{Reason: x509.Expired}, "renew the server's certificate", "renew the server's certificate"},
 		{"login", config.NATSConfig{User: "u"}, nats.ErrAuthorization, "check STAGE_NATS_USER", "check STAGE_NATS_USER"},
+		{"damaged headers", config.NATSConfig{}, nats.ErrBadHeaderMsg, "counts as a message without headers", "counts as a message without headers"},
 		{"not there", config.NATSConfig{}, nats.ErrNoServers, "check that the server is running", "check that the server is running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
