@@ -165,6 +165,7 @@ type Consumer struct {
 	pulse         *pulse
 	problems      problems
 	steer         steering
+	storable      storable
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
 	// because the connection broke. The goroutine of Run owns it; the window bounds it.
@@ -249,6 +250,9 @@ func (c *Consumer) Status() Status {
 	s := c.status
 	c.mu.Unlock()
 	s.Problem, s.Held = c.problems.String(), c.steer.held.Load()
+	if full := c.storable.problem(); full != "" {
+		s.Problem = strings.TrimSuffix(full+"; "+s.Problem, "; ")
+	}
 	if audit := c.cfg.Recorder.Problem(); audit != "" {
 		s.Problem = strings.TrimPrefix(s.Problem+"; audit: "+audit, "; ")
 	}
@@ -398,6 +402,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.keepPin(t.pull.pin, err)
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
+	c.setRefused(false)
 	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAsides, problemLane)
 	how := "error"
 	switch {

@@ -167,7 +167,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 				e.group.Add(time.Since(begin))
 				e.single -= e.single / singleForgetFraction
 			}
-			e.c.problems.clear(problemResults)
+			e.stored()
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -181,7 +181,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 			err = errors.Join(e.c.denied(err), readErr)
 		case now.owner == e.owner && now.row == last.Seq && now.seq > e.end.seq:
 			e.end = now
-			e.c.problems.clear(problemResults)
+			e.stored()
 			return nil
 		case now.seq != e.end.seq:
 			return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
@@ -190,9 +190,16 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		case len(rows) > 1 && streams.RefusedForGood(err):
 			return fmt.Errorf("%w: %w", errBatchRefused, err)
 		}
+		e.c.setRefused(true)
 		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(rows[0].Seq, last.Seq), err)))
 	}
 	return context.Cause(ctx)
+}
+
+// stored notes that the append is stored, whatever came before.
+func (e *emitter) stored() {
+	e.c.setRefused(false)
+	e.c.problems.clear(problemResults)
 }
 
 // rowsText names the first and the last of some rows, for errors.

@@ -181,7 +181,12 @@ func (t *term) steered() {
 	if !t.c.mayServe() {
 		t.release()
 	}
-	held := t.c.steer.held.Load()
+	t.hold()
+}
+
+// hold has the rows wait, or wait no longer, by what holds now.
+func (t *term) hold() {
+	held := t.mustWait()
 	if held == t.held || t.stopping {
 		return
 	}

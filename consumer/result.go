@@ -43,10 +43,12 @@ func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 			_, err = streams.Append(ctx, c.nc, []*nats.Msg{msg})
 		}
 		if err == nil {
+			c.setRefused(false)
 			c.problems.clear(problemDeadLetter)
 			return nil
 		}
 		if ctx.Err() == nil {
+			c.setRefused(true)
 			c.problems.set(problemDeadLetter, c.denied(fmt.Errorf("%s: %w", rowsText(row.Seq, row.Seq), err)))
 		}
 	}

@@ -104,6 +104,7 @@ type Row struct {
 	mail        *mailbox
 	gate        *gate
 	pulse       *pulse
+	storable    *storable
 	recorder    *recorder.Recorder
 	trace       Trace // nil: nothing follows it
 	wanted      atomic.Bool
@@ -166,10 +167,12 @@ type Reply struct {
 	Parked bool
 }
 
-// Wanted reports whether the process still owns the row, as far as it can know. An executor asks before it spends
-// money on the row, and hands back one that is not wanted: in the meantime another replica may have taken over, for
-// instance while this process was suspended.
-func (r *Row) Wanted() bool { return r.wanted.Load() && r.pulse.sure(time.Now()) }
+// Wanted reports whether the process still owns the row and could store its result, as far as it can know. An executor
+// asks before it spends money on the row, and hands back one that is not wanted: in the meantime another replica may have
+// taken over, for instance while this process was suspended, or the disk may be full.
+func (r *Row) Wanted() bool {
+	return r.wanted.Load() && r.pulse.sure(time.Now()) && r.canStore()
+}
 
 // Owner is the term of ownership that the row belongs to at the moment.
 func (r *Row) Owner() string { return r.tenure.Load().owner }

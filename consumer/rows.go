@@ -214,7 +214,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	t.ackForm = reply
 	row.leads.Store(false)
 	row.tenure.Store(&tenure{owner: t.owner})
-	row.wanted.Store(true)
+	row.wanted.Store(!t.held)
 	t.open[row.Seq] = row
 	t.lead(row.Key)
 	if !known {
@@ -257,7 +257,7 @@ func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data, Arrived: m.arrived,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		mail:    c.mail, gate: &c.gate, pulse: c.pulse, recorder: c.cfg.Recorder,
+		mail:    c.mail, gate: &c.gate, pulse: c.pulse, storable: &c.storable, recorder: c.cfg.Recorder,
 	}
 	if c.cfg.Order == streams.OrderKey {
 		row.Key = c.cfg.Key(row)

@@ -77,7 +77,7 @@ type term struct {
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay set.
 	stopping bool
 	released bool // to another replica; implies stopping
-	held     bool // no row is started, see [Consumer.Hold]
+	held     bool // no row is started, see [Consumer.Hold] and [storable]
 
 	// The emitter, and what passes to and from it. While emitting, one group is on its way and its outcome was not taken
 	// yet; so neither channel, of one place each, ever blocks the term.
@@ -249,6 +249,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.c.at("turn")
 		now := time.Now()
 		t.beat(now)
+		t.hold()
 		if !t.ackBy.IsZero() && !now.Before(t.ackBy) {
 			t.ackGathered()
 		}
@@ -269,6 +270,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.stopLane()
 		t.unstashDue()
 		next = earlier(earlier(next, t.journal.step(now)), t.ackBy)
+		if t.held {
+			next = earlier(next, now.Add(fullLook))
+		}
 		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {

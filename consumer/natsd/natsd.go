@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,11 +57,13 @@ type Server struct {
 	lock    *flock.Flock
 	token   string
 	stopped sync.Once
+	failed  chan struct{} // see Failed
 
 	mu       sync.Mutex // guards the rest, for a few instructions
 	srv      *server.Server
-	port     int  // that it listens on, once it has; 0: a free one
-	stopping bool // Stop was called, so no other server starts
+	port     int    // that it listens on, once it has; 0: a free one
+	stopping bool   // Stop was called, so no other server starts
+	failure  string // see Failure
 }
 
 // Start runs a server on cfg.Dir and returns when it accepts connections. The caller must Stop it. It returns
@@ -76,7 +79,7 @@ func Start(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, lock: lock}
+	s := &Server{cfg: cfg, lock: lock, failed: make(chan struct{}, 1)}
 	if !cfg.NoListen {
 		s.token = rand.Text()
 	}
@@ -95,6 +98,9 @@ func (s *Server) Restart() error {
 	old := s.running()
 	old.Shutdown()
 	old.WaitForShutdown()
+	s.mu.Lock()
+	s.failure = "" // the new server may find another before it has started
+	s.mu.Unlock()
 	if err := s.start(); err != nil {
 		return fmt.Errorf("embedded server: start again: %w", err)
 	}
@@ -123,9 +129,11 @@ func (s *Server) start() (err error) {
 		JetStream:  true,
 		StoreDir:   cfg.Dir,
 		NoSigs:     true,
-		NoLog:      cfg.Logger == nil,
 		DontListen: cfg.NoListen,
 		SyncAlways: cfg.SyncAlways,
+		// By default the server takes three quarters of what is free when it starts as its limit, also when room is made
+		// later. The disk itself is the limit here; whoever runs the server looks at [Server.Free].
+		JetStreamMaxStore: math.MaxInt64 / 2,
 	}
 	if !cfg.SyncAlways {
 		opts.SyncInterval = cfg.SyncInterval
@@ -141,9 +149,11 @@ func (s *Server) start() (err error) {
 	if err != nil {
 		return err
 	}
-	if cfg.Logger != nil {
-		srv.SetLoggerV2(slogger{cfg.Logger}, false, false, false)
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
+	srv.SetLoggerV2(slogger{log, s.noteFailure}, false, false, false)
 	s.mu.Lock()
 	s.srv = srv
 	stopping := s.stopping
@@ -236,7 +246,10 @@ func (s *Server) Stop() {
 }
 
 // slogger passes the server's warnings and errors on; its notices and debug lines are of no use to a user of the stage.
-type slogger struct{ log *slog.Logger }
+type slogger struct {
+	log     *slog.Logger
+	noticed func(text string) // called with each error
+}
 
 func (slogger) Noticef(string, ...any) {}
 func (slogger) Debugf(string, ...any)  {}
@@ -247,7 +260,9 @@ func (l slogger) Warnf(format string, v ...any) {
 }
 
 func (l slogger) Errorf(format string, v ...any) {
-	l.log.Error("embedded nats-server", slog.String("message", fmt.Sprintf(format, v...)))
+	text := fmt.Sprintf(format, v...)
+	l.noticed(text)
+	l.log.Error("embedded nats-server", slog.String("message", text))
 }
 
 func (l slogger) Fatalf(format string, v ...any) {

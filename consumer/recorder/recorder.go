@@ -112,6 +112,7 @@ type Recorder struct {
 	group     *group             // on its way together; nil: none
 	problem   string             // why the last of the troubled was not stored; empty when there are none
 	troubled  int                // events that were refused or got no answer, and are not stored yet
+	refused   atomic.Bool        // see Refused
 	warned    time.Time          // of the last warning; zero: none since all was well
 	pace      pace
 	// callsUntil is how long a queue of nothing but a few call events of rows waits: the event of the row, which waits for both,
@@ -301,6 +302,10 @@ func (r *Recorder) Problem() string {
 	return r.problem
 }
 
+// Refused reports whether the last that was heard of any event is that it was not stored: the stream refuses, or no answer
+// came in time. The next one that is stored ends it. Safe for concurrent use.
+func (r *Recorder) Refused() bool { return r.refused.Load() }
+
 // RecordRun stores a run event. It does not block: no caller waits for the event.
 func (r *Recorder) RecordRun(e *auditlog.Run) {
 	r.publish(auditlog.Event{Kind: auditlog.KindRun, Header: e.Header, Run: e}, e, e.MsgID(int(r.runs.Add(1)-1)), nil)
@@ -445,6 +450,9 @@ func (r *Recorder) answered(m *nats.Msg) {
 		r.singleAnswered(number, refused, now)
 	}
 	r.flush(now)
+	if len(r.stored) > 0 {
+		r.refused.Store(false)
+	}
 	for _, rec := range r.stored {
 		if rec.limited() {
 			r.held--
@@ -481,6 +489,7 @@ func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
 	case refused != nil:
 		rec.due, rec.refused = now.Add(refusedBackoff), true
 		r.complain(rec, refused.Error())
+		r.refused.Store(!streams.TooLarge(refused)) // another event may be smaller
 	default:
 		delete(r.sent, number)
 		r.recovered(rec)
@@ -557,11 +566,13 @@ func (r *Recorder) overdue(now time.Time) {
 		}
 		if !rec.refused {
 			r.complain(rec, r.unanswered())
+			r.refused.Store(true)
 		}
 		r.send(rec, now)
 	}
 	if g := r.group; g != nil && now.Sub(g.sent) >= ackTimeout {
 		r.complain(g.records[0], r.unanswered())
+		r.refused.Store(true)
 		r.split(now)
 	}
 }

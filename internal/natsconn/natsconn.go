@@ -28,6 +28,8 @@ type Conn struct {
 	closing  error              // why the one before nc was closed, or why no other could be made since
 	unsteady bool               // the one before nc had not lasted either
 	movers   []func(*nats.Conn) // called with each later connection
+	full     error              // see Full
+	fullers  []func(error)      // called with each change of full
 }
 
 // Dial makes a connection. Ctx ends the attempt.

@@ -41,3 +41,12 @@ func (s *Stage) follow() (stop func()) {
 	}
 	return stop
 }
+
+// followRoom has the partitions wait while nothing can be stored on the embedded server, until stop is called.
+func (s *Stage) followRoom() (stop func()) {
+	return s.Conn.OnFull(func(why error) {
+		for _, c := range s.consumers {
+			c.SetFull(why)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -65,7 +66,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		Collect:      s.Cfg.LaneCollects(),
 		FailFatal:    s.Cfg.Rows.OnFatal == "fail",
 		Paused:       s.lanePaused,
-		Halted:       func() error { return s.steering.halted(partition) },
+		Halted:       func() error { return cmp.Or(s.steering.halted(partition), s.Conn.Full()) },
 		CancelOnStop: func() bool { return s.cancelBatches },
 		Logger:       s.Log,
 	})

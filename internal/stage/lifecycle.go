@@ -75,6 +75,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 		return err
 	}
 	defer s.follow()()
+	defer s.followRoom()()
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
 	soft, s.stop = context.WithCancelCause(soft)

@@ -75,7 +75,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		return err
 	}
 	defer conn.Close()
-	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) })()
+	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, deps.Logger) })()
 	deps.Batches = true
 	var stages []*Stage
 	for _, cfg := range cfgs {

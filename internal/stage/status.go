@@ -132,6 +132,9 @@ func (s *Stage) ready() (ok bool, reason string) {
 	if why := s.Conn.Down(); why != "" {
 		return false, why
 	}
+	if why := s.Conn.Full(); why != nil {
+		return false, why.Error()
+	}
 	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
 		return false, "paused: " + s.pauseText(p, time.Now())
 	}

@@ -1,0 +1,60 @@
+package consumer
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// storable says whether what a call brings could be stored. While it could not, no call begins: the emitter waits for one
+// append to succeed, and all that is answered meanwhile is paid for and is in memory alone. Without this rule the calls went
+// on until the window was full; with a window of 1,000 rows a process that was killed then paid for 1,000 calls again.
+//
+// Rows in flight end, and wait in the window with their replies. It ends by itself: the append, or the audit event, that
+// was refused is tried again and again, and the first that is stored ends it.
+//
+// It is safe for concurrent use.
+type storable struct {
+	full    atomic.Pointer[error] // what the owner of the server says, see [Consumer.SetFull]; nil: there is room
+	refused atomic.Bool           // the last append of the emitter was not stored
+}
+
+// fullLook is the time between two looks of a term that starts no row because nothing can be stored: what ends that need
+// not wake the term.
+const fullLook = 250 * time.Millisecond
+
+// SetFull says that nothing can be stored, and why, so that the rows of the partition wait as [Consumer.Hold] has them
+// wait; nil: it can. It returns at once, and is safe for concurrent use.
+func (c *Consumer) SetFull(why error) {
+	if why == nil {
+		c.storable.full.Store(nil)
+	} else {
+		c.storable.full.Store(&why)
+	}
+	c.mail.wake()
+}
+
+// setRefused notes whether the last append was stored.
+func (c *Consumer) setRefused(refused bool) {
+	if c.storable.refused.Swap(refused) != refused {
+		c.mail.wake()
+	}
+}
+
+// canStore reports whether what a call brings could be stored, as far as is known.
+func (r *Row) canStore() bool { return r.storable.room() && !r.recorder.Refused() }
+
+func (s *storable) room() bool { return s.full.Load() == nil && !s.refused.Load() }
+
+// problem says why nothing can be stored, where the owner of the server has said so; empty: it has not.
+func (s *storable) problem() string {
+	if why := s.full.Load(); why != nil {
+		return fmt.Sprintf("store: %v", *why)
+	}
+	return ""
+}
+
+// mustWait reports whether no row may start now: an operator has asked for it, or nothing can be stored.
+func (t *term) mustWait() bool {
+	return t.c.steer.held.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
+}
