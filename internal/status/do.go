@@ -69,7 +69,9 @@ func heldAdvice(why string, p Places) string {
 		return fmt.Sprintf("look at the row that comes next (nats stream get %[1]s SEQUENCE) and at the consumer (nats consumer info %[1]s); "+
 			"restart this replica, so that another takes over; and report it with the log: this should not happen", p.Input)
 	case has("no space left", "disk is full", "disk full"):
-		return "free space on the disk that the reason names, where the NATS server stores its streams" + itself
+		return "free space on the disk that the reason names, where the NATS server stores its streams; no call begins meanwhile" + itself
+	case has("the store in "): // natsconn.Conn.Full, of the embedded server
+		return "look at the disk that the reason names: it refuses writes. The stage starts its NATS server again by itself" + itself
 	case has("insufficient storage", "insufficient resources", "resource limits exceeded", "maximum account", "storage resources"):
 		return "raise max_file_store of the NATS server, or the limits of its account (nats account info), or delete streams that nobody needs" + itself
 	case has("maximum bytes exceeded", "is full"):
