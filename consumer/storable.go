@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// storable says whether what a call brings could be stored. While it could not, no call begins: the emitter waits for one
-// append to succeed, and all that is answered meanwhile is paid for and is in memory alone. Without this rule the calls went
-// on until the window was full; with a window of 1,000 rows a process that was killed then paid for 1,000 calls again.
+// storable says whether the reply to a call could be stored. While it could not, no call begins. Without this rule calls
+// would go on until the window is full, say with 1,000 rows, whose replies are in memory alone: a process that is killed
+// then pays for 1,000 calls again.
 //
-// Rows in flight end, and wait in the window with their replies. It ends by itself: the append, or the audit event, that
-// was refused is tried again and again, and the first that is stored ends it.
+// Calls in flight end, and their replies wait in the window. A refusal ends by itself: the append, or the audit event, is
+// tried again and again, and the first that is stored ends it.
 //
 // It is safe for concurrent use.
 type storable struct {
