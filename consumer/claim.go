@@ -83,7 +83,7 @@ func (c *Consumer) nextInput(ctx context.Context, seq uint64) (uint64, error) {
 }
 
 func (c *Consumer) denied(err error) error {
-	return streams.Denied(c.nc, err, "$JS.>", c.filter, cmp.Or(c.cfg.DeadLetterSubject, c.filter))
+	return streams.Denied(c.nc, err, streams.APISubjects, c.filter, cmp.Or(c.cfg.DeadLetterSubject, c.filter))
 }
 
 // checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who

@@ -222,7 +222,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	if cfg.Explain == nil {
 		cfg.Explain = error.Error
 	}
-	js, err := jetstream.New(nc)
+	js, err := streams.JetStream(nc)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
@@ -279,7 +279,7 @@ func (c *Consumer) adopt() {
 	if nc == nil {
 		return
 	}
-	js, err := jetstream.New(nc)
+	js, err := streams.JetStream(nc)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: %v", err)) // options alone could be wrong, and there are none
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -442,7 +441,7 @@ func (j *journal) purge() bool {
 		Seq    uint64 `json:"seq"`
 	}{j.subject, below})
 	if err == nil {
-		err = j.send("p", &nats.Msg{Subject: jetstream.DefaultAPIPrefix + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
+		err = j.send("p", &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body})
 	}
 	if err != nil {
 		j.setProblem("purge: " + err.Error())

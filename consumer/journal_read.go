@@ -109,7 +109,7 @@ func (j *journal) ask(now time.Time) {
 		MaxBytes int    `json:"max_bytes"`
 	}{j.readNext, j.subject, journalReadBatch, journalReadBytes})
 	if err == nil {
-		err = j.send("g", &nats.Msg{Subject: jetstream.DefaultAPIPrefix + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
+		err = j.send("g", &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
 	}
 	if err != nil {
 		j.giveUp(err.Error())

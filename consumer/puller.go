@@ -9,7 +9,6 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -64,7 +63,7 @@ type pullRequest struct {
 func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Duration) (p *puller, err error) {
 	p = &puller{
 		nc:      c.nc,
-		subject: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + c.cfg.InputStream + "." + durable.Name,
+		subject: streams.APIPrefix(c.nc) + "CONSUMER.MSG.NEXT." + c.cfg.InputStream + "." + durable.Name,
 		inbox:   c.nc.NewInbox(),
 		// Room for what two requests may bring: the one in flight and one that was given up as lost.
 		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),

@@ -90,7 +90,7 @@ func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
 	}
 	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
 	defer cancel()
-	if m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, nil); err == nil {
+	if m, err := nc.RequestWithContext(ctx, streams.APIPrefix(nc)+"STREAM.INFO."+stream, nil); err == nil {
 		_ = json.Unmarshal(m.Data, &info)
 	}
 	return info.Config

@@ -75,7 +75,8 @@ type Durable struct {
 	// MessageBytesMax is the size of the largest message that the results stream takes.
 	MessageBytesMax int
 
-	cfg DurableConfig
+	cfg     DurableConfig
+	version string // of the server that has the streams, see serverVersion
 	// acksOthers says that an ack covers all rows before it, though each is to be acked by itself: the next reset replaces the consumer.
 	acksOthers bool
 	nc         *nats.Conn
@@ -106,7 +107,7 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	cfg = cfg.WithDefaults()
-	js, err := jetstream.New(nc)
+	js, err := JetStream(nc)
 	if err != nil {
 		return nil, fmt.Errorf("durable consumer: %w", err)
 	}
@@ -122,7 +123,7 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 	if size := results.CachedInfo().Config.MaxMsgSize; size > 0 {
 		d.MessageBytesMax = min(d.MessageBytesMax, int(size))
 	}
-	d.AcksDelete = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy
+	d.AcksDelete, d.version = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy, serverVersion(nc, input.CachedInfo())
 	if err := d.checkResettable(); err != nil {
 		return nil, err
 	}
@@ -307,12 +308,12 @@ func (d *Durable) checkResettable() error {
 		return nil
 	}
 	return unfit("%w: version %s can't set a consumer back, and on a stream without limits retention it can't be re-created: use 2.14 or newer",
-		ErrServer, d.nc.ConnectedServerVersion())
+		ErrServer, d.version)
 }
 
 // CanReset reports whether the server can reset the consumer in place. One that can't has it created again, so
 // where it begins is only where an owner last set it to.
-func (d *Durable) CanReset() bool { return serverSince(d.nc.ConnectedServerVersion(), 14) }
+func (d *Durable) CanReset() bool { return serverSince(d.version, 14) }
 
 // Unpin releases the pin to the client that asks next.
 func (d *Durable) Unpin(ctx context.Context) error {

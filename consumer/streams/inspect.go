@@ -78,7 +78,7 @@ func (i *Inspector) Look(ctx context.Context) error {
 	if !i.looked.IsZero() && time.Since(i.looked) < inspectFresh {
 		return i.Verdict()
 	}
-	js, err := jetstream.New(i.conn())
+	js, err := JetStream(i.conn())
 	if err != nil {
 		return err
 	}

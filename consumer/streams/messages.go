@@ -24,7 +24,7 @@ func Denied(nc *nats.Conn, err error, subjects ...string) error {
 		return err
 	}
 	if len(subjects) == 0 {
-		subjects = []string{"$JS.>"}
+		subjects = []string{APISubjects}
 	}
 	if denied := Violation(nc, subjects...); denied != nil {
 		return &deniedError{why: denied, err: err}
@@ -96,7 +96,7 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 	if err != nil {
 		return nil, err
 	}
-	reply, err := nc.RequestWithContext(ctx, messageGet+stream, body)
+	reply, err := nc.RequestWithContext(ctx, APIPrefix(nc)+messageGet+stream, body)
 	if err != nil {
 		return nil, fmt.Errorf("get a message of stream %s: %w", stream, Denied(nc, err))
 	}
@@ -107,7 +107,7 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 	return m, nil
 }
 
-const messageGet = jetstream.DefaultAPIPrefix + "STREAM.MSG.GET."
+const messageGet = "STREAM.MSG.GET." // below the prefix of the API
 
 // StoredHeader returns the headers of a message as it is stored; nil: it has none, or was removed. It is for messages that
 // arrive without a header that the server adds. Their own can't be read then, or may have become one with the server's: a
@@ -125,7 +125,7 @@ func StoredHeader(ctx context.Context, nc *nats.Conn, stream string, seq uint64)
 func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error {
 	body, err := json.Marshal(messageQuery{Seq: seq})
 	if err == nil {
-		err = nc.PublishRequest(messageGet+stream, reply, body)
+		err = nc.PublishRequest(APIPrefix(nc)+messageGet+stream, reply, body)
 	}
 	if err != nil {
 		return fmt.Errorf("get message %d of stream %s: %w", seq, stream, err)
@@ -137,7 +137,7 @@ func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error
 // its headers can't be read. The stream must allow direct gets. [jetstream.Stream] takes a message without a body and with a header "Status" for the
 // answer that there is none.
 func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
-	m, err := nc.RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"DIRECT.GET."+stream+"."+subject, nil)
+	m, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"DIRECT.GET."+stream+"."+subject, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -69,6 +69,7 @@ type Reading struct {
 	Before uint64
 
 	nc      *nats.Conn
+	api     string // prefix of the API of JetStream
 	stream  string
 	headers bool // without bodies
 	most    int  // bytes that one request asks for
@@ -97,7 +98,7 @@ func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	info := consumer.CachedInfo()
 	r := &Reading{
 		Left: info.NumPending, Name: cfg.Name, Before: info.Delivered.Stream,
-		nc: js.Conn(), stream: stream, headers: cfg.HeadersOnly, most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
+		nc: js.Conn(), api: APIPrefix(js.Conn()), stream: stream, headers: cfg.HeadersOnly, most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
 		// Room for all that one request may bring: its messages, its heartbeats, and the status at its end.
 		msgs:    make(chan *nats.Msg, readAhead+int(readExpires/readHeartbeat)+16),
 		silence: time.NewTimer(RequestTimeout),
@@ -132,7 +133,7 @@ func (r *Reading) ask() error {
 	}
 	r.request++
 	reply := r.inbox + strconv.FormatUint(r.request, 36)
-	return r.nc.PublishRequest(jetstream.DefaultAPIPrefix+"CONSUMER.MSG.NEXT."+r.stream+"."+r.Name, reply, body)
+	return r.nc.PublishRequest(r.api+"CONSUMER.MSG.NEXT."+r.stream+"."+r.Name, reply, body)
 }
 
 // Next returns the next message. Without a body, its headers are those that it is stored with, and [Added] ones. It is

@@ -87,8 +87,12 @@ func sentence(err error) (text string, ok bool) {
 // server reports that apart from the request, which stays without an answer. So a violation counts only if it is of the
 // request's own subject, or of the inbox that its answer goes to: a connection that was denied a subscription to
 // $SRV.STATS keeps that as its last error, and a request that a dead node left without an answer has another cause. The
-// error is a [nats.ErrPermissionViolation].
+// error is a [nats.ErrPermissionViolation]. [APISubjects] among the subjects stands for the API wherever the connection
+// reaches it.
 func Violation(nc *nats.Conn, subjects ...string) error {
+	if slices.Contains(subjects, APISubjects) {
+		subjects = append(slices.Clone(subjects), APIPrefix(nc)+">")
+	}
 	last := nc.LastError()
 	if !errors.Is(last, nats.ErrPermissionViolation) || !concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
 		return nil

@@ -61,10 +61,12 @@ type Config struct {
 // what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
 // others would only be waited for in the same way.
 func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
-	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
-		return err
+	if APIPrefix(nc) == jetstream.DefaultAPIPrefix { // else a stream names the version, see ensure
+		if err := checkServer(nc.ConnectedServerVersion()); err != nil {
+			return err
+		}
 	}
-	js, err := jetstream.New(nc)
+	js, err := JetStream(nc)
 	if err != nil {
 		return err
 	}
@@ -152,7 +154,7 @@ func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 	if s.AuditMaxAge > 0 {
 		cfg.Duplicates = min(cfg.Duplicates, s.AuditMaxAge)
 	}
-	cfg.AllowBatchPublish = serverSince(nc.ConnectedServerVersion(), 14)
+	cfg.AllowBatchPublish = serverSince(serverVersion(nc, nil), 14)
 	return cfg
 }
 
@@ -192,6 +194,9 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, p part) erro
 		if stream, err = s.create(ctx, js, want, field); err != nil {
 			return err
 		}
+	}
+	if err := checkServer(serverVersion(js.Conn(), stream.CachedInfo())); err != nil {
+		return err
 	}
 	if wrong := p.check(stream.CachedInfo().Config); len(wrong) > 0 {
 		return NewSettingError(field, "%s: stream %s: %w", field, want.Name, wrong)
@@ -437,6 +442,22 @@ func checkServer(version string) error {
 		return fmt.Errorf("%w: version %s has no pinned consumers: use 2.11 or newer", ErrServer, version)
 	}
 	return nil
+}
+
+// versionKey is the entry of a stream's metadata under which the server that answers names its version, since 2.11.
+const versionKey = "_nats.ver"
+
+// serverVersion is the version of the server that has the streams. It is the one of the connection, unless JetStream is
+// reached through another domain or account: the hub of a leaf node may be newer than the leaf, or older. Then the answer
+// about a stream names it. Empty: it is unknown, or hidden.
+func serverVersion(nc *nats.Conn, info *jetstream.StreamInfo) string {
+	switch {
+	case APIPrefix(nc) == jetstream.DefaultAPIPrefix:
+		return nc.ConnectedServerVersion()
+	case info == nil:
+		return ""
+	}
+	return cmp.Or(info.Config.Metadata[versionKey], "2.10")
 }
 
 // serverSince reports whether a server has version 2.minor or newer; one that hides its version is taken to have it.

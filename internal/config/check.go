@@ -140,8 +140,23 @@ func (c *Config) checkLogin(found *problems) {
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		found.add("STAGE_NATS_TLS_CERT", "certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
 	}
+	c.checkJetStream(found)
 	if prefix := c.NATS.InboxPrefix; prefix != "" {
 		found.checkSubject("STAGE_NATS_INBOX_PREFIX", prefix, "_INBOX_stage")
+	}
+}
+
+// checkJetStream checks where the API of JetStream is.
+func (c *Config) checkJetStream(found *problems) {
+	domain, prefix := c.NATS.JSDomain, c.NATS.JSPrefix
+	if domain != "" && (strings.Contains(domain, ".") || !validTokens(domain, false)) {
+		found.add("STAGE_NATS_JS_DOMAIN", "%q is not the name of a domain, which has no dots, wildcards or spaces, such as hub", domain)
+	}
+	if prefix != "" && !validTokens(strings.TrimSuffix(prefix, "."), false) {
+		found.add("STAGE_NATS_JS_PREFIX", "%q is not a subject without wildcards, such as JS.hub.API", prefix)
+	}
+	if domain != "" && prefix != "" {
+		found.add("STAGE_NATS_JS_PREFIX", "set together with STAGE_NATS_JS_DOMAIN, which is the prefix $JS.<domain>.API: unset one of them")
 	}
 }
 

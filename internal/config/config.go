@@ -75,6 +75,8 @@ type NATSConfig struct {
 	TLSCert     string `env:"TLS_CERT" file:"true" help:"path of the client's certificate, with its key"`
 	TLSKey      string `env:"TLS_KEY" file:"true" help:"path of the client certificate's key"`
 	TLSFirst    bool   `env:"TLS_FIRST, default=false" help:"start TLS before the server's greeting; the server must be configured the same way"`
+	JSDomain    string `env:"JS_DOMAIN" help:"JetStream domain of the streams, where the server is not in it, such as the hub of a leaf node; empty: the server's own JetStream"`
+	JSPrefix    string `env:"JS_PREFIX" help:"prefix of the subjects of the JetStream API, in place of $JS.API, where it is imported from another account; not together with a domain"`
 	InboxPrefix string `env:"INBOX_PREFIX" help:"prefix of reply subjects, for users that may subscribe to their own inbox only; empty: _INBOX"`
 }
 

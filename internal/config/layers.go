@@ -156,7 +156,8 @@ func (s Source) connection(all, below layers, found *problems) (strong, weak lay
 		ctx = s.selectedContext(found)
 	}
 	if ctx != nil {
-		below = append(below, withoutLogin(ctx.layer(), slices.Concat(all, below)))
+		above := slices.Concat(all, below)
+		below = append(below, without(apiVariables, without(loginVariables, ctx.layer(), above), above))
 	} else if !named {
 		below = below[:len(below)-1] // a login alone names no server
 	}
@@ -178,11 +179,14 @@ var loginVariables = []string{
 	"STAGE_NATS_TOKEN" + FileSuffix, "STAGE_NATS_PASSWORD" + FileSuffix,
 }
 
-// withoutLogin returns the layer, without its login where the layers above it have one.
-func withoutLogin(l layer, above layers) layer {
-	if above.names(loginVariables...) {
+// apiVariables say where the API of JetStream is. Only one of them may be set, so one of an upper layer hides both.
+var apiVariables = []string{"STAGE_NATS_JS_DOMAIN", "STAGE_NATS_JS_PREFIX"}
+
+// without returns the layer, without these variables where the layers above it have one of them.
+func without(variables []string, l layer, above layers) layer {
+	if above.names(variables...) {
 		l.values = maps.Clone(l.values)
-		maps.DeleteFunc(l.values, func(variable, _ string) bool { return slices.Contains(loginVariables, variable) })
+		maps.DeleteFunc(l.values, func(variable, _ string) bool { return slices.Contains(variables, variable) })
 	}
 	return l
 }
@@ -202,5 +206,5 @@ func (s Source) cliVariables(above layers) layer {
 		values["STAGE_NATS_TOKEN"] = cmp.Or(values["STAGE_NATS_TOKEN"], values["STAGE_NATS_USER"])
 		values["STAGE_NATS_USER"] = ""
 	}
-	return withoutLogin(layer{from: "NATS_*", values: values, cli: true, label: func(variable string) string { return own[variable] }}, above)
+	return without(loginVariables, layer{from: "NATS_*", values: values, cli: true, label: func(variable string) string { return own[variable] }}, above)
 }

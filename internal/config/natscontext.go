@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
@@ -44,6 +45,8 @@ var contextFields = []struct {
 	{"key", "STAGE_NATS_TLS_KEY", true},
 	{"inbox_prefix", "STAGE_NATS_INBOX_PREFIX", false},
 	{"tls_first", "STAGE_NATS_TLS_FIRST", false},
+	{"jetstream_domain", "STAGE_NATS_JS_DOMAIN", false},
+	{"jetstream_api_prefix", "STAGE_NATS_JS_PREFIX", false},
 }
 
 // contextNotes are settings of a context that are for people.
@@ -58,6 +61,14 @@ func (c *Config) NATSFrom() string {
 		return "STAGE_NATS_URL"
 	}
 	return c.natsFrom
+}
+
+// APIPrefix returns what the subjects of the API of JetStream begin with; empty: the API is that of the server.
+func (n *NATSConfig) APIPrefix() string {
+	if n.JSDomain != "" {
+		return streams.DomainPrefix(n.JSDomain)
+	}
+	return n.JSPrefix
 }
 
 // UseStore makes the configuration that of the embedded server on dir, for a command that was given a store by name.

@@ -183,6 +183,11 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 
 // validSubject reports whether the text is a NATS subject, with wildcards or without.
 func validSubject(subject string, wildcards bool) bool {
+	return validTokens(subject, wildcards) && !strings.HasPrefix(subject+".", "$JS.")
+}
+
+// validTokens is [validSubject] without the rule about subjects of the server.
+func validTokens(subject string, wildcards bool) bool {
 	tokens := strings.Split(subject, ".")
 	for i, token := range tokens {
 		switch {
@@ -196,5 +201,5 @@ func validSubject(subject string, wildcards bool) bool {
 			return false
 		}
 	}
-	return len(subject) <= 255 && !slices.Contains(tokens[:1], "$JS")
+	return len(subject) <= 255
 }

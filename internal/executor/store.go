@@ -69,7 +69,7 @@ func openReplyStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log 
 
 // newClient returns a client that publishes replies without waiting.
 func (s *replyStore) newClient(nc *nats.Conn) (jetstream.JetStream, error) {
-	return jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(dedupePendingMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
+	return streams.JetStream(nc, jetstream.WithPublishAsyncMaxPending(dedupePendingMax), jetstream.WithPublishAsyncTimeout(dedupeTimeout),
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/natsconn"
@@ -138,7 +139,7 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.NC())
+	js, err := streams.JetStream(conn.NC())
 	if err != nil {
 		return err
 	}

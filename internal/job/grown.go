@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/llm"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // compare returns an error that names what has changed since the job of that name was started in dir. An input that has
@@ -74,7 +74,7 @@ func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	if p.unhashed == nil || loaded == 0 {
 		return explainAnother(p.Source.Skip(loaded))
 	}
-	js, err := jetstream.New(p.Stage.Conn.NC())
+	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return err
 	}

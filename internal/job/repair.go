@@ -287,7 +287,7 @@ type Retry struct {
 // repair prepares what a run must know of rows that were published again, and publishes failed ones again if that was
 // asked for. The stage must not run yet: nothing is answered meanwhile.
 func (p *Pipeline) repair(ctx context.Context) error {
-	js, err := jetstream.New(p.Stage.Conn.NC())
+	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return err
 	}

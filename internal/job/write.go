@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,7 +19,7 @@ import (
 // result of a row that is published again comes long after its place: a file shows the failed one meanwhile, and is
 // written again at the end. What can't be taken back, such as standard output, is written once no such row is left.
 func (p *Pipeline) write(ctx context.Context) error {
-	js, err := jetstream.New(p.Stage.Conn.NC())
+	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return err
 	}

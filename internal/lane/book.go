@@ -186,7 +186,7 @@ func (t *term) bookProblem(ctx context.Context, err error, now time.Time) {
 	if ctx.Err() != nil {
 		return
 	}
-	b.problem = fmt.Sprintf("record a batch in stream %s: %v", t.cfg.Settings.Stream, streams.Denied(t.cfg.conn(), err, "$JS.>", "lane.>"))
+	b.problem = fmt.Sprintf("record a batch in stream %s: %v", t.cfg.Settings.Stream, streams.Denied(t.cfg.conn(), err, streams.APISubjects, "lane.>"))
 	b.next = now.Add(min(bookRetryFirst<<min(b.tried, 10), bookRetryMost))
 	b.tried++
 }
@@ -275,7 +275,7 @@ func (l *Lane) claim(ctx context.Context, b *book, r *Record) (uint64, error) {
 			return v.stored, nil
 		}
 		if err != nil && wait >= bookRetryMost/2 { // the term ends, and the next one tries again
-			return 0, fmt.Errorf("claim the batch lane in stream %s: %w", l.cfg.Settings.Stream, streams.Denied(l.cfg.conn(), err, "$JS.>", "lane.>"))
+			return 0, fmt.Errorf("claim the batch lane in stream %s: %w", l.cfg.Settings.Stream, streams.Denied(l.cfg.conn(), err, streams.APISubjects, "lane.>"))
 		}
 	}
 	return 0, context.Cause(ctx)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
@@ -126,7 +127,7 @@ func (c *Config) conn() *nats.Conn { return c.present.Load() }
 
 // jetStream returns a client over the present connection.
 func (c *Config) jetStream() jetstream.JetStream {
-	js, err := jetstream.New(c.conn())
+	js, err := streams.JetStream(c.conn())
 	if err != nil {
 		panic(fmt.Sprintf("lane: %v", err)) // options alone could be wrong, and there are none
 	}

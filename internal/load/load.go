@@ -74,7 +74,7 @@ var (
 // empty key rows go to each partition in turn. The key must be the same at each load of a source. Streams that do not
 // fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string) (l *Loader, loaded int64, err error) {
-	js, err := jetstream.New(nc)
+	js, err := streams.JetStream(nc)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -39,6 +39,17 @@ type Dial func(ctx context.Context) (*nats.Conn, error)
 // closed; nil: it can't be replaced.
 func Over(nc *nats.Conn, dial Dial) *Conn { return &Conn{nc: nc, dial: dial, made: time.Now()} }
 
+// Reaching returns a dial whose connections reach JetStream where the settings say.
+func Reaching(n *config.NATSConfig, dial Dial) Dial {
+	return func(ctx context.Context) (*nats.Conn, error) {
+		nc, err := dial(ctx)
+		if err == nil && n.APIPrefix() != "" {
+			streams.SetAPIPrefix(nc, n.APIPrefix())
+		}
+		return nc, err
+	}
+}
+
 // NC is the present connection. Whoever keeps it must be moved when it is replaced, see [Conn.OnMove].
 func (c *Conn) NC() *nats.Conn {
 	c.mu.Lock()
@@ -76,7 +87,7 @@ func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 		return nil, err
 	}
 	reportContext(cfg, log)
-	again := func(ctx context.Context) (*nats.Conn, error) { return dial(ctx, cfg.NATS.URL.Joined(), opts) }
+	again := Reaching(&cfg.NATS, func(ctx context.Context) (*nats.Conn, error) { return dial(ctx, cfg.NATS.URL.Joined(), opts) })
 	nc, err := again(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s (%s): %w", cfg.NATS.URL, cfg.NATSFrom(), withHint(&cfg.NATS, err))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/replicas"
@@ -97,7 +98,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer s.nc.Close()
-	if s.js, err = jetstream.New(s.nc); err != nil {
+	if s.js, err = streams.JetStream(s.nc); err != nil {
 		return err
 	}
 	s.settle()

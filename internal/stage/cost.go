@@ -6,8 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stored"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads
@@ -18,7 +18,7 @@ func (s *Stage) recallCost(ctx context.Context) error {
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := jetstream.New(s.Conn.NC())
+	js, err := streams.JetStream(s.Conn.NC())
 	if err != nil {
 		return err
 	}

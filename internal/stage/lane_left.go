@@ -34,7 +34,7 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	js, err := jetstream.New(conn.NC())
+	js, err := streams.JetStream(conn.NC())
 	if err != nil {
 		return err
 	}

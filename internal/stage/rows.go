@@ -29,7 +29,7 @@ func askStored[T any](ctx context.Context, s *Stage, ask func(jetstream.JetStrea
 	if why := s.Conn.Down(); why != "" {
 		return answer, errors.New(why)
 	}
-	js, err := jetstream.New(s.Conn.NC())
+	js, err := streams.JetStream(s.Conn.NC())
 	if err != nil {
 		return answer, err
 	}
@@ -38,7 +38,7 @@ func askStored[T any](ctx context.Context, s *Stage, ask func(jetstream.JetStrea
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		err = stored.MissingStream(err, s.Cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 	case err != nil && !tail.IsNoEvent(err):
-		if denied := streams.Violation(s.Conn.NC(), "$JS.>"); denied != nil && ctx.Err() != nil { // a denied request has no answer
+		if denied := streams.Violation(s.Conn.NC(), streams.APISubjects); denied != nil && ctx.Err() != nil { // a denied request has no answer
 			err = denied
 		}
 		if err = s.Conn.Explain(err); errors.Is(err, nats.ErrPermissionViolation) {

@@ -218,7 +218,7 @@ func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn,
 	if d.NATS == nil {
 		return natsconn.Connect(ctx, cfg, cfg.Data.Dir, d.Logger)
 	}
-	again := func(context.Context) (*nats.Conn, error) { return d.NATS() }
+	again := natsconn.Reaching(&cfg.NATS, func(context.Context) (*nats.Conn, error) { return d.NATS() })
 	nc, err := again(ctx)
 	if err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) st
 
 // askDurable asks the server for its counts, over the connection that there is now.
 func (s *Stage) askDurable(ctx context.Context, name string) (*jetstream.ConsumerInfo, error) {
-	js, err := jetstream.New(s.Conn.NC())
+	js, err := streams.JetStream(s.Conn.NC())
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )
 
@@ -221,7 +220,7 @@ func (d *demoRows) Read() (*nats.Msg, error) {
 
 // demoAudit prints a summary of the audit stream and of the run.
 func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
-	js, err := jetstream.New(s.Conn.NC())
+	js, err := streams.JetStream(s.Conn.NC())
 	if err != nil {
 		return err
 	}

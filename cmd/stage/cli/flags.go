@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/logging"
@@ -243,7 +244,7 @@ func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams)
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn.NC())
+	js, err := streams.JetStream(conn.NC())
 	if err != nil {
 		return err
 	}
