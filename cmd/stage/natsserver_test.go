@@ -1,8 +1,11 @@
 package main
 
 import (
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,11 +17,11 @@ import (
 //
 //	nats URL user password
 //
-// A third word makes it another: plain has no JetStream, and poor has a user poor of the same password, who may do
-// nothing.
+// A third word makes it another: plain has no JetStream, poor has a user poor of the same password, who may do nothing,
+// and hub is one without JetStream to which another is connected as a leaf node, with JetStream in the domain edge.
 func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
-		ts.Fatalf("usage: nats VARIABLE user password [plain|poor]")
+		ts.Fatalf("usage: nats VARIABLE user password [plain|poor|hub]")
 	}
 	options := &server.Options{
 		Host: "127.0.0.1", Port: -1, Username: args[1], Password: args[2], JetStream: true, StoreDir: ts.MkAbs("." + args[0]), NoSigs: true, NoLog: true,
@@ -26,6 +29,10 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	switch args = append(args, ""); args[3] {
 	case "plain":
 		options.JetStream = false
+	case "hub":
+		options.JetStream = false
+		options.LeafNode.Host, options.LeafNode.Port = "127.0.0.1", -1
+		options.LeafNode.Username, options.LeafNode.Password = args[1], args[2]
 	case "poor":
 		options.Users = []*server.User{{
 			Username: "poor", Password: args[2],
@@ -33,6 +40,33 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 		}, {Username: args[1], Password: args[2]}}
 		options.Username, options.Password = "", ""
 	}
+	srv := startScriptNATS(ts, options)
+	ts.Setenv(args[0], srv.ClientURL())
+	if args[3] == "hub" {
+		addLeaf(ts, options, args[0])
+	}
+}
+
+// addLeaf starts the leaf node of a hub. It is in another directory than the hub's, and in the domain edge.
+func addLeaf(ts *testscript.TestScript, hub *server.Options, name string) {
+	to := &url.URL{
+		Scheme: "nats-leaf", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(hub.LeafNode.Port)),
+		User: url.UserPassword(hub.LeafNode.Username, hub.LeafNode.Password),
+	}
+	leaf := startScriptNATS(ts, &server.Options{
+		DontListen: true, JetStream: true, JetStreamDomain: "edge", StoreDir: ts.MkAbs("." + name + "-leaf"), NoSigs: true, NoLog: true,
+		FeatureFlags: map[string]bool{server.FeatureFlagJsAckFormatV2: true}, // acks name domain and account
+		LeafNode:     server.LeafNodeOpts{Remotes: []*server.RemoteLeafOpts{{URLs: []*url.URL{to}}}},
+	})
+	for end := time.Now().Add(time.Minute); leaf.NumLeafNodes() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("the leaf node does not connect to its hub")
+		}
+	}
+}
+
+// startScriptNATS starts a server that stops with the script.
+func startScriptNATS(ts *testscript.TestScript, options *server.Options) *server.Server {
 	srv, err := server.NewServer(options)
 	ts.Check(err)
 	srv.Start()
@@ -43,7 +77,7 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	if !srv.ReadyForConnections(time.Minute) {
 		ts.Fatalf("the NATS server does not start")
 	}
-	ts.Setenv(args[0], srv.ClientURL())
+	return srv
 }
 
 // scriptContext writes a file in which variables are expanded, such as a context of the nats CLI:

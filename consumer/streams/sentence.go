@@ -58,7 +58,7 @@ func noPeers(description string) string {
 }
 
 // noJetStream is the sentence for a request of JetStream that nobody answers.
-const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account"
+const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account; where it is in a domain that the server is not in, name that (STAGE_NATS_JS_DOMAIN)"
 
 // sentence returns the error of the server or of its client in words; ok false: it has none.
 func sentence(err error) (text string, ok bool) {

@@ -152,7 +152,7 @@ func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	}
 	home := contexts(t, "", map[string]string{
 		"all": `{"name":"n","description":"d","color_scheme":"red","url":"nats://a,nats://b","token":"t","user":"","password":"left","creds":"~/u.creds",` +
-			`"nkey":"/k","cert":"","key":"","ca":"file://$DIR/ca.pem","socks_proxy":"socks://x","jetstream_domain":"hub","user_jwt":"","nsc":"","windows_ca_certs_match":null,"inbox_prefix":"_I.x","tls_first":false}`,
+			`"nkey":"/k","cert":"","key":"","ca":"file://$DIR/ca.pem","socks_proxy":"socks://x","jetstream_domain":"hub","jetstream_api_prefix":"","jetstream_event_prefix":"e","user_jwt":"","nsc":"","windows_ca_certs_match":null,"inbox_prefix":"_I.x","tls_first":false}`,
 		"array": `[]`, "null": `null`, "number": `{"url":7}`, "op": `{"password":"op://vault/x","user":"u"}`, "nsc": `{"nsc":"nsc://a/b/c"}`, "login": `{"url":"nats://a","nsc":"nsc://a/b/c"}`,
 		"user": `{"user":"u"}`, "big": `{"url":"` + strings.Repeat("x", contextBytesMax) + `"}`, "url": `{"url":"http://sk-secret"}`,
 	})
@@ -163,10 +163,10 @@ func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	}
 	n := &c.NATS
 	if n.URL.String() != "nats://a,nats://b" || n.Creds != filepath.Join(dir, "u.creds") || n.TLSCA != filepath.Join(dir, "ca.pem") ||
-		n.NKey != "" || n.Token.IsSet() || n.Password.IsSet() || n.InboxPrefix != "_I.x" || n.TLSFirst {
+		n.NKey != "" || n.Token.IsSet() || n.Password.IsSet() || n.InboxPrefix != "_I.x" || n.TLSFirst || n.JSDomain != "hub" || n.JSPrefix != "" {
 		t.Errorf("got %+v", n)
 	}
-	if want := []string{"jetstream_domain", "nkey", "socks_proxy", "token"}; !slices.Equal(c.NATSContext().Ignored, want) {
+	if want := []string{"jetstream_event_prefix", "nkey", "socks_proxy", "token"}; !slices.Equal(c.NATSContext().Ignored, want) {
 		t.Errorf("ignored: got %q, want %q", c.NATSContext().Ignored, want)
 	}
 	for name, want := range map[string]string{
