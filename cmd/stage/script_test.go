@@ -65,7 +65,7 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-answers n] [-after file]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-stall word] [-answers n] [-after file]")
 	}
 	var cfg llmtest.Config
 	answers, after := 0, ""
@@ -90,6 +90,15 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 		cfg.Script = func(c llmtest.Call) *llmtest.Step {
 			if strings.Contains(c.Prompt, word) {
 				return &llmtest.Step{Delay: time.Second}
+			}
+			return nil
+		}
+		return nil
+	})
+	flags.Func("stall", "", func(word string) error { // prompts with this word get no answer before a file of that name is there
+		cfg.Script = func(c llmtest.Call) *llmtest.Step {
+			if _, err := os.Stat(ts.MkAbs(word)); err != nil && strings.Contains(c.Prompt, word) {
+				return &llmtest.Step{Trouble: llmtest.Stall}
 			}
 			return nil
 		}
