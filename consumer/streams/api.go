@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// apiPrefixes holds the prefixes of [SetAPIPrefix]. All parts of a stage get the connection alone, and get another one when
-// it is replaced, so the prefix belongs to the connection; the library's has no room for it. An entry goes with its
+// apiPrefixes holds the prefixes of [SetAPIPrefix]. All parts of a stage get the connection alone, and get another one
+// when it is replaced, so the prefix belongs to the connection; the library's has no room for it. An entry goes with its
 // connection.
 var apiPrefixes sync.Map // from weak.Pointer[nats.Conn] to string
 
@@ -22,8 +22,8 @@ const APISubjects = "$JS.>"
 func DomainPrefix(domain string) string { return "$JS." + domain + ".API." }
 
 // SetAPIPrefix has all of a stage that works over the connection reach the API of JetStream below prefix, which may end
-// with a dot or without: that of a domain ([DomainPrefix]), or one that another account's API is imported under. Empty: the
-// server's own JetStream. It must be called before the connection is used. Safe for concurrent use.
+// with a dot or without. It is that of a domain ([DomainPrefix]), or one under which an account imports another's API.
+// An empty one is the server's own. It must be called before the connection is used. Safe for concurrent use.
 func SetAPIPrefix(nc *nats.Conn, prefix string) {
 	key := weak.Make(nc)
 	if prefix == "" {
@@ -42,6 +42,9 @@ func APIPrefix(nc *nats.Conn) string {
 	}
 	return jetstream.DefaultAPIPrefix
 }
+
+// elsewhere reports whether the streams may be at another server than the one that the connection leads to.
+func elsewhere(nc *nats.Conn) bool { return APIPrefix(nc) != jetstream.DefaultAPIPrefix }
 
 // JetStream returns a client of JetStream over the connection, which reaches its API where the connection says.
 func JetStream(nc *nats.Conn, opts ...jetstream.JetStreamOpt) (jetstream.JetStream, error) {

@@ -61,7 +61,7 @@ type Config struct {
 // what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
 // others would only be waited for in the same way.
 func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
-	if APIPrefix(nc) == jetstream.DefaultAPIPrefix { // else a stream names the version, see ensure
+	if !elsewhere(nc) { // else a stream names the version, see ensure
 		if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 			return err
 		}
@@ -452,7 +452,7 @@ const versionKey = "_nats.ver"
 // about a stream names it. Empty: it is unknown, or hidden.
 func serverVersion(nc *nats.Conn, info *jetstream.StreamInfo) string {
 	switch {
-	case APIPrefix(nc) == jetstream.DefaultAPIPrefix:
+	case !elsewhere(nc):
 		return nc.ConnectedServerVersion()
 	case info == nil:
 		return ""

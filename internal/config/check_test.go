@@ -175,6 +175,17 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_NATS_TOKEN: the embedded server does not use it",
 			"STAGE_NATS_USER: the embedded server does not use it",
 		}},
+		{"embedded server with a domain", NeedNothing, []string{"STAGE_NATS_JS_DOMAIN", "hub"}, []string{
+			"STAGE_NATS_JS_DOMAIN: the embedded server does not use it: set STAGE_NATS_URL too, or unset this",
+		}},
+		{"two domains in one", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "a.b"}, []string{`STAGE_NATS_JS_DOMAIN: "a.b" is not the name of a domain`}},
+		{"any domain", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "*"}, []string{`STAGE_NATS_JS_DOMAIN: "*" is not the name of a domain`}},
+		{"a domain with a space", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "a b"}, []string{`STAGE_NATS_JS_DOMAIN: "a b" is not the name of a domain`}},
+		{"any prefix", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_PREFIX", "JS.*.API"}, []string{`STAGE_NATS_JS_PREFIX: "JS.*.API" is not a subject without wildcards`}},
+		{"a prefix of a dot", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_PREFIX", "."}, []string{`STAGE_NATS_JS_PREFIX: "." is not a subject`}},
+		{"a domain and a prefix", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "hub", "STAGE_NATS_JS_PREFIX", "JS.hub.API"}, []string{
+			"STAGE_NATS_JS_PREFIX: set together with STAGE_NATS_JS_DOMAIN",
+		}},
 		{"logins", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_TOKEN", "t", "STAGE_NATS_USER", "u", "STAGE_NATS_TLS_CERT", "config_test.go"}, []string{
 			"STAGE_NATS_USER: set together with STAGE_NATS_TOKEN",
 			"STAGE_NATS_USER: a user without a password",

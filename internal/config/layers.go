@@ -140,7 +140,7 @@ func (s Source) connection(all, below layers, found *problems) (strong, weak lay
 	switch {
 	case s.Context != "":
 		ctx = s.readContext("--context", s.Context, found)
-		return append(all, ctx.layer()), withoutNATS(below), ctx
+		return append(all, without(apiVariables, ctx.layer(), all)), withoutNATS(below), ctx
 	case s.Flags["STAGE_NATS_URL"] == "" && s.Flags["STAGE_DATA_DIR"] != "":
 		return all, withoutNATS(below), nil
 	}

@@ -143,6 +143,48 @@ func TestConnectionComesFromWhereTheNATSCLIHasIt(t *testing.T) {
 	}
 }
 
+func TestJetStreamIsWhereTheStrongestSourceSays(t *testing.T) {
+	home := contexts(t, "", map[string]string{
+		"domain": `{"url":"nats://a","jetstream_domain":"hub"}`, "prefix": `{"url":"nats://a","jetstream_api_prefix":"JS.hub.API"}`,
+		"dot": `{"url":"nats://a","jetstream_api_prefix":"JS.hub.API."}`, "own": `{"url":"nats://a","jetstream_domain":"","jetstream_api_prefix":"$JS.API"}`,
+		"none": `{"url":"nats://a"}`, "both": `{"url":"nats://a","jetstream_domain":"hub","jetstream_api_prefix":"JS.hub.API"}`,
+	})
+	for _, tt := range []struct {
+		context, byFlag string
+		environ, flags  map[string]string
+		prefix, wrong   string
+	}{
+		{byFlag: "none"},
+		{byFlag: "domain", prefix: "$JS.hub.API."},
+		{byFlag: "prefix", prefix: "JS.hub.API"},
+		{byFlag: "dot", prefix: "JS.hub.API."},
+		{byFlag: "own", prefix: "$JS.API"},
+		{context: "domain", prefix: "$JS.hub.API."},
+		{byFlag: "both", wrong: "STAGE_NATS_JS_PREFIX (context both): set together with STAGE_NATS_JS_DOMAIN"},
+		// A context by flag is above the environment, one by variable below it; no two sources are combined.
+		{byFlag: "none", environ: map[string]string{"STAGE_NATS_JS_DOMAIN": "edge"}},
+		{context: "prefix", environ: map[string]string{"STAGE_NATS_JS_DOMAIN": "edge"}, prefix: "$JS.edge.API."},
+		{context: "domain", environ: map[string]string{"STAGE_NATS_JS_PREFIX": "JS.edge.API"}, prefix: "JS.edge.API"},
+		{byFlag: "domain", flags: map[string]string{"STAGE_NATS_JS_DOMAIN": ""}},
+		{byFlag: "domain", flags: map[string]string{"STAGE_NATS_JS_DOMAIN": "edge"}, prefix: "$JS.edge.API."},
+		{byFlag: "prefix", flags: map[string]string{"STAGE_NATS_JS_DOMAIN": "edge"}, prefix: "$JS.edge.API."},
+		{flags: map[string]string{"STAGE_DATA_DIR": "d"}, environ: map[string]string{"STAGE_NATS_URL": "a", "STAGE_NATS_JS_DOMAIN": "edge"}},
+	} {
+		environ := map[string]string{"XDG_CONFIG_HOME": home, "NATS_CONTEXT": tt.context}
+		maps.Copy(environ, tt.environ)
+		c, err := Source{Environ: environ, Flags: tt.flags, External: true, Context: tt.byFlag}.Load(t.Context(), NeedNothing)
+		if tt.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.wrong) {
+				t.Errorf("%+v: got %v", tt, err)
+			}
+			continue
+		}
+		if err != nil || c.NATS.APIPrefix() != tt.prefix {
+			t.Errorf("%+v: got %v", tt, err)
+		}
+	}
+}
+
 func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"u.creds", "ca.pem"} {
