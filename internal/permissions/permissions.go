@@ -77,12 +77,20 @@ func (s Set) Subscribe() (all []string) {
 	return all
 }
 
-// expand fills in the names of the settings. A pattern with {p} stands for one subject in each partition.
+// serverAPI is what the subjects of JetStream's API begin with in the rules.
+const serverAPI = "$JS.API."
+
+// expand fills in the names of the settings, and where the API of JetStream is. A pattern with {p} stands for one subject in each partition.
 func expand(patterns []string, cfg *config.Config) (subjects []string) {
+	api := serverAPI
+	if prefix := cfg.NATS.APIPrefix(); prefix != "" {
+		api = strings.TrimSuffix(prefix, ".") + "."
+	}
 	names := []string{
 		"{name}", cfg.Name, "{ROWS}", cfg.Input.Stream, "{RESULTS}", cfg.Result.Stream, "{AUDIT}", cfg.Audit.Stream, "{JOURNAL}", cfg.Journal.Stream,
 		"{LANE}", cfg.Lane.Stream, "{results}", cfg.Result.Subject, "{audit}", cfg.Audit.Subject, "{dead}", cfg.Streams.DeadLetterSubject,
 		"{budget}", string(cfg.Budget.Name), "{inbox}", cfg.NATS.InboxPrefix,
+		serverAPI, api,
 	}
 	for _, pattern := range patterns {
 		partitions := 1

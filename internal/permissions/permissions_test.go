@@ -2,6 +2,7 @@ package permissions
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -113,6 +114,25 @@ func TestSeveralStagesNeedAllOfTheirSubjectsOnce(t *testing.T) {
 	for _, want := range []string{"results.one.0.rows", "results.two.0.rows", "$JS.API.STREAM.INFO.ROWS"} {
 		if n := len(publish) - len(without(publish, []string{want})); n != 1 {
 			t.Errorf("%s is there %d times, want once", want, n)
+		}
+	}
+}
+
+func TestTheAPIIsWhereTheSettingsSay(t *testing.T) {
+	for want, settings := range map[string]map[string]string{
+		"$JS.API.":      nil,
+		"$JS.edge.API.": {"STAGE_NATS_JS_DOMAIN": "edge"},
+		"JS.hub.API.":   {"STAGE_NATS_JS_PREFIX": "JS.hub.API"},
+		"JS.a.API.":     {"STAGE_NATS_JS_PREFIX": "JS.a.API."},
+	} {
+		vars := map[string]string{"STAGE_NATS_URL": "nats://a"}
+		maps.Copy(vars, settings)
+		all := Of(load(t, vars)).Publish()
+		if !slices.Contains(all, want+"STREAM.INFO.ROWS") || !slices.Contains(all, "$JS.ACK.ROWS.stage-0.>") {
+			t.Errorf("%s: got %q", want, all)
+		}
+		if other := slices.IndexFunc(all, func(s string) bool { return strings.Contains(s, "API.") && !strings.HasPrefix(s, want) }); other >= 0 {
+			t.Errorf("%s: got %s, too", want, all[other])
 		}
 	}
 }
