@@ -83,14 +83,12 @@ func (w *journalWay) answered(number uint64) {
 }
 
 // headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is
-// [Reply.Form], and headerInputCreated names the input stream to whose sequences the entry refers. headerItem says of
-// which element of the row the entry is, from 0; without it, it is of the whole row.
+// [Reply.Form], and headerInputCreated names the input stream to whose sequences the entry refers.
 const (
 	headerMarker       = "Stage-Marker"
 	headerRequestHash  = "Stage-Request-Hash"
 	headerReplyForm    = "Stage-Reply-Form"
 	headerInputCreated = "Stage-Input-Created"
-	headerItem         = "Stage-Item"
 )
 
 // journalEntry returns the journal's message for a row's reply: the row event as one line of JSON, then the result's body.
@@ -104,7 +102,7 @@ func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 		headerReplyForm: {row.reply.Form},
 	}
 	if row.parent != nil {
-		header[headerItem] = []string{strconv.Itoa(row.index)}
+		header[streams.HeaderItem] = []string{strconv.Itoa(row.index)}
 	}
 	return &nats.Msg{Subject: subject, Data: data, Header: header}
 }
@@ -124,7 +122,7 @@ func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, inde
 		return 0, 0, nil, errNoEntry
 	}
 	index = wholeRow
-	if item := header.Get(headerItem); item != "" {
+	if item := header.Get(streams.HeaderItem); item != "" {
 		if index, err = strconv.Atoi(item); err != nil || index < 0 {
 			return 0, 0, nil, errNoEntry
 		}

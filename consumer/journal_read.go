@@ -57,7 +57,7 @@ func (j *journal) askIndex(ctx context.Context) {
 			read.entries = read.entries[:0]
 			read.err = j.c.eachHeader(ctx, j.c.cfg.JournalStream, j.subject, 1, to, func(at uint64, h nats.Header) error {
 				row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
-				if err == nil && h.Get(headerRequestHash) != "" && h.Get(headerItem) == "" && h.Get(streams.HeaderSourceStream) == j.c.cfg.InputStream && h.Get(headerInputCreated) == created {
+				if err == nil && h.Get(headerRequestHash) != "" && h.Get(streams.HeaderItem) == "" && h.Get(streams.HeaderSourceStream) == j.c.cfg.InputStream && h.Get(headerInputCreated) == created {
 					read.entries = append(read.entries, journalRef{entry: at, row: row})
 				}
 				return nil

@@ -36,6 +36,9 @@ const (
 	HeaderDeadline = "Stage-Deadline"
 	// HeaderReason names the reason of a failed row on the dead letter subject.
 	HeaderReason = "Stage-Reason"
+	// HeaderItem is, on an entry of the journal, the element of the row that the entry is of, from 0. Without it the entry
+	// is of the whole row.
+	HeaderItem = "Stage-Item"
 )
 
 // Headers of a row that a load has published.

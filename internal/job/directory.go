@@ -111,7 +111,7 @@ func discard(dir, name string, keepReplies bool) error {
 	}
 	if err == nil {
 		defer release()
-		err = errors.Join(discardStore(dir, keepReplies), os.Remove(filepath.Join(dir, jobs.IdentityFile)))
+		err = errors.Join(discardStore(dir, keepReplies), jobs.RemoveRecord(dir), os.Remove(filepath.Join(dir, jobs.IdentityFile)))
 	}
 	if err != nil {
 		return fmt.Errorf("discard job %s: %w", name, err)

@@ -60,7 +60,7 @@ func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 	}
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err == nil {
-		err = writeFile(filepath.Join(dir, jobs.IdentityFile), append(raw, '\n'))
+		err = jobs.WriteFile(filepath.Join(dir, jobs.IdentityFile), append(raw, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("job %s: %w", filepath.Base(dir), err)

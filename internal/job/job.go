@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/jobs"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/rowfile"
@@ -123,6 +124,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
 		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
+		resumable: !unnamed, earlier: then != nil,
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
 	}
@@ -137,9 +139,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
 	}
 	done = false
+	record(dir, jobs.Record{State: jobs.Running, Rows: in.Rows}, s.Log)
 	err = p.Run(soft, hard)
 	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
 	err = errors.Join(err, out.close(err == nil))
+	record(dir, p.record(soft, hard, err), s.Log) // before another process can open the job
 	if err == nil && o.Limit == 0 && in.Grown() {
 		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
 	}

@@ -68,25 +68,12 @@ func (n outputNotes) add(note outputNote) error {
 		raw, err = json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
 	}
 	if err == nil {
-		err = writeFile(filepath.Join(n.dir, notesFile), append(raw, '\n'))
+		err = jobs.WriteFile(filepath.Join(n.dir, notesFile), append(raw, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("note what the output holds: %w", err)
 	}
 	return nil
-}
-
-// writeFile replaces a small file as a whole, also where the power fails.
-func writeFile(path string, content []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }
 
 // check returns how many lines a file has. It is an error if the file holds anything but results that the job has

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +47,9 @@ type Pipeline struct {
 	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
 	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
 
+	resumable bool // another run can find what this one has stored
+	earlier   bool // there was a run before this one
+
 	unhashed *load.FileRows // the Source, if nothing but its rows says whether it is the same as before; else nil
 
 	console *terminal.Console // of the log, which shares a terminal with the bar; nil: none does
@@ -84,7 +86,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	began := time.Now()
 	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that are not wanted
 		err := p.write(soft)
-		p.finish(began)
+		p.finish(hard, began)
 		return p.verdict(soft, hard, nil, err)
 	}
 	work, finish := context.WithCancelCause(soft)
@@ -97,8 +99,10 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		p.endInput(err)
 	}
 	partErr := parts.Wait()
-	p.finish(began)
-	return p.verdict(soft, hard, err, partErr)
+	p.finish(hard, began)
+	err = p.verdict(soft, hard, err, partErr)
+	p.printKept(hard, err)
+	return err
 }
 
 // expected returns how many rows there are to process; 0: unknown.
@@ -191,31 +195,11 @@ func (p *Pipeline) load(ctx context.Context) error {
 }
 
 // finish ends the bar and the log, and prints what was done.
-func (p *Pipeline) finish(began time.Time) {
+func (p *Pipeline) finish(hard context.Context, began time.Time) {
+	took := time.Since(began)
 	p.progress.Finish()
 	if p.flush != nil {
 		p.flush()
 	}
-	p.printSummary(time.Since(began))
-}
-
-// printSummary prints on standard error what was done, and what failed.
-func (p *Pipeline) printSummary(took time.Duration) {
-	sum := p.Stage.Summary()
-	used, tokens := p.Stage.Usage.All(), "unknown"
-	if u := used.Usage; u != nil {
-		tokens = strconv.FormatInt(u.TotalTokens, 10)
-	} else if used.Calls == 0 {
-		tokens = "0"
-	}
-	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
-		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
-	if advice := p.Stage.SlotsAdvice(took); advice != "" {
-		terminal.PrintLine(p.Stderr, "%s", advice)
-	}
-	if p.failed > 0 {
-		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
-		repaired := p.places != nil && len(p.places.newest) > 0
-		p.failures.print(p.Stderr, repaired, p.rest)
-	}
+	p.printSummary(hard, took)
 }

@@ -1,4 +1,4 @@
-// Package jobs finds the file jobs below a data directory, with their size and whether they run, and removes them.
+// Package jobs finds the file jobs below a data directory, with their size and how far they are, and removes them.
 package jobs
 
 import (
@@ -35,19 +35,26 @@ type Job struct {
 	Model    string    `json:"model"`
 	Damaged  string    `json:"damaged,omitempty"` // which of its files can't be read
 	State    State     `json:"state"`
-	PID      int       `json:"pid,omitempty"` // of the process that has it open
-	Bytes    int64     `json:"bytes"`         // of all files in the directory
-	Changed  time.Time `json:"changed"`       // when the last of them was written
+	Why      string    `json:"why,omitempty"`    // the error that ended its last run
+	PID      int       `json:"pid,omitempty"`    // of the process that has it open
+	InUse    bool      `json:"in_use,omitempty"` // that process is a command that only reads it, and ends soon
+	Bytes    int64     `json:"bytes"`            // of all files in the directory
+	Changed  time.Time `json:"changed"`          // when the last of them was written
+	*Counts            // nil: only the store has them, see [Job.Judge]
+
+	record *Record // nil: none
 }
 
-// State is whether a process has the store of a job open.
+// State is how far a job is. It is empty where only the store says so, see [Job.Judge].
 type State string
 
 // The states of a job.
 const (
-	Running State = "running" // a process works on it
-	InUse   State = "in use"  // a command has it open, and ends soon
-	Stopped State = "stopped"
+	Done        State = "done"        // each row has its result
+	Partial     State = "partial"     // rows are left, by --limit or because an error has ended the run
+	Running     State = "running"     // a process works on it
+	Ceiling     State = "ceiling"     // STAGE_MAX_COST_USD was reached
+	Interrupted State = "interrupted" // a signal has stopped it, or it was killed
 )
 
 // NotFoundError is the error of a name that no job has.
@@ -79,7 +86,7 @@ func List(dir string) (list []Job, err error) {
 
 // Find returns one job. The error is a [*NotFoundError] if there is none of that name.
 func Find(dir, name string) (*Job, error) {
-	job := &Job{Name: name, Dir: filepath.Join(dir, name), State: Stopped}
+	job := &Job{Name: name, Dir: filepath.Join(dir, name)}
 	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
 		return nil, &NotFoundError{Dir: dir, Name: name}
 	}
@@ -96,17 +103,31 @@ func Find(dir, name string) (*Job, error) {
 		}
 		job.Input, job.Provider, job.Model = id.Input, id.Provider, id.Model
 	}
-	addr, running, err := natsd.Discover(job.Dir)
-	if err != nil && job.Damaged == "" {
+	if err := job.readState(); err != nil && job.Damaged == "" {
 		job.Damaged = err.Error() // one that can't be read must not hide the others
 	}
-	if running {
-		job.State, job.PID = Running, addr.PID
-		if addr.Command {
-			job.State = InUse
+	return job, job.measure()
+}
+
+// readState reads what the record says of the job, and whether a process has it open.
+func (j *Job) readState() (err error) {
+	if j.record, err = readRecord(j.Dir); err != nil {
+		j.record = nil
+	}
+	if r := j.record; r != nil {
+		j.State, j.Why, j.Counts = r.State, r.Why, r.Counts
+		if r.State == Running { // unless a process has it open, which is found next
+			j.State = Interrupted
 		}
 	}
-	return job, job.measure()
+	addr, running, discoverErr := natsd.Discover(j.Dir)
+	if running {
+		j.PID, j.InUse = addr.PID, addr.Command
+		if !j.InUse {
+			j.State, j.Why, j.Counts = Running, "", nil
+		}
+	}
+	return errors.Join(err, discoverErr)
 }
 
 // isNotDir reports whether the path is that of a file.

@@ -16,7 +16,7 @@ var ErrInUse = errors.New("is in use")
 
 // ownFiles are all that the program creates in the directory of a job beside its store, in the order in which they are
 // removed: a removal that is cut short leaves a job that can be removed, or run again from its beginning.
-var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", IdentityFile + ".new", IdentityFile, lockFile}
+var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", recordFile, recordFile + ".new", IdentityFile + ".new", IdentityFile, lockFile}
 
 // Remove removes a job, but only what this program has created. kept reports that the directory holds other files and
 // stays. A job that a process has open is [ErrInUse], after wait where that is a command, which ends soon; no other

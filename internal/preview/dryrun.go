@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
@@ -38,15 +37,12 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 	if p.Base.System != "" {
 		terminal.PrintLine(out, "--- system prompt\n%s", printable(p.Base.System))
 	}
-	e := &estimate{foreach: &cfg.Foreach, each: len(p.Base.System)}
-	if p.Base.Schema != nil {
-		e.each += len(p.Base.Schema.Source())
-	}
+	e := &estimate{foreach: &cfg.Foreach, sizes: newSizes(p)}
 	if err := in.each(ctx, source, func(row rowfile.Row) error { e.addRow(out, p, row); return nil }); err != nil {
 		return err
 	}
 	e.failures.write(errs)
-	terminal.PrintLine(out, "---\n%s, %s, about %d prompt tokens; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.tokens())
+	terminal.PrintLine(out, "---\n%s, %s, %s; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.text(e.foreach))
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(out, "%s", text)
 	}
@@ -57,11 +53,9 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 type estimate struct {
 	foreach  *config.ForeachConfig
 	rows     int64
-	calls    int64 // that are made: where an error is kept in the place of an element the others of its row are called
 	gaps     int64 // rows with an error in the place of an element
-	bytes    int64 // of all prompts, with what is sent along with each
-	each     int   // bytes sent along with each prompt: system prompt and schema
 	failures failures
+	sizes    // of the calls that are made: where an error is kept in the place of an element the others of its row are called
 }
 
 // addRow renders the prompts of a row, prints those of the first rows, and counts them.
@@ -74,7 +68,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	}
 	var prompts []string // that are shown
 	var failure error
-	before := *e
+	before := e.sizes
 	for i := range calls.count() {
 		prompt, err := calls.render(p, i)
 		if err != nil {
@@ -84,8 +78,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 			failure = cmp.Or(failure, err)
 			continue
 		}
-		e.calls++
-		e.bytes += int64(len(prompt) + e.each)
+		e.add(prompt)
 		if i < shownItems {
 			prompts = append(prompts, prompt)
 		}
@@ -95,7 +88,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 		if e.foreach.Errors == config.ForeachKeep {
 			e.gaps++
 		} else { // none of its elements is called
-			e.calls, e.bytes = before.calls, before.bytes
+			e.sizes = before
 		}
 		return
 	}
@@ -128,9 +121,6 @@ func (e *estimate) outcome() string {
 
 // sent is how many rows would be sent as they should be.
 func (e *estimate) sent() int64 { return e.rows - e.failures.rows }
-
-// tokens estimates the prompt tokens of all rows.
-func (e *estimate) tokens() int64 { return e.bytes / call.BytesPerToken }
 
 // cost describes what the job costs, as far as that is known beforehand; "" without a price file.
 func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {

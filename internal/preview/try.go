@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/rowfile"
@@ -23,8 +22,7 @@ type Template struct {
 	name    string
 	prompt  *executor.Prompt
 	foreach *config.ForeachConfig
-	bytes   int64 // of its prompts so far
-	count   int64
+	sizes   // of the calls that would be made so far
 }
 
 // LoadTemplates compiles templates: each of texts is a path, or the text itself, files are paths. Without any it is the
@@ -37,7 +35,11 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		if problem != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", name, problem))
 		}
-		all = append(all, &Template{name: name, prompt: p, foreach: &cfg.Foreach})
+		t := &Template{name: name, prompt: p, foreach: &cfg.Foreach}
+		if problem == nil {
+			t.sizes = newSizes(p)
+		}
+		all = append(all, t)
 	}
 	for _, text := range texts {
 		_, missing := os.Stat(text)
@@ -115,8 +117,20 @@ func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) 
 	if calls.count() == 0 && asJSON {
 		return nil, false, show(&triedRow{Line: row.Line, Prompts: []triedPrompt{}})
 	}
+	keeps := calls.items != nil && templates[0].foreach.Errors == config.ForeachKeep
+	before, fails := make([]sizes, len(templates)), make([]bool, len(templates))
+	for i, t := range templates {
+		before[i] = t.sizes
+	}
+	defer func() {
+		for i, t := range templates {
+			if fails[i] && !keeps { // none of its elements is called
+				t.sizes = before[i]
+			}
+		}
+	}()
 	for i := 0; i < calls.count() && err == nil; i++ {
-		tried, problem := calls.try(templates, i)
+		tried, problem := calls.try(templates, i, fails)
 		if failure = cmp.Or(failure, problem); asJSON || i < shownItems {
 			err = show(tried)
 		}
@@ -124,24 +138,23 @@ func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) 
 	if rest := calls.rest(); rest != "" && !asJSON && err == nil {
 		terminal.PrintLine(out, "%s", rest)
 	}
-	return failure, calls.items != nil && templates[0].foreach.Errors == config.ForeachKeep, err
+	return failure, keeps, err
 }
 
-// try renders one of the calls with each template. failure is the first one.
-func (c *calls) try(templates []*Template, i int) (tried *triedRow, failure error) {
+// try renders one of the calls with each template. failure is the first one, and fails notes which templates have one.
+func (c *calls) try(templates []*Template, i int, fails []bool) (tried *triedRow, failure error) {
 	tried = &triedRow{Line: c.line}
 	if c.items != nil {
 		tried.Item, tried.Items = &i, c.count()
 	}
-	for _, t := range templates {
+	for n, t := range templates {
 		prompt, err := c.render(t.prompt, i)
 		p := triedPrompt{Template: t.name, Prompt: prompt}
 		if err != nil {
 			p.Prompt, p.Error = "", err.Error()
-			failure = cmp.Or(failure, err)
+			failure, fails[n] = cmp.Or(failure, err), true
 		} else {
-			t.count++
-			t.bytes += int64(len(prompt))
+			t.add(prompt)
 		}
 		tried.Prompts = append(tried.Prompts, p)
 	}
@@ -152,12 +165,8 @@ func (c *calls) try(templates []*Template, i int) (tried *triedRow, failure erro
 func writeTried(w io.Writer, rows int64, templates []*Template) {
 	terminal.PrintLine(w, "---\n%s; nothing was called or stored", terminal.Plural(int(rows), "row"))
 	for _, t := range templates {
-		each := "a row"
-		if t.foreach.Field != "" {
-			each = "an element"
-		}
-		if t.count > 0 {
-			terminal.PrintLine(w, "about %d prompt tokens %s: %s", (t.bytes/t.count+call.BytesPerToken-1)/call.BytesPerToken, each, t.name)
+		if t.calls > 0 {
+			terminal.PrintLine(w, "%s: %s", t.text(t.foreach), t.name)
 		}
 	}
 }

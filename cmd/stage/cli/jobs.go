@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,14 +45,20 @@ func newJobsListCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "list the jobs with their size",
+		Short:   "list the jobs with their state, rows and size",
 		Args:    cobra.NoArgs,
-		Example: "  stage jobs ls\n  stage jobs ls --json | jq -r '.[] | select(.state == \"stopped\").job'",
+		Long: "ls lists the jobs, each with its state: done, partial (rows are left, by --limit or because an error has ended it),\n" +
+			"running, ceiling (STAGE_MAX_COST_USD was reached) or interrupted (stopped by a signal, or killed). The rows of a job that is\n" +
+			"not done are counted in its store.",
+		Example: "  stage jobs ls\n  stage jobs ls --json | jq -r '.[] | select(.state != \"done\").job'",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the list as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfJobs, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(_, _ context.Context, cfg *config.Config, _ []string) error {
+	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		list, err := jobs.List(cfg.Data.Dir)
+		if err == nil {
+			err = countJobs(soft, env, cfg, list)
+		}
 		switch {
 		case err != nil:
 			return err
@@ -66,18 +73,49 @@ func newJobsListCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// countTimeout bounds the look into the store of one job.
+const countTimeout = 30 * time.Second
+
+// countJobs counts what is in the stores of those jobs whose record does not say it. A store that can't be read is
+// reported, and does not hide the other jobs. The error is the cause of the end of ctx.
+func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Job) error {
+	for i := range list {
+		if list[i].Counts != nil {
+			continue
+		}
+		counting, cancel := context.WithTimeout(ctx, countTimeout)
+		own := *cfg
+		own.UseStore(list[i].Dir)
+		own.Streams.Partitions = 1
+		err := (&jobReport{Job: &list[i]}).read(counting, env, &own)
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			terminal.PrintLine(env.Stderr, "job %s: its rows are not counted: %s", list[i].Name, terminal.OneLine(err.Error()))
+		}
+	}
+	return nil
+}
+
 // writeJobs prints a table of jobs.
 func writeJobs(w io.Writer, list []jobs.Job) error {
 	table := terminal.NewTable(w)
-	table.Line("JOB", "INPUT", "MODEL", "STATE", "SIZE", "CHANGED")
+	table.Line("JOB", "INPUT", "MODEL", "STATE", "ROWS", "RESULTS", "FAILED", "SIZE", "CHANGED")
 	for i := range list {
 		j := &list[i]
-		table.Line(append([]string{j.Name}, factsOf(j)...)...)
+		facts := factsOf(j)
+		rows, results, failed := "-", "-", "-"
+		if c := j.Counts; c != nil {
+			rows, results, failed = strconv.FormatInt(c.Rows, 10), strconv.FormatUint(c.Answered(), 10), strconv.FormatUint(c.Failed, 10)
+		}
+		table.Line(slices.Concat([]string{j.Name}, facts[:3], []string{rows, results, failed}, facts[3:])...)
 	}
 	return table.Flush()
 }
 
-// factsOf are the columns of a job after its name.
+// factsOf are the columns of a job after its name, without its counts.
 func factsOf(j *jobs.Job) []string {
 	return []string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}
 }
@@ -100,10 +138,14 @@ func modelOf(j *jobs.Job) string {
 }
 
 func stateOf(j *jobs.Job) string {
-	if j.PID != 0 {
-		return fmt.Sprintf("%s (process %d)", j.State, j.PID)
+	state := terminal.OrDash(string(j.State))
+	switch {
+	case j.InUse:
+		return fmt.Sprintf("%s (read by process %d)", state, j.PID)
+	case j.PID != 0:
+		return fmt.Sprintf("%s (process %d)", state, j.PID)
 	}
-	return string(j.State)
+	return state
 }
 
 func changedOf(j *jobs.Job) string { return j.Changed.Local().Format(time.DateTime) }
@@ -144,9 +186,7 @@ func newJobsShowCommand(env *Env) *cobra.Command {
 // jobReport is what jobs show prints.
 type jobReport struct {
 	*jobs.Job
-	results.Counts
 
-	Pending uint64       `json:"pending"` // rows that are loaded, or published again, and have no result yet
 	Streams []streamSize `json:"streams"`
 }
 
@@ -160,6 +200,7 @@ type streamSize struct {
 // read opens the store of the job, if there is one, and counts.
 func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) error {
 	if has, err := jobs.HasStore(cfg.Data.Dir); !has || err != nil {
+		r.Judge(jobs.Counts{})
 		return err
 	}
 	return withStreams(ctx, env, cfg, r.count)
@@ -182,7 +223,11 @@ func (r *jobReport) count(ctx context.Context, _ *natsconn.Conn, js jetstream.Je
 	if errors.Is(err, jetstream.ErrStreamNotFound) { // it was killed before it began
 		err = nil
 	}
-	r.Counts, r.Pending = counts, rows-min(rows, counts.Results)
+	pending := rows - min(rows, counts.Results)
+	r.Judge(jobs.Counts{
+		Rows:    int64(counts.Succeeded + counts.Failed + pending), //nolint:gosec // messages on a disk
+		Results: counts.Results, Succeeded: counts.Succeeded, Failed: counts.Failed, Pending: pending,
+	})
 	return err
 }
 
@@ -196,7 +241,15 @@ func (r *jobReport) write(w io.Writer, dir string) {
 	if r.Damaged != "" {
 		terminal.PrintLine(w, "damaged    %s", r.Damaged)
 	}
-	terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", r.Succeeded, r.Failed, r.Pending)
+	if r.Why != "" {
+		terminal.PrintLine(w, "ended by   %s", r.Why)
+	}
+	if c := r.Counts; c != nil {
+		terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", c.Succeeded, c.Failed, c.Pending)
+		if left := c.Rows - int64(c.Answered()+c.Pending); left > 0 { //nolint:gosec // messages on a disk
+			terminal.PrintLine(w, "           %d of %d not loaded yet", left, c.Rows)
+		}
+	}
 	sizes := make([]string, len(r.Streams))
 	for i, s := range r.Streams {
 		sizes[i] = fmt.Sprintf("%s %s", s.Name, terminal.Bytes(int64(s.Bytes))) //nolint:gosec // bytes on a disk
@@ -205,7 +258,7 @@ func (r *jobReport) write(w io.Writer, dir string) {
 	if len(sizes) > 0 {
 		terminal.PrintLine(w, "           %s", strings.Join(sizes, ", "))
 	}
-	if r.Failed > 0 {
+	if r.Counts != nil && r.Failed > 0 {
 		terminal.PrintLine(w, "\nThe failed rows: stage results --failed --data-dir %s --job %s", shellWord(dir), r.Name)
 	}
 }

@@ -159,8 +159,12 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_RESPONSE_FIELD", "STAGE_ON_UPSTREAM_ERROR")
 	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+		if err := flags.reopen(cfg, o.DryRun); err != nil {
+			return err
+		}
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-		switch { // what was done is printed even if it ended early
+		err = errors.Join(err, flags.reopen(cfg, o.DryRun)) // a run of the job may have ended meanwhile
+		switch {                                            // what was done is printed even if it ended early
 		case r == nil:
 		case *asJSON:
 			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))

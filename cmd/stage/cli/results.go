@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/follow"
+	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/results"
@@ -40,7 +41,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 			"  stage results --since 1h --with-meta | jq -r '[.meta.source_sequence, .meta.status] | @tsv'",
 	}
 	r := &resultsCommand{env: env}
-	cmd.Flags().StringVarP(&r.out, "out", "o", "", "file for the results; default: standard output")
+	cmd.Flags().StringVarP(&r.out, "out", "o", "", "file for the results, as JSONL; default: standard output")
 	cmd.Flags().BoolVarP(&r.follow, "follow", "f", false, "follow new results of all partitions until interrupted")
 	cmd.Flags().BoolVar(&r.o.Failed, "failed", false, "only failed rows that no later result replaces")
 	cmd.Flags().StringVar(&r.since, "since", "", "only results stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
@@ -66,6 +67,8 @@ type resultsCommand struct {
 // check reads the flags.
 func (r *resultsCommand) check(*config.Config) (err error) {
 	switch {
+	case job.IsTable(r.out):
+		return fmt.Errorf("-o %s: results are printed as JSONL: name a file that ends in .jsonl, or have stage process write CSV", r.out)
 	case r.o.Last < results.All:
 		return fmt.Errorf("--last %d: give a number of results, or -1 for all", r.o.Last)
 	case r.o.Partition < results.AllPartitions:

@@ -60,6 +60,14 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 	return nil
 }
 
+// reopen notes that rows of the job of --job may wait again; not at a dry run.
+func (s *storeFlags) reopen(cfg *config.Config, dryRun bool) error {
+	if s.job == "" || dryRun {
+		return nil
+	}
+	return jobs.Reopen(cfg.Data.Dir)
+}
+
 // exists reports as an error that there is nothing to open, and what there is instead.
 func (s *storeFlags) exists(cfg *config.Config) error {
 	if s.job != "" {

@@ -1,0 +1,108 @@
+package jobs
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// recordFile says how the last run of a job has ended. process writes it as it begins, and again as it ends.
+const recordFile = "state.json"
+
+// Record is what a run notes about itself beside its store.
+type Record struct {
+	// State is Running until the run ends. Where no process has the store open then, the run was killed.
+	State State `json:"state"`
+	Rows  int64 `json:"rows"` // of the input; -1: unknown
+	// Why is the error that ended the run; empty: none did.
+	Why string `json:"why,omitempty"`
+	// Counts are of the whole job where State is Done and they are known. Otherwise its store has them.
+	Counts *Counts `json:"counts,omitempty"`
+}
+
+// Counts are the rows of a job by what has become of them.
+type Counts struct {
+	Rows      int64  `json:"rows"`      // of the input; of one whose length is not known, those that are loaded
+	Results   uint64 `json:"results"`   // stored, those that were replaced too
+	Succeeded uint64 `json:"succeeded"` // rows whose last result is a success
+	Failed    uint64 `json:"failed"`    // rows whose last result is an error
+	Pending   uint64 `json:"pending"`   // rows that are loaded, or published again, and have no result yet
+}
+
+// Answered is how many rows have a result.
+func (c *Counts) Answered() uint64 { return c.Succeeded + c.Failed }
+
+// WriteRecord replaces the record of the job in dir.
+func WriteRecord(dir string, r Record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return WriteFile(filepath.Join(dir, recordFile), append(raw, '\n'))
+}
+
+// readRecord returns the record of the job in dir; nil: it has none, since an earlier version has run it, or its first
+// run was killed before it began.
+func readRecord(dir string) (*Record, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // a job without a record is no error
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &Record{}
+	return r, json.Unmarshal(raw, r)
+}
+
+// Reopen notes that rows of a job that was done may wait again, so its store is counted from now on.
+func Reopen(dir string) error {
+	r, err := readRecord(dir)
+	if err != nil || r == nil || r.State != Done {
+		return err
+	}
+	return WriteRecord(dir, Record{State: Partial, Rows: r.Rows})
+}
+
+// RemoveRecord forgets how the last run of the job in dir has ended.
+func RemoveRecord(dir string) error {
+	if err := os.Remove(filepath.Join(dir, recordFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Judge completes the job by what its store holds: the counts, and the state where the record alone does not say it.
+// Rows of c is how many are loaded, which counts where the length of the input is not known.
+func (j *Job) Judge(c Counts) {
+	r := j.record
+	if r != nil && r.Rows >= 0 {
+		c.Rows = r.Rows
+	}
+	j.Counts = &c
+	all := c.Pending == 0 && c.Answered() > 0 && int64(c.Answered()) >= c.Rows //nolint:gosec // rows
+	switch {
+	case j.State == Running:
+	case r == nil && all, j.State == Partial && all && r.Rows >= 0 && r.Why == "":
+		j.State = Done // as a run with --limit leaves it whose rows all had their results before
+	case r == nil:
+		j.State = Interrupted
+	case j.State == Done && !all && c.Rows > 0:
+		j.State = Partial
+	}
+}
+
+// WriteFile replaces a small file as a whole, also where the power fails.
+func WriteFile(path string, content []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
