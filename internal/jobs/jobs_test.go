@@ -52,7 +52,7 @@ func TestJobsAreTheDirectoriesWithAnIdentity(t *testing.T) {
 		t.Fatalf("got %+v, want a and b", list)
 	}
 	b := list[1]
-	if b.Input != "in.csv" || b.Provider != "mock" || b.Model != "m" || b.State != jobs.Stopped || b.PID != 0 || b.Dir != filepath.Join(dir, "b") {
+	if b.Input != "in.csv" || b.Provider != "mock" || b.Model != "m" || b.State != "" || b.PID != 0 || b.Dir != filepath.Join(dir, "b") {
 		t.Errorf("got %+v", b)
 	}
 	if size := b.Bytes - list[0].Bytes; size != 10 || b.Changed.IsZero() {
@@ -92,7 +92,7 @@ func TestOnlyADirectoryWithStreamsHasAStore(t *testing.T) {
 // which a restart would take for all of it.
 func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 	dir := t.TempDir()
-	all := []string{"j/job.json", "j/" + block, "j/jetstream.removed/$G/streams/ROWS/msgs/1.blk", "j/lock", "j/nats.json.new"}
+	all := []string{"j/job.json", "j/" + block, "j/jetstream.removed/$G/streams/ROWS/msgs/1.blk", "j/lock", "j/nats.json.new", "j/state.json", "j/state.json.new"}
 	plant(t, dir, all...)
 	if kept, err := jobs.Remove(find(t, dir), 0); kept || err != nil {
 		t.Fatalf("kept %v, error %v", kept, err)
@@ -158,5 +158,72 @@ func TestADamagedIdentityIsReported(t *testing.T) {
 	}
 	if j := find(t, dir); j.Damaged == "" || j.Input != "" {
 		t.Errorf("got %+v, want the damage", j)
+	}
+}
+
+// TestTheStateOfAJob: a record alone says how a run has ended. Of a killed one it says only that it began, and of one of
+// an earlier version there is none. What the record leaves open the store decides.
+func TestTheStateOfAJob(t *testing.T) {
+	all := jobs.Counts{Rows: 3, Results: 3, Succeeded: 2, Failed: 1}
+	some := jobs.Counts{Rows: 3, Results: 2, Succeeded: 1, Failed: 1, Pending: 1}
+	for name, tt := range map[string]struct {
+		record      *jobs.Record
+		found       jobs.State // by the record
+		full, waits jobs.State // by a store in which each row has its result, and by one in which a row waits
+	}{
+		"no record":          {nil, "", jobs.Done, jobs.Interrupted},
+		"killed":             {&jobs.Record{State: jobs.Running, Rows: 3}, jobs.Interrupted, jobs.Interrupted, jobs.Interrupted},
+		"interrupted":        {&jobs.Record{State: jobs.Interrupted, Rows: 3, Why: "signal"}, jobs.Interrupted, jobs.Interrupted, jobs.Interrupted},
+		"limited":            {&jobs.Record{State: jobs.Partial, Rows: 3}, jobs.Partial, jobs.Done, jobs.Partial},
+		"limited, of more":   {&jobs.Record{State: jobs.Partial, Rows: 4}, jobs.Partial, jobs.Partial, jobs.Partial},
+		"limited, of any":    {&jobs.Record{State: jobs.Partial, Rows: -1}, jobs.Partial, jobs.Partial, jobs.Partial},
+		"failed":             {&jobs.Record{State: jobs.Partial, Rows: 3, Why: "no such model"}, jobs.Partial, jobs.Partial, jobs.Partial},
+		"at its ceiling":     {&jobs.Record{State: jobs.Ceiling, Rows: 3}, jobs.Ceiling, jobs.Ceiling, jobs.Ceiling},
+		"done":               {&jobs.Record{State: jobs.Done, Rows: 3, Counts: &all}, jobs.Done, jobs.Done, jobs.Partial},
+		"done, after repair": {&jobs.Record{State: jobs.Done, Rows: 3}, jobs.Done, jobs.Done, jobs.Partial},
+	} {
+		dir := t.TempDir()
+		plant(t, dir, "j/job.json")
+		if tt.record != nil {
+			if err := jobs.WriteRecord(filepath.Join(dir, "j"), *tt.record); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j := find(t, dir)
+		if j.State != tt.found || (j.Counts != nil) != (tt.record != nil && tt.record.Counts != nil) {
+			t.Errorf("%s: found %+v, want %q", name, j, tt.found)
+		}
+		if j.Judge(all); j.State != tt.full || tt.record != nil && tt.record.Rows >= 0 && j.Rows != tt.record.Rows {
+			t.Errorf("%s: with all results %q of %d rows, want %q", name, j.State, j.Rows, tt.full)
+		}
+		j = find(t, dir)
+		if j.Judge(some); j.State != tt.waits {
+			t.Errorf("%s: while a row waits %q, want %q", name, j.State, tt.waits)
+		}
+	}
+}
+
+// A job that a redrive has touched is counted again, and one that runs is not what its last run has noted.
+func TestADoneJobThatIsReopenedIsCountedAgain(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "j/job.json")
+	path := filepath.Join(dir, "j")
+	if err := jobs.WriteRecord(path, jobs.Record{State: jobs.Done, Rows: 3, Counts: &jobs.Counts{Rows: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := jobs.Reopen(path); err != nil {
+		t.Fatal(err)
+	}
+	if j := find(t, dir); j.State != jobs.Partial || j.Counts != nil {
+		t.Errorf("reopened: %+v", j)
+	}
+	srv, err := natsd.Start(natsd.Config{Dir: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Stop()
+	j := find(t, dir)
+	if j.Judge(jobs.Counts{Succeeded: 3}); j.State != jobs.Running || j.Rows != 3 {
+		t.Errorf("running: %+v", j)
 	}
 }

@@ -42,7 +42,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 		return err
 	}
 	e.failures.write(errs)
-	terminal.PrintLine(out, "---\n%s, %s, %s; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.text(e.foreach))
+	terminal.PrintLine(out, "---\n%s, %s, %s; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.text())
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(out, "%s", text)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/call"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 )
 
@@ -31,18 +30,7 @@ func (s *sizes) add(prompt string) {
 }
 
 // tokens estimates the prompt tokens of all calls.
-func (s *sizes) tokens() int64 { return (s.bytes + call.BytesPerToken - 1) / call.BytesPerToken }
+func (s *sizes) tokens() int64 { return s.bytes / call.BytesPerToken }
 
-// text describes the estimate, of all calls and of each.
-func (s *sizes) text(cfg *config.ForeachConfig) string {
-	text := fmt.Sprintf("about %d prompt tokens", s.tokens())
-	if s.calls < 2 {
-		return text
-	}
-	one := "a row"
-	if cfg.Field != "" {
-		one = "an element"
-	}
-	each := s.calls * call.BytesPerToken
-	return fmt.Sprintf("%s, %d %s", text, (s.bytes+each-1)/each, one)
-}
+// text is the estimate as dry runs and try print it.
+func (s *sizes) text() string { return fmt.Sprintf("about %d prompt tokens", s.tokens()) }

@@ -165,8 +165,17 @@ func (c *calls) try(templates []*Template, i int, fails []bool) (tried *triedRow
 func writeTried(w io.Writer, rows int64, templates []*Template) {
 	terminal.PrintLine(w, "---\n%s; nothing was called or stored", terminal.Plural(int(rows), "row"))
 	for _, t := range templates {
-		if t.calls > 0 {
-			terminal.PrintLine(w, "%s: %s", t.text(t.foreach), t.name)
+		if t.calls == 0 {
+			continue
 		}
+		each := "a row"
+		if t.foreach.Field != "" {
+			each = "an element"
+		}
+		text := t.text()
+		if t.calls > 1 {
+			text += fmt.Sprintf(", %d %s", t.tokens()/t.calls, each)
+		}
+		terminal.PrintLine(w, "%s: %s", text, t.name)
 	}
 }
