@@ -118,7 +118,7 @@ type JournalConfig struct {
 
 // StreamsConfig is what all streams have in common.
 type StreamsConfig struct {
-	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers, Stage-Reason, Stage-Error and Stage-Source-Stream, -Seq and -Subject; a stream must capture it; empty: nowhere"`
+	DeadLetterSubject string `env:"DEAD_LETTER_SUBJECT" help:"failed rows also go here, with their original body and headers, Stage-Reason, Stage-Error, Stage-Source-Seq and Stage-Source-Subject; a stream must capture it; empty: nowhere"`
 	Partitions        int    `env:"PARTITIONS, default=1" min:"1" max:"1024" help:"number of partitions, counted from 0; with more than one the input subject contains {partition}"`
 	Create            bool   `env:"CREATE_STREAMS, default=true" help:"create missing streams and durables; existing streams are checked, never changed"`
 	Replicas          int    `env:"STREAM_REPLICAS, default=1" min:"1" max:"5" help:"replicas of the streams created here, an odd number"`
