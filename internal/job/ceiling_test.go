@@ -83,7 +83,7 @@ func TestAJobAtItsCeilingSaysWhatIsKept(t *testing.T) {
 			"STAGE_POOL_SIZE", "2", "STAGE_DATA_DIR", dir, "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_LOG_LEVEL", "error")
 		var out stagetest.Buffer
 		err = Process(t.Context(), t.Context(), IO{In: strings.NewReader(""), Out: &stagetest.Buffer{}, Err: &out}, cfg, input,
-			Options{Out: filepath.Join(dir, "out.jsonl"), Job: "job", ShowFailed: func(string, string) string { return "" }})
+			Options{Out: filepath.Join(dir, "out.jsonl"), Job: "job", Where: func(string) string { return "" }})
 		return out.String(), err
 	}
 	find := func() *jobs.Job {
