@@ -49,6 +49,9 @@ func TestARowThatHasAReasonToWaitIsNoStall(t *testing.T) {
 		"answered rows wait behind them": func(time.Duration) Sight {
 			return Sight{Asked: true, Mine: true, AckPending: 8, Parked: 5, Open: 3, Answered: 3}
 		},
+		"a row waits beside a batch, and others are answered": func(time.Duration) Sight {
+			return Sight{Asked: true, Mine: true, AckPending: 8, Parked: 5, Open: 3, Answered: 2}
+		},
 		"a call of an hour is in flight": func(time.Duration) Sight {
 			return Sight{Asked: true, Mine: true, AckPending: 9, Open: 9, Answered: 8, InFlight: 1, Dispatch: 65 * time.Minute}
 		},
