@@ -123,6 +123,11 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	if err := c.checkOrder(cl, end); err != nil {
 		return end, err
 	}
+	if cl != nil && cl.Lane != nil && c.cfg.Lane == nil && c.cfg.LaneLeft != nil {
+		if err := c.cfg.LaneLeft(ctx, cl.Lane); err != nil {
+			return end, err
+		}
+	}
 	if start := info.Config.OptStartSeq; start > end.low+1 && durable.CanReset() {
 		return end, unfit(streams.NewSettingError(streams.FieldName, "consumer %s of stream %s begins at sequence %d, the results go on after %d: rows between would never come; choose another %s, or delete the consumer",
 			durable.Name, c.cfg.InputStream, start, end.low, streams.FieldName))

@@ -69,6 +69,9 @@ type Config struct {
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
+	// LaneLeft is asked before a claim where the last owner had a lane and this process has none. Its error says that
+	// batches are open: then there is no claim. Nil: nobody is asked.
+	LaneLeft func(ctx context.Context, left *streams.ClaimedLane) error
 	// ClaimedLane is what claims say of the lane. Nil: nothing.
 	ClaimedLane *streams.ClaimedLane
 	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.

@@ -65,6 +65,27 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	return nil
 }
 
+// laneLeft returns an error where the batches of an earlier owner's lane are open and this process, which has no lane,
+// would call their rows again. That happens where the owner had its first claim after this process had looked in
+// [FindLane]: two replicas start, the settings of the lane go away with the second, and the first takes the rows and is
+// killed. This one then waits with the rows, and says that it must be started again: the next process finds the batches.
+func (s *Stage) laneLeft(ctx context.Context, claimed *streams.ClaimedLane) error {
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return err
+	}
+	l := leftLane{stream: claimed.Stream}
+	if err := l.read(ctx, js, s.Cfg); err != nil {
+		return err
+	}
+	if len(l.open) == 0 {
+		return nil
+	}
+	return &streams.UnfitError{Err: fmt.Errorf("the replica that served the partition before has left open batches: %d with %d rows, recorded in stream %s (%s); "+
+		"this replica has no STAGE_LANE and has started before they were opened: start it again, and it collects them",
+		len(l.open), l.openRows(), l.stream, l.names())}
+}
+
 // leftLane is a lane that earlier processes had.
 type leftLane struct {
 	stream  string

@@ -71,6 +71,40 @@ func TestOpenBatchesAreCollectedWithoutTheSettingsOfTheLane(t *testing.T) {
 	}
 }
 
+// A replica without a lane that has started before the first batch was opened does not call its rows again: it
+// waits, and the next one collects.
+func TestAReplicaWithoutALaneClaimsNothingWhileBatchesAreOpen(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newBatchesLab(t, batches.Config{}, nil)
+		vars := maps.Clone(l.vars)
+		l.withoutLane()
+		second := l.start(nil, Options{})
+		second.noLane("nobody has claimed anything")
+		time.Sleep(time.Minute)
+		first := l.start(vars, Options{}) // the server gives the rows to it
+		time.Sleep(time.Minute)
+		l.load(questions(120)...)
+		time.Sleep(10 * time.Minute)
+		first.soft()
+		first.hard()
+		for range first.done {
+		}
+		time.Sleep(10 * time.Minute)
+		if log := l.logs.String(); !strings.Contains(log, "left open batches: 3 with 120 rows") {
+			t.Errorf("the log does not name the batches:\n%s", log)
+		}
+		second.stop()
+		third := l.start(nil, Options{})
+		l.awaitHours(120)
+		time.Sleep(10 * time.Minute)
+		third.stop()
+		if served := l.llms["first.test"].Stats(); served.Received != 0 || served.Batches.Answered != 120 {
+			t.Errorf("%d live calls, %d rows answered in batches", served.Received, served.Batches.Answered)
+		}
+		l.proven()
+	})
+}
+
 // A stage that never had a lane gets none, and no stream for it.
 func TestAStageThatNeverHadALaneGetsNone(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {

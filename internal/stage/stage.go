@@ -222,7 +222,9 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
-	if s.lanes != nil {
+	if s.lanes == nil {
+		c.LaneLeft = s.laneLeft
+	} else {
 		c.Lane, c.LaneRows = s.lanes[partition], cfg.LaneRows()
 		c.ClaimedLane = &streams.ClaimedLane{Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(), PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects()}
 	}
