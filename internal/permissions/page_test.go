@@ -2,6 +2,7 @@ package permissions
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -34,9 +35,7 @@ func load(t *testing.T, settings ...map[string]string) *config.Config {
 	t.Helper()
 	environ := make(map[string]string)
 	for _, s := range settings {
-		for name, value := range s {
-			environ[name] = value
-		}
+		maps.Copy(environ, s)
 	}
 	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedNothing)
 	if err != nil {

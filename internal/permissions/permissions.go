@@ -1,8 +1,8 @@
 // Package permissions lists the least permissions that a stage's NATS user needs with given settings.
 //
-// The table of rules below is the only place that says which subject needs what. `stage setup --print-permissions` prints it
-// for the settings in force, docs/permissions.md is generated from it, and test/permissions runs whole stages with what it says
-// and with nothing else.
+// The table of rules is the only place that says which subject is needed when. `stage setup --print-permissions` prints
+// it for the settings in force, docs/permissions.md is generated from it, and test/permissions runs whole stages with
+// what it says and with nothing else.
 package permissions
 
 import (

@@ -83,10 +83,13 @@ func TestASettingNeedsItsOwnSubjectsAlone(t *testing.T) {
 			"$JS.API.CONSUMER.CREATE.ROWS.stage-0.> $JS.API.CONSUMER.DELETE.ROWS.stage-0", ""},
 		{map[string]string{"STAGE_LANE_STREAM": "B"}, "$JS.API.STREAM.INFO.B $JS.API.STREAM.MSG.GET.B $JS.API.STREAM.MSG.GET.JOURNAL $JS.API.STREAM.PURGE.B $JS.API.CONSUMER.CREATE.B.> $JS.API.CONSUMER.MSG.NEXT.B.> " +
 			"$JS.API.CONSUMER.DELETE.B.> $JS.API.CONSUMER.CREATE.JOURNAL.> $JS.API.CONSUMER.MSG.NEXT.JOURNAL.> audit.stage.0.batch lane.stage.0.>", ""},
-		{map[string]string{"STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.*.rows"}, "$JS.API.CONSUMER.INFO.RESULTS.stage-0 $JS.API.CONSUMER.MSG.NEXT.RESULTS.stage-0 " +
-			"$JS.API.CONSUMER.RESET.RESULTS.stage-0 $JS.API.CONSUMER.UNPIN.RESULTS.stage-0 $JS.ACK.RESULTS.stage-0.>",
+		{
+			map[string]string{"STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.*.rows"},
+			"$JS.API.CONSUMER.INFO.RESULTS.stage-0 $JS.API.CONSUMER.MSG.NEXT.RESULTS.stage-0 " +
+				"$JS.API.CONSUMER.RESET.RESULTS.stage-0 $JS.API.CONSUMER.UNPIN.RESULTS.stage-0 $JS.ACK.RESULTS.stage-0.>",
 			"$JS.API.STREAM.INFO.ROWS $JS.API.CONSUMER.INFO.ROWS.stage-0 $JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0 $JS.API.CONSUMER.RESET.ROWS.stage-0 $JS.API.CONSUMER.UNPIN.ROWS.stage-0 " +
-				"$JS.API.STREAM.MSG.GET.ROWS $JS.ACK.ROWS.stage-0.>"},
+				"$JS.API.STREAM.MSG.GET.ROWS $JS.ACK.ROWS.stage-0.>",
+		},
 	} {
 		after := all(Of(load(t, base, c.settings)))
 		if more, fewer := without(after, before), without(before, after); !slices.Equal(more, strings.Fields(c.more)) || !slices.Equal(fewer, strings.Fields(c.fewer)) {

@@ -56,8 +56,8 @@ const everythingRows = 2 * 12
 
 var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscription) to "([^"]+)"`)
 
-// everything are all settings that need permissions but those that exclude each other: two partitions, journal, dead letters,
-// stored replies, a ceiling of cost.
+// everything are all settings that need permissions but those that exclude each other: two partitions, journal, dead
+// letters, stored replies, a ceiling of cost.
 var everything = map[string]string{
 	"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
 	"STAGE_BUDGET": "account", "STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_CONTROL": "true",

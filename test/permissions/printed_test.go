@@ -26,8 +26,8 @@ func printed(t *testing.T, settings map[string]string) (g permissions.Grant) {
 
 func wellAnswered(llmtest.Call) *llmtest.Step { return &llmtest.Step{Delay: 10 * time.Millisecond} }
 
-// A stage whose user may do what stage setup --print-permissions prints, and nothing else, starts, answers its rows, shows them
-// and stops without a single warning. With one permission fewer the log says which.
+// A stage whose user may do what stage setup --print-permissions prints, and nothing else, starts, answers its rows,
+// shows them and stops without a single warning. With one permission fewer the log says which.
 func TestAStageNeedsNoMoreThanWhatIsPrinted(t *testing.T) {
 	for _, c := range []struct {
 		name     string
