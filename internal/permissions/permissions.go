@@ -80,7 +80,8 @@ func (s Set) Subscribe() (all []string) {
 // serverAPI is what the subjects of JetStream's API begin with in the rules.
 const serverAPI = "$JS.API."
 
-// expand fills in the names of the settings, and where the API of JetStream is. A pattern with {p} stands for one subject in each partition.
+// expand fills in the names of the settings, and where the API of JetStream is. A pattern with {p} stands for one subject
+// in each partition.
 func expand(patterns []string, cfg *config.Config) (subjects []string) {
 	api := serverAPI
 	if prefix := cfg.NATS.APIPrefix(); prefix != "" {
