@@ -133,22 +133,26 @@ func TestHowARunEndedIsRecorded(t *testing.T) {
 	failure := errors.New("no such model")
 	for name, tt := range map[string]struct {
 		total, limit int64
-		soft         context.Context
+		stopped      bool
 		err          error
 		want         jobs.State
 	}{
-		"all rows":                    {5, 0, t.Context(), nil, jobs.Done},
-		"all rows, and a signal":      {5, 0, ended, nil, jobs.Done},
-		"as many as there are":        {5, 5, t.Context(), nil, jobs.Done},
-		"fewer than there are":        {5, 4, t.Context(), nil, jobs.Partial},
-		"standard input with a limit": {-1, 4, t.Context(), nil, jobs.Partial},
-		"standard input":              {-1, 0, t.Context(), nil, jobs.Done},
-		"an error":                    {5, 0, t.Context(), failure, jobs.Partial},
-		"a signal":                    {5, 0, ended, errors.New("interrupted"), jobs.Interrupted},
-		"a ceiling":                   {5, 0, t.Context(), fmt.Errorf("fatal: %w", cost.ErrCeiling), jobs.Ceiling},
+		"all rows":                    {5, 0, false, nil, jobs.Done},
+		"all rows, and a signal":      {5, 0, true, nil, jobs.Done},
+		"as many as there are":        {5, 5, false, nil, jobs.Done},
+		"fewer than there are":        {5, 4, false, nil, jobs.Partial},
+		"standard input with a limit": {-1, 4, false, nil, jobs.Partial},
+		"standard input":              {-1, 0, false, nil, jobs.Done},
+		"an error":                    {5, 0, false, failure, jobs.Partial},
+		"a signal":                    {5, 0, true, errors.New("interrupted"), jobs.Interrupted},
+		"a ceiling":                   {5, 0, false, fmt.Errorf("fatal: %w", cost.ErrCeiling), jobs.Ceiling},
 	} {
 		p := &Pipeline{Total: tt.total, limit: tt.limit, places: &places{}, written: 5, failed: 2}
-		r := p.record(tt.soft, t.Context(), tt.err)
+		soft := t.Context()
+		if tt.stopped {
+			soft = ended
+		}
+		r := p.record(soft, t.Context(), tt.err)
 		if r.State != tt.want || (r.Why != "") != (tt.err != nil) || (r.Counts != nil) != (tt.want == jobs.Done) {
 			t.Errorf("%s: got %+v, want %s", name, r, tt.want)
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/usage"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // summaryTimeout bounds each look into the store for the summary. What is not known by then is left out.
@@ -50,7 +49,7 @@ func (p *Pipeline) allRuns(ctx context.Context) *usage.Numbers {
 	}
 	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
-	js, err := jetstream.New(p.Stage.Conn.NC())
+	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return nil
 	}
@@ -105,7 +104,7 @@ func (p *Pipeline) printKept(hard context.Context, why error) {
 
 // keptAnswers counts the answers in the journal of rows that have no result yet. The stage must have ended.
 func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
-	js, err := jetstream.New(p.Stage.Conn.NC())
+	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return 0, err
 	}
