@@ -63,14 +63,15 @@ var ErrNoMore = errors.New("no more messages")
 type Reading struct {
 	// Left is how many messages are behind the last one returned, by the server's estimate.
 	Left uint64
-	// Name is the consumer's. Before is the stream sequence of the message before the first one that it delivers, as far
-	// as the server says.
-	Name   string
+	// Before is the stream sequence of the message before the first one that the consumer delivers, as far as the server
+	// says.
 	Before uint64
 
 	nc      *nats.Conn
 	api     string // prefix of the API of JetStream
 	stream  string
+	name    string // of the consumer
+	closed  bool
 	headers bool // without bodies
 	most    int  // bytes that one request asks for
 	inbox   string
@@ -89,30 +90,36 @@ type Reading struct {
 // Read makes a consumer of a stream that begins where cfg says. The other fields of cfg that matter are set here, but for
 // InactiveThreshold.
 func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig) (*Reading, error) {
-	cfg.Name = "stage-reading-" + rand.Text()
+	cfg.Name = readingPrefix + rand.Text()
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas = jetstream.AckNonePolicy, true, 1
-	consumer, err := js.CreateConsumer(ctx, stream, cfg)
+	consumer, err := createReading(ctx, js, stream, cfg)
 	if err != nil {
 		return nil, err
 	}
 	info := consumer.CachedInfo()
 	r := &Reading{
-		Left: info.NumPending, Name: cfg.Name, Before: info.Delivered.Stream,
+		Left: info.NumPending, name: cfg.Name, Before: info.Delivered.Stream,
 		nc: js.Conn(), api: APIPrefix(js.Conn()), stream: stream, headers: cfg.HeadersOnly, most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
 		// Room for all that one request may bring: its messages, its heartbeats, and the status at its end.
 		msgs:    make(chan *nats.Msg, readAhead+int(readExpires/readHeartbeat)+16),
 		silence: time.NewTimer(RequestTimeout),
 	}
 	if r.sub, err = r.nc.ChanSubscribe(r.inbox+"*", r.msgs); err != nil {
+		deleteReading(r.nc, stream, r.name)
 		return nil, fmt.Errorf("subscribe to messages: %w", err)
 	}
 	return r, nil
 }
 
-// Close ends the reading. It may be called more than once.
+// Close ends the reading, and has the server remove the consumer. It does not block, and may be called more than once.
 func (r *Reading) Close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
 	r.silence.Stop()
 	_ = r.sub.Unsubscribe()
+	deleteReading(r.nc, r.stream, r.name)
 }
 
 // ask requests messages.
@@ -133,7 +140,7 @@ func (r *Reading) ask() error {
 	}
 	r.request++
 	reply := r.inbox + strconv.FormatUint(r.request, 36)
-	return r.nc.PublishRequest(r.api+"CONSUMER.MSG.NEXT."+r.stream+"."+r.Name, reply, body)
+	return r.nc.PublishRequest(r.api+"CONSUMER.MSG.NEXT."+r.stream+"."+r.name, reply, body)
 }
 
 // Next returns the next message. Without a body, its headers are those that it is stored with, and [Added] ones. It is

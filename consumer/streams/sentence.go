@@ -86,7 +86,8 @@ func sentence(err error) (text string, ok bool) {
 // what to do about it; nil: nothing that a request on one of the subjects, which may have wildcards, can have met. The
 // server reports that apart from the request, which stays without an answer. So a violation counts only if it is of the
 // request's own subject, or of the inbox that its answer goes to: a connection that was denied a subscription to
-// $SRV.STATS keeps that as its last error, and a request that a dead node left without an answer has another cause. The
+// $SRV.STATS keeps that as its last error, and a request that a dead node left without an answer has another cause. That
+// a reading was not allowed to delete its consumer is never a cause, see [IsReadingEnd]: nobody waits for that. The
 // error is a [nats.ErrPermissionViolation]. [APISubjects] among the subjects stands for the API wherever the connection
 // reaches it.
 func Violation(nc *nats.Conn, subjects ...string) error {
@@ -94,7 +95,7 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 		subjects = append(slices.Clone(subjects), APIPrefix(nc)+">")
 	}
 	last := nc.LastError()
-	if !errors.Is(last, nats.ErrPermissionViolation) || !concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
+	if !errors.Is(last, nats.ErrPermissionViolation) || IsReadingEnd(last) || !concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
 		return nil
 	}
 	text := strings.TrimPrefix(last.Error(), nats.ErrPermissionViolation.Error()+": ") // the server's own words
@@ -116,12 +117,18 @@ func InboxDenied(nc *nats.Conn) bool {
 // concerns reports whether the server's words about a violation are about a publication on one of the subjects, or about
 // a subscription to an inbox of the client.
 func concerns(text, inboxPrefix string, subjects []string) bool {
-	_, quoted, _ := strings.Cut(text, `"`)
-	denied, _, _ := strings.Cut(quoted, `"`)
+	denied := deniedSubject(text)
 	if strings.Contains(text, "for Subscription to") {
 		return strings.HasPrefix(denied, strings.TrimSuffix(cmp.Or(inboxPrefix, "_INBOX"), ".")+".")
 	}
 	return slices.ContainsFunc(subjects, func(s string) bool { return covers(s, denied) })
+}
+
+// deniedSubject returns the subject that the server's words about a violation name.
+func deniedSubject(text string) string {
+	_, quoted, _ := strings.Cut(text, `"`)
+	denied, _, _ := strings.Cut(quoted, `"`)
+	return denied
 }
 
 // violationError is a [nats.ErrPermissionViolation] with what to do about it.

@@ -197,12 +197,7 @@ func eachRecord(ctx context.Context, js jetstream.JetStream, stream, filter stri
 	if err != nil {
 		return fmt.Errorf("read the batches of stream %s: %w", stream, streams.Denied(js.Conn(), err))
 	}
-	defer func() {
-		reading.Close()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), streams.RequestTimeout)
-		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, reading.Name)
-	}()
+	defer reading.Close()
 	for m, err := range reading.All(ctx) {
 		if err != nil {
 			return fmt.Errorf("read the batches of stream %s: %w", stream, streams.Denied(js.Conn(), err))

@@ -59,6 +59,7 @@ func (c *Conn) NC() *nats.Conn {
 
 const (
 	connectTimeout = 5 * time.Second
+	closeTimeout   = time.Second // for the last messages to arrive
 	reconnectWait  = 250 * time.Millisecond
 	// pingInterval finds a dead connection within twice the time; the library's two minutes would hold rows for as long.
 	pingInterval = 10 * time.Second
@@ -66,7 +67,15 @@ const (
 
 // Close closes the connection and stops the embedded server.
 func (c *Conn) Close() {
-	c.NC().Close()
+	nc := c.NC()
+	if nc.IsConnected() {
+		// A command that was interrupted closes its connection while messages still come in. The kernel answers those with
+		// a reset, and the server may meet that before it has read what was published last: that readings have ended.
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) // the command's own may be over
+		_ = nc.FlushWithContext(ctx)
+		cancel()
+	}
+	nc.Close()
 	if c.Server != nil {
 		c.Server.Stop()
 	}
@@ -155,7 +164,11 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
 		// The server does not answer a request that the user may not make; only this handler learns why.
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { report(withLaterHint(login, err)) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if !streams.IsReadingEnd(err) {
+				report(withLaterHint(login, err))
+			}
+		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { report(withLaterHint(login, err)) }),
 	}
 }

@@ -50,7 +50,7 @@ type ReadOptions struct {
 	// 2.15.3 panics when it has to leave out the body of a message whose header block has a single byte, and whoever may
 	// publish rows may store one.
 	HeadersOnly bool
-	// Brief has the server forget a reader soon after it was closed: the caller reads at once, and perhaps often.
+	// Brief has the server forget a reader soon where it was not closed: the caller reads at once, and perhaps often.
 	Brief bool
 }
 
@@ -59,9 +59,9 @@ const (
 	readTimeout = 10 * time.Second
 	// readRetries is how often in a row reading may fail, a second apart.
 	readRetries = 20
-	// forgetAfter is when the server removes the consumer of a reader that asks for nothing, because it is closed or its
-	// caller takes long; briefly for one that does not. A caller that takes longer gets another consumer. Until then a
-	// closed one counts in the account's limit of consumers, which the next command may meet.
+	// forgetAfter is when the server removes the consumer of a reader that asks for nothing, because its process was killed,
+	// its user may not delete consumers, or its caller takes long; briefly for a caller that does not. A caller that takes
+	// longer gets another consumer. Until then the consumer counts in the account's limit, which the next command may meet.
 	forgetAfter = 30 * time.Second
 	briefly     = 15 * time.Second
 )
@@ -88,7 +88,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, 
 	return r, nil
 }
 
-// Close ends the reading. The server removes the consumer by itself.
+// Close ends the reading, see [streams.Reading.Close].
 func (r *Reader) Close() {
 	if r.reading != nil {
 		r.reading.Close()
@@ -124,11 +124,11 @@ func (r *Reader) begin(ctx context.Context) error {
 	default:
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, r.at+1
 	}
+	r.Close() // the limit of consumers may have no room for both
 	reading, err := streams.Read(ctx, r.js, r.options.Stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.what(), err)
 	}
-	r.Close()
 	r.reading, r.Left = reading, reading.Left
 	if !r.begun {
 		r.begun, r.at = true, max(r.at, reading.Before) // where another consumer would have to begin
@@ -139,7 +139,7 @@ func (r *Reader) begin(ctx context.Context) error {
 // firstSince returns where to begin by time with several filters. A consumer that has both skips messages: nats-server up
 // to 2.15.3 moves its start on to the first message of those filters alone whose first message in the whole stream is not
 // before that time. With rows at 1, 12 and 20, calls at 16 and a time between 2 and 12 it begins at 16. So each filter is
-// asked for by itself, by a consumer that is never read from and that the server removes soon.
+// asked for by itself, by a consumer that is never read from.
 func (r *Reader) firstSince(ctx context.Context, cfg jetstream.ConsumerConfig) (from uint64, err error) {
 	cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.options.Since
 	cfg.FilterSubjects, cfg.InactiveThreshold = nil, readTimeout

@@ -46,6 +46,8 @@ type verification struct {
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
+	readers []*stored.Reader // to close at the end
+
 	total  int64        // results
 	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
 }
@@ -74,10 +76,9 @@ type Options struct {
 
 // RunWith is [Run] with options.
 func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
-	ctx, closeReaders := context.WithCancel(ctx)
-	defer closeReaders()
 	report := newReport(cfg.Name)
 	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
+	defer v.closeReaders()
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
@@ -150,6 +151,21 @@ func (v *verification) open(ctx context.Context) (err error) {
 	}
 	v.lane.auditLost = v.auditLoss.any() // as the partitions have shown, too
 	return nil
+}
+
+// reader opens a reader that is closed at the end.
+func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
+	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
+	if err == nil {
+		v.readers = append(v.readers, r)
+	}
+	return r, err
+}
+
+func (v *verification) closeReaders() {
+	for _, r := range v.readers {
+		r.Close()
+	}
 }
 
 // streamInfo returns nil for a stream that does not exist.
@@ -245,7 +261,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		}
 		p.window = newAuditWindow(v.windowRows(p.claims))
 		p.every = p.linked && slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) })
-		rows, err := stored.OpenReader(ctx, v.js, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
+		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
 		if err != nil {
 			return err
 		}
@@ -321,7 +337,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	filter := v.cfg.Input.PartitionSubject(number)
 	if input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
-		if p.rows, err = stored.OpenReader(ctx, v.js, v.cfg.Input.Stream, filter, math.MaxUint64, false); err != nil {
+		if p.rows, err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, false); err != nil {
 			return err
 		}
 	}
@@ -333,7 +349,7 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 // read reads the audit and hands each event to its partition, which reads results and input as far as the events allow.
 func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	if audit := v.auditLoss.info; audit != nil {
-		r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
+		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
 		if err != nil {
 			return err
 		}

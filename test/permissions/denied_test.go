@@ -110,7 +110,11 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 	log := slog.New(slog.NewTextHandler(logs, nil))
 	connect := func(user string) (*nats.Conn, error) {
 		return nats.Connect("", nats.InProcessServer(srv), nats.UserInfo(user, user), nats.CustomInboxPrefix(cmp.Or(cfg.NATS.InboxPrefix, "_INBOX")), nats.MaxReconnects(-1),
-			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("NATS", slog.Any("error", err)) }))
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+				if !streams.IsReadingEnd(err) { // as a stage's own connection does
+					log.Warn("NATS", slog.Any("error", err))
+				}
+			}))
 	}
 	nc, err := connect("admin")
 	if err != nil {

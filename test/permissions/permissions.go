@@ -55,6 +55,7 @@ const (
 	DeadLetters = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	Dedupe      = "STAGE_DEDUPE=stored"
 	Ceiling     = "STAGE_MAX_COST_USD"
+	Readings    = "Consumers of readings"
 )
 
 var (

@@ -154,7 +154,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	}
 	s := newSite(t, g, map[string]permissions.Grant{
 		"stage": run1.And(g[permissions.Batches], g[permissions.Status], g[permissions.Control]), "setup": run1.And(g[permissions.Setup]), "load": only("load"), "results": only("results"),
-		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify"), "redrive": only("redrive"),
+		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify").And(permissions.Grant{Publish: g[permissions.Readings].Publish}), "redrive": only("redrive"),
 		"batch": only("batch"), "usage": only("usage"), "status": only("status"), "steer": only("pause, resume, probe, drain"),
 	})
 	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
