@@ -3,6 +3,8 @@ package consumer
 import (
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/consumer/recorder"
 )
 
 func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
@@ -35,7 +37,7 @@ func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 }
 
 func TestARowThatIsNotWantedNeverWaitsForRoom(t *testing.T) {
-	row := &Row{Seq: 2, gate: new(gate), pulse: newPulse(time.Now(), time.Hour)}
+	row := &Row{Seq: 2, gate: new(gate), storable: new(storable), recorder: new(recorder.Recorder), pulse: newPulse(time.Now(), time.Hour)}
 	row.gate.set(true, 1)
 	if !row.MayBegin() {
 		t.Error("held, and so would never be handed back")

@@ -113,7 +113,8 @@ func TestNoRowHidesThePin(t *testing.T) {
 }
 
 // Whatever the names, values and sizes of a row's headers, its result is stored, and so is its dead letter. A name that
-// can't be sent is written in another way; headers that leave no room for a result stay behind, which the row's event says.
+// can't be sent is written in another way. Headers that leave no room for a result stay behind, and the row's event says
+// so.
 func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 	long := func(name string, n int) string {
 		return "NATS/1.0\r\n" + name + ": " + strings.Repeat("x", n-len("NATS/1.0\r\n"+name+": \r\n\r\n")) + "\r\n\r\n"

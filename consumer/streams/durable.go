@@ -247,7 +247,7 @@ func (d *Durable) Refit(ctx context.Context) error {
 	defer cancel()
 	input, err := d.js.Stream(ctx, d.cfg.InputStream)
 	if err != nil {
-		return nil //nolint:nilerr // whoever needs rows finds out
+		return nil // whoever needs rows finds out
 	}
 	_, err = d.open(ctx, input)
 	if _, unfit := errors.AsType[*UnfitError](err); unfit {

@@ -73,7 +73,7 @@ func (i *Inspector) Look(ctx context.Context) error {
 	if i == nil {
 		return nil
 	}
-	i.mu.Lock() //nolint:forbidigo // nobody else needs it meanwhile
+	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.looked.IsZero() && time.Since(i.looked) < inspectFresh {
 		return i.Verdict()

@@ -134,8 +134,8 @@ func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error
 }
 
 // DirectLast returns the last message of a stream on a subject, from whichever replica answers; nil: there is none, or
-// its headers can't be read. The stream must allow direct gets. [jetstream.Stream] takes a message without a body and with a header "Status" for the
-// answer that there is none.
+// its headers can't be read. The stream must allow direct gets. [jetstream.Stream] takes a message without a body and
+// with a header "Status" for the answer that there is none.
 func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
 	m, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"DIRECT.GET."+stream+"."+subject, nil)
 	if err != nil {

@@ -107,8 +107,8 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 	return &violationError{why, last}
 }
 
-// InboxDenied reports whether the last error of a connection is that the server has denied it a subscription to an inbox of
-// its own. Such a subscription is gone, and the client library makes it again only when it connects again.
+// InboxDenied reports whether the last error of a connection is that the server has denied it a subscription to an inbox
+// of its own. Such a subscription is gone, and the client library makes it again only when it connects again.
 func InboxDenied(nc *nats.Conn) bool {
 	last := nc.LastError()
 	return errors.Is(last, nats.ErrPermissionViolation) && concerns(last.Error(), nc.Opts.InboxPrefix, nil)

@@ -19,7 +19,6 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -240,7 +239,7 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	}
 	took := time.Since(began)
 	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
-		slog.String("code", code), slog.Float64("took_ms", terminal.Milliseconds(took)))
+		slog.String("code", code), slog.Float64("took_ms", milliseconds(took)))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inProgress--
@@ -285,3 +284,6 @@ func semanticVersion(version string) string {
 	}
 	return "0.0.0-devel"
 }
+
+// milliseconds is the unit of times in log lines.
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

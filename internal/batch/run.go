@@ -11,7 +11,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/cost"
-	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -138,7 +137,7 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 	b.caller.Count(call)
 	b.caller.NoteRefusal(call, c.request.Prompt, c.request.Context)
 	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
-		slog.String("status", string(call.Event.Status)), slog.Float64("latency_ms", terminal.Milliseconds(x.Latency)))
+		slog.String("status", string(call.Event.Status)), slog.Float64("latency_ms", milliseconds(x.Latency)))
 	return x.Reply, call.Verdict()
 }
 

@@ -71,9 +71,7 @@ func (c *Conn) Close() {
 	if nc.IsConnected() {
 		// A command that was interrupted closes its connection while messages still come in. The kernel answers those with
 		// a reset, and the server may meet that before it has read what was published last: that readings have ended.
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) // the command's own may be over
-		_ = nc.FlushWithContext(ctx)
-		cancel()
+		_ = nc.FlushTimeout(closeTimeout)
 	}
 	nc.Close()
 	if c.Server != nil {

@@ -33,14 +33,22 @@ func TestAStreamThatIsChangedWhileTheStageWorksHoldsIt(t *testing.T) {
 		right     func(*jetstream.StreamConfig)
 		why, edit string
 	}{
-		{"RESULTS", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 100, jetstream.DiscardOld }, func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew },
-			"drops old results", "nats stream edit RESULTS --discard=new"},
-		{"RESULTS", func(c *jetstream.StreamConfig) { c.MaxAge = 400_000 * time.Hour }, func(c *jetstream.StreamConfig) { c.MaxAge = 0 },
-			"loses its resume point", "nats stream edit RESULTS --max-age=0s"},
-		{"JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false }, func(c *jetstream.StreamConfig) { c.AllowDirect = true },
-			"does not allow direct gets", "nats stream edit JOURNAL --allow-direct"},
-		{"AUDIT", func(c *jetstream.StreamConfig) { c.NoAck = true }, func(c *jetstream.StreamConfig) { c.NoAck = false },
-			"does not acknowledge", "nats stream edit AUDIT --ack"},
+		{
+			"RESULTS", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 100, jetstream.DiscardOld }, func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew },
+			"drops old results", "nats stream edit RESULTS --discard=new",
+		},
+		{
+			"RESULTS", func(c *jetstream.StreamConfig) { c.MaxAge = 400_000 * time.Hour }, func(c *jetstream.StreamConfig) { c.MaxAge = 0 },
+			"loses its resume point", "nats stream edit RESULTS --max-age=0s",
+		},
+		{
+			"JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false }, func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+			"does not allow direct gets", "nats stream edit JOURNAL --allow-direct",
+		},
+		{
+			"AUDIT", func(c *jetstream.StreamConfig) { c.NoAck = true }, func(c *jetstream.StreamConfig) { c.NoAck = false },
+			"does not acknowledge", "nats stream edit AUDIT --ack",
+		},
 	} {
 		t.Run(tt.stream+" "+tt.why, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {

@@ -70,7 +70,7 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 // [FindLane]: two replicas start, the settings of the lane go away with the second, and the first takes the rows and is
 // killed. This one then waits with the rows, and says that it must be started again: the next process finds the batches.
 func (s *Stage) laneLeft(ctx context.Context, claimed *streams.ClaimedLane) error {
-	js, err := jetstream.New(s.nc)
+	js, err := streams.JetStream(s.nc)
 	if err != nil {
 		return err
 	}

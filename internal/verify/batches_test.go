@@ -287,7 +287,8 @@ func TestVerifyFindsWhatIsWrongWithBatches(t *testing.T) {
 	findsFaults(t, batchFaults, laneJob, verifyAll)
 }
 
-// An answer that no row took has a call of its own, and pays no row twice; of one that an older stage dropped there is none.
+// An answer that no row took has a call of its own, and pays no row twice. Of one that an older stage dropped there is
+// none.
 func TestAnswersThatNoRowTookAddUp(t *testing.T) {
 	usage := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1, CostUSD: new(0.5)}
 	tests := []struct {
@@ -320,7 +321,7 @@ func TestAnswersThatNoRowTookAddUp(t *testing.T) {
 		}
 		v.event(end)
 		v.finish()
-		if n := report.Violations.Count; int(n) != tt.violations { //nolint:gosec // small
+		if n := report.Violations.Count; n != tt.violations {
 			t.Errorf("%s: %d violations, want %d: %+v", tt.name, n, tt.violations, report.Violations)
 		}
 		if v.paid[0].rows.Add(3) != true {

@@ -55,7 +55,7 @@ func (l *limited) command(user string, args ...string) (errs string) {
 	l.t.Helper()
 	ctx, interrupt := context.WithCancel(l.t.Context())
 	defer interrupt()
-	var out io.Writer = io.Discard
+	out := io.Discard
 	follows := strings.Contains(strings.Join(args, " "), "--follow")
 	if follows {
 		out = onWrite(interrupt)
