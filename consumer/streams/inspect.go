@@ -42,8 +42,8 @@ func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector
 	return &Inspector{conn: conn, cfg: s, log: log, first: make(map[string]uint64)}
 }
 
-// Run looks at the streams once in each [InspectEvery] until ctx ends. The first look is after delay, by which the looks of
-// many processes are spread.
+// Run looks at the streams once in each [InspectEvery] until ctx ends. The first look is after delay, by which the looks
+// of many processes are spread.
 func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 	for wait := delay; ; wait = InspectEvery {
 		select {

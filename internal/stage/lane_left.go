@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -31,8 +33,15 @@ const laneNamed = 5
 // replica may do so until it stops, and this one may be the next owner.
 func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log *slog.Logger) error {
 	found, err := claimedLanes(ctx, cfg, conn)
-	if err != nil || len(found) == 0 {
-		return err
+	if err != nil {
+		// The check of the streams comes later and names each problem with its setting. It says more than a claim that
+		// can't be read, of which it may be the cause.
+		looks := stored.Streams(cfg)
+		looks.Create = false
+		return cmp.Or(config.Explained(streams.Ensure(ctx, conn.NC(), looks)), err)
+	}
+	if len(found) == 0 {
+		return nil
 	}
 	js, err := streams.JetStream(conn.NC())
 	if err != nil {

@@ -98,7 +98,8 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 }
 
 // rowsLeft returns how many rows have no result yet, by left or, if that does not know, by the partitions. A number
-// below 0 means that nobody knows. Only the owner of a partition knows what waits in it: a replica that has lost its own must not say 0.
+// below 0 means that nobody knows. Only the owner of a partition knows what waits in it: a replica that has lost its own
+// must not say 0.
 func rowsLeft(r *status.Report, left func() int64) int64 {
 	if left != nil {
 		if todo := left(); todo >= 0 {
