@@ -113,9 +113,11 @@ func (c *complaints) note(event any) {
 	}
 }
 
+// evaluate returns the value of an expression, or what its promise brings. The page keeps the promise: nothing else refers
+// to it while it waits for an answer, and a garbage collection in that moment ends the wait with "Promise was collected".
 func evaluate[T any](t *testing.T, ctx context.Context, script string) T {
 	t.Helper()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T]("globalThis.evaluated = "+script, chromedp.EvalAwaitPromise))
 	if err != nil {
 		t.Fatalf("%s: %v", script, err)
 	}
