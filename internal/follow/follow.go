@@ -138,7 +138,7 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	js, err := streams.JetStream(conn.NC())
 	if err != nil {
 		return err

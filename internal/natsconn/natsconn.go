@@ -71,7 +71,10 @@ func (c *Conn) Close() {
 	if nc.IsConnected() {
 		// A command that was interrupted closes its connection while messages still come in. The kernel answers those with
 		// a reset, and the server may meet that before it has read what was published last: that readings have ended.
-		_ = nc.FlushTimeout(closeTimeout)
+		// FlushTimeout would do, but for timers that it shares between the bubbles of tests.
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) // the command's own may be over
+		_ = nc.FlushWithContext(ctx)
+		cancel()
 	}
 	nc.Close()
 	if c.Server != nil {

@@ -74,7 +74,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	case err != nil:
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, deps.Logger) })()
 	deps.Batches = true
 	var stages []*Stage

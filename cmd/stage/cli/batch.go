@@ -62,7 +62,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}

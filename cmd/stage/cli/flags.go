@@ -243,7 +243,7 @@ func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	js, err := streams.JetStream(conn.NC())
 	if err != nil {
 		return err

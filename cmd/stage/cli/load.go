@@ -89,7 +89,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	if err := streams.Ensure(ctx, conn.NC(), stored.Streams(cfg)); err != nil {
 		return config.Explained(err)
 	}

@@ -69,7 +69,7 @@ func newStatusCommand(env *Env) *cobra.Command {
 		case v.overHTTP && changed(config.FlagName(name)):
 			return config.Invalid(errors.New("--http-addr asks that process, which shows all of its stages: remove --name"))
 		}
-		defer v.close()
+		defer v.close() //nolint:contextcheck // ctx may be over by then, and closing has a bound of its own
 		if !*watch {
 			return v.show(soft)
 		}

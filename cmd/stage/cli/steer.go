@@ -75,7 +75,7 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 		return s.run(soft, conn, cfg)
 	})
 	return cmd
