@@ -6,6 +6,7 @@ SHELL         := bash
 PKG      ?= ./...# which packages: make test PKG=./pool
 RUN      ?= .#     which tests: make test RUN=TestWindow
 FUZZTIME ?= 20000x# for each fuzz target, in executions
+WHOLETIME ?= 100x# the same of a target whose every execution runs whole stages
 BENCH    ?= .#     which benchmarks
 COUNT    ?= 1#     how often each; ten for benchstat
 ROUNDS   ?= 3#     of make bench-whole
@@ -100,7 +101,8 @@ fuzz: ## fuzz each target for FUZZTIME, a number of executions
 	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
 	while read -r package target; do \
 		echo "== $$target in $$package"; \
-		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 200x "$$package" </dev/null; \
+		executions=$(FUZZTIME); [[ "$$package" != */test/hostile ]] || executions=$(WHOLETIME); \
+		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime "$$executions" -fuzzminimizetime 200x "$$package" </dev/null; \
 	done <<<"$$found"
 
 .PHONY: bench
