@@ -157,9 +157,9 @@ func TestTheSecondSignalEndsAProgramThatHangsInASystemCall(t *testing.T) {
 	}
 	dir := t.TempDir()
 	p := runStageWith(t, dir, environ, func(cmd *exec.Cmd) { cmd.Stderr = full }, "process", writeRows(t, 10))
-	eventually(t, "the start", func() bool { // signals are caught by then
-		_, err := os.Stat(filepath.Join(dir, "stage-data"))
-		return err == nil
+	eventually(t, "the start", func() bool { // signals are caught by then, and the next line of the log hangs
+		found, err := filepath.Glob(filepath.Join(dir, "stage-data", "*", "nats.json"))
+		return err == nil && len(found) > 0
 	})
 	twoSignals(t, p)
 	p.ends(130)
