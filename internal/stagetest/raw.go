@@ -3,6 +3,7 @@ package stagetest
 import (
 	"bufio"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -14,8 +15,9 @@ func (n *NATS) PublishRaw(subject, header, body string) {
 	PublishRaw(n.T, n.Server, subject, header, body)
 }
 
-// PublishRaw publishes a message whose headers are any bytes, from the line "NATS/1.0" on. The client library refuses
-// many that a server takes, and that clients of other languages send.
+// PublishRaw stores a message whose headers are any bytes, from the line "NATS/1.0" on. The client library refuses many
+// that a server takes, and that clients of other languages send. It waits for the stream's answer: a server answers a PING
+// before a stream has stored what came before it.
 func PublishRaw(tb testing.TB, to nats.InProcessConnProvider, subject, header, body string) {
 	tb.Helper()
 	conn, err := to.InProcessConn()
@@ -25,17 +27,17 @@ func PublishRaw(tb testing.TB, to nats.InProcessConnProvider, subject, header, b
 	defer func() { _ = conn.Close() }()
 	sent := make(chan error, 1)
 	go func() {
-		_, err := fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"headers\":true}\r\nHPUB %s %d %d\r\n%s%s\r\nPING\r\n", subject, len(header), len(header)+len(body), header, body)
+		_, err := fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"headers\":true,\"no_responders\":true}\r\nSUB answer 1\r\nHPUB %s answer %d %d\r\n%s%s\r\n", subject, len(header), len(header)+len(body), header, body)
 		sent <- err
 	}()
 	for lines := bufio.NewScanner(conn); lines.Scan(); {
 		switch line := lines.Text(); {
-		case line == "PONG":
+		case strings.HasPrefix(line, `{"stream":`):
 			if err := <-sent; err != nil {
 				tb.Fatal(err)
 			}
 			return
-		case len(line) > 0 && line[0] == '-':
+		case strings.HasPrefix(line, `{"error":`), strings.HasPrefix(line, "NATS/1.0 503"), strings.HasPrefix(line, "-"):
 			tb.Fatalf("publish on %s: %s", subject, line)
 		}
 	}
