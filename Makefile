@@ -18,6 +18,7 @@ DURATION ?= 1m#    of a chaos run, or ROWS=10000
 SERVERS  ?= 1#     nats-servers of a chaos run: 1 or 3
 SEED     ?= 0#     of a chaos run; 0: any. The first one of sim
 SEEDS    ?= 100#   how many sim runs
+N        ?= 30#    changes that mutants makes in each package
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 VERSIONED := github.com/llm-stage/stage/internal/version
@@ -41,12 +42,23 @@ demo: ## watch the stage work: no key, no network, about a minute
 	go run ./cmd/stage demo
 
 .PHONY: test
-test: ## run the tests
-	go test -run '$(RUN)' $(PKG)
+test: ## run the tests; simulations have few seeds
+	go test -short -run '$(RUN)' $(PKG)
+
+.PHONY: test-long
+test-long: ## run the tests with all their seeds, and those of whole processes that take their time; takes minutes
+	go test -tags long -timeout 30m -run '$(RUN)' $(PKG)
 
 .PHONY: race
-race: ## run the tests in any order under the race detector, but those that SKIP matches
-	go test -race -vet=off -shuffle=on -timeout 20m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
+race: ## run the tests in any order under the race detector; takes minutes
+	go test -race -short -vet=off -shuffle=on -timeout 30m -run '$(RUN)' $(PKG)
+
+# The packages whose goroutines share state.
+RACED := consumer/... internal/budget internal/dashboard internal/executor internal/job internal/lane internal/natsconn internal/stage \
+	internal/stored llm/... pool
+.PHONY: race-short
+race-short: ## the same in the packages whose goroutines share state
+	$(MAKE) race PKG='$(RACED:%=./%)'
 
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of every wire format and a changing limit, alone and eight with one budget; downloads the servers, takes minutes
@@ -183,9 +195,12 @@ chart: ## regenerate the chart's goldens, values.schema.json and README
 	go -C test/chart test -count=1 -update .
 
 .PHONY: test-chart
-test-chart: ## render the Helm chart and check it against Kubernetes, the operators, the program and kube-score
+test-chart: ## render the Helm chart and check it against Kubernetes, the operators and the program
 	go -C test/chart vet .
 	go -C test/chart test -count=1 .
+
+.PHONY: test-score
+test-score: ## check the chart with kube-score
 	go -C test/chart/score vet .
 	go -C test/chart/score test -count=1 .
 
@@ -214,8 +229,20 @@ tidy: ## tidy all modules; TIDY=-diff only shows what would change
 	done
 
 .PHONY: ci
-ci: ## run everything that CI runs
+ci: ## run what CI runs for each change; takes about ten minutes
 	.ci/run
+
+.PHONY: ci-long
+ci-long: ## run what CI runs at night; .ci/long STEP... runs some of it; takes more than an hour
+	.ci/long
+
+# Names are those of directories: make mutants MUTATED=pool
+MUTATED ?= consumer sequencer pool aimd internal/executor internal/lane
+.PHONY: mutants
+mutants: ## change the program in N places of each MUTATED package, one at a time, and count the changes that the tests notice
+	@mkdir -p bin
+	go -C tools build -o ../bin/ ./mutants
+	bin/mutants -n $(N) -seed $(SEED) $(MUTATED)
 
 .PHONY: tools
 tools: $(TOOLS) ## build the pinned tools into bin/
