@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// hotExecutor answers the first row of the hot key after an hour.
+// hotExecutor answers the first row of the hot key after a long time.
 func hotExecutor(row uint64) *sleeper {
 	return &sleeper{latency: func(seq uint64) time.Duration {
 		if seq == row {
-			return aLongTime
+			return scaled().aLongTime
 		}
 		return 50 * time.Millisecond
 	}}
@@ -125,7 +125,7 @@ func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
 		r := b.startWith(cfg)
 		b.until(others)
 		deny("$JS.API.STREAM.MSG.GET.ROWS")(b)
-		time.Sleep(2 * aLongTime) // row 1 is there after half of it
+		time.Sleep(2 * scaled().aLongTime) // row 1 is there after half of it
 		const why = `rows set aside: get a row of stream ROWS again: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.MSG.GET.ROWS"`
 		if s := r.Status(); !strings.Contains(s.Problem, why) {
 			t.Errorf("problem %q, want %q", s.Problem, why)

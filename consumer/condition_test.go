@@ -21,39 +21,38 @@ import (
 
 // The whole protocol rests on one property of the server: an append with a condition on the last sequence of a subject
 // filter is refused when anything that the filter matches was stored since, and by nothing else.
-func TestAFencedWriterStoresNothing(t *testing.T) {
-	for _, replicas := range []int{1, 3} {
-		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
-			servers := cluster.Start(t, replicas)
-			connect := func() *nats.Conn {
-				nc, err := nats.Connect(servers[rand.N(len(servers))].ClientURL())
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(nc.Close)
-				return nc
-			}
-			nc := connect()
-			cluster.CreateStream(t, nc, resultsStream(replicas))
-			for _, batch := range []bool{false, true} {
-				race := &conditionRace{rows: 400, batch: batch, partition: 0}
-				if batch {
-					race.partition = 2
-				}
-				race.moved.L = &race.mu
-				var wg sync.WaitGroup
-				for i := range 2 {
-					w := newConditionWriter(t, connect(), race.partition, i)
-					wg.Go(func() { race.rival(t, w) })
-				}
-				neighbour := newConditionWriter(t, connect(), race.partition+1, 2)
-				wg.Go(func() { race.alone(t, neighbour) })
-				wg.Wait()
-				checkLog(t, nc, race.partition, race.rows)
-				checkLog(t, nc, race.partition+1, race.rows)
-				t.Logf("batch %v: terms %d, zombies that woke up and stored nothing %d", batch, race.terms, race.fenced)
-			}
-		})
+func TestAFencedWriterStoresNothing(t *testing.T) { fightForPartitions(t, 1) }
+
+func fightForPartitions(t *testing.T, replicas int) {
+	t.Helper()
+	servers := cluster.Start(t, replicas)
+	connect := func() *nats.Conn {
+		nc, err := nats.Connect(servers[rand.N(len(servers))].ClientURL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	nc := connect()
+	cluster.CreateStream(t, nc, resultsStream(replicas))
+	for _, batch := range []bool{false, true} {
+		race := &conditionRace{rows: 400, batch: batch, partition: 0}
+		if batch {
+			race.partition = 2
+		}
+		race.moved.L = &race.mu
+		var wg sync.WaitGroup
+		for i := range 2 {
+			w := newConditionWriter(t, connect(), race.partition, i)
+			wg.Go(func() { race.rival(t, w) })
+		}
+		neighbour := newConditionWriter(t, connect(), race.partition+1, 2)
+		wg.Go(func() { race.alone(t, neighbour) })
+		wg.Wait()
+		checkLog(t, nc, race.partition, race.rows)
+		checkLog(t, nc, race.partition+1, race.rows)
+		t.Logf("batch %v: terms %d, zombies that woke up and stored nothing %d", batch, race.terms, race.fenced)
 	}
 }
 

@@ -127,13 +127,13 @@ func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live 
 // Rows that a lane answers within hours, many times the window, and live ones between them come out in order, each once
 // and bought once, whoever owns the partition.
 func TestParkedRowsComeOutInOrder(t *testing.T) {
-	const rows = laneRows
+	rows, takes := scaled().laneRows, scaled().laneTime
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
 		for name, disturb := range map[string]func(b *bench, r *replica, start func(run string) *replica) *replica{
 			"undisturbed": func(_ *bench, r *replica, _ func(string) *replica) *replica { return r },
 			"killed and stopped": func(b *bench, r *replica, start func(string) *replica) *replica {
 				for i := range 12 {
-					time.Sleep(rand.N(laneTime / 12))
+					time.Sleep(rand.N(takes / 12))
 					if i%3 == 0 {
 						r.stop(b.t)
 					} else {
@@ -146,7 +146,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 			"taken over": func(_ *bench, r *replica, start func(string) *replica) *replica {
 				for i := range 6 {
 					next := start(fmt.Sprint("run", i))
-					time.Sleep(rand.N(laneTime / 8))
+					time.Sleep(rand.N(takes / 8))
 					r.kill()
 					r = next
 				}
@@ -157,15 +157,15 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				virtual(t, func(t *testing.T) {
 					b := newBench(t)
 					b.load(rows)
-					lane := newFakeLane(time.Minute, laneTime)
+					lane := newFakeLane(time.Minute, takes)
 					live := func(seq uint64) bool { return seq%4 == 0 }
 					start := func(run string) *replica { return b.startLane(run, order, lane, live) }
 					r := disturb(b, start("run"), start)
-					b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= rows })
+					b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows) })
 					r.stop(t)
 					if order == streams.OrderStream {
 						b.check(rows)
-					} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != rows {
+					} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(rows) {
 						t.Errorf("%d results, want %d", got, rows)
 					}
 					if want := rows - rows/4; lane.bought != want {
@@ -182,7 +182,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 
 // What a parked row needs fails for a while, or for good: the journal is full, the server restarts, the row is deleted.
 func TestParkedRowsSurviveFaults(t *testing.T) {
-	const rows = laneRows / 2
+	rows, takes := scaled().laneRows/2, scaled().laneTime
 	for name, c := range map[string]struct {
 		disturb func(b *bench)
 		gone    int
@@ -200,19 +200,19 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 		}},
 		"the server restarts": {disturb: func(b *bench) {
 			for range 3 {
-				time.Sleep(laneTime / 24)
+				time.Sleep(takes / 24)
 				b.stopServer()
 				time.Sleep(20 * time.Second)
 				b.startServer()
 			}
 		}},
 		"a row is deleted": {gone: 1, disturb: func(b *bench) {
-			time.Sleep(laneTime / 24)
+			time.Sleep(takes / 24)
 			s, err := b.js.Stream(b.t.Context(), "ROWS")
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			if err := s.DeleteMsg(b.t.Context(), laneRows/2-5); err != nil {
+			if err := s.DeleteMsg(b.t.Context(), uint64(rows-5)); err != nil {
 				b.t.Fatal(err)
 			}
 		}},
@@ -221,7 +221,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := newBench(t)
 				b.load(rows)
-				lane := newFakeLane(laneTime/12, laneTime*3/4)
+				lane := newFakeLane(takes/12, takes*3/4)
 				r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
 				c.disturb(b)
 				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })

@@ -2,13 +2,5 @@
 
 package consumer_test
 
-import "time"
-
-// Under the race detector the simulations are seven times as slow. What they check a run without it has checked in full;
-// what only the detector finds is in less of it, too.
-const (
-	oneStepIn = 3 // is the last of a process, in turn with the manners
-	aLongTime = 15 * time.Minute
-	laneRows  = 120
-	laneTime  = 20 * time.Minute
-)
+// raced says that the race detector watches, which makes the long tests seven times as slow.
+const raced = true

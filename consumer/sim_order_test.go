@@ -29,7 +29,7 @@ type simOrder struct {
 	span     int
 	hot      int // of a hundred rows, so many have one of two keys
 	// One of refuseEvery rows is refused by the provider for some time; 0: none. With refuseLong the first one is for
-	// aLongTime.
+	// a long time.
 	refuseEvery int
 	refuseLong  bool
 	// anyRow says that executors take any row that waits, and not the oldest.
@@ -98,7 +98,7 @@ func (s *sim) drawRefusal() time.Time {
 	if s.refuseLong {
 		s.refuseLong = false
 		s.note("refused for long")
-		return time.Now().Add(aLongTime)
+		return time.Now().Add(scaled().aLongTime)
 	}
 	s.note("refused for a while")
 	return time.Now().Add(moment(s.rng, time.Minute))

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -17,7 +18,7 @@ import (
 
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns = flag.Int("sim.runs", 3, "how many seeds the simulation runs; make sim runs 100")
+	simRuns = flag.Int("sim.runs", 0, "how many seeds the simulation runs, 0: a few; make sim runs 100")
 	simRows = flag.Int("sim.rows", 400, "rows of each seed")
 	simLog  = flag.Bool("sim.log", false, "show the log of the stages")
 )
@@ -29,7 +30,7 @@ var (
 //	go test ./consumer -run '^TestSimulation$' -v -sim.seed 1 -sim.runs 500
 func TestSimulation(t *testing.T) {
 	sum := simSum{done: make(map[string]int)}
-	for i := range *simRuns {
+	for i := range cmp.Or(*simRuns, scaled().seeds) {
 		seed := *simSeed + uint64(i)
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -51,6 +52,7 @@ func TestSimulation(t *testing.T) {
 // TestEveryStepMayBeTheLast ends, cuts off, suspends or stops a process at each step of the protocol, in each manner. Many
 // seeds mean that each manner meets every order, and one partition and several; few, that they take turns.
 func TestEveryStepMayBeTheLast(t *testing.T) {
+	oneStepIn := scaled().oneStepIn
 	for i, manner := range manners {
 		for j, kind := range simKinds {
 			if *simRuns < 10 && i%len(simKinds) != j {
@@ -139,7 +141,7 @@ func killAndCount(t *testing.T, order streams.Order, journalAfter time.Duration)
 	s.refuseEvery = 0
 	s.fastest, s.slowest, s.slowCalls = 5*time.Millisecond, 60*time.Millisecond, 0
 	s.journalAfter = func() time.Duration { return journalAfter }
-	s.loadMore(1000)
+	s.loadMore(scaled().kills)
 	r := &simReplica{s: s}
 	s.replicas = []*simReplica{r}
 	inFlight, recent, kills := 0, 0, 0

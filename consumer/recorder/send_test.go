@@ -1,10 +1,8 @@
 package recorder
 
 import (
-	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
@@ -122,87 +119,5 @@ func TestManyEventsGather(t *testing.T) {
 				t.Fatalf("departure %d has to wait", p.departures)
 			}
 		}
-	}
-}
-
-// The leader of the audit stream steps down again and again while events are on their way.
-func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
-	servers := cluster.Start(t, 3)
-	nc, err := nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	cluster.CreateStream(t, nc, jetstream.StreamConfig{Name: "READY", Replicas: 3}) // the cluster has a leader
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	if err := streams.Ensure(ctx, nc, streams.Config{
-		Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", ResultSubject: "results",
-		AuditStream: "AUDIT", AuditSubject: "audit", Create: true, Replicas: 3,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	const events = 4000
-	r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
-	var running sync.WaitGroup
-	recording, stop := context.WithCancel(ctx)
-	running.Go(func() { _ = r.Run(recording) })
-	changes := 0
-	for i := range events {
-		switch i % 1000 {
-		case 500:
-			if _, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.AUDIT", nil); err == nil {
-				changes++
-			}
-		case 999:
-			if err := r.Flush(ctx); err != nil { // asks again at once for what got lost
-				t.Fatal(err)
-			}
-			r.mu.Lock()
-			r.oneByOne = time.Time{} // groups at once again
-			r.mu.Unlock()
-		}
-		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i}, nil)
-	}
-	if err := r.Flush(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if changes == 0 {
-		t.Error("no leader stepped down")
-	}
-	stop()
-	running.Wait()
-	consumer, err := js.OrderedConsumer(ctx, "AUDIT", jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := js.Stream(ctx, "AUDIT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer messages.Stop()
-	times := make(map[string]int)
-	for range info.CachedInfo().State.Msgs {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			t.Fatal(err)
-		}
-		times[m.Headers().Get(jetstream.MsgIDHeader)]++
-	}
-	for i := range events {
-		if id := auditlog.MsgID("s", "o", auditlog.KindCall, i); times[id] != 1 {
-			t.Errorf("event %s is stored %d times", id, times[id])
-		}
-	}
-	if len(times) != events {
-		t.Errorf("%d events are stored, want %d", len(times), events)
 	}
 }

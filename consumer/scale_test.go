@@ -1,0 +1,25 @@
+package consumer_test
+
+import (
+	"testing"
+	"time"
+)
+
+// scale is how much the tests of whole stories do.
+type scale struct {
+	seeds     int           // of the simulation
+	oneStepIn int           // is the last of a process, in turn with the manners
+	aLongTime time.Duration // that a call takes
+	laneRows  int           // which the lane answers within laneTime
+	laneTime  time.Duration
+	kills     int // rows of a run that is killed again and again
+}
+
+// scaled returns little for each change and under the race detector, which finds what it finds in less, too. What the
+// tests check, a run at night has checked in full.
+func scaled() scale {
+	if raced || testing.Short() {
+		return scale{seeds: 2, oneStepIn: 3, aLongTime: 15 * time.Minute, laneRows: 120, laneTime: 20 * time.Minute, kills: 300}
+	}
+	return scale{seeds: 3, oneStepIn: 1, aLongTime: time.Hour, laneRows: 400, laneTime: 4 * time.Hour, kills: 1000}
+}
