@@ -97,6 +97,8 @@ type bench struct {
 
 	mu       sync.Mutex
 	kept     map[uint64]string // how a row was answered
+	awaited  int               // rows, and all is closed
+	all      chan struct{}
 	twice    []uint64
 	calls    map[uint64]int // live
 	events   []*auditlog.Batch
@@ -123,6 +125,21 @@ func newBench(t *testing.T, api *provider) *bench {
 	api.init()
 	b.makeStream(-1)
 	return b
+}
+
+// kinds are the kinds of providers: those that take a file first, and those that take the lines with the batch.
+var kinds = map[string]func() *provider{"file": fileProvider, "inline": inlineProvider}
+
+func inBothKinds(t *testing.T, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	for name, api := range kinds {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				t.Helper()
+				f(t, newBench(t, api()))
+			})
+		})
+	}
 }
 
 func (b *bench) makeStream(bytes int64) {
@@ -322,8 +339,30 @@ func (b *bench) keep(l *Lane, proc *process, seq uint64, how string) {
 		b.twice = append(b.twice, seq)
 	}
 	b.kept[seq] = how
+	if len(b.kept) == b.awaited {
+		close(b.all)
+	}
 	b.mu.Unlock()
 	l.Kept(seq)
+}
+
+// addAndAwait has new rows come, and returns at the very moment when the last row is kept.
+func (b *bench) addAndAwait(n int) {
+	b.awaited, b.all = n, make(chan struct{})
+	b.add(n)
+	<-b.all
+}
+
+// checkTidy looks for records of batches.
+func (b *bench) checkTidy() {
+	b.t.Helper()
+	left, err := Batches(b.t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, one := range left {
+		b.t.Errorf("batch %s is recorded as %s", one.Token, one.State)
+	}
 }
 
 // kill ends the process: nothing more of it reaches anybody.

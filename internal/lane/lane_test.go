@@ -10,92 +10,52 @@ import (
 )
 
 func TestRowsAreAnsweredByABatch(t *testing.T) {
-	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, api())
-				b.open()
-				b.add(250)
-				b.await(2 * time.Hour)
-				b.until(time.Minute, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
-				b.close()
-				b.check()
-				if got, want := len(b.api.batches), 3; got != want {
-					t.Errorf("got %d batches, want %d", got, want)
-				}
-				if len(b.calls) > 0 || len(b.api.deleted) != 3 {
-					t.Errorf("got %d live calls, %d batches deleted", len(b.calls), len(b.api.deleted))
-				}
-			})
-		})
-	}
+	inBothKinds(t, func(t *testing.T, b *bench) {
+		b.open()
+		b.add(250)
+		b.await(2 * time.Hour)
+		b.until(time.Minute, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+		b.close()
+		b.check()
+		if got, want := len(b.api.batches), 3; got != want {
+			t.Errorf("got %d batches, want %d", got, want)
+		}
+		if len(b.calls) > 0 || len(b.api.deleted) != 3 {
+			t.Errorf("got %d live calls, %d batches deleted", len(b.calls), len(b.api.deleted))
+		}
+	})
 }
 
 // A job is over as soon as its last row is, and there may be no next term to tidy up.
 func TestTheEndOfATermTidiesUp(t *testing.T) {
-	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, api())
-				b.open()
-				b.add(250)
-				var last uint64
-				for last < b.rows {
-					time.Sleep(time.Millisecond)
-					b.mu.Lock()
-					last = uint64(len(b.kept))
-					b.mu.Unlock()
-				}
-				b.close()
-				b.check()
-				if len(b.api.deleted) != 3 {
-					t.Errorf("%d batches are deleted at the provider, want 3", len(b.api.deleted))
-				}
-				all, err := Batches(t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, left := range all {
-					t.Errorf("batch %s is recorded as %s", left.Token, left.State)
-				}
-			})
-		})
-	}
+	inBothKinds(t, func(t *testing.T, b *bench) {
+		b.open()
+		b.addAndAwait(250)
+		b.close()
+		b.check()
+		if len(b.api.deleted) != 3 {
+			t.Errorf("%d batches are deleted at the provider, want 3", len(b.api.deleted))
+		}
+		b.checkTidy()
+	})
 }
 
 func TestTheEndOfATermCountsWhatItCancels(t *testing.T) {
-	for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, api())
-				due := time.Now().Add(10 * time.Minute)
-				b.deadline = func(uint64) time.Time { return due }
-				b.open()
-				b.add(150)
-				for kept := 0; kept < 150; {
-					time.Sleep(time.Millisecond)
-					b.mu.Lock()
-					kept = len(b.kept)
-					b.mu.Unlock()
-				}
-				b.close()
-				b.check()
-				if len(b.api.cancels) != 2 || len(b.api.deleted) != 2 || len(b.settled) != 2 {
-					t.Errorf("of 2 batches %d were cancelled, %d deleted, %d settled", len(b.api.cancels), len(b.api.deleted), len(b.settled))
-				}
-				if got, want := b.phases(), "intent submitted intent submitted cancelled cancelled"; got != want {
-					t.Errorf("got events %q, want %q", got, want)
-				}
-				all, err := Batches(t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, left := range all {
-					t.Errorf("batch %s is recorded as %s", left.Token, left.State)
-				}
-			})
-		})
-	}
+	inBothKinds(t, func(t *testing.T, b *bench) {
+		due := time.Now().Add(10 * time.Minute)
+		b.deadline = func(uint64) time.Time { return due }
+		b.open()
+		b.addAndAwait(150)
+		b.close()
+		b.check()
+		if len(b.api.cancels) != 2 || len(b.api.deleted) != 2 || len(b.settled) != 2 {
+			t.Errorf("of 2 batches %d were cancelled, %d deleted, %d settled", len(b.api.cancels), len(b.api.deleted), len(b.settled))
+		}
+		if got, want := b.phases(), "intent submitted intent submitted cancelled cancelled"; got != want {
+			t.Errorf("got events %q, want %q", got, want)
+		}
+		b.checkTidy()
+	})
 }
 
 // What ends the run of a live call ends that of a batch, too: nothing goes on without somebody's help.

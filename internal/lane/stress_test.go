@@ -13,8 +13,12 @@ import (
 
 // Everything goes wrong at random, and every few minutes the process is killed, at any step or between two.
 func TestWhateverHappensNothingIsLost(t *testing.T) {
-	for seed := range uint64(4) {
-		for name, api := range map[string]func() *provider{"file": fileProvider, "inline": inlineProvider} {
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
+		for name, api := range kinds {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				virtual(t, func(t *testing.T) { stress(t, seed, api()) })
 			})
