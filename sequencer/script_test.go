@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The scripts in testdata read as stories of one buffer. Commands:
+// The scripts in testdata/scripts read as stories of one buffer. Commands:
 //
 //	new rows=N bytes=N
 //	open seq=(N,…) [bytes=N]
@@ -19,7 +19,7 @@ import (
 // Each prints what it was answered and then the window: +N complete, N still worked on, the head first. A script that
 // begins with keyed is one of a [Keyed], see [keyedStory].
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		var b *Buffer[string]
 		var k keyedStory
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
