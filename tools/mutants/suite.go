@@ -124,7 +124,10 @@ func (s *suite) try(m mutant) (outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() {
+		_ = os.RemoveAll(dir)
+		_ = os.RemoveAll(filepath.Join(s.dir, "testdata", "rapid")) // where rapid writes what fails
+	}()
 	src, err := os.ReadFile(m.file)
 	if err != nil {
 		return "", err
