@@ -157,6 +157,9 @@ func (e *emitter) groupSize(n int) int {
 func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	last := rows[len(rows)-1]
 	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
+		if err := e.c.cfg.Streams.Verdict(); err != nil {
+			return err // each result could push out another; also where the stream was full and is edited to drop old ones
+		}
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
 		if err == nil {
@@ -198,6 +201,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 
 // stored notes that the append is stored, whatever came before.
 func (e *emitter) stored() {
+	e.c.cfg.Streams.Stored()
 	e.c.setRefused(false)
 	e.c.problems.clear(problemResults)
 }

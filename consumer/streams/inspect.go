@@ -16,13 +16,22 @@ import (
 const (
 	// InspectEvery is the time between two looks at the streams of a stage that works.
 	InspectEvery = time.Minute
+	// inspectStored is the time between two looks at the results stream while results are stored: without an advisory it
+	// bounds for how long they can push each other out.
+	inspectStored = time.Second
 	// inspectFresh is how long a look counts for others that ask: all partitions of a process may be claimed at once.
 	inspectFresh = time.Second
+	// updatedAdvisory begins the subject on which the server reports that a stream was edited, before the stream's name.
+	updatedAdvisory = "$JS.EVENT.ADVISORY.STREAM.UPDATED."
 )
 
 // Inspector looks at the settings of a stage's streams while the stage works. What [Ensure] checks at the start may be
 // changed at any time: a results stream that was set to discard old messages loses results without a word. It remembers
 // where each stream begins, too, and reports what is gone from the front of one that keeps the log.
+//
+// A publisher does not learn from its answers that each of its messages pushes out another. So three things call for a
+// look: the server's advisory that a stream was edited, which comes within milliseconds; results that were stored, since
+// the advisory may not reach this user or account; and a minute that has passed.
 //
 // Safe for concurrent use; a nil Inspector finds nothing.
 type Inspector struct {
@@ -31,27 +40,60 @@ type Inspector struct {
 	log  *slog.Logger
 
 	verdict atomic.Pointer[error] // of the last look; nil: there was none
+	dirty   atomic.Bool           // results were stored since the last look at their stream
+	stored  chan struct{}         // has a place for one signal that dirty was set
+	edited  chan struct{}         // has a place for one signal that a stream was edited
 
 	mu     sync.Mutex        // held while a look is under way, so that others wait for it
 	looked time.Time         // when the last look ended
+	wrong  map[string]error  // what the last look at a stream found, by name
 	first  map[string]uint64 // sequence that a stream began with, by name
 }
 
 // NewInspector returns an Inspector of the streams of s, over the connection that conn returns.
 func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector {
-	return &Inspector{conn: conn, cfg: s, log: log, first: make(map[string]uint64)}
+	return &Inspector{
+		conn: conn, cfg: s, log: log, wrong: make(map[string]error), first: make(map[string]uint64),
+		stored: make(chan struct{}, 1), edited: make(chan struct{}, 1),
+	}
 }
 
-// Run looks at the streams once in each [InspectEvery] until ctx ends. The first look is after delay, by which the looks
-// of many processes are spread.
+// Run looks at the streams until ctx ends: at once when one is edited, at that of the results a second after some were
+// stored, and at all of them once in each [InspectEvery]. The first of those looks is after delay, by which the looks of
+// many processes are spread.
 func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
-	for wait := delay; ; wait = InspectEvery {
+	var heard advisories
+	defer heard.close()
+	all := time.Now().Add(delay)
+	var results time.Time // when to look at the results; zero: none were stored since
+	for {
+		heard.follow(i.conn(), i.cfg, i.edited)
+		next := all
+		if !results.IsZero() && results.Before(all) {
+			next = results
+		}
+		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-time.After(wait):
+		case <-i.stored:
+			if results.IsZero() {
+				results = time.Now().Add(inspectStored)
+			}
+		case <-i.edited:
+			i.look(ctx, everyPart)
+		case <-timer.C:
+			i.dirty.Store(false) // before the look: what is stored meanwhile calls for another
+			results = time.Time{}
+			if next != all {
+				i.look(ctx, resultsPart)
+				break
+			}
+			i.look(ctx, everyPart)
+			all = time.Now().Add(InspectEvery)
 		}
-		_ = i.Look(ctx) // the terms read the verdict
+		timer.Stop()
 	}
 }
 
@@ -66,6 +108,23 @@ func (i *Inspector) Verdict() error {
 	return nil
 }
 
+// Stored notes that results were stored, so that a look at their stream follows within a second. It does not block, and
+// costs a read of memory where one is due anyway.
+func (i *Inspector) Stored() {
+	if i == nil || i.dirty.Load() || i.dirty.Swap(true) {
+		return
+	}
+	signal(i.stored)
+}
+
+// signal leaves a signal where the last one was taken.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
 // Look asks the server for the streams, unless somebody has done so within the last second, and returns an [*UnfitError]
 // with all settings that would break a guarantee, and how to change them; nil: there is none. What can't be looked at is
 // left as it was found before: whoever needs that stream reports it.
@@ -78,25 +137,44 @@ func (i *Inspector) Look(ctx context.Context) error {
 	if !i.looked.IsZero() && time.Since(i.looked) < inspectFresh {
 		return i.Verdict()
 	}
+	return i.ask(ctx, everyPart)
+}
+
+// look looks at some of the streams, however short ago the last look was. The terms read the verdict.
+func (i *Inspector) look(ctx context.Context, which func(part) bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_ = i.ask(ctx, which)
+}
+
+func everyPart(part) bool     { return true }
+func resultsPart(p part) bool { return p.field == FieldResultStream }
+
+// ask asks the server for some of the streams. The caller holds mu.
+func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	js, err := JetStream(i.conn())
 	if err != nil {
 		return err
 	}
 	var wrong []error
-	for _, part := range i.cfg.parts(i.conn()) {
-		stream, err := Look(ctx, js, part.want.Name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue
+	asked, unanswered := 0, false
+	parts := i.cfg.parts(i.conn())
+	for _, part := range parts {
+		name := part.want.Name
+		if which(part) && !unanswered { // else the others would only be waited for in the same way
+			stream, err := Look(ctx, js, name)
+			switch {
+			case errors.Is(err, jetstream.ErrStreamNotFound):
+				delete(i.wrong, name)
+			case err != nil:
+				unanswered = true
+			default:
+				i.compare(part, stream.CachedInfo())
+			}
+			asked++
 		}
-		if err != nil {
-			return i.Verdict()
-		}
-		info := stream.CachedInfo()
-		if part.field == FieldResultStream || part.field == FieldLaneStream {
-			i.compare(info)
-		}
-		if found := part.check(info.Config); len(found) > 0 {
-			wrong = append(wrong, NewSettingError(part.field, "%s: stream %s was changed: %w", part.field, part.want.Name, found))
+		if found := i.wrong[name]; found != nil {
+			wrong = append(wrong, found)
 		}
 	}
 	var verdict error
@@ -104,18 +182,58 @@ func (i *Inspector) Look(ctx context.Context) error {
 		verdict = &UnfitError{Err: errors.Join(wrong...)}
 	}
 	i.verdict.Store(&verdict)
-	i.looked = time.Now()
+	if asked == len(parts) && !unanswered {
+		i.looked = time.Now()
+	}
 	return verdict
 }
 
-// compare reports messages that are gone from the front of a stream since the last look.
-func (i *Inspector) compare(info *jetstream.StreamInfo) {
-	name, now := info.Config.Name, info.State.FirstSeq
-	before, known := i.first[name]
-	i.first[name] = now
-	if known && now > before && before > 0 {
+// compare notes what is wrong with a stream by now, and reports messages that are gone from its front since the last look
+// where the stream keeps the log.
+func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
+	name, begins := info.Config.Name, info.State.FirstSeq
+	delete(i.wrong, name)
+	if found := p.check(info.Config); len(found) > 0 {
+		i.wrong[name] = NewSettingError(p.field, "%s: stream %s was changed: %w", p.field, name, found)
+	}
+	if p.field != FieldResultStream && p.field != FieldLaneStream {
+		return
+	}
+	began, known := i.first[name]
+	i.first[name] = begins
+	if known && begins > began && began > 0 {
 		i.log.Warn("messages are gone from the front of a stream: it was purged, or its settings remove old messages",
-			slog.String("stream", name), slog.Uint64("began_at", before), slog.Uint64("begins_at", now),
+			slog.String("stream", name), slog.Uint64("began_at", began), slog.Uint64("begins_at", begins),
 			slog.String("do", fmt.Sprintf("stage verify shows what is missing; nats stream info %s shows the limits", name)))
 	}
+}
+
+// advisories are the subscriptions to what the server reports about edited streams. The zero value has none.
+type advisories struct {
+	nc   *nats.Conn
+	subs []*nats.Subscription
+}
+
+// follow subscribes over a connection, unless it has done so: the connection is another one after it was closed for good,
+// and the client library itself renews subscriptions when it reconnects. An error is none of the stage's: a user who may
+// not subscribe learns of an edit at the next look.
+func (a *advisories) follow(nc *nats.Conn, cfg Config, edited chan<- struct{}) {
+	if a.nc == nc {
+		return
+	}
+	a.close()
+	a.nc = nc
+	for _, part := range cfg.parts(nc) {
+		if sub, err := nc.Subscribe(updatedAdvisory+part.want.Name, func(*nats.Msg) { signal(edited) }); err == nil {
+			a.subs = append(a.subs, sub)
+		}
+	}
+}
+
+// close ends the subscriptions: the connection may be its caller's.
+func (a *advisories) close() {
+	for _, sub := range a.subs {
+		_ = sub.Unsubscribe() // it is gone with its connection
+	}
+	a.subs = nil
 }

@@ -42,6 +42,11 @@ var rules = []rule{
 		"$JS.API.STREAM.INFO.{RESULTS}",
 		"$JS.API.STREAM.INFO.{AUDIT}",
 	}},
+	{section: sectionRun, why: "streams: learn at once that one was edited; without it, within a second to a minute", subscribe: []string{
+		"$JS.EVENT.ADVISORY.STREAM.UPDATED.{ROWS}",
+		"$JS.EVENT.ADVISORY.STREAM.UPDATED.{RESULTS}",
+		"$JS.EVENT.ADVISORY.STREAM.UPDATED.{AUDIT}",
+	}},
 	{section: sectionRun, why: "rows: fetch them, look for a missing one, reset the consumer, hand over", publish: []string{
 		"$JS.API.CONSUMER.INFO.{ROWS}.{name}-{p}",
 		"$JS.API.CONSUMER.MSG.NEXT.{ROWS}.{name}-{p}",
@@ -66,6 +71,7 @@ var rules = []rule{
 		"$JS.API.DIRECT.GET.{JOURNAL}",
 		"journal.{name}.{p}",
 	}},
+	{section: sectionRun, why: "journal: learn at once that it was edited", when: journal, subscribe: []string{"$JS.EVENT.ADVISORY.STREAM.UPDATED.{JOURNAL}"}},
 	{section: sectionRun, why: "answers of the server; set STAGE_NATS_INBOX_PREFIX so that the user can't read those of others", when: sharedInbox, subscribe: []string{"_INBOX.>"}},
 	{section: sectionRun, why: "answers of the server (STAGE_NATS_INBOX_PREFIX)", when: ownInbox, subscribe: []string{"{inbox}.>"}},
 
@@ -120,6 +126,7 @@ var rules = []rule{
 		"{audit}.{name}.{p}.batch",
 		"lane.{name}.{p}.>",
 	}},
+	{section: sectionLane, why: "batch lane: learn at once that its stream was edited", when: (*config.Config).LaneOn, subscribe: []string{"$JS.EVENT.ADVISORY.STREAM.UPDATED.{LANE}"}},
 	{section: sectionOrder, why: "order (STAGE_ORDER): read which rows above the low-water mark have their results", when: reordered, publish: []string{
 		"$JS.API.CONSUMER.CREATE.{RESULTS}.>",
 		"$JS.API.CONSUMER.MSG.NEXT.{RESULTS}.>",

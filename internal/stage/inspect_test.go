@@ -24,6 +24,52 @@ func (l *lab) change(stream string, edit func(*jetstream.StreamConfig)) {
 	}
 }
 
+// While results come, a stream that is changed so that they push each other out takes no more of them at once: the server
+// reports the change.
+func TestResultsThatPushEachOtherOutAreNoLongerStored(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*jetstream.StreamConfig)
+	}{
+		{"few messages", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 10, jetstream.DiscardOld }},
+		{"few bytes", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 4096, jetstream.DiscardOld }},
+		{"few of a subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 10 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
+				l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, nil)
+				for range 400 {
+					l.load("a")
+				}
+				r := l.start(nil, Options{})
+				l.await(100)
+				l.change("RESULTS", tt.change)
+				before := l.ends("RESULTS")
+				time.Sleep(2 * time.Minute)
+				if n := l.ends("RESULTS") - before; n > 8 {
+					t.Errorf("%d of 300 results were stored after the change, want at most the 8 in flight", n)
+				}
+				if ok, why := r.ready(); ok || !strings.Contains(why, "RESULTS was changed") {
+					t.Errorf("ready %v: %s", ok, why)
+				}
+				if do := r.Status().Do; strings.Contains(do, "no row is lost") || !strings.Contains(do, "stage verify") {
+					t.Errorf("to do: %s", do)
+				}
+			})
+		})
+	}
+}
+
+// ends is the last sequence of a stream.
+func (l *lab) ends(stream string) uint64 {
+	l.t.Helper()
+	s, err := l.js.Stream(l.t.Context(), stream)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s.CachedInfo().State.LastSeq
+}
+
 // A stream that is changed so that it would break a guarantee holds the stage within a minute, and the stage continues
 // once it is changed back.
 func TestAStreamThatIsChangedWhileTheStageWorksHoldsIt(t *testing.T) {

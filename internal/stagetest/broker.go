@@ -23,7 +23,14 @@ type Broker struct {
 // Core starts a server without a socket and without JetStream, which stops with the test.
 func Core(t *testing.T) *server.Server {
 	t.Helper()
-	srv := serve(t, &server.Options{StoreDir: Dir(t)})
+	return CoreOf(t, &server.Options{})
+}
+
+// CoreOf is [Core] with options: users, or JetStream.
+func CoreOf(t *testing.T, options *server.Options) *server.Server {
+	t.Helper()
+	options.StoreDir = Dir(t)
+	srv := serve(t, options)
 	t.Cleanup(func() {
 		srv.Shutdown()
 		srv.WaitForShutdown()

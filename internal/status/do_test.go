@@ -56,8 +56,8 @@ func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
 		{"partition 0: results: append to results.stage.0.rows: refused by the server: maximum bytes exceeded (10077)", "nats stream edit OUT --max-bytes="},
 		{"partition 0: results: append to results.stage.0.rows: refused by the server: maximum messages exceeded (10077)", "nats stream edit OUT --max-msgs=-1"},
 		{"audit: stream LOG: maximum bytes exceeded", "nats stream edit LOG --max-bytes="},
-		{"streams: STAGE_RESULT_STREAM: stream OUT was changed: drops old results when it is full: set discard to new, then a full stream makes the stage wait (nats stream edit OUT --discard=new)", "nats stream edit OUT --discard=new: "},
-		{"streams: stream OUT was changed: a (nats stream edit OUT --max-age=0s); b (nats stream edit OUT --discard=new)", "nats stream edit OUT --max-age=0s; nats stream edit OUT --discard=new: "},
+		{"streams: STAGE_RESULT_STREAM: stream OUT was changed: drops old results when it is full: set discard to new, then a full stream makes the stage wait (nats stream edit OUT --discard=new)", "nats stream edit OUT --discard=new; "},
+		{"streams: stream OUT was changed: a (nats stream edit OUT --max-age=0s); b (nats stream edit OUT --allow-direct)", "nats stream edit OUT --max-age=0s; nats stream edit OUT --allow-direct: "},
 		{"audit: refused by the server: no stream captures the subject, or it has no leader at the moment", "nats stream info LOG: its subjects"},
 		{"partition 3: dead letter: maximum bytes exceeded", "stores the subject dead.rows"},
 		{"the disk is full: 0 B free at /data: make room, at least 16 MiB", "free space on the disk that the reason names"},
@@ -77,6 +77,9 @@ func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
 		r := Report{Reason: tt.why, Places: places, Partitions: []PartitionReport{{Role: string(consumer.Owner)}}}
 		if r.Judge(time.Time{}); r.State != StateHeld || !strings.Contains(r.Do, tt.do) {
 			t.Errorf("%s\n%s, to do: %q, want %q in it", tt.why, r.State, r.Do, tt.do)
+		}
+		if lost := strings.Contains(tt.why, "drops old"); lost == strings.Contains(r.Do, "no row is lost") && (lost || strings.Contains(tt.why, "maximum bytes")) {
+			t.Errorf("%s\nto do: %q: rows are lost only by a stream that drops them", tt.why, r.Do)
 		}
 		if strings.Contains(tt.why, "maximum bytes") && strings.Contains(r.Do, "STAGE_") {
 			t.Errorf("%s\nto do: %q: no setting changes a stream that exists", tt.why, r.Do)

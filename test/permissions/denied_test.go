@@ -273,6 +273,8 @@ func slowAndRefused(c llmtest.Call) *llmtest.Step {
 // savings are permissions that the stage can do without: they save time or money, and nothing depends on them. The log
 // reports a missing one.
 var savings = []string{
+	"$JS.EVENT.ADVISORY.STREAM.UPDATED.ROWS", "$JS.EVENT.ADVISORY.STREAM.UPDATED.RESULTS", "$JS.EVENT.ADVISORY.STREAM.UPDATED.AUDIT",
+	"$JS.EVENT.ADVISORY.STREAM.UPDATED.JOURNAL",                                  // an edited stream is noticed later
 	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin expires by itself
 	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
 	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
