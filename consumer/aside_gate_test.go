@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // gatedExecutor makes few calls at once and goes by [consumer.Row.MayBegin], as the executor of a stage does.
@@ -53,9 +54,7 @@ func TestLargeRepliesOfAKeyThatWaitsLeaveRoom(t *testing.T) {
 					rows++
 					body := make([]byte, c.row)
 					copy(body, strconv.Itoa(rows))
-					if _, err := b.js.Publish(b.t.Context(), subject, body); err != nil {
-						t.Fatal(err)
-					}
+					stagetest.Value(b.js.Publish(b.t.Context(), subject, body))(t)
 				}
 				for range 60 {
 					publish("rows.hot")

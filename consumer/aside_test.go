@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -38,9 +39,7 @@ func (b *bench) loadHot(hot int) (rows, others int) {
 
 func (b *bench) publish(subject string, n int) {
 	b.t.Helper()
-	if _, err := b.js.Publish(b.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, n)); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(b.js.Publish(b.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, n)))(b.t)
 }
 
 // A key has many times more rows than the window, and its first one waits for long: the rows of other keys, which come
@@ -55,9 +54,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 			return b.startWith(cfg)
 		},
 		"reset by another": func(b *bench, r *replica) *replica {
-			if _, err := b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", 2); err != nil {
-				b.t.Fatal(err)
-			}
+			stagetest.Value(b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", 2))(b.t)
 			return r
 		},
 	} {
@@ -95,14 +92,9 @@ func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
 		cfg.OrderSpan = 4096
 		r := b.startWith(cfg)
 		b.until(others)
-		in, err := b.js.Stream(t.Context(), "ROWS")
-		if err != nil {
-			t.Fatal(err)
-		}
+		in := b.stream("ROWS")
 		for _, seq := range []uint64{200, 201, 202, 250, uint64(rows)} { //nolint:gosec // a count
-			if err := in.DeleteMsg(t.Context(), seq); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, in.DeleteMsg(t.Context(), seq))
 		}
 		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-5) }) //nolint:gosec // a count
 		time.Sleep(time.Minute)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,10 +28,7 @@ func fightForPartitions(t *testing.T, replicas int) {
 	t.Helper()
 	servers := cluster.Start(t, replicas)
 	connect := func() *nats.Conn {
-		nc, err := nats.Connect(servers[rand.N(len(servers))].ClientURL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := stagetest.Value(nats.Connect(servers[rand.N(len(servers))].ClientURL()))(t)
 		t.Cleanup(nc.Close)
 		return nc
 	}
@@ -86,14 +84,11 @@ type conditionWriter struct {
 func newConditionWriter(t *testing.T, nc *nats.Conn, partition, id int) conditionWriter {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	c, err := New(nc, Config{
+	c := stagetest.Value(New(nc, Config{
 		DurableConfig: streams.DurableConfig{Name: "stage", Partition: partition, InputStream: "ROWS", InputSubject: "rows", ResultStream: "RESULTS"},
 		RunID:         fmt.Sprintf("w%d", id), ResultSubject: "results", Executor: noExecutor{}, Logger: log,
 		Recorder: recorder.New(nc, recorder.Config{Subject: "audit", Name: "stage", Logger: log}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return conditionWriter{Consumer: c, id: id}
 }
 
@@ -209,20 +204,11 @@ func (r *conditionRace) sleepUntilOtherMoved(id int, mark uint64) bool {
 // checkLog reads one partition's log: rows 1 to n, each once, in order, and each claim names the row before it.
 func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{streams.LogFilter("results", "stage", partition)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := c.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := stagetest.Value(js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{streams.LogFilter("results", "stage", partition)}}))(t)
+	log := stagetest.Value(c.Messages())(t)
 	defer log.Stop()
 	var last uint64
 	for last < n {
@@ -230,10 +216,7 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 		if err != nil {
 			t.Fatalf("partition %d after row %d: %v", partition, last, err)
 		}
-		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		seq := stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(t)
 		want := last + 1
 		if m.Subject() == streams.ClaimSubject("results", "stage", partition) {
 			want = last
@@ -247,14 +230,8 @@ func checkLog(t *testing.T, nc *nats.Conn, partition int, n uint64) {
 		}
 		last = seq
 	}
-	s, err := js.Stream(ctx, "RESULTS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(streams.LogFilter("results", "stage", partition)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := stagetest.Value(js.Stream(ctx, "RESULTS"))(t)
+	info := stagetest.Value(s.Info(ctx, jetstream.WithSubjectFilter(streams.LogFilter("results", "stage", partition))))(t)
 	subject := streams.ResultSubject("results", "stage", partition)
 	if got := info.State.Subjects[subject]; got != n {
 		t.Errorf("partition %d: %d results, want %d", partition, got, n)

@@ -74,10 +74,7 @@ func TestManyReplicasEmitEachRowOnce(t *testing.T) {
 			b.until(i*90 + 10)
 			for _, r := range rs {
 				if r.Status().Role == consumer.Owner {
-					in, err := b.js.Stream(t.Context(), "ROWS")
-					if err != nil {
-						t.Fatal(err)
-					}
+					in := b.stream("ROWS")
 					// The pin is taken from a healthy owner: it must notice and give way, or continue.
 					if err := in.UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
 						t.Logf("unpin: %v", err)

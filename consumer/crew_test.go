@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -41,9 +42,7 @@ func partitionedInto(t *testing.T, partitions int) *bench {
 	b.partitions = partitions
 	s := stageStreams()
 	s.InputSubject, s.Partitions = "rows.{partition}.>", partitions
-	if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), b.nc, s))
 	return b
 }
 
@@ -74,10 +73,7 @@ func (b *bench) mateWith(cfg consumer.Config) *crewMate {
 	for p := range b.partitions {
 		cfg := cfg
 		cfg.Partition, cfg.InputSubject = p, streams.InputFilter("rows.{partition}.>", p)
-		c, err := consumer.New(nc, cfg)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		c := stagetest.Value(consumer.New(nc, cfg))(b.t)
 		m.consumers = append(m.consumers, c)
 		serving.Go(func() {
 			if err := c.Run(soft, hard); err != nil {

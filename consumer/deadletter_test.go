@@ -8,6 +8,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -26,9 +27,7 @@ func (f hopeless) Start(row *consumer.Row) {
 func TestADeadLetterSaysWhichRowFailedAndWhy(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
 		of := func(stream, seq, subject, text string) nats.Header {
 			h := nats.Header{streams.HeaderSourceSeq: {seq}, streams.HeaderSourceSubject: {subject}, "Stage-Error": {text}}
 			if stream != "" {
@@ -38,9 +37,7 @@ func TestADeadLetterSaysWhichRowFailedAndWhy(t *testing.T) {
 		}
 		rows := []nats.Header{{"X-Id": {"one"}}, of("", "77", "forged", "an earlier stage's"), of("ELSEWHERE", "77", "upstream.7", "an earlier stage's")}
 		for _, h := range rows {
-			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: h}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: h}))(t)
 		}
 		cfg := b.config("run", hopeless{"status 400:\r\nno such model \x01\xff " + strings.Repeat("é", 400)})
 		cfg.DeadLetterSubject = "dead"

@@ -6,16 +6,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 )
 
 // A stream that does not, or no longer, accept atomic batches gets its messages one by one.
 func TestARefusedBatchGoesOneByOne(t *testing.T) {
-	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(cluster.Start(t, 1)[0].ClientURL()))(t)
 	defer nc.Close()
 	cfg := resultsStream(1)
 	cfg.AllowAtomicPublish = false
@@ -25,9 +23,7 @@ func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	e.batch, e.single, e.group = true, streams.Cost(time.Second), 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := e.emit(ctx, w.group(0, 50)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(e.emit(ctx, w.group(0, 50)))(t)
 	checkLog(t, nc, 0, 50)
 }
 
@@ -55,10 +51,7 @@ func TestABatchIsForRowsThatWouldWaitLongerWithoutIt(t *testing.T) {
 
 // A single append that was slow once, for another reason than the server's usual pace, must not mean batches for ever.
 func TestBatchesLetTheMeasureOfASingleAppendFade(t *testing.T) {
-	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(cluster.Start(t, 1)[0].ClientURL()))(t)
 	defer nc.Close()
 	cluster.CreateStream(t, nc, resultsStream(1))
 	w := newConditionWriter(t, nc, 0, 0)
@@ -67,9 +60,7 @@ func TestBatchesLetTheMeasureOfASingleAppendFade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 20 {
-		if _, err := e.emit(ctx, w.group(uint64(10*i), 10)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(e.emit(ctx, w.group(uint64(10*i), 10)))(t)
 	}
 	if e.single > streams.Cost(20*time.Second) {
 		t.Errorf("after 20 batches a single append still counts %v", time.Duration(e.single))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,9 +27,7 @@ type fault struct {
 
 func ensure(b *bench) {
 	b.t.Helper()
-	if err := streams.Ensure(b.t.Context(), b.nc, stageStreams()); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Must(b.t, streams.Ensure(b.t.Context(), b.nc, stageStreams()))
 }
 
 // full sets a stream's limit to what it holds.
@@ -44,9 +43,7 @@ func unlimited(stream string) func(b *bench) { return func(b *bench) { b.limit(s
 func drop(stream string) func(b *bench) {
 	return func(b *bench) {
 		b.t.Helper()
-		if err := b.js.DeleteStream(b.t.Context(), stream); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Must(b.t, b.js.DeleteStream(b.t.Context(), stream))
 	}
 }
 
@@ -55,9 +52,7 @@ func deny(subjects ...string) func(b *bench) {
 	return func(b *bench) {
 		b.t.Helper()
 		b.options = users(subjects...)
-		if err := b.srv.ReloadOptions(b.serverOptions()); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Must(b.t, b.srv.ReloadOptions(b.serverOptions()))
 	}
 }
 
@@ -84,21 +79,15 @@ func (b *bench) moveStore(from, to string) {
 		return filepath.Join(dir, name)
 	}
 	b.stopServer()
-	if err := os.MkdirAll(aside, 0o700); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.Rename(path(from), path(to)); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Must(b.t, os.MkdirAll(aside, 0o700))
+	stagetest.Must(b.t, os.Rename(path(from), path(to)))
 	b.startServer()
 }
 
 func pause(until time.Duration) func(b *bench) {
 	return func(b *bench) {
 		b.t.Helper()
-		if _, err := b.js.PauseConsumer(b.t.Context(), "ROWS", "stage-0", time.Now().Add(until)); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Value(b.js.PauseConsumer(b.t.Context(), "ROWS", "stage-0", time.Now().Add(until)))(b.t)
 	}
 }
 
@@ -280,11 +269,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 		exec := &sleeper{latency: func(uint64) time.Duration { return time.Minute }, body: make([]byte, 5000)}
 		r := b.start("run", exec)
 		time.Sleep(time.Second)
-		cfg := b.stream("RESULTS").CachedInfo().Config
-		cfg.MaxMsgSize = 3000
-		if _, err := b.js.UpdateStream(t.Context(), cfg); err != nil {
-			t.Fatal(err)
-		}
+		b.largestResult(3000)
 		b.until(30)
 		r.stop(t)
 		b.checkTooLarge(30, func(uint64) bool { return true })
@@ -300,16 +285,10 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		s := b.stream("RESULTS").CachedInfo().Config
-		s.MaxMsgSize = 8000
-		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		b.largestResult(8000)
 		for _, size := range []int{10, 10_000} {
 			msg := &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: nats.Header{"X-Trace": {strings.Repeat("x", size)}}}
-			if _, err := b.js.PublishMsg(t.Context(), msg); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), msg))(t)
 		}
 		r := b.start("run", wordy{func(uint64) int { return 500 }})
 		b.until(2)
@@ -328,20 +307,14 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		s := b.stream("RESULTS").CachedInfo().Config
-		s.MaxMsgSize = 8000
-		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		b.largestResult(8000)
 		for _, header := range []nats.Header{
 			{},
 			{streams.HeaderRedriveOf: {"stage/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
 			{streams.HeaderRedriveOf: {"stage/ROWS/0/2"}, streams.HeaderReplaces: {"1"}, "X-Trace": {strings.Repeat("x", 10_000)}},
 			{streams.HeaderRedriveOf: {"other/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
 		} {
-			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: header}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: header}))(t)
 		}
 		r := b.start("run", wordy{func(uint64) int { return 500 }})
 		b.until(4)
@@ -358,14 +331,10 @@ func TestDeadLetters(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		dead := jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}
-		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.CreateStream(t.Context(), dead))(t)
 		b.load(24)
 		// The original fills a message to the brim: with the reason it would not fit.
-		if _, err := b.js.Publish(t.Context(), "rows.a", make([]byte, 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.Publish(t.Context(), "rows.a", make([]byte, 1<<20)))(t)
 		cfg := b.config("run", wordy{func(uint64) int { return 10 }}) // fails each fifth row
 		cfg.DeadLetterSubject = "dead"
 		cfg.WindowRows = 12
@@ -375,9 +344,7 @@ func TestDeadLetters(t *testing.T) {
 		if s := r.Status(); !strings.Contains(s.Problem, "dead letter: row 5: append to dead: refused by the server: no stream captures") || s.Emitted > 4 {
 			t.Errorf("problem %q, %d rows emitted; want the dead letter's, and no row emitted after the fourth", s.Problem, s.Emitted)
 		}
-		if _, err := b.js.CreateStream(t.Context(), dead); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.CreateStream(t.Context(), dead))(t)
 		b.until(25)
 		r.stop(t)
 		letters := b.read("DEAD", "dead")

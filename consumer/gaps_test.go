@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -17,10 +18,7 @@ func (b *bench) checkSeqs(want []uint64) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	for i, m := range results {
-		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		seq := stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(b.t)
 		if i >= len(want) || seq != want[i] {
 			b.t.Fatalf("result %d of %d is of row %d; want %v", i, len(results), seq, want)
 		}
@@ -42,19 +40,27 @@ func seqs(from, to uint64, keep func(uint64) bool) (list []uint64) {
 
 func (b *bench) stream(name string) jetstream.Stream {
 	b.t.Helper()
-	s, err := b.js.Stream(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return s
+	return stagetest.Value(b.js.Stream(b.t.Context(), name))(b.t)
+}
+
+// alter changes the configuration of a stream.
+func (b *bench) alter(name string, change func(*jetstream.StreamConfig)) {
+	b.t.Helper()
+	cfg := b.stream(name).CachedInfo().Config
+	change(&cfg)
+	stagetest.Value(b.js.UpdateStream(b.t.Context(), cfg))(b.t)
+}
+
+// largestResult sets how large a result may be.
+func (b *bench) largestResult(bytes int32) {
+	b.t.Helper()
+	b.alter("RESULTS", func(c *jetstream.StreamConfig) { c.MaxMsgSize = bytes })
 }
 
 func (b *bench) deleteRows(seqs ...uint64) {
 	b.t.Helper()
 	for _, s := range seqs {
-		if err := b.stream("ROWS").DeleteMsg(b.t.Context(), s); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Must(b.t, b.stream("ROWS").DeleteMsg(b.t.Context(), s))
 	}
 }
 
@@ -64,9 +70,7 @@ func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		for i := range 300 {
-			if _, err := b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")))(t)
 		}
 		cfg := b.config("run", quick())
 		cfg.InputSubject = "rows.1"
@@ -116,9 +120,7 @@ func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
 		b.load(300)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
 		time.Sleep(time.Second) // 64 rows are held
-		if err := b.stream("ROWS").Purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.stream("ROWS").Purge(t.Context()))
 		b.until(64)
 		b.loadFrom(300, 50)
 		b.until(114)
@@ -136,9 +138,7 @@ func TestAPurgeAndAKill(t *testing.T) {
 		b.until(100)
 		r.kill()
 		done := b.stored("RESULTS", "results.stage.0.rows")
-		if err := b.stream("ROWS").Purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.stream("ROWS").Purge(t.Context()))
 		b.loadFrom(300, 50)
 		r = b.start("again", quick())
 		b.until(int(done) + 50)
@@ -151,12 +151,8 @@ func TestRowsExpire(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := bare(t)
 		s := stageStreams()
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
-		if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, MaxAge: time.Minute}))(t)
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, s))
 		b.load(100)
 		time.Sleep(2 * time.Minute) // before anybody took them
 		b.loadFrom(100, 100)
@@ -177,9 +173,7 @@ func TestAStreamMayBeginAnywhere(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(100)
-		if err := b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)))
 		r := b.start("run", quick())
 		b.until(50)
 		r.stop(t)
@@ -192,12 +186,8 @@ func TestWorkQueueAndInterestInput(t *testing.T) {
 		t.Run(retention.String(), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := bare(t)
-				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}); err != nil {
-					t.Fatal(err)
-				}
-				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}))(t)
+				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 				r := b.start("first", quick())
 				b.await("durable", func() bool {
 					_, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
@@ -226,9 +216,7 @@ func TestWorkQueueAndInterestInput(t *testing.T) {
 
 func (b *bench) resetDurable(seq uint64) {
 	b.t.Helper()
-	if _, err := b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", seq); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", seq))(b.t)
 }
 
 func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
@@ -267,14 +255,8 @@ func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
 			if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
 				t.Logf("unpin: %v", err)
 			}
-			c, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			batch, err := c.Fetch(10, jetstream.FetchPriorityGroup("stage"), jetstream.FetchMaxWait(time.Second))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := stagetest.Value(b.js.Consumer(t.Context(), "ROWS", "stage-0"))(t)
+			batch := stagetest.Value(c.Fetch(10, jetstream.FetchPriorityGroup("stage"), jetstream.FetchMaxWait(time.Second)))(t)
 			n := 0
 			for m := range batch.Messages() {
 				_ = m.Ack()
@@ -301,9 +283,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		cfg := b.durable().Config
 		cfg.AckWait = 2 * time.Second
-		if _, err := b.js.UpdateConsumer(t.Context(), "ROWS", cfg); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.UpdateConsumer(t.Context(), "ROWS", cfg))(t)
 		b.until(100)
 		r.stop(t)
 		b.check(100)
@@ -321,13 +301,9 @@ func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 		b.load(100)
 		r := b.start("run", quick())
 		b.until(100)
-		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.js.DeleteStream(t.Context(), "ROWS"))
 		time.Sleep(5 * time.Second)
-		if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 		b.load(100)
 		if err := <-r.done; !errors.Is(err, consumer.ErrInputRecreated) {
 			t.Errorf("run ended with %v, want %v", err, consumer.ErrInputRecreated)
@@ -341,16 +317,10 @@ func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 		// of new rows.
 		b.loadFrom(100, 50)
 		time.Sleep(20 * time.Millisecond)
-		if err := b.js.DeleteStream(t.Context(), "ROWS"); err != nil {
-			t.Fatal(err)
-		}
-		if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.js.DeleteStream(t.Context(), "ROWS"))
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 		for i := range 150 {
-			if _, err := b.js.Publish(t.Context(), "rows.a", []byte(fmt.Sprintf(`{"new":%d}`, i))); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.Publish(t.Context(), "rows.a", []byte(fmt.Sprintf(`{"new":%d}`, i))))(t)
 		}
 		done := b.stored("RESULTS", "results.stage.0.rows")
 		b.until(int(done) + 150)
@@ -409,10 +379,7 @@ func (b *bench) emission() time.Duration {
 	b.t.Helper()
 	var at []time.Time
 	for _, m := range b.read("RESULTS", "results.stage.0.rows") {
-		md, err := m.Metadata()
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		md := stagetest.Value(m.Metadata())(b.t)
 		at = append(at, md.Timestamp)
 	}
 	return at[len(at)-1].Sub(at[0])

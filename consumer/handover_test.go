@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -129,9 +130,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 				publish := func(from, to int) {
 					for n := from; n < to; n++ {
 						for p := range b.partitions {
-							if _, err := b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)); err != nil {
-								t.Fatal(err)
-							}
+							stagetest.Value(b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)))(t)
 						}
 					}
 				}
@@ -225,9 +224,7 @@ func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
 		second := b.start("second", &sleeper{high: time.Millisecond})
 		time.Sleep(time.Second)
 		b.await("the second to get the pin", func() bool {
-			if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"))
 			time.Sleep(time.Second)
 			return second.Status().Role == consumer.Owner
 		})
@@ -258,9 +255,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 		b.until(5)
 		second := start("second")
 		time.Sleep(time.Hour)
-		if err := b.js.DeleteConsumer(t.Context(), "ROWS", "stage-0"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.js.DeleteConsumer(t.Context(), "ROWS", "stage-0"))
 		time.Sleep(time.Minute)
 		for _, r := range []*replica{first, second} {
 			select {
@@ -292,10 +287,7 @@ func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
 				l := newLink(b.InProcessConn, leastLatency)
 				exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })
 				exec.awake = func() { l.awake() }
-				nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
-				if err != nil {
-					t.Fatal(err)
-				}
+				nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
 				cfg := consumer.WithHook(b.config("first", exec), func(string) { l.awake() })
 				first := b.startOn(nc, cfg)
 				time.Sleep(2 * time.Second)

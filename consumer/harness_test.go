@@ -54,28 +54,20 @@ func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *b
 	b.startServer()
 	t.Cleanup(b.stopServer)
 	b.nc = b.connect()
-	var err error
-	if b.js, err = jetstream.New(b.nc); err != nil {
-		t.Fatal(err)
-	}
+	b.js = stagetest.Value(jetstream.New(b.nc))(t)
 	return b
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := bare(t)
-	if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 	return b
 }
 
 func (b *bench) startServer() {
 	b.t.Helper()
-	srv, err := server.NewServer(b.serverOptions())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	srv := stagetest.Value(server.NewServer(b.serverOptions()))(b.t)
 	srv.Start()
 	if !srv.ReadyForConnections(time.Minute) {
 		b.t.Fatal("server not ready")
@@ -117,10 +109,7 @@ func (b *bench) connect() *nats.Conn {
 	if b.login != nil {
 		opts = append(opts, b.login)
 	}
-	nc, err := nats.Connect("", opts...)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect("", opts...))(b.t)
 	b.t.Cleanup(nc.Close)
 	return nc
 }
@@ -149,9 +138,7 @@ func (b *bench) load(n int) {
 func (b *bench) loadFrom(first, n int) {
 	b.t.Helper()
 	for i := first; i < first+n; i++ {
-		if _, err := b.js.Publish(b.t.Context(), "rows.a", []byte(`{"n":`+strconv.Itoa(i)+`}`)); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Value(b.js.Publish(b.t.Context(), "rows.a", []byte(`{"n":`+strconv.Itoa(i)+`}`)))(b.t)
 	}
 }
 
@@ -191,10 +178,7 @@ func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 	b.t.Helper()
 	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
 	cfg.Recorder = rec
-	c, err := consumer.New(nc, cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := stagetest.Value(consumer.New(nc, cfg))(b.t)
 	soft, stop := context.WithCancel(b.t.Context())
 	hard, kill := context.WithCancel(b.t.Context())
 	r := &replica{Consumer: c, nc: nc, rec: rec, soft: stop, hard: kill, done: make(chan error, 1), ended: make(chan struct{})}
@@ -305,10 +289,7 @@ func (b *bench) check(n int) {
 	results := b.read("RESULTS", "results.stage.0.rows")
 	var last uint64
 	for i, m := range results {
-		seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		seq := stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(b.t)
 		if seq <= last {
 			b.t.Fatalf("result %d: sequence %d after %d", i, seq, last)
 		}
@@ -334,10 +315,7 @@ func (b *bench) checkAudit(results []jetstream.Msg, elements func(seq uint64) in
 		} else {
 			ids[id] = true
 		}
-		e, err := auditlog.Decode(m.Data())
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		e := stagetest.Value(auditlog.Decode(m.Data()))(b.t)
 		switch e.Kind {
 		case auditlog.KindRow:
 			rows[e.Row.StateID+"|"+e.Row.Owner] = true
@@ -364,16 +342,10 @@ func (b *bench) checkAudit(results []jetstream.Msg, elements func(seq uint64) in
 
 func (b *bench) read(stream, filter string) []jetstream.Msg {
 	b.t.Helper()
-	c, err := b.js.OrderedConsumer(b.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := stagetest.Value(b.js.OrderedConsumer(b.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}}))(b.t)
 	var all []jetstream.Msg
 	for {
-		batch, err := c.FetchNoWait(1000)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		batch := stagetest.Value(c.FetchNoWait(1000))(b.t)
 		n := 0
 		for m := range batch.Messages() {
 			all = append(all, m)
@@ -424,19 +396,14 @@ func (b *bench) awaitLong(what string, ok func() bool) {
 // durable returns the state of the stage's consumer.
 func (b *bench) durable() *jetstream.ConsumerInfo {
 	b.t.Helper()
-	c, err := b.js.Consumer(b.t.Context(), "ROWS", "stage-0")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := stagetest.Value(b.js.Consumer(b.t.Context(), "ROWS", "stage-0"))(b.t)
 	return c.CachedInfo()
 }
 
 // createDurable does what an operator does for a stage that must not.
 func (b *bench) createDurable() {
 	b.t.Helper()
-	if _, err := streams.OpenDurable(b.t.Context(), b.nc, durableConfig()); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(streams.OpenDurable(b.t.Context(), b.nc, durableConfig()))(b.t)
 }
 
 func durableConfig() streams.DurableConfig {

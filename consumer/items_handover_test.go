@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // releasedFanner answers the first of two elements of a row, and has the second wait for a slot for five seconds, if it is
@@ -71,9 +72,7 @@ func TestAReleaseThatLosesTheConnectionPaysForNoElementAgain(t *testing.T) {
 		const rows = 10 // of each partition
 		for range rows {
 			for p := range b.partitions {
-				if _, err := b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{}`)); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{}`)))(t)
 			}
 		}
 		exec := &releasedFanner{first: uint64(b.partitions), busy: time.Now().Add(5 * time.Second), waiting: map[simJob]chan struct{}{}} //nolint:gosec // a count
@@ -90,9 +89,7 @@ func TestAReleaseThatLosesTheConnectionPaysForNoElementAgain(t *testing.T) {
 		second := b.mateWith(b.config("second", newQueuer(t, 1, func() time.Duration { return time.Second })))
 		time.Sleep(1500 * time.Millisecond) // the first has released half of them
 		second.kill()
-		if err := first.nc.ForceReconnect(); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, first.nc.ForceReconnect())
 		time.Sleep(time.Minute)
 		for p := range b.partitions {
 			if n := b.stored("RESULTS", streams.ResultSubject("results", "stage", p)); n != rows {

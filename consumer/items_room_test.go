@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -163,20 +164,13 @@ func TestAnEntryOfNoElementIsOfNoUse(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.kill()
 		kept := b.read("JOURNAL", "journal.stage.0")
-		purged, err := b.js.Stream(t.Context(), "JOURNAL")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := purged.Purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		purged := b.stream("JOURNAL")
+		stagetest.Must(t, purged.Purge(t.Context()))
 		for i, m := range kept {
 			header := m.Headers()
 			delete(header, jetstream.ExpectedLastSeqHeader)
 			header.Set("Stage-Item", []string{"-1", "x", "", "99999999999999999999", "2", "1000000", "0x1", "1 0"}[i%8])
-			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()}))(t)
 		}
 		second := newFanner(b, 2, func(simElement) time.Duration { return time.Second })
 		r = b.start("second", second)

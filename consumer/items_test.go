@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -391,10 +392,7 @@ func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 		b := newBench(t)
 		b.load(rows)
 		l := newLink(b.InProcessConn, time.Millisecond)
-		nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
 		defer time.Sleep(5 * time.Second) // for what is still on its way
 		exec := newFanner(b, elements, slowLast(elements))
 		r := b.startOn(nc, b.config("run", exec))
@@ -422,10 +420,7 @@ func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
 		b := newBench(t)
 		b.load(1)
 		l := newLink(b.InProcessConn, 200*time.Millisecond)
-		nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
 		defer time.Sleep(5 * time.Second) // for what is still on its way
 		exec := newFanner(b, 3, slowLast(3))
 		cfg := b.config("run", exec)

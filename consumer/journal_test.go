@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -189,9 +190,7 @@ func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
 func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		if _, err := b.js.Publish(t.Context(), "journal.other.0", []byte("mine")); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0", []byte("mine")))(t)
 		b.load(300)
 		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
 		b.until(300)
@@ -211,15 +210,11 @@ func TestTheStageWorksWhileTheJournalIsGoneOrFull(t *testing.T) {
 		"gone": {
 			breakIt: func(t *testing.T, b *bench) {
 				t.Helper()
-				if err := b.js.DeleteStream(t.Context(), "JOURNAL"); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, b.js.DeleteStream(t.Context(), "JOURNAL"))
 			},
 			fix: func(t *testing.T, b *bench) {
 				t.Helper()
-				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 			},
 			why: "no stream captures",
 		},
@@ -272,10 +267,7 @@ func TestWithoutAJournalNothingIsSentToOne(t *testing.T) {
 		b.load(300)
 		var asked []*nats.Subscription
 		for _, subject := range []string{"journal.>", "$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL"} {
-			sub, err := b.nc.SubscribeSync(subject)
-			if err != nil {
-				t.Fatal(err)
-			}
+			sub := stagetest.Value(b.nc.SubscribeSync(subject))(t)
 			asked = append(asked, sub)
 		}
 		for _, run := range []string{"stopped", "killed", "last"} {
@@ -385,23 +377,12 @@ func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
 // lastSequence is the sequence of the last message that a stream has stored.
 func (b *bench) lastSequence(stream string) uint64 {
 	b.t.Helper()
-	s, err := b.js.Stream(b.t.Context(), stream)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	s := b.stream(stream)
 	return s.CachedInfo().State.LastSeq
 }
 
 // limit sets the most bytes that a stream takes, and lets it refuse more.
 func (b *bench) limit(stream string, bytes int64) {
 	b.t.Helper()
-	s, err := b.js.Stream(b.t.Context(), stream)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
-	cfg.MaxBytes, cfg.Discard = bytes, jetstream.DiscardNew
-	if _, err := b.js.UpdateStream(b.t.Context(), cfg); err != nil {
-		b.t.Fatal(err)
-	}
+	b.alter(stream, func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = bytes, jetstream.DiscardNew })
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 )
@@ -31,9 +32,7 @@ func TestTheStreamOfTheLaneLosesNoRecord(t *testing.T) {
 			b := bare(t)
 			cfg := good
 			tt.change(&cfg)
-			if _, err := b.js.CreateStream(t.Context(), cfg); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.CreateStream(t.Context(), cfg))(t)
 			s := stageStreams()
 			s.LaneStream = "LANE"
 			err := streams.Ensure(t.Context(), b.nc, s)
@@ -53,14 +52,9 @@ func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
 		s := stageStreams()
 		s.LaneStream, s.Memory = "LANE", true
 		for range 2 { // what it has created satisfies it
-			if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, streams.Ensure(t.Context(), b.nc, s))
 		}
-		stream, err := b.js.Stream(t.Context(), "LANE")
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := b.stream("LANE")
 		if c := stream.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.Discard != jetstream.DiscardNew || !c.AllowDirect {
 			t.Errorf("got %+v", c)
 		}
@@ -81,16 +75,12 @@ func TestADurableGetsRoomForTheLane(t *testing.T) {
 			t.Errorf("not allowed to change it: got %v", err)
 		}
 		cfg.Create = true
-		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(streams.OpenDurable(t.Context(), b.nc, cfg))(t)
 		if got := b.durable().Config.MaxAckPending; got != 1064 {
 			t.Errorf("got room for %d rows, want 1064", got)
 		}
 		cfg.LaneRows = 0
-		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(streams.OpenDurable(t.Context(), b.nc, cfg))(t)
 		if got := b.durable().Config.MaxAckPending; got != 64 {
 			t.Errorf("without a lane: got room for %d rows, want 64", got)
 		}

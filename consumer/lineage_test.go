@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -12,11 +13,7 @@ import (
 func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		s := b.stream("RESULTS").CachedInfo().Config
-		s.MaxMsgSize = 8000
-		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		b.largestResult(8000)
 		stream := strings.Repeat("C", 250)
 		first := nats.Header{streams.HeaderStateID: {"map/CHUNKS/0/41"}, streams.HeaderSourceStream: {"CHUNKS"}, streams.HeaderSourceSeq: {"41"}}
 		later := nats.Header{
@@ -34,9 +31,7 @@ func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
 			{nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {"41"}}, "", ""},
 		}
 		for _, row := range rows {
-			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: row.header, Data: []byte(`{}`)}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: row.header, Data: []byte(`{}`)}))(t)
 		}
 		r := b.startWith(b.config("run", roomy{}))
 		b.until(len(rows))

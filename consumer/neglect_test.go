@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // announced is what a replica that is not ours announces.
@@ -23,10 +24,7 @@ type announced struct {
 func (b *bench) announce(a announced) (stop func()) {
 	b.t.Helper()
 	a.Partitions = b.partitions
-	body, err := json.Marshal(a)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	body := stagetest.Value(json.Marshal(a))(b.t)
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -263,9 +261,6 @@ func TestAnIdleStandbySendsTheServerFewRequests(t *testing.T) {
 // requests is how many requests the server's API has served.
 func (b *bench) requests() uint64 {
 	b.t.Helper()
-	info, err := b.srv.Jsz(nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	info := stagetest.Value(b.srv.Jsz(nil))(b.t)
 	return info.API.Total
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 )
@@ -49,10 +50,7 @@ func BenchmarkTakeOverRead(b *testing.B) {
 		for _, replicas := range []int{1, 3} {
 			b.Run(fmt.Sprintf("ahead=%d/replicas=%d", ahead, replicas), func(b *testing.B) {
 				servers := cluster.Start(b, replicas)
-				nc, err := nats.Connect(servers[0].ClientURL())
-				if err != nil {
-					b.Fatal(err)
-				}
+				nc := stagetest.Value(nats.Connect(servers[0].ClientURL()))(b)
 				defer nc.Close()
 				cluster.CreateStream(b, nc, resultsStream(replicas))
 				c := orderedConsumer(b, nc, streams.OrderKey)
@@ -76,15 +74,12 @@ func orderedConsumer(tb testing.TB, nc *nats.Conn, order streams.Order) *Consume
 	if nc == nil {
 		nc = new(nats.Conn)
 	}
-	c, err := New(nc, Config{
+	c := stagetest.Value(New(nc, Config{
 		DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", ResultStream: "RESULTS", Order: order},
 		OrderKey:      "subject", Key: func(row *Row) string { return row.Subject },
 		RunID: "run", ResultSubject: "results", Executor: noExecutor{}, Logger: log,
 		Recorder: recorder.New(nc, recorder.Config{Subject: "audit", Name: "stage", Logger: log}),
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	}))(tb)
 	return c
 }
 
@@ -106,9 +101,7 @@ func appendAhead(b *testing.B, c *Consumer, ahead int) logEnd {
 			done++
 			rows[i] = aheadRow(uint64(done)+1, done) //nolint:gosec // a count
 		}
-		if err := e.store(context.Background(), rows); err != nil {
-			b.Fatal(err)
-		}
+		stagetest.Must(b, e.store(context.Background(), rows))
 	}
 	return e.end
 }

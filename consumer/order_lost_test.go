@@ -6,6 +6,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -25,10 +26,7 @@ func (b *bench) cutReader() (*replica, *link) {
 	first.kill()
 	l := newLink(b.InProcessConn, leastLatency)
 	l.loses = reads
-	nc, err := nats.Connect("", nats.InProcessServer(l))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(b.t)
 	b.t.Cleanup(func() {
 		nc.Close()
 		time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -20,14 +21,8 @@ const rowNeverAnswered = 5
 func resultAhead(t *testing.T, results jetstream.Stream, at uint64) uint64 {
 	t.Helper()
 	for ; ; at-- {
-		m, err := results.GetMsg(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := stagetest.Value(results.GetMsg(t.Context(), at))(t)
+		seq := stagetest.Value(strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64))(t)
 		if seq > rowNeverAnswered {
 			return at
 		}
@@ -51,37 +46,26 @@ func TestResultsThatLoseMessagesInAnyOrder(t *testing.T) {
 			}, true},
 			"a row ahead deleted": {func(t *testing.T, results jetstream.Stream, last uint64) {
 				t.Helper()
-				if err := results.DeleteMsg(t.Context(), resultAhead(t, results, last-10)); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, results.DeleteMsg(t.Context(), resultAhead(t, results, last-10)))
 			}, true},
 			"the end lost": {func(t *testing.T, results jetstream.Stream, last uint64) {
 				t.Helper()
 				for seq := last; seq > last-10; seq-- {
-					if err := results.DeleteMsg(t.Context(), seq); err != nil {
-						t.Fatal(err)
-					}
+					stagetest.Must(t, results.DeleteMsg(t.Context(), seq))
 				}
 			}, false},
 		} {
 			t.Run(string(order)+"/"+name, func(t *testing.T) {
 				virtual(t, func(t *testing.T) {
 					b := bare(t)
-					if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}); err != nil {
-						t.Fatal(err)
-					}
-					if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-						t.Fatal(err)
-					}
+					stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}))(t)
+					stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 					b.loadKeys(60, 10)
 					r := b.startWith(b.ordered(order, "run1", hotExecutor(rowNeverAnswered)))
 					b.until(54)
 					time.Sleep(5 * time.Second)
 					r.kill()
-					results, err := b.js.Stream(t.Context(), "RESULTS")
-					if err != nil {
-						t.Fatal(err)
-					}
+					results := b.stream("RESULTS")
 					c.lose(t, results, results.CachedInfo().State.LastSeq)
 					next := b.startWith(b.ordered(order, "run2", &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}))
 					if c.refused {
@@ -112,31 +96,20 @@ func TestResultsThatLoseMessagesInAnyOrder(t *testing.T) {
 
 func purge(t *testing.T, s jetstream.Stream, opts ...jetstream.StreamPurgeOpt) {
 	t.Helper()
-	if err := s.Purge(t.Context(), opts...); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, s.Purge(t.Context(), opts...))
 }
 
 // A stage that has served waits until the results are back, and does not fill the log with claims meanwhile.
 func TestAStageWaitsForResultsThatAreGone(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := bare(t)
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}))(t)
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 		b.loadKeys(60, 10)
 		r := b.startWith(b.ordered(streams.OrderKey, "run1", hotExecutor(5)))
 		b.until(54)
-		results, err := b.js.Stream(t.Context(), "RESULTS")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := results.DeleteMsg(t.Context(), results.CachedInfo().State.LastSeq-10); err != nil {
-			t.Fatal(err)
-		}
+		results := b.stream("RESULTS")
+		stagetest.Must(t, results.DeleteMsg(t.Context(), results.CachedInfo().State.LastSeq-10))
 		b.stopServer()
 		b.startServer()
 		time.Sleep(10 * time.Minute)

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -31,9 +32,7 @@ func (b *bench) ordered(order streams.Order, run string, exec consumer.Executor)
 func (b *bench) loadKeys(rows, keys int) {
 	b.t.Helper()
 	for i := range rows {
-		if _, err := b.js.Publish(b.t.Context(), fmt.Sprintf("rows.k%d", i%keys), []byte(`{"n":`+strconv.Itoa(i)+`}`)); err != nil {
-			b.t.Fatal(err)
-		}
+		stagetest.Value(b.js.Publish(b.t.Context(), fmt.Sprintf("rows.k%d", i%keys), []byte(`{"n":`+strconv.Itoa(i)+`}`)))(b.t)
 	}
 }
 
@@ -58,18 +57,13 @@ func (b *bench) readLog() (log []logged) {
 		return n
 	}
 	for _, m := range b.read("RESULTS", "results.stage.0.>") {
-		md, err := m.Metadata()
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		md := stagetest.Value(m.Metadata())(b.t)
 		l := logged{
 			at: md.Sequence.Stream, row: number(m, streams.HeaderSourceSeq), low: number(m, streams.HeaderLow), from: number(m, streams.HeaderAheadFrom),
 			ahead: int(number(m, streams.HeaderAhead)), key: m.Headers().Get(streams.HeaderKey), //nolint:gosec // a count
 		}
 		if strings.HasSuffix(m.Subject(), ".claim") {
-			if err := json.Unmarshal(m.Data(), &l.claim); err != nil {
-				b.t.Fatal(err)
-			}
+			stagetest.Must(b.t, json.Unmarshal(m.Data(), &l.claim))
 		}
 		log = append(log, l)
 	}
@@ -133,10 +127,7 @@ func (b *bench) checkOrder(n uint64) {
 func (b *bench) checkStart(cfg consumer.Config) error {
 	b.t.Helper()
 	cfg.Recorder = recorder.New(b.nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
-	c, err := consumer.New(b.nc, cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	c := stagetest.Value(consumer.New(b.nc, cfg))(b.t)
 	return c.Check(b.t.Context())
 }
 
@@ -293,12 +284,8 @@ func TestAnyOrderOnAWorkQueue(t *testing.T) {
 		t.Run(string(order), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := bare(t)
-				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
-					t.Fatal(err)
-				}
-				if err := streams.Ensure(t.Context(), b.nc, stageStreams()); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}))(t)
+				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 				b.loadKeys(200, 20)
 				r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
 				b.until(185)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -44,9 +45,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		if _, err := b.nc.Subscribe(">", func(*nats.Msg) {}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.nc.Subscribe(">", func(*nats.Msg) {}))(t)
 		b.load(300)
 		for range 10 {
 			first := b.start("first", &sleeper{low: time.Second, high: time.Second, latency: func(uint64) time.Duration { return time.Hour }})
@@ -122,9 +121,7 @@ func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 		b.load(64) // the whole window: no row is left to bring anybody the pin
 		first := b.start("first", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Second)
-		if err := b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.stream("ROWS").UnpinConsumer(t.Context(), "stage-0", "stage"))
 		time.Sleep(10 * time.Second)
 		if got := first.Status().Role; got != consumer.Owner {
 			t.Errorf("unpinned and alone: %s, want %s", got, consumer.Owner)
@@ -164,9 +161,7 @@ func (b *bench) claimAsRival() {
 	claim.Header.Set(streams.HeaderOwner, "rival.1")
 	claim.Header.Set(streams.HeaderSourceSeq, "0")
 	claim.Data = b.read("RESULTS", "results.stage.0.claim")[0].Data()
-	if _, err := b.js.PublishMsg(b.t.Context(), claim); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(b.js.PublishMsg(b.t.Context(), claim))(b.t)
 }
 
 // A rival that sees nobody pinned claims and resets the consumer, and the request of the owner it has fenced is the one
@@ -182,13 +177,8 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 		owner := r.Status().Owner
 		// Somebody else gets the pin with a row, and is gone: the owner's next request has no pin.
 		b.unpin()
-		other, err := b.nc.SubscribeSync(b.nc.NewInbox())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0", other.Subject, []byte(`{"batch":1,"group":"stage","expires":1000000000}`)); err != nil {
-			t.Fatal(err)
-		}
+		other := stagetest.Value(b.nc.SubscribeSync(b.nc.NewInbox()))(t)
+		stagetest.Must(t, b.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0", other.Subject, []byte(`{"batch":1,"group":"stage","expires":1000000000}`)))
 		b.loadFrom(10, 1)
 		time.Sleep(1500 * time.Millisecond)
 		if got := r.Status().Owner; got != owner || owner == "" {
@@ -348,9 +338,7 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		b.load(20)
-		if _, err := b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)))(t)
 		exec := &sleeper{latency: slowHead}
 		cfg := b.config("run", exec)
 		cfg.WindowBytes = 1500
@@ -396,10 +384,7 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 				start := func(run string) *replica {
 					l := newLink(b.InProcessConn, leastLatency)
 					l.version = c.version
-					nc, err := nats.Connect("", nats.InProcessServer(l))
-					if err != nil {
-						t.Fatal(err)
-					}
+					nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(t)
 					t.Cleanup(func() {
 						nc.Close()
 						time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,22 +37,12 @@ func BenchmarkTakeOverParked(b *testing.B) {
 	for _, rows := range []int{10_000, 100_000} {
 		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
 			servers := cluster.Start(b, 1)
-			nc, err := nats.Connect(servers[0].ClientURL())
-			if err != nil {
-				b.Fatal(err)
-			}
+			nc := stagetest.Value(nats.Connect(servers[0].ClientURL()))(b)
 			defer nc.Close()
-			if err := streams.Ensure(b.Context(), nc, stageStreams()); err != nil {
-				b.Fatal(err)
-			}
-			js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4000))
-			if err != nil {
-				b.Fatal(err)
-			}
+			stagetest.Must(b, streams.Ensure(b.Context(), nc, stageStreams()))
+			js := stagetest.Value(jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4000)))(b)
 			for range rows {
-				if _, err := js.PublishAsync("rows.a", bytes.Repeat([]byte("x"), 1024)); err != nil {
-					b.Fatal(err)
-				}
+				stagetest.Value(js.PublishAsync("rows.a", bytes.Repeat([]byte("x"), 1024)))(b)
 			}
 			<-js.PublishAsyncComplete()
 			for b.Loop() {
@@ -70,10 +61,7 @@ func takeOver(b *testing.B, nc *nats.Conn, rows int) {
 		Executor: noExecutor{}, Logger: log, Recorder: recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: log}),
 	}
 	cfg.WindowRows, cfg.LaneRows = 1024, rows
-	c, err := consumer.New(nc, cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := stagetest.Value(consumer.New(nc, cfg))(b)
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx, ctx) }()
@@ -81,7 +69,5 @@ func takeOver(b *testing.B, nc *nats.Conn, rows int) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
+	stagetest.Must(b, <-done)
 }

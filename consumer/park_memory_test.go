@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/sequencer"
 )
 
@@ -15,17 +16,11 @@ func TestAParkedRowTakesLittleMemory(t *testing.T) {
 	most := map[string]float64{"stream": 130, "key": 170}
 	for name, line := range map[string]func() (open func(seq uint64) error, buf lineup){
 		"stream": func() (func(uint64) error, lineup) {
-			b, err := sequencer.New[place](limits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := stagetest.Value(sequencer.New[place](limits))(t)
 			return func(seq uint64) error { _, err := b.Open(seq, 2048); return err }, b
 		},
 		"key": func() (func(uint64) error, lineup) {
-			b, err := sequencer.NewKeyed[place](limits, rows+1024, 0, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := stagetest.Value(sequencer.NewKeyed[place](limits, rows+1024, 0, nil))(t)
 			keys := []string{"a", "b", "c"}
 			return func(seq uint64) error { _, err := b.Open(seq, keys[seq%3], 2048); return err }, b
 		},
@@ -35,9 +30,7 @@ func TestAParkedRowTakesLittleMemory(t *testing.T) {
 			open, buf := line()
 			var live []journalRef
 			for seq := uint64(1); seq <= rows; seq++ {
-				if err := open(seq); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, open(seq))
 				if err := buf.Park(seq, place{parkedRow: parkedRow{entry: seq}}, seq > 1); err != nil { // all wait for the first
 					t.Fatal(err)
 				}

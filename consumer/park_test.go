@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -188,15 +189,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 		gone    int
 	}{
 		"the journal is full": {disturb: func(b *bench) {
-			s, err := b.js.Stream(b.t.Context(), "JOURNAL")
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			cfg := s.CachedInfo().Config
-			cfg.MaxMsgs, cfg.Discard = 10, jetstream.DiscardNew
-			if _, err := b.js.UpdateStream(b.t.Context(), cfg); err != nil {
-				b.t.Fatal(err)
-			}
+			b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 10, jetstream.DiscardNew })
 		}},
 		"the server restarts": {disturb: func(b *bench) {
 			for range 3 {
@@ -208,13 +201,8 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 		}},
 		"a row is deleted": {gone: 1, disturb: func(b *bench) {
 			time.Sleep(takes / 24)
-			s, err := b.js.Stream(b.t.Context(), "ROWS")
-			if err != nil {
-				b.t.Fatal(err)
-			}
-			if err := s.DeleteMsg(b.t.Context(), uint64(rows-5)); err != nil {
-				b.t.Fatal(err)
-			}
+			s := b.stream("ROWS")
+			stagetest.Must(b.t, s.DeleteMsg(b.t.Context(), uint64(rows-5)))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // A power cut takes what the server had not synced: the results end earlier than what the consumer acked. The end of the
@@ -16,20 +18,14 @@ func TestResultsThatLostTheirEndAreMadeAgainFromThere(t *testing.T) {
 		b.stopServer()
 		store := filepath.Join(b.dir, "jetstream", "$G", "streams", "RESULTS")
 		before := filepath.Join(b.dir, "before")
-		if err := os.CopyFS(before, os.DirFS(store)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.CopyFS(before, os.DirFS(store)))
 		b.startServer()
 		b.loadFrom(60, 40)
 		b.start("second", quick()).stopAfter(b, 100)
 
 		b.stopServer()
-		if err := os.RemoveAll(store); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(before, store); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.RemoveAll(store))
+		stagetest.Must(t, os.Rename(before, store))
 		b.startServer()
 		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 60 {
 			t.Fatalf("%d results are left, want 60", got)

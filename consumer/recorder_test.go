@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -152,10 +153,7 @@ func (r *recording) check(t *testing.T) {
 func (b *bench) answers() func() int {
 	b.t.Helper()
 	var n atomic.Int32
-	sub, err := b.nc.Subscribe("_INBOX.>", func(*nats.Msg) { n.Add(1) })
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	sub := stagetest.Value(b.nc.Subscribe("_INBOX.>", func(*nats.Msg) { n.Add(1) }))(b.t)
 	synctest.Wait()
 	return func() int {
 		synctest.Wait()
@@ -314,9 +312,7 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 		{"server restarted", nil, (*bench).stopServer, (*bench).startServer},
 		{"too many at a time", func(o *server.Options) { o.JetStreamLimits.MaxBatchInflightPerStream = 1 }, func(b *bench) {
 			// A batch of another client, which never ends it.
-			if err := b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")); err != nil {
-				b.t.Fatal(err)
-			}
+			stagetest.Must(b.t, b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")))
 		}, func(*bench) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -341,10 +337,7 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 // connectBy connects over a link that the test can break.
 func (b *bench) connectBy(l *link) *nats.Conn {
 	b.t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond)))(b.t)
 	b.t.Cleanup(func() {
 		nc.Close()
 		time.Sleep(time.Second) // what was in flight arrives, and the link's goroutines end
@@ -451,14 +444,8 @@ func TestFastBatchesCanBeSwitchedOnAndOff(t *testing.T) {
 // ask makes a request of JetStream and returns the answer.
 func (b *bench) ask(subject string, question any) map[string]any {
 	b.t.Helper()
-	body, err := json.Marshal(question)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	m, err := b.nc.Request(subject, body, time.Minute)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	body := stagetest.Value(json.Marshal(question))(b.t)
+	m := stagetest.Value(b.nc.Request(subject, body, time.Minute))(b.t)
 	var answer map[string]any
 	if err := json.Unmarshal(m.Data, &answer); err != nil || answer["error"] != nil {
 		b.t.Fatalf("%s: %v, %s", subject, err, m.Data)

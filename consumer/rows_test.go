@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -47,9 +48,7 @@ func TestAFullWindowAsksAndAcksForManyRowsAtOnce(t *testing.T) {
 		b.load(rows)
 		var pulls, acks atomic.Int32
 		for subject, n := range map[string]*atomic.Int32{"$JS.API.CONSUMER.MSG.NEXT.>": &pulls, "$JS.ACK.ROWS.>": &acks} {
-			if _, err := b.nc.Subscribe(subject, func(*nats.Msg) { n.Add(1) }); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.nc.Subscribe(subject, func(*nats.Msg) { n.Add(1) }))(t)
 		}
 		cfg := b.config("a", &sleeper{latency: func(seq uint64) time.Duration { return time.Duration(min(seq, window)) * 10 * time.Millisecond }})
 		cfg.WindowRows = window

@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -103,10 +104,7 @@ func (s *sim) check() {
 	var results []jetstream.Msg
 	for p := range s.partitions {
 		results = append(results, s.checkLog(p)...)
-		c, err := s.js.Consumer(s.t.Context(), "ROWS", streams.DurableName("stage", p))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		c := stagetest.Value(s.js.Consumer(s.t.Context(), "ROWS", streams.DurableName("stage", p)))(s.t)
 		if policy := c.CachedInfo().Config.AckPolicy; s.keyed() && policy != jetstream.AckExplicitPolicy {
 			s.t.Errorf("partition %d: an ack covers rows that wait: the policy is %s in order %s", p, policy, s.order)
 		}
@@ -166,20 +164,12 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 
 func sourceSeq(b *bench, m jetstream.Msg) uint64 {
 	b.t.Helper()
-	seq, err := strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return seq
+	return stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(b.t)
 }
 
 func storedAt(b *bench, m jetstream.Msg) *jetstream.MsgMetadata {
 	b.t.Helper()
-	md, err := m.Metadata()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return md
+	return stagetest.Value(m.Metadata())(b.t)
 }
 
 // checkOrderOfEvents checks that a row's call and row event were stored before its result, and it was acked after. What

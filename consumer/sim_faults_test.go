@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -94,16 +95,12 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	s.journalAfter = func() time.Duration { return time.Duration(s.rng.IntN(3)) * 50 * time.Millisecond }
 	s.pending = 8 + s.rng.IntN(57)
 	s.setOrder(order)
-	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}))(t)
 	cfg := stageStreams()
 	if cfg.Partitions = partitions; partitions > 1 {
 		cfg.InputSubject = "rows.{partition}.>"
 	}
-	if err := streams.Ensure(t.Context(), s.nc, cfg); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), s.nc, cfg))
 	s.log = slog.New(slog.DiscardHandler)
 	if *simLog {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -111,9 +108,7 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	for subject, listen := range map[string]nats.MsgHandler{
 		"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset, "journal.stage.*": s.journaled,
 	} {
-		if _, err := s.nc.Subscribe(subject, listen); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(s.nc.Subscribe(subject, listen))(t)
 	}
 	if s.strict() {
 		for p := range partitions {
@@ -196,10 +191,7 @@ func (s *sim) loadInto(partition int) {
 			msg.Header = nats.Header{simKeyHeader: {key}}
 		}
 	}
-	ack, err := s.js.PublishMsg(s.t.Context(), msg)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	ack := stagetest.Value(s.js.PublishMsg(s.t.Context(), msg))(s.t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loaded++
@@ -211,10 +203,7 @@ func (s *sim) loadInto(partition int) {
 }
 
 func (s *sim) emitted() (n int) {
-	counts, err := s.emittedBy()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	counts := stagetest.Value(s.emittedBy())(s.t)
 	for _, count := range counts {
 		n += count
 	}

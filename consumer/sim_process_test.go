@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -307,10 +308,7 @@ func (l *life) run(steps *armed) {
 	for p := range s.partitions {
 		cfg := cfg
 		cfg.Partition, cfg.InputSubject = p, s.inputSubject(p)
-		c, err := consumer.New(l.nc, consumer.WithHook(cfg, func(step string) { l.step(p, step, steps) }))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		c := stagetest.Value(consumer.New(l.nc, consumer.WithHook(cfg, func(step string) { l.step(p, step, steps) })))(s.t)
 		l.consumers = append(l.consumers, c)
 	}
 	for p, c := range l.consumers {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 const (
@@ -236,10 +237,7 @@ func (s *sim) keepBusy(lasts time.Duration) {
 	s.t.Helper()
 	latest := time.Now().Add(time.Minute)
 	for until := time.Now().Add(lasts); time.Now().Before(until); time.Sleep(simLook) {
-		emitted, err := s.emittedBy()
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		emitted := stagetest.Value(s.emittedBy())(s.t)
 		for p, n := range emitted {
 			if len(s.rows[p])-n < s.window/4 {
 				s.loadInto(p)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestPartitionsSpreadEvenlyOverReplicas has replicas come and go while rows flow. A partition moves within seconds, with
@@ -78,9 +79,7 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 		mate := b.mate("only", &sleeper{high: 10 * time.Millisecond})
 		for range 20 {
 			for _, body := range []string{``, `{`, `[]`, `{"id":""}`, `{"id":"only","partitions":8}`, `{"id":"x","partitions":9,"owned":[1]}`, `{"id":"y","partitions":8,"leaving":true}`} {
-				if err := b.nc.Publish(spread.Subject("stage"), []byte(body)); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, b.nc.Publish(spread.Subject("stage"), []byte(body)))
 			}
 			time.Sleep(100 * time.Millisecond)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -96,9 +97,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := bare(t)
 				for _, cfg := range c.have {
-					if _, err := b.js.CreateStream(t.Context(), cfg); err != nil {
-						t.Fatal(err)
-					}
+					stagetest.Value(b.js.CreateStream(t.Context(), cfg))(t)
 				}
 				s := stageStreams()
 				if c.change != nil {
@@ -151,9 +150,7 @@ func TestExistingStreamsAreNeverAltered(t *testing.T) {
 		}
 		s := stageStreams()
 		s.Replicas, s.AuditMaxAge, s.AuditMaxBytes, s.ResultMaxBytes, s.JournalMaxBytes, s.Memory = 3, time.Hour, 1, 2, 3, true
-		if err := streams.Ensure(t.Context(), b.nc, s); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, s))
 		for name, want := range before {
 			if got := describe(b.stream(name).CachedInfo().Config); got != want {
 				t.Errorf("stream %s: %s\nwas %s", name, got, want)
@@ -202,9 +199,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 				if c.change != nil {
 					c.change(&cfg)
 				}
-				if _, err := b.js.CreateConsumer(t.Context(), "ROWS", cfg); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.js.CreateConsumer(t.Context(), "ROWS", cfg))(t)
 				b.load(20)
 				stage := b.config("run", quick())
 				stage.Create = c.create

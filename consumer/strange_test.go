@@ -136,9 +136,7 @@ func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 		t.Run(string(order), func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				b := newBench(t)
-				if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
 				for _, row := range rows {
 					stagetest.PublishRaw(t, b, "rows.a", row.header, "{}")
 				}
@@ -153,10 +151,7 @@ func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 				r.stop(t)
 				left := make(map[uint64]bool)
 				for _, m := range b.read("AUDIT", "audit.stage.0.row") {
-					e, err := auditlog.Decode(m.Data())
-					if err != nil {
-						t.Fatal(err)
-					}
+					e := stagetest.Value(auditlog.Decode(m.Data()))(t)
 					left[e.Row.Sequence] = e.Row.HeadersLeftOut
 				}
 				for _, m := range b.read("RESULTS", "results.stage.0.rows") {
@@ -215,13 +210,8 @@ func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
 // setHeadersOnly edits the durable consumer.
 func (b *bench) setHeadersOnly(on bool) {
 	b.t.Helper()
-	durable, err := b.js.Consumer(b.t.Context(), "ROWS", streams.DurableName("stage", 0))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	durable := stagetest.Value(b.js.Consumer(b.t.Context(), "ROWS", streams.DurableName("stage", 0)))(b.t)
 	cfg := durable.CachedInfo().Config
 	cfg.HeadersOnly = on
-	if _, err := b.js.UpdateConsumer(b.t.Context(), "ROWS", cfg); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(b.js.UpdateConsumer(b.t.Context(), "ROWS", cfg))(b.t)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -103,27 +104,19 @@ func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 // unpin takes the pin from its holder, so that the standby may get it.
 func (b *bench) unpin() {
 	b.t.Helper()
-	if err := b.stream("ROWS").UnpinConsumer(b.t.Context(), "stage-0", "stage"); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Must(b.t, b.stream("ROWS").UnpinConsumer(b.t.Context(), "stage-0", "stage"))
 }
 
 func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
-		s := b.stream("RESULTS").CachedInfo().Config
-		s.MaxMsgSize = 8000
-		if _, err := b.js.UpdateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		b.largestResult(8000)
 		for _, header := range []nats.Header{
 			{"X-Kept": {"v"}},
 			{"X-Kept": {"v"}, "traceparent": {"its own"}},
 			{"X-Dropped": {strings.Repeat("x", 7000)}, "traceparent": {"its own"}},
 		} {
-			if _, err := b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: header, Data: []byte(`{}`)}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: header, Data: []byte(`{}`)}))(t)
 		}
 		cfg := b.config("run", roomy{})
 		cfg.Tracer = &follower{}

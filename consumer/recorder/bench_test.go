@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -22,10 +23,7 @@ import (
 func BenchmarkRecorder(b *testing.B) {
 	for _, takes := range []string{"allow_batched", "nothing"} {
 		b.Run("takes="+takes, func(b *testing.B) {
-			nc, err := nats.Connect("nats://" + yesServer(b, takes))
-			if err != nil {
-				b.Fatal(err)
-			}
+			nc := stagetest.Value(nats.Connect("nats://" + yesServer(b, takes)))(b)
 			defer nc.Close()
 			rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			var running sync.WaitGroup
@@ -42,9 +40,7 @@ func BenchmarkRecorder(b *testing.B) {
 				e.CallIndex++
 				rec.RecordCall(e, nil)
 			}
-			if err := rec.Flush(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			stagetest.Must(b, rec.Flush(b.Context()))
 		})
 	}
 }
@@ -52,10 +48,7 @@ func BenchmarkRecorder(b *testing.B) {
 // yesServer speaks as much of the NATS protocol as a Recorder needs, and says of everything that it is stored.
 func yesServer(b *testing.B, takes string) (addr string) {
 	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the benchmark
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := stagetest.Value(net.Listen("tcp", "127.0.0.1:0"))(b) //nolint:noctx // closed with the benchmark
 	b.Cleanup(func() { _ = l.Close() })
 	go func() {
 		conn, err := l.Accept()

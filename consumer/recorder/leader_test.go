@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,16 +20,10 @@ import (
 // The leader of the audit stream steps down again and again while events are on their way.
 func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 	servers := cluster.Start(t, 3)
-	nc, err := nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1)))(t)
 	defer nc.Close()
 	cluster.CreateStream(t, nc, jetstream.StreamConfig{Name: "READY", Replicas: 3}) // the cluster has a leader
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := streams.Ensure(ctx, nc, streams.Config{
@@ -59,33 +54,19 @@ func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 		}
 		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i}, nil)
 	}
-	if err := r.Flush(ctx); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, r.Flush(ctx))
 	if changes == 0 {
 		t.Error("no leader stepped down")
 	}
 	stop()
 	running.Wait()
-	consumer, err := js.OrderedConsumer(ctx, "AUDIT", jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := js.Stream(ctx, "AUDIT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	consumer := stagetest.Value(js.OrderedConsumer(ctx, "AUDIT", jetstream.OrderedConsumerConfig{HeadersOnly: true}))(t)
+	info := stagetest.Value(js.Stream(ctx, "AUDIT"))(t)
+	messages := stagetest.Value(consumer.Messages())(t)
 	defer messages.Stop()
 	times := make(map[string]int)
 	for range info.CachedInfo().State.Msgs {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := stagetest.Value(messages.Next(jetstream.NextContext(ctx)))(t)
 		times[m.Headers().Get(jetstream.MsgIDHeader)]++
 	}
 	for i := range events {

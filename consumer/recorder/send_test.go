@@ -8,15 +8,13 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
 )
 
 func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
-	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(cluster.Start(t, 1)[0].ClientURL()))(t)
 	defer nc.Close()
 	for _, c := range []struct {
 		name, token, data   string
@@ -56,10 +54,7 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 
 // A disk that syncs each message makes fast batches slow; then atomic ones are cheaper by far.
 func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
-	nc, err := nats.Connect(cluster.Start(t, 1)[0].ClientURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(cluster.Start(t, 1)[0].ClientURL()))(t)
 	defer nc.Close()
 	for _, c := range []struct {
 		name   string

@@ -68,10 +68,7 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 	b := New(nc, Config{
 		Name: "team", ID: id, Weight: 1, Law: aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}, Logger: slog.New(slog.DiscardHandler),
 	})
-	account, err := b.Account("mock", limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := stagetest.Value(b.Account("mock", limits))(t)
 	call := func(ctx context.Context, _ work, _ pool.Attempt) (struct{}, pool.Verdict) {
 		ok, takes := p.call(), time.Second
 		if !ok {
@@ -90,10 +87,7 @@ func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Li
 		p.inFlight--
 		return struct{}{}, pool.Verdict{Weight: 100}
 	}
-	made, err := pool.New(pool.Config{Size: 32, Law: account, Gates: account.Gates(), Retry: pool.DefaultRetry(), QueueLimit: 64}, call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := stagetest.Value(pool.New(pool.Config{Size: 32, Law: account, Gates: account.Gates(), Retry: pool.DefaultRetry(), QueueLimit: 64}, call))(t)
 	b.Wake = made.Wake
 	s := &process{Budget: b, account: account}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -288,9 +282,7 @@ func TestForgedMessagesStopNobody(t *testing.T) {
 				`{"report":1,"id":"y","weight":-5}`, `{"hello":1}`, `{"report":1,"id":"z","weight":1,"refusals":[{"turn":-1}]}`,
 			} {
 				for _, kind := range []string{"plan", "report", "other"} {
-					if err := forger.Publish("llm-stage.budget.team.mock."+kind, []byte(body)); err != nil {
-						t.Fatal(err)
-					}
+					stagetest.Must(t, forger.Publish("llm-stage.budget.team.mock."+kind, []byte(body)))
 				}
 			}
 			time.Sleep(time.Second)

@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/metrics"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
@@ -31,28 +32,16 @@ type rowWay struct {
 func newRowWay(tb testing.TB) *rowWay {
 	tb.Helper()
 	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
-	cfg, err := config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	servers, err := call.Open(cfg, nil, llmtest.Config{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cfg := stagetest.Value(config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls))(tb)
+	servers := stagetest.Value(call.Open(cfg, nil, llmtest.Config{}))(tb)
 	tb.Cleanup(servers.Close)
-	prompt, err := LoadPrompt(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	prompt := stagetest.Value(LoadPrompt(cfg))(tb)
 	metrics, usage := metrics.New(version.Build{}, func() status.Snapshot { return status.Snapshot{} }), cost.NewRecorder()
 	caller := call.NewCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
 		usage.Call(c)
 		metrics.CallDone(c)
 	})
-	e, err := New(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	e := stagetest.Value(New(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler)))(tb)
 	return &rowWay{
 		executor: e,
 		row: &consumer.Row{
@@ -71,9 +60,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	j := e.prepare(w.row)
 	x := *w.exchange
 	x.Request = j.prepared.Body
-	if _, err := e.accept(j, &x); err != nil {
-		tb.Fatal(err)
-	}
+	stagetest.Value(e.accept(j, &x))(tb)
 	call := e.caller.Outcome(0, j.prepared, a, &x, nil)
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())

@@ -8,6 +8,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
@@ -37,10 +38,7 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 		{recursive, llm.Anthropic, `{"output_config":null}`, "sent in the system prompt"},
 		{uri, llm.Anthropic, `{"output_config":null}`, ""},
 	} {
-		schema, err := schema.Parse([]byte(tt.schema), "schema")
-		if err != nil {
-			t.Fatal(err)
-		}
+		schema := stagetest.Value(schema.Parse([]byte(tt.schema), "schema"))(t)
 		p := &Prompt{schema: schema, Base: llm.Request{ExtraBody: json.RawMessage(tt.extra)}}
 		cfg := new(config.Config)
 		cfg.LLM.Provider = tt.provider
@@ -57,14 +55,8 @@ func TestNoNoteOfASchemaThatIsNotSent(t *testing.T) {
 // TestAReplyNestedTooDeepIsNoValue: an element's result is read back when its row is answered, and the row's by the next
 // stage.
 func TestAReplyNestedTooDeepIsNoValue(t *testing.T) {
-	anything, err := schema.Parse([]byte(`{}`), "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
-	format, err := row.NewFormat("reply", row.Provenance{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	anything := stagetest.Value(schema.Parse([]byte(`{}`), "schema"))(t)
+	format := stagetest.Value(row.NewFormat("reply", row.Provenance{}))(t)
 	p := &Prompt{schema: anything, format: format}
 	accepted := 0
 	for depth := jsonbytes.DepthMax - 4; depth <= jsonbytes.DepthMax; depth++ {

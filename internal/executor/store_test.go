@@ -15,14 +15,9 @@ import (
 func TestForeignMessagesInTheStoreAreNoReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
-		s, err := openReplyStore(t.Context(), b.NC, stagetest.Config(t, "STAGE_DEDUPE", "stored"), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := stagetest.Value(openReplyStore(t.Context(), b.NC, stagetest.Config(t, "STAGE_DEDUPE", "stored"), slog.New(slog.DiscardHandler)))(t)
 		for key, body := range map[string]string{"a": "no JSON", "b": "{}", "c": `{"text":"fine","model":"m"}`} {
-			if _, err := b.JS.PublishMsg(t.Context(), &nats.Msg{Subject: config.DedupePrefix + key, Data: []byte(body)}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.JS.PublishMsg(t.Context(), &nats.Msg{Subject: config.DedupePrefix + key, Data: []byte(body)}))(t)
 			if got := s.get(t.Context(), key); (got != nil) != (key == "c") {
 				t.Errorf("%s: got %+v", body, got)
 			}
@@ -38,9 +33,7 @@ func TestTheStoreMustTakeReplies(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "STAGE_DEDUPE: stream DEDUPE does not exist: create it on subjects dedupe.>") {
 			t.Errorf("without the stream: %v", err)
 		}
-		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"other"}}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEDUPE", Subjects: []string{"other"}}))(t)
 		if _, err = openReplyStore(t.Context(), b.NC, cfg, nil); err == nil || !strings.Contains(err.Error(), "does not acknowledge messages on dedupe.>") {
 			t.Errorf("with a wrong stream: %v", err)
 		}

@@ -47,9 +47,7 @@ func TestRecordsThatAreGoneAreWrittenAgain(t *testing.T) {
 				b.rows = 100
 				b.open()
 				b.until(10*time.Minute, "a batch", func() bool { return b.phases() == "intent submitted" })
-				if err := lose(b); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, lose(b))
 				time.Sleep(time.Minute)
 				b.add(100) // they are not submitted while there is no stream
 				time.Sleep(5 * time.Minute)

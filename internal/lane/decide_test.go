@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"pgregory.net/rapid"
 )
@@ -129,10 +130,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 				r.Deadlines[i] = rapid.Int64Range(math.MinInt64/2, math.MaxInt64/2).Draw(t, "deadline")
 			}
 		}
-		data, err := json.Marshal(&r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := stagetest.Value(json.Marshal(&r))(t)
 		var got Rows
 		if err := json.Unmarshal(data, &got); err != nil || !reflect.DeepEqual(got, r) {
 			t.Fatalf("got %+v, %v, want %+v", got, err, r)
@@ -153,10 +151,7 @@ func TestTheLargestBatchFitsInAMessage(t *testing.T) {
 }
 
 func FuzzRecord(f *testing.F) {
-	data, err := json.Marshal(&Record{Kind: RecordIntent, Token: "t", Rows: &Rows{Seqs: []uint64{3, 9}, Hashes: []uint64{1, 2}, Tries: []uint8{0, 1}, Deadlines: []int64{5, 0}}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	data := stagetest.Value(json.Marshal(&Record{Kind: RecordIntent, Token: "t", Rows: &Rows{Seqs: []uint64{3, 9}, Hashes: []uint64{1, 2}, Tries: []uint8{0, 1}, Deadlines: []int64{5, 0}}}))(f)
 	f.Add(data)
 	f.Add([]byte(`{"kind":"intent","rows":{"n":2,"seqs":"AQA=","hashes":""}}`))
 	f.Add([]byte(`{"kind":"new"}`))

@@ -144,10 +144,7 @@ func inBothKinds(t *testing.T, f func(t *testing.T, b *bench)) {
 
 func (b *bench) makeStream(bytes int64) {
 	b.t.Helper()
-	_, err := b.nats.JS.CreateOrUpdateStream(b.t.Context(), jetstream.StreamConfig{Name: "LANE", Subjects: []string{"lane.>"}, MaxBytes: bytes, Discard: jetstream.DiscardNew, AllowDirect: true})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(b.nats.JS.CreateOrUpdateStream(b.t.Context(), jetstream.StreamConfig{Name: "LANE", Subjects: []string{"lane.>"}, MaxBytes: bytes, Discard: jetstream.DiscardNew, AllowDirect: true}))(b.t)
 }
 
 func logger() *slog.Logger {
@@ -228,10 +225,7 @@ func (b *bench) open() {
 		CancelOnStop: func() bool { return b.cancels },
 		Step:         func(s string) { b.hook(proc, s) },
 	}
-	l, err := New(cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	l := stagetest.Value(New(cfg))(b.t)
 	b.lane = l
 	term := consumer.LaneTerm{
 		Owner: fmt.Sprintf("run.%d", b.terms), InputCreated: b.created,
@@ -242,9 +236,7 @@ func (b *bench) open() {
 			b.fenced = err
 		},
 	}
-	if err := l.Open(b.t.Context(), term); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Must(b.t, l.Open(b.t.Context(), term))
 	for seq := uint64(1); seq <= b.rows && (b.notTaken == 0 || seq <= b.notTaken); seq++ {
 		b.take(l, proc, seq)
 	}
@@ -356,10 +348,7 @@ func (b *bench) addAndAwait(n int) {
 // checkTidy looks for records of batches.
 func (b *bench) checkTidy() {
 	b.t.Helper()
-	left, err := Batches(b.t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	left := stagetest.Value(Batches(b.t.Context(), b.nats.JS, "LANE", "stage", 1, time.Now()))(b.t)
 	for _, one := range left {
 		b.t.Errorf("batch %s is recorded as %s", one.Token, one.State)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
@@ -284,10 +285,7 @@ func TestATakeOverOfManyRowsIsCheap(t *testing.T) {
 // sizes checks that each record of 50,000 rows fits in a message.
 func sizes(t *testing.T, b *bench) {
 	t.Helper()
-	records, err := Records(t.Context(), b.nats.JS, "LANE", "stage", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := stagetest.Value(Records(t.Context(), b.nats.JS, "LANE", "stage", 0))(t)
 	rows := 0
 	for _, r := range records {
 		if r.Kind == RecordIntent {

@@ -30,29 +30,19 @@ func StartNATS(t *testing.T) *NATS {
 func OpenNATS(t *testing.T, dir string) *NATS {
 	t.Helper()
 	n := &NATS{T: t, Dir: dir}
-	var err error
-	if n.Server, err = natsd.Start(natsd.Config{Dir: n.Dir, NoListen: true}); err != nil {
-		t.Fatal(err)
-	}
+	n.Server = Value(natsd.Start(natsd.Config{Dir: n.Dir, NoListen: true}))(t)
 	t.Cleanup(n.Server.Stop)
 	n.NC = n.Connect()
-	if n.JS, err = jetstream.New(n.NC); err != nil {
-		t.Fatal(err)
-	}
+	n.JS = Value(jetstream.New(n.NC))(t)
 	// A new server leaves one of two first requests that come at the same time without an answer, once in a hundred times.
-	if _, err := n.JS.AccountInfo(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	Value(n.JS.AccountInfo(t.Context()))(t)
 	return n
 }
 
 // Connect returns another connection, which ends with the test.
 func (n *NATS) Connect() *nats.Conn {
 	n.T.Helper()
-	nc, err := n.Server.Connect()
-	if err != nil {
-		n.T.Fatal(err)
-	}
+	nc := Value(n.Server.Connect())(n.T)
 	n.T.Cleanup(nc.Close)
 	return nc
 }
@@ -70,22 +60,13 @@ type Message struct {
 // Read returns the messages of a stream that match a filter, in their order.
 func Read(tb testing.TB, js jetstream.JetStream, stream, filter string) []Message {
 	tb.Helper()
-	c, err := js.OrderedConsumer(tb.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	c := Value(js.OrderedConsumer(tb.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}}))(tb)
 	var all []Message
 	for {
-		batch, err := c.FetchNoWait(1000)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		batch := Value(c.FetchNoWait(1000))(tb)
 		n := 0
 		for m := range batch.Messages() {
-			md, err := m.Metadata()
-			if err != nil {
-				tb.Fatal(err)
-			}
+			md := Value(m.Metadata())(tb)
 			all = append(all, Message{stream, m.Subject(), md.Sequence.Stream, md.Timestamp, m.Headers(), m.Data()})
 			n++
 		}
@@ -105,10 +86,7 @@ func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum i
 	if err != nil {
 		tb.Fatal(err)
 	}
-	info, err := s.Info(tb.Context(), jetstream.WithSubjectFilter(filter))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	info := Value(s.Info(tb.Context(), jetstream.WithSubjectFilter(filter)))(tb)
 	for _, n := range info.State.Subjects {
 		sum += int(n) //nolint:gosec // few
 	}
@@ -118,18 +96,13 @@ func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum i
 // Fill makes a stream refuse messages once it has twenty more than now, or accept them again.
 func Fill(tb testing.TB, js jetstream.JetStream, stream string, on bool) {
 	tb.Helper()
-	s, err := js.Stream(tb.Context(), stream)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := Value(js.Stream(tb.Context(), stream))(tb)
 	cfg := s.CachedInfo().Config
 	cfg.MaxMsgs = -1
 	if on {
 		cfg.MaxMsgs, cfg.Discard = int64(s.CachedInfo().State.Msgs)+20, jetstream.DiscardNew //nolint:gosec // few
 	}
-	if _, err := js.UpdateStream(tb.Context(), cfg); err != nil {
-		tb.Fatal(err)
-	}
+	Value(js.UpdateStream(tb.Context(), cfg))(tb)
 }
 
 // AwaitConsumer waits until a durable consumer is there, the last thing that a stage creates; at most a minute, by real

@@ -70,3 +70,26 @@ func File[T ~string | ~[]byte](tb testing.TB, name string, text T) string {
 	}
 	return path
 }
+
+// failer is a [testing.TB], or what rapid has for it.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+// Must ends a test that cannot go on with an error.
+func Must(t failer, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Value is [Must] for a call with a result, which it returns: Value(js.Stream(ctx, "ROWS"))(t).
+func Value[T any](v T, err error) func(failer) T {
+	return func(t failer) T {
+		t.Helper()
+		Must(t, err)
+		return v
+	}
+}

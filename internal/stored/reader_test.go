@@ -18,14 +18,10 @@ import (
 func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
-		if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 		publish := func(subjects ...string) {
 			for _, subject := range subjects {
-				if _, err := b.JS.Publish(t.Context(), subject, []byte(subject)); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.JS.Publish(t.Context(), subject, []byte(subject)))(t)
 				time.Sleep(time.Second)
 			}
 		}
@@ -47,10 +43,7 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 			c.options.Stream = "S"
 			followed := c.options
 			followed.Follow = followed.Until == 0
-			r, err := stored.Open(t.Context(), b.JS, followed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := stagetest.Value(stored.Open(t.Context(), b.JS, followed))(t)
 			defer r.Close()
 			var got []string
 			take := func() {
@@ -74,14 +67,11 @@ func TestAReaderReadsWhatItsOptionsSelect(t *testing.T) {
 			}()
 		}
 		publish("s.b.5", "s.c.6")
-		r, err := stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "S", Filters: all, Follow: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := stagetest.Value(stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "S", Filters: all, Follow: true}))(t)
 		defer r.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // it waits as long as that for nothing
 		defer cancel()
-		n := 0
+		n, err := 0, error(nil)
 		for ; err == nil; n++ {
 			_, err = r.Next(ctx)
 		}
@@ -101,16 +91,10 @@ func TestAReaderOfSeveralFiltersSkipsNothingAfterATime(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for _, filters := range [][]string{{"rows.a", "rows.b"}, {"rows.b", "rows.a"}, {"rows.a", "rows.none"}} {
-			r, err := stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "ROWS", Filters: filters, Since: begin.Add(1500 * time.Millisecond)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := stagetest.Value(stored.Open(t.Context(), b.JS, stored.ReadOptions{Stream: "ROWS", Filters: filters, Since: begin.Add(1500 * time.Millisecond)}))(t)
 			var got []uint64
 			for {
-				m, err := r.Next(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := stagetest.Value(r.Next(t.Context()))(t)
 				if m == nil {
 					break
 				}
@@ -135,23 +119,15 @@ func TestAReaderWhoseCallerTakesLongContinues(t *testing.T) {
 		const messages = 2500 // more than one request asks for
 		b := stagetest.NewBench(t, nil)
 		for range messages {
-			if _, err := b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}))(t)
 		}
 		<-b.JS.PublishAsyncComplete()
 		consumers := func() int {
-			stream, err := b.JS.Stream(t.Context(), "ROWS")
-			if err != nil {
-				t.Fatal(err)
-			}
+			stream := stagetest.Value(b.JS.Stream(t.Context(), "ROWS"))(t)
 			return stream.CachedInfo().State.Consumers
 		}
 		before := consumers()
-		r, err := stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := stagetest.Value(stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false))(t)
 		for want := uint64(1); want <= messages; want++ {
 			if want%700 == 0 {
 				time.Sleep(10 * time.Minute)
@@ -161,9 +137,7 @@ func TestAReaderWhoseCallerTakesLongContinues(t *testing.T) {
 			}
 		}
 		r.Close()
-		if r, err = stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false); err != nil {
-			t.Fatal(err)
-		}
+		r = stagetest.Value(stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages, false))(t)
 		r.Close()
 		time.Sleep(time.Minute)
 		if n := consumers(); n != before {
@@ -176,27 +150,17 @@ func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	const messages = 2500
 	for range messages {
-		if _, err := b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.JS.PublishMsgAsync(&nats.Msg{Subject: "rows.a", Data: []byte("{}")}))(t)
 	}
 	<-b.JS.PublishAsyncComplete()
-	r, err := stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages-10, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := stagetest.Value(stored.OpenReader(t.Context(), b.JS, "ROWS", "rows.>", messages-10, true))(t)
 	defer r.Close()
 	for want := uint64(1); want <= messages-10; want++ {
 		if want == 1200 { // within the second batch, of which the rest still comes
-			stream, err := b.JS.Stream(t.Context(), "ROWS")
-			if err != nil {
-				t.Fatal(err)
-			}
+			stream := stagetest.Value(b.JS.Stream(t.Context(), "ROWS"))(t)
 			deleted := 0
 			for name := range stream.ConsumerNames(t.Context()).Name() { // there is none but the reader's
-				if err := b.JS.DeleteConsumer(t.Context(), "ROWS", name); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, b.JS.DeleteConsumer(t.Context(), "ROWS", name))
 				deleted++
 			}
 			if deleted != 1 {
@@ -213,10 +177,7 @@ func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 	if _, err := stored.OpenReader(t.Context(), b.JS, "NONE", "rows.>", 1, true); err == nil {
 		t.Error("want an error for a stream that does not exist")
 	}
-	empty, err := stored.OpenReader(t.Context(), b.JS, "AUDIT", "audit.>", 1, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	empty := stagetest.Value(stored.OpenReader(t.Context(), b.JS, "AUDIT", "audit.>", 1, true))(t)
 	defer empty.Close()
 	if m, err := empty.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("an empty stream: got %v, %v", m, err)
