@@ -154,7 +154,7 @@ func (b *bench) feed(stop <-chan struct{}) func() int {
 			select {
 			case <-stop:
 				return
-			case <-time.After(200 * time.Millisecond):
+			case <-time.After(400 * time.Millisecond):
 			}
 		}
 	}()

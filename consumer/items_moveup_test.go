@@ -35,7 +35,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 	for name, elements := range map[string]int{"fewer elements": 2, "no elements": 0} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
-				const rows = 2000
+				const rows = 1000
 				b := newBench(t)
 				b.load(1) // of a key of its own
 				start := func(run string, exec consumer.Executor) *replica {
@@ -45,7 +45,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 				}
 				hour := func(of simElement) time.Duration {
 					if of == (simElement{1, 0}) {
-						return time.Hour
+						return scaled().aLongTime
 					}
 					return time.Duration(1+(of.row+uint64(of.item))%2*9) * 10 * time.Millisecond //nolint:gosec // small
 				}
@@ -65,7 +65,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 				if got, most := b.stored("JOURNAL", "journal.stage.0"), uint64(500); got > most {
 					t.Errorf("%d messages are in the journal while row 1 waits, want at most %d", got, most)
 				}
-				time.Sleep(time.Hour)
+				time.Sleep(scaled().aLongTime)
 				b.until(rows)
 				r.stop(t)
 			})

@@ -49,7 +49,7 @@ func (b *bench) announce(a announced) (stop func()) {
 // watch lets time pass and returns the longest time that each partition was without an owner, and how often each
 // changed hands.
 func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Duration, moves []int) {
-	const step = 20 * time.Millisecond
+	const step = 50 * time.Millisecond
 	since, last := slices.Repeat([]time.Duration{0}, b.partitions), make([]*crewMate, b.partitions)
 	moves = make([]int, b.partitions)
 	for range d / step {

@@ -133,7 +133,7 @@ func (b *bench) checkStart(cfg consumer.Config) error {
 
 var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
 
-// One row takes an hour. In the meantime the rows of other keys come out, as many as the span allows, and no row waits
+// One row takes a long time. In the meantime the rows of other keys come out, as many as the span allows, and no row waits
 // that need not.
 func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 	for _, order := range otherOrders {
@@ -143,7 +143,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 				b.loadKeys(400, 20)
 				exec := &sleeper{latency: func(seq uint64) time.Duration {
 					if seq == 5 {
-						return time.Hour
+						return scaled().aLongTime
 					}
 					return 50 * time.Millisecond
 				}}
@@ -308,20 +308,20 @@ func TestAnyOrderOnAWorkQueue(t *testing.T) {
 	}
 }
 
-// A reply that waits for an hour is at the front of the journal, and thousands are kept and emitted behind it.
+// A reply that waits for a long time is at the front of the journal, and thousands are kept and emitted behind it.
 func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := newBench(t)
 		exec := &sleeper{latency: func(seq uint64) time.Duration {
 			switch {
 			case seq == 1:
-				return time.Hour
+				return scaled().aLongTime
 			case seq%2 == 1:
 				return 300 * time.Millisecond
 			}
 			return 50 * time.Millisecond
 		}}
-		const rows = 4000
+		const rows = 2000
 		for i := range rows {
 			b.publish(fmt.Sprintf("rows.k%d", i/2), i)
 		}

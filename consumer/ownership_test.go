@@ -278,15 +278,15 @@ func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
 	})
 }
 
-// The head of the line waits for an hour behind an outage: no redelivery, the pin is kept, and the window bounds what is
+// The head of the line waits for a long time behind an outage: no redelivery, the pin is kept, and the window bounds what is
 // held.
-func TestAnHourBehindAnOutage(t *testing.T) {
+func TestALongTimeBehindAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		windowBytes int64
 		outage      time.Duration
 	}{
-		"window full of rows":  {0, time.Hour},
-		"window full of bytes": {1000, 10 * time.Minute},
+		"window full of rows":  {0, scaled().aLongTime},
+		"window full of bytes": {1000, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestAnHourBehindAnOutage(t *testing.T) {
 					t.Errorf("owner %q, was %q; standby is %s", s.Owner, owner, standby.Status().Role)
 				}
 				if after.NumRedelivered != 0 || after.Delivered.Consumer != before.Delivered.Consumer {
-					t.Errorf("delivered %d, was %d, redelivered %d; want no delivery in the hour", after.Delivered.Consumer, before.Delivered.Consumer, after.NumRedelivered)
+					t.Errorf("delivered %d, was %d, redelivered %d; want no delivery meanwhile", after.Delivered.Consumer, before.Delivered.Consumer, after.NumRedelivered)
 				}
 				if s.Window > 64 || s.BufferedBytes > 64*64 || s.Window != s.Buffered+1 {
 					t.Errorf("window %d, buffered %d, %d bytes", s.Window, s.Buffered, s.BufferedBytes)

@@ -8,10 +8,10 @@ import (
 	"github.com/llm-stage/stage/sequencer"
 )
 
-// TestAParkedRowTakesLittleMemory counts what a term holds of a million parked rows: the place in the order, the numbers
+// TestAParkedRowTakesLittleMemory counts what a term holds of many parked rows: the place in the order, the numbers
 // of the ack, and where the journal has the replies. The lane itself has 20 bytes more.
 func TestAParkedRowTakesLittleMemory(t *testing.T) {
-	const rows = 1_000_000
+	const rows = 250_000
 	limits := sequencer.Limits{Rows: 1024, Bytes: 1 << 28, Parked: rows}
 	most := map[string]float64{"stream": 130, "key": 170}
 	for name, line := range map[string]func() (open func(seq uint64) error, buf lineup){
