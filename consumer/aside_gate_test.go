@@ -46,41 +46,38 @@ func TestLargeRepliesOfAKeyThatWaitsLeaveRoom(t *testing.T) {
 		"large rows":             {32 << 10, 10},
 		"large rows and replies": {32 << 10, 64 << 10},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				rows, others := 0, 0
-				publish := func(subject string) {
-					rows++
-					body := make([]byte, c.row)
-					copy(body, strconv.Itoa(rows))
-					stagetest.Value(b.js.Publish(b.t.Context(), subject, body))(t)
-				}
-				for range 60 {
-					publish("rows.hot")
-				}
-				for i := range 60 {
-					publish("rows.hot")
-					publish("rows.k" + strconv.Itoa(i))
-					others++
-				}
-				exec := &gatedExecutor{sleeper: hotExecutor(1), slots: make(chan struct{}, 8)}
-				exec.over = t.Context().Done()
-				exec.body = make([]byte, c.reply)
-				cfg := b.ordered(streams.OrderKey, "run1", exec)
-				cfg.OrderSpan, cfg.WindowBytes = 4096, 1<<20
-				r := b.startWith(cfg)
-				time.Sleep(5 * time.Minute)
-				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
-					t.Errorf("got %d results while row 1 waits, want %d: %+v", got, others, r.Status())
-				}
-				if st := r.Status(); st.BufferedBytes > 3<<20/2 {
-					t.Errorf("the window holds %d bytes", st.BufferedBytes)
-				}
-				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
-				r.stop(t)
-				b.checkOrder(uint64(rows)) //nolint:gosec // a count
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			rows, others := 0, 0
+			publish := func(subject string) {
+				rows++
+				body := make([]byte, c.row)
+				copy(body, strconv.Itoa(rows))
+				stagetest.Value(b.js.Publish(b.t.Context(), subject, body))(t)
+			}
+			for range 60 {
+				publish("rows.hot")
+			}
+			for i := range 60 {
+				publish("rows.hot")
+				publish("rows.k" + strconv.Itoa(i))
+				others++
+			}
+			exec := &gatedExecutor{sleeper: hotExecutor(1), slots: make(chan struct{}, 8)}
+			exec.over = t.Context().Done()
+			exec.body = make([]byte, c.reply)
+			cfg := b.ordered(streams.OrderKey, "run1", exec)
+			cfg.OrderSpan, cfg.WindowBytes = 4096, 1<<20
+			r := b.startWith(cfg)
+			time.Sleep(5 * time.Minute)
+			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
+				t.Errorf("got %d results while row 1 waits, want %d: %+v", got, others, r.Status())
+			}
+			if st := r.Status(); st.BufferedBytes > 3<<20/2 {
+				t.Errorf("the window holds %d bytes", st.BufferedBytes)
+			}
+			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+			r.stop(t)
+			b.checkOrder(uint64(rows)) //nolint:gosec // a count
 		})
 	}
 }

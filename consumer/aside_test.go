@@ -58,35 +58,31 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 			return r
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				rows, others := b.loadHot(600)
-				cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
-				cfg.OrderSpan = 4096
-				r := b.startWith(cfg)
-				b.until(others)
-				time.Sleep(5 * time.Minute)
-				st := r.Status()
-				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
-					t.Errorf("got %d results while row 1 waits, want %d", got, others)
-				}
-				if st.Window > 64 || st.Window+st.SetAside != rows-others {
-					t.Errorf("%d rows in the window, %d set aside, want %d together", st.Window, st.SetAside, rows-others)
-				}
-				r = disturb(b, r)
-				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
-				r.stop(t)
-				b.checkOrder(uint64(rows)) //nolint:gosec // a count
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			rows, others := b.loadHot(600)
+			cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
+			cfg.OrderSpan = 4096
+			r := b.startWith(cfg)
+			b.until(others)
+			time.Sleep(5 * time.Minute)
+			st := r.Status()
+			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
+				t.Errorf("got %d results while row 1 waits, want %d", got, others)
+			}
+			if st.Window > 64 || st.Window+st.SetAside != rows-others {
+				t.Errorf("%d rows in the window, %d set aside, want %d together", st.Window, st.SetAside, rows-others)
+			}
+			r = disturb(b, r)
+			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+			r.stop(t)
+			b.checkOrder(uint64(rows)) //nolint:gosec // a count
 		})
 	}
 }
 
 // A row that is set aside and then deleted holds up nothing.
 func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		rows, others := b.loadHot(300)
 		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
 		cfg.OrderSpan = 4096

@@ -16,19 +16,15 @@ func TestMain(m *testing.M) {
 }
 
 func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		r := b.start("run1", &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond})
-		b.until(300)
-		r.stop(t)
-		b.check(300)
+		b.finish(r, 300)
 	})
 }
 
 func TestARowIsAckedOnlyAfterItsResult(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		r := b.start("run1", &sleeper{low: 10 * time.Minute, high: 10 * time.Minute})
 		time.Sleep(9 * time.Minute)
@@ -44,8 +40,7 @@ func TestARowIsAckedOnlyAfterItsResult(t *testing.T) {
 }
 
 func TestAKilledOwnerIsReplaced(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(500)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
 		for i := range 4 {
@@ -62,8 +57,7 @@ func TestAKilledOwnerIsReplaced(t *testing.T) {
 }
 
 func TestManyReplicasEmitEachRowOnce(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(400)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
 		var rs []*replica
@@ -92,8 +86,7 @@ func TestManyReplicasEmitEachRowOnce(t *testing.T) {
 }
 
 func TestACleanStopHandsOver(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(200)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
 		first := b.start("first", exec)
@@ -108,8 +101,6 @@ func TestACleanStopHandsOver(t *testing.T) {
 		if got := standby.Status().Role; got != consumer.Owner {
 			t.Errorf("200 ms after a clean stop: standby is %s, want %s", got, consumer.Owner)
 		}
-		b.until(200)
-		standby.stop(t)
-		b.check(200)
+		b.finish(standby, 200)
 	})
 }

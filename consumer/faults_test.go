@@ -117,37 +117,35 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 		{name: "may not pull", breakIt: deny(pull), fix: deny(), why: `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.ROWS.stage-0"`},
 		{name: "may do nothing", breakIt: deny(">"), fix: deny(), why: "Permissions Violation for Publish"},
 	} {
-		t.Run(f.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-				ensure(b)
-				b.login = nats.UserInfo("stage", "stage")
-				b.load(300)
-				exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
-				r := b.start("run", exec)
-				b.until(50)
-				f.breakIt(b)
-				time.Sleep(time.Minute)
-				if s := r.Status(); !says(s.Problem, f.why) {
-					t.Errorf("problem %q, want %q", s.Problem, f.why)
+		runVirtual(t, f.name, func(t *testing.T) {
+			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+			ensure(b)
+			b.login = nats.UserInfo("stage", "stage")
+			b.load(300)
+			exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
+			r := b.start("run", exec)
+			b.until(50)
+			f.breakIt(b)
+			time.Sleep(time.Minute)
+			if s := r.Status(); !says(s.Problem, f.why) {
+				t.Errorf("problem %q, want %q", s.Problem, f.why)
+			}
+			f.fix(b)
+			time.Sleep(10 * time.Second) // beyond the longest wait before a retry
+			b.until(300)
+			time.Sleep(10 * time.Second)
+			if s := r.Status(); s.Problem != "" || s.Role != consumer.Owner {
+				t.Errorf("fixed: problem %q, %s", s.Problem, s.Role)
+			}
+			r.stop(t)
+			if !f.auditLost {
+				b.check(300)
+			}
+			for seq, calls := range exec.calls {
+				if calls != 1 {
+					t.Errorf("row %d called %d times", seq, calls)
 				}
-				f.fix(b)
-				time.Sleep(10 * time.Second) // beyond the longest wait before a retry
-				b.until(300)
-				time.Sleep(10 * time.Second)
-				if s := r.Status(); s.Problem != "" || s.Role != consumer.Owner {
-					t.Errorf("fixed: problem %q, %s", s.Problem, s.Role)
-				}
-				r.stop(t)
-				if !f.auditLost {
-					b.check(300)
-				}
-				for seq, calls := range exec.calls {
-					if calls != 1 {
-						t.Errorf("row %d called %d times", seq, calls)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -167,9 +165,7 @@ func TestADeniedClaimIsNamed(t *testing.T) {
 			t.Errorf("problem %q, %d rows emitted; want %q and none", s.Problem, s.Emitted, why)
 		}
 		deny()(b)
-		b.until(20)
-		r.stop(t)
-		b.check(20)
+		b.finish(r, 20)
 	})
 }
 
@@ -179,37 +175,34 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 		"denied": {breakIt: deny("audit.>"), fix: deny()},
 		"full":   {breakIt: full("AUDIT"), fix: unlimited("AUDIT")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-				ensure(b)
-				b.login = nats.UserInfo("stage", "stage")
-				b.load(100)
-				var logged bytes.Buffer // read when all that writes has ended
-				cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
-				cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
-				r := b.startWith(cfg)
-				b.until(5)
-				f.breakIt(b)
-				time.Sleep(5*time.Minute + time.Second)
-				f.fix(b)
-				b.until(100)
-				r.stop(t)
-				warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
-				again := strings.Count(logged.String(), "audit events are stored again")
-				if warnings < 4 || warnings > 6 || again != 1 {
-					t.Errorf("%d warnings in five minutes and %d recoveries, want 5 and 1:\n%s", warnings, again, &logged)
-				}
-				b.check(100)
-			})
+		runVirtual(t, name, func(t *testing.T) {
+			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+			ensure(b)
+			b.login = nats.UserInfo("stage", "stage")
+			b.load(100)
+			var logged bytes.Buffer // read when all that writes has ended
+			cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
+			cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+			r := b.startWith(cfg)
+			b.until(5)
+			f.breakIt(b)
+			time.Sleep(5*time.Minute + time.Second)
+			f.fix(b)
+			b.until(100)
+			r.stop(t)
+			warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
+			again := strings.Count(logged.String(), "audit events are stored again")
+			if warnings < 4 || warnings > 6 || again != 1 {
+				t.Errorf("%d warnings in five minutes and %d recoveries, want 5 and 1:\n%s", warnings, again, &logged)
+			}
+			b.check(100)
 		})
 	}
 }
 
 // An empty stream in place of the results: nothing shows what was emitted, so a person must choose.
 func TestRecreatedResultsBlockTheStage(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		r := b.start("run", quick())
 		b.until(100)
@@ -236,8 +229,7 @@ func (w wordy) Start(row *consumer.Row) {
 }
 
 func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(30)
 		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
 		b.until(30)
@@ -263,8 +255,7 @@ func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
 }
 
 func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(30)
 		exec := &sleeper{latency: func(uint64) time.Duration { return time.Minute }, body: make([]byte, 5000)}
 		r := b.start("run", exec)
@@ -283,8 +274,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 
 // The headers of a row go with its result as long as there is room for both.
 func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
 		for _, size := range []int{10, 10_000} {
 			msg := &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: nats.Header{"X-Trace": {strings.Repeat("x", size)}}}
@@ -305,8 +295,7 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 
 // The place that a result takes is its own header, not one of the row's that may stay behind.
 func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
 		for _, header := range []nats.Header{
 			{},
@@ -328,8 +317,7 @@ func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
 }
 
 func TestDeadLetters(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		dead := jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}
 		stagetest.Value(b.js.CreateStream(t.Context(), dead))(t)
 		b.load(24)

@@ -67,8 +67,7 @@ func (b *bench) deleteRows(seqs ...uint64) {
 func quick() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond} }
 
 func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		for i := range 300 {
 			stagetest.Value(b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")))(t)
 		}
@@ -87,8 +86,7 @@ func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
 }
 
 func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(200)
 		b.deleteRows(1, 2, 50, 51, 52, 120)
 		r := b.start("run", quick())
@@ -102,8 +100,7 @@ func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
 }
 
 func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
 		time.Sleep(time.Second) // 64 rows are held
@@ -115,8 +112,7 @@ func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
 }
 
 func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
 		time.Sleep(time.Second) // 64 rows are held
@@ -131,8 +127,7 @@ func TestAPurgeOfTheInputEndsWithWhatIsHeld(t *testing.T) {
 
 // A crash loses the held results of rows that are deleted by then; later rows are processed as usual.
 func TestAPurgeAndAKill(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		r := b.start("run", quick())
 		b.until(100)
@@ -170,8 +165,7 @@ func TestRowsExpire(t *testing.T) {
 
 // A stage that is new on an old stream: the ack floor of a new consumer lies below the first row, wherever that is.
 func TestAStreamMayBeginAnywhere(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		stagetest.Must(t, b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)))
 		r := b.start("run", quick())
@@ -183,33 +177,31 @@ func TestAStreamMayBeginAnywhere(t *testing.T) {
 
 func TestWorkQueueAndInterestInput(t *testing.T) {
 	for _, retention := range []jetstream.RetentionPolicy{jetstream.WorkQueuePolicy, jetstream.InterestPolicy} {
-		t.Run(retention.String(), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bare(t)
-				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}))(t)
-				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
-				r := b.start("first", quick())
-				b.await("durable", func() bool {
-					_, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
-					return err == nil
-				})
-				b.load(400)
-				b.until(100)
-				r.kill()
-				r = b.start("second", quick())
-				b.until(200)
-				b.resetDurable(0)
-				b.until(300)
-				r.stop(t)
-				r = b.start("third", quick())
-				b.until(400)
-				time.Sleep(time.Second)
-				if got := b.stored("ROWS", "rows.a"); got != 0 {
-					t.Errorf("%d rows left in the input after their results, want 0", got)
-				}
-				r.stop(t)
-				b.check(400)
+		runVirtual(t, retention.String(), func(t *testing.T) {
+			b := bare(t)
+			stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: retention}))(t)
+			stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
+			r := b.start("first", quick())
+			b.await("durable", func() bool {
+				_, err := b.js.Consumer(t.Context(), "ROWS", "stage-0")
+				return err == nil
 			})
+			b.load(400)
+			b.until(100)
+			r.kill()
+			r = b.start("second", quick())
+			b.until(200)
+			b.resetDurable(0)
+			b.until(300)
+			r.stop(t)
+			r = b.start("third", quick())
+			b.until(400)
+			time.Sleep(time.Second)
+			if got := b.stored("ROWS", "rows.a"); got != 0 {
+				t.Errorf("%d rows left in the input after their results, want 0", got)
+			}
+			r.stop(t)
+			b.check(400)
 		})
 	}
 }
@@ -220,8 +212,7 @@ func (b *bench) resetDurable(seq uint64) {
 }
 
 func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(600)
 		exec := quick()
 		r := b.start("run", exec)
@@ -246,8 +237,7 @@ func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
 
 // A rival that is pinned by force takes rows and acks them, as a person with the command line would.
 func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		r := b.start("run", quick())
 		for i := range 4 {
@@ -267,16 +257,13 @@ func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
 			}
 			t.Logf("rival took %d rows", n)
 		}
-		b.until(300)
-		r.stop(t)
-		b.check(300)
+		b.finish(r, 300)
 	})
 }
 
 // A shortened ack wait has the server deliver what is held again and again.
 func TestRedeliveriesChangeNothing(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		exec := &sleeper{low: 50 * time.Second, high: 60 * time.Second}
 		r := b.start("run", exec)
@@ -284,9 +271,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 		cfg := b.durable().Config
 		cfg.AckWait = 2 * time.Second
 		stagetest.Value(b.js.UpdateConsumer(t.Context(), "ROWS", cfg))(t)
-		b.until(100)
-		r.stop(t)
-		b.check(100)
+		b.finish(r, 100)
 		for seq, calls := range exec.calls {
 			if calls != 1 {
 				t.Errorf("row %d called %d times", seq, calls)
@@ -296,8 +281,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 }
 
 func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		r := b.start("run", quick())
 		b.until(100)
@@ -337,15 +321,12 @@ func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 // The server ends a request whose rows have all come with a status message where the request had room for more bytes.
 // That is not a refusal, so no wait follows.
 func TestTheNextRowsAreRequestedAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(2000)
 		cfg := b.config("run", &sleeper{})
 		cfg.WindowRows = 1024
 		r := b.startWith(cfg)
-		b.until(2000)
-		r.stop(t)
-		b.check(2000)
+		b.finish(r, 2000)
 		if took := b.emission(); took > 100*time.Millisecond {
 			t.Errorf("2000 rows that are answered at once took %v, want hardly any time", took)
 		}
@@ -353,8 +334,7 @@ func TestTheNextRowsAreRequestedAtOnce(t *testing.T) {
 }
 
 func TestNoRequestAsksForMoreThanTheConsumerAllows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(1500)
 		cfg := b.config("run", &sleeper{})
 		cfg.WindowRows = 1024
@@ -365,9 +345,7 @@ func TestNoRequestAsksForMoreThanTheConsumerAllows(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := b.startWith(cfg)
-		b.until(1500)
-		r.stop(t)
-		b.check(1500)
+		b.finish(r, 1500)
 		if took := b.emission(); took > time.Second { // a refused request is followed by one for a single row
 			t.Errorf("1500 rows that are answered at once took %v, want hardly any time", took)
 		}

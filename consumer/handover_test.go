@@ -123,42 +123,40 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 		"the connection drops":              {drop, []int{4, 4}},
 		"it drops, and the other is killed": {func(b *bench, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := partitioned(t)
-				const rows, calls = 20, 4 // of each partition
-				publish := func(from, to int) {
-					for n := from; n < to; n++ {
-						for p := range b.partitions {
-							stagetest.Value(b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)))(t)
-						}
+		runVirtual(t, name, func(t *testing.T) {
+			b := partitioned(t)
+			const rows, calls = 20, 4 // of each partition
+			publish := func(from, to int) {
+				for n := from; n < to; n++ {
+					for p := range b.partitions {
+						stagetest.Value(b.js.Publish(t.Context(), fmt.Sprintf("rows.%d.a", p), []byte(`{"n":`+strconv.Itoa(n)+`}`)))(t)
 					}
 				}
-				publish(0, calls)
-				slow := time.Now().Add(3 * time.Second)
-				latency := func() time.Duration {
-					if time.Now().Before(slow) {
-						return 20 * time.Second
-					}
-					return 10 * time.Millisecond
+			}
+			publish(0, calls)
+			slow := time.Now().Add(3 * time.Second)
+			latency := func() time.Duration {
+				if time.Now().Before(slow) {
+					return 20 * time.Second
 				}
-				first := b.mateWith(b.config("first", newQueuer(t, calls*b.partitions, latency)))
-				time.Sleep(time.Second)
-				publish(calls, rows) // these wait for a slot
-				time.Sleep(time.Second)
-				second := b.mateWith(b.config("second", newQueuer(t, calls*b.partitions, latency)))
-				time.Sleep(1500 * time.Millisecond) // the first has released half of them, and waits for its calls
-				tt.breaks(b, first, second)
-				time.Sleep(40 * time.Second)
-				for p := range b.partitions {
-					if n := b.stored("RESULTS", streams.ResultSubject("results", "stage", p)); n != rows {
-						t.Errorf("partition %d: %d of %d results", p, n, rows)
-					}
+				return 10 * time.Millisecond
+			}
+			first := b.mateWith(b.config("first", newQueuer(t, calls*b.partitions, latency)))
+			time.Sleep(time.Second)
+			publish(calls, rows) // these wait for a slot
+			time.Sleep(time.Second)
+			second := b.mateWith(b.config("second", newQueuer(t, calls*b.partitions, latency)))
+			time.Sleep(1500 * time.Millisecond) // the first has released half of them, and waits for its calls
+			tt.breaks(b, first, second)
+			time.Sleep(40 * time.Second)
+			for p := range b.partitions {
+				if n := b.stored("RESULTS", streams.ResultSubject("results", "stage", p)); n != rows {
+					t.Errorf("partition %d: %d of %d results", p, n, rows)
 				}
-				b.awaitShares(tt.shares, first, second)
-				second.kill()
-				first.kill()
-			})
+			}
+			b.awaitShares(tt.shares, first, second)
+			second.kill()
+			first.kill()
 		})
 	}
 }
@@ -180,8 +178,7 @@ func (e *ends) TermEnded(_ int, how string) {
 // TestAHandOverReadsTheLogFirst has a rival claim the partition at the moment when its owner has drained. The owner
 // must leave the consumer alone: the rival takes rows from it.
 func TestAHandOverReadsTheLogFirst(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(5)
 		var how ends
 		var handedOver bool
@@ -212,8 +209,7 @@ func TestAHandOverReadsTheLogFirst(t *testing.T) {
 
 // TestWhoOwnsNothingHasNoWindow checks what a former owner reports.
 func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(100)
 		cfg := b.config("first", &sleeper{low: time.Minute, high: time.Hour})
 		first := b.startWith(cfg)
@@ -242,8 +238,7 @@ func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
 // TestAReplicaThatRunsNeverEndsBecauseOfNATS deletes the durable consumer under an owner and a standby that has never
 // owned the partition, neither of which may create one.
 func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		start := func(run string) *replica {
 			cfg := b.config(run, &sleeper{})
 			cfg.Create = false
@@ -280,35 +275,32 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
 	const calls = 8
 	for _, asleep := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 20 * time.Second} {
-		t.Run(asleep.String(), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(100)
-				l := newLink(b.InProcessConn, leastLatency)
-				exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })
-				exec.awake = func() { l.awake() }
-				nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
-				cfg := consumer.WithHook(b.config("first", exec), func(string) { l.awake() })
-				first := b.startOn(nc, cfg)
-				time.Sleep(2 * time.Second)
-				second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
-				time.Sleep(time.Second)
-				before := exec.made()
-				l.sleep(asleep)
-				time.Sleep(asleep)
-				woken := exec.made()
-				time.Sleep(5 * time.Second)
-				switch taken := second.Status().Role == consumer.Owner; {
-				case taken && exec.made() > woken:
-					t.Errorf("%d calls before it was suspended, %d when it woke up, %d after a rival took over; want no more", before, woken, exec.made())
-				case !taken && asleep > 2*time.Second:
-					t.Error("nobody took over")
-				case !taken && exec.made() == woken:
-					t.Error("it makes no calls though the partition is still its own")
-				}
-				first.kill()
-				second.kill()
-			})
+		runWithBench(t, asleep.String(), func(t *testing.T, b *bench) {
+			b.load(100)
+			l := newLink(b.InProcessConn, leastLatency)
+			exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })
+			exec.awake = func() { l.awake() }
+			nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
+			cfg := consumer.WithHook(b.config("first", exec), func(string) { l.awake() })
+			first := b.startOn(nc, cfg)
+			time.Sleep(2 * time.Second)
+			second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
+			time.Sleep(time.Second)
+			before := exec.made()
+			l.sleep(asleep)
+			time.Sleep(asleep)
+			woken := exec.made()
+			time.Sleep(5 * time.Second)
+			switch taken := second.Status().Role == consumer.Owner; {
+			case taken && exec.made() > woken:
+				t.Errorf("%d calls before it was suspended, %d when it woke up, %d after a rival took over; want no more", before, woken, exec.made())
+			case !taken && asleep > 2*time.Second:
+				t.Error("nobody took over")
+			case !taken && exec.made() == woken:
+				t.Error("it makes no calls though the partition is still its own")
+			}
+			first.kill()
+			second.kill()
 		})
 	}
 }

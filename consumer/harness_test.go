@@ -58,6 +58,23 @@ func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *b
 	return b
 }
 
+// withBench runs a test in virtual time, on a bench with the streams of a stage.
+func withBench(t *testing.T, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	virtual(t, func(t *testing.T) { f(t, newBench(t)) })
+}
+
+// runWithBench is [withBench] for a case of a test, and runVirtual where it needs another bench.
+func runWithBench(t *testing.T, name string, f func(t *testing.T, b *bench)) bool {
+	t.Helper()
+	return t.Run(name, func(t *testing.T) { withBench(t, f) })
+}
+
+func runVirtual(t *testing.T, name string, f func(t *testing.T)) bool {
+	t.Helper()
+	return t.Run(name, func(t *testing.T) { virtual(t, f) })
+}
+
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := bare(t)
@@ -193,6 +210,14 @@ func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 		close(r.ended)
 	}()
 	return r
+}
+
+// finish waits until n rows have results, stops the replica and checks the streams.
+func (b *bench) finish(r *replica, n int) {
+	b.t.Helper()
+	b.until(n)
+	r.stop(b.t)
+	b.check(n)
 }
 
 // stop drains the replica.

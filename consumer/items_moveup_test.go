@@ -33,42 +33,40 @@ func (r refused) Start(row *consumer.Row) {
 // with theirs.
 func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 	for name, elements := range map[string]int{"fewer elements": 2, "no elements": 0} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				const rows = 1000
-				b := newBench(t)
-				b.load(1) // of a key of its own
-				start := func(run string, exec consumer.Executor) *replica {
-					cfg := b.ordered(streams.OrderKey, run, exec)
-					cfg.JournalAfter, cfg.OrderSpan, cfg.WindowRows = 0, 2*rows, 16
-					return b.startWith(cfg)
+		runVirtual(t, name, func(t *testing.T) {
+			const rows = 1000
+			b := newBench(t)
+			b.load(1) // of a key of its own
+			start := func(run string, exec consumer.Executor) *replica {
+				cfg := b.ordered(streams.OrderKey, run, exec)
+				cfg.JournalAfter, cfg.OrderSpan, cfg.WindowRows = 0, 2*rows, 16
+				return b.startWith(cfg)
+			}
+			hour := func(of simElement) time.Duration {
+				if of == (simElement{1, 0}) {
+					return scaled().aLongTime
 				}
-				hour := func(of simElement) time.Duration {
-					if of == (simElement{1, 0}) {
-						return scaled().aLongTime
-					}
-					return time.Duration(1+(of.row+uint64(of.item))%2*9) * 10 * time.Millisecond //nolint:gosec // small
-				}
-				first := newFanner(b, 3, hour)
-				r := start("first", first)
-				first.await(3)
-				time.Sleep(time.Second)
-				r.kill()
-				b.loadKeys(rows-1, 1)
-				var exec consumer.Executor = newFanner(b, elements, hour)
-				if elements == 0 {
-					exec = &sleeper{over: t.Context().Done(), latency: func(seq uint64) time.Duration { return hour(simElement{seq, 0}) }}
-				}
-				r = start("second", refused{exec, elements > 0})
-				b.until(rows - 1)
-				time.Sleep(10 * time.Second)
-				if got, most := b.stored("JOURNAL", "journal.stage.0"), uint64(500); got > most {
-					t.Errorf("%d messages are in the journal while row 1 waits, want at most %d", got, most)
-				}
-				time.Sleep(scaled().aLongTime)
-				b.until(rows)
-				r.stop(t)
-			})
+				return time.Duration(1+(of.row+uint64(of.item))%2*9) * 10 * time.Millisecond //nolint:gosec // small
+			}
+			first := newFanner(b, 3, hour)
+			r := start("first", first)
+			first.await(3)
+			time.Sleep(time.Second)
+			r.kill()
+			b.loadKeys(rows-1, 1)
+			var exec consumer.Executor = newFanner(b, elements, hour)
+			if elements == 0 {
+				exec = &sleeper{over: t.Context().Done(), latency: func(seq uint64) time.Duration { return hour(simElement{seq, 0}) }}
+			}
+			r = start("second", refused{exec, elements > 0})
+			b.until(rows - 1)
+			time.Sleep(10 * time.Second)
+			if got, most := b.stored("JOURNAL", "journal.stage.0"), uint64(500); got > most {
+				t.Errorf("%d messages are in the journal while row 1 waits, want at most %d", got, most)
+			}
+			time.Sleep(scaled().aLongTime)
+			b.until(rows)
+			r.stop(t)
 		})
 	}
 }

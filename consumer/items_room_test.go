@@ -118,38 +118,34 @@ func TestATakeOverReadsElementsAsFarAsTheWindowHasRoom(t *testing.T) {
 // STAGE_FOREACH was set, or removed, while rows had replies in the journal: those are to other requests.
 func TestAStageDoesNotUseEntriesOfTheOtherKind(t *testing.T) {
 	for _, fansOut := range []bool{true, false} {
-		t.Run(fmt.Sprint("fans out=", fansOut), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				const rows = 20
-				b := newBench(t)
-				b.load(rows)
-				fan, whole := newFanner(b, 2, slowLast(2)), &sleeper{latency: slowHead}
-				if fansOut {
-					r := b.start("whole rows", whole)
-					time.Sleep(10 * time.Second)
-					r.kill()
-					fan.latency = func(simElement) time.Duration { return time.Second }
-					r = b.start("elements", fan)
-					b.until(rows)
-					r.stop(t)
-					b.checkItems(rows, 2)
-				} else {
-					r := b.start("elements", fan)
-					time.Sleep(10 * time.Second)
-					r.kill()
-					whole.latency = func(uint64) time.Duration { return time.Second }
-					r = b.start("whole rows", whole)
-					b.until(rows)
-					r.stop(t)
-					b.check(rows)
-				}
-				if whole.kept > 0 || fan.restored() > 0 {
-					t.Errorf("%d rows and %d elements were answered from the journal, want none", whole.kept, fan.restored())
-				}
-				if got := b.stored("JOURNAL", "journal.stage.0"); got > rows {
-					t.Errorf("%d messages are left in the journal", got)
-				}
-			})
+		runVirtual(t, fmt.Sprint("fans out=", fansOut), func(t *testing.T) {
+			const rows = 20
+			b := newBench(t)
+			b.load(rows)
+			fan, whole := newFanner(b, 2, slowLast(2)), &sleeper{latency: slowHead}
+			if fansOut {
+				r := b.start("whole rows", whole)
+				time.Sleep(10 * time.Second)
+				r.kill()
+				fan.latency = func(simElement) time.Duration { return time.Second }
+				r = b.start("elements", fan)
+				b.until(rows)
+				r.stop(t)
+				b.checkItems(rows, 2)
+			} else {
+				r := b.start("elements", fan)
+				time.Sleep(10 * time.Second)
+				r.kill()
+				whole.latency = func(uint64) time.Duration { return time.Second }
+				r = b.start("whole rows", whole)
+				b.finish(r, rows)
+			}
+			if whole.kept > 0 || fan.restored() > 0 {
+				t.Errorf("%d rows and %d elements were answered from the journal, want none", whole.kept, fan.restored())
+			}
+			if got := b.stored("JOURNAL", "journal.stage.0"); got > rows {
+				t.Errorf("%d messages are left in the journal", got)
+			}
 		})
 	}
 }

@@ -151,44 +151,40 @@ func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 	for after, order := range map[time.Duration]streams.Order{
 		0: streams.OrderStream, 50 * time.Millisecond: streams.OrderStream, 40 * time.Millisecond: streams.OrderKey, time.Minute: streams.OrderStream,
 	} {
-		t.Run(fmt.Sprint("after=", after), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(20)
-				start := func(run string, exec *fanner) *replica {
-					cfg := b.ordered(order, run, exec)
-					cfg.JournalAfter, cfg.WindowRows = after, 48
-					return b.startWith(cfg)
-				}
-				first := newFanner(b, 3, slowLast(3))
-				r := start("first", first)
-				first.await(60)
-				time.Sleep(time.Second + after - 5*time.Millisecond)
-				if got := len(b.entries()); got > 0 && after > 0 {
-					t.Errorf("%d replies in the journal too early, want none", got)
-				}
-				time.Sleep(20 * time.Millisecond)
-				if got := len(b.entries()); got != 59 {
-					t.Errorf("%d replies in the journal, want 59", got)
-				}
-				r.kill()
-				second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
-				r = start("second", second)
-				b.until(20)
-				r.stop(t)
-				b.checkItems(20, 3)
-				if second.restored() != 59 || second.made() != 1 || second.calls[simElement{1, 2}] != 1 {
-					t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 1", second.restored(), second.made())
-				}
-				first.wg.Wait()
-			})
+		runWithBench(t, fmt.Sprint("after=", after), func(t *testing.T, b *bench) {
+			b.load(20)
+			start := func(run string, exec *fanner) *replica {
+				cfg := b.ordered(order, run, exec)
+				cfg.JournalAfter, cfg.WindowRows = after, 48
+				return b.startWith(cfg)
+			}
+			first := newFanner(b, 3, slowLast(3))
+			r := start("first", first)
+			first.await(60)
+			time.Sleep(time.Second + after - 5*time.Millisecond)
+			if got := len(b.entries()); got > 0 && after > 0 {
+				t.Errorf("%d replies in the journal too early, want none", got)
+			}
+			time.Sleep(20 * time.Millisecond)
+			if got := len(b.entries()); got != 59 {
+				t.Errorf("%d replies in the journal, want 59", got)
+			}
+			r.kill()
+			second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
+			r = start("second", second)
+			b.until(20)
+			r.stop(t)
+			b.checkItems(20, 3)
+			if second.restored() != 59 || second.made() != 1 || second.calls[simElement{1, 2}] != 1 {
+				t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 1", second.restored(), second.made())
+			}
+			first.wg.Wait()
 		})
 	}
 }
 
 func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(20)
 		for _, run := range []string{"first", "second", "third"} {
 			exec := newFanner(b, 4, slowLast(4))
@@ -216,8 +212,7 @@ func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
 
 // Within the process the replies are in memory, and in the journal once.
 func TestANewTermKeepsNoReplyToAnElementTwice(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(20)
 		exec := newFanner(b, 3, slowLast(3))
 		r := b.start("run", exec)
@@ -240,8 +235,7 @@ func TestANewTermKeepsNoReplyToAnElementTwice(t *testing.T) {
 // While the server is down some elements are answered and others handed back, since nobody may begin a call then. What was
 // answered is neither lost with the row nor with the process.
 func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		exec := newFanner(b, 3, func(of simElement) time.Duration { return time.Duration(of.item+1) * time.Second })
 		r := b.start("run", exec)
@@ -267,8 +261,7 @@ func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
 
 // A term keeps the replies that came when there was none.
 func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		exec := newFanner(b, 3, slowLast(3))
 		r := b.start("run", exec)
@@ -294,8 +287,7 @@ func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
 
 // A stopping process leaves the replies of rows that it hands back in the journal, however young they are.
 func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(20)
 		exec := newFanner(b, 3, func(of simElement) time.Duration {
 			if of.item == int(of.row%3) { //nolint:gosec // a count
@@ -324,8 +316,7 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 }
 
 func TestTheJournalIsPurgedOfElementsAsTheHeadMoves(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		exec := newFanner(b, 3, func(simElement) time.Duration { return 50*time.Millisecond + rand.N(2*time.Second) })
 		r := b.start("run", exec)
@@ -348,39 +339,36 @@ func TestTheJournalIsPurgedOfElementsAsTheHeadMoves(t *testing.T) {
 func TestManyElementsAreKeptOnce(t *testing.T) {
 	const rows, elements = 64, 40
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey} {
-		t.Run(fmt.Sprint("order=", order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(rows)
-				start := func(run string, exec *fanner) *replica {
-					cfg := b.ordered(order, run, exec)
-					cfg.WindowRows = 2 * rows // by key a part is for other keys
-					return b.startWith(cfg)
-				}
-				exec := newFanner(b, elements, slowLast(elements))
-				r := start("first", exec)
-				time.Sleep(3 * time.Second)
-				if st := r.Status(); st.JournalProblem != "" || st.Problem != "" {
-					t.Errorf("journal problem %q, problem %q, want none", st.JournalProblem, st.Problem)
-				}
-				time.Sleep(time.Minute)
-				entries, last := b.entries(), b.lastSequence("JOURNAL")
-				slices.SortFunc(entries, func(a, b simElement) int { return int(a.row*1000) + a.item - int(b.row*1000) - b.item }) //nolint:gosec // counts
-				if got, want := len(slices.Compact(entries)), rows*elements-1; got != want {
-					t.Errorf("%d replies are in the journal, want %d", got, want)
-				}
-				if most := uint64(rows*elements + 10); last > most {
-					t.Errorf("%d messages were sent to the journal, want at most %d", last, most)
-				}
-				r.kill()
-				second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
-				r = start("second", second)
-				b.until(rows)
-				r.stop(t)
-				if second.made() != 1 {
-					t.Errorf("%d calls after the kill, want 1", second.made())
-				}
-			})
+		runWithBench(t, fmt.Sprint("order=", order), func(t *testing.T, b *bench) {
+			b.load(rows)
+			start := func(run string, exec *fanner) *replica {
+				cfg := b.ordered(order, run, exec)
+				cfg.WindowRows = 2 * rows // by key a part is for other keys
+				return b.startWith(cfg)
+			}
+			exec := newFanner(b, elements, slowLast(elements))
+			r := start("first", exec)
+			time.Sleep(3 * time.Second)
+			if st := r.Status(); st.JournalProblem != "" || st.Problem != "" {
+				t.Errorf("journal problem %q, problem %q, want none", st.JournalProblem, st.Problem)
+			}
+			time.Sleep(time.Minute)
+			entries, last := b.entries(), b.lastSequence("JOURNAL")
+			slices.SortFunc(entries, func(a, b simElement) int { return int(a.row*1000) + a.item - int(b.row*1000) - b.item }) //nolint:gosec // counts
+			if got, want := len(slices.Compact(entries)), rows*elements-1; got != want {
+				t.Errorf("%d replies are in the journal, want %d", got, want)
+			}
+			if most := uint64(rows*elements + 10); last > most {
+				t.Errorf("%d messages were sent to the journal, want at most %d", last, most)
+			}
+			r.kill()
+			second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
+			r = start("second", second)
+			b.until(rows)
+			r.stop(t)
+			if second.made() != 1 {
+				t.Errorf("%d calls after the kill, want 1", second.made())
+			}
 		})
 	}
 }
@@ -416,8 +404,7 @@ func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 
 // A reply that must be kept at once holds a call's slot until it is.
 func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(1)
 		l := newLink(b.InProcessConn, 200*time.Millisecond)
 		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)

@@ -22,8 +22,7 @@ func slowHead(seq uint64) time.Duration {
 }
 
 func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(200)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
 		r := b.start("first", first)
@@ -35,9 +34,7 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T)
 		close(first.drain)
 		second := &sleeper{low: time.Second, high: time.Second}
 		r = b.start("second", second)
-		b.until(200)
-		r.stop(t)
-		b.check(200)
+		b.finish(r, 200)
 		if got, want := second.kept, 63; got != want {
 			t.Errorf("%d rows answered from the journal, want %d", got, want)
 		}
@@ -51,8 +48,7 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T)
 // Replies whose turn has come are about to be stored; in the journal as well they would cost twice. They go there only
 // if that takes long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(1)
 		first := &sleeper{low: 10 * time.Millisecond, high: 10 * time.Millisecond}
 		r := b.start("first", first)
@@ -71,9 +67,7 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 		b.limit("RESULTS", -1)
 		second := &sleeper{low: time.Second, high: time.Second}
 		r = b.start("second", second)
-		b.until(65)
-		r.stop(t)
-		b.check(65)
+		b.finish(r, 65)
 		if len(second.calls) != 0 || second.kept != 64 {
 			t.Errorf("%d rows called, %d from the journal, want 0 and 64", len(second.calls), second.kept)
 		}
@@ -81,8 +75,7 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 }
 
 func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64)
 		var execs []*sleeper
 		for _, run := range []string{"first", "second", "third"} {
@@ -96,9 +89,7 @@ func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 		}
 		last := &sleeper{low: time.Second, high: time.Second}
 		r := b.start("last", last)
-		b.until(64)
-		r.stop(t)
-		b.check(64)
+		b.finish(r, 64)
 		for _, exec := range append(execs[1:], last) {
 			if len(exec.calls) != 1 || exec.kept != 63 {
 				t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(exec.calls), exec.kept)
@@ -109,8 +100,7 @@ func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 
 // A process that begins a new term still has its replies in memory; they are in the journal by then.
 func TestANewTermKeepsNoReplyTwice(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64)
 		r := b.start("run", &sleeper{latency: slowHead})
 		time.Sleep(10 * time.Second)
@@ -127,8 +117,7 @@ func TestANewTermKeepsNoReplyTwice(t *testing.T) {
 }
 
 func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
 		cfg := b.config("first", first)
@@ -142,9 +131,7 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 		r.stop(t)
 		second := &sleeper{low: time.Second, high: time.Second}
 		r = b.start("second", second)
-		b.until(64)
-		r.stop(t)
-		b.check(64)
+		b.finish(r, 64)
 		if len(second.calls) != 1 || second.kept != 63 {
 			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
 		}
@@ -152,8 +139,7 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 }
 
 func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(1000)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
 		r := b.start("run", exec)
@@ -174,8 +160,7 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 
 // Nobody may come after a stage that is stopped, and replies are not to lie about for as long as the stream keeps them.
 func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
 		b.until(300)
@@ -188,8 +173,7 @@ func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
 
 // Two stages share the journal stream; the purge of one leaves the entries of the other alone.
 func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0", []byte("mine")))(t)
 		b.load(300)
 		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
@@ -224,46 +208,38 @@ func TestTheStageWorksWhileTheJournalIsGoneOrFull(t *testing.T) {
 			why:     "maximum bytes exceeded",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(400)
-				exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
-				r := b.start("run", exec)
-				b.until(50)
-				c.breakIt(t, b)
-				b.until(200)
-				s := r.Status()
-				if !strings.Contains(s.JournalProblem, c.why) || s.Problem != "" {
-					t.Errorf("journal problem %q, problem %q; want %q, and nothing blocked", s.JournalProblem, s.Problem, c.why)
-				}
-				c.fix(t, b)
-				b.until(390)
-				if s := r.Status(); s.JournalProblem != "" {
-					t.Errorf("journal problem %q after it was fixed", s.JournalProblem)
-				}
-				b.until(400)
-				r.stop(t)
-				b.check(400)
-				// And from the start, with a kill in between.
-				c.breakIt(t, b)
-				b.loadFrom(400, 100)
-				r = b.start("again", exec)
-				b.until(450)
-				r.kill()
-				r = b.start("last", exec)
-				b.until(500)
-				r.stop(t)
-				b.check(500)
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(400)
+			exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
+			r := b.start("run", exec)
+			b.until(50)
+			c.breakIt(t, b)
+			b.until(200)
+			s := r.Status()
+			if !strings.Contains(s.JournalProblem, c.why) || s.Problem != "" {
+				t.Errorf("journal problem %q, problem %q; want %q, and nothing blocked", s.JournalProblem, s.Problem, c.why)
+			}
+			c.fix(t, b)
+			b.until(390)
+			if s := r.Status(); s.JournalProblem != "" {
+				t.Errorf("journal problem %q after it was fixed", s.JournalProblem)
+			}
+			b.finish(r, 400)
+			// And from the start, with a kill in between.
+			c.breakIt(t, b)
+			b.loadFrom(400, 100)
+			r = b.start("again", exec)
+			b.until(450)
+			r.kill()
+			r = b.start("last", exec)
+			b.finish(r, 500)
 		})
 	}
 }
 
 // A stage without a journal sends it nothing, waits for nothing of it, and hands over and continues after a kill.
 func TestWithoutAJournalNothingIsSentToOne(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		var asked []*nats.Subscription
 		for _, subject := range []string{"journal.>", "$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL"} {
@@ -353,8 +329,7 @@ func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
 
 // One that is slow and answers again is used again.
 func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(2000)
 		b.limit("JOURNAL", 1)
 		cfg := b.config("run", quick())

@@ -44,8 +44,7 @@ func TestTheStreamOfTheLaneLosesNoRecord(t *testing.T) {
 }
 
 func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		if _, err := b.js.Stream(t.Context(), "LANE"); err == nil {
 			t.Error("without a lane there is a stream LANE")
 		}
@@ -66,8 +65,7 @@ func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
 }
 
 func TestADurableGetsRoomForTheLane(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.createDurable()
 		cfg := durableConfig()
 		cfg.LaneRows, cfg.Create = 1000, false

@@ -11,8 +11,7 @@ import (
 
 // The room for a result is counted with its origin, which is no header of the row that is passed on.
 func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
 		stream := strings.Repeat("C", 250)
 		first := nats.Header{streams.HeaderStateID: {"map/CHUNKS/0/41"}, streams.HeaderSourceStream: {"CHUNKS"}, streams.HeaderSourceSeq: {"41"}}

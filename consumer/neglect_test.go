@@ -99,33 +99,31 @@ func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 		{"claims some", announced{ID: "aaa", Owned: []int{2, 3, 4}}, false, 8},
 		{"stands by and takes nothing", announced{ID: "aaa", Owned: []int{}, Standby: all}, true, 8 + 4*5},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := partitioned(t)
-				stop := make(chan struct{})
-				rows := b.feed(stop)
-				silence := func() {}
-				if tt.before {
-					silence = b.announce(tt.other)
-					time.Sleep(time.Second)
-				}
-				mate := b.mate("busy", &sleeper{high: 10 * time.Millisecond})
-				if !tt.before {
-					time.Sleep(5 * time.Second)
-					silence = b.announce(tt.other)
-				}
-				unserved, _ := b.watch(30*time.Second, mate)
-				if unserved > 5*time.Second+200*time.Millisecond { // until it is noticed that a claim is a lie
-					t.Errorf("a partition was without an owner for %v", unserved)
-				}
-				if n := b.claims(); n > tt.claims {
-					t.Errorf("%d claims, want at most %d: partitions were handed over for nothing", n, tt.claims)
-				}
-				close(stop)
-				b.awaitRows(rows())
-				mate.stop()
-				silence()
-			})
+		runVirtual(t, tt.name, func(t *testing.T) {
+			b := partitioned(t)
+			stop := make(chan struct{})
+			rows := b.feed(stop)
+			silence := func() {}
+			if tt.before {
+				silence = b.announce(tt.other)
+				time.Sleep(time.Second)
+			}
+			mate := b.mate("busy", &sleeper{high: 10 * time.Millisecond})
+			if !tt.before {
+				time.Sleep(5 * time.Second)
+				silence = b.announce(tt.other)
+			}
+			unserved, _ := b.watch(30*time.Second, mate)
+			if unserved > 5*time.Second+200*time.Millisecond { // until it is noticed that a claim is a lie
+				t.Errorf("a partition was without an owner for %v", unserved)
+			}
+			if n := b.claims(); n > tt.claims {
+				t.Errorf("%d claims, want at most %d: partitions were handed over for nothing", n, tt.claims)
+			}
+			close(stop)
+			b.awaitRows(rows())
+			mate.stop()
+			silence()
 		})
 	}
 }
@@ -207,41 +205,38 @@ func TestAnIdleStageSendsTheServerFewRequests(t *testing.T) {
 		{"8 partitions, one replica", 8, 1, true},
 		{"8 partitions, two replicas, no row ever", 8, 2, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := partitionedInto(t, tt.partitions)
-				stop := make(chan struct{})
-				if tt.rows {
-					rows := b.feed(stop)
-					defer rows()
-				}
-				var mates []*crewMate
-				for i := range tt.replicas {
-					mates = append(mates, b.mate(string(rune('a'+i)), &sleeper{high: 10 * time.Millisecond}))
-				}
-				time.Sleep(3 * time.Second)
-				close(stop)
-				time.Sleep(time.Minute)
-				const during = 2 * time.Minute
-				before := b.requests()
-				time.Sleep(during)
-				if got := float64(b.requests()-before) / during.Seconds() / float64(tt.replicas); got > most {
-					t.Errorf("%.2f requests a second from each replica, want at most %d", got, most)
-				} else {
-					t.Logf("%.2f requests a second from each replica", got)
-				}
-				for _, m := range mates {
-					m.stop()
-				}
-			})
+		runVirtual(t, tt.name, func(t *testing.T) {
+			b := partitionedInto(t, tt.partitions)
+			stop := make(chan struct{})
+			if tt.rows {
+				rows := b.feed(stop)
+				defer rows()
+			}
+			var mates []*crewMate
+			for i := range tt.replicas {
+				mates = append(mates, b.mate(string(rune('a'+i)), &sleeper{high: 10 * time.Millisecond}))
+			}
+			time.Sleep(3 * time.Second)
+			close(stop)
+			time.Sleep(time.Minute)
+			const during = 2 * time.Minute
+			before := b.requests()
+			time.Sleep(during)
+			if got := float64(b.requests()-before) / during.Seconds() / float64(tt.replicas); got > most {
+				t.Errorf("%.2f requests a second from each replica, want at most %d", got, most)
+			} else {
+				t.Logf("%.2f requests a second from each replica", got)
+			}
+			for _, m := range mates {
+				m.stop()
+			}
 		})
 	}
 }
 
 // TestAnIdleStandbySendsTheServerFewRequests does the same for a stage without partitions.
 func TestAnIdleStandbySendsTheServerFewRequests(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(5)
 		first := b.start("first", &sleeper{})
 		b.until(5)

@@ -42,8 +42,7 @@ func (b *bench) cutReader() (*replica, *link) {
 
 // While servers elect a leader, a request to read the log gets no answer and the connection lasts.
 func TestALostRequestToReadTheLogIsRepeatedSoon(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		r, l := b.cutReader()
 		l.set(func() { l.loses = nil })
 		began := time.Now()
@@ -57,8 +56,7 @@ func TestALostRequestToReadTheLogIsRepeatedSoon(t *testing.T) {
 }
 
 func TestAStopEndsTheReadingOfTheLog(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		r, _ := b.cutReader()
 		began := time.Now()
 		r.stop(t)

@@ -55,40 +55,38 @@ func TestResultsThatLoseMessagesInAnyOrder(t *testing.T) {
 				}
 			}, false},
 		} {
-			t.Run(string(order)+"/"+name, func(t *testing.T) {
-				virtual(t, func(t *testing.T) {
-					b := bare(t)
-					stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}))(t)
-					stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
-					b.loadKeys(60, 10)
-					r := b.startWith(b.ordered(order, "run1", hotExecutor(rowNeverAnswered)))
-					b.until(54)
-					time.Sleep(5 * time.Second)
-					r.kill()
-					results := b.stream("RESULTS")
-					c.lose(t, results, results.CachedInfo().State.LastSeq)
-					next := b.startWith(b.ordered(order, "run2", &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}))
-					if c.refused {
-						if err := <-next.done; !errors.Is(err, consumer.ErrResumePointLost) {
-							t.Errorf("got error %v, want %v", err, consumer.ErrResumePointLost)
-						}
-						next.kill()
-						return
+			runVirtual(t, string(order)+"/"+name, func(t *testing.T) {
+				b := bare(t)
+				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RESULTS", Subjects: []string{"results.>"}}))(t)
+				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
+				b.loadKeys(60, 10)
+				r := b.startWith(b.ordered(order, "run1", hotExecutor(rowNeverAnswered)))
+				b.until(54)
+				time.Sleep(5 * time.Second)
+				r.kill()
+				results := b.stream("RESULTS")
+				c.lose(t, results, results.CachedInfo().State.LastSeq)
+				next := b.startWith(b.ordered(order, "run2", &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}))
+				if c.refused {
+					if err := <-next.done; !errors.Is(err, consumer.ErrResumePointLost) {
+						t.Errorf("got error %v, want %v", err, consumer.ErrResumePointLost)
 					}
-					b.await("all rows", func() bool { st := next.Status(); return st.HighWaterMark == 60 && st.Ahead == 0 })
-					next.stop(t)
-					rows := make(map[uint64]int)
-					for _, l := range b.readLog() {
-						if l.claim == nil {
-							rows[l.row]++
-						}
+					next.kill()
+					return
+				}
+				b.await("all rows", func() bool { st := next.Status(); return st.HighWaterMark == 60 && st.Ahead == 0 })
+				next.stop(t)
+				rows := make(map[uint64]int)
+				for _, l := range b.readLog() {
+					if l.claim == nil {
+						rows[l.row]++
 					}
-					for row := uint64(5); row <= 60; row++ {
-						if rows[row] != 1 {
-							t.Errorf("row %d has %d results", row, rows[row])
-						}
+				}
+				for row := uint64(5); row <= 60; row++ {
+					if rows[row] != 1 {
+						t.Errorf("row %d has %d results", row, rows[row])
 					}
-				})
+				}
 			})
 		}
 	}

@@ -137,78 +137,71 @@ var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
 // that need not.
 func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 	for _, order := range otherOrders {
-		t.Run(string(order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.loadKeys(400, 20)
-				exec := &sleeper{latency: func(seq uint64) time.Duration {
-					if seq == 5 {
-						return scaled().aLongTime
-					}
-					return 50 * time.Millisecond
-				}}
-				r := b.startWith(b.ordered(order, "run1", exec))
-				want := 4 + 256 - 1 // the span above row 4, without row 5
-				if order == streams.OrderKey {
-					want -= 12 // later rows of its key
+		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+			b.loadKeys(400, 20)
+			exec := &sleeper{latency: func(seq uint64) time.Duration {
+				if seq == 5 {
+					return scaled().aLongTime
 				}
-				b.until(want)
-				time.Sleep(time.Minute)
-				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(want) { //nolint:gosec // a count
-					t.Errorf("got %d results while row 5 waits, want %d", got, want)
-				}
-				st := r.Status()
-				if st.HighWaterMark != 4 || st.Ahead != want-4 {
-					t.Errorf("low-water mark %d, %d rows above it, want 4 and %d", st.HighWaterMark, st.Ahead, want-4)
-				}
-				if order == streams.OrderKey && (st.KeysWaiting != 1 || st.WaitedFor != 5 || st.WaitedForKey != "k4") {
-					t.Errorf("%d keys wait, for row %d of %q, want one for row 5 of k4", st.KeysWaiting, st.WaitedFor, st.WaitedForKey)
-				}
-				if got := b.durable(); got.AckFloor.Stream != 4 {
-					t.Errorf("rows up to %d are acked, want 4", got.AckFloor.Stream)
-				}
-				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 400 })
-				r.stop(t)
-				b.checkOrder(400)
-				if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 400 {
-					t.Errorf("in the end: ack pending %d, floor %d, want 0 and 400", got.NumAckPending, got.AckFloor.Stream)
-				}
-			})
+				return 50 * time.Millisecond
+			}}
+			r := b.startWith(b.ordered(order, "run1", exec))
+			want := 4 + 256 - 1 // the span above row 4, without row 5
+			if order == streams.OrderKey {
+				want -= 12 // later rows of its key
+			}
+			b.until(want)
+			time.Sleep(time.Minute)
+			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(want) { //nolint:gosec // a count
+				t.Errorf("got %d results while row 5 waits, want %d", got, want)
+			}
+			st := r.Status()
+			if st.HighWaterMark != 4 || st.Ahead != want-4 {
+				t.Errorf("low-water mark %d, %d rows above it, want 4 and %d", st.HighWaterMark, st.Ahead, want-4)
+			}
+			if order == streams.OrderKey && (st.KeysWaiting != 1 || st.WaitedFor != 5 || st.WaitedForKey != "k4") {
+				t.Errorf("%d keys wait, for row %d of %q, want one for row 5 of k4", st.KeysWaiting, st.WaitedFor, st.WaitedForKey)
+			}
+			if got := b.durable(); got.AckFloor.Stream != 4 {
+				t.Errorf("rows up to %d are acked, want 4", got.AckFloor.Stream)
+			}
+			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 400 })
+			r.stop(t)
+			b.checkOrder(400)
+			if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 400 {
+				t.Errorf("in the end: ack pending %d, floor %d, want 0 and 400", got.NumAckPending, got.AckFloor.Stream)
+			}
 		})
 	}
 }
 
 func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 	for _, order := range otherOrders {
-		t.Run(string(order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.loadKeys(500, 20)
-				exec := &sleeper{latency: func(seq uint64) time.Duration {
-					if seq%37 == 0 {
-						return 3 * time.Second
-					}
-					return time.Duration(50+seq*7919%400) * time.Millisecond
-				}}
-				for i := range 4 {
-					r := b.startWith(b.ordered(order, "run"+strconv.Itoa(i), exec))
-					b.until((i + 1) * 90)
-					r.kill()
+		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+			b.loadKeys(500, 20)
+			exec := &sleeper{latency: func(seq uint64) time.Duration {
+				if seq%37 == 0 {
+					return 3 * time.Second
 				}
-				r := b.startWith(b.ordered(order, "last", exec))
-				b.until(500)
-				r.stop(t)
-				exec.wg.Wait()
-				b.checkOrder(500)
-			})
+				return time.Duration(50+seq*7919%400) * time.Millisecond
+			}}
+			for i := range 4 {
+				r := b.startWith(b.ordered(order, "run"+strconv.Itoa(i), exec))
+				b.until((i + 1) * 90)
+				r.kill()
+			}
+			r := b.startWith(b.ordered(order, "last", exec))
+			b.until(500)
+			r.stop(t)
+			exec.wg.Wait()
+			b.checkOrder(500)
 		})
 	}
 }
 
 // The order may change while nothing is emitted ahead of a row that waits, and only then.
 func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
 		rows := 0
 		for i, order := range []streams.Order{
@@ -237,8 +230,7 @@ func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
 }
 
 func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.loadKeys(60, 5)
 		exec := &sleeper{latency: func(seq uint64) time.Duration {
 			if seq == 10 {
@@ -281,37 +273,34 @@ func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
 // On a work queue acks delete rows: those that are emitted ahead of one that waits never come again.
 func TestAnyOrderOnAWorkQueue(t *testing.T) {
 	for _, order := range otherOrders {
-		t.Run(string(order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bare(t)
-				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}))(t)
-				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
-				b.loadKeys(200, 20)
-				r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
-				b.until(185)
-				r.kill()
-				exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
-				r = b.startWith(b.ordered(order, "run2", exec))
-				b.until(200)
-				r.stop(t)
-				b.checkOrder(200)
-				if got := b.stored("ROWS", "rows.>"); got != 0 {
-					t.Errorf("%d rows are left in the input", got)
-				}
-				// All is done, and says so: another order may follow.
-				r = b.startWith(b.ordered(streams.OrderStream, "run3", exec))
-				b.loadKeys(10, 5)
-				b.until(210)
-				r.stop(t)
-			})
+		runVirtual(t, string(order), func(t *testing.T) {
+			b := bare(t)
+			stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}))(t)
+			stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
+			b.loadKeys(200, 20)
+			r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
+			b.until(185)
+			r.kill()
+			exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
+			r = b.startWith(b.ordered(order, "run2", exec))
+			b.until(200)
+			r.stop(t)
+			b.checkOrder(200)
+			if got := b.stored("ROWS", "rows.>"); got != 0 {
+				t.Errorf("%d rows are left in the input", got)
+			}
+			// All is done, and says so: another order may follow.
+			r = b.startWith(b.ordered(streams.OrderStream, "run3", exec))
+			b.loadKeys(10, 5)
+			b.until(210)
+			r.stop(t)
 		})
 	}
 }
 
 // A reply that waits for a long time is at the front of the journal, and thousands are kept and emitted behind it.
 func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		exec := &sleeper{latency: func(seq uint64) time.Duration {
 			switch {
 			case seq == 1:

@@ -14,8 +14,7 @@ import (
 // A drain may take minutes. A draining owner still owns the partition: a standby that took over would pay for its calls
 // again.
 func TestADrainKeepsThePin(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(200)
 		exec := &sleeper{low: 100 * time.Second, high: 120 * time.Second}
 		first := b.start("first", exec)
@@ -30,9 +29,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 		if got := second.Status().Role; got != consumer.Owner {
 			t.Errorf("after the drain the standby is %s, want %s", got, consumer.Owner)
 		}
-		b.until(200)
-		second.stop(t)
-		b.check(200)
+		b.finish(second, 200)
 		for seq, calls := range exec.calls {
 			if calls != 1 {
 				t.Errorf("row %d called %d times", seq, calls)
@@ -43,8 +40,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 
 // A client that subscribes to everything keeps the server from dropping requests without a listener.
 func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		stagetest.Value(b.nc.Subscribe(">", func(*nats.Msg) {}))(t)
 		b.load(300)
 		for range 10 {
@@ -60,44 +56,39 @@ func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
 			second.kill()
 		}
 		last := b.start("last", quick())
-		b.until(300)
-		last.stop(t)
-		b.check(300)
+		b.finish(last, 300)
 	})
 }
 
 func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(200)
-				var most time.Duration
-				for i := range 20 {
-					start := func(run string) *replica {
-						cfg := b.config(run, &sleeper{low: time.Hour, high: time.Hour})
-						cfg.WindowRows = window
-						return b.startWith(cfg)
-					}
-					owner := start("owner")
-					time.Sleep(time.Second + time.Duration(i)*37*time.Millisecond)
-					standby := start("standby")
-					time.Sleep(time.Second)
-					if owner.Status().Role != consumer.Owner || standby.Status().Role != consumer.Standby {
-						t.Fatalf("owner %s, standby %s", owner.Status().Role, standby.Status().Role)
-					}
-					owner.kill()
-					killed := time.Now()
-					b.awaitSoon("take-over", func() bool { return standby.Status().Role == consumer.Owner })
-					most = max(most, time.Since(killed))
-					standby.kill()
-					time.Sleep(3 * time.Second)
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(200)
+			var most time.Duration
+			for i := range 20 {
+				start := func(run string) *replica {
+					cfg := b.config(run, &sleeper{low: time.Hour, high: time.Hour})
+					cfg.WindowRows = window
+					return b.startWith(cfg)
 				}
-				t.Logf("longest of 20 take-overs: %v", most.Round(time.Millisecond))
-				if most > 2*time.Second {
-					t.Errorf("a take-over took %v, want at most 2 s, two pins", most)
+				owner := start("owner")
+				time.Sleep(time.Second + time.Duration(i)*37*time.Millisecond)
+				standby := start("standby")
+				time.Sleep(time.Second)
+				if owner.Status().Role != consumer.Owner || standby.Status().Role != consumer.Standby {
+					t.Fatalf("owner %s, standby %s", owner.Status().Role, standby.Status().Role)
 				}
-			})
+				owner.kill()
+				killed := time.Now()
+				b.awaitSoon("take-over", func() bool { return standby.Status().Role == consumer.Owner })
+				most = max(most, time.Since(killed))
+				standby.kill()
+				time.Sleep(3 * time.Second)
+			}
+			t.Logf("longest of 20 take-overs: %v", most.Round(time.Millisecond))
+			if most > 2*time.Second {
+				t.Errorf("a take-over took %v, want at most 2 s, two pins", most)
+			}
 		})
 	}
 }
@@ -116,8 +107,7 @@ func (b *bench) awaitSoon(what string, ok func() bool) {
 
 // An owner with nothing to append learns that it was fenced, too: otherwise it would keep making calls.
 func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64) // the whole window: no row is left to bring anybody the pin
 		first := b.start("first", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Second)
@@ -139,8 +129,7 @@ func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 
 // The pin proves nothing: a rival that saw nobody pinned a moment before may claim without it.
 func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		r := b.start("run", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Minute)
@@ -168,8 +157,7 @@ func (b *bench) claimAsRival() {
 // that waits. If that owner did not claim again, the pin would keep all rows from everybody until it expires, when the
 // next rival sees nobody pinned.
 func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		exec := &sleeper{low: time.Minute, high: 2 * time.Minute}
 		r := b.start("run", exec)
@@ -201,8 +189,7 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 }
 
 func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)
 		exec := &sleeper{low: 500 * time.Millisecond, high: 3 * time.Second}
 		r := b.start("run", exec)
@@ -212,9 +199,7 @@ func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			b.startServer()
 		}
-		b.until(300)
-		r.stop(t)
-		b.check(300)
+		b.finish(r, 300)
 		for seq, calls := range exec.calls {
 			if calls != 1 {
 				t.Errorf("row %d called %d times: a reply was thrown away with the connection", seq, calls)
@@ -224,8 +209,7 @@ func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
 }
 
 func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		r := b.start("run", quick())
 		b.until(10)
@@ -239,8 +223,7 @@ func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 }
 
 func TestAConnectionClosedDuringATakeOverEndsRun(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)
 		nc := b.connect()
 		r := b.startOn(nc, consumer.WithHook(b.config("run", quick()), func(step string) {
@@ -257,8 +240,7 @@ func TestAConnectionClosedDuringATakeOverEndsRun(t *testing.T) {
 
 // Two stages on the same streams never touch each other.
 func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(200)
 		exec := quick()
 		first := b.start("first", exec)
@@ -288,55 +270,51 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 		"window full of rows":  {0, scaled().aLongTime},
 		"window full of bytes": {1000, 5 * time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(500)
-				exec := &sleeper{latency: func(seq uint64) time.Duration {
-					if seq == 1 {
-						return c.outage
-					}
-					return time.Second
-				}}
-				cfg := b.config("run", exec)
-				cfg.WindowBytes = c.windowBytes
-				r := b.startWith(cfg)
-				time.Sleep(time.Second)
-				standby := b.start("standby", quick())
-				time.Sleep(time.Minute)
-				before, owner := b.durable(), r.Status().Owner
-				time.Sleep(c.outage - 2*time.Minute)
-				after, s := b.durable(), r.Status()
-				if s.Owner != owner || owner == "" || standby.Status().Role != consumer.Standby {
-					t.Errorf("owner %q, was %q; standby is %s", s.Owner, owner, standby.Status().Role)
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(500)
+			exec := &sleeper{latency: func(seq uint64) time.Duration {
+				if seq == 1 {
+					return c.outage
 				}
-				if after.NumRedelivered != 0 || after.Delivered.Consumer != before.Delivered.Consumer {
-					t.Errorf("delivered %d, was %d, redelivered %d; want no delivery meanwhile", after.Delivered.Consumer, before.Delivered.Consumer, after.NumRedelivered)
+				return time.Second
+			}}
+			cfg := b.config("run", exec)
+			cfg.WindowBytes = c.windowBytes
+			r := b.startWith(cfg)
+			time.Sleep(time.Second)
+			standby := b.start("standby", quick())
+			time.Sleep(time.Minute)
+			before, owner := b.durable(), r.Status().Owner
+			time.Sleep(c.outage - 2*time.Minute)
+			after, s := b.durable(), r.Status()
+			if s.Owner != owner || owner == "" || standby.Status().Role != consumer.Standby {
+				t.Errorf("owner %q, was %q; standby is %s", s.Owner, owner, standby.Status().Role)
+			}
+			if after.NumRedelivered != 0 || after.Delivered.Consumer != before.Delivered.Consumer {
+				t.Errorf("delivered %d, was %d, redelivered %d; want no delivery meanwhile", after.Delivered.Consumer, before.Delivered.Consumer, after.NumRedelivered)
+			}
+			if s.Window > 64 || s.BufferedBytes > 64*64 || s.Window != s.Buffered+1 {
+				t.Errorf("window %d, buffered %d, %d bytes", s.Window, s.Buffered, s.BufferedBytes)
+			}
+			if !s.HeadSince.Before(time.Now().Add(time.Minute-c.outage)) || s.Head != 1 || s.Problem != "" {
+				t.Errorf("head %d since %v, problem %q", s.Head, s.HeadSince, s.Problem)
+			}
+			b.until(500)
+			standby.stop(t)
+			r.stop(t)
+			b.check(500)
+			for seq, calls := range exec.calls {
+				if calls != 1 {
+					t.Errorf("row %d called %d times", seq, calls)
 				}
-				if s.Window > 64 || s.BufferedBytes > 64*64 || s.Window != s.Buffered+1 {
-					t.Errorf("window %d, buffered %d, %d bytes", s.Window, s.Buffered, s.BufferedBytes)
-				}
-				if !s.HeadSince.Before(time.Now().Add(time.Minute-c.outage)) || s.Head != 1 || s.Problem != "" {
-					t.Errorf("head %d since %v, problem %q", s.Head, s.HeadSince, s.Problem)
-				}
-				b.until(500)
-				standby.stop(t)
-				r.stop(t)
-				b.check(500)
-				for seq, calls := range exec.calls {
-					if calls != 1 {
-						t.Errorf("row %d called %d times", seq, calls)
-					}
-				}
-			})
+			}
 		})
 	}
 }
 
 // The next row is larger than the room that is left; that is not taken for a problem of the consumer.
 func TestALargeRowWaitsForRoom(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(20)
 		stagetest.Value(b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)))(t)
 		exec := &sleeper{latency: slowHead}
@@ -356,15 +334,12 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 
 // A row larger than the window's bytes is let in alone.
 func TestARowLargerThanTheWindowPasses(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(50)
 		cfg := b.config("run", quick())
 		cfg.WindowBytes = 5
 		r := b.startWith(cfg)
-		b.until(50)
-		r.stop(t)
-		b.check(50)
+		b.finish(r, 50)
 	})
 }
 
@@ -378,43 +353,40 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 	}{
 		"a standby": {waits: true}, "the next start": {}, "the next start, old server": {version: "2.12.9"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				start := func(run string) *replica {
-					l := newLink(b.InProcessConn, leastLatency)
-					l.version = c.version
-					nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(t)
-					t.Cleanup(func() {
-						nc.Close()
-						time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
-					})
-					return b.startOn(nc, b.config(run, &sleeper{latency: slowHead, over: t.Context().Done()}))
-				}
-				owner := start("first")
-				var next *replica
-				if c.waits {
-					next = start("second")
-				}
-				time.Sleep(5 * time.Second)
-				b.load(40)
-				time.Sleep(5 * time.Second)
-				if c.waits && next.Status().Role == consumer.Owner {
-					owner, next = next, owner
-				}
-				b.resetDurable(1) // the owner sets it back to where it was
-				time.Sleep(5 * time.Second)
-				if got := b.durable(); got.NumAckPending+int(got.NumPending) != 0 {
-					t.Fatalf("%d rows unacked, %d pending; want all behind the consumer", got.NumAckPending, got.NumPending)
-				}
-				owner.kill()
-				if !c.waits {
-					next = start("second")
-				}
-				b.awaitLong("40 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 40 })
-				next.stop(t)
-				b.check(40)
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			start := func(run string) *replica {
+				l := newLink(b.InProcessConn, leastLatency)
+				l.version = c.version
+				nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(t)
+				t.Cleanup(func() {
+					nc.Close()
+					time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
+				})
+				return b.startOn(nc, b.config(run, &sleeper{latency: slowHead, over: t.Context().Done()}))
+			}
+			owner := start("first")
+			var next *replica
+			if c.waits {
+				next = start("second")
+			}
+			time.Sleep(5 * time.Second)
+			b.load(40)
+			time.Sleep(5 * time.Second)
+			if c.waits && next.Status().Role == consumer.Owner {
+				owner, next = next, owner
+			}
+			b.resetDurable(1) // the owner sets it back to where it was
+			time.Sleep(5 * time.Second)
+			if got := b.durable(); got.NumAckPending+int(got.NumPending) != 0 {
+				t.Fatalf("%d rows unacked, %d pending; want all behind the consumer", got.NumAckPending, got.NumPending)
+			}
+			owner.kill()
+			if !c.waits {
+				next = start("second")
+			}
+			b.awaitLong("40 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 40 })
+			next.stop(t)
+			b.check(40)
 		})
 	}
 }

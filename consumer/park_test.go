@@ -154,28 +154,25 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				return r
 			},
 		} {
-			t.Run(fmt.Sprint(order, "/", name), func(t *testing.T) {
-				virtual(t, func(t *testing.T) {
-					b := newBench(t)
-					b.load(rows)
-					lane := newFakeLane(time.Minute, takes)
-					live := func(seq uint64) bool { return seq%4 == 0 }
-					start := func(run string) *replica { return b.startLane(run, order, lane, live) }
-					r := disturb(b, start("run"), start)
-					b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows) })
-					r.stop(t)
-					if order == streams.OrderStream {
-						b.check(rows)
-					} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(rows) {
-						t.Errorf("%d results, want %d", got, rows)
-					}
-					if want := rows - rows/4; lane.bought != want {
-						t.Errorf("%d rows were bought, want %d", lane.bought, want)
-					}
-					if info := b.durable(); info.NumAckPending > 0 {
-						t.Errorf("%d rows are not acked", info.NumAckPending)
-					}
-				})
+			runWithBench(t, fmt.Sprint(order, "/", name), func(t *testing.T, b *bench) {
+				b.load(rows)
+				lane := newFakeLane(time.Minute, takes)
+				live := func(seq uint64) bool { return seq%4 == 0 }
+				start := func(run string) *replica { return b.startLane(run, order, lane, live) }
+				r := disturb(b, start("run"), start)
+				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows) })
+				r.stop(t)
+				if order == streams.OrderStream {
+					b.check(rows)
+				} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(rows) {
+					t.Errorf("%d results, want %d", got, rows)
+				}
+				if want := rows - rows/4; lane.bought != want {
+					t.Errorf("%d rows were bought, want %d", lane.bought, want)
+				}
+				if info := b.durable(); info.NumAckPending > 0 {
+					t.Errorf("%d rows are not acked", info.NumAckPending)
+				}
 			})
 		}
 	}
@@ -205,22 +202,19 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 			stagetest.Must(b.t, s.DeleteMsg(b.t.Context(), uint64(rows-5)))
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(rows)
-				lane := newFakeLane(takes/12, takes*3/4)
-				r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
-				c.disturb(b)
-				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })
-				r.stop(t)
-				if c.gone == 0 {
-					b.check(rows)
-				}
-				if want := rows - rows/4; lane.bought != want {
-					t.Errorf("%d rows were bought, want %d", lane.bought, want)
-				}
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(rows)
+			lane := newFakeLane(takes/12, takes*3/4)
+			r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
+			c.disturb(b)
+			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })
+			r.stop(t)
+			if c.gone == 0 {
+				b.check(rows)
+			}
+			if want := rows - rows/4; lane.bought != want {
+				t.Errorf("%d rows were bought, want %d", lane.bought, want)
+			}
 		})
 	}
 }

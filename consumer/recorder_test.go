@@ -21,8 +21,7 @@ import (
 )
 
 func TestRecorderReportsEachEventAsItComes(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		var seen []auditlog.Event
 		rec := recorder.New(b.connect(), recorder.Config{
 			Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler),
@@ -42,8 +41,7 @@ func TestRecorderReportsEachEventAsItComes(t *testing.T) {
 
 // A lane that repeats what it may have recorded before a crash makes one event of it, whoever owns the partition.
 func TestAPhaseOfABatchIsStoredOnce(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		stored := 0
 		for _, owner := range []string{"first", "second"} {
 			r := b.record(b.connect(), 0, nil)
@@ -63,8 +61,7 @@ func TestAPhaseOfABatchIsStoredOnce(t *testing.T) {
 
 // The first event of a run comes while Run begins. Sent before the subscription, it is stored and its answer dropped.
 func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		rec := recorder.New(b.connect(), recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
 		rec.RecordRun(&auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart})
 		synctest.Wait() // whatever was sent is stored and answered
@@ -183,30 +180,26 @@ func TestEveryEventIsStoredOnceWhateverTheStreamAccepts(t *testing.T) {
 		{"atomic batches", allow(true), 3000},
 		{"single messages", allow(false), 3000},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				c.setup(b)
-				r := b.record(b.connect(), 3000, nil)
-				count := b.answers()
-				for range 30 {
-					r.events(100)
-					time.Sleep(time.Millisecond)
-				}
-				time.Sleep(time.Second)
-				if got := count(); got > c.most {
-					t.Errorf("%d answers, want at most %d", got, c.most)
-				}
-				r.check(t)
-			})
+		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+			c.setup(b)
+			r := b.record(b.connect(), 3000, nil)
+			count := b.answers()
+			for range 30 {
+				r.events(100)
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			if got := count(); got > c.most {
+				t.Errorf("%d answers, want at most %d", got, c.most)
+			}
+			r.check(t)
 		})
 	}
 }
 
 // A row's result waits for its events, so those of a single row must not wait for a full group.
 func TestFewEventsAreSentAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		r := b.record(b.connect(), 50, nil)
 		for row := range 50 {
 			begin := time.Now()
@@ -232,24 +225,21 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 		"bytes":                          {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 20 * bytes }, 20},
 		"fewer bytes than one event has": {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 1 }, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				full("AUDIT")(b)
-				r := b.record(b.connect(), 50, c.limit)
-				done := make(chan struct{})
-				go func() { defer close(done); r.events(50) }()
-				time.Sleep(3 * time.Second)
-				if got := r.Pending(); got != c.want {
-					t.Errorf("%d events wait, want %d", got, c.want)
-				}
-				if r.Problem() == "" {
-					t.Error("no problem is reported")
-				}
-				unlimited("AUDIT")(b)
-				<-done
-				r.check(t)
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			full("AUDIT")(b)
+			r := b.record(b.connect(), 50, c.limit)
+			done := make(chan struct{})
+			go func() { defer close(done); r.events(50) }()
+			time.Sleep(3 * time.Second)
+			if got := r.Pending(); got != c.want {
+				t.Errorf("%d events wait, want %d", got, c.want)
+			}
+			if r.Problem() == "" {
+				t.Error("no problem is reported")
+			}
+			unlimited("AUDIT")(b)
+			<-done
+			r.check(t)
 		})
 	}
 }
@@ -257,8 +247,7 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 // A process that must end does not wait for room: events that find none are dropped and counted, those that wait for the
 // server are still stored.
 func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		full("AUDIT")(b)
 		r := b.record(b.connect(), 51, func(cfg *recorder.Config) { cfg.MaxPending = 20 })
 		done := make(chan struct{})
@@ -315,21 +304,19 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 			stagetest.Must(b.t, b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")))
 		}, func(*bench) {}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bareWith(t, c.options, nil)
-				ensure(b)
-				r := b.record(b.connect(), 900, nil)
-				c.breakIt(b)
-				for range 9 {
-					r.events(100)
-					time.Sleep(time.Millisecond)
-				}
-				time.Sleep(time.Second)
-				c.fix(b)
-				time.Sleep(time.Minute)
-				r.check(t)
-			})
+		runVirtual(t, c.name, func(t *testing.T) {
+			b := bareWith(t, c.options, nil)
+			ensure(b)
+			r := b.record(b.connect(), 900, nil)
+			c.breakIt(b)
+			for range 9 {
+				r.events(100)
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			c.fix(b)
+			time.Sleep(time.Minute)
+			r.check(t)
 		})
 	}
 }
@@ -351,28 +338,25 @@ func TestLostAnswersAreNotWaitedForAfterAReconnect(t *testing.T) {
 		name  string
 		setup func(*bench)
 	}{{"fast batches", func(*bench) {}}, {"atomic batches", allow(true)}, {"single messages", allow(false)}} {
-		t.Run(c.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				c.setup(b)
-				l := newLink(b.InProcessConn, time.Millisecond)
-				r := b.record(b.connectBy(l), 60, nil)
-				time.Sleep(time.Second)
-				l.set(func() { l.deaf = true })
-				r.events(30)
-				time.Sleep(50 * time.Millisecond) // they are stored
-				l.set(func() { l.lose(); l.deaf = false })
-				time.Sleep(100 * time.Millisecond) // connected again
-				r.events(30)
-				time.Sleep(time.Second)
-				if n := r.Pending(); n != 0 {
-					t.Errorf("%d events are not stored 1 s after the reconnect", n)
-				}
-				if problem := r.Problem(); problem != "" {
-					t.Errorf("a reconnect is reported as a problem: %s", problem)
-				}
-				r.check(t)
-			})
+		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+			c.setup(b)
+			l := newLink(b.InProcessConn, time.Millisecond)
+			r := b.record(b.connectBy(l), 60, nil)
+			time.Sleep(time.Second)
+			l.set(func() { l.deaf = true })
+			r.events(30)
+			time.Sleep(50 * time.Millisecond) // they are stored
+			l.set(func() { l.lose(); l.deaf = false })
+			time.Sleep(100 * time.Millisecond) // connected again
+			r.events(30)
+			time.Sleep(time.Second)
+			if n := r.Pending(); n != 0 {
+				t.Errorf("%d events are not stored 1 s after the reconnect", n)
+			}
+			if problem := r.Problem(); problem != "" {
+				t.Errorf("a reconnect is reported as a problem: %s", problem)
+			}
+			r.check(t)
 		})
 	}
 }
@@ -389,31 +373,27 @@ func TestEventsOutliveTheirConnection(t *testing.T) {
 			time.AfterFunc(5*time.Millisecond, func() { l.set(func() { l.deaf = false }) })
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				l := newLink(b.InProcessConn, time.Millisecond)
-				r := b.record(b.connectBy(l), 10_000, nil)
-				time.Sleep(time.Second)
-				rng := rand.New(rand.NewPCG(1, 2))
-				for range 20 {
-					for range 40 {
-						r.events(1 + rng.IntN(10))
-						time.Sleep(time.Millisecond)
-					}
-					c.fault(l)
-					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+			l := newLink(b.InProcessConn, time.Millisecond)
+			r := b.record(b.connectBy(l), 10_000, nil)
+			time.Sleep(time.Second)
+			rng := rand.New(rand.NewPCG(1, 2))
+			for range 20 {
+				for range 40 {
+					r.events(1 + rng.IntN(10))
+					time.Sleep(time.Millisecond)
 				}
-				time.Sleep(30 * time.Second)
-				r.check(t)
-			})
+				c.fault(l)
+				time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+			}
+			time.Sleep(30 * time.Second)
+			r.check(t)
 		})
 	}
 }
 
 func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		if !b.takesFastBatches() {
 			t.Error("the audit stream takes no fast batches")
 		}
@@ -427,8 +407,7 @@ func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
 
 // As docs/operations.md describes it.
 func TestFastBatchesCanBeSwitchedOnAndOff(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		allow(true)(b)
 		for _, on := range []bool{true, false} {
 			config := b.auditConfig()

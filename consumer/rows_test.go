@@ -12,8 +12,7 @@ import (
 // A group of the whole window would leave the stage without rows to work on until the group is stored.
 func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
 	const window, most = 400, 100
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(window)
 		cfg := b.config("run", &sleeper{latency: func(seq uint64) time.Duration {
 			if seq == 1 {

@@ -32,14 +32,12 @@ func TestSimulation(t *testing.T) {
 	sum := simSum{done: make(map[string]int)}
 	for i := range cmp.Or(*simRuns, scaled().seeds) {
 		seed := *simSeed + uint64(i)
-		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				s := newSim(t, seed, partitionsOf(seed), orderOf(seed))
-				s.total = *simRows
-				s.run()
-				s.check()
-				sum.add(s)
-			})
+		ok := runVirtual(t, fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			s := newSim(t, seed, partitionsOf(seed), orderOf(seed))
+			s.total = *simRows
+			s.run()
+			s.check()
+			sum.add(s)
 		})
 		if sum.seeds++; !ok {
 			sum.failed = append(sum.failed, seed)
@@ -58,25 +56,23 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 			if *simRuns < 10 && i%len(simKinds) != j {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s/order=%s/partitions=%d", manner, kind.order, kind.partitions), func(t *testing.T) {
-				virtual(t, func(t *testing.T) {
-					s := newSim(t, uint64(i), kind.partitions, kind.order)
-					s.refuseEvery = 0
-					s.begin()
-					for n, step := range consumer.Steps {
-						switch {
-						case n%oneStepIn != i%oneStepIn:
-						case step == "kept" && s.order == streams.OrderNone: // hardly ever: a reply is emitted before
-						case step != consumer.StepAheadRead:
-							s.strike(step, manner, n%3)
-						case s.keyed():
-							s.strike(step, manner, 0)
-						}
+			runVirtual(t, fmt.Sprintf("%s/order=%s/partitions=%d", manner, kind.order, kind.partitions), func(t *testing.T) {
+				s := newSim(t, uint64(i), kind.partitions, kind.order)
+				s.refuseEvery = 0
+				s.begin()
+				for n, step := range consumer.Steps {
+					switch {
+					case n%oneStepIn != i%oneStepIn:
+					case step == "kept" && s.order == streams.OrderNone: // hardly ever: a reply is emitted before
+					case step != consumer.StepAheadRead:
+						s.strike(step, manner, n%3)
+					case s.keyed():
+						s.strike(step, manner, 0)
 					}
-					s.finish()
-					s.check()
-					t.Logf("%v of virtual time, %d rows, %d starts", time.Since(s.began).Round(time.Second), s.loaded, s.starts)
-				})
+				}
+				s.finish()
+				s.check()
+				t.Logf("%v of virtual time, %d rows, %d starts", time.Since(s.began).Round(time.Second), s.loaded, s.starts)
 			})
 		}
 	}

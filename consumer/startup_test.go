@@ -93,26 +93,24 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			change: func(s *streams.Config) { s.DeadLetterSubject = "dead" },
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bare(t)
-				for _, cfg := range c.have {
-					stagetest.Value(b.js.CreateStream(t.Context(), cfg))(t)
+		runVirtual(t, name, func(t *testing.T) {
+			b := bare(t)
+			for _, cfg := range c.have {
+				stagetest.Value(b.js.CreateStream(t.Context(), cfg))(t)
+			}
+			s := stageStreams()
+			if c.change != nil {
+				c.change(&s)
+			}
+			err := streams.Ensure(t.Context(), b.nc, s)
+			if (err != nil) != (c.want != nil) {
+				t.Fatalf("err %v, want %v", err, c.want)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("err %v\nwant %q in it", err, want)
 				}
-				s := stageStreams()
-				if c.change != nil {
-					c.change(&s)
-				}
-				err := streams.Ensure(t.Context(), b.nc, s)
-				if (err != nil) != (c.want != nil) {
-					t.Fatalf("err %v, want %v", err, c.want)
-				}
-				for _, want := range c.want {
-					if !strings.Contains(err.Error(), want) {
-						t.Errorf("err %v\nwant %q in it", err, want)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -125,25 +123,22 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 		{"$JS.API.STREAM.CREATE.RESULTS", `ResultStream: create stream RESULTS on subject results.>: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.CREATE.RESULTS": grant the NATS user that permission, or log in as another user`},
 		{"$JS.API.STREAM.NAMES", `DeadLetterSubject: look for the stream of subject dead: the server denied it: Permissions Violation for Publish to "$JS.API.STREAM.NAMES": grant the NATS user that permission, or log in as another user`},
 	} {
-		t.Run(c.deny, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bareWith(t, users(c.deny), nats.UserInfo("stage", "stage"))
-				s := stageStreams()
-				s.DeadLetterSubject = "dead"
-				began := time.Now()
-				err := streams.Ensure(t.Context(), b.nc, s)
-				took := time.Since(began).Round(time.Second)
-				if err == nil || !strings.HasPrefix(err.Error(), c.want) || took > 5*time.Second {
-					t.Errorf("after %v: %v\nwant %s", took, err, c.want)
-				}
-			})
+		runVirtual(t, c.deny, func(t *testing.T) {
+			b := bareWith(t, users(c.deny), nats.UserInfo("stage", "stage"))
+			s := stageStreams()
+			s.DeadLetterSubject = "dead"
+			began := time.Now()
+			err := streams.Ensure(t.Context(), b.nc, s)
+			took := time.Since(began).Round(time.Second)
+			if err == nil || !strings.HasPrefix(err.Error(), c.want) || took > 5*time.Second {
+				t.Errorf("after %v: %v\nwant %s", took, err, c.want)
+			}
 		})
 	}
 }
 
 func TestExistingStreamsAreNeverAltered(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		before := map[string]string{}
 		for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
 			before[name] = describe(b.stream(name).CachedInfo().Config)
@@ -192,42 +187,36 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, 5
 		}, want: "begins at sequence 5, the results go on after 0"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				cfg := good
-				if c.change != nil {
-					c.change(&cfg)
-				}
-				stagetest.Value(b.js.CreateConsumer(t.Context(), "ROWS", cfg))(t)
-				b.load(20)
-				stage := b.config("run", quick())
-				stage.Create = c.create
-				r := b.startWith(stage)
-				if c.want == "" {
-					b.until(20)
-					r.stop(t)
-					b.check(20)
-					if c.create {
-						if got := b.durable().Config; got.MaxAckPending != 64 || got.AckWait != 24*time.Hour || got.PinnedTTL != time.Second || len(got.BackOff) > 0 {
-							t.Errorf("window %d, ack wait %v, pin %v, steps %v", got.MaxAckPending, got.AckWait, got.PinnedTTL, got.BackOff)
-						}
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			cfg := good
+			if c.change != nil {
+				c.change(&cfg)
+			}
+			stagetest.Value(b.js.CreateConsumer(t.Context(), "ROWS", cfg))(t)
+			b.load(20)
+			stage := b.config("run", quick())
+			stage.Create = c.create
+			r := b.startWith(stage)
+			if c.want == "" {
+				b.finish(r, 20)
+				if c.create {
+					if got := b.durable().Config; got.MaxAckPending != 64 || got.AckWait != 24*time.Hour || got.PinnedTTL != time.Second || len(got.BackOff) > 0 {
+						t.Errorf("window %d, ack wait %v, pin %v, steps %v", got.MaxAckPending, got.AckWait, got.PinnedTTL, got.BackOff)
 					}
-					return
 				}
-				if err := <-r.done; err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("err %v, want %q in it", err, c.want)
-				}
-				r.soft()
-				r.hard()
-			})
+				return
+			}
+			if err := <-r.done; err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("err %v, want %q in it", err, c.want)
+			}
+			r.soft()
+			r.hard()
 		})
 	}
 }
 
 func TestAMissingDurableIsNotCreatedIfCreateIsOff(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		cfg := b.config("run", quick())
 		cfg.Create = false
 		r := b.startWith(cfg)

@@ -165,8 +165,7 @@ func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
 // TestAHeldPartitionStartsNoRow holds a partition with calls in flight and rows in the queue behind them, twice, and lets
 // it go on in the end: each row is called once, in order.
 func TestAHeldPartitionStartsNoRow(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("held", exec)
 		b.load(20)
@@ -196,8 +195,7 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 
 // TestAHeldPartitionMovesWithItsRows stops the replica that holds the partition; the next one serves it.
 func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("held", exec)
 		b.load(20)
@@ -214,8 +212,7 @@ func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
 // TestAReplicaThatStandsAsideHandsOver has the owner of the only partition stand aside: the standby owns it, until it is
 // killed. Then rows wait, and the first takes the partition back.
 func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		sleeps := func() *queuer { return newQueuer(t, 2, func() time.Duration { return time.Second }) }
 		first := b.start("first", sleeps())
 		b.load(10)
@@ -242,8 +239,7 @@ func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
 // minutes, as a new leader of the durable consumer does: nobody is pinned then, and no row is left that would bring the
 // pin back. The replica that stands aside goes on doing so.
 func TestAPartitionIsNotTakenBackFromWhoAsksForIt(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		first := b.start("first", newQueuer(t, 2, func() time.Duration { return time.Second }))
 		b.load(2)
 		b.await("the first to own it", func() bool { return first.Status().Role == consumer.Owner })

@@ -32,36 +32,34 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 			0, "store: the disk is full: 0 B free at /d",
 		},
 	} {
-		t.Run(f.name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-				ensure(b)
-				b.login = nats.UserInfo("stage", "stage")
-				exec := newQueuer(t, 2, func() time.Duration { return time.Second })
-				r := b.start("full", exec)
-				b.load(100)
-				time.Sleep(5500 * time.Millisecond)
-				before := exec.made()
-				f.breakIt(b, r)
-				time.Sleep(15 * time.Second)
-				made := exec.made()
-				if made > before+f.most {
-					t.Errorf("%d calls have begun since, want at most %d", made-before, f.most)
-				}
-				if why := r.Status().Problem; !strings.Contains(why, f.why) {
-					t.Errorf("the problem is %q, want one with %q", why, f.why)
-				}
-				time.Sleep(time.Minute)
-				if now := exec.made(); now != made || r.Status().Role != consumer.Owner {
-					t.Errorf("a minute later there were %d calls more, as %s", now-made, r.Status().Role)
-				}
-				f.fix(b, r)
-				b.until(100)
-				if got := exec.made(); got != 100 {
-					t.Errorf("%d calls for 100 rows", got)
-				}
-				b.check(100)
-			})
+		runVirtual(t, f.name, func(t *testing.T) {
+			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
+			ensure(b)
+			b.login = nats.UserInfo("stage", "stage")
+			exec := newQueuer(t, 2, func() time.Duration { return time.Second })
+			r := b.start("full", exec)
+			b.load(100)
+			time.Sleep(5500 * time.Millisecond)
+			before := exec.made()
+			f.breakIt(b, r)
+			time.Sleep(15 * time.Second)
+			made := exec.made()
+			if made > before+f.most {
+				t.Errorf("%d calls have begun since, want at most %d", made-before, f.most)
+			}
+			if why := r.Status().Problem; !strings.Contains(why, f.why) {
+				t.Errorf("the problem is %q, want one with %q", why, f.why)
+			}
+			time.Sleep(time.Minute)
+			if now := exec.made(); now != made || r.Status().Role != consumer.Owner {
+				t.Errorf("a minute later there were %d calls more, as %s", now-made, r.Status().Role)
+			}
+			f.fix(b, r)
+			b.until(100)
+			if got := exec.made(); got != 100 {
+				t.Errorf("%d calls for 100 rows", got)
+			}
+			b.check(100)
 		})
 	}
 }
@@ -71,8 +69,7 @@ func on(f func(*bench)) func(*bench, *replica) { return func(b *bench, _ *replic
 // TestAStopWhileTheDiskIsFullLeavesTheRows stops a replica whose disk is full: it doesn't begin the rows
 // that wait, and the next replica serves them.
 func TestAStopWhileTheDiskIsFullLeavesTheRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("full", exec)
 		b.load(20)

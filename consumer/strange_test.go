@@ -34,57 +34,54 @@ var strangeRows = []struct{ name, header, body string }{
 // takes over while its result is above the low-water mark.
 func TestRowsLikeTheServersOwnMessagesStopNothing(t *testing.T) {
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
-		t.Run(string(order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				slow := uint64(len(strangeRows) + 1)
-				for i, row := range strangeRows {
-					stagetest.PublishRaw(t, b, fmt.Sprintf("rows.first%d", i), row.header, row.body)
-				}
-				b.loadFrom(0, 1) // it waits
-				for i, row := range strangeRows {
-					stagetest.PublishRaw(t, b, fmt.Sprintf("rows.second%d", i), row.header, row.body)
-				}
-				total := 2*len(strangeRows) + 1
-				exec := func() *sleeper {
-					return &sleeper{latency: func(seq uint64) time.Duration {
-						if seq == slow {
-							return time.Minute
-						}
-						return 100 * time.Millisecond
-					}}
-				}
-				began := time.Now()
-				first := b.startWith(b.ordered(order, "first", exec()))
-				ahead := total - 1
-				if order == streams.OrderStream {
-					ahead = len(strangeRows)
-				}
-				b.until(ahead)
-				if took := time.Since(began); took > 45*time.Second {
-					t.Errorf("the rows before the slow one took %s", took)
-				}
-				first.kill()
-				began = time.Now()
-				second := b.startWith(b.ordered(order, "second", exec()))
-				b.until(total)
-				if took := time.Since(began); took > 2*time.Minute {
-					t.Errorf("the rows after the take-over took %s", took)
-				}
-				second.stop(t)
-				if order != streams.OrderStream {
-					b.checkOrder(uint64(total))
-				} else {
-					for i, l := range b.readLog() {
-						if l.claim == nil && l.row == 0 {
-							t.Errorf("message %d of the log is neither claim nor result", i)
-						}
+		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+			slow := uint64(len(strangeRows) + 1)
+			for i, row := range strangeRows {
+				stagetest.PublishRaw(t, b, fmt.Sprintf("rows.first%d", i), row.header, row.body)
+			}
+			b.loadFrom(0, 1) // it waits
+			for i, row := range strangeRows {
+				stagetest.PublishRaw(t, b, fmt.Sprintf("rows.second%d", i), row.header, row.body)
+			}
+			total := 2*len(strangeRows) + 1
+			exec := func() *sleeper {
+				return &sleeper{latency: func(seq uint64) time.Duration {
+					if seq == slow {
+						return time.Minute
+					}
+					return 100 * time.Millisecond
+				}}
+			}
+			began := time.Now()
+			first := b.startWith(b.ordered(order, "first", exec()))
+			ahead := total - 1
+			if order == streams.OrderStream {
+				ahead = len(strangeRows)
+			}
+			b.until(ahead)
+			if took := time.Since(began); took > 45*time.Second {
+				t.Errorf("the rows before the slow one took %s", took)
+			}
+			first.kill()
+			began = time.Now()
+			second := b.startWith(b.ordered(order, "second", exec()))
+			b.until(total)
+			if took := time.Since(began); took > 2*time.Minute {
+				t.Errorf("the rows after the take-over took %s", took)
+			}
+			second.stop(t)
+			if order != streams.OrderStream {
+				b.checkOrder(uint64(total))
+			} else {
+				for i, l := range b.readLog() {
+					if l.claim == nil && l.row == 0 {
+						t.Errorf("message %d of the log is neither claim nor result", i)
 					}
 				}
-				if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(total) {
-					t.Errorf("got %d results, want %d", got, total)
-				}
-			})
+			}
+			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(total) {
+				t.Errorf("got %d results, want %d", got, total)
+			}
 		})
 	}
 }
@@ -93,21 +90,19 @@ func TestRowsLikeTheServersOwnMessagesStopNothing(t *testing.T) {
 // pin to run out.
 func TestNoRowHidesThePin(t *testing.T) {
 	for name, header := range map[string]string{"hidden": "hello\r\n\r\n", "forged": "NATS/1.0\r\nNats-Pin-Id: forged\r\n\r\n"} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				const rows = 200 // more than a window
-				b := newBench(t)
-				for range rows {
-					stagetest.PublishRaw(t, b, "rows.a", header, "{}")
-				}
-				began := time.Now()
-				r := b.start("run", &sleeper{low: time.Millisecond, high: time.Millisecond})
-				b.until(rows)
-				if took := time.Since(began); took > 2*time.Second {
-					t.Errorf("%d rows took %s", rows, took)
-				}
-				r.stop(t)
-			})
+		runVirtual(t, name, func(t *testing.T) {
+			const rows = 200 // more than a window
+			b := newBench(t)
+			for range rows {
+				stagetest.PublishRaw(t, b, "rows.a", header, "{}")
+			}
+			began := time.Now()
+			r := b.start("run", &sleeper{low: time.Millisecond, high: time.Millisecond})
+			b.until(rows)
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("%d rows took %s", rows, took)
+			}
+			r.stop(t)
 		})
 	}
 }
@@ -133,43 +128,40 @@ func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 		{"a long origin", "NATS/1.0\r\nStage-State-Id: a/" + strings.Repeat("S", 31_000) + "/0/1\r\nStage-Source-Stream: " + strings.Repeat("S", 31_000) + "\r\nStage-Source-Seq: 1\r\n\r\n", "", false},
 	}
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone} {
-		t.Run(string(order), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
-				for _, row := range rows {
-					stagetest.PublishRaw(t, b, "rows.a", row.header, "{}")
+		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+			stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
+			for _, row := range rows {
+				stagetest.PublishRaw(t, b, "rows.a", row.header, "{}")
+			}
+			n := int(b.stored("ROWS", "rows.a")) //nolint:gosec // few
+			if n != len(rows) {
+				t.Fatalf("%d of %d rows are stored", n, len(rows))
+			}
+			cfg := b.ordered(order, "run", failing{})
+			cfg.DeadLetterSubject = "dead"
+			r := b.startWith(cfg)
+			b.until(n)
+			r.stop(t)
+			left := make(map[uint64]bool)
+			for _, m := range b.read("AUDIT", "audit.stage.0.row") {
+				e := stagetest.Value(auditlog.Decode(m.Data()))(t)
+				left[e.Row.Sequence] = e.Row.HeadersLeftOut
+			}
+			for _, m := range b.read("RESULTS", "results.stage.0.rows") {
+				seq := sourceSeq(b, m)
+				row := rows[seq-1]
+				if has := m.Headers()[row.carried] != nil; has == row.left && row.carried != "" || left[seq] != row.left {
+					t.Errorf("%s: the result has its header %v, the event says that they are left out %v, want that %v", row.name, has, left[seq], row.left)
 				}
-				n := int(b.stored("ROWS", "rows.a")) //nolint:gosec // few
-				if n != len(rows) {
-					t.Fatalf("%d of %d rows are stored", n, len(rows))
-				}
-				cfg := b.ordered(order, "run", failing{})
-				cfg.DeadLetterSubject = "dead"
-				r := b.startWith(cfg)
-				b.until(n)
-				r.stop(t)
-				left := make(map[uint64]bool)
-				for _, m := range b.read("AUDIT", "audit.stage.0.row") {
-					e := stagetest.Value(auditlog.Decode(m.Data()))(t)
-					left[e.Row.Sequence] = e.Row.HeadersLeftOut
-				}
-				for _, m := range b.read("RESULTS", "results.stage.0.rows") {
-					seq := sourceSeq(b, m)
-					row := rows[seq-1]
-					if has := m.Headers()[row.carried] != nil; has == row.left && row.carried != "" || left[seq] != row.left {
-						t.Errorf("%s: the result has its header %v, the event says that they are left out %v, want that %v", row.name, has, left[seq], row.left)
-					}
-					for name := range m.Headers() {
-						if name == jetstream.ExpectedStreamHeader || strings.HasPrefix(name, "Nats-R") || strings.HasPrefix(name, "Nats-T") {
-							t.Errorf("%s: the result has the header %s", row.name, name)
-						}
+				for name := range m.Headers() {
+					if name == jetstream.ExpectedStreamHeader || strings.HasPrefix(name, "Nats-R") || strings.HasPrefix(name, "Nats-T") {
+						t.Errorf("%s: the result has the header %s", row.name, name)
 					}
 				}
-				if got := b.stored("DEAD", "dead"); got != uint64(n) { //nolint:gosec // few
-					t.Errorf("%d dead letters, want %d", got, n)
-				}
-			})
+			}
+			if got := b.stored("DEAD", "dead"); got != uint64(n) { //nolint:gosec // few
+				t.Errorf("%d dead letters, want %d", got, n)
+			}
 		})
 	}
 }
@@ -184,8 +176,7 @@ func (failing) Start(row *consumer.Row) {
 // A consumer that is set to deliver headers alone delivers rows that look empty. They are not answered as such, not even
 // before the settings are looked at again, and an empty row with the size of a body is one.
 func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.load(2)
 		p := b.startWith(b.ordered(streams.OrderStream, "only", &sleeper{low: time.Millisecond, high: 2 * time.Millisecond}))
 		b.until(2)

@@ -72,31 +72,28 @@ func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 		"second one killed": {disturb: func(b *bench, _, second *replica) { b.until(50); second.kill() }},
 	}
 	for name, tt := range ends {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t)
-				b.load(200)
-				traces := &follower{}
-				start := func(run string) *replica {
-					cfg := b.config(run, &sleeper{low: 100 * time.Millisecond, high: 2 * time.Second})
-					cfg.Tracer = traces
-					return b.startWith(cfg)
-				}
-				first := start("first")
-				b.until(1)
-				second := start("second")
-				tt.disturb(b, first, second)
-				b.until(200)
-				for _, r := range []*replica{first, second} {
-					r.soft()
-					<-r.ended
-					r.hard()
-				}
-				b.check(200)
-				if emitted := traces.check(t); emitted != 200 && !tt.killed {
-					t.Errorf("%d traces end with a result, want 200", emitted)
-				}
-			})
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(200)
+			traces := &follower{}
+			start := func(run string) *replica {
+				cfg := b.config(run, &sleeper{low: 100 * time.Millisecond, high: 2 * time.Second})
+				cfg.Tracer = traces
+				return b.startWith(cfg)
+			}
+			first := start("first")
+			b.until(1)
+			second := start("second")
+			tt.disturb(b, first, second)
+			b.until(200)
+			for _, r := range []*replica{first, second} {
+				r.soft()
+				<-r.ended
+				r.hard()
+			}
+			b.check(200)
+			if emitted := traces.check(t); emitted != 200 && !tt.killed {
+				t.Errorf("%d traces end with a result, want 200", emitted)
+			}
 		})
 	}
 }
@@ -108,8 +105,7 @@ func (b *bench) unpin() {
 }
 
 func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
 		for _, header := range []nats.Header{
 			{"X-Kept": {"v"}},

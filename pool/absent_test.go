@@ -87,20 +87,18 @@ func TestAServerIsAbsentOnlyWhileNothingListens(t *testing.T) {
 		{"with a fallback that is sick", longGone, &world{took: second, outages: []outage{{0, time.Minute, sick}}}, nil},
 		{"with a fallback that is absent", longGone, &world{took: second, outages: longGone}, []outage{{10 * second, time.Minute, absent}}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &world{took: 100 * ms, outages: test.outages}
-				cfg := pool.Config{Size: 8}
-				if test.fallback != nil {
-					w.servers = map[int]*world{1: test.fallback}
-					cfg.Fallbacks, cfg.FallbackAfter = []pool.Server{{}}, 10*second
-				}
-				p := w.running(t, cfg)
-				for i := range 1000 {
-					submit(t, p, i, func(result) {})
-				}
-				checkAbsent(t, p, w, 30*second, test.want...)
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			w := &world{took: 100 * ms, outages: test.outages}
+			cfg := pool.Config{Size: 8}
+			if test.fallback != nil {
+				w.servers = map[int]*world{1: test.fallback}
+				cfg.Fallbacks, cfg.FallbackAfter = []pool.Server{{}}, 10*second
+			}
+			p := w.running(t, cfg)
+			for i := range 1000 {
+				submit(t, p, i, func(result) {})
+			}
+			checkAbsent(t, p, w, 30*second, test.want...)
 		})
 	}
 }

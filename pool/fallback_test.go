@@ -54,17 +54,15 @@ func TestUsedUpAttemptsGoToTheNextServer(t *testing.T) {
 		{"a fatal error of a fallback does not pause", []func(int, pool.Attempt) pool.Verdict{always(reset), always(badKey), always(ok)}, []int{0, 0, 1, 2}, nil},
 		{"nor does that of the last", []func(int, pool.Attempt) pool.Verdict{always(reset), always(badKey)}, []int{0, 0, 1}, errKey},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				cfg := fallbacks(1, len(test.servers)-1)
-				cfg.OnPause = func(p pool.Pause) { t.Errorf("paused: %v", p.Err) }
-				f, order := asked(test.servers...)
-				p := running(t, cfg, f)
-				r := batch(t, p, 1)[0]
-				if !slices.Equal(order[0], test.asked) || !errors.Is(r.Err, test.err) || r.Attempts != len(test.asked) {
-					t.Errorf("asked %v, %v after %d attempts; want %v and %v", order[0], r.Err, r.Attempts, test.asked, test.err)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			cfg := fallbacks(1, len(test.servers)-1)
+			cfg.OnPause = func(p pool.Pause) { t.Errorf("paused: %v", p.Err) }
+			f, order := asked(test.servers...)
+			p := running(t, cfg, f)
+			r := batch(t, p, 1)[0]
+			if !slices.Equal(order[0], test.asked) || !errors.Is(r.Err, test.err) || r.Attempts != len(test.asked) {
+				t.Errorf("asked %v, %v after %d attempts; want %v and %v", order[0], r.Err, r.Attempts, test.asked, test.err)
+			}
 		})
 	}
 }

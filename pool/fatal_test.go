@@ -72,18 +72,16 @@ func TestFatalErrorPausesUntilAProbeSucceeds(t *testing.T) {
 
 func TestAnyVerdictButFatalResumes(t *testing.T) {
 	for _, verdict := range []pool.Verdict{ok, busy, reset, bad} {
-		t.Run(verdict.Class.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				resumed := 0
-				p := running(t, pool.Config{Size: 2, OnResume: func(pool.Pause) { resumed++ }}, script(badKey, verdict))
-				r := batch(t, p, 1)[0]
-				if resumed != 1 {
-					t.Errorf("resumed %d times", resumed)
-				}
-				if final := verdict.Class == pool.Permanent; final != (r.Err != nil) {
-					t.Errorf("result %v", r.Err)
-				}
-			})
+		bubble(t, verdict.Class.String(), func(t *testing.T) {
+			resumed := 0
+			p := running(t, pool.Config{Size: 2, OnResume: func(pool.Pause) { resumed++ }}, script(badKey, verdict))
+			r := batch(t, p, 1)[0]
+			if resumed != 1 {
+				t.Errorf("resumed %d times", resumed)
+			}
+			if final := verdict.Class == pool.Permanent; final != (r.Err != nil) {
+				t.Errorf("result %v", r.Err)
+			}
 		})
 	}
 }
@@ -170,44 +168,42 @@ func TestRowTimeoutLeavesOutPauses(t *testing.T) {
 		{"delayed", time.Hour, 1},
 		{"delayed into the pause", 30 * time.Second, 2},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				later := busy
-				later.Hint.RetryAfter = test.retry
-				p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
-					func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
-						switch {
-						case in > 0:
-							time.Sleep(ms)
-							return 0, later
-						case a.Number == 1:
-							time.Sleep(4 * time.Second)
-							return 0, badKey
-						default:
-							return 0, ok
-						}
-					})
-				check := func(r result, want time.Duration) {
-					t.Helper()
-					if took := r.Finished.Sub(r.Started); !errors.Is(r.Err, pool.ErrRowTimeout) || took.Round(5*ms) != want {
-						t.Errorf("job %d: %v after %v, want a time-out after %v", r.In, r.Err, took, want)
+		bubble(t, test.name, func(t *testing.T) {
+			later := busy
+			later.Hint.RetryAfter = test.retry
+			p := running(t, pool.Config{Size: 3, RowTimeout: 10 * time.Second},
+				func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+					switch {
+					case in > 0:
+						time.Sleep(ms)
+						return 0, later
+					case a.Number == 1:
+						time.Sleep(4 * time.Second)
+						return 0, badKey
+					default:
+						return 0, ok
 					}
+				})
+			check := func(r result, want time.Duration) {
+				t.Helper()
+				if took := r.Finished.Sub(r.Started); !errors.Is(r.Err, pool.ErrRowTimeout) || took.Round(5*ms) != want {
+					t.Errorf("job %d: %v after %v, want a time-out after %v", r.In, r.Err, took, want)
 				}
-				results := batch(t, p, 3)
-				for _, r := range results[1:] {
-					check(r, 70*time.Second)
-					if test.calls > 0 && r.CapacityRetries != test.calls {
-						t.Errorf("job %d was called %d times, want %d", r.In, r.CapacityRetries, test.calls)
-					}
+			}
+			results := batch(t, p, 3)
+			for _, r := range results[1:] {
+				check(r, 70*time.Second)
+				if test.calls > 0 && r.CapacityRetries != test.calls {
+					t.Errorf("job %d was called %d times, want %d", r.In, r.CapacityRetries, test.calls)
 				}
-				if results[0].Err != nil {
-					t.Errorf("the job that paused the pool: %v", results[0].Err)
-				}
-				submit(t, p, 9, func(r result) { results[0] = r })
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				check(results[0], 10*time.Second)
-			})
+			}
+			if results[0].Err != nil {
+				t.Errorf("the job that paused the pool: %v", results[0].Err)
+			}
+			submit(t, p, 9, func(r result) { results[0] = r })
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			check(results[0], 10*time.Second)
 		})
 	}
 }

@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/pool"
@@ -60,18 +59,16 @@ func parts(t *testing.T, size int, groups []int, answer func(since time.Duration
 // TestAGroupThatFailsIsNoOutage: a hundred jobs with one cause in common are one piece of evidence, so the others go on.
 func TestAGroupThatFailsIsNoOutage(t *testing.T) {
 	for name, verdict := range map[string]pool.Verdict{"500": sick, "400": unknownParameter} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				failed, pauses, calls := parts(t, 4, []int{100, 2, 2, 2, 2, 2}, func(_ time.Duration, p part) pool.Verdict {
-					if p.group == 0 {
-						return verdict
-					}
-					return ok
-				})
-				if failed[0] != 100 || len(failed) != 1 || pauses > 0 || calls > 500 {
-					t.Errorf("%v failed, %d pauses, %d calls", failed, pauses, calls)
+		bubble(t, name, func(t *testing.T) {
+			failed, pauses, calls := parts(t, 4, []int{100, 2, 2, 2, 2, 2}, func(_ time.Duration, p part) pool.Verdict {
+				if p.group == 0 {
+					return verdict
 				}
+				return ok
 			})
+			if failed[0] != 100 || len(failed) != 1 || pauses > 0 || calls > 500 {
+				t.Errorf("%v failed, %d pauses, %d calls", failed, pauses, calls)
+			}
 		})
 	}
 }
@@ -79,18 +76,16 @@ func TestAGroupThatFailsIsNoOutage(t *testing.T) {
 // TestAnOutageFailsNoGroup: whether there are many groups or one, an outage of minutes costs no job.
 func TestAnOutageFailsNoGroup(t *testing.T) {
 	for name, groups := range map[string][]int{"one": {200}, "a large one and others": {200, 3, 3}, "many": {20, 20, 20, 20, 20, 20, 20, 20}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				failed, _, _ := parts(t, 8, groups, func(since time.Duration, _ part) pool.Verdict {
-					if since > 100*ms && since < 10*time.Minute {
-						return sick
-					}
-					return ok
-				})
-				if len(failed) > 0 {
-					t.Errorf("%v failed", failed)
+		bubble(t, name, func(t *testing.T) {
+			failed, _, _ := parts(t, 8, groups, func(since time.Duration, _ part) pool.Verdict {
+				if since > 100*ms && since < 10*time.Minute {
+					return sick
 				}
+				return ok
 			})
+			if len(failed) > 0 {
+				t.Errorf("%v failed", failed)
+			}
 		})
 	}
 }
@@ -100,25 +95,23 @@ func TestAnOutageFailsNoGroup(t *testing.T) {
 // whose fault it is.
 func TestJobsLeftWithoutAUsableReplyUseUpTheirAttempts(t *testing.T) {
 	for name, groups := range map[string][]int{"one": {100}, "few": {2, 3, 1, 1}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				failed, pauses, calls := parts(t, 4, groups, func(since time.Duration, _ part) pool.Verdict {
-					if since > 10*time.Minute { // else it would never end
-						return ok
-					}
-					return wrongSchema
-				})
-				jobs := 0
-				for g, n := range groups {
-					jobs += n
-					if failed[g] != n {
-						t.Errorf("%d jobs of group %d failed, want %d", failed[g], g, n)
-					}
+		bubble(t, name, func(t *testing.T) {
+			failed, pauses, calls := parts(t, 4, groups, func(since time.Duration, _ part) pool.Verdict {
+				if since > 10*time.Minute { // else it would never end
+					return ok
 				}
-				if want := jobs * pool.DefaultRetry().MaxAttempts; pauses > 0 || calls != want {
-					t.Errorf("%d calls, %d pauses; want %d and none", calls, pauses, want)
-				}
+				return wrongSchema
 			})
+			jobs := 0
+			for g, n := range groups {
+				jobs += n
+				if failed[g] != n {
+					t.Errorf("%d jobs of group %d failed, want %d", failed[g], g, n)
+				}
+			}
+			if want := jobs * pool.DefaultRetry().MaxAttempts; pauses > 0 || calls != want {
+				t.Errorf("%d calls, %d pauses; want %d and none", calls, pauses, want)
+			}
 		})
 	}
 }

@@ -271,37 +271,35 @@ func TestAFullQueueAsksForManyJobsAtOnce(t *testing.T) {
 		{"two lanes", &rider{lane: 1}, 10},
 		{"keys", &rider{lane: 1, keyed: true}, 10},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const limit = 40
-				var calls atomic.Int32
-				p, stop := riding(t, pool.Config{Size: 1, QueueLimit: limit, OnRoom: func() { calls.Add(1) }}, func(int) {},
-					func(*rider, pool.Attempt) pool.Verdict { time.Sleep(time.Second); return ok })
-				defer stop()
-				job := func() *rider { return &rider{keyed: c.other != nil && c.other.keyed} }
-				submit := func(r *rider) {
-					if err := p.Add(r, func(pool.Result[*rider, int]) {}); err != nil {
-						t.Fatal(err)
-					}
+		bubble(t, c.name, func(t *testing.T) {
+			const limit = 40
+			var calls atomic.Int32
+			p, stop := riding(t, pool.Config{Size: 1, QueueLimit: limit, OnRoom: func() { calls.Add(1) }}, func(int) {},
+				func(*rider, pool.Attempt) pool.Verdict { time.Sleep(time.Second); return ok })
+			defer stop()
+			job := func() *rider { return &rider{keyed: c.other != nil && c.other.keyed} }
+			submit := func(r *rider) {
+				if err := p.Add(r, func(pool.Result[*rider, int]) {}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			submit(job())
+			synctest.Wait() // it is in flight
+			for i := range limit {
+				if c.other != nil && i%2 == 1 {
+					other := *c.other
+					submit(&other)
+					continue
 				}
 				submit(job())
-				synctest.Wait() // it is in flight
-				for i := range limit {
-					if c.other != nil && i%2 == 1 {
-						other := *c.other
-						submit(&other)
-						continue
-					}
-					submit(job())
-				}
-				synctest.Wait()
-				before := calls.Load()
-				time.Sleep(limit/4*time.Second + time.Millisecond)
-				synctest.Wait()
-				if got := int(calls.Load() - before); got != c.want || p.Room(0) != limit/4 {
-					t.Errorf("called %d times, want %d; room for %d jobs", got, c.want, p.Room(0))
-				}
-			})
+			}
+			synctest.Wait()
+			before := calls.Load()
+			time.Sleep(limit/4*time.Second + time.Millisecond)
+			synctest.Wait()
+			if got := int(calls.Load() - before); got != c.want || p.Room(0) != limit/4 {
+				t.Errorf("called %d times, want %d; room for %d jobs", got, c.want, p.Room(0))
+			}
 		})
 	}
 }

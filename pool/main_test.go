@@ -38,6 +38,12 @@ var (
 	cancelled = pool.Verdict{Class: pool.Cancelled, Err: context.Canceled}
 )
 
+// bubble runs a case of a test in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
 func newPool(tb testing.TB, cfg pool.Config, f call) *pool.Pool[int, int] {
 	tb.Helper()
 	if cfg.Retry == (pool.RetryConfig{}) {

@@ -19,28 +19,26 @@ func TestJobsPassAnOutage(t *testing.T) {
 		{after: 20 * time.Second, passed: 30 * time.Second, pause: []string{"outage", "passed"}},
 		{after: 0, passed: 10 * time.Second, pause: nil}, // as when their attempts are used up
 	} {
-		t.Run(test.after.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const back = 60 * time.Second
-				w := world{took: time.Second, outages: []outage{{10 * time.Second, back, sick}}, servers: map[int]*world{1: {took: time.Second}}}
-				p := w.running(t, pool.Config{Size: 4, FallbackAfter: test.after, Fallbacks: []pool.Server{{}}})
-				if jobs := failed(batch(t, p, 400)); jobs != nil {
-					t.Errorf("jobs %v failed", jobs)
+		bubble(t, test.after.String(), func(t *testing.T) {
+			const back = 60 * time.Second
+			w := world{took: time.Second, outages: []outage{{10 * time.Second, back, sick}}, servers: map[int]*world{1: {took: time.Second}}}
+			p := w.running(t, pool.Config{Size: 4, FallbackAfter: test.after, Fallbacks: []pool.Server{{}}})
+			if jobs := failed(batch(t, p, 400)); jobs != nil {
+				t.Errorf("jobs %v failed", jobs)
+			}
+			passed := slices.IndexFunc(w.calls, func(c sent) bool { return c.at1 })
+			if at := w.calls[passed].at; at < test.passed || at > test.passed+2*time.Second {
+				t.Errorf("the first job passed at %v", at)
+			}
+			for _, c := range w.during(back+4*time.Second, time.Hour) {
+				if c.at1 {
+					t.Errorf("a job passed at %v, long after it was back", c.at)
+					break
 				}
-				passed := slices.IndexFunc(w.calls, func(c sent) bool { return c.at1 })
-				if at := w.calls[passed].at; at < test.passed || at > test.passed+2*time.Second {
-					t.Errorf("the first job passed at %v", at)
-				}
-				for _, c := range w.during(back+4*time.Second, time.Hour) {
-					if c.at1 {
-						t.Errorf("a job passed at %v, long after it was back", c.at)
-						break
-					}
-				}
-				if !slices.Equal(w.pause, test.pause) {
-					t.Errorf("pauses %v, want %v", w.pause, test.pause)
-				}
-			})
+			}
+			if !slices.Equal(w.pause, test.pause) {
+				t.Errorf("pauses %v, want %v", w.pause, test.pause)
+			}
 		})
 	}
 }

@@ -149,42 +149,40 @@ func TestAnOutageCostsNoJob(t *testing.T) {
 	for name, verdict := range map[string]pool.Verdict{"refused": refused, "sick": sick, "sick, not to be retried": sickOnce} {
 		for _, from := range []time.Duration{0, 10 * time.Second} {
 			for _, size := range []int{1, 2, 4, 64} {
-				t.Run(fmt.Sprintf("%s from %v on, %d at a time", name, from, size), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						w := world{took: time.Second, outages: []outage{{from, back, verdict}}}
-						p := w.running(t, pool.Config{Size: size})
-						results := batch(t, p, 30*size)
-						if jobs := failed(results); jobs != nil {
-							t.Errorf("%d jobs failed: %v", len(jobs), jobs)
+				bubble(t, fmt.Sprintf("%s from %v on, %d at a time", name, from, size), func(t *testing.T) {
+					w := world{took: time.Second, outages: []outage{{from, back, verdict}}}
+					p := w.running(t, pool.Config{Size: size})
+					results := batch(t, p, 30*size)
+					if jobs := failed(results); jobs != nil {
+						t.Errorf("%d jobs failed: %v", len(jobs), jobs)
+					}
+					var lost []sent
+					for _, c := range w.calls {
+						if c.out {
+							lost = append(lost, c)
 						}
-						var lost []sent
-						for _, c := range w.calls {
-							if c.out {
-								lost = append(lost, c)
-							}
-						}
-						// Those in flight, those that showed it, and a probe each second or each 1.25 s.
-						wait := 1250 * ms
-						if name == "refused" {
-							wait = time.Second
-						}
-						if most := size + 10 + int((back-from)/wait); len(lost) > most {
-							t.Errorf("%d calls were lost, want at most %d", len(lost), most)
-						}
-						first := w.calls[len(lost)]
-						if i := slices.IndexFunc(w.calls, func(c sent) bool { return c.at >= back }); i >= 0 {
-							first = w.calls[i]
-						}
-						if late := first.at - back; late > 1250*ms {
-							t.Errorf("the first call after it went %v late", late)
-						}
-						if want := []string{"outage"}; !slices.Equal(w.pause, want) {
-							t.Errorf("pauses %v, want %v", w.pause, want)
-						}
-						if w.lost != len(lost) {
-							t.Errorf("%d calls are reported as lost, %d were", w.lost, len(lost))
-						}
-					})
+					}
+					// Those in flight, those that showed it, and a probe each second or each 1.25 s.
+					wait := 1250 * ms
+					if name == "refused" {
+						wait = time.Second
+					}
+					if most := size + 10 + int((back-from)/wait); len(lost) > most {
+						t.Errorf("%d calls were lost, want at most %d", len(lost), most)
+					}
+					first := w.calls[len(lost)]
+					if i := slices.IndexFunc(w.calls, func(c sent) bool { return c.at >= back }); i >= 0 {
+						first = w.calls[i]
+					}
+					if late := first.at - back; late > 1250*ms {
+						t.Errorf("the first call after it went %v late", late)
+					}
+					if want := []string{"outage"}; !slices.Equal(w.pause, want) {
+						t.Errorf("pauses %v, want %v", w.pause, want)
+					}
+					if w.lost != len(lost) {
+						t.Errorf("%d calls are reported as lost, %d were", w.lost, len(lost))
+					}
 				})
 			}
 		}

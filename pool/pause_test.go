@@ -150,34 +150,32 @@ func TestAPauseBelongsToNoJob(t *testing.T) {
 		{"before the probe is due", 20 * time.Second, "1m0s", 1},
 		{"after that", 90 * time.Second, "1m30s", 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var a account
-				p := a.running(t, pool.Config{Size: 3})
-				a.submit(t, p, 0, 1, 2)
-				time.Sleep(10 * time.Second)
-				p.Recall(func(int) bool { return true })
-				a.change(true)
-				time.Sleep(test.comes - 10*time.Second)
-				if got := p.Stats(); reasonOf(got) == "" || got.Waiting != 0 {
-					t.Errorf("without jobs: %+v", got)
-				}
-				a.submit(t, p, 3)
-				if got := p.Stats().Waiting; got != test.waiting {
-					t.Errorf("%d jobs wait, want %d", got, test.waiting)
-				}
-				time.Sleep(time.Minute)
-				a.check(t,
-					"0s job 0, probe false",
-					"0s pause",
-					"10s job 1 handed back",
-					"10s job 2 handed back",
-					"10s job 0 handed back",
-					test.probe+" job 3, probe true",
-					test.probe+" resume",
-					test.probe+" job 3 done: <nil>",
-				)
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			var a account
+			p := a.running(t, pool.Config{Size: 3})
+			a.submit(t, p, 0, 1, 2)
+			time.Sleep(10 * time.Second)
+			p.Recall(func(int) bool { return true })
+			a.change(true)
+			time.Sleep(test.comes - 10*time.Second)
+			if got := p.Stats(); reasonOf(got) == "" || got.Waiting != 0 {
+				t.Errorf("without jobs: %+v", got)
+			}
+			a.submit(t, p, 3)
+			if got := p.Stats().Waiting; got != test.waiting {
+				t.Errorf("%d jobs wait, want %d", got, test.waiting)
+			}
+			time.Sleep(time.Minute)
+			a.check(t,
+				"0s job 0, probe false",
+				"0s pause",
+				"10s job 1 handed back",
+				"10s job 2 handed back",
+				"10s job 0 handed back",
+				test.probe+" job 3, probe true",
+				test.probe+" resume",
+				test.probe+" job 3 done: <nil>",
+			)
 		})
 	}
 }
@@ -243,40 +241,38 @@ func TestANewJobThatProbesHasItsWholeRowTimeout(t *testing.T) {
 // probes.
 func TestTheFirstServerIsProbedThoughAnOlderJobWaitsForAFallback(t *testing.T) {
 	for name, recalled := range map[string]bool{"with a job for the first": false, "without": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var probes []int
-				cfg := fallbacks(2, 1)
-				p := running(t, cfg, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
-					if a.Probe {
-						probes = append(probes, 10*in+a.Server)
-					}
-					switch {
-					case in == 0 && a.Server == 0:
-						return 0, reset
-					case in == 0 && a.CapacityRetries == 0:
-						return 0, withWait(busy, 30*time.Second)
-					case in == 0:
-						return 0, ok
-					default:
-						time.Sleep(time.Second)
-						return 0, badKey
-					}
-				})
-				submit(t, p, 0, func(result) {})
-				submit(t, p, 1, func(result) {})
-				time.Sleep(2 * time.Second)
-				want := []int{10}
-				if recalled {
-					p.Recall(func(in int) bool { return in == 1 })
-					want = []int{1}
+		bubble(t, name, func(t *testing.T) {
+			var probes []int
+			cfg := fallbacks(2, 1)
+			p := running(t, cfg, func(_ context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				if a.Probe {
+					probes = append(probes, 10*in+a.Server)
 				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if got := reasonOf(p.Stats()) != ""; !slices.Equal(probes, want) || got == recalled {
-					t.Errorf("probes %v, want %v; paused: %v", probes, want, got)
+				switch {
+				case in == 0 && a.Server == 0:
+					return 0, reset
+				case in == 0 && a.CapacityRetries == 0:
+					return 0, withWait(busy, 30*time.Second)
+				case in == 0:
+					return 0, ok
+				default:
+					time.Sleep(time.Second)
+					return 0, badKey
 				}
 			})
+			submit(t, p, 0, func(result) {})
+			submit(t, p, 1, func(result) {})
+			time.Sleep(2 * time.Second)
+			want := []int{10}
+			if recalled {
+				p.Recall(func(in int) bool { return in == 1 })
+				want = []int{1}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := reasonOf(p.Stats()) != ""; !slices.Equal(probes, want) || got == recalled {
+				t.Errorf("probes %v, want %v; paused: %v", probes, want, got)
+			}
 		})
 	}
 }
@@ -292,19 +288,17 @@ func TestProbesThatReachNoServerGoOnAsOften(t *testing.T) {
 		{"refused", refused, 4 + 10 + 120, 1000 * ms},
 		{"sick", sick, 4 + 10 + 60, 5 * time.Second},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const from, back = 10 * time.Second, 130 * time.Second
-				w := world{took: time.Second, outages: []outage{{from, back, tc.verdict}}}
-				p := w.running(t, pool.Config{Size: 4})
-				batch(t, p, 100)
-				if n := len(w.during(from, back)); n > tc.calls {
-					t.Errorf("%d calls in the outage, want at most %d", n, tc.calls)
-				}
-				if late := w.during(back, time.Hour)[0].at - back; late > tc.late {
-					t.Errorf("the first call after it goes %v late, want at most %v", late, tc.late)
-				}
-			})
+		bubble(t, tc.name, func(t *testing.T) {
+			const from, back = 10 * time.Second, 130 * time.Second
+			w := world{took: time.Second, outages: []outage{{from, back, tc.verdict}}}
+			p := w.running(t, pool.Config{Size: 4})
+			batch(t, p, 100)
+			if n := len(w.during(from, back)); n > tc.calls {
+				t.Errorf("%d calls in the outage, want at most %d", n, tc.calls)
+			}
+			if late := w.during(back, time.Hour)[0].at - back; late > tc.late {
+				t.Errorf("the first call after it goes %v late, want at most %v", late, tc.late)
+			}
 		})
 	}
 }

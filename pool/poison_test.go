@@ -17,25 +17,23 @@ import (
 func TestAPoisonJobFailsAfterItsAttempts(t *testing.T) {
 	for _, size := range []int{1, 2, 4, 64} {
 		for name, verdict := range map[string]pool.Verdict{"sick": sick, "sick, not to be retried": sickOnce} {
-			t.Run(fmt.Sprintf("%s, %d at a time", name, size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := world{took: time.Second, poison: map[int]pool.Verdict{3: verdict, 7: verdict}}
-					p := w.running(t, pool.Config{Size: size})
-					results := batch(t, p, 20*size)
-					if jobs := failed(results); !slices.Equal(jobs, []int{3, 7}) {
-						t.Errorf("jobs %v failed", jobs)
-					}
-					want := 3
-					if verdict.Class == pool.Permanent {
-						want = 1
-					}
-					if r := results[3]; r.Attempts != want || !errors.Is(r.Err, errGateway) {
-						t.Errorf("%d attempts, %v; want %d", r.Attempts, r.Err, want)
-					}
-					if len(w.pause) != 0 {
-						t.Errorf("pauses %v", w.pause)
-					}
-				})
+			bubble(t, fmt.Sprintf("%s, %d at a time", name, size), func(t *testing.T) {
+				w := world{took: time.Second, poison: map[int]pool.Verdict{3: verdict, 7: verdict}}
+				p := w.running(t, pool.Config{Size: size})
+				results := batch(t, p, 20*size)
+				if jobs := failed(results); !slices.Equal(jobs, []int{3, 7}) {
+					t.Errorf("jobs %v failed", jobs)
+				}
+				want := 3
+				if verdict.Class == pool.Permanent {
+					want = 1
+				}
+				if r := results[3]; r.Attempts != want || !errors.Is(r.Err, errGateway) {
+					t.Errorf("%d attempts, %v; want %d", r.Attempts, r.Err, want)
+				}
+				if len(w.pause) != 0 {
+					t.Errorf("pauses %v", w.pause)
+				}
 			})
 		}
 	}

@@ -52,19 +52,17 @@ func TestBatchKeepsInputOrderUnderRandomLatencies(t *testing.T) {
 
 func TestParallelIsFasterThanSequential(t *testing.T) {
 	for size, want := range map[int]time.Duration{1: 10 * time.Second, 4: 2500 * ms, 10: time.Second, 200: 100 * ms} {
-		t.Run(fmt.Sprintf("size=%d", size), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var inFlight gauge
-				p := running(t, pool.Config{Size: size}, inFlight.watch(sleeper(100*ms)))
-				begin := time.Now()
-				batch(t, p, 100)
-				if took := time.Since(begin); took != want {
-					t.Errorf("100 calls of 100 ms took %v, want %v", took, want)
-				}
-				if got, want := inFlight.most, min(size, 100); got != want {
-					t.Errorf("%d calls were in flight at once, want %d", got, want)
-				}
-			})
+		bubble(t, fmt.Sprintf("size=%d", size), func(t *testing.T) {
+			var inFlight gauge
+			p := running(t, pool.Config{Size: size}, inFlight.watch(sleeper(100*ms)))
+			begin := time.Now()
+			batch(t, p, 100)
+			if took := time.Since(begin); took != want {
+				t.Errorf("100 calls of 100 ms took %v, want %v", took, want)
+			}
+			if got, want := inFlight.most, min(size, 100); got != want {
+				t.Errorf("%d calls were in flight at once, want %d", got, want)
+			}
 		})
 	}
 }
@@ -286,17 +284,15 @@ func TestThrottleTimeIsTheLawsAlone(t *testing.T) {
 		{"the law would, but no slot is free", 1, sleeper(time.Second), 0},
 		{"half of the time", 1, sleeper(50 * ms), 4 * 50 * ms},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := running(t, pool.Config{Size: test.size, Law: spaced(t, 100*ms)}, test.call)
-				results := batch(t, p, 5)
-				if got := p.Stats().ThrottleTime; got != test.want {
-					t.Errorf("throttled for %v, want %v", got, test.want)
-				}
-				if got := results[4].Stats.ThrottleTime; got != test.want {
-					t.Errorf("the last result reports %v throttled, want %v", got, test.want)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			p := running(t, pool.Config{Size: test.size, Law: spaced(t, 100*ms)}, test.call)
+			results := batch(t, p, 5)
+			if got := p.Stats().ThrottleTime; got != test.want {
+				t.Errorf("throttled for %v, want %v", got, test.want)
+			}
+			if got := results[4].Stats.ThrottleTime; got != test.want {
+				t.Errorf("the last result reports %v throttled, want %v", got, test.want)
+			}
 		})
 	}
 }
@@ -315,14 +311,12 @@ func TestFullTimeIsThatOfMissingSlots(t *testing.T) {
 		{"a slot for each", 5, 5, ms, sleeper(time.Second), 0},
 		{"slots are free, the law says wait", 10, 5, 100 * ms, sleeper(time.Second), 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := running(t, pool.Config{Size: test.size, Law: spaced(t, test.every)}, test.call)
-				batch(t, p, test.jobs)
-				if got := p.Stats().FullTime; got != test.want {
-					t.Errorf("full for %v, want %v", got, test.want)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			p := running(t, pool.Config{Size: test.size, Law: spaced(t, test.every)}, test.call)
+			batch(t, p, test.jobs)
+			if got := p.Stats().FullTime; got != test.want {
+				t.Errorf("full for %v, want %v", got, test.want)
+			}
 		})
 	}
 }

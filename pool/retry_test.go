@@ -87,25 +87,23 @@ func TestBackoffIsFullJitter(t *testing.T) {
 	retry := pool.RetryConfig{MaxAttempts: 6, BaseDelay: time.Second, BackoffFactor: 3, MaxDelay: 20 * time.Second}
 	longest := []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 20 * time.Second, 20 * time.Second}
 	for _, u := range []float64{0, 0.25, 0.999} {
-		t.Run(fmt.Sprint(u), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var dispatched []time.Time
-				cfg := pool.Config{Size: 1, Retry: retry, Rand: func() float64 { return u }}
-				p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
-					dispatched = append(dispatched, a.Dispatched)
-					return 0, reset
-				})
-				batch(t, p, 1)
-				if len(dispatched) != 6 {
-					t.Fatalf("%d attempts, want 6", len(dispatched))
-				}
-				for i, most := range longest {
-					got, want := dispatched[i+1].Sub(dispatched[i]), time.Duration(u*float64(most))
-					if got != want {
-						t.Errorf("wait %d is %v, want %v", i+1, got, want)
-					}
-				}
+		bubble(t, fmt.Sprint(u), func(t *testing.T) {
+			var dispatched []time.Time
+			cfg := pool.Config{Size: 1, Retry: retry, Rand: func() float64 { return u }}
+			p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
+				dispatched = append(dispatched, a.Dispatched)
+				return 0, reset
 			})
+			batch(t, p, 1)
+			if len(dispatched) != 6 {
+				t.Fatalf("%d attempts, want 6", len(dispatched))
+			}
+			for i, most := range longest {
+				got, want := dispatched[i+1].Sub(dispatched[i]), time.Duration(u*float64(most))
+				if got != want {
+					t.Errorf("wait %d is %v, want %v", i+1, got, want)
+				}
+			}
 		})
 	}
 }
@@ -129,24 +127,22 @@ func TestBackoffHoldsNoSlot(t *testing.T) {
 
 func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
 	for _, class := range []pool.Class{pool.Capacity, pool.Transient} {
-		t.Run(class.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				asked := pool.Verdict{Class: class, Err: errBusy, Hint: aimd.Hint{RetryAfter: 7 * time.Second}}
-				p := running(t, pool.Config{Size: 2, Rand: func() float64 { return 0 }},
-					func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
-						if in == 0 {
-							return script(asked)(ctx, in, a)
-						}
-						return sleeper(ms)(ctx, in, a)
-					})
-				results := batch(t, p, 3)
-				if took := results[0].Finished.Sub(results[0].Started); took != 7*time.Second+2*ms {
-					t.Errorf("done after %v, want a second call after 7s", took)
-				}
-				if took := results[2].Finished.Sub(results[2].Queued); took > time.Second {
-					t.Errorf("another job waited for %v", took)
-				}
-			})
+		bubble(t, class.String(), func(t *testing.T) {
+			asked := pool.Verdict{Class: class, Err: errBusy, Hint: aimd.Hint{RetryAfter: 7 * time.Second}}
+			p := running(t, pool.Config{Size: 2, Rand: func() float64 { return 0 }},
+				func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+					if in == 0 {
+						return script(asked)(ctx, in, a)
+					}
+					return sleeper(ms)(ctx, in, a)
+				})
+			results := batch(t, p, 3)
+			if took := results[0].Finished.Sub(results[0].Started); took != 7*time.Second+2*ms {
+				t.Errorf("done after %v, want a second call after 7s", took)
+			}
+			if took := results[2].Finished.Sub(results[2].Queued); took > time.Second {
+				t.Errorf("another job waited for %v", took)
+			}
 		})
 	}
 }
@@ -282,15 +278,13 @@ func TestLawIsToldEveryVerdict(t *testing.T) {
 		{"cancelled", script(cancelled), "dropped"},
 		{"panic", func(context.Context, int, pool.Attempt) (int, pool.Verdict) { panic("boom") }, "dropped"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				law := &recorder{}
-				p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.FailJob}, test.call)
-				batch(t, p, 1)
-				if want := []string{"sent 1", test.want}; !slices.Equal(law.calls[:2], want) {
-					t.Errorf("the law was called %q, want %q", law.calls[:2], want)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			law := &recorder{}
+			p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.FailJob}, test.call)
+			batch(t, p, 1)
+			if want := []string{"sent 1", test.want}; !slices.Equal(law.calls[:2], want) {
+				t.Errorf("the law was called %q, want %q", law.calls[:2], want)
+			}
 		})
 	}
 }

@@ -26,27 +26,25 @@ var (
 func TestWrongSettingsCostNoJob(t *testing.T) {
 	for name, verdict := range map[string]pool.Verdict{"400": unknownParameter, "schema": wrongSchema, "login page": loginPage} {
 		for _, size := range []int{1, 4, 32} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := world{took: time.Second, outages: []outage{{0, 150 * time.Second, verdict}}}
-					p := w.running(t, pool.Config{Size: size})
-					results := batch(t, p, 10*size)
-					if jobs := failed(results); jobs != nil {
-						t.Errorf("jobs %v failed", jobs)
-					}
-					// Those that showed it, others that were in flight, and a probe each minute. One at a time each
-					// job has all of its attempts.
-					most := size + 5 + 2
-					if size == 1 {
-						most = 5*3 + 2
-					}
-					if n := len(w.during(0, 150*time.Second)); n > most {
-						t.Errorf("%d calls, want at most %d", n, most)
-					}
-					if want := []string{"settings"}; !slices.Equal(w.pause, want) {
-						t.Errorf("pauses %v, want %v", w.pause, want)
-					}
-				})
+			bubble(t, name, func(t *testing.T) {
+				w := world{took: time.Second, outages: []outage{{0, 150 * time.Second, verdict}}}
+				p := w.running(t, pool.Config{Size: size})
+				results := batch(t, p, 10*size)
+				if jobs := failed(results); jobs != nil {
+					t.Errorf("jobs %v failed", jobs)
+				}
+				// Those that showed it, others that were in flight, and a probe each minute. One at a time each
+				// job has all of its attempts.
+				most := size + 5 + 2
+				if size == 1 {
+					most = 5*3 + 2
+				}
+				if n := len(w.during(0, 150*time.Second)); n > most {
+					t.Errorf("%d calls, want at most %d", n, most)
+				}
+				if want := []string{"settings"}; !slices.Equal(w.pause, want) {
+					t.Errorf("pauses %v, want %v", w.pause, want)
+				}
 			})
 		}
 	}
@@ -67,20 +65,18 @@ func TestFewJobsOrDifferentVerdictsAreNotTheSettings(t *testing.T) {
 		{"about the job's content", 20, pool.HoldAll, func(int) pool.Verdict { return tooLong }, 20},
 		{"not asked for", 60, pool.FailJob, func(int) pool.Verdict { return unknownParameter }, 60},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := world{took: time.Second, poison: map[int]pool.Verdict{}}
-				for in := range test.jobs {
-					w.poison[in] = test.poison(in)
-				}
-				p := w.running(t, pool.Config{Size: 2, OnFatal: test.policy})
-				if n := len(failed(batch(t, p, test.jobs))); n != test.fails {
-					t.Errorf("%d jobs failed, want %d", n, test.fails)
-				}
-				if len(w.pause) > 0 || len(w.calls) != test.jobs {
-					t.Errorf("%d calls, pauses %v", len(w.calls), w.pause)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			w := world{took: time.Second, poison: map[int]pool.Verdict{}}
+			for in := range test.jobs {
+				w.poison[in] = test.poison(in)
+			}
+			p := w.running(t, pool.Config{Size: 2, OnFatal: test.policy})
+			if n := len(failed(batch(t, p, test.jobs))); n != test.fails {
+				t.Errorf("%d jobs failed, want %d", n, test.fails)
+			}
+			if len(w.pause) > 0 || len(w.calls) != test.jobs {
+				t.Errorf("%d calls, pauses %v", len(w.calls), w.pause)
+			}
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/pool"
@@ -71,50 +70,48 @@ func TestJobsPassAServerInABrownout(t *testing.T) {
 		}, 0},
 		{"it is always slow", 32, 40 * ms, usually(1, 1), 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				cfg := fallbacks(test.size, 1)
-				cfg.Law, cfg.Fallbacks[0].Law = adaptive(t, test.size), spaced(t, 100*ms)
-				cfg.FallbackAfter, cfg.QueueLimit = after, 100
-				began := time.Now()
-				b := &bucketOf{perSec: test.perSec, began: began, at: began}
-				var mu sync.Mutex
-				var fallback []time.Duration
-				ctx, cancel := context.WithTimeout(t.Context(), over)
-				defer cancel()
-				p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
-					if a.Server == 1 {
-						mu.Lock()
-						defer mu.Unlock()
-						fallback = append(fallback, time.Since(began))
-						return 1, ok
-					}
-					if !b.admits() {
-						time.Sleep(50 * ms)
-						return 0, busy
-					}
-					time.Sleep(500 * ms)
-					return 0, ok
-				})
-				for ctx.Err() == nil {
-					_ = p.Submit(ctx, 0, func(pool.Result[int, int]) {})
-					pause(ctx, test.every)
+		bubble(t, test.name, func(t *testing.T) {
+			cfg := fallbacks(test.size, 1)
+			cfg.Law, cfg.Fallbacks[0].Law = adaptive(t, test.size), spaced(t, 100*ms)
+			cfg.FallbackAfter, cfg.QueueLimit = after, 100
+			began := time.Now()
+			b := &bucketOf{perSec: test.perSec, began: began, at: began}
+			var mu sync.Mutex
+			var fallback []time.Duration
+			ctx, cancel := context.WithTimeout(t.Context(), over)
+			defer cancel()
+			p := running(t, cfg, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
+				if a.Server == 1 {
+					mu.Lock()
+					defer mu.Unlock()
+					fallback = append(fallback, time.Since(began))
+					return 1, ok
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				if len(fallback) < test.least || test.least == 0 && len(fallback) > 0 {
-					t.Fatalf("the fallback got %d jobs, want at least %d: %v", len(fallback), test.least, fallback[:min(10, len(fallback))])
+				if !b.admits() {
+					time.Sleep(50 * ms)
+					return 0, busy
 				}
-				if test.least == 0 {
-					return
-				}
-				if first := fallback[0]; first < begins+after/2 || first > begins+2*after {
-					t.Errorf("the fallback got the first job after %v, want %v after %v", first, after, begins)
-				}
-				if last := fallback[len(fallback)-1]; last > ends+15*time.Second {
-					t.Errorf("the fallback still got jobs after %v: the brown-out had ended after %v", last, ends)
-				}
+				time.Sleep(500 * ms)
+				return 0, ok
 			})
+			for ctx.Err() == nil {
+				_ = p.Submit(ctx, 0, func(pool.Result[int, int]) {})
+				pause(ctx, test.every)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(fallback) < test.least || test.least == 0 && len(fallback) > 0 {
+				t.Fatalf("the fallback got %d jobs, want at least %d: %v", len(fallback), test.least, fallback[:min(10, len(fallback))])
+			}
+			if test.least == 0 {
+				return
+			}
+			if first := fallback[0]; first < begins+after/2 || first > begins+2*after {
+				t.Errorf("the fallback got the first job after %v, want %v after %v", first, after, begins)
+			}
+			if last := fallback[len(fallback)-1]; last > ends+15*time.Second {
+				t.Errorf("the fallback still got jobs after %v: the brown-out had ended after %v", last, ends)
+			}
 		})
 	}
 }

@@ -71,28 +71,26 @@ func TestDrainFailsAJobWhoseAttemptsAreUsedUp(t *testing.T) {
 
 func TestDrainEndsAPause(t *testing.T) {
 	for name, at := range map[string]time.Duration{"between probes": 30 * time.Second, "during a probe": 60 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPool(t, pool.Config{Size: 2}, func(context.Context, int, pool.Attempt) (int, pool.Verdict) {
-					time.Sleep(time.Second)
-					return 0, badKey
-				})
-				var handed []int
-				for i := range 3 {
-					submit(t, p, i, func(r result) {
-						if handedBack(r) {
-							handed = append(handed, r.In)
-						}
-					})
-				}
-				time.AfterFunc(at+1500*ms, p.Drain)
-				if err := p.Run(t.Context()); err != nil {
-					t.Error(err)
-				}
-				if slices.Sort(handed); !slices.Equal(handed, []int{0, 1, 2}) {
-					t.Errorf("handed back: %v", handed)
-				}
+		bubble(t, name, func(t *testing.T) {
+			p := newPool(t, pool.Config{Size: 2}, func(context.Context, int, pool.Attempt) (int, pool.Verdict) {
+				time.Sleep(time.Second)
+				return 0, badKey
 			})
+			var handed []int
+			for i := range 3 {
+				submit(t, p, i, func(r result) {
+					if handedBack(r) {
+						handed = append(handed, r.In)
+					}
+				})
+			}
+			time.AfterFunc(at+1500*ms, p.Drain)
+			if err := p.Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if slices.Sort(handed); !slices.Equal(handed, []int{0, 1, 2}) {
+				t.Errorf("handed back: %v", handed)
+			}
 		})
 	}
 }
@@ -226,20 +224,18 @@ func TestBatchOnAPoolThatStops(t *testing.T) {
 
 func TestBatchEndsWithItsContext(t *testing.T) {
 	for name, limit := range map[string]int{"while it submits": 1, "while it waits": 10} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := running(t, pool.Config{Size: 1, QueueLimit: limit}, sleeper(time.Second))
-				ctx, cancel := context.WithTimeoutCause(t.Context(), 1500*ms, errBad)
-				defer cancel()
-				results, err := p.ExecuteBatch(ctx, []int{0, 1, 2, 3, 4})
-				if results != nil || !errors.Is(err, errBad) {
-					t.Errorf("%d results, %v; want none and the context's cause", len(results), err)
-				}
-				time.Sleep(time.Minute)
-				if got := p.Stats(); got.Waiting != 0 || got.Successes < 3 {
-					t.Errorf("the jobs that were taken did not run to their end: %+v", got)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			p := running(t, pool.Config{Size: 1, QueueLimit: limit}, sleeper(time.Second))
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 1500*ms, errBad)
+			defer cancel()
+			results, err := p.ExecuteBatch(ctx, []int{0, 1, 2, 3, 4})
+			if results != nil || !errors.Is(err, errBad) {
+				t.Errorf("%d results, %v; want none and the context's cause", len(results), err)
+			}
+			time.Sleep(time.Minute)
+			if got := p.Stats(); got.Waiting != 0 || got.Successes < 3 {
+				t.Errorf("the jobs that were taken did not run to their end: %+v", got)
+			}
 		})
 	}
 }

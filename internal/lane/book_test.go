@@ -41,33 +41,31 @@ func TestRecordsThatAreGoneAreWrittenAgain(t *testing.T) {
 			return s.Purge(b.t.Context())
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				b.rows = 100
-				b.open()
-				b.until(10*time.Minute, "a batch", func() bool { return b.phases() == "intent submitted" })
-				stagetest.Must(t, lose(b))
-				time.Sleep(time.Minute)
-				b.add(100) // they are not submitted while there is no stream
-				time.Sleep(5 * time.Minute)
-				if name == "deleted" {
-					if len(b.api.batches) != 1 {
-						t.Errorf("%d batches", len(b.api.batches))
-					}
-					b.makeStream(-1)
-				}
-				b.until(30*time.Minute, "the second batch", func() bool { return strings.Count(b.phases(), "submitted") == 2 })
-				b.kill()
-				b.lane.Close()
-				b.open()
-				b.await(3 * time.Hour)
-				b.close()
-				b.check()
-				if len(b.api.batches) != 2 {
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.rows = 100
+			b.open()
+			b.until(10*time.Minute, "a batch", func() bool { return b.phases() == "intent submitted" })
+			stagetest.Must(t, lose(b))
+			time.Sleep(time.Minute)
+			b.add(100) // they are not submitted while there is no stream
+			time.Sleep(5 * time.Minute)
+			if name == "deleted" {
+				if len(b.api.batches) != 1 {
 					t.Errorf("%d batches", len(b.api.batches))
 				}
-			})
+				b.makeStream(-1)
+			}
+			b.until(30*time.Minute, "the second batch", func() bool { return strings.Count(b.phases(), "submitted") == 2 })
+			b.kill()
+			b.lane.Close()
+			b.open()
+			b.await(3 * time.Hour)
+			b.close()
+			b.check()
+			if len(b.api.batches) != 2 {
+				t.Errorf("%d batches", len(b.api.batches))
+			}
 		})
 	}
 }

@@ -13,28 +13,26 @@ func TestAKillLosesNoEvent(t *testing.T) {
 	for step, want := range map[string]auditlog.BatchPhase{
 		"recorded": auditlog.BatchIntent, "submitted recorded": auditlog.BatchSubmitted, "abandoned recorded": auditlog.BatchAbandoned,
 	} {
-		t.Run(step, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				b.rows = 20
-				kill := func(step string) {
-					killed := b.killAt(step, 1)
-					b.open()
-					<-killed
-					b.lane.Close()
-				}
-				if want == auditlog.BatchAbandoned {
-					kill("recorded")
-				}
-				kill(step)
-				b.step, b.again = nil, nil
+		runVirtual(t, step, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.rows = 20
+			kill := func(step string) {
+				killed := b.killAt(step, 1)
 				b.open()
-				b.await(4 * time.Hour)
-				b.close()
-				if !slices.ContainsFunc(b.again, func(e *auditlog.Batch) bool { return e.Phase == want && e.Rows == 20 }) {
-					t.Errorf("the events that are recorded again lack %s: %+v", want, b.again)
-				}
-			})
+				<-killed
+				b.lane.Close()
+			}
+			if want == auditlog.BatchAbandoned {
+				kill("recorded")
+			}
+			kill(step)
+			b.step, b.again = nil, nil
+			b.open()
+			b.await(4 * time.Hour)
+			b.close()
+			if !slices.ContainsFunc(b.again, func(e *auditlog.Batch) bool { return e.Phase == want && e.Rows == 20 }) {
+				t.Errorf("the events that are recorded again lack %s: %+v", want, b.again)
+			}
 		})
 	}
 }

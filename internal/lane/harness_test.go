@@ -133,11 +133,9 @@ var kinds = map[string]func() *provider{"file": fileProvider, "inline": inlinePr
 func inBothKinds(t *testing.T, f func(t *testing.T, b *bench)) {
 	t.Helper()
 	for name, api := range kinds {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				t.Helper()
-				f(t, newBench(t, api()))
-			})
+		runVirtual(t, name, func(t *testing.T) {
+			t.Helper()
+			f(t, newBench(t, api()))
 		})
 	}
 }
@@ -428,4 +426,9 @@ func (b *bench) phases() string {
 		text = append(text, string(e.Phase))
 	}
 	return strings.Join(text, " ")
+}
+
+func runVirtual(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { virtual(t, f) })
 }

@@ -46,28 +46,26 @@ func TestAKillAtAnyStepLosesNothing(t *testing.T) {
 				if testing.Short() && (n+i+len(name))%2 == 0 { // one kind has the first, the other the second
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%s/%d", name, step, n), func(t *testing.T) {
-					virtual(t, func(t *testing.T) {
-						b := newBench(t, api())
-						b.rows = 250
-						killed := b.killAt(step, n)
-						b.open()
-						select {
-						case <-killed:
-						case <-time.After(12 * time.Hour):
-							t.Fatal("the step never came")
-						}
-						b.onStep(nil)
-						b.lane.Close()
-						b.open()
-						b.await(6 * time.Hour)
-						b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
-						b.close()
-						b.check()
-						if len(b.calls) > 0 {
-							t.Errorf("%d live calls", len(b.calls))
-						}
-					})
+				runVirtual(t, fmt.Sprintf("%s/%s/%d", name, step, n), func(t *testing.T) {
+					b := newBench(t, api())
+					b.rows = 250
+					killed := b.killAt(step, n)
+					b.open()
+					select {
+					case <-killed:
+					case <-time.After(12 * time.Hour):
+						t.Fatal("the step never came")
+					}
+					b.onStep(nil)
+					b.lane.Close()
+					b.open()
+					b.await(6 * time.Hour)
+					b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
+					b.close()
+					b.check()
+					if len(b.calls) > 0 {
+						t.Errorf("%d live calls", len(b.calls))
+					}
 				})
 			}
 		}

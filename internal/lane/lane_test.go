@@ -75,38 +75,36 @@ func TestAPauseThatNothingEndsIsReported(t *testing.T) {
 			return nil
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				var told []error
-				b.paused = func(why error) { told = append(told, why) }
-				b.api.onUpload = func() error { return c.key }
-				if c.reserve != nil {
-					b.reserve = func(string, float64) error {
-						b.mu.Lock()
-						defer b.mu.Unlock()
-						b.reserved++
-						if err := c.reserve(b.reserved - 1 - len(b.settled)); err != nil {
-							b.reserved--
-							return err
-						}
-						return nil
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			var told []error
+			b.paused = func(why error) { told = append(told, why) }
+			b.api.onUpload = func() error { return c.key }
+			if c.reserve != nil {
+				b.reserve = func(string, float64) error {
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					b.reserved++
+					if err := c.reserve(b.reserved - 1 - len(b.settled)); err != nil {
+						b.reserved--
+						return err
 					}
+					return nil
 				}
-				b.open()
-				b.add(250)
-				if c.want == "" {
-					b.await(12 * time.Hour)
-				}
-				time.Sleep(10 * time.Minute)
-				b.close()
-				switch {
-				case c.want == "" && len(told) > 0:
-					t.Errorf("it was told %v", told)
-				case c.want != "" && (len(told) != 1 || !strings.Contains(told[0].Error(), c.want)):
-					t.Errorf("it was told %v, want one error with %q", told, c.want)
-				}
-			})
+			}
+			b.open()
+			b.add(250)
+			if c.want == "" {
+				b.await(12 * time.Hour)
+			}
+			time.Sleep(10 * time.Minute)
+			b.close()
+			switch {
+			case c.want == "" && len(told) > 0:
+				t.Errorf("it was told %v", told)
+			case c.want != "" && (len(told) != 1 || !strings.Contains(told[0].Error(), c.want)):
+				t.Errorf("it was told %v, want one error with %q", told, c.want)
+			}
 		})
 	}
 }

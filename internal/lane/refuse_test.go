@@ -94,45 +94,43 @@ func TestRefusalsOfEverythingPauseTheLane(t *testing.T) {
 
 func TestAFullQueueIsWaitedFor(t *testing.T) {
 	for name, later := range map[string]bool{"at once": false, "later": true} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				b.settings.Wait = time.Second
-				const most = 25_000 // tokens, at 100 a row
-				full := func(but *remote, more int) bool {
-					sum := 100 * more
-					for _, r := range b.api.batches {
-						if b.api.progress(r); r.State == batchapi.Running && r != but {
-							sum += 100 * len(r.seqs)
-						}
-					}
-					return sum > most
-				}
-				refusal := apiError(llm.Capacity, 429, "token_limit_exceeded")
-				if later {
-					refuseLater(b.api, func(r *remote) *batchapi.Refusal {
-						if r.State == batchapi.Running && r.Answered == 0 && full(r, len(r.seqs)) {
-							return &batchapi.Refusal{Capacity: true, Err: refusal}
-						}
-						return nil
-					})
-				} else {
-					b.api.onCreate = func(_ int, job batchapi.Job) error {
-						if full(nil, job.Lines.Rows) {
-							return refusal
-						}
-						return nil
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.settings.Wait = time.Second
+			const most = 25_000 // tokens, at 100 a row
+			full := func(but *remote, more int) bool {
+				sum := 100 * more
+				for _, r := range b.api.batches {
+					if b.api.progress(r); r.State == batchapi.Running && r != but {
+						sum += 100 * len(r.seqs)
 					}
 				}
-				b.run(1000, 48*time.Hour)
-				b.check()
-				if len(b.calls) > 0 {
-					t.Errorf("%d live calls", len(b.calls))
+				return sum > most
+			}
+			refusal := apiError(llm.Capacity, 429, "token_limit_exceeded")
+			if later {
+				refuseLater(b.api, func(r *remote) *batchapi.Refusal {
+					if r.State == batchapi.Running && r.Answered == 0 && full(r, len(r.seqs)) {
+						return &batchapi.Refusal{Capacity: true, Err: refusal}
+					}
+					return nil
+				})
+			} else {
+				b.api.onCreate = func(_ int, job batchapi.Job) error {
+					if full(nil, job.Lines.Rows) {
+						return refusal
+					}
+					return nil
 				}
-				if n := len(b.api.creates); n > 40 {
-					t.Errorf("%d batches were created", n)
-				}
-			})
+			}
+			b.run(1000, 48*time.Hour)
+			b.check()
+			if len(b.calls) > 0 {
+				t.Errorf("%d live calls", len(b.calls))
+			}
+			if n := len(b.api.creates); n > 40 {
+				t.Errorf("%d batches were created", n)
+			}
 		})
 	}
 }

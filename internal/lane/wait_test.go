@@ -66,27 +66,25 @@ func TestABatchGoesByRowsBytesAndWait(t *testing.T) {
 		"bytes": {rows: 1000, n: 100, bytes: 1000, batches: []int{33, 33, 33}, by: 10 * time.Second}, // some 30 B a line
 		"wait":  {rows: 1000, n: 100, bytes: 1 << 20, batches: []int{100}, by: 70 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				b.settings.Rows, b.settings.Bytes = c.rows, config.Size(c.bytes)
-				b.rows = uint64(c.n)
-				b.open()
-				time.Sleep(c.by)
-				b.api.mu.Lock()
-				for i, r := range b.api.batches {
-					if i < len(c.batches) && (len(r.seqs) > c.batches[i] || len(r.seqs) < c.batches[i]*8/10) {
-						t.Errorf("batch %d has %d rows, want %d", i, len(r.seqs), c.batches[i])
-					}
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.settings.Rows, b.settings.Bytes = c.rows, config.Size(c.bytes)
+			b.rows = uint64(c.n)
+			b.open()
+			time.Sleep(c.by)
+			b.api.mu.Lock()
+			for i, r := range b.api.batches {
+				if i < len(c.batches) && (len(r.seqs) > c.batches[i] || len(r.seqs) < c.batches[i]*8/10) {
+					t.Errorf("batch %d has %d rows, want %d", i, len(r.seqs), c.batches[i])
 				}
-				if len(b.api.batches) < min(2, len(c.batches)) {
-					t.Errorf("%d batches by %v", len(b.api.batches), c.by)
-				}
-				b.api.mu.Unlock()
-				b.await(4 * time.Hour)
-				b.close()
-				b.check()
-			})
+			}
+			if len(b.api.batches) < min(2, len(c.batches)) {
+				t.Errorf("%d batches by %v", len(b.api.batches), c.by)
+			}
+			b.api.mu.Unlock()
+			b.await(4 * time.Hour)
+			b.close()
+			b.check()
 		})
 	}
 }
@@ -191,34 +189,32 @@ func TestARowThatIsTooLargeForABatchGoesLive(t *testing.T) {
 
 func TestAStopLeavesBatchesRunningUnlessToldNotTo(t *testing.T) {
 	for _, cancels := range []bool{false, true} {
-		t.Run(strconv.FormatBool(cancels), func(t *testing.T) {
-			virtual(t, func(t *testing.T) {
-				b := newBench(t, fileProvider())
-				b.cancels = cancels
-				b.rows = 250
-				b.open()
-				time.Sleep(10 * time.Minute)
-				began := time.Now()
-				b.close()
-				if took := time.Since(began); took > 3*time.Second {
-					t.Errorf("the stop took %v", took)
-				}
-				want := 0
-				if cancels {
-					want = 3
-				}
-				if len(b.api.cancels) != want {
-					t.Errorf("cancelled %v", b.api.cancels)
-				}
-				b.cancels = false
-				b.open()
-				b.await(3 * time.Hour)
-				b.close()
-				b.check()
-				if !cancels && len(b.api.batches) != 3 {
-					t.Errorf("%d batches", len(b.api.batches))
-				}
-			})
+		runVirtual(t, strconv.FormatBool(cancels), func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.cancels = cancels
+			b.rows = 250
+			b.open()
+			time.Sleep(10 * time.Minute)
+			began := time.Now()
+			b.close()
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("the stop took %v", took)
+			}
+			want := 0
+			if cancels {
+				want = 3
+			}
+			if len(b.api.cancels) != want {
+				t.Errorf("cancelled %v", b.api.cancels)
+			}
+			b.cancels = false
+			b.open()
+			b.await(3 * time.Hour)
+			b.close()
+			b.check()
+			if !cancels && len(b.api.batches) != 3 {
+				t.Errorf("%d batches", len(b.api.batches))
+			}
 		})
 	}
 }
