@@ -136,10 +136,10 @@ func (b *bench) awaitShares(want []int, mates ...*crewMate) {
 	b.t.Fatalf("shares are %v after %v, want %v", shares, time.Since(began), want)
 }
 
-// feed publishes rows to all partitions until stop is closed, and returns how many each has.
-func (b *bench) feed(stop <-chan struct{}) func() int {
+// feed publishes rows to all partitions until the returned function is called, which returns how many each has.
+func (b *bench) feed() func() int {
 	b.t.Helper()
-	rows := make(chan int)
+	stop, rows := make(chan struct{}), make(chan int)
 	go func() {
 		n := 0
 		defer func() { rows <- n }()
@@ -158,7 +158,7 @@ func (b *bench) feed(stop <-chan struct{}) func() int {
 			}
 		}
 	}()
-	return func() int { return <-rows }
+	return func() int { close(stop); return <-rows }
 }
 
 // repeated counts the calls beyond the first for each row.

@@ -163,18 +163,6 @@ func TestRowsExpire(t *testing.T) {
 	})
 }
 
-// A stage that is new on an old stream: the ack floor of a new consumer lies below the first row, wherever that is.
-func TestAStreamMayBeginAnywhere(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(100)
-		stagetest.Must(t, b.stream("ROWS").Purge(t.Context(), jetstream.WithPurgeSequence(51)))
-		r := b.start("run", quick())
-		b.until(50)
-		r.stop(t)
-		b.checkSeqs(seqs(51, 100, nil))
-	})
-}
-
 func TestWorkQueueAndInterestInput(t *testing.T) {
 	for _, retention := range []jetstream.RetentionPolicy{jetstream.WorkQueuePolicy, jetstream.InterestPolicy} {
 		runVirtual(t, retention.String(), func(t *testing.T) {

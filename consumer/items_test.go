@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -312,25 +311,6 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 		if second.made() != 20 || second.restored() != 40 {
 			t.Errorf("%d calls, %d from the journal, want 20 and 40", second.made(), second.restored())
 		}
-	})
-}
-
-func TestTheJournalIsPurgedOfElementsAsTheHeadMoves(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(300)
-		exec := newFanner(b, 3, func(simElement) time.Duration { return 50*time.Millisecond + rand.N(2*time.Second) })
-		r := b.start("run", exec)
-		b.until(150)
-		if got := b.stored("JOURNAL", "journal.stage.0"); got > 3*300 {
-			t.Errorf("%d messages in the journal half way, want no more than a few windows of 64 rows with 3 elements", got)
-		}
-		b.until(300)
-		time.Sleep(3 * time.Second)
-		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
-			t.Errorf("%d messages in the journal at the end, want none", got)
-		}
-		r.stop(t)
-		b.checkItems(300, 3)
 	})
 }
 

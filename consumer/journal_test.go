@@ -159,29 +159,15 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 }
 
 // Nobody may come after a stage that is stopped, and replies are not to lie about for as long as the stream keeps them.
+// Those of another stage stay.
 func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(300)
-		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
-		b.until(300)
-		r.stop(t)
-		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
-			t.Errorf("%d messages in the journal, want none", got)
-		}
-	})
-}
-
-// Two stages share the journal stream; the purge of one leaves the entries of the other alone.
-func TestAPurgeTouchesOnlyTheOwnPartition(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0", []byte("mine")))(t)
 		b.load(300)
 		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
-		b.until(300)
-		time.Sleep(3 * time.Second)
-		r.stop(t)
-		if got := b.stored("JOURNAL", "journal.other.0"); got != 1 {
-			t.Errorf("%d messages of another stage in the journal, want 1", got)
+		b.finish(r, 300)
+		if got, others := b.stored("JOURNAL", "journal.stage.0"), b.stored("JOURNAL", "journal.other.0"); got != 0 || others != 1 {
+			t.Errorf("%d messages in the journal and %d of another stage, want none and 1", got, others)
 		}
 	})
 }

@@ -101,8 +101,7 @@ func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 	} {
 		runVirtual(t, tt.name, func(t *testing.T) {
 			b := partitioned(t)
-			stop := make(chan struct{})
-			rows := b.feed(stop)
+			rows := b.feed()
 			silence := func() {}
 			if tt.before {
 				silence = b.announce(tt.other)
@@ -120,7 +119,6 @@ func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 			if n := b.claims(); n > tt.claims {
 				t.Errorf("%d claims, want at most %d: partitions were handed over for nothing", n, tt.claims)
 			}
-			close(stop)
 			b.awaitRows(rows())
 			mate.stop()
 			silence()
@@ -142,8 +140,7 @@ func (b *bench) awaitRows(n int) {
 func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		silence := b.announce(announced{ID: "third", Owned: []int{}})
 		exec := func() *sleeper { return &sleeper{high: 10 * time.Millisecond} }
 		first, second := b.mate("first", exec()), b.mate("second", exec())
@@ -157,7 +154,6 @@ func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
 		if _, moves := b.watch(20*time.Second, first, second, third); slices.Max(moves) > 0 {
 			t.Errorf("partitions kept moving: %v", moves)
 		}
-		close(stop)
 		b.awaitRows(rows())
 		first.stop()
 		second.stop()
@@ -169,8 +165,7 @@ func TestSharesAreEvenSoonAfterTheLastChange(t *testing.T) {
 func TestReplicasThatStartTogetherServeSoon(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitionedInto(t, 32)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		time.Sleep(time.Millisecond)
 		var mates []*crewMate
 		for _, run := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
@@ -185,7 +180,6 @@ func TestReplicasThatStartTogetherServeSoon(t *testing.T) {
 		if n := b.claims(); n != 32 {
 			t.Errorf("%d claims, want one for each of 32 partitions", n)
 		}
-		close(stop)
 		b.awaitRows(rows())
 		for _, m := range mates {
 			m.stop()
@@ -207,17 +201,16 @@ func TestAnIdleStageSendsTheServerFewRequests(t *testing.T) {
 	} {
 		runVirtual(t, tt.name, func(t *testing.T) {
 			b := partitionedInto(t, tt.partitions)
-			stop := make(chan struct{})
+			stop := func() int { return 0 }
 			if tt.rows {
-				rows := b.feed(stop)
-				defer rows()
+				stop = b.feed()
 			}
 			var mates []*crewMate
 			for i := range tt.replicas {
 				mates = append(mates, b.mate(string(rune('a'+i)), &sleeper{high: 10 * time.Millisecond}))
 			}
 			time.Sleep(3 * time.Second)
-			close(stop)
+			stop()
 			time.Sleep(time.Minute)
 			const during = 2 * time.Minute
 			before := b.requests()

@@ -188,26 +188,6 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 	})
 }
 
-func TestAServerRestartBeginsANewTermWithTheReplies(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(300)
-		exec := &sleeper{low: 500 * time.Millisecond, high: 3 * time.Second}
-		r := b.start("run", exec)
-		for i := range 4 {
-			b.until(60 * (i + 1))
-			b.stopServer()
-			time.Sleep(10 * time.Second)
-			b.startServer()
-		}
-		b.finish(r, 300)
-		for seq, calls := range exec.calls {
-			if calls != 1 {
-				t.Errorf("row %d called %d times: a reply was thrown away with the connection", seq, calls)
-			}
-		}
-	})
-}
-
 func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(10)

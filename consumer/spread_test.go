@@ -16,8 +16,7 @@ import (
 func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		execs := []*sleeper{unhurried(), unhurried(), unhurried()}
 
 		first := b.mate("first", execs[0])
@@ -41,7 +40,6 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		b.awaitShares([]int{8}, third)
 		b.awaitOthers(0, third)
 
-		close(stop)
 		n := rows()
 		b.await("all results", func() bool {
 			for p := range crewPartitions {
@@ -74,8 +72,7 @@ func (b *bench) awaitOthers(n int, mates ...*crewMate) {
 func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		mate := b.mate("only", &sleeper{high: 10 * time.Millisecond})
 		for range 20 {
 			for _, body := range []string{``, `{`, `[]`, `{"id":""}`, `{"id":"only","partitions":8}`, `{"id":"x","partitions":9,"owned":[1]}`, `{"id":"y","partitions":8,"leaving":true}`} {
@@ -89,7 +86,6 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 		if n := mate.spread.Others(); n != 0 {
 			t.Errorf("it knows of %d others, want none", n)
 		}
-		close(stop)
 		rows()
 		mate.stop()
 	})
@@ -100,11 +96,9 @@ func TestSpreadIgnoresWhatIsNotOfThisStage(t *testing.T) {
 func TestAReplicaIsReadyOnceItIsConnectedAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		first, second := b.mate("first", unhurried()), b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
-		close(stop)
 		rows()
 		b.stopServer()
 		time.Sleep(5 * time.Second)

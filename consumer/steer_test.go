@@ -16,8 +16,7 @@ import (
 func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		var execs []*sleeper
 		var mates []*crewMate
 		for _, run := range []string{"first", "second", "third"} {
@@ -43,7 +42,6 @@ func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 		if again := repeated(execs); len(again) > 0 {
 			t.Errorf("%d rows were called again though nobody was killed", len(again))
 		}
-		close(stop)
 		rows()
 		for _, m := range mates {
 			m.stop()
@@ -55,8 +53,7 @@ func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 func TestAnAvoidedPartitionMoves(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		first := b.mate("first", unhurried())
 		second := b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
@@ -79,7 +76,6 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 		second.spread.Avoid(0, true)
 		time.Sleep(30 * time.Second)
 		b.awaitShares([]int{8}, second)
-		close(stop)
 		rows()
 		second.stop()
 	})
@@ -90,8 +86,7 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 func TestADrainedPartitionStaysAway(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := partitioned(t)
-		stop := make(chan struct{})
-		rows := b.feed(stop)
+		rows := b.feed()
 		first, second := b.mate("first", unhurried()), b.mate("second", unhurried())
 		b.awaitShares([]int{4, 4}, first, second)
 		drained := map[int]bool{}
@@ -129,7 +124,6 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 			first.spread.Avoid(p, false)
 		}
 		b.awaitShares([]int{4, 4}, first, fourth)
-		close(stop)
 		rows()
 		first.stop()
 		fourth.stop()
