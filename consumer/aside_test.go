@@ -9,7 +9,6 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
 )
 
 // hotExecutor answers the first row of the hot key after a long time.
@@ -104,9 +103,7 @@ func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
 // What keeps a row that is set aside from coming back is named, and when it is fixed the rows come.
 func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-		ensure(b)
-		b.login = nats.UserInfo("stage", "stage")
+		b := asUser(t)
 		rows, others := b.loadHot(300)
 		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
 		cfg.OrderSpan = 4096

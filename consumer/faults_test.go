@@ -56,6 +56,15 @@ func deny(subjects ...string) func(b *bench) {
 	}
 }
 
+// asUser returns a bench with the streams of a stage, whose replicas may not publish on the subjects denied.
+func asUser(t *testing.T, denied ...string) *bench {
+	t.Helper()
+	b := bareWith(t, users(denied...), nats.UserInfo("admin", "admin"))
+	ensure(b)
+	b.login = nats.UserInfo("stage", "stage")
+	return b
+}
+
 // users are an administrator and the stage, which may do all but publish on the subjects denied.
 func users(denied ...string) func(*server.Options) {
 	return func(o *server.Options) {
@@ -118,9 +127,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 		{name: "may do nothing", breakIt: deny(">"), fix: deny(), why: "Permissions Violation for Publish"},
 	} {
 		runVirtual(t, f.name, func(t *testing.T) {
-			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-			ensure(b)
-			b.login = nats.UserInfo("stage", "stage")
+			b := asUser(t)
 			b.load(300)
 			exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
 			r := b.start("run", exec)
@@ -141,11 +148,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 			if !f.auditLost {
 				b.check(300)
 			}
-			for seq, calls := range exec.calls {
-				if calls != 1 {
-					t.Errorf("row %d called %d times", seq, calls)
-				}
-			}
+			exec.checkOnce(t)
 		})
 	}
 }
@@ -153,9 +156,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 // A replica that may not claim begins no term, and soon reports why in the server's words.
 func TestADeniedClaimIsNamed(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-		ensure(b)
-		b.login = nats.UserInfo("stage", "stage")
+		b := asUser(t)
 		b.load(20)
 		deny("results.stage.0.claim")(b)
 		r := b.start("run", quick())
@@ -176,9 +177,7 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 		"full":   {breakIt: full("AUDIT"), fix: unlimited("AUDIT")},
 	} {
 		runVirtual(t, name, func(t *testing.T) {
-			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-			ensure(b)
-			b.login = nats.UserInfo("stage", "stage")
+			b := asUser(t)
 			b.load(100)
 			var logged bytes.Buffer // read when all that writes has ended
 			cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
@@ -264,11 +263,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 		b.until(30)
 		r.stop(t)
 		b.checkTooLarge(30, func(uint64) bool { return true })
-		for seq, calls := range exec.calls {
-			if calls != 1 {
-				t.Errorf("row %d called %d times", seq, calls)
-			}
-		}
+		exec.checkOnce(t)
 	})
 }
 

@@ -297,6 +297,16 @@ func (s *sleeper) Start(row *consumer.Row) {
 	})
 }
 
+// checkOnce checks that each row was called once.
+func (s *sleeper) checkOnce(t *testing.T) {
+	t.Helper()
+	for seq, calls := range s.calls {
+		if calls != 1 {
+			t.Errorf("row %d called %d times", seq, calls)
+		}
+	}
+}
+
 func requestHash(row *consumer.Row) string { return "hash of " + string(row.Body) }
 
 func (s *sleeper) called(seq uint64) {

@@ -267,9 +267,7 @@ func TestWithoutAJournalNothingIsSentToOne(t *testing.T) {
 // A journal that does not answer delays rows for a moment; they survive if the term ends meanwhile.
 func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		b := bareWith(t, users("journal.>"), nats.UserInfo("admin", "admin"))
-		ensure(b)
-		b.login = nats.UserInfo("stage", "stage")
+		b := asUser(t, "journal.>")
 		b.load(100)
 		exec := quick()
 		r := b.start("run", exec)
@@ -292,9 +290,7 @@ func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 // Rows are emitted all the same.
 func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		b := bareWith(t, users("journal.>"), nats.UserInfo("admin", "admin"))
-		ensure(b)
-		b.login = nats.UserInfo("stage", "stage")
+		b := asUser(t, "journal.>")
 		b.load(3000)
 		cfg := b.config("run", quick())
 		cfg.JournalAfter = 0

@@ -6,8 +6,6 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
 )
 
 // cutReader returns a replica that takes over after another one was killed, of which row 5 is left with others above it
@@ -26,11 +24,7 @@ func (b *bench) cutReader() (*replica, *link) {
 	first.kill()
 	l := newLink(b.InProcessConn, leastLatency)
 	l.loses = reads
-	nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(b.t)
-	b.t.Cleanup(func() {
-		nc.Close()
-		time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
-	})
+	nc := b.connectBy(l)
 	second := &sleeper{low: 50 * time.Millisecond, high: 50 * time.Millisecond, over: b.t.Context().Done()}
 	r := b.startOn(nc, b.ordered(streams.OrderKey, "run2", second))
 	time.Sleep(3 * time.Second)

@@ -30,11 +30,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 			t.Errorf("after the drain the standby is %s, want %s", got, consumer.Owner)
 		}
 		b.finish(second, 200)
-		for seq, calls := range exec.calls {
-			if calls != 1 {
-				t.Errorf("row %d called %d times", seq, calls)
-			}
-		}
+		exec.checkOnce(t)
 	})
 }
 
@@ -180,11 +176,7 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 		}
 		b.until(11)
 		r.stop(t)
-		for seq, calls := range exec.calls {
-			if calls != 1 {
-				t.Errorf("row %d called %d times", seq, calls)
-			}
-		}
+		exec.checkOnce(t)
 	})
 }
 
@@ -283,11 +275,7 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 			standby.stop(t)
 			r.stop(t)
 			b.check(500)
-			for seq, calls := range exec.calls {
-				if calls != 1 {
-					t.Errorf("row %d called %d times", seq, calls)
-				}
-			}
+			exec.checkOnce(t)
 		})
 	}
 }
@@ -337,11 +325,7 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 			start := func(run string) *replica {
 				l := newLink(b.InProcessConn, leastLatency)
 				l.version = c.version
-				nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l)))(t)
-				t.Cleanup(func() {
-					nc.Close()
-					time.Sleep(time.Second) // what was on its way arrives, and the link's goroutines end
-				})
+				nc := b.connectBy(l)
 				return b.startOn(nc, b.config(run, &sleeper{latency: slowHead, over: t.Context().Done()}))
 			}
 			owner := start("first")

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
-	"github.com/nats-io/nats.go"
 )
 
 // TestNoCallBeginsWhileNothingCanBeStored breaks what calls lead to while two calls at a time go on, with a window of 64
@@ -33,9 +32,7 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 		},
 	} {
 		runVirtual(t, f.name, func(t *testing.T) {
-			b := bareWith(t, users(), nats.UserInfo("admin", "admin"))
-			ensure(b)
-			b.login = nats.UserInfo("stage", "stage")
+			b := asUser(t)
 			exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 			r := b.start("full", exec)
 			b.load(100)
