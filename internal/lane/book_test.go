@@ -11,8 +11,7 @@ import (
 )
 
 func TestAFullStreamHoldsBatchesBack(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
 		b.makeStream(600)
 		b.open()
@@ -21,9 +20,7 @@ func TestAFullStreamHoldsBatchesBack(t *testing.T) {
 			t.Errorf("%d batches, %+v", len(b.api.batches), s)
 		}
 		b.makeStream(-1)
-		b.await(2 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(2 * time.Hour)
 		if len(b.api.batches) != 1 {
 			t.Errorf("%d batches", len(b.api.batches))
 		}
@@ -60,9 +57,7 @@ func TestRecordsThatAreGoneAreWrittenAgain(t *testing.T) {
 			b.kill()
 			b.lane.Close()
 			b.open()
-			b.await(3 * time.Hour)
-			b.close()
-			b.check()
+			b.finish(3 * time.Hour)
 			if len(b.api.batches) != 2 {
 				t.Errorf("%d batches", len(b.api.batches))
 			}
@@ -71,8 +66,7 @@ func TestRecordsThatAreGoneAreWrittenAgain(t *testing.T) {
 }
 
 func TestAnOldOwnerIsFenced(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 50
 		b.open()
 		old, oldProc, oldConn := b.lane, b.proc, b.nc
@@ -91,8 +85,7 @@ func TestAnOldOwnerIsFenced(t *testing.T) {
 }
 
 func TestNothingIsLeftInTheStreamButItsEnd(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		for range 3 {
 			b.rows += 200
 			b.open()
@@ -108,14 +101,9 @@ func TestNothingIsLeftInTheStreamButItsEnd(t *testing.T) {
 }
 
 func TestBatchesOfAnotherInputAreCancelled(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
-		killed := b.killAt("submitted recorded", 1)
-		b.open()
-		<-killed
-		b.onStep(nil)
-		b.lane.Close()
+		b.dieAt("submitted recorded")
 		b.created = b.created.Add(time.Minute)
 		b.open()
 		b.await(3 * time.Hour)

@@ -35,8 +35,7 @@ func (b *bench) run(n int, most time.Duration) {
 }
 
 func TestStrayLinesAreCountedAndAnswerNothing(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.lines = func(r *remote) (lines []batchapi.Line) {
 			for i := range r.seqs {
 				line := b.api.lineOf(r, i)
@@ -68,8 +67,7 @@ func TestStrayLinesAreCountedAndAnswerNothing(t *testing.T) {
 }
 
 func TestMissingLinesGoAgainAfterASecondReading(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.lines = func(r *remote) (lines []batchapi.Line) {
 			for i := range r.seqs {
 				if r.ID == "batch-0" && i%2 == 0 || r.ID == "batch-1" && i == 0 {
@@ -93,8 +91,7 @@ func TestMissingLinesGoAgainAfterASecondReading(t *testing.T) {
 }
 
 func TestACutStreamIsReadAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.cut = func(pass, line int) error {
 			if line == 10*pass && pass < 5 {
 				return &llm.Error{Class: llm.Transient, Status: 502, Err: errors.New("cut")}
@@ -113,8 +110,7 @@ func TestACutStreamIsReadAgain(t *testing.T) {
 }
 
 func TestAStalledStreamIsCut(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.cut = func(pass, line int) error {
 			if pass == 1 && line == 50 {
 				time.Sleep(time.Hour)
@@ -127,8 +123,7 @@ func TestAStalledStreamIsCut(t *testing.T) {
 }
 
 func TestLapsedRowsGoIntoTheNextBatch(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.onGet = func(r *remote) error {
 			if r.State == batchapi.Ended && r.ID == "batch-0" {
 				r.State = batchapi.Expired
@@ -158,8 +153,7 @@ func TestLapsedRowsGoIntoTheNextBatch(t *testing.T) {
 }
 
 func TestRefusedLinesGoAgainAndBadOnesFail(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			switch {
 			case seq == 7:
@@ -182,8 +176,7 @@ func TestRefusedLinesGoAgainAndBadOnesFail(t *testing.T) {
 }
 
 func TestFewUnansweredRowsGoLive(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			if seq <= 10 {
 				return batchapi.Lapsed, 0
@@ -200,8 +193,7 @@ func TestFewUnansweredRowsGoLive(t *testing.T) {
 
 // Answers wait where the executor is slow: no more than some are on their way.
 func TestAnswersOnTheirWayAreBounded(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.settings.Rows, b.late = 2000, time.Second
 		most := 0
 		b.onStep(func(s string) {
@@ -219,15 +211,10 @@ func TestAnswersOnTheirWayAreBounded(t *testing.T) {
 
 // After a crash rows come again one by one; an answer for one that has not come can't be taken.
 func TestAnswersWaitForRowsThatHaveNotCome(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
-		killed := b.killAt("submitted recorded", 1)
-		b.open()
-		<-killed
-		b.onStep(nil)
+		b.dieAt("submitted recorded")
 		b.notTaken = 40
-		b.lane.Close()
 		time.Sleep(2 * time.Hour)
 		b.open()
 		b.until(time.Hour, "the rows that have come", func() bool {
@@ -242,9 +229,7 @@ func TestAnswersWaitForRowsThatHaveNotCome(t *testing.T) {
 		for seq := uint64(41); seq <= 100; seq++ {
 			b.take(b.lane, b.proc, seq)
 		}
-		b.await(time.Hour)
-		b.close()
-		b.check()
+		b.finish(time.Hour)
 		if len(b.api.batches) != 1 || len(b.calls) > 0 || len(b.twice) > 0 {
 			t.Errorf("got %d batches, %d live calls, rows %v twice", len(b.api.batches), len(b.calls), b.twice)
 		}
@@ -261,11 +246,7 @@ func TestABatchThatSeemedOursIsLeftAlone(t *testing.T) {
 			other.seqs, other.ids = append(other.seqs, seq+1), append(other.ids, fmt.Sprintf("else-%d", seq+1))
 		}
 		b.api.batches = append(b.api.batches, other)
-		killed := b.killAt("created", 1)
-		b.open()
-		<-killed
-		b.onStep(nil)
-		b.lane.Close()
+		b.dieAt("created")
 		b.open()
 		b.await(6 * time.Hour)
 		b.close()

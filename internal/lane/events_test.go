@@ -39,8 +39,7 @@ func TestAKillLosesNoEvent(t *testing.T) {
 
 // The records of a batch are what a lost event is made of again: they stay until all its events are stored.
 func TestABatchIsDoneWhenItsEventsAreStored(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		var stored []func()
 		b.hold = func(f func()) { stored = append(stored, f) }
 		b.rows = 20

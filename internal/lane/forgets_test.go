@@ -7,8 +7,7 @@ import (
 
 // A batch of the built-in LLM of a process that was killed is gone: nobody waits for it to come back.
 func TestABatchThatItsProviderForgotGathersAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.forgets = true
 		b.api.takes = time.Hour
 		b.rows = 100

@@ -10,8 +10,7 @@ import (
 // While an operator has paused it no batch is submitted, not even one that is full; those at the provider run on, and
 // their answers are taken. The pause is shown, and when it ends the rows go.
 func TestAPauseByAnOperatorSubmitsNoBatch(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.takes = time.Hour
 		var paused atomic.Bool
 		b.halted = func() error {

@@ -140,6 +140,12 @@ func inBothKinds(t *testing.T, f func(t *testing.T, b *bench)) {
 	}
 }
 
+// withBench runs a test in virtual time, with a provider that takes files.
+func withBench(t *testing.T, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	virtual(t, func(t *testing.T) { f(t, newBench(t, fileProvider())) })
+}
+
 func (b *bench) makeStream(bytes int64) {
 	b.t.Helper()
 	stagetest.Value(b.nats.JS.CreateOrUpdateStream(b.t.Context(), jetstream.StreamConfig{Name: "LANE", Subjects: []string{"lane.>"}, MaxBytes: bytes, Discard: jetstream.DiscardNew, AllowDirect: true}))(b.t)
@@ -384,6 +390,14 @@ func (b *bench) until(most time.Duration, what string, f func() bool) {
 			b.t.Fatalf("waited %v for %s: kept %d of %d, status %+v", most, what, len(b.kept), b.rows, b.lane.Status())
 		}
 	}
+}
+
+// finish waits until all rows are kept, ends the term and checks.
+func (b *bench) finish(most time.Duration) {
+	b.t.Helper()
+	b.await(most)
+	b.close()
+	b.check()
 }
 
 // check looks for what must hold at the end.

@@ -36,6 +36,15 @@ func (b *bench) killAt(step string, n int) (killed <-chan struct{}) {
 	return done
 }
 
+// dieAt opens a term in which the process dies when it first takes a step.
+func (b *bench) dieAt(step string) {
+	killed := b.killAt(step, 1)
+	b.open()
+	<-killed
+	b.onStep(nil)
+	b.lane.Close()
+}
+
 func TestAKillAtAnyStepLosesNothing(t *testing.T) {
 	for name, api := range kinds {
 		for i, step := range steps {
@@ -73,8 +82,7 @@ func TestAKillAtAnyStepLosesNothing(t *testing.T) {
 }
 
 func TestManyKillsLoseNothing(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.lag = 5 * time.Second
 		b.rows = 500
 		for i := range 30 {
@@ -89,9 +97,7 @@ func TestManyKillsLoseNothing(t *testing.T) {
 			b.lane.Close()
 		}
 		b.open()
-		b.await(6 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(6 * time.Hour)
 	})
 }
 
@@ -128,9 +134,7 @@ func TestABatchThatIsAbsentGathersAgain(t *testing.T) {
 		}
 		b.rows = 100
 		b.open()
-		b.await(3 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(3 * time.Hour)
 		if got, want := b.phases(), "intent abandoned intent submitted ended"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -143,8 +147,7 @@ func TestABatchThatIsAbsentGathersAgain(t *testing.T) {
 
 // The process is suspended between its proof of ownership and the creation, for longer than the next owner waits.
 func TestALateCreationFails(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
 		asleep, wake := make(chan struct{}), make(chan struct{})
 		var once atomic.Bool
@@ -190,8 +193,7 @@ func TestALateCreationFails(t *testing.T) {
 }
 
 func TestAStrayBatchIsCancelled(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.limits.Inline = true // nothing can be withdrawn, and the list shows tokens
 		b.api.lag = 2 * time.Minute
 		b.api.onCreated = func(n int) error {
@@ -216,14 +218,9 @@ func TestAStrayBatchIsCancelled(t *testing.T) {
 }
 
 func TestABatchOfAnotherAccountIsNeverGivenUp(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
-		killed := b.killAt("created", 1)
-		b.open()
-		<-killed
-		b.onStep(nil)
-		b.lane.Close()
+		b.dieAt("created")
 		b.account = "two"
 		b.open()
 		time.Sleep(24 * time.Hour)
@@ -236,9 +233,7 @@ func TestABatchOfAnotherAccountIsNeverGivenUp(t *testing.T) {
 		b.close()
 		b.account = "one"
 		b.open()
-		b.await(2 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(2 * time.Hour)
 		if len(b.api.batches) != 1 {
 			t.Errorf("%d batches created", len(b.api.batches))
 		}

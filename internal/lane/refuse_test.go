@@ -26,8 +26,7 @@ func refuseLater(p *provider, refusal func(r *remote) *batchapi.Refusal) {
 }
 
 func TestNamedLinesFailAndTheOthersGoAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		refuseLater(b.api, func(r *remote) *batchapi.Refusal {
 			if i := slices.Index(r.seqs, 42); i >= 0 {
 				return &batchapi.Refusal{Lines: []int{i + 1, 100000, -1}, Err: apiError(llm.Permanent, 400, "line is bad")}
@@ -48,8 +47,7 @@ func TestNamedLinesFailAndTheOthersGoAgain(t *testing.T) {
 }
 
 func TestABadRowIsFoundByHalves(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		refuseLater(b.api, func(r *remote) *batchapi.Refusal {
 			if slices.Contains(r.seqs, 42) {
 				return &batchapi.Refusal{Err: apiError(llm.Permanent, 400, "something is bad")}
@@ -69,8 +67,7 @@ func TestABadRowIsFoundByHalves(t *testing.T) {
 }
 
 func TestRefusalsOfEverythingPauseTheLane(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 2000
 		b.settings.Rows = 2000
 		refuseLater(b.api, func(*remote) *batchapi.Refusal {
@@ -86,9 +83,7 @@ func TestRefusalsOfEverythingPauseTheLane(t *testing.T) {
 		b.api.mu.Lock()
 		b.api.onGet = nil
 		b.api.mu.Unlock()
-		b.await(24 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(24 * time.Hour)
 	})
 }
 
@@ -136,8 +131,7 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 }
 
 func TestABadKeyPausesTheLane(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		good, tries, reloads := false, 0, 0
 		b.api.onUpload = func() error {
 			if tries++; good {
@@ -157,9 +151,7 @@ func TestABadKeyPausesTheLane(t *testing.T) {
 		if s := b.lane.Status(); !strings.Contains(s.Paused, "invalid key") {
 			t.Errorf("got %+v", s)
 		}
-		b.await(3 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(3 * time.Hour)
 		if tries > 31 || len(b.api.batches) != 1 {
 			t.Errorf("%d uploads, %d batches", tries, len(b.api.batches))
 		}
@@ -167,8 +159,7 @@ func TestABadKeyPausesTheLane(t *testing.T) {
 }
 
 func TestNoBatchGoesWithoutMoney(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		money := 1.5
 		b.reserve = func(_ string, usd float64) error {
 			b.mu.Lock()
@@ -188,15 +179,12 @@ func TestNoBatchGoesWithoutMoney(t *testing.T) {
 		b.mu.Lock()
 		money = 10
 		b.mu.Unlock()
-		b.await(3 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(3 * time.Hour)
 	})
 }
 
 func TestAnUnknownBatchIsPatientlyLookedFor(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		since := time.Now()
 		b.api.onGet = func(*remote) error {
 			if time.Since(since) < 8*time.Minute {

@@ -17,8 +17,7 @@ func contains(text, part string) bool { return strings.Contains(text, part) }
 // but probes of one row, and are not called live.
 func TestALaneWhoseEachLineIsDeniedPauses(t *testing.T) {
 	for _, status := range []int{401, 404} {
-		virtual(t, func(t *testing.T) {
-			b := newBench(t, fileProvider())
+		withBench(t, func(t *testing.T, b *bench) {
 			var why error
 			b.paused = func(err error) { why = err }
 			fixed := time.Now().Add(6 * time.Hour)
@@ -53,8 +52,7 @@ func TestALaneWhoseEachLineIsDeniedPauses(t *testing.T) {
 
 // One reply shows that key, model and settings are right: then a refused line is its row's own matter.
 func TestADeniedLineBesideAReplyIsItsRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			if seq > 1 && seq <= 80 {
@@ -82,8 +80,7 @@ func TestADeniedLineBesideAReplyIsItsRows(t *testing.T) {
 
 // Settings that each row's request fails by are found before a row fails: five rows that fail alike, and no other.
 func TestSettingsThatEachLineFailsByCostNoRow(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		var why error
 		b.paused = func(err error) { why = err }
 		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
@@ -107,8 +104,7 @@ func TestSettingsThatEachLineFailsByCostNoRow(t *testing.T) {
 
 // Few rows that fail alike are bad rows: they fail, and nothing waits.
 func TestFewRowsThatFailAlikeFail(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 400 }
 		b.run(alikeFirst-1, 3*time.Hour)
@@ -121,8 +117,7 @@ func TestFewRowsThatFailAlikeFail(t *testing.T) {
 
 // With STAGE_ON_FATAL=fail rows do not wait: they fail as live calls do.
 func TestDeniedRowsGoLiveWhereFatalErrorsFailRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.failFatal = true
 		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 401 }
 		b.run(100, 3*time.Hour)
@@ -178,8 +173,7 @@ func TestWhichFailuresDenyABatch(t *testing.T) {
 
 // Settings that stay wrong cost no row, however often a batch of one row finds it so.
 func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		fixed := time.Now().Add(6 * time.Hour)
 		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
 			if r.Created.Before(fixed) {
@@ -202,8 +196,7 @@ func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
 
 // Once the provider has answered a row, it takes more rows that fail alike to doubt the settings.
 func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.settings.Rows = 20
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
@@ -216,9 +209,7 @@ func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
 		b.open()
 		b.await(3 * time.Hour)
 		b.add(20)
-		b.await(3 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(3 * time.Hour)
 		if b.kept[40] != "400 answer 40" || len(b.api.batches) != 2 || len(b.calls) > 0 {
 			t.Errorf("row 40 %q, %d batches, %d live calls", b.kept[40], len(b.api.batches), len(b.calls))
 		}
@@ -227,8 +218,7 @@ func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
 
 // More failed lines than are held are read once more, and are their rows' own then, too, though the rest fails alike.
 func TestFailedLinesBeyondThoseThatAreHeldAreReadAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			if seq > trialLines || seq%2 == 0 {
@@ -247,8 +237,7 @@ func TestFailedLinesBeyondThoseThatAreHeldAreReadAgain(t *testing.T) {
 
 // A stage that only collects has no lane to pause: the rows of a denied batch go live, where the settings of today count.
 func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 401 }
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.rows = 100
@@ -257,9 +246,7 @@ func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
 		b.kill()
 		b.collect = true
 		b.open()
-		b.await(3 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(3 * time.Hour)
 		if len(b.calls) != 100 || len(b.api.batches) != 1 {
 			t.Errorf("%d live calls, %d batches", len(b.calls), len(b.api.batches))
 		}
@@ -268,8 +255,7 @@ func TestDeniedRowsGoLiveWhereBatchesAreOnlyCollected(t *testing.T) {
 
 // A row that goes live while its failed line is held does not take that line.
 func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		late := time.Now().Add(62*time.Minute + 10*time.Second) // a batch that runs for an hour has ended half a minute ago
 		b.deadline = func(seq uint64) time.Time {
 			if seq == 1 {
@@ -302,8 +288,7 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 
 // Failed lines behind a reply are their rows' own, also where they are many and fail alike.
 func TestDeniedLinesBehindAReplyAreTheirRows(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			if seq > 1 {

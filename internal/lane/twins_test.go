@@ -27,9 +27,7 @@ func TestTwinsAreToldApart(t *testing.T) {
 				b.api.mu.Unlock()
 			}
 			b.open()
-			b.await(12 * time.Hour)
-			b.close()
-			b.check()
+			b.finish(12 * time.Hour)
 			if len(b.calls) > 0 || len(b.api.batches) != 3 {
 				t.Errorf("%d batches, %d live calls", len(b.api.batches), len(b.calls))
 			}

@@ -57,8 +57,7 @@ func unknownFile() error {
 
 // One 404 for the results of a batch that has ended is no reason to pause, and not to pay again.
 func TestResultsThatAreUnknownForAMomentAreReadAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.api.cut = func(pass, _ int) error {
 			if pass < 5 {
@@ -76,8 +75,7 @@ func TestResultsThatAreUnknownForAMomentAreReadAgain(t *testing.T) {
 
 // Results that stay unknown count as gone, and the rows go again.
 func TestResultsThatStayUnknownCountAsGone(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		b.reply = func(uint64, *Errand) bool { return true }
 		began := time.Now()
@@ -110,8 +108,7 @@ func TestResultsThatStayUnknownCountAsGone(t *testing.T) {
 
 // A 404 of a creation may pass, or be about the file: that is uploaded once more.
 func TestACreationThatIsUnknownForAMomentIsTriedAgain(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.paused = func(err error) { t.Errorf("paused: %v", err) }
 		tries := 0
 		b.api.onCreate = func(int, batchapi.Job) error {
@@ -130,8 +127,7 @@ func TestACreationThatIsUnknownForAMomentIsTriedAgain(t *testing.T) {
 
 // Where no Batch API answers, the lane pauses, says what to check, and goes on when there is one.
 func TestALaneWithoutABatchAPIPauses(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		var why error
 		b.paused = func(err error) { why = err }
 		b.api.onUpload = func() error {

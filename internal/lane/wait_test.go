@@ -13,8 +13,7 @@ import (
 )
 
 func TestNoMoreBatchesAreOpenThanAllowed(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.settings.Open = 3
 		most := 0
 		b.api.onCreate = func(int, batchapi.Job) error {
@@ -36,8 +35,7 @@ func TestNoMoreBatchesAreOpenThanAllowed(t *testing.T) {
 }
 
 func TestABatchHasOneModel(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.settings.Open = 2
 		b.model = func(seq uint64) string { return "model-" + strconv.FormatUint(seq%5, 10) }
 		b.run(500, 24*time.Hour)
@@ -82,16 +80,13 @@ func TestABatchGoesByRowsBytesAndWait(t *testing.T) {
 				t.Errorf("%d batches by %v", len(b.api.batches), c.by)
 			}
 			b.api.mu.Unlock()
-			b.await(4 * time.Hour)
-			b.close()
-			b.check()
+			b.finish(4 * time.Hour)
 		})
 	}
 }
 
 func TestALateRowGoesLiveAndItsAnswerIsDropped(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		start := time.Now()
 		b.deadline = func(seq uint64) time.Time {
 			if seq%10 == 0 {
@@ -127,17 +122,12 @@ func TestALateRowGoesLiveAndItsAnswerIsDropped(t *testing.T) {
 }
 
 func TestDeadlinesOutliveACrash(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		start := time.Now()
 		b.deadline = func(uint64) time.Time { return start.Add(30 * time.Minute) }
 		b.rows = 100
-		killed := b.killAt("submitted recorded", 1)
-		b.open()
-		<-killed
-		b.onStep(nil)
+		b.dieAt("submitted recorded")
 		b.deadline = nil
-		b.lane.Close()
 		b.open()
 		b.await(31 * time.Minute)
 		b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
@@ -153,8 +143,7 @@ func TestDeadlinesOutliveACrash(t *testing.T) {
 }
 
 func TestRowsThatGatherOrWaitGoLiveInTime(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.settings.Open, b.settings.Wait = 1, time.Hour
 		start := time.Now()
 		b.deadline = func(uint64) time.Time { return start.Add(10 * time.Minute) }
@@ -166,8 +155,7 @@ func TestRowsThatGatherOrWaitGoLiveInTime(t *testing.T) {
 }
 
 func TestARowThatIsLateAlreadyGoesLive(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.deadline = func(uint64) time.Time { return b.created.Add(-time.Second) }
 		b.run(20, time.Minute)
 		if len(b.api.batches) > 0 {
@@ -177,8 +165,7 @@ func TestARowThatIsLateAlreadyGoesLive(t *testing.T) {
 }
 
 func TestARowThatIsTooLargeForABatchGoesLive(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.api.limits.Bytes = 25
 		b.run(20, time.Minute)
 		if len(b.api.batches) > 0 || len(b.calls) != 20 {
@@ -209,9 +196,7 @@ func TestAStopLeavesBatchesRunningUnlessToldNotTo(t *testing.T) {
 			}
 			b.cancels = false
 			b.open()
-			b.await(3 * time.Hour)
-			b.close()
-			b.check()
+			b.finish(3 * time.Hour)
 			if !cancels && len(b.api.batches) != 3 {
 				t.Errorf("%d batches", len(b.api.batches))
 			}
@@ -221,8 +206,7 @@ func TestAStopLeavesBatchesRunningUnlessToldNotTo(t *testing.T) {
 
 // A stop while a batch is being created waits for its record, so that the next owner need not look for it.
 func TestAStopRecordsWhatIsBeingCreated(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.rows = 100
 		b.open()
 		b.onStep(func(s string) {
@@ -238,16 +222,13 @@ func TestAStopRecordsWhatIsBeingCreated(t *testing.T) {
 			t.Fatalf("got %+v, %v", records, err)
 		}
 		b.open()
-		b.await(2 * time.Hour)
-		b.close()
-		b.check()
+		b.finish(2 * time.Hour)
 	})
 }
 
 // An open batch holds some 17 B a row; recorded ones are taken over at once.
 func TestATakeOverOfManyRowsIsCheap(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		b := newBench(t, fileProvider())
+	withBench(t, func(t *testing.T, b *bench) {
 		b.settings.Rows, b.api.takes = 50_000, 1000*time.Hour
 		b.rows = 150_000
 		b.open()
