@@ -19,13 +19,18 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stage": main})
 }
 
-// The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program.
-func TestScripts(t *testing.T) {
+// The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program. Here is one for
+// each command, and what else takes little time; those of testdata/long run with the tag long.
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP) // else the programs ignore it where the tests run under nohup
 	t.Cleanup(func() { signal.Stop(heard) })
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
+		WorkdirRoot:         stagetest.Dir(t),
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

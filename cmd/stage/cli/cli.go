@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -45,36 +46,56 @@ const (
 	groupSetup   = "setup"
 )
 
-// commands returns every command of the program, by how often it is used: the help lists them in this order, within their
+// maker makes the command of a name.
+type maker struct {
+	name string
+	make func(env *Env) *cobra.Command
+}
+
+// makers make every command of the program, by how often it is used: the help lists them in this order, within their
 // groups.
-func commands(env *Env) []*cobra.Command {
-	return []*cobra.Command{
-		newProcessCommand(env),
-		newRunCommand(env),
-		newStatusCommand(env),
-		newSteerCommand(env, control.Pause),
-		newSteerCommand(env, control.Resume),
-		newSteerCommand(env, control.Drain),
-		newSteerCommand(env, control.Probe),
-		newBatchCommand(env),
+var makers = []maker{
+	{"process", newProcessCommand},
+	{"run", newRunCommand},
+	{"status", newStatusCommand},
+	{"pause", steerMaker(control.Pause)},
+	{"resume", steerMaker(control.Resume)},
+	{"drain", steerMaker(control.Drain)},
+	{"probe", steerMaker(control.Probe)},
+	{"batch", newBatchCommand},
 
-		newTailCommand(env),
-		newResultsCommand(env),
-		newUsageCommand(env),
-		newJobsCommand(env),
-		newLoadCommand(env),
-		newRedriveCommand(env),
-		newVerifyCommand(env),
-		newLaneCommand(env),
+	{"tail", newTailCommand},
+	{"results", newResultsCommand},
+	{"usage", newUsageCommand},
+	{"jobs", newJobsCommand},
+	{"load", newLoadCommand},
+	{"redrive", newRedriveCommand},
+	{"verify", newVerifyCommand},
+	{"lane", newLaneCommand},
 
-		newDemoCommand(env),
-		newInitCommand(env),
-		newTryCommand(env),
-		newConfigCommand(env),
-		newSetupCommand(env),
-		newMockLLMCommand(env),
-		newVersionCommand(env),
+	{"demo", newDemoCommand},
+	{"init", newInitCommand},
+	{"try", newTryCommand},
+	{"config", newConfigCommand},
+	{"setup", newSetupCommand},
+	{"mockllm", newMockLLMCommand},
+	{"version", newVersionCommand},
+}
+
+// commands returns the commands that the arguments may need: the one that they name first, else all of them, for the help
+// and for completion. Most commands have about 200 flags, and to make all of them takes longer than most commands run.
+func commands(env *Env) (all []*cobra.Command) {
+	named := func(m maker) bool { return len(env.Args) > 0 && env.Args[0] == m.name }
+	one := slices.ContainsFunc(makers, named)
+	for i, m := range makers {
+		if one && !named(m) {
+			continue
+		}
+		cmd := m.make(env)
+		cmd.Annotations = map[string]string{commandRank: fmt.Sprintf("%03d", i)} // no other is used
+		all = append(all, cmd)
 	}
+	return all
 }
 
 // Exit codes of the program.
@@ -182,10 +203,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 		&cobra.Group{ID: groupStreams, Title: "Work with the streams:"},
 		&cobra.Group{ID: groupSetup, Title: "Set up and try out:"},
 	)
-	for i, cmd := range commands(env) {
-		cmd.Annotations = map[string]string{commandRank: fmt.Sprintf("%03d", i)} // no other is used
-		root.AddCommand(cmd)
-	}
+	root.AddCommand(commands(env)...)
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCommand(env))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminal.Width(env.Stdout)) })

@@ -188,6 +188,17 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// Whoever names a command does not wait for the flags of all others.
+func TestOnlyTheNamedCommandIsMade(t *testing.T) {
+	all := commands(&Env{Args: []string{"help"}})
+	for i, m := range makers {
+		one := commands(&Env{Args: []string{m.name, "--help"}})
+		if len(one) != 1 || one[0].Name() != m.name || all[i].Name() != m.name || rankOf(one[0]) != rankOf(all[i]) {
+			t.Errorf("%s: got %d commands, the first is %s", m.name, len(one), one[0].Name())
+		}
+	}
+}
+
 func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	var b strings.Builder
 	cmd := &cobra.Command{Use: "tail"}

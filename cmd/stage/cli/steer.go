@@ -43,6 +43,11 @@ var steerWords = map[control.Verb]struct{ short, long string }{
 	},
 }
 
+// steerMaker makes the command for one order.
+func steerMaker(verb control.Verb) func(env *Env) *cobra.Command {
+	return func(env *Env) *cobra.Command { return newSteerCommand(env, verb) }
+}
+
 // newSteerCommand returns the command for one order.
 func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 	words := steerWords[verb]

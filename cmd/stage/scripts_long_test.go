@@ -1,0 +1,7 @@
+//go:build long
+
+package main
+
+import "testing"
+
+func TestLongScripts(t *testing.T) { runScripts(t, "testdata/long") }
