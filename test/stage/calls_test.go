@@ -184,7 +184,7 @@ func TestATruncatedReplyIsAcceptedWhereAllowed(t *testing.T) {
 }
 
 func TestARowWaitsForCapacityForEver(t *testing.T) {
-	for _, throttle := range throttles {
+	for _, throttle := range throttles() {
 		t.Run(throttle, func(t *testing.T) {
 			var began time.Time
 			outage := 20 * time.Minute

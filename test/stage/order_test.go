@@ -13,8 +13,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// throttles are the throttle algorithms; what holds for any stage is tested with each.
-var throttles = []string{"classic", "adaptive"}
+// throttles are the throttle algorithms. What holds for any stage is tested with each, and with the default in a short run.
+func throttles() []string {
+	if testing.Short() {
+		return []string{"adaptive"}
+	}
+	return []string{"adaptive", "classic"}
+}
 
 // between is a latency drawn from the number of a call, uniform and repeatable.
 func between(low, high time.Duration, n int) time.Duration {
@@ -26,7 +31,7 @@ func between(low, high time.Duration, n int) time.Duration {
 }
 
 func TestResultsComeInStreamOrderWhateverTheLatency(t *testing.T) {
-	for _, throttle := range throttles {
+	for _, throttle := range throttles() {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -61,7 +66,7 @@ func inOrder(a *audit) bool {
 }
 
 func TestEveryRowSucceedsWhenOneCallInFiveMeetsNoCapacity(t *testing.T) {
-	for _, throttle := range throttles {
+	for _, throttle := range throttles() {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

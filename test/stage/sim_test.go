@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns = flag.Int("sim.runs", 3, "how many seeds the simulation runs")
+	simRuns = flag.Int("sim.runs", 0, "how many seeds the simulation runs; 0: 3, or 1 with -short")
 )
 
 const (
@@ -65,12 +66,12 @@ var crewOrders = [...]string{"stream", "key", "none"}
 //
 //	go test ./test/stage -run '^TestSimulationOfWholeStages$' -v -sim.seed 1 -sim.runs 100
 func TestSimulationOfWholeStages(t *testing.T) {
-	for i := range *simRuns {
+	for i := range stagetest.Runs(*simRuns, 1, 3) {
 		seed := *simSeed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCrew(t, seed)
-				for range simFaults {
+				for range stagetest.Runs(0, 4, 25) { // faults
 					c.fault()
 				}
 				c.finish()

@@ -28,6 +28,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// beTheProgram is the environment variable that makes the test binary run as the stage program.
+const beTheProgram = "TEST_BINARY_IS_STAGE"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(beTheProgram) != "" {
 		os.Exit(cli.Main(context.Background(), cli.OSEnv()))

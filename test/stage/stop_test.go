@@ -14,7 +14,7 @@ import (
 )
 
 func TestADrainFinishesTheCallsInFlightAndNoOthers(t *testing.T) {
-	for _, throttle := range throttles {
+	for _, throttle := range throttles() {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 }
 
 func TestAKilledStageResumesWithoutLossOrDuplicates(t *testing.T) {
-	for _, throttle := range throttles {
+	for _, throttle := range throttles() {
 		t.Run(throttle, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -1,3 +1,5 @@
+//go:build long
+
 package stage_test
 
 import (
@@ -18,9 +20,6 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/llmtest"
 )
-
-// beTheProgram is the environment variable that makes the test binary run as the stage program.
-const beTheProgram = "TEST_BINARY_IS_STAGE"
 
 // realPatience bounds what tests with real processes wait for, far above what a loaded machine needs.
 const realPatience = time.Minute
