@@ -174,14 +174,14 @@ func (b *loadBench) check() {
 	}
 }
 
-// eachCut runs a test for each kind of input and each step after which a load may end.
+// eachCut runs a test for each kind of input and each step after which a load may end; in a short run each fourth.
 func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forget func())) {
 	t.Helper()
 	for _, kind := range inputKinds {
 		for _, batches := range []bool{true, false} {
 			for _, partitions := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%s/batches=%v/partitions=%d", kind.name, batches, partitions), func(t *testing.T) {
-					for steps, left := 0, -1; left < 0; steps++ {
+					for steps, left := 0, -1; left < 0; steps += stagetest.Stride(4) {
 						stagetest.Virtual(t, func(t *testing.T) {
 							config := kind.config
 							config.AllowAtomicPublish = batches

@@ -13,3 +13,11 @@ func Runs(asked, few, more int) int {
 		return more
 	}
 }
+
+// Stride returns how far apart the cases of a long list are that a test tries: n with -short, else 1, which is all of them.
+func Stride(n int) int {
+	if testing.Short() {
+		return n
+	}
+	return 1
+}

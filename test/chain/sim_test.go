@@ -18,8 +18,8 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns  = flag.Int("sim.runs", fewRuns, "how many seeds the simulation runs")
-	simRows  = flag.Int("sim.chain.rows", 150, "rows of each seed")
+	simRuns  = flag.Int("sim.runs", 0, "how many seeds the simulation runs; 0: 3, or 1 with -short")
+	simRows  = flag.Int("sim.chain.rows", 0, "rows of each seed; 0: 150, or 60 with -short")
 	simKills = flag.Int("sim.chain.kills", 12, "how many processes of each seed are killed")
 	simLog   = flag.Bool("sim.log", false, "show the log of the stages")
 )
@@ -39,7 +39,8 @@ type sim struct {
 //
 //	go test ./test/chain -run '^TestSimulationOfChains$' -v -sim.seed 1 -sim.runs 20 -sim.chain.rows 1000
 func TestSimulationOfChains(t *testing.T) {
-	for i := range *simRuns {
+	*simRows = stagetest.Runs(*simRows, 60, 150)
+	for i := range stagetest.Runs(*simRuns, 1, 3) {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 var (
 	simSeed  = flag.Uint64("sim.seed", 1, "first seed of the simulation")
 	simRuns  = flag.Int("sim.runs", 1, "how many seeds the simulation runs")
-	simRows  = flag.Int("sim.rows", 200, "rows of each seed")
-	simKills = flag.Int("sim.kills", 0, "how many processes of each seed are killed; 0: a dozen, with ten seeds or more one at each step")
+	simRows  = flag.Int("sim.rows", 0, "rows of each seed; 0: 200, or 60 with -short")
+	simKills = flag.Int("sim.kills", 0, "how many processes of each seed are killed; 0: a dozen, four with -short, with ten seeds or more one at each step")
 	simDue   = flag.Bool("sim.deadlines", true, "one row in ten has a deadline")
 	simOnly  = flag.String("sim.provider", "", "the provider of all seeds; empty: each in turn")
 	simLog   = flag.Bool("sim.log", false, "show the log of the stages")
@@ -97,6 +97,7 @@ type interval struct{ from, to time.Time }
 //
 //	go test ./test/lane -run '^TestSimulationOfTheBatchLane$' -v -sim.seed 1 -sim.runs 5 -sim.rows 2000
 func TestSimulationOfTheBatchLane(t *testing.T) {
+	*simRows = stagetest.Runs(*simRows, 60, 200)
 	for i := range *simRuns {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -239,7 +240,7 @@ func (s *sim) kills() (all []target) {
 		case *simKills > 0 && len(all) >= *simKills:
 			return all[:*simKills]
 		case *simKills == 0 && *simRuns < manySeeds:
-			return all[:fewKills]
+			return all[:stagetest.Runs(0, 4, fewKills)]
 		case *simKills == 0:
 			return all
 		}

@@ -305,7 +305,8 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	for _, entry := range all.Subscribe {
 		cases = append(cases, missing{entry, permissions.Grant{all.Publish, drop(all.Subscribe, entry), all.Responses}})
 	}
-	for _, c := range cases {
+	for i := 0; i < len(cases); i += stagetest.Stride(6) {
+		c := cases[i]
 		t.Run(c.entry, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
