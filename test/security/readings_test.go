@@ -160,19 +160,3 @@ func TestAnAccountOfFewConsumersIsEnoughForCommandsInARow(t *testing.T) {
 		}
 	}
 }
-
-// A user who may not delete consumers hears nothing of that: the server removes them by itself.
-func TestAUserWhoMayNotDeleteConsumersIsNotWarned(t *testing.T) {
-	t.Parallel()
-	l := newLimited(t, &server.User{Username: "reader", Password: "reader", Permissions: &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.CONSUMER.DELETE.>"}},
-	}})
-	for _, args := range readings {
-		if errs := l.command("reader", args...); strings.Contains(errs, "WARN") || strings.Contains(errs, "ermission") {
-			t.Errorf("stage %s: %s", strings.Join(args, " "), errs)
-		}
-	}
-	if len(l.left()) == 0 {
-		t.Error("no consumer is left: the user was allowed to delete them")
-	}
-}
