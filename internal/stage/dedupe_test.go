@@ -115,8 +115,8 @@ func (l *lab) rerun(questions []string) {
 func TestARerunWithStoredRepliesCostsNothingAndGivesTheSameBytes(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		var questions []string
-		for i := range 300 {
-			questions = append(questions, fmt.Sprintf("question %d", i%200))
+		for i := range 90 {
+			questions = append(questions, fmt.Sprintf("question %d", i%60))
 		}
 		l := newLab(t, llmtest.Config{Latency: 50 * time.Millisecond, LatencySigma: 1, Errors: map[int]float64{500: .05}},
 			map[string]string{
@@ -125,18 +125,18 @@ func TestARerunWithStoredRepliesCostsNothingAndGivesTheSameBytes(t *testing.T) {
 			})
 		l.serve("second.test", llmtest.Config{})
 		l.load(questions...)
-		l.work(300, nil)
+		l.work(90, nil)
 		first, calls := l.bodies(), l.received()
-		if got := l.sources(); got[auditlog.SourceCall] != 200 {
-			t.Errorf("first run: sources %v, want a call for each of 200 questions", got)
+		if got := l.sources(); got[auditlog.SourceCall] != 60 {
+			t.Errorf("first run: sources %v, want a call for each of 60 questions", got)
 		}
 
 		l.rerun(questions)
-		l.work(300, map[string]string{"STAGE_POOL_SIZE": "1"})
+		l.work(90, map[string]string{"STAGE_POOL_SIZE": "1"})
 		if got := l.received(); got != calls {
 			t.Errorf("the rerun made %d calls", got-calls)
 		}
-		if got := l.sources(); !maps.Equal(got, map[string]int{auditlog.SourceDedupe: 300}) {
+		if got := l.sources(); !maps.Equal(got, map[string]int{auditlog.SourceDedupe: 90}) {
 			t.Errorf("rerun: sources %v", got)
 		}
 		if !slices.Equal(l.bodies(), first) {

@@ -167,7 +167,7 @@ func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 	schema := func(name, text string) keptSettings { return set("STAGE_RESPONSE_SCHEMA_FILE", file(name, text)) }
 	objects, both := schema("objects", `{"type":"object"}`), schema("both", `{"type":["object","string"]}`)
 	small := keptSettings{maxBytes: 3000}
-	for _, test := range []struct {
+	cases := []struct {
 		name     string
 		was, now keptSettings
 		paid     []uint64 // again; the first row never was
@@ -187,7 +187,9 @@ func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 		{"a result is too large now", set(), small, []uint64{1}},
 		{"a result is still too large", small, small, []uint64{1}},
 		{"a result is no longer too large", small, keptSettings{maxBytes: 100_000}, []uint64{1, 8}},
-	} {
+	}
+	for i := 0; i < len(cases); i += stagetest.Stride(4) {
+		test := cases[i]
 		t.Run(test.name, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {
 				l := newKeptLab(t)

@@ -30,7 +30,7 @@ func (r *running) noLane(why string) {
 func TestOpenBatchesAreCollectedWithoutTheSettingsOfTheLane(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		stagetest.Virtual(t, func(t *testing.T) {
-			l := newBatchesLab(t, batches.Config{Expire: .1, ExpireAfter: 2 * time.Hour}, nil)
+			l := newBatchesLab(t, batches.Config{Expire: .1, ExpireAfter: 40 * time.Minute}, nil)
 			l.load(questions(120)...)
 			first := l.start(nil, Options{})
 			time.Sleep(10 * time.Minute)

@@ -2,6 +2,8 @@ package stage
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +55,7 @@ func TestAPartitionThatStandsStillIsNeverReady(t *testing.T) {
 
 // Rows that wait for a reason are no stall, however long that takes.
 func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
-	for name, tt := range map[string]struct {
+	cases := map[string]struct {
 		llm  llmtest.Config
 		vars map[string]string
 	}{
@@ -67,7 +69,10 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 		"an operator":          {llmtest.Config{}, nil},
 		"equal rows":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
 		"a small window":       {llmtest.Config{Latency: 3 * time.Minute}, map[string]string{"STAGE_WINDOW": "2", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
-	} {
+	}
+	names := slices.Sorted(maps.Keys(cases))
+	for i := 0; i < len(names); i += stagetest.Stride(4) {
+		name, tt := names[i], cases[names[i]]
 		t.Run(name, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, tt.llm, tt.vars)
