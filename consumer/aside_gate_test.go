@@ -20,7 +20,7 @@ func (g *gatedExecutor) Start(row *consumer.Row) {
 	g.wg.Go(func() {
 		for {
 			for !row.MayBegin() {
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(time.Second)
 			}
 			select {
 			case g.slots <- struct{}{}:

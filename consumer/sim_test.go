@@ -19,7 +19,7 @@ import (
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
 	simRuns = flag.Int("sim.runs", 0, "how many seeds the simulation runs, 0: a few; make sim runs 100")
-	simRows = flag.Int("sim.rows", 400, "rows of each seed")
+	simRows = flag.Int("sim.rows", 0, "rows of each seed, 0: some hundred")
 	simLog  = flag.Bool("sim.log", false, "show the log of the stages")
 )
 
@@ -29,19 +29,19 @@ var (
 //
 //	go test ./consumer -run '^TestSimulation$' -v -sim.seed 1 -sim.runs 500
 func TestSimulation(t *testing.T) {
-	sum := simSum{done: make(map[string]int)}
+	sum, rows := simSum{done: make(map[string]int)}, cmp.Or(*simRows, scaled().rows)
 	for i := range cmp.Or(*simRuns, scaled().seeds) {
 		seed := *simSeed + uint64(i)
 		ok := runVirtual(t, fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			s := newSim(t, seed, partitionsOf(seed), orderOf(seed))
-			s.total = *simRows
+			s.total = rows
 			s.run()
 			s.check()
 			sum.add(s)
 		})
 		if sum.seeds++; !ok {
 			sum.failed = append(sum.failed, seed)
-			t.Logf("to repeat: go test ./consumer -run '^TestSimulation$' -v -sim.log -sim.seed %d -sim.runs 1 -sim.rows %d", seed, *simRows)
+			t.Logf("to repeat: go test ./consumer -run '^TestSimulation$' -v -sim.log -sim.seed %d -sim.runs 1 -sim.rows %d", seed, rows)
 		}
 	}
 	t.Log(sum.String())
