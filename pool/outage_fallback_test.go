@@ -49,7 +49,7 @@ func TestAnOutageOfAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world{
 			took: time.Second, outages: []outage{{10 * time.Second, 40 * time.Second, sick}},
-			servers: map[int]*world{1: {took: time.Second, outages: []outage{{5 * time.Second, 90 * time.Second, refused}}}},
+			servers: map[int]*world{1: {took: time.Second, outages: []outage{{5 * time.Second, time.Hour, refused}}}},
 		}
 		p := w.running(t, pool.Config{Size: 4, Fallbacks: []pool.Server{{}}})
 		if jobs := failed(batch(t, p, 200)); jobs != nil {
@@ -57,6 +57,9 @@ func TestAnOutageOfAFallback(t *testing.T) {
 		}
 		if late := w.during(40*time.Second, time.Hour)[0].at - 40*time.Second; late > 1250*ms {
 			t.Errorf("the first server was asked %v late", late)
+		}
+		if took := time.Since(w.begin); took > 100*time.Second {
+			t.Errorf("took %v: jobs waited for the fallback", took)
 		}
 	})
 }
