@@ -43,6 +43,7 @@ type Loader struct {
 	known    int64  // rows that the server has confirmed to this loader
 	end      uint64 // stream sequence of the last of them; 0: unknown
 	last     uint64 // last sequence of the stream when this loader looked, or appended
+	skip     int64  // next rows of the source that another loader has stored
 }
 
 const (
@@ -62,7 +63,7 @@ type lane struct {
 }
 
 var (
-	// errRivalLoad ends the slower of two loaders of one source.
+	// errRivalLoad ends one of two loaders of one source: the other one has written the newest record, and goes on.
 	errRivalLoad = errors.New("another load of the same source is running")
 	// errRowsLost ends a loader whose rows the server lost in a power cut. The next one finds out which they are.
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
@@ -235,10 +236,10 @@ func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	for {
 		group, eof, err := l.gather(loaded, rows.group(ctx))
 		if len(group) > 0 {
-			if storeErr := l.store(ctx, group, loaded); storeErr != nil {
+			var storeErr error
+			if loaded, storeErr = l.store(ctx, group, loaded); storeErr != nil {
 				return storeErr
 			}
-			loaded += int64(len(group))
 			stored(loaded)
 		}
 		switch {
@@ -281,6 +282,10 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 		if err != nil {
 			return group, false, err
 		}
+		if l.skip > 0 {
+			l.skip--
+			continue
+		}
 		if m.Header == nil {
 			m.Header = make(nats.Header, 2)
 		}
@@ -312,13 +317,17 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 	}
 }
 
-// store appends one group, the first after row loaded, and retries until it is stored, ctx ends, or the server refuses
-// it for good. After a refusal or without an answer the next attempt is one row: it is refused less often than a batch,
-// and the condition of the next batch is built on it.
-func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) error {
+// store appends one group, the first after row loaded, and returns how many rows are stored by then. It retries until the
+// group is stored, ctx ends, or the server refuses it for good. After a refusal or without an answer the next attempt is
+// one row: it is refused less often than a batch, and the condition of the next batch is built on it.
+//
+// Of two loaders the one that has written the newest record goes on, whatever the other had on its way: that one stores
+// no more than it has recorded, and ends. So more rows may be stored than the group has: this loader took 216 rows, while
+// the other stored the 500 that it had recorded. Those are skipped. If this loader ended, too, nobody would go on.
+func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (int64, error) {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
-			return err
+			return loaded, err
 		}
 	}
 	n, wait := len(group), retryWaitFirst
@@ -330,29 +339,31 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) err
 			continue
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return loaded, context.Cause(ctx)
 		}
 		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone: look at the
 		// streams.
 		now, newest, lookErr := l.look(ctx)
 		switch {
 		case errors.Is(lookErr, errRowsLost):
-			return lookErr
+			return loaded, lookErr
 		case lookErr != nil:
-		case newest != l.position.seq || now > loaded+int64(len(group)):
-			return fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
+		case newest != l.position.seq:
+			return loaded, fmt.Errorf("load rows on %s: %w", group[0].Subject, errRivalLoad)
 		case now == loaded && n == 1 && Refused(err):
-			return fmt.Errorf("load rows: %w", err)
+			return loaded, fmt.Errorf("load rows: %w", err)
 		default:
-			group, loaded = group[now-loaded:], now
+			here := min(now-loaded, int64(len(group)))
+			l.skip += now - loaded - here
+			group, loaded = group[here:], now
 		}
 		n = min(1, len(group))
 		if err := Pause(ctx, wait); err != nil {
-			return err
+			return loaded, err
 		}
 		wait = min(2*wait, RetryWaitMax)
 	}
-	return nil
+	return loaded, nil
 }
 
 // publish appends rows, the first after row loaded, on condition that the input is as it was at the last look.

@@ -135,6 +135,48 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}
 }
 
+// Of two loaders the one that wrote the newest record goes on, even if what the other had on its way were more rows than
+// it was about to store itself; and the other ends.
+func TestOneOfTwoLoadsGoesOn(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Drop("ROWS")
+	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
+	if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *Loader {
+		l, loaded, err := New(t.Context(), b.NC, cfg, "file", "customer")
+		if err != nil || loaded != 0 {
+			t.Fatalf("%d rows loaded, error %v", loaded, err)
+		}
+		return l
+	}
+	first := open()
+	source := customers(2000, 0, 0)
+	if err := first.record(t.Context(), 0, groupRows); err != nil {
+		t.Fatal(err)
+	}
+	group, _, err := first.gather(0, source)
+	if err != nil || len(group) != groupRows {
+		t.Fatalf("%d rows in a group, error %v", len(group), err)
+	}
+	second := open()
+	second.group = 200 // its source is slow
+	if err := second.record(t.Context(), 0, groupRows); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.store(t.Context(), group, 0); err != nil { // was on its way
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context(), 0, customers(2000, 0, 0), func(int64) {}); err != nil {
+		t.Errorf("the loader with the newest record: %v", err)
+	}
+	if err := first.Run(t.Context(), groupRows, source, func(int64) {}); !errors.Is(err, errRivalLoad) {
+		t.Errorf("the other loader: %v", err)
+	}
+	checkLanes(t, b, true, 2000, 5)
+}
+
 // TestTwoLoadsOfOneSourceLoadItOnce runs them at once.
 func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
