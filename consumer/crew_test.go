@@ -117,6 +117,18 @@ func (m *crewMate) owns() (owned []int) {
 // awaitShares waits until the replicas own that many partitions each, in any order, and all of them together.
 func (b *bench) awaitShares(want []int, mates ...*crewMate) {
 	b.t.Helper()
+	b.awaitOwned(slices.Sort[[]int], want, mates...)
+}
+
+// awaitEach is [bench.awaitShares] with a share for each replica. Where the first replica has eight partitions and is
+// about to have two, it has six and the other two for a moment.
+func (b *bench) awaitEach(want []int, mates ...*crewMate) {
+	b.t.Helper()
+	b.awaitOwned(func([]int) {}, want, mates...)
+}
+
+func (b *bench) awaitOwned(arrange func(shares []int), want []int, mates ...*crewMate) {
+	b.t.Helper()
 	var shares, all []int
 	began := time.Now()
 	for range 100 {
@@ -125,7 +137,7 @@ func (b *bench) awaitShares(want []int, mates ...*crewMate) {
 			owned := m.owns()
 			shares, all = append(shares, len(owned)), append(all, owned...)
 		}
-		slices.Sort(shares)
+		arrange(shares)
 		slices.Sort(all)
 		if slices.Equal(shares, want) && len(slices.Compact(all)) == b.partitions {
 			b.t.Logf("shares %v after %v", want, time.Since(began))

@@ -88,7 +88,7 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 		b := partitioned(t)
 		rows := b.feed()
 		first, second := b.mate("first", unhurried()), b.mate("second", unhurried())
-		b.awaitShares([]int{4, 4}, first, second)
+		b.awaitEach([]int{4, 4}, first, second)
 		drained := map[int]bool{}
 		keepsAway := func(when string) {
 			t.Helper()
@@ -103,27 +103,27 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 			drained[p] = true
 			first.spread.Avoid(p, true)
 			b.await(fmt.Sprintf("partition %d to move", p), func() bool { return slices.Contains(second.owns(), p) })
-			b.awaitShares(want, first, second)
+			b.awaitEach(want, first, second)
 			keepsAway(fmt.Sprint("drained of ", i+1))
 		}
 		time.Sleep(time.Minute)
-		b.awaitShares([]int{2, 6}, first, second)
+		b.awaitEach([]int{2, 6}, first, second)
 		keepsAway("a minute later")
 		third := b.mate("third", unhurried())
-		b.awaitShares([]int{2, 3, 3}, first, second, third)
+		b.awaitEach([]int{2, 3, 3}, first, second, third)
 		keepsAway("with a third")
 		second.kill()
-		b.awaitShares([]int{2, 6}, first, third)
+		b.awaitEach([]int{2, 6}, first, third)
 		keepsAway("when the second was killed")
 		third.stop()
-		b.awaitShares([]int{8}, first) // nobody else serves them
+		b.awaitEach([]int{8}, first) // nobody else serves them
 		fourth := b.mate("fourth", unhurried())
-		b.awaitShares([]int{2, 6}, first, fourth)
+		b.awaitEach([]int{2, 6}, first, fourth)
 		keepsAway("with a fourth")
 		for p := range drained {
 			first.spread.Avoid(p, false)
 		}
-		b.awaitShares([]int{4, 4}, first, fourth)
+		b.awaitEach([]int{4, 4}, first, fourth)
 		rows()
 		first.stop()
 		fourth.stop()
