@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
@@ -75,6 +76,36 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the connection is gone the stage is held, and says since when, whoever asked for its status before.
+func TestAStageWithoutAConnectionSaysSinceWhenItIsHeld(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, nil)
+		cable := l.overCable()
+		l.load("a")
+		r := l.start(nil, Options{})
+		l.await(1)
+		time.Sleep(time.Minute)
+		cable.Refuse("Account Authentication Expired")
+		lost := time.Now()
+		cable.Fail("Account Authentication Expired")
+		time.Sleep(time.Minute)
+		if s := r.Status(); s.State != status.StateHeld || s.Since == nil || s.Since.Sub(lost) > refusedLook || s.Since.Before(lost) {
+			t.Errorf("a minute after %v: %s since %v", lost, s.State, s.Since)
+		}
+		cable.Refuse("")
+		for range 100 { // it counts as one that lasts after ten seconds
+			if time.Sleep(time.Second); r.Conn.Down() == "" {
+				break
+			}
+		}
+		time.Sleep(time.Second)
+		if s := r.Status(); s.State == status.StateHeld || s.Since != nil {
+			t.Errorf("with a connection: %s since %v: %s", s.State, s.Since, s.Why)
+		}
+		r.stop()
+	})
 }
 
 // Results, events and entries of the journal that were made under the old limit must not wait for ever.

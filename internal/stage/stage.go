@@ -67,6 +67,7 @@ type Stage struct {
 	metrics  *metrics.Metrics
 	activity *status.Activity
 	stalls   stalls
+	held     status.Held
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/llm/llmtest"
@@ -67,6 +68,7 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 		"calls that time out":  {llmtest.Config{Latency: time.Hour}, map[string]string{"STAGE_LLM_TIMEOUT": "4m", "STAGE_STOP_TIMEOUT": "30m"}},
 		"few calls per minute": {llmtest.Config{}, map[string]string{"STAGE_LLM_RPM": "1"}},
 		"an operator":          {llmtest.Config{}, nil},
+		"a paused partition":   {llmtest.Config{}, map[string]string{"STAGE_CONTROL": "true"}},
 		"equal rows":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
 		"a small window":       {llmtest.Config{Latency: 3 * time.Minute}, map[string]string{"STAGE_WINDOW": "2", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
 	}
@@ -78,8 +80,15 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 				l := newLab(t, tt.llm, tt.vars)
 				l.load("a", "a", "b", "c", "d", "e")
 				r := l.start(nil, Options{})
-				if name == "an operator" {
+				switch name {
+				case "an operator":
 					r.executor.Pool.Halt(errors.New("paused by alice"))
+				case "a paused partition":
+					l.await(6) // it owns the partition
+					if outcome, text := r.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0)}); outcome != control.Done {
+						t.Fatalf("%s: %s", outcome, text)
+					}
+					l.load("f", "g")
 				}
 				for range 120 {
 					time.Sleep(10 * time.Second)
@@ -90,6 +99,29 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is known to block a partition is reported, although the watch has noticed before that nothing moves.
+func TestAKnownProblemIsNotOverwrittenByAStall(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, nil)
+		l.load("a")
+		r := l.start(nil, Options{})
+		l.await(1)
+		r.stalls.set(0, "no progress for 25s although rows wait", false)
+		if s := r.Status(); !strings.Contains(s.Partitions[0].Problem, "no progress") {
+			t.Errorf("nothing else is known: %q", s.Partitions[0].Problem)
+		}
+		stagetest.Fill(t, l.js, "RESULTS", true)
+		for range 30 {
+			l.load("b")
+		}
+		time.Sleep(time.Second)
+		r.stalls.set(0, "no progress for 25s although rows wait", false)
+		if s := r.Status(); !strings.Contains(s.Partitions[0].Problem, "maximum messages exceeded") || strings.Contains(s.Why, "no progress") {
+			t.Errorf("the results are full: %q, held because of %q", s.Partitions[0].Problem, s.Why)
+		}
+	})
 }
 
 // A partition that waits for its first row has no owner, and needs none.

@@ -96,6 +96,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	s.activity.Report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.Last()
 	r.Judge(s.activity.StarvedSince(now))
+	s.held.Note(&r)
 	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == status.StateWorking && left > 0 && r.Rows.PerSecond > 0 {
 		eta := left / r.Rows.PerSecond
 		r.Rows.ETAS = &eta

@@ -343,7 +343,7 @@ func (r *Report) judge(starved time.Time) {
 	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
 		r.State = StateStarting
 	case !r.Ready:
-		r.State, r.Why = StateHeld, r.Reason
+		r.State, r.Why = StateHeld, r.Reason // [Held] fills in since when
 	case busy && r.Pool.LawPausedUntil != nil:
 		r.State, r.Why = StateWaiting, lawPauseText(r.Pool.LawPauseReason)
 	case busy && !starved.IsZero():
