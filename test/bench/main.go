@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -38,25 +39,32 @@ func main() {
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
 	refuses := flag.Bool("refuses", false, "whether it refuses marked calls; set by itself")
 	rounds := flag.Int("rounds", 3, "how often each contender has its turn")
-	profile := flag.String("profile", "", "`file` that the stage's CPU profile is written to")
-	serverProfile := flag.String("server-profile", "", "`file` that the nats-server's CPU profile of the stage's turn is written to")
+	before := flag.String("before", "", "an earlier `program` of stage, which takes turns with the present one")
+	profiled := flag.String("profiled", "stage", "the `contender` that profiles are made of; dh, say")
+	profile := flag.String("profile", "", "`file` that its CPU profile is written to")
+	serverProfile := flag.String("server-profile", "", "`file` that the nats-server's CPU profile of its turn is written to")
 	only := flag.String("run", ".", "regular expression of the scenarios to run")
+	contenders := flag.String("contenders", ".", "regular expression of the contenders that have a turn")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
 	switch *role {
 	case "":
-		p := plan{rounds: *rounds, rows: *rows, pool: *pool, profile: *profile, serverProfile: *serverProfile}
+		p := plan{rounds: *rounds, rows: *rows, pool: *pool, before: *before, profiling: profiling{who: *profiled, own: *profile, server: *serverProfile}}
 		if p.chosen, err = regexp.Compile(*only); err == nil {
-			err = compare(ctx, p)
+			if p.contenders, err = regexp.Compile(*contenders); err == nil {
+				err = compare(ctx, p)
+			}
 		}
 	case "stage":
-		err = runStage(*profile)
+		err = profiledIn(*profile, runStage)
 	case "llm":
 		err = llm{latency: *latency, slow: *slow, refuses: *refuses}.serve(ctx)
 	default:
-		err = runLoop(ctx, *role, *url, *addr, &loop{llm: *llmURL, rows: *rows, pool: *pool}, *groups)
+		err = profiledIn(*profile, func() error {
+			return runLoop(ctx, *role, *url, *addr, &loop{llm: *llmURL, rows: *rows, pool: *pool}, *groups)
+		})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -66,9 +74,16 @@ func main() {
 
 // plan is what to run.
 type plan struct {
-	chosen                 *regexp.Regexp
-	rounds, rows, pool     int
-	profile, serverProfile string
+	chosen, contenders *regexp.Regexp
+	rounds, rows, pool int
+	before             string
+	profiling          profiling
+}
+
+// profiling is whose CPU profile goes into which files; an empty name stands for no file.
+type profiling struct {
+	who         string
+	own, server string
 }
 
 // compare runs what was chosen, one after the other, and prints a table of each.
@@ -78,17 +93,21 @@ func compare(ctx context.Context, p plan) error {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	s, err := open(ctx, dir, p.serverProfile)
+	s, err := open(ctx, dir, p.profiling)
 	defer s.close()
 	if err != nil {
 		return err
 	}
-	s.profile = p.profile
+	s.before = p.before
 	fmt.Println(machine())
 	for _, sc := range scenarios() {
 		if !p.chosen.MatchString(sc.name) {
 			continue
 		}
+		if p.before != "" {
+			sc.against()
+		}
+		sc.contenders = slices.DeleteFunc(sc.contenders, func(who string) bool { return !p.contenders.MatchString(who) })
 		if p.rows > 0 {
 			sc.rows = p.rows
 		}
@@ -121,8 +140,21 @@ func compare(ctx context.Context, p plan) error {
 }
 
 // runStage is stage run in this process, so that it can be profiled.
-func runStage(profile string) error {
-	f, err := os.Create(profile)
+func runStage() error {
+	env := cli.OSEnv()
+	env.Args = []string{"run"}
+	if code := cli.Main(context.Background(), env); code != 0 {
+		return fmt.Errorf("stage run ended with %d", code)
+	}
+	return nil
+}
+
+// profiledIn writes the CPU profile of run into a file; none if it has no name.
+func profiledIn(file string, run func() error) error {
+	if file == "" {
+		return run()
+	}
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
@@ -131,12 +163,7 @@ func runStage(profile string) error {
 		return err
 	}
 	defer pprof.StopCPUProfile()
-	env := cli.OSEnv()
-	env.Args = []string{"run"}
-	if code := cli.Main(context.Background(), env); code != 0 {
-		return fmt.Errorf("stage run ended with %d", code)
-	}
-	return nil
+	return run()
 }
 
 // machine describes where the figures were measured.

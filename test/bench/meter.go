@@ -19,15 +19,18 @@ import (
 
 // figures are the results of one run, after the warm-up.
 type figures struct {
-	PerSec  float64 // rows a second
-	CPU     float64 // µs of the client's CPU a row
-	Allocs  float64 // of the client a row
-	Bytes   float64 // that it allocated a row
-	Server  float64 // µs of the nats-server's CPU a row, of all of them
-	LLM     float64 // µs of the LLM's
-	PeakMiB float64 // resident memory of the client
-	LiveMiB float64 // what the last garbage collection left of its heap, and its stacks
-	Group   float64 // results that went into the log at a time, on average; 0: not known
+	PerSec   float64 // rows a second
+	CPU      float64 // µs of the client's CPU a row
+	Allocs   float64 // of the client a row
+	Bytes    float64 // that it allocated a row
+	Server   float64 // µs of the nats-server's CPU a row, of all of them
+	LLM      float64 // µs of the LLM's
+	PeakMiB  float64 // resident memory of the client
+	LiveMiB  float64 // what the last garbage collection left of its heap, and its stacks
+	IO       float64 // reads and writes of the client a row, of sockets and files
+	ServerIO float64 // those of the nats-server
+	Stored   float64 // messages that the nats-server has stored a row, beside the row: events, result, entry of the journal
+	Group    float64 // results that went into the log at a time, on average; 0: not known
 }
 
 // sample is a count at an instant, with the CPU used until then.
@@ -35,13 +38,16 @@ type sample struct {
 	at               time.Time
 	rows             int
 	cpu, server, llm time.Duration
+	io, serverIO     int64 // reads and writes
 }
 
 // between makes figures of two samples.
 func between(a, b sample) figures {
 	n := float64(b.rows - a.rows)
 	each := func(from, to time.Duration) float64 { return float64((to - from).Nanoseconds()) / 1e3 / n }
+	count := func(from, to int64) float64 { return float64(to-from) / n }
 	return figures{
+		IO: count(a.io, b.io), ServerIO: count(a.serverIO, b.serverIO),
 		PerSec: n / b.at.Sub(a.at).Seconds(),
 		CPU:    each(a.cpu, b.cpu), Server: each(a.server, b.server), LLM: each(a.llm, b.llm),
 	}
@@ -65,6 +71,21 @@ func cpuOf(pid int) time.Duration {
 		sum += time.Duration(ns)
 	}
 	return sum
+}
+
+// ioOf is how often a process has read and written. It is 0 where the system does not report it.
+func ioOf(pid int) (calls int64) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if name, value, _ := strings.Cut(line, ":"); name == "syscr" || name == "syscw" {
+			n, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64) // 0 serves as well as an error
+			calls += n
+		}
+	}
+	return calls
 }
 
 // peak is the most memory that the contender has held, in MiB.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -40,6 +41,19 @@ type goal struct {
 
 // oneByOne after a contender's name: on streams that take no groups.
 const oneByOne = " one by one"
+
+// before is the contender that is an earlier program of stage.
+const before = "before"
+
+// isStage reports whether a contender is a program of stage.
+func isStage(who string) bool { return who == "stage" || who == before }
+
+// against has an earlier program take turns with the stage.
+func (sc *scenario) against() {
+	if i := slices.Index(sc.contenders, "stage"); i >= 0 {
+		sc.contenders = slices.Insert(sc.contenders, i+1, before)
+	}
+}
 
 func speed(f figures) float64 { return f.PerSec }
 
@@ -82,6 +96,7 @@ func scenarios() []*scenario {
 // contenderNames describes the contenders.
 var contenderNames = map[string]string{
 	"stage":            "stage",
+	before:             "the earlier stage",
 	"stage" + oneByOne: "stage, on streams that take no groups",
 	"dh":               "dh: consume, call in a pool, store result and one event, ack",
 	"d":                "d: the same without the call",
@@ -131,12 +146,12 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	}
 	own := sc.contenders[0]
 	fmt.Printf("\n**%s**: %s, %d rows, %s\n\n", sc.name, sc.about, sc.rows, inRounds(rounds))
-	fmt.Println("| | rows/s | CPU µs/row | cores | allocations/row | KiB/row | server's CPU µs/row | LLM's CPU µs/row | peak MiB | stage's rows/s by this | stage's CPU by this |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Println("| | rows/s | CPU µs/row | cores | allocations/row | KiB/row | server's CPU µs/row | LLM's CPU µs/row | reads and writes/row | server's | stored/row | peak MiB | stage's rows/s by this | stage's CPU by this |")
+	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, who := range sc.contenders {
 		m := median(all[who])
-		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.0f | %.1f | %.0f | %.0f | %.0f |", contenderNames[who],
-			m.PerSec, m.CPU, m.CPU*m.PerSec/1e6, m.Allocs, m.Bytes/1024, m.Server, m.LLM, m.PeakMiB)
+		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.0f | %.1f | %.0f | %.0f | %.2f | %.2f | %.2f | %.0f |", contenderNames[who],
+			m.PerSec, m.CPU, m.CPU*m.PerSec/1e6, m.Allocs, m.Bytes/1024, m.Server, m.LLM, m.IO, m.ServerIO, m.Stored, m.PeakMiB)
 		if who == own {
 			fmt.Println(" | |")
 			continue
@@ -144,6 +159,9 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		fmt.Printf(" %.2f | %.2f |\n", ratios(all[own], all[who], speed), ratios(all[own], all[who], cpu))
 	}
 	for _, g := range sc.goals {
+		if len(all[own]) == 0 || len(all[g.by]) == 0 {
+			continue // left out
+		}
 		g.print(ratios(all[own], all[g.by], g.of))
 	}
 	if sc.slow > 0 {
@@ -169,8 +187,8 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 // one, which runs until the window is as full. The difference of peak resident memory includes garbage.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
-	defer func(file string) { s.profile = file }(s.profile)
-	s.profile = "" // it is of the turns that were measured
+	defer func(p profiling) { s.profiling = p }(s.profiling)
+	s.profiling = profiling{} // it is of the turns that were measured
 	alone := *sc
 	alone.pool = 1
 	alone.gogc = "10" // or the last collection would be of a time when the window was still empty

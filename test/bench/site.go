@@ -18,19 +18,19 @@ import (
 
 // site is what the runs share: servers in their own processes, and the programs.
 type site struct {
-	dir, self     string
-	stage, nats   string // programs
-	profile       string // of the stage; empty: the program as it is built for users
-	serverProfile string // of the server, while the stage has its turn; empty: none
-	servers       []*server
-	url           string // of all servers
-	nc            *nats.Conn
-	js            jetstream.JetStream
+	dir, self   string
+	stage, nats string // programs
+	before      string // an earlier program of stage; empty: there is none
+	profiling   profiling
+	servers     []*server
+	url         string // of all servers
+	nc          *nats.Conn
+	js          jetstream.JetStream
 }
 
 // open builds the programs and starts a server. What it returns with an error must be closed, too.
-func open(ctx context.Context, dir, serverProfile string) (s *site, err error) {
-	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), nats: filepath.Join(dir, "nats-server"), serverProfile: serverProfile}
+func open(ctx context.Context, dir string, p profiling) (s *site, err error) {
+	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), nats: filepath.Join(dir, "nats-server"), profiling: p}
 	if s.self, err = os.Executable(); err != nil {
 		return s, err
 	}
@@ -46,7 +46,7 @@ func open(ctx context.Context, dir, serverProfile string) (s *site, err error) {
 
 // start starts n servers and connects to them.
 func (s *site) start(ctx context.Context, n int) (err error) {
-	if s.servers, err = startServers(ctx, s.nats, s.dir, n, s.serverProfile != ""); err != nil {
+	if s.servers, err = startServers(ctx, s.nats, s.dir, n, s.profiling.server != ""); err != nil {
 		return err
 	}
 	var urls []string
@@ -125,6 +125,19 @@ func (s *site) recreate(ctx context.Context) (clean bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// stored is how many messages there are a row in all streams but the input.
+func (s *site) stored(ctx context.Context, rows int) (float64, error) {
+	sum := uint64(0)
+	for _, name := range []string{"RESULTS", "AUDIT", "JOURNAL"} {
+		stream, err := s.js.Stream(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		sum += stream.CachedInfo().State.LastSeq
+	}
+	return float64(sum) / float64(rows), nil
 }
 
 // load stores rows in the input.

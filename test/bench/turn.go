@@ -92,10 +92,15 @@ func (s *site) with(ctx context.Context, sc *scenario, who string, do func(*turn
 func (t *turn) command(ctx context.Context, llm string) *exec.Cmd {
 	s, sc := t.s, t.sc
 	cmd := exec.CommandContext(ctx, s.self, "-role", t.who, "-url", s.url, "-llm", llm, "-addr", t.addr, "-rows", strconv.Itoa(sc.rows), "-pool", strconv.Itoa(sc.pool), "-groups", s.groupsFile())
-	if t.who == "stage" {
-		cmd = exec.CommandContext(ctx, s.stage, "run")
-		if s.profile != "" {
-			cmd = exec.CommandContext(ctx, s.self, "-role", t.who, "-profile", s.profile)
+	if t.who == s.profiling.who {
+		cmd.Args = append(cmd.Args, "-profile", s.profiling.own)
+	}
+	if isStage(t.who) {
+		switch {
+		case t.who == before:
+			cmd = exec.CommandContext(ctx, s.before, "run")
+		case s.profiling.own == "" || t.who != s.profiling.who: // the program as it is built for users
+			cmd = exec.CommandContext(ctx, s.stage, "run")
 		}
 		cmd.Env = append([]string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "STAGE_NATS_URL=" + s.url, "STAGE_LLM_BASE_URL=" + llm, "STAGE_LLM_MODEL=m",
@@ -168,9 +173,10 @@ func (t *turn) sample(ctx context.Context) (sample, error) {
 	default:
 	}
 	rows, err := t.count(ctx)
-	now := sample{at: time.Now(), rows: rows, cpu: cpuOf(t.cmd.Process.Pid), llm: cpuOf(t.llm.Process.Pid)}
+	now := sample{at: time.Now(), rows: rows, cpu: cpuOf(t.cmd.Process.Pid), llm: cpuOf(t.llm.Process.Pid), io: ioOf(t.cmd.Process.Pid)}
 	for _, srv := range t.s.servers {
 		now.server += cpuOf(srv.cmd.Process.Pid)
+		now.serverIO += ioOf(srv.cmd.Process.Pid)
 	}
 	return now, err
 }
@@ -207,7 +213,10 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures
 		}
 	}
 	err = s.with(ctx, sc, role, func(t *turn) (err error) {
-		if f, err = t.measure(ctx); err == nil && (who == "noop" || role == "stage") {
+		if f, err = t.measure(ctx); err != nil {
+			return err
+		}
+		if f.Stored, err = s.stored(ctx, sc.rows); err == nil && (who == "noop" || isStage(role)) {
 			f.Group, err = s.noteGroups(ctx, sc.rows)
 		}
 		if sc.kill {
@@ -236,9 +245,9 @@ func (t *turn) measure(ctx context.Context) (f figures, err error) {
 		return f, err
 	}
 	profiled := make(chan error, 1)
-	if t.who == "stage" && t.s.serverProfile != "" {
+	if p := t.s.profiling; t.who == p.who && p.server != "" {
 		left := time.Duration(float64(t.sc.rows-warm.rows) / float64(warm.rows) * float64(warm.at.Sub(begun.at)))
-		go func() { profiled <- t.s.servers[0].profile(ctx, t.s.serverProfile, left) }()
+		go func() { profiled <- t.s.servers[0].profile(ctx, p.server, left) }()
 	} else {
 		profiled <- nil
 	}
