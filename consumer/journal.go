@@ -24,7 +24,14 @@ const (
 	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
 	// kept after all: normally it is stored there by then. With the time that storing takes, a crash loses no reply that
 	// is older than a tenth of a second.
-	journalStuck = 75 * time.Millisecond
+	//
+	// Where results come so fast that hundreds of them are stored at a time, that takes longer, say 50 ms. Then the limit is
+	// journalStuckGroups times as long, 200 ms: a reply waits for its events, for the group before it and for its own.
+	// Without this rule each reply goes to the journal, too, which makes the server slower still: a quarter of all that it
+	// stored were entries that nobody needed a moment later.
+	journalStuck       = 75 * time.Millisecond
+	journalStuckGroups = 4
+	journalStuckMost   = 250 * time.Millisecond
 	// journalRetry is the wait before a reply that the journal did not take is offered again.
 	journalRetry = 5 * time.Second
 	// journalPurge is the shortest time between two purges: one call for all rows emitted since.
@@ -82,6 +89,7 @@ type journal struct {
 
 	live         []journalRef // entries of rows that are not emitted, and some that are, as stored
 	last         uint64       // highest journal sequence seen
+	groupTime    streams.Cost // of an append of results, however many
 	lastAtAppend uint64       // last, when the group in flight went to the emitter
 	knownTo      uint64       // entries up to it are known, see needed
 	purged       uint64       // entries below are removed
@@ -225,7 +233,7 @@ func (j *journal) keepDue(now time.Time) {
 
 // offer keeps a row whose time has come, unless it has to wait or there is no need.
 func (j *journal) offer(row *Row, now time.Time) {
-	stuckAt := row.answeredAt.Add(journalStuck)
+	stuckAt := row.answeredAt.Add(j.stuck())
 	switch {
 	case j.holds(row): // an earlier term has kept it
 		j.settle(row)
@@ -238,6 +246,11 @@ func (j *journal) offer(row *Row, now time.Time) {
 	default:
 		j.keep(row, now)
 	}
+}
+
+// stuck is how long a reply whose turn has come may wait for the streams.
+func (j *journal) stuck() time.Duration {
+	return min(max(journalStuck, journalStuckGroups*time.Duration(j.groupTime)), journalStuckMost)
 }
 
 // keep sends the entry of one row. Without an answer in time it is sent again: a second copy does no harm.

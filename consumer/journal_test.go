@@ -74,6 +74,40 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 	})
 }
 
+// Results come faster than they could go one by one, and each group takes 60 ms: a reply waits for the group before its
+// own, and for its own, up to 120 ms. Nothing is stuck, and no reply goes to the journal.
+func TestRepliesThatAreStoredInSlowGroupsAreNotKept(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := newBench(t)
+		exec := &sleeper{low: time.Millisecond, high: time.Millisecond}
+		var begun atomic.Bool // the group in flight
+		r := b.startWith(consumer.WithHook(b.config("run", exec), func(step string) {
+			switch {
+			case step == "acked":
+				begun.Store(false)
+			case step == "appending" && !begun.Swap(true):
+				time.Sleep(60 * time.Millisecond)
+			}
+		}))
+		feed := func(first, n int) {
+			for i := range n {
+				b.loadFrom(first+i, 1)
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		feed(0, 200) // until the time of a group is known
+		b.until(200)
+		before := b.lastSequence("JOURNAL")
+		feed(200, 400)
+		b.until(600)
+		if got := b.lastSequence("JOURNAL") - before; got > 0 {
+			t.Errorf("%d of 400 replies went to the journal, want none", got)
+		}
+		r.stop(t)
+		b.check(600)
+	})
+}
+
 func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64)

@@ -451,6 +451,7 @@ func (t *term) emitted(e emitted) error {
 			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
 		}
 	}
+	t.journal.groupTime.Add(e.at.Sub(e.began))
 	t.journal.emitted(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {
