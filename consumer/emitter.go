@@ -232,7 +232,7 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 
 // resultMsg returns the message that stores the result of a row.
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
-	own := 8 // a map of more would cost two allocations more
+	own := 8 // headers, ours and the batch's; a map of more would cost two allocations more
 	if !c.inStreamOrder() {
 		own += markHeaders
 	}
@@ -242,12 +242,13 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 		streams.Carry(header, row.Header, streams.PassHeader)
 	}
 	maps.Copy(header, row.traceHeader())
-	header[streams.HeaderSourceStream] = []string{c.cfg.InputStream}
-	header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
-	header[streams.HeaderSourceSubject] = []string{row.Subject}
-	header[streams.HeaderStatus] = []string{statusOf(row.reply)}
-	header[streams.HeaderStateID] = []string{row.StateID}
-	header[streams.HeaderOwner] = []string{owner}
+	set := headerValues{header: header, values: make([]string, 0, ownHeaders)}
+	set.one(streams.HeaderSourceStream, c.cfg.InputStream)
+	set.one(streams.HeaderSourceSeq, strconv.FormatUint(row.Seq, 10))
+	set.one(streams.HeaderSourceSubject, row.Subject)
+	set.one(streams.HeaderStatus, statusOf(row.reply))
+	set.one(streams.HeaderStateID, row.StateID)
+	set.one(streams.HeaderOwner, owner)
 	switch c.cfg.Order {
 	case streams.OrderKey:
 		row.after.setHeader(header, &row.Key)
@@ -256,12 +257,29 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	case streams.OrderStream:
 	}
 	if originSeq != "" {
-		header[streams.HeaderOriginStream], header[streams.HeaderOriginSeq] = []string{originStream}, []string{originSeq}
+		set.one(streams.HeaderOriginStream, originStream)
+		set.one(streams.HeaderOriginSeq, originSeq)
 	}
 	if first := c.replaced(row); first > 0 {
-		header[streams.HeaderReplaces] = []string{strconv.FormatUint(first, 10)}
+		set.one(streams.HeaderReplaces, strconv.FormatUint(first, 10))
 	}
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
+}
+
+// ownHeaders is how many headers of our own a result has at most, beside those of its order.
+const ownHeaders = 9
+
+// headerValues sets headers that have one value each. The values share one array: a slice of its own for each would be six
+// allocations for a result in place of one.
+type headerValues struct {
+	header nats.Header
+	values []string
+}
+
+func (h *headerValues) one(name, value string) {
+	n := len(h.values)
+	h.values = append(h.values, value)
+	h.header[name] = h.values[n : n+1 : n+1]
 }
 
 // replaced is the row whose place the result of a redriven row takes; 0: that of no other.

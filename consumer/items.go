@@ -61,6 +61,9 @@ func (r *Row) isPaid() {
 func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 	of := []*Row{r}
 	if r.parent == nil {
+		if !r.hasItems() { // the rule
+			return nil
+		}
 		of = slices.SortedFunc(r.eachItem(), func(a, b *Row) int { return cmp.Compare(a.index, b.index) })
 	}
 	for _, item := range of {
@@ -93,6 +96,13 @@ func (r *Row) item(index int) *Row {
 		r.items[index] = item
 	}
 	return item
+}
+
+// hasItems reports whether the row has any elements so far.
+func (r *Row) hasItems() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.items) > 0
 }
 
 // itemIndex returns the index of an element, and wholeRow for a row.

@@ -368,14 +368,21 @@ func (t *term) complete(row *Row) {
 	}
 	e := t.c.rowEvent(row, t.owner, now)
 	e.SubmitIndex, e.CompleteIndex = row.submitIndex, index
-	hash := sha256.Sum256(row.reply.Body)
-	e.ResultHash = hex.EncodeToString(hash[:])
+	e.ResultHash = hashOf(row.reply.Body)
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
 	t.lead(row.Key)
 	t.journal.wait(row, now)
 	t.c.at("answered")
+}
+
+// hashOf is the SHA-256 of a result's body in lower-case hexadecimal.
+func hashOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }
 
 // groupRowsMin is how many rows a group may have however small the window is.

@@ -46,13 +46,15 @@ func appendBy(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg, request func
 		delete(msg.Header, HeaderBatchCommit)
 	}
 	if len(msgs) > 1 {
-		id := rand.Text()
+		id := []string{rand.Text()}
+		numbers := make([]string, len(msgs))
 		for i, msg := range msgs {
 			if msg.Header == nil {
 				msg.Header = make(nats.Header, 3)
 			}
-			msg.Header[HeaderBatchID] = []string{id}
-			msg.Header[HeaderBatchSeq] = []string{strconv.Itoa(i + 1)}
+			numbers[i] = strconv.Itoa(i + 1)
+			msg.Header[HeaderBatchID] = id
+			msg.Header[HeaderBatchSeq] = numbers[i : i+1 : i+1]
 			if msg == last {
 				msg.Header[HeaderBatchCommit] = []string{"1"}
 				break
