@@ -130,6 +130,11 @@ bench-whole: ## compare the whole stage with loops that guarantee nothing; measu
 	go build -o bin/bench ./test/bench
 	bin/bench -run '$(BENCH)' -rounds $(ROUNDS)
 
+.PHONY: bench-gate
+bench-gate: ## measure five ratios of speed beside the recorded ones, in a few minutes; UPDATE=1 records them
+	go build -o bin/bench ./test/bench
+	bin/bench -gate test/bench/gate.json $(if $(UPDATE),-update)
+
 .PHONY: bench-throttle
 bench-throttle: ## compare the throttle's laws and the cost of outages in virtual time, as in docs/throttle.md
 	go test ./test/throttle -run '^(TestTable|TestFamilies|TestOutageTable)$$' -table 10 -families 3 -outages 10 -v -timeout 2h

@@ -23,12 +23,16 @@ const (
 // back, the HTTP client, the wait for earlier rows, and the audit. The first round is a table of its own: the server gets
 // the memory of its streams in it, and who comes first in a round pays more of that.
 func (s *site) added(ctx context.Context, rounds int) error {
-	sc := &scenario{rows: addedRows, pool: 100, rowBytes: 1024, latency: addedCall}
+	sc := addedScenario()
 	fmt.Printf("\n**added**: what is added to calls of %s at %d rows/s, from the row stored to its result stored less the call, %d rows a round\n", addedCall, addedRate, addedRows-addedFrom)
 	if err := s.addedIn(ctx, sc, 1, "the server has just started"); err != nil {
 		return err
 	}
 	return s.addedIn(ctx, sc, rounds, "then, in "+inRounds(rounds))
+}
+
+func addedScenario() *scenario {
+	return &scenario{rows: addedRows, pool: 100, rowBytes: 1024, latency: addedCall}
 }
 
 // addedIn measures some rounds, in each of which another contender is the first.

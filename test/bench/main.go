@@ -45,13 +45,15 @@ func main() {
 	serverProfile := flag.String("server-profile", "", "`file` that the nats-server's CPU profile of its turn is written to")
 	only := flag.String("run", ".", "regular expression of the scenarios to run")
 	contenders := flag.String("contenders", ".", "regular expression of the contenders that have a turn")
+	gate := flag.String("gate", "", "measure the few ratios that are watched beside those in this `file`, and nothing else; fail if some have fallen")
+	update := flag.Bool("update", false, "with -gate: write them into the file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
 	switch *role {
 	case "":
-		p := plan{rounds: *rounds, rows: *rows, pool: *pool, before: *before, profiling: profiling{who: *profiled, own: *profile, server: *serverProfile}}
+		p := plan{rounds: *rounds, rows: *rows, pool: *pool, before: *before, gate: *gate, update: *update, profiling: profiling{who: *profiled, own: *profile, server: *serverProfile}}
 		if p.chosen, err = regexp.Compile(*only); err == nil {
 			if p.contenders, err = regexp.Compile(*contenders); err == nil {
 				err = compare(ctx, p)
@@ -76,7 +78,8 @@ func main() {
 type plan struct {
 	chosen, contenders *regexp.Regexp
 	rounds, rows, pool int
-	before             string
+	before, gate       string
+	update             bool
 	profiling          profiling
 }
 
@@ -100,6 +103,9 @@ func compare(ctx context.Context, p plan) error {
 	}
 	s.before = p.before
 	fmt.Println(machine())
+	if p.gate != "" {
+		return s.gate(ctx, p.gate, p.update)
+	}
 	for _, sc := range scenarios() {
 		if !p.chosen.MatchString(sc.name) {
 			continue
@@ -129,7 +135,7 @@ func compare(ctx context.Context, p plan) error {
 	for _, g := range growths() {
 		more = append(more, table{"growth by " + g.name, func(ctx context.Context, _ int) error { return s.growth(ctx, g) }})
 	}
-	for _, m := range append(more, table{"memory", s.memory}, table{"startup", s.startup}, table{"binary", s.binary}, table{"cluster", s.cluster}) {
+	for _, m := range append(more, table{"memory", s.memory}, table{"process", s.processJob}, table{"startup", s.startup}, table{"binary", s.binary}, table{"cluster", s.cluster}) {
 		if p.chosen.MatchString(m.name) {
 			if err := m.run(ctx, p.rounds); err != nil {
 				return err

@@ -89,8 +89,11 @@ func ioOf(pid int) (calls int64) {
 }
 
 // peak is the most memory that the contender has held, in MiB.
-func (t *turn) peak() float64 {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.cmd.Process.Pid))
+func (t *turn) peak() float64 { return peakOf(t.cmd.Process.Pid) }
+
+// peakOf is the most memory that a process has held, in MiB. It is 0 where the system does not report it.
+func peakOf(pid int) float64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}

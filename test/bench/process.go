@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// processJob runs a job of stage process on its own, with the server and the LLM in the process.
+func (s *site) processJob(ctx context.Context, _ int) error {
+	const rows = processRows
+	took, peak, err := s.process(ctx, rows)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n**process**: `stage process` of %d rows of 200 bytes, provider mock, pool 64: %.1f s, %.0f MiB at most\n", rows, took.Seconds(), peak)
+	return nil
+}
+
+// process runs a job of so many rows of 200 bytes, and returns how long it took and the most memory that it held, in MiB.
+func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak float64, err error) {
+	dir, err := os.MkdirTemp(s.dir, "process-")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	in := filepath.Join(dir, "rows.jsonl")
+	if err := writeRows(in, rows); err != nil {
+		return 0, 0, err
+	}
+	cmd := exec.CommandContext(ctx, s.stage, "process", in, "-o", filepath.Join(dir, "out.jsonl"), "--job", "bench")
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "STAGE_LLM_PROVIDER=mock", "STAGE_POOL_SIZE=64", "STAGE_TEMPLATE=Say {{ row.text }}",
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return 0, 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			if err != nil {
+				err = fmt.Errorf("stage process: %w\n%s", err, out.String())
+			}
+			return time.Since(began), peak, err
+		case <-tick.C:
+			peak = max(peak, peakOf(cmd.Process.Pid)) // 0 once it has ended
+		}
+	}
+}
+
+// writeRows writes rows of 200 bytes, one a line.
+func writeRows(path string, rows int) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // what was not written shows when it is read
+	w := bufio.NewWriter(f)
+	for n := range rows {
+		begin := fmt.Sprintf(`{"n":%d,"text":"`, n)
+		fmt.Fprintf(w, "%s%s\"}\n", begin, strings.Repeat("x", 200-len(begin)-len("\"}\n"))) //nolint:errcheck // Flush returns it
+	}
+	return w.Flush()
+}
