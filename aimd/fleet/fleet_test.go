@@ -119,10 +119,17 @@ func (w *world) leader() *node {
 	return nil
 }
 
+func seeds() uint64 {
+	if testing.Short() {
+		return 1
+	}
+	return 3
+}
+
 // A leader that is gone without a word is replaced within 2 s, and meanwhile the others go on.
 func TestALeaderThatDies(t *testing.T) {
 	accepted, deaths := 0, 0
-	for seed := range uint64(3) {
+	for seed := range seeds() {
 		w := newWorld(t, seed, 16, 40, 5)
 		w.run(20)
 		for range 3 {
@@ -145,7 +152,7 @@ func TestALeaderThatDies(t *testing.T) {
 
 // Two halves that cannot hear each other have a leader each, and one when they can again, within 2 s.
 func TestAPartition(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range seeds() {
 		w := newWorld(t, seed, 16, 40, 5)
 		w.run(20)
 		w.split = 8
