@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/rowfile"
@@ -56,8 +57,7 @@ func newTable(ctx context.Context, out string, in *load.Source, field string, fi
 		return nil, err
 	}
 	t.setLayout(in.Layout, in.Marked)
-	t.setColumns(columns)
-	return t, nil
+	return t, t.setColumns(columns)
 }
 
 // setLayout sets the delimiter and the mark, by the options or else by the layout of the input.
@@ -69,8 +69,18 @@ func (t *table) setLayout(in rowfile.Layout, marked bool) {
 	}
 }
 
-// setColumns sets the columns of the rows' own members: all but those that the stage replaces.
-func (t *table) setColumns(names []string) {
+// setColumns sets the columns of the rows' own members: all but those that the stage replaces. A column that only has the
+// name of a reply's member is an error: somebody's data would be gone without a word. In a table of an earlier run, which
+// has the column of the whole reply, too, these columns are an earlier reply, as that one is.
+func (t *table) setColumns(names []string) error {
+	if !slices.Contains(names, t.field) {
+		for _, member := range t.fields {
+			if name := t.field + "." + member; slices.Contains(names, name) {
+				return config.Invalid(fmt.Errorf("--flatten: the input has a column %s, where the member %q of the reply would be written: rename the column, or the field of replies with STAGE_RESPONSE_FIELD",
+					name, member))
+			}
+		}
+	}
 	t.own, t.places, t.stage = []string{}, make(map[string]int), make(map[string]bool)
 	for _, name := range t.added() {
 		t.stage[name] = true
@@ -84,6 +94,7 @@ func (t *table) setColumns(names []string) {
 			t.own = append(t.own, name)
 		}
 	}
+	return nil
 }
 
 // added returns the columns that follow those of the row.
@@ -116,7 +127,9 @@ func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRow
 		}
 		t.setLayout(layout, marked)
 		t.other = !all
-		t.setColumns(names)
+		if err := t.setColumns(names); err != nil {
+			return err
+		}
 	}
 	if t.marked {
 		if _, err := io.WriteString(w, byteOrderMark); err != nil {

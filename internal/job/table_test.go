@@ -127,7 +127,9 @@ func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 
 func TestAMemberThatTheInputLacksIsNotLost(t *testing.T) {
 	table := &table{field: "F", out: csv.NewWriter(nil)}
-	table.setColumns([]string{"a"})
+	if err := table.setColumns([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
 	err := table.write(nil, success(`{"a":1,"new":2,"F":"x"}`))
 	if err == nil || !strings.Contains(err.Error(), `result of row 1 has the member "new", which no row of the input has`) {
 		t.Errorf("got %v", err)
@@ -166,7 +168,9 @@ func TestATableIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table.setColumns([]string{"a", "b"})
+		if err := table.setColumns([]string{"a", "b"}); err != nil {
+			t.Fatal(err)
+		}
 		var b bytes.Buffer
 		body := []byte(`{"a":`)
 		body = append(jsonbytes.AppendString(body, texts[0]), `,"b":`...)
@@ -257,7 +261,12 @@ func TestTheMembersOfAReplyHaveColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table.setColumns([]string{"a", "F.b"}) // the second is of an earlier table
+	if err := table.setColumns([]string{"a", "F.b"}); err == nil || !strings.Contains(err.Error(), "the input has a column F.b") {
+		t.Errorf("a column of the input with the name of a member: %v", err)
+	}
+	if err := table.setColumns([]string{"a", "F.b", "F"}); err != nil { // the others are of an earlier table
+		t.Fatal(err)
+	}
 	var out bytes.Buffer
 	for _, r := range []stored.Result{
 		success(`{"a":1,"F.b":"old","F":{"score":0.50,"category":"x, y","b":{"c":[1]},"more":1},"F_model":"m"}`),

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/replicas"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -68,7 +69,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	}
 	reply, err := batch.Request(ctx, conn.NC(), cfg.Name, request, timeout)
 	if err != nil {
-		return batchNotAnswered(ctx, cfg, timeout, err)
+		return batchNotAnswered(ctx, conn.NC(), cfg, timeout, err)
 	}
 	if len(reply.Data) > 0 {
 		if _, err := fmt.Fprintf(terminal.JSON(env.Stdout), "%s\n", reply.Data); err != nil {
@@ -111,10 +112,13 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 	return natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 }
 
-// batchNotAnswered explains why there is no reply.
-func batchNotAnswered(ctx context.Context, cfg *config.Config, timeout time.Duration, err error) error {
+// batchNotAnswered explains why there is no reply. Where nobody takes the request it asks whether the stage runs at all.
+func batchNotAnswered(ctx context.Context, nc *nats.Conn, cfg *config.Config, timeout time.Duration, err error) error {
 	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
+		if running := replicas.Merge(replicas.Ask(ctx, nc, cfg.Name, nil), replicas.NewMemory(), time.Now()); len(running.Replicas) > 0 {
+			return fmt.Errorf("stage %s runs, but takes no batched requests: start it with STAGE_BATCH=true; if it is, its NATS user may not subscribe to %s (stage setup --print-permissions)", cfg.Name, subject)
+		}
 		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, and is STAGE_NAME right", cfg.Name, subject)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
