@@ -65,9 +65,9 @@ func withBench(t *testing.T, f func(t *testing.T, b *bench)) {
 }
 
 // runWithBench is [withBench] for a case of a test, and runVirtual where it needs another bench.
-func runWithBench(t *testing.T, name string, f func(t *testing.T, b *bench)) bool {
+func runWithBench(t *testing.T, name string, f func(t *testing.T, b *bench)) {
 	t.Helper()
-	return t.Run(name, func(t *testing.T) { withBench(t, f) })
+	t.Run(name, func(t *testing.T) { withBench(t, f) })
 }
 
 func runVirtual(t *testing.T, name string, f func(t *testing.T)) bool {

@@ -97,10 +97,10 @@ func TestRepliesThatAreStoredInSlowGroupsAreNotKept(t *testing.T) {
 		}
 		feed(0, 200) // until the time of a group is known
 		b.until(200)
-		before := b.lastSequence("JOURNAL")
+		before := b.lastKept()
 		feed(200, 400)
 		b.until(600)
-		if got := b.lastSequence("JOURNAL") - before; got > 0 {
+		if got := b.lastKept() - before; got > 0 {
 			t.Errorf("%d of 400 replies went to the journal, want none", got)
 		}
 		r.stop(t)
@@ -355,9 +355,9 @@ func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
 		b.limit("JOURNAL", -1)
 		b.until(2000)
 		b.loadFrom(2000, 1000)
-		before := b.lastSequence("JOURNAL")
+		before := b.lastKept()
 		b.until(3000)
-		if got := b.lastSequence("JOURNAL") - before; got < 500 {
+		if got := b.lastKept() - before; got < 500 {
 			t.Errorf("%d entries of 1000 rows stored after the journal has room again", got)
 		}
 		r.stop(t)
@@ -365,11 +365,10 @@ func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
 	})
 }
 
-// lastSequence is the sequence of the last message that a stream has stored.
-func (b *bench) lastSequence(stream string) uint64 {
+// lastKept is the sequence of the last message that the journal has stored.
+func (b *bench) lastKept() uint64 {
 	b.t.Helper()
-	s := b.stream(stream)
-	return s.CachedInfo().State.LastSeq
+	return b.stream("JOURNAL").CachedInfo().State.LastSeq
 }
 
 // limit sets the most bytes that a stream takes, and lets it refuse more.

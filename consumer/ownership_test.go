@@ -232,8 +232,8 @@ func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
 	})
 }
 
-// The head of the line waits for a long time behind an outage: no redelivery, the pin is kept, and the window bounds what is
-// held.
+// The head of the line waits for a long time behind an outage: no redelivery, the pin is kept, and the window bounds
+// what is held.
 func TestALongTimeBehindAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		windowBytes int64
@@ -302,7 +302,7 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 
 // A row larger than the window's bytes is let in alone.
 func TestARowLargerThanTheWindowPasses(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.load(50)
 		cfg := b.config("run", quick())
 		cfg.WindowBytes = 5

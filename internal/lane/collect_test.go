@@ -110,7 +110,7 @@ func TestACutStreamIsReadAgain(t *testing.T) {
 }
 
 func TestAStalledStreamIsCut(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.api.cut = func(pass, line int) error {
 			if pass == 1 && line == 50 {
 				time.Sleep(time.Hour)

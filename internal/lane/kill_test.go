@@ -82,7 +82,7 @@ func TestAKillAtAnyStepLosesNothing(t *testing.T) {
 }
 
 func TestManyKillsLoseNothing(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.api.lag = 5 * time.Second
 		b.rows = 500
 		for i := range 30 {

@@ -7,17 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
 // Everything goes wrong at random, and every few minutes the process is killed, at any step or between two.
 func TestWhateverHappensNothingIsLost(t *testing.T) {
-	seeds := uint64(4)
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range seeds {
+	for seed := range uint64(stagetest.Runs(0, 1, 4)) {
 		for name, api := range kinds {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				virtual(t, func(t *testing.T) { stress(t, seed, api()) })

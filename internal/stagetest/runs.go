@@ -14,7 +14,8 @@ func Runs(asked, few, more int) int {
 	}
 }
 
-// Stride returns how far apart the cases of a long list are that a test tries: n with -short, else 1, which is all of them.
+// Stride returns how far apart the cases of a long list are that a test tries: n with -short, else 1, which is all of
+// them.
 func Stride(n int) int {
 	if testing.Short() {
 		return n

@@ -16,8 +16,9 @@ import (
 // virtualMost is how long a test may take, in virtual time.
 const virtualMost = 7 * 24 * time.Hour
 
-// natsTimers are the timers that the NATS client keeps for the whole process. Two garbage collections would empty the pool,
-// too, but they took a sixth of the CPU time of the tests. The dot of the package's name is %2e in the names of symbols.
+// natsTimers are the timers that the NATS client keeps for the whole process. Two garbage collections would empty the
+// pool, too, but they took a sixth of the CPU time of the tests. The dot in the package's path is %2e in the names of
+// symbols.
 //
 //go:linkname natsTimers github.com/nats-io/nats%2ego.globalTimerPool
 var natsTimers struct{ p sync.Pool }
