@@ -61,9 +61,6 @@ func (c *Consumer) tooLarge(msg *nats.Msg) bool {
 	return headers > streams.HeaderBytesMax || headers+len(msg.Data) > int(c.nc.MaxPayload())
 }
 
-// headerCut says of a dead letter that the original, which is named, left no room for the reason and is not in it.
-const headerCut = "Stage-Truncated"
-
 // headerError is why a dead letter's row failed, in one line.
 const headerError = "Stage-Error"
 
@@ -84,7 +81,7 @@ func (c *Consumer) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
 	}}
 	if form == deadCut {
 		msg.Data = nil
-		msg.Header[headerCut] = []string{"true"}
+		msg.Header[streams.HeaderTruncated] = []string{"true"}
 		c.nameSource(msg.Header, row)
 		return msg
 	}

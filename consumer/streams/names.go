@@ -36,6 +36,8 @@ const (
 	HeaderDeadline = "Stage-Deadline"
 	// HeaderReason names the reason of a failed row on the dead letter subject.
 	HeaderReason = "Stage-Reason"
+	// HeaderTruncated says of a dead letter that the row, which is named, left no room for the reason and is not in it.
+	HeaderTruncated = "Stage-Truncated"
 	// HeaderItem is, on an entry of the journal, the element of the row that the entry is of, from 0. Without it the entry
 	// is of the whole row.
 	HeaderItem = "Stage-Item"

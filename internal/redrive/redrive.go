@@ -39,7 +39,7 @@ type Options struct {
 	Only func(at uint64) bool
 }
 
-// Report is what a redrive did. Published, Before, Gone, TooLarge and Upstream add up to Failed, unless it ended early.
+// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run those that would be
@@ -48,10 +48,12 @@ type Report struct {
 	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
 	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message, or does not with what is added
 	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
+	Unsure    int            `json:"unsure"`    // of Failed: an interrupted redrive may have published the row, and the input deletes rows
 	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
 
 	input     string // the input stream of the settings
 	elsewhere string // another one, of rows that are gone: the settings may be those of another stage
+	hint      string // how rows that are gone could have been redriven; empty: there is nothing to say
 }
 
 // Write prints the report for people.
@@ -80,11 +82,15 @@ func (r *Report) leftOut() string {
 		{r.Before, "were redriven before"},
 		{r.Gone, "have no row in the input any more"},
 		{r.TooLarge, "had a row too large for a message"},
+		{r.Unsure, "may have been published again by a redrive that was interrupted, and the input deletes rows"},
 		{r.Upstream, "were errors when they came in: redrive the stage before this one"},
 	} {
 		if part.n > 0 {
 			fmt.Fprintf(&b, "; %d %s", part.n, part.text)
 		}
+	}
+	if r.Gone > 0 {
+		b.WriteString(r.hint)
 	}
 	if r.elsewhere != "" {
 		fmt.Fprintf(&b, "; STAGE_INPUT_STREAM is %s, and there are results of rows of stream %s: give all settings of the stage", r.input, r.elsewhere)
@@ -102,6 +108,7 @@ type redriver struct {
 	results   jetstream.Stream
 	input     jetstream.Stream
 
+	letters *letters // of all partitions; nil: not read yet
 	// Read once, before the first result.
 	marks *redriveMarks
 	since uint64 // results before are of another input stream
@@ -146,11 +153,17 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 	if err != nil {
 		return nil, err
 	}
+	if retention := input.CachedInfo().Config.Retention; retention != jetstream.LimitsPolicy && cfg.Streams.DeadLetterSubject == "" {
+		done.hint = fmt.Sprintf("; stream %s deletes rows that are acked (%s retention): with STAGE_DEAD_LETTER_SUBJECT the stage keeps those that fail, and they are redriven from there",
+			cfg.Input.Stream, retention)
+	}
+	var dead *letters
 	for p := range partitions {
-		r := &redriver{js: js, cfg: cfg, partition: p, foreign: partitions > cfg.Streams.Partitions, done: done, results: results, input: input}
+		r := &redriver{js: js, cfg: cfg, partition: p, foreign: partitions > cfg.Streams.Partitions, done: done, results: results, input: input, letters: dead}
 		if err := r.run(ctx, progress); err != nil {
 			return done, fmt.Errorf("redrive partition %d: %w", p, err)
 		}
+		dead = r.letters
 	}
 	return done, nil
 }
@@ -279,13 +292,16 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		r.done.Gone++
 		return nil, nil //nolint:nilerr,nilnil // counted
 	}
-	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)
+	m, err := r.row(ctx, seq, header)
 	var count *int
+	mark := r.marks.begun[at]
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read row %d: %w", seq, err)
-	case m == nil, m.Subject != streams.Text(header.Get(streams.HeaderSourceSubject)): // the answer is JSON
+		return nil, err
+	case m == nil:
 		count = &r.done.Gone
+	case mark != nil && mark.as == 0 && r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy: // it may be answered, and deleted
+		count = &r.done.Unsure
 	case m.Header.Get(streams.HeaderRowError) != "":
 		count = &r.done.TooLarge
 	case m.Header.Get(streams.HeaderStatus) == auditlog.RowError && r.cfg.Rows.OnUpstreamError == "pass":
@@ -303,6 +319,25 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	}
 	*count++
 	return nil, nil //nolint:nilnil // counted
+}
+
+// row returns the row of a failed result from the input, or from its dead letter where the input has it no more; nil: it is
+// gone.
+func (r *redriver) row(ctx context.Context, seq uint64, result nats.Header) (*jetstream.RawStreamMsg, error) {
+	subject := result.Get(streams.HeaderSourceSubject)
+	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)
+	if err != nil {
+		return nil, fmt.Errorf("read row %d: %w", seq, err)
+	}
+	if m != nil && m.Subject == streams.Text(subject) { // the answer is JSON
+		return m, nil
+	}
+	if r.letters == nil {
+		if r.letters, err = readLetters(ctx, r.js, r.cfg); err != nil {
+			return nil, err
+		}
+	}
+	return r.letters.row(ctx, r, seq, subject, result.Get(streams.HeaderStateID))
 }
 
 // fits reports whether the input takes a row with the headers that a redrive adds: a row that has nearly the size of the
