@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,36 +117,6 @@ func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
 	})
 }
 
-func TestTheCeilingHoldsBatchesBack(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		// A row is estimated at 1,024 tokens of 4 USD a million: 50 come to about 0.2 USD.
-		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.25"})
-		l.load(questions(150)...)
-		r := l.start(nil, Options{})
-		time.Sleep(10 * time.Minute)
-		submitted := 0
-		for _, e := range l.events(auditlog.KindBatch) {
-			if e.Batch.Phase == auditlog.BatchSubmitted {
-				submitted++
-			}
-		}
-		if submitted != 1 {
-			t.Errorf("%d batches were submitted, want 1: the others do not fit below the ceiling", submitted)
-		}
-		l.awaitHours(150) // an answer costs far less than its estimate
-		r.stop()
-		if spent := r.ledger.Spent(); spent > .25 || r.ledger.Reserved() != 0 {
-			t.Errorf("spent %v, reserved %v", spent, r.ledger.Reserved())
-		}
-		again := l.start(nil, Options{})
-		time.Sleep(time.Minute)
-		if got, want := again.ledger.Spent(), r.ledger.Spent(); math.Abs(got-want) > 1e-9 {
-			t.Errorf("the next process counts %v, want %v", got, want)
-		}
-		again.stop()
-	})
-}
-
 // As with live calls: there is nobody to raise the ceiling of a job, or to give another key, while it runs.
 func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
@@ -164,31 +133,4 @@ func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
 			r.stop()
 		}
 	})
-}
-
-// A provider that accepts batches and refuses each of their lines ends a job as it would by live calls, and costs nothing.
-func TestAJobEndsWhereEachLineOfItsBatchIsRefused(t *testing.T) {
-	for _, status := range []int{401, 404} {
-		stagetest.Virtual(t, func(t *testing.T) {
-			l := newBatchesLab(t, batches.Config{Fail: map[int]float64{status: 1}}, nil)
-			l.load(questions(50)...)
-			for range 2 { // the next start tries again, with a batch of its own
-				r := l.start(nil, Options{ExitOnFatal: true})
-				select {
-				case err := <-r.done:
-					if _, ok := errors.AsType[*FatalError](err); !ok || !strings.Contains(err.Error(), "refused each line") {
-						t.Errorf("%d: it ended with %v", status, err)
-					}
-				case <-time.After(10 * time.Hour):
-					t.Errorf("%d: it did not end", status)
-					r.stop()
-				}
-			}
-			served := l.llms["first.test"].Stats()
-			if served.Received > 0 || served.Batches.Created != 2 || stagetest.Stored(t, l.js, "RESULTS", "results.stage.0.rows") > 0 {
-				t.Errorf("%d: %d live calls and %d batches", status, served.Received, served.Batches.Created)
-			}
-			l.proven()
-		})
-	}
 }
