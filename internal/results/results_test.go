@@ -118,7 +118,7 @@ func TestASelectionIsThatOfAPlainList(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
 		b := stagetest.NewBench(t, nil)
 		all := plantMany(b, random, 150)
-		for range 300 {
+		for range stagetest.Runs(0, 60, 300) {
 			o := results.Options{
 				Partition: random.IntN(4) - 1, Failed: random.IntN(2) == 0, Last: results.All, Merged: random.IntN(2) == 0,
 			}

@@ -434,7 +434,7 @@ func TestStrictSchemaHasNothingUnknownAnywhere(t *testing.T) {
 			check(t, doc, "")
 		}
 	})
-	if strict < 10 {
+	if strict < 10 && !testing.Short() { // a short run draws a fifth as many
 		t.Errorf("only %d schemas were strict", strict)
 	}
 }
