@@ -4,11 +4,18 @@ package security_test
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -123,4 +130,142 @@ func TestAUserWhoMayNotDeleteConsumersIsNotWarned(t *testing.T) {
 	if len(l.left()) == 0 {
 		t.Error("no consumer is left: the user was allowed to delete them")
 	}
+}
+
+// allUsed checks that each subject that a user may publish on was published on.
+func (s *site) allUsed(user string, but ...string) {
+	s.t.Helper()
+	for _, entry := range s.users[user].Publish {
+		if !slices.Contains(but, entry) && !s.seen.on(entry) {
+			s.t.Errorf("%s may publish on %s, but never did", user, entry)
+		}
+	}
+}
+
+// heldRow answers all rows at once except the first, whose first call gets no answer.
+func heldRow(calls *atomic.Int32) llmtest.Config {
+	var held atomic.Bool
+	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		calls.Add(1)
+		if c.Prompt == "Row 1" && held.CompareAndSwap(false, true) {
+			return &llmtest.Step{Trouble: llmtest.Stall}
+		}
+		return &llmtest.Step{Delay: 10 * time.Millisecond}
+	}}
+}
+
+// batch sends a stage a batch of two prompts, and pings it.
+func (s *site) batch(environ vars) {
+	s.t.Helper()
+	stage := run(s.t, environ)
+	stage.says("started")
+	for subject, want := range map[string]string{"stage.llm_batch": `"status":"success"`, "stage.llm_query_batched": `"results"`, "$SRV.PING.llm-stage": `"name":"llm-stage"`} {
+		if reply := s.ask(subject); !strings.Contains(reply, want) {
+			s.t.Errorf("%s: %q, want %s in it", subject, reply, want)
+		}
+	}
+	if out := s.command("batch", nil, "batch", stagetest.File(s.t, "batch.json", []byte(`{"prompts":["three"]}`))); !strings.Contains(out, `success`) {
+		s.t.Errorf("batch: %s", out)
+	}
+	stage.stop()
+	noneDenied(s.t, stage)
+}
+
+// ask sends a request, and retries while nobody answers: the stage does not report when it starts to.
+func (s *site) ask(subject string) string {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < patience/6; {
+		if reply, err := s.nc.Request(subject, []byte(`{"prompts":["one","two"]}`), 2*time.Second); err == nil {
+			return string(reply.Data)
+		}
+	}
+	return ""
+}
+
+// remove deletes a row.
+func (r *rows) remove(seq uint64) {
+	r.t.Helper()
+	stream, err := r.js.Stream(r.t.Context(), "ROWS")
+	if err == nil {
+		err = stream.DeleteMsg(r.t.Context(), seq)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// says waits until the stage has logged a line that holds all words.
+func (s *process) says(words ...string) {
+	s.t.Helper()
+	timeout := time.After(patience)
+	for {
+		text, next := s.logs.read()
+		for line := range strings.Lines(text) {
+			if holdsAll(line, words) {
+				return
+			}
+		}
+		select {
+		case <-next:
+		case <-s.done:
+			if after, _ := s.logs.read(); after != text {
+				continue
+			}
+			s.t.Fatalf("the stage has ended (%v) and did not log %q:\n%s", s.err, words, text)
+		case <-timeout:
+			s.t.Fatalf("the stage does not log %q:\n%s", words, text)
+		}
+	}
+}
+
+// replaceFile replaces the text of a file atomically, as Kubernetes does.
+func replaceFile(t *testing.T, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// complete checks that each row has one result, in the order of the rows.
+func (r *rows) complete() {
+	r.t.Helper()
+	stream, err := r.js.Stream(r.t.Context(), "RESULTS")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	last, n := 0, 0
+	for at := stream.CachedInfo().State.FirstSeq; at <= stream.CachedInfo().State.LastSeq; at++ {
+		m, err := stream.GetMsg(r.t.Context(), at)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !strings.HasSuffix(m.Subject, ".rows") {
+			continue // a claim
+		}
+		seq, err := strconv.Atoi(m.Header.Get(streams.HeaderSourceSeq))
+		if err != nil || seq != last+1 {
+			r.t.Errorf("result of row %d after that of row %d (%v)", seq, last, err)
+		}
+		last, n = seq, n+1
+	}
+	if n != r.sent {
+		r.t.Errorf("%d results of %d rows", n, r.sent)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func copyOf(t *testing.T, path string) string {
+	t.Helper()
+	return stagetest.File(t, filepath.Base(path), read(t, path))
 }

@@ -2,16 +2,11 @@ package security_test
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/cli"
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -62,16 +57,6 @@ func (s *site) command(user string, environ vars, args ...string) string {
 		s.t.Errorf("stage %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
 	}
 	return out.String()
-}
-
-// allUsed checks that each subject that a user may publish on was published on.
-func (s *site) allUsed(user string, but ...string) {
-	s.t.Helper()
-	for _, entry := range s.users[user].Publish {
-		if !slices.Contains(but, entry) && !s.seen.on(entry) {
-			s.t.Errorf("%s may publish on %s, but never did", user, entry)
-		}
-	}
 }
 
 // traffic records the subjects of all messages.
@@ -126,46 +111,6 @@ func noneDenied(t *testing.T, stages ...*process) {
 	}
 }
 
-// heldRow answers all rows at once except the first, whose first call gets no answer.
-func heldRow(calls *atomic.Int32) llmtest.Config {
-	var held atomic.Bool
-	return llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-		calls.Add(1)
-		if c.Prompt == "Row 1" && held.CompareAndSwap(false, true) {
-			return &llmtest.Step{Trouble: llmtest.Stall}
-		}
-		return &llmtest.Step{Delay: 10 * time.Millisecond}
-	}}
-}
-
-// batch sends a stage a batch of two prompts, and pings it.
-func (s *site) batch(environ vars) {
-	s.t.Helper()
-	stage := run(s.t, environ)
-	stage.says("started")
-	for subject, want := range map[string]string{"stage.llm_batch": `"status":"success"`, "stage.llm_query_batched": `"results"`, "$SRV.PING.llm-stage": `"name":"llm-stage"`} {
-		if reply := s.ask(subject); !strings.Contains(reply, want) {
-			s.t.Errorf("%s: %q, want %s in it", subject, reply, want)
-		}
-	}
-	if out := s.command("batch", nil, "batch", stagetest.File(s.t, "batch.json", []byte(`{"prompts":["three"]}`))); !strings.Contains(out, `success`) {
-		s.t.Errorf("batch: %s", out)
-	}
-	stage.stop()
-	noneDenied(s.t, stage)
-}
-
-// ask sends a request, and retries while nobody answers: the stage does not report when it starts to.
-func (s *site) ask(subject string) string {
-	s.t.Helper()
-	for began := time.Now(); time.Since(began) < patience/6; {
-		if reply, err := s.nc.Request(subject, []byte(`{"prompts":["one","two"]}`), 2*time.Second); err == nil {
-			return string(reply.Data)
-		}
-	}
-	return ""
-}
-
 // oldRows listens to a stage whose streams exist.
 func oldRows(t *testing.T, nc *nats.Conn) *rows {
 	t.Helper()
@@ -178,16 +123,4 @@ func oldRows(t *testing.T, nc *nats.Conn) *rows {
 		t.Fatal(err)
 	}
 	return r
-}
-
-// remove deletes a row.
-func (r *rows) remove(seq uint64) {
-	r.t.Helper()
-	stream, err := r.js.Stream(r.t.Context(), "ROWS")
-	if err == nil {
-		err = stream.DeleteMsg(r.t.Context(), seq)
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
 }

@@ -14,14 +14,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -205,30 +202,6 @@ func (j *journal) read() (text string, next <-chan struct{}) {
 	return j.text.String(), j.written
 }
 
-// says waits until the stage has logged a line that holds all words.
-func (s *process) says(words ...string) {
-	s.t.Helper()
-	timeout := time.After(patience)
-	for {
-		text, next := s.logs.read()
-		for line := range strings.Lines(text) {
-			if holdsAll(line, words) {
-				return
-			}
-		}
-		select {
-		case <-next:
-		case <-s.done:
-			if after, _ := s.logs.read(); after != text {
-				continue
-			}
-			s.t.Fatalf("the stage has ended (%v) and did not log %q:\n%s", s.err, words, text)
-		case <-timeout:
-			s.t.Fatalf("the stage does not log %q:\n%s", words, text)
-		}
-	}
-}
-
 func holdsAll(text string, words []string) bool {
 	for _, w := range words {
 		if !strings.Contains(text, w) {
@@ -289,56 +262,4 @@ func (r *rows) await(n int) {
 			r.t.Fatalf("a result: %v", err)
 		}
 	}
-}
-
-// replaceFile replaces the text of a file atomically, as Kubernetes does.
-func replaceFile(t *testing.T, path string, text []byte) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// complete checks that each row has one result, in the order of the rows.
-func (r *rows) complete() {
-	r.t.Helper()
-	stream, err := r.js.Stream(r.t.Context(), "RESULTS")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	last, n := 0, 0
-	for at := stream.CachedInfo().State.FirstSeq; at <= stream.CachedInfo().State.LastSeq; at++ {
-		m, err := stream.GetMsg(r.t.Context(), at)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if !strings.HasSuffix(m.Subject, ".rows") {
-			continue // a claim
-		}
-		seq, err := strconv.Atoi(m.Header.Get(streams.HeaderSourceSeq))
-		if err != nil || seq != last+1 {
-			r.t.Errorf("result of row %d after that of row %d (%v)", seq, last, err)
-		}
-		last, n = seq, n+1
-	}
-	if n != r.sent {
-		r.t.Errorf("%d results of %d rows", n, r.sent)
-	}
-}
-
-func read(t *testing.T, path string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func copyOf(t *testing.T, path string) string {
-	t.Helper()
-	return stagetest.File(t, filepath.Base(path), read(t, path))
 }

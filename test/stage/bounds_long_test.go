@@ -5,6 +5,7 @@ package stage_test
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -129,3 +130,5 @@ func inBubble() int {
 	}
 	return n
 }
+
+var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^\]]*(synctest bubble \d+)`)

@@ -2,7 +2,6 @@ package stage_test
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,5 +70,3 @@ func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 		s.verify()
 	})
 }
-
-var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^\]]*(synctest bubble \d+)`)

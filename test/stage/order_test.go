@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// throttles are the throttle algorithms. What holds for any stage is tested with each, and with the default in a short run.
+// throttles are the throttle algorithms. What holds for any stage is tested with each, in a short run with the default.
 func throttles() []string {
 	if testing.Short() {
 		return []string{"adaptive"}

@@ -117,7 +117,7 @@ func Main(ctx context.Context, env *Env) int {
 	env = &own
 	defer redactStandardLog(env.Stderr, env.secrets)()
 	running := false
-	root := newRootCommand(env, &running) //nolint:contextcheck // cobra hands ctx to the command that runs
+	root := newRootCommand(env, &running)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
