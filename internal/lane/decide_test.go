@@ -176,3 +176,12 @@ func TestARecordOfANewerStageIsRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestABatchHasAsManyTokensAsTheProviderTakes(t *testing.T) {
+	body := []*gathered{{tokens: 60}, {tokens: 40}, {tokens: 1}}
+	for limit, want := range map[int64]int{10: 1, 99: 1, 100: 2, 101: 3, 1000: 3} {
+		if got := len(firstTokens(body, limit)); got != want {
+			t.Errorf("of 60, 40 and 1 tokens %d rows have no more than %d, want %d", got, limit, want)
+		}
+	}
+}
