@@ -39,7 +39,8 @@ type Options struct {
 	Only func(at uint64) bool
 }
 
-// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure add up to Failed, unless it ended early.
+// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure add up to Failed, unless it ended
+// early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run those that would be
@@ -109,6 +110,7 @@ type redriver struct {
 	input     jetstream.Stream
 
 	letters *letters // of all partitions; nil: not read yet
+
 	// Read once, before the first result.
 	marks *redriveMarks
 	since uint64 // results before are of another input stream
@@ -321,8 +323,8 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	return nil, nil //nolint:nilnil // counted
 }
 
-// row returns the row of a failed result from the input, or from its dead letter where the input has it no more; nil: it is
-// gone.
+// row returns the row of a failed result from the input, or from its dead letter where the input has it no more; nil: it
+// is gone.
 func (r *redriver) row(ctx context.Context, seq uint64, result nats.Header) (*jetstream.RawStreamMsg, error) {
 	subject := result.Get(streams.HeaderSourceSubject)
 	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)
