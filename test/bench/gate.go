@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// The gate watches the speed of the stage: a few figures, each as a ratio within the round that measured it, beside those
-// that were recorded last. What one round finds worse by more than gateTolerance is measured in gateRounds rounds, and only
-// what all of them find worse has fallen: this machine may be busy, and a neighbour slows down one round, not three.
+// The gate watches the speed of the stage: a few figures, each as a ratio within the round that measured it, beside
+// those that were recorded last. What one round finds worse by more than gateTolerance is measured in gateRounds rounds,
+// and only what all of them find worse has fallen: a neighbour on the machine slows down one round, not three.
 //
 //	recorded .95 of the plain loop's rate, now .78: 18% worse, so two rounds more: .90 and .93. It has not fallen.
 //	recorded .95, now .78, .76 and .80: it has fallen
@@ -82,8 +82,8 @@ func gateMeasures() []gateMeasure {
 	}
 }
 
-// gate measures all figures, prints them beside those of the file, and returns an error if some have fallen. With update it
-// writes their medians of all rounds into the file instead.
+// gate measures all figures, prints them beside those of the file, and returns an error if some have fallen. With update
+// it writes their medians of all rounds into the file instead.
 func (s *site) gate(ctx context.Context, file string, update bool) error {
 	var was gateRecord
 	raw, err := os.ReadFile(file)
@@ -122,7 +122,7 @@ func (s *site) gate(ctx context.Context, file string, update bool) error {
 
 // printGate prints the table of the figures and returns the names of those that have fallen.
 func printGate(w io.Writer, figures []gateFigure, was gateRecord, rounds map[string][]float64) (fell []string) {
-	fmt.Fprintf(w, "\n| | now | recorded at %s | worse by | |\n| --- | --- | --- | --- | --- |\n", cmp.Or(was.Commit, "no commit"))
+	fmt.Fprintf(w, "\n| | now | recorded at %s | worse by | |\n| --- | --- | --- | --- | --- |\n", cmp.Or(was.Commit, "no commit")) //nolint:errcheck // a report
 	for _, f := range figures {
 		list := make([]string, len(rounds[f.name]))
 		for i, is := range rounds[f.name] {
@@ -139,7 +139,7 @@ func printGate(w io.Writer, figures []gateFigure, was gateRecord, rounds map[str
 				verdict = "not in all rounds"
 			}
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", f.name, strings.Join(list, ", "), recorded, by, verdict)
+		fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", f.name, strings.Join(list, ", "), recorded, by, verdict) //nolint:errcheck // a report
 	}
 	return fell
 }

@@ -27,7 +27,7 @@ type scenario struct {
 	goals         []goal
 	warmUp        time.Duration // 0: the usual
 	perCall       float64       // KiB of memory that a call in flight may take; 0: it is not measured
-	beside        float64       // cores that the stage may take beside those of h; 0: it is not asked
+	beside        float64       // how often dh's cores beside those of h the stage may take; 0: it is not asked
 }
 
 // goal bounds the ratio of the stage's figure to another's in the same round.
@@ -63,7 +63,7 @@ func scenarios() []*scenario {
 	return []*scenario{
 		{
 			name: "whole", about: "instant LLM, pool 64, rows of 1 KiB", rows: 60_000, pool: 64, rowBytes: 1024, contenders: []string{"stage", "dh", "d", "c"},
-			goals: []goal{{what: "rows/s by dh's", by: "dh", of: speed, least: .8}, {what: "CPU by dh's", by: "dh", of: cpu, most: 1.1}},
+			goals: []goal{{what: "rows/s by dh's", by: "dh", of: speed, least: .95}, {what: "CPU by dh's", by: "dh", of: cpu, most: 1.05}},
 		},
 		{
 			name: "calls", about: "calls of 100 ms, 1,000 at a time", rows: 60_000, pool: 1000, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"}, perCall: 35,
@@ -80,12 +80,12 @@ func scenarios() []*scenario {
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
-			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"}, beside: .1,
+			name: "few calls", about: "calls of 100 ms, 100 at a time", rows: 12_000, pool: 100, rowBytes: 1024, latency: 100 * time.Millisecond, contenders: []string{"stage", "dh", "h"}, beside: 1.5,
 			goals: []goal{{what: "calls/s by h's", by: "h", of: speed, least: .95}},
 		},
 		{
 			name: "noop", about: "rows answered at once, without calls", rows: 60_000, pool: 64, rowBytes: 1024, contenders: []string{"noop", "a"},
-			goals: []goal{{what: "rows/s by those of the bare appends", by: "a", of: speed, least: .9}},
+			goals: []goal{{what: "rows/s by those of the bare appends", by: "a", of: speed, least: .7}},
 		},
 		{
 			name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, slowRow: func(n int) bool { return n%100 == 50 }, contenders: []string{"stage"},
@@ -168,9 +168,12 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 		possible := float64(sc.pool) / (.99*sc.latency.Seconds() + .01*sc.slow.Seconds())
 		goal{what: fmt.Sprintf("rows/s by pool / mean latency (%.0f)", possible), least: .95}.print(median(all["stage"]).PerSec / possible)
 	}
-	if sc.beside > 0 {
-		cores := func(who string) float64 { f := median(all[who]); return f.CPU * f.PerSec / 1e6 }
-		goal{what: "cores beside the calls", most: sc.beside}.print(cores(own) - cores("h"))
+	if sc.beside > 0 && len(all["dh"]) > 0 && len(all["h"]) > 0 {
+		beside := func(who string) float64 {
+			f, h := median(all[who]), median(all["h"])
+			return (f.CPU*f.PerSec - h.CPU*h.PerSec) / 1e6
+		}
+		goal{what: fmt.Sprintf("cores beside the calls, stage %.2f, dh %.2f; by dh's", beside(own), beside("dh")), most: sc.beside}.print(beside(own) / beside("dh"))
 	}
 	if sc.perCall > 0 {
 		if err := s.inFlight(ctx, sc, all); err != nil {
