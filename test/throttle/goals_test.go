@@ -1,7 +1,6 @@
 package throttle
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
@@ -76,69 +75,5 @@ func TestAdaptiveComesCloseToTheCapacity(t *testing.T) {
 				t.Errorf("rows waited too long: %+v", f)
 			}
 		})
-	}
-}
-
-// Wherever the server is unlike those that the law was tuned at, it is still no worse than the other methods.
-func TestAdaptiveIsNeverFarBehind(t *testing.T) {
-	for _, name := range []string{
-		"burst 1", "refusals take 1s", "sigma 0.8", "1/s", "2000/s, calls of 50ms, pool 256",
-		"pool 4", "sine of 60 s", "falls by steps to 0.2/s", "no limit",
-	} {
-		t.Run(name, func(t *testing.T) {
-			sc := find(t, name, 1500)
-			adaptive, backoff, classic := measure(t, sc, Adaptive, 1), measure(t, sc, Backoff, 1), measure(t, sc, Classic, 1)
-			if best := max(backoff.Utilisation, classic.Utilisation); adaptive.Utilisation < min(best, 1)-0.03 {
-				t.Errorf("utilisation %.3f, that of backoff is %.3f, of classic %.3f",
-					adaptive.Utilisation, backoff.Utilisation, classic.Utilisation)
-			}
-		})
-	}
-}
-
-// The models of servers are right if one who knows them meets no refusal and leaves nothing.
-func TestOracleWastesNothing(t *testing.T) {
-	for _, sc := range Scenarios() {
-		if sc.Clients > 1 {
-			continue // an oracle does not know what others do
-		}
-		t.Run(sc.Name, func(t *testing.T) {
-			sc.Rows = 2000
-			f := measure(t, sc, Oracle, 1)
-			if random := sc.Name[:2] == "S5"; !random && f.Waste > 0 || f.Utilisation < 0.99 || f.Utilisation > 1.1 { // a minute has its 1200 calls from the start
-				t.Errorf("the oracle's figures are %+v", f)
-			}
-		})
-	}
-}
-
-// As do those of the families, but for calls that something refuses for no reason.
-func TestOracleKnowsTheFamilies(t *testing.T) {
-	for _, sc := range Families() {
-		if strings.Contains(sc.Name, "sporadic") {
-			continue
-		}
-		t.Run(sc.Name, func(t *testing.T) {
-			sc.Rows = min(sc.Rows, 2000)
-			if f := measure(t, sc, Oracle, 1); f.Waste > 0 || f.Utilisation < 0.97 || f.Utilisation > 1.1 {
-				t.Errorf("the oracle's figures are %+v", f)
-			}
-		})
-	}
-}
-
-// Equal seeds give equal figures, whatever the scheduler does.
-func TestRunsRepeat(t *testing.T) {
-	for _, name := range []string{"S2h", "S5", "16 clients"} {
-		for _, m := range []Method{Adaptive, Backoff} {
-			sc := find(t, name, 500)
-			a, b := measure(t, sc, m, 7), measure(t, sc, m, 7)
-			if a.Utilisation != b.Utilisation || a.Waste != b.Waste || a.LongestRow != b.LongestRow || a.Jain != b.Jain {
-				t.Errorf("%s, %v: %+v, then %+v", name, m, a, b)
-			}
-		}
-	}
-	if f := measure(t, find(t, "S1", 100), Adaptive, 1); !math.IsNaN(f.Probes) || f.Jain != 1 {
-		t.Errorf("figures of a scenario without outage and rivals: %+v", f)
 	}
 }
