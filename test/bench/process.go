@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,10 +35,12 @@ func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak 
 	if err := writeRows(in, rows); err != nil {
 		return 0, 0, err
 	}
-	cmd := exec.CommandContext(ctx, s.stage, "process", in, "-o", filepath.Join(dir, "out.jsonl"), "--job", "bench")
+	results := filepath.Join(dir, "out.jsonl")
+	cmd := exec.CommandContext(ctx, s.stage, "process", in, "-o", results, "--job", "bench")
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "STAGE_LLM_PROVIDER=mock", "STAGE_POOL_SIZE=64", "STAGE_TEMPLATE=Say {{ row.text }}",
 	}
+	cmd.Dir = dir // the job's data go into it: a job of an earlier turn would be resumed
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	began := time.Now()
@@ -51,10 +54,15 @@ func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak 
 	for {
 		select {
 		case err := <-ended:
-			if err != nil {
+			took = time.Since(began)
+			raw, readErr := os.ReadFile(results)
+			if n := bytes.Count(raw, []byte{'\n'}); err == nil && readErr == nil && n != rows {
+				err = fmt.Errorf("%d results of %d rows", n, rows)
+			}
+			if err = errors.Join(err, readErr); err != nil {
 				err = fmt.Errorf("stage process: %w\n%s", err, out.String())
 			}
-			return time.Since(began), peak, err
+			return took, peak, err
 		case <-tick.C:
 			peak = max(peak, peakOf(cmd.Process.Pid)) // 0 once it has ended
 		}
