@@ -61,13 +61,13 @@ test-long: ## run the tests with all their seeds, and those of whole processes t
 race: ## run the tests in any order under the race detector, but those that SKIP matches; takes minutes
 	go test -race -short $(SIDE) -vet=off -shuffle=on -timeout 30m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
 
-# The packages whose goroutines share state. The simulations take too long for every change.
+# The packages whose goroutines share state, without what takes longest under the detector.
 RACED := consumer/... internal/budget internal/dashboard internal/executor internal/job internal/lane internal/natsconn internal/stage \
 	internal/stored llm/... pool
-SIMULATIONS := ^Test(Simulation|EveryStepMayBeTheLast|AKillPaysAgainOnlyForCallsInFlight)
+LONGEST := ^Test(Simulation|EveryStepMayBeTheLast|AKillPaysAgainOnly|ParkedRows|LargeReplies|EventsThatCannotBeStored|RepliesToElementsFill|DeepSources)
 .PHONY: race-short
-race-short: ## the same in the packages whose goroutines share state, without simulations
-	$(MAKE) race PKG='$(RACED:%=./%)' SKIP='$(SIMULATIONS)'
+race-short: ## the same in the packages whose goroutines share state, without the longest tests
+	$(MAKE) race PKG='$(RACED:%=./%)' SKIP='$(LONGEST)'
 
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of every wire format and a changing limit, alone and eight with one budget; downloads the servers, takes minutes
