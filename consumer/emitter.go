@@ -266,7 +266,7 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
 }
 
-// ownHeaders is how many headers of our own a result has at most, beside those of its order.
+// ownHeaders is the most headers that the stage itself gives a result, without the headers of its order.
 const ownHeaders = 9
 
 // headerValues sets headers that have one value each. The values share one array: a slice of its own for each would be six

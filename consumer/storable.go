@@ -15,7 +15,7 @@ import (
 //
 // It is safe for concurrent use.
 type storable struct {
-	full    atomic.Pointer[error] // what the owner of the server says, see [Consumer.SetFull]; nil: there is room
+	full    atomic.Pointer[error] // the reason that [Consumer.SetFull] was given, or nil while there is room
 	refused atomic.Bool           // the last append of the emitter was not stored
 }
 
@@ -23,8 +23,8 @@ type storable struct {
 // not wake the term.
 const fullLook = 250 * time.Millisecond
 
-// SetFull says that nothing can be stored, and why, so that the rows of the partition wait as [Consumer.Hold] has them
-// wait; nil: it can. It returns at once, and is safe for concurrent use.
+// SetFull says why nothing can be stored, so that the rows of the partition wait as after [Consumer.Hold]. A nil reason
+// lets them continue. It returns at once, and is safe for concurrent use.
 func (c *Consumer) SetFull(why error) {
 	if why == nil {
 		c.storable.full.Store(nil)

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 // The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program. Here is one for
-// each command, and what else takes little time; those of testdata/long run with the tag long.
+// each command, and others that take little time. The scripts of testdata/long run with the tag long.
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 
 func runScripts(t *testing.T, dir string) {

@@ -15,7 +15,7 @@ import (
 
 // TestARestartEndsAFailureOfWriting has a write to a stream fail, as on a full disk: the next of its files, of 32 KB each
 // at least, is a directory. The stream stores nothing, also when there is room, until the server starts again.
-// Connections, address, and what is stored stay.
+// Connections, the address and all stored messages stay.
 func TestARestartEndsAFailureOfWriting(t *testing.T) {
 	dir := t.TempDir()
 	srv := start(t, natsd.Config{Dir: dir})
@@ -78,7 +78,7 @@ func TestARestartEndsAFailureOfWriting(t *testing.T) {
 	}
 }
 
-// A disk that fills up is no limit of the server's own, which it would take from what is free when it starts.
+// The server has no limit of its own. By default it would derive one from the space that is free when it starts.
 func TestTheDiskIsTheLimit(t *testing.T) {
 	srv := start(t, natsd.Config{Dir: t.TempDir(), NoListen: true})
 	nc, err := srv.Connect()

@@ -14,7 +14,7 @@ func freeBytes(dir string) (bytes int64, ok bool) {
 		return 0, false
 	}
 	blocks, size := int64(disk.Bavail), int64(disk.Bsize) //nolint:gosec,unconvert // the types differ by system
-	if blocks < 0 {                                       // only the superuser may use what is left
+	if blocks < 0 {                                       // only the superuser may use the rest
 		return 0, true
 	}
 	if size > 0 && blocks > math.MaxInt64/size {

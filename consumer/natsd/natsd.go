@@ -61,7 +61,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards the rest, for a few instructions
 	srv      *server.Server
-	port     int    // that it listens on, once it has; 0: a free one
+	port     int    // the port that it listens on; 0 until it has chosen a free one
 	stopping bool   // Stop was called, so no other server starts
 	failure  string // see Failure
 }
@@ -131,8 +131,8 @@ func (s *Server) start() (err error) {
 		NoSigs:     true,
 		DontListen: cfg.NoListen,
 		SyncAlways: cfg.SyncAlways,
-		// By default the server takes three quarters of what is free when it starts as its limit, also when room is made
-		// later. The disk itself is the limit here; whoever runs the server looks at [Server.Free].
+		// By default the server's limit is three quarters of the space that is free when it starts, even if room is made
+		// later. Here the disk itself is the limit, and the caller looks at [Server.Free].
 		JetStreamMaxStore: math.MaxInt64 / 2,
 	}
 	if !cfg.SyncAlways {

@@ -83,7 +83,7 @@ func TestEveryRequestGoesToTheAPIOfItsConnection(t *testing.T) {
 			return err
 		},
 		"a reading": func(nc *nats.Conn) error {
-			js, err := jetstream.New(nc) // which makes the consumer, so that the request for messages is what is tried
+			js, err := jetstream.New(nc) // it makes the consumer, so that the test tries the request for messages alone
 			if err != nil {
 				return err
 			}

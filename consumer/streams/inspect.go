@@ -58,9 +58,9 @@ func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector
 	}
 }
 
-// Run looks at the streams until ctx ends: at once when one is edited, at that of the results a second after some were
-// stored, and at all of them once in each [InspectEvery]. The first of those looks is after delay, by which the looks of
-// many processes are spread.
+// Run looks at the streams until ctx ends: at all of them at once when one is edited, at the results stream a second after
+// results were stored, and at all of them once in each [InspectEvery]. The first regular look is after delay, which spreads
+// the looks of many processes.
 func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 	var heard advisories
 	defer heard.close()
@@ -84,7 +84,7 @@ func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 		case <-i.edited:
 			i.look(ctx, everyPart)
 		case <-timer.C:
-			i.dirty.Store(false) // before the look: what is stored meanwhile calls for another
+			i.dirty.Store(false) // before the look, since results that are stored meanwhile call for another one
 			results = time.Time{}
 			if next != all {
 				i.look(ctx, resultsPart)
@@ -188,7 +188,7 @@ func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	return verdict
 }
 
-// compare notes what is wrong with a stream by now, and reports messages that are gone from its front since the last look
+// compare notes the settings of a stream that break a guarantee, and reports messages that are gone from its front since the last look
 // where the stream keeps the log.
 func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
 	name, begins := info.Config.Name, info.State.FirstSeq

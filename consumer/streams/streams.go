@@ -426,7 +426,7 @@ func edit(cfg jetstream.StreamConfig, flag string) string {
 	return "nats stream edit " + cfg.Name + " " + flag
 }
 
-// editSubjects is the command that adds a subject to those of a stream. It leaves out those that the new one covers,
+// editSubjects is the command that adds a subject to a stream. It leaves out those that the new one covers,
 // since the server refuses subjects that overlap, and quotes all: > and * mean something to a shell.
 func editSubjects(cfg jetstream.StreamConfig, subject string) string {
 	flags := []string{}

@@ -63,7 +63,7 @@ func (c *Config) NATSFrom() string {
 	return c.natsFrom
 }
 
-// APIPrefix returns what the subjects of the API of JetStream begin with; empty: the API is that of the server.
+// APIPrefix returns the prefix of the subjects of the JetStream API. An empty one stands for the server's own API.
 func (n *NATSConfig) APIPrefix() string {
 	if n.JSDomain != "" {
 		return streams.DomainPrefix(n.JSDomain)

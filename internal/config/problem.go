@@ -39,7 +39,7 @@ func (p *problems) none(variables ...string) bool {
 	return !slices.ContainsFunc(variables, func(v string) bool { return len(p.byVariable[v]) > 0 })
 }
 
-// forgetOpening drops what is wrong with the login and with the files that settings name.
+// forgetOpening drops the problems of the login and of the files that settings name.
 func (p *problems) forgetOpening() {
 	for _, f := range Fields() {
 		if f.Kind() == "path" || f.Variable == "STAGE_NATS_USER" || f.Variable == "STAGE_NATS_TLS_FIRST" { // secrets are paths, too

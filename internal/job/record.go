@@ -17,7 +17,7 @@ func record(dir string, r jobs.Record, log *slog.Logger) {
 	}
 }
 
-// record is what a run notes as it ends with an error; nil: all that was asked for is written.
+// record is the record of a run that ends with err. A nil err means that all that was asked for is written.
 func (p *Pipeline) record(soft, hard context.Context, err error) jobs.Record {
 	r := jobs.Record{Rows: p.Total}
 	if err != nil {

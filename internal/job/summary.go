@@ -41,7 +41,7 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	}
 }
 
-// allRuns returns what all runs of a resumed job have used, as the audit has it; nil: there was no earlier run, or the
+// allRuns returns the usage of all runs of a resumed job, by its audit. It is nil if there was no earlier run, or if the
 // audit does not say.
 func (p *Pipeline) allRuns(ctx context.Context) *usage.Numbers {
 	if !p.earlier || ctx.Err() != nil {

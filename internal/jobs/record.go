@@ -22,7 +22,7 @@ type Record struct {
 	Counts *Counts `json:"counts,omitempty"`
 }
 
-// Counts are the rows of a job by what has become of them.
+// Counts are the rows of a job by their outcome.
 type Counts struct {
 	Rows      int64  `json:"rows"`      // of the input; of one whose length is not known, those that are loaded
 	Results   uint64 `json:"results"`   // stored, those that were replaced too
@@ -43,8 +43,8 @@ func WriteRecord(dir string, r Record) error {
 	return WriteFile(filepath.Join(dir, recordFile), append(raw, '\n'))
 }
 
-// readRecord returns the record of the job in dir; nil: it has none, since an earlier version has run it, or its first
-// run was killed before it began.
+// readRecord returns the record of the job in dir. It is nil if an earlier version has run the job, or if its first run was
+// killed before it began.
 func readRecord(dir string) (*Record, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -106,17 +106,17 @@ func (c *Conn) watchRoom(ctx context.Context, srv store, log *slog.Logger) {
 	}
 }
 
-// room is what is known of the room on the disk of a server.
+// room is the free space on the disk of a server, as far as it is known.
 type room struct {
 	srv   store
 	log   *slog.Logger
 	full  bool          // there was too little at the last look
 	next  time.Time     // no restart before
 	wait  time.Duration // between the last restart and next
-	again error         // why the last restart failed; nil: it did not
+	again error         // why the last restart failed, or nil
 }
 
-// short returns why nothing can be stored; nil: something can.
+// short returns why nothing can be stored, or nil.
 func (r *room) short() error {
 	free, known := r.srv.Free()
 	need := int64(roomMin)

@@ -10,7 +10,7 @@ import (
 // sizes estimates the tokens of the prompts of calls, by their bytes.
 type sizes struct {
 	calls int64
-	bytes int64 // of all prompts, with what is sent along with each
+	bytes int64 // of all prompts, each with the bytes below
 	each  int   // bytes sent along with each prompt: system prompt and schema
 }
 

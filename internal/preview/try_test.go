@@ -53,7 +53,7 @@ func TestTryShowsTheElementsOfARow(t *testing.T) {
 	}
 }
 
-// TestTryAndDryRunEstimateTheSame: whatever the rows, a template, and what is sent along with each of its prompts.
+// Try and a dry run estimate the same number of tokens, for any rows, template, system prompt and schema.
 func TestTryAndDryRunEstimateTheSame(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("schema.json", []byte(`{"type": "object"}`), 0o600); err != nil {

@@ -56,8 +56,8 @@ func readLetters(ctx context.Context, js jetstream.JetStream, cfg *config.Config
 	}
 }
 
-// row returns the row of a failed result from its dead letter, as the input had it; nil: there is none, or it is from a
-// stream of the same name that the input has replaced.
+// row returns the row of a failed result from its dead letter, as the input had it. It is nil if there is no letter, or
+// if the letter is from an earlier stream of the same name.
 func (l *letters) row(ctx context.Context, r *redriver, seq uint64, subject, stateID string) (*jetstream.RawStreamMsg, error) {
 	at := l.at[stateID]
 	if at == 0 {

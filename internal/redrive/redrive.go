@@ -109,7 +109,7 @@ type redriver struct {
 	results   jetstream.Stream
 	input     jetstream.Stream
 
-	letters *letters // of all partitions; nil: not read yet
+	letters *letters // of all partitions, or nil until they are read
 
 	// Read once, before the first result.
 	marks *redriveMarks
@@ -323,8 +323,8 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	return nil, nil //nolint:nilnil // counted
 }
 
-// row returns the row of a failed result from the input, or from its dead letter where the input has it no more; nil: it
-// is gone.
+// row returns the row of a failed result from the input, or from its dead letter if the input no longer has it. It is nil
+// if neither has it.
 func (r *redriver) row(ctx context.Context, seq uint64, result nats.Header) (*jetstream.RawStreamMsg, error) {
 	subject := result.Get(streams.HeaderSourceSubject)
 	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)

@@ -126,7 +126,7 @@ func (p *Pauses) text(now time.Time) string {
 // text counts the rows. counted says that a partition has an owner that answers.
 func (r *Rows) text(counted bool) string {
 	text := fmt.Sprintf("%d succeeded, %d failed", r.Succeeded, r.Failed)
-	if counted { // only the owner of a partition knows what is open and pending
+	if counted { // only the owner of a partition knows how many rows are open and pending
 		text += fmt.Sprintf(", %d open, %d pending", r.Open, r.Pending)
 	}
 	if r.Skipped > 0 {

@@ -31,7 +31,7 @@ var natsTimers struct{ p sync.Pool }
 func Virtual(t *testing.T, f func(*testing.T)) {
 	t.Helper()
 	forget := func() { natsTimers.p = sync.Pool{} }
-	forget()       // those of a test in real time
+	forget()       // the timers of a test in real time
 	defer forget() // also after a failure
 	name := t.Name()
 	synctest.Test(t, func(t *testing.T) {

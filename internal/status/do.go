@@ -47,7 +47,7 @@ func (r *Report) advise() string {
 // stalledPrefix begins the problem of a partition in which nothing moves for no known reason, see [Watch].
 const stalledPrefix = "no progress for "
 
-// losing are words of the reasons for which a stream may have lost what is stored in it. No other reason loses a row.
+// losing are words of the reasons for which a stream may have lost messages. No other reason loses a row.
 var losing = []string{
 	"drops old results", "drops old records", "deletes the resume point", "loses its resume point", "messages a subject", "acknowledges messages before they are written",
 	"deletes records once", "open are forgotten",
@@ -69,7 +69,7 @@ func heldAdvice(why string, p Places) string {
 	}
 	const itself = ". It goes on by itself; no row is lost"
 	switch {
-	case has(losing...): // what the stage can't know is what is gone already
+	case has(losing...): // the stage can't know which messages are gone already
 		return strings.Join(append(editsIn(why), "change the stream as the reason says"), "; ") + ". Nothing is stored until then, and it goes on by itself if the stream still has its claims. " +
 			"What the stream has dropped is lost: stage verify shows which results are missing"
 	case len(editsIn(why)) > 0: // the reason knows better than its words tell: a stream that drops results "when it is full" need not be larger

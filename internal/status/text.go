@@ -97,7 +97,7 @@ func (r *Report) pauseText() string {
 	return strings.Join(parts, "; ")
 }
 
-// rowsText counts the rows of this process. Only the owner of a partition knows what is open and pending.
+// rowsText counts the rows of this process. Only the owner of a partition knows how many are open and pending.
 func (r *Report) rowsText() string {
 	text := fmt.Sprintf("%d succeeded, %d failed", r.Rows.Succeeded, r.Rows.Failed)
 	if slices.ContainsFunc(r.Partitions, func(p PartitionReport) bool { return p.owned() }) {

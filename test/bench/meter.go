@@ -28,9 +28,9 @@ type figures struct {
 	PeakMiB  float64 // resident memory of the client
 	LiveMiB  float64 // what the last garbage collection left of its heap, and its stacks
 	IO       float64 // reads and writes of the client a row, of sockets and files
-	ServerIO float64 // those of the nats-server
+	ServerIO float64 // the same, of the nats-server
 	Stored   float64 // messages that the nats-server has stored a row, beside the row: events, result, entry of the journal
-	Group    float64 // results that went into the log at a time, on average; 0: not known
+	Group    float64 // results that went into the log at a time, on average, or 0 if it is not known
 }
 
 // sample is a count at an instant, with the CPU used until then.

@@ -76,7 +76,7 @@ func newJobsListCommand(env *Env) *cobra.Command {
 // countTimeout bounds the look into the store of one job.
 const countTimeout = 30 * time.Second
 
-// countJobs counts what is in the stores of those jobs whose record does not say it. A store that can't be read is
+// countJobs counts the rows and results in the stores of jobs whose record has no counts. A store that can't be read is
 // reported, and does not hide the other jobs. The error is the cause of the end of ctx.
 func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Job) error {
 	for i := range list {
