@@ -1,21 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
-	"os/exec"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/llm-stage/stage/examples/internal/running"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -39,12 +31,10 @@ func TestTheChainsOfTheReadmeWork(t *testing.T) {
 		}},
 	} {
 		stop := runStages(t, srv, c.stages)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		out, err := exec.CommandContext(ctx, "go", "run", ".", "-data-dir", dir, c.rows, c.last, c.field).CombinedOutput()
-		cancel()
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		if err != nil || len(lines) != len(c.want) {
-			t.Fatalf("%s: %v, %s", c.rows, err, out)
+		out := running.Program(t, ".", "-data-dir", dir, c.rows, c.last, c.field)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if len(lines) != len(c.want) {
+			t.Fatalf("%s: got %d lines, want %d: %s", c.rows, len(lines), len(c.want), out)
 		}
 		for i, want := range c.want {
 			if !strings.HasPrefix(lines[i], want) {
@@ -69,43 +59,17 @@ func runStages(t *testing.T, srv *natsd.Server, name string) (stop func()) {
 	if err := yaml.Unmarshal(text, &entries); err != nil {
 		t.Fatal(err)
 	}
-	soft, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
+	var stops []func()
 	for _, entry := range entries {
-		environ := map[string]string{
-			"STAGE_NATS_URL": strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1), "STAGE_HTTP_ADDR": "127.0.0.1:0", "STAGE_STREAM_STORAGE": "memory",
-		}
+		settings := map[string]string{"STAGE_STREAM_STORAGE": "memory"}
 		for key, value := range entry {
-			environ["STAGE_"+strings.ToUpper(key)] = fmt.Sprint(value)
+			settings["STAGE_"+strings.ToUpper(key)] = fmt.Sprint(value)
 		}
-		cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
-		if err != nil {
-			t.Fatal(err)
-		}
-		running.Go(func() {
-			if err := stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}); err != nil {
-				t.Errorf("stage %s: %v", cfg.Name, err)
-			}
-		})
-		awaitDurable(t, srv, cfg)
+		stops = append(stops, running.Stage(t, srv, settings))
 	}
 	return func() {
-		cancel()
-		running.Wait()
+		for _, stop := range stops {
+			stop()
+		}
 	}
-}
-
-// awaitDurable waits until a stage has created its streams and its consumer.
-func awaitDurable(t *testing.T, srv *natsd.Server, cfg *config.Config) {
-	t.Helper()
-	nc, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stagetest.AwaitConsumer(t, js, cfg.Input.Stream, cfg.Name+"-0")
 }

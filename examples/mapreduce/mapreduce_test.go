@@ -2,15 +2,12 @@ package main_test
 
 import (
 	"context"
-	"log/slog"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/examples/internal/running"
 )
 
 // TestTheExampleOfTheReadmeWorks runs the example as in the README, against a stage and a server over the network.
@@ -20,31 +17,15 @@ func TestTheExampleOfTheReadmeWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer srv.Stop()
-	url := strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
-	cfg, err := config.Source{Environ: map[string]string{
-		"STAGE_NATS_URL": url, "STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja", "STAGE_LOOKUP_FILE": "../labels.yaml",
-		"STAGE_POOL_SIZE": "8", "STAGE_HTTP_ADDR": "127.0.0.1:0",
-	}}.Load(t.Context(), config.NeedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	soft, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("stage: %v", err)
-		}
-	}()
+	defer running.Stage(t, srv, map[string]string{
+		"STAGE_LLM_PROVIDER": "mock", "STAGE_TEMPLATE_FILE": "../prompt.jinja", "STAGE_LOOKUP_FILE": "../labels.yaml", "STAGE_POOL_SIZE": "8",
+	})()
 	awaitService(t, srv)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", "run", ".", "-url", url, "article.txt").CombinedOutput()
+	out := running.Program(t, ".", "-url", running.URL(srv), "article.txt")
 	for _, want := range []string{"map: 4 of 4 paragraphs answered in ", "reduce: Answer "} {
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Fatalf("%v, want %q in\n%s", err, want, out)
+		if !strings.Contains(out, want) {
+			t.Fatalf("want %q in\n%s", want, out)
 		}
 	}
 }
