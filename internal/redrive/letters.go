@@ -16,7 +16,7 @@ import (
 // deleted them, since they are acked.
 type letters struct {
 	stream string
-	at     map[string]uint64 // sequence of the newest letter of a row, by the row's state id
+	at     map[string]uint64 // sequence of the newest letter of a row, by the row's state id; some 100 bytes for each row
 }
 
 // letterID is what the message id of a dead letter has behind the row's state id.
