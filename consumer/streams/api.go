@@ -22,8 +22,8 @@ const APISubjects = "$JS.>"
 func DomainPrefix(domain string) string { return "$JS." + domain + ".API." }
 
 // SetAPIPrefix has all of a stage that works over the connection reach the API of JetStream below prefix, which may end
-// with a dot or without. It is the prefix of a domain ([DomainPrefix]), or one under which an account imports another's API.
-// An empty one is the server's own. It must be called before the connection is used. Safe for concurrent use.
+// with a dot or without. It is the prefix of a domain ([DomainPrefix]), or one under which an account imports the API of
+// another. An empty one is the server's own. It must be called before the connection is used. Safe for concurrent use.
 func SetAPIPrefix(nc *nats.Conn, prefix string) {
 	key := weak.Make(nc)
 	if prefix == "" {

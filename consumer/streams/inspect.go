@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +43,11 @@ type Inspector struct {
 	stored  chan struct{}         // has a place for one signal that dirty was set
 	edited  chan struct{}         // has a place for one signal that a stream was edited
 
-	mu     sync.Mutex        // held while a look is under way, so that others wait for it
+	// looking has a place for the one look that may be under way, so that others wait for it. It is no mutex, since a look
+	// waits for a server, which may be gone: who waits for the look can end before it.
+	looking chan struct{}
+
+	// Belong to the look under way.
 	looked time.Time         // when the last look ended
 	wrong  map[string]error  // what the last look at a stream found, by name
 	first  map[string]uint64 // sequence that a stream began with, by name
@@ -54,13 +57,13 @@ type Inspector struct {
 func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector {
 	return &Inspector{
 		conn: conn, cfg: s, log: log, wrong: make(map[string]error), first: make(map[string]uint64),
-		stored: make(chan struct{}, 1), edited: make(chan struct{}, 1),
+		stored: make(chan struct{}, 1), edited: make(chan struct{}, 1), looking: make(chan struct{}, 1),
 	}
 }
 
 // Run looks at the streams until ctx ends: at all of them at once when one is edited, at the results stream a second after
-// results were stored, and at all of them once in each [InspectEvery]. The first regular look is after delay, which spreads
-// the looks of many processes.
+// results were stored, and at all of them once in each [InspectEvery]. The first regular look is after delay, which
+// spreads the looks of many processes.
 func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 	var heard advisories
 	defer heard.close()
@@ -132,8 +135,10 @@ func (i *Inspector) Look(ctx context.Context) error {
 	if i == nil {
 		return nil
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	if err := i.begin(ctx); err != nil {
+		return err
+	}
+	defer i.end()
 	if !i.looked.IsZero() && time.Since(i.looked) < inspectFresh {
 		return i.Verdict()
 	}
@@ -142,15 +147,29 @@ func (i *Inspector) Look(ctx context.Context) error {
 
 // look looks at some of the streams, however short ago the last look was. The terms read the verdict.
 func (i *Inspector) look(ctx context.Context, which func(part) bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	if i.begin(ctx) != nil {
+		return
+	}
+	defer i.end()
 	_ = i.ask(ctx, which)
 }
+
+// begin waits until no other look is under way. The error is the cause of the end of ctx.
+func (i *Inspector) begin(ctx context.Context) error {
+	select {
+	case i.looking <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (i *Inspector) end() { <-i.looking }
 
 func everyPart(part) bool     { return true }
 func resultsPart(p part) bool { return p.field == FieldResultStream }
 
-// ask asks the server for some of the streams. The caller holds mu.
+// ask asks the server for some of the streams. The caller has begun a look.
 func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	js, err := JetStream(i.conn())
 	if err != nil {
@@ -188,8 +207,8 @@ func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	return verdict
 }
 
-// compare notes the settings of a stream that break a guarantee, and reports messages that are gone from its front since the last look
-// where the stream keeps the log.
+// compare notes the settings of a stream that break a guarantee, and reports messages that are gone from its front since
+// the last look where the stream keeps the log.
 func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
 	name, begins := info.Config.Name, info.State.FirstSeq
 	delete(i.wrong, name)

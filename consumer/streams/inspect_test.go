@@ -2,6 +2,7 @@ package streams_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -80,4 +81,31 @@ func TestHowSoonAChangeIsNoticed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A look waits for the server, which may be gone. Whoever waits for that look, for instance to claim a partition, can end
+// before it.
+func TestALookThatIsNotAnsweredHoldsNobody(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		srv := stagetest.CoreOf(t, &server.Options{})
+		nc, err := nats.Connect("", nats.InProcessServer(srv))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := nc.Subscribe("$JS.API.>", func(*nats.Msg) {}); err != nil { // somebody is there, and silent
+			t.Fatal(err)
+		}
+		cfg := streams.Config{Name: "stage", InputStream: "ROWS", ResultStream: "RESULTS", AuditStream: "AUDIT"}
+		i := streams.NewInspector(func() *nats.Conn { return nc }, cfg, slog.New(slog.DiscardHandler))
+		first := stopping.Background(t.Context(), func(ctx context.Context) { _ = i.Look(ctx) })
+		defer first()
+		synctest.Wait()
+		gone := errors.New("gone")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
+		defer cancel()
+		if err := i.Look(ctx); !errors.Is(err, gone) {
+			t.Errorf("got %v, want %v", err, gone)
+		}
+	})
 }

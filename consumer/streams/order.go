@@ -21,8 +21,8 @@ const (
 
 // Text returns a subject, or another text of strangers, as JSON holds it: each byte that is not UTF-8 is U+FFFD, and
 // "rows.\xff" becomes "rows.\ufffd". NATS takes any bytes in a subject, but audit events and the answers of its API are
-// JSON. Whatever is compared with a key, such as the key of another row, has to be spelled in the same way. Two keys that differ
-// in such bytes alone are one: their rows only wait for each other.
+// JSON. Whatever is compared with a key, such as the key of another row, has to be spelled in the same way. Two keys that
+// differ in such bytes alone are one: their rows only wait for each other.
 func Text(s string) string {
 	if utf8.ValidString(s) {
 		return s

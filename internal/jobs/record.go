@@ -43,8 +43,8 @@ func WriteRecord(dir string, r Record) error {
 	return WriteFile(filepath.Join(dir, recordFile), append(raw, '\n'))
 }
 
-// readRecord returns the record of the job in dir. It is nil if an earlier version has run the job, or if its first run was
-// killed before it began.
+// readRecord returns the record of the job in dir. It is nil if an earlier version has run the job, or if its first run
+// was killed before it began.
 func readRecord(dir string) (*Record, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
