@@ -1,22 +1,30 @@
-// Package auditlog defines the audit events of a stage and writes them as JSON without reflection.
+// Package auditlog defines the audit events of a stage, writes them as JSON, and reads
+// them.
 //
-// There are four kinds. A [Call] is one HTTP attempt, or one line of a provider's batch, a [Row] is one row that is ready
-// to be emitted, a [Run] is a change in the life of a process or of its ownership of a partition, a [Batch] one in that
-// of a batch. Each is one message; each begins with the same [Header] and then has its own fields, always all of them
-// and in the same order, null where the value is not known: unknown tokens are not zero tokens. The JSON Schemas are in
+// There are four kinds. A [Call] is one HTTP attempt, or one line of a provider's batch.
+// A [Row] is one row that is ready to be emitted. A [Run] is a change in the life of a
+// process or of its ownership of a partition, and a [Batch] is a change in the life of a
+// provider's batch. Each is one message. It begins with the same [Header] and then has
+// its own fields, always in the order of the struct. The JSON Schemas are in
 // docs/schemas.
 //
 //	c := auditlog.Call{Header: head, StateID: id, Owner: owner, Status: auditlog.CallSuccess, Response: body}
 //	buf = c.AppendJSON(buf[:0], auditlog.PayloadsFull, maxPayload) // no allocation once buf is large enough
-//	publish(buf, c.MsgID())                                       // a repeated publish stores nothing twice
+//	publish(buf, c.MsgID())                                        // a repeated publish stores nothing twice
 //
 //	e, err := auditlog.Decode(msg) // for readers
 //	if err == nil && e.Kind == auditlog.KindCall { fmt.Println(e.Time, e.Call.Status) }
 //
-// Credentials must never be in an event. The package does not know them; the caller that fills an event leaves them
-// out.
+// The tag of a field is its name in JSON and what becomes of its zero value. With the
+// option null it is written as null, because a value that is not known is another thing
+// than 0: unknown tokens are not zero tokens. With the option omit the member is left
+// out. A nil pointer without an option is null. Durations are in milliseconds.
 //
-// The package is pure: it starts no goroutine and reads no clock. Events are plain values; to encode one only reads it.
+// Credentials must never be in an event. The package does not know them, so the caller
+// that fills an event leaves them out.
+//
+// The package is pure: it starts no goroutine and reads no clock. Events are plain
+// values, and to encode one only reads it.
 package auditlog
 
 import (
@@ -26,8 +34,9 @@ import (
 	"time"
 )
 
-// SchemaVersion is written into every event. It changes when a field changes its meaning or is removed; fields may be
-// added without a new version, so readers ignore fields that they do not know.
+// SchemaVersion is written into every event. It changes when a field changes its meaning
+// or is removed; fields may be added without a new version, so readers ignore fields that
+// they do not know.
 const SchemaVersion = 1
 
 // Kind is the sort of an event: its "event" field and the last token of its subject.
@@ -44,22 +53,24 @@ const (
 // Header is what every event begins with.
 type Header struct {
 	// Time is when the event happened. It is written in UTC with nanoseconds.
-	Time time.Time
+	Time time.Time `event:"time"`
 	// RunID names the process, one for each start.
-	RunID string
+	RunID string `event:"run_id"`
 	// Stage is the stage's name.
-	Stage string
+	Stage string `event:"stage"`
 	// Partition is the partition that the event is about, or [All].
-	Partition Partition
+	Partition Partition `event:"partition"`
 }
 
 // Partition is the number of a partition, counted from 0, or [All].
 type Partition int
 
-// All stands for the whole process in place of a single partition. In JSON and in subjects it is "all".
+// All stands for the whole process in place of a single partition. In JSON and in
+// subjects it is "all".
 const All Partition = -1
 
-// String returns the number in decimal, or "all": the token that stands for the partition in a subject.
+// String returns the number in decimal, or "all": the token that stands for the partition
+// in a subject.
 func (p Partition) String() string {
 	if p == All {
 		return "all"
@@ -68,9 +79,10 @@ func (p Partition) String() string {
 }
 
 // MarshalJSON writes a number, or "all". It never fails.
-func (p Partition) MarshalJSON() ([]byte, error) { return p.appendJSON(nil), nil }
+func (p Partition) MarshalJSON() ([]byte, error) { return appendPartition(nil, p), nil }
 
-// UnmarshalJSON reads what MarshalJSON writes. Other negative numbers than that of [All] are an error.
+// UnmarshalJSON reads what MarshalJSON writes. Other negative numbers than that of [All]
+// are an error.
 func (p *Partition) UnmarshalJSON(data []byte) error {
 	if string(data) == `"all"` {
 		*p = All
@@ -84,34 +96,33 @@ func (p *Partition) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (p Partition) appendJSON(dst []byte) []byte {
-	if p == All {
-		return append(dst, `"all"`...)
-	}
-	return strconv.AppendInt(dst, int64(p), 10)
-}
-
-// Usage counts the tokens of one call, or of all calls of a row, as the server reported them. A nil *Usage is written
-// as null: nothing was reported. So are the fields that are nil, unless stated otherwise.
+// Usage counts the tokens of one call, or of all calls of a row, as the server reported
+// them. A nil *Usage is written as null: nothing was reported. So are the fields that are
+// nil, unless stated otherwise.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
-	PromptTokens int64
+	PromptTokens int64 `event:"prompt_tokens"`
 	// CompletionTokens counts all tokens written, hidden reasoning included.
-	CompletionTokens int64
+	CompletionTokens int64 `event:"completion_tokens"`
 	// TotalTokens is the server's own total, or the sum of the two.
-	TotalTokens int64
+	TotalTokens int64 `event:"total_tokens"`
 	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not reported.
-	CachedTokens *int64
-	// CacheWriteTokens is the part of PromptTokens written to a cache, CacheWrite1hTokens the part of that which is kept
-	// for an hour. Nil: not reported; then they are left out of the event.
-	CacheWriteTokens, CacheWrite1hTokens *int64
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
-	ReasoningTokens *int64
+	CachedTokens *int64 `event:"cached_tokens"`
+	// CacheWriteTokens is the part of PromptTokens that was written to a cache. It is
+	// nil, and left out of the event, where the server did not report it.
+	CacheWriteTokens *int64 `event:"cache_write_tokens,omit"`
+	// CacheWrite1hTokens is the part of CacheWriteTokens that is kept for an hour. It is
+	// left out like it.
+	CacheWrite1hTokens *int64 `event:"cache_write_1h_tokens,omit"`
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not
+	// reported.
+	ReasoningTokens *int64 `event:"reasoning_tokens"`
 	// CostUSD is the price in US dollars. Nil: not known.
-	CostUSD *float64
+	CostUSD *float64 `event:"cost_usd"`
 }
 
-// Payloads is how much of a request and of its reply a [Call] event holds. The zero value is [PayloadsFull].
+// Payloads is how much of a request and of its reply a [Call] event holds. The zero value
+// is [PayloadsFull].
 type Payloads uint8
 
 // The three values of Payloads.
@@ -120,7 +131,8 @@ const (
 	PayloadsFull Payloads = iota
 	// PayloadsHash writes only the hashes: equal requests can still be recognised.
 	PayloadsHash
-	// PayloadsNone writes neither: with a hash, a guess at a short prompt could be verified.
+	// PayloadsNone writes neither: with a hash, a guess at a short prompt could be
+	// verified.
 	PayloadsNone
 )
 
@@ -148,7 +160,8 @@ func (p *Payloads) UnmarshalText(text []byte) error {
 	return fmt.Errorf("audit payloads %.40q: want full, hash or none", text)
 }
 
-// StateID is the permanent name of one row of one input stream: <name>/<input stream>/<partition>/<sequence>.
+// StateID is the permanent name of one row of one input stream: <name>/<input
+// stream>/<partition>/<sequence>.
 func StateID(name, stream string, partition Partition, seq uint64) string {
 	var buf [96]byte
 	b := append(append(append(append(buf[:0], name...), '/'), stream...), '/')
@@ -163,20 +176,22 @@ func StateID(name, stream string, partition Partition, seq uint64) string {
 // itemMark separates the state id of a row and the index of one of its elements.
 const itemMark = '#'
 
-// ItemStateID returns the state id of an element of a row, counted from 0: <state id>#<index>.
+// ItemStateID returns the state id of an element of a row, counted from 0: <state
+// id>#<index>.
 func ItemStateID(row string, index int) string {
 	return string(strconv.AppendInt(append([]byte(row), itemMark), int64(index), 10))
 }
 
-// RowStateID returns the state id of the row that a state id names: one of a row, or of an element.
+// RowStateID returns the state id of the row that a state id names: one of a row, or of
+// an element.
 func RowStateID(id string) string {
 	row, _, _ := strings.Cut(id, string(itemMark))
 	return row
 }
 
-// MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state id>/<owner>/<kind>/<index>. The same
-// event always has the same id within a term of ownership, so repeating a publish after a lost answer stores nothing
-// twice.
+// MsgID is the permanent name of one event, for the Nats-Msg-Id header: <state
+// id>/<owner>/<kind>/<index>. The same event always has the same id within a term of
+// ownership, so repeating a publish after a lost answer stores nothing twice.
 func MsgID(stateID, owner string, kind Kind, index int) string {
 	var buf [160]byte
 	b := append(append(append(append(buf[:0], stateID...), '/'), owner...), '/')

@@ -2,7 +2,6 @@ package auditlog
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"testing"
 )
@@ -24,19 +23,6 @@ func BenchmarkCall(b *testing.B) {
 func BenchmarkRow(b *testing.B) {
 	for _, name := range []string{"row_success", "row_error"} {
 		b.Run(name, func(b *testing.B) { benchmark(b, samples()[name], PayloadsFull) })
-	}
-}
-
-// BenchmarkEncodingJSON is the row event as encoding/json writes it, for comparison.
-func BenchmarkEncodingJSON(b *testing.B) {
-	row := samples()["row_success"]
-	var buf bytes.Buffer
-	b.ReportAllocs()
-	for b.Loop() {
-		buf.Reset()
-		if err := json.NewEncoder(&buf).Encode(reference(row)); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

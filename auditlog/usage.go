@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// Unpriced reports whether the call may have been billed at an unknown cost. A call that was refused, or that failed
-// with another status than 2xx and reported no usage, costs nothing.
+// Unpriced reports whether the call may have been billed at an unknown cost. A call that
+// was refused, or that failed with another status than 2xx and reported no usage, costs
+// nothing.
 func (c *Call) Unpriced() bool {
 	if c.Usage != nil {
 		return c.Usage.CostUSD == nil
@@ -33,7 +34,8 @@ func (s *UsageSum) Add(u *Usage, unpriced bool) {
 	s.Unpriced = s.Unpriced || unpriced
 }
 
-// Total returns the sum, without a cost if the cost of a call is unknown. The caller must not change it.
+// Total returns the sum, without a cost if the cost of a call is unknown. The caller must
+// not change it.
 func (s *UsageSum) Total() *Usage {
 	if !s.Unpriced || s.Reported == nil || s.Reported.CostUSD == nil {
 		return s.Reported
@@ -43,9 +45,9 @@ func (s *UsageSum) Total() *Usage {
 	return u
 }
 
-// Plus returns the sum of two usages. A nil one adds nothing: the sum is then the other one itself, not a copy. The
-// cost of the sum is unknown if the cost of a part is. Cached, cache-write and reasoning tokens are those that were
-// reported.
+// Plus returns the sum of two usages. A nil one adds nothing: the sum is then the other
+// one itself, not a copy. The cost of the sum is unknown if the cost of a part is.
+// Cached, cache-write and reasoning tokens are those that were reported.
 func (u *Usage) Plus(other *Usage) *Usage {
 	if u == nil {
 		return other
@@ -99,7 +101,8 @@ func clone[T any](p *T) *T {
 	return new(*p)
 }
 
-// Tokens formats the tokens in and out in a few characters; a dash where nothing was reported.
+// Tokens formats the tokens in and out in a few characters; a dash where nothing was
+// reported.
 func (u *Usage) Tokens() string {
 	if u == nil {
 		return "-"
