@@ -23,7 +23,7 @@ N        ?= 30#    changes that mutants makes in each package
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 VERSIONED := github.com/llm-stage/stage/internal/version
 LDFLAGS  := -s -w -X $(VERSIONED).linkedVersion=$(VERSION)
-TOOLS    := bin/golangci-lint bin/gofumpt bin/benchstat bin/crane
+TOOLS    := bin/golangci-lint bin/benchstat bin/crane
 # A release has a version of the form v1.2.3: without a tag the commit is its pre-release.
 RELEASE  := $(if $(filter v%,$(VERSION)),$(VERSION),v0.0.0-g$(VERSION))
 BUILD     = -commit "$$(git rev-parse HEAD 2>/dev/null)" -out ../dist
@@ -61,13 +61,14 @@ test-long: ## run the tests with all their seeds, and those of whole processes t
 race: ## run the tests in any order under the race detector, but those that SKIP matches; takes minutes
 	go test -race -short $(SIDE) -vet=off -shuffle=on -timeout 30m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
 
-# The packages whose goroutines share state, without what takes longest under the detector.
+# The packages whose goroutines share state.
 RACED := consumer/... internal/budget internal/dashboard internal/executor internal/job internal/lane internal/natsconn internal/stage \
 	internal/stored llm/... pool
-LONGEST := ^Test(Simulation|EveryStepMayBeTheLast|AKillPaysAgainOnly|ParkedRows|LargeReplies|EventsThatCannotBeStored|RepliesToElementsFill|DeepSources)
+# Names, or their beginnings, of tests that take more than 3 s each under the detector: most of its time.
+SLOW   := $(shell paste -sd '|' test/slow-under-race)
 .PHONY: race-short
-race-short: ## the same in the packages whose goroutines share state, without the longest tests
-	$(MAKE) race PKG='$(RACED:%=./%)' SKIP='$(LONGEST)'
+race-short: ## the same in the packages whose goroutines share state, without the tests of test/slow-under-race
+	$(MAKE) race PKG='$(RACED:%=./%)' SKIP='^($(SLOW))'
 
 .PHONY: test-real
 test-real: ## run the program against nginx, a mock of every wire format and a changing limit, alone and eight with one budget; downloads the servers, takes minutes
@@ -108,9 +109,8 @@ lint: bin/golangci-lint ## run go vet and the linters of .golangci.yml
 	bin/golangci-lint run --allow-serial-runners --build-tags $(TIERS) ./...
 
 .PHONY: fmt
-fmt: bin/golangci-lint bin/gofumpt ## format all Go files
-	bin/gofumpt -w .
-	bin/golangci-lint fmt ./...
+fmt: bin/golangci-lint ## format all Go files; FMT=--diff only shows what is not formatted, and fails
+	bin/golangci-lint fmt $(FMT) ./...
 
 # Go fuzzes one target of one package at a time. They are found by asking the test binaries of the packages that have any,
 # so none is forgotten; to find none at all is an error. Executions bound both fuzzing and shrinking: the end of a time has
@@ -211,9 +211,13 @@ chart: ## regenerate the chart's goldens, values.schema.json and README
 	go -C test/chart test -count=1 -update .
 
 .PHONY: test-chart
-test-chart: ## render the Helm chart and check it against Kubernetes, the operators and the program
-	go -C test/chart vet .
+test-chart: ## render the Helm chart and check it against its goldens and the program
 	go -C test/chart test -count=1 .
+
+.PHONY: test-chart-long
+test-chart-long: ## the same with Helm 4 beside Helm 3, and against Kubernetes, the operators, and Prometheus, which evaluates the alerts
+	go -C test/chart vet -tags long .
+	go -C test/chart test -tags long -count=1 .
 
 .PHONY: test-score
 test-score: ## check the chart with kube-score

@@ -6,7 +6,6 @@ tool (
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	github.com/google/go-containerregistry/cmd/crane
 	golang.org/x/perf/cmd/benchstat
-	mvdan.cc/gofumpt
 )
 
 require (

@@ -1,3 +1,5 @@
+//go:build long
+
 package chart
 
 import (
@@ -192,15 +194,4 @@ func reach(all map[string]map[string]any, name string, found map[string]any) {
 		}
 	}
 	look(all[name])
-}
-
-func readJSON(t *testing.T, path string, into any) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
 }

@@ -121,7 +121,18 @@ func runningStage(t *testing.T, several bool) series {
 			t.Fatal("results end before the last row")
 		}
 	}
-	response, err := http.Get(address + "metrics")
+	// A result is stored, and seen here, a moment before the program has the server's answer and counts it.
+	for {
+		served := scrape(t, address+"metrics")
+		if counted := served["llm_stage_rows_total"]["status"]; slices.Contains(counted, "success") && slices.Contains(counted, "error") {
+			return served
+		}
+	}
+}
+
+func scrape(t *testing.T, url string) series {
+	t.Helper()
+	response, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}
