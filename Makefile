@@ -150,16 +150,16 @@ bench-throttle: ## compare the throttle's laws and the cost of outages in virtua
 docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
 
 .PHONY: docs-table
-docs-table: ## regenerate the configuration table in the README, .env.example, and the lists of docs/permissions.md
+docs-table: ## regenerate the table of docs/settings.md, .env.example, and the lists of docs/permissions.md
 	@mkdir -p bin
 	@go run ./cmd/stage config --markdown >bin/config.md
 	@awk ' \
 		/^<!-- configuration: begin/ {print; while ((getline line <"bin/config.md") > 0) print line; skip = 1; begun = 1} \
 		/^<!-- configuration: end/ {skip = 0; ended = begun} \
 		!skip && !/^<!-- configuration: begin/ {print} \
-		END {if (!ended) {print "README.md: the lines <!-- configuration: begin --> and end are missing" >"/dev/stderr"; exit 1}} \
-	' README.md >bin/README.md
-	@cat bin/README.md >README.md
+		END {if (!ended) {print "docs/settings.md: the lines <!-- configuration: begin --> and end are missing" >"/dev/stderr"; exit 1}} \
+	' docs/settings.md >bin/settings.md
+	@cat bin/settings.md >docs/settings.md
 	@go test -count=1 ./internal/config -run '^TestEnvExampleHoldsEveryVariable$$' -update >/dev/null || { echo '.env.example was not regenerated' >&2; exit 1; }
 	@go test -count=1 ./internal/permissions -run '^TestThePageSaysWhatTheRulesSay$$' -update >/dev/null || { echo 'docs/permissions.md was not regenerated' >&2; exit 1; }
 

@@ -12,8 +12,8 @@ import (
 // STAGE_ and from the flags of the same names, from environment files and contexts of the nats CLI, and complete after
 // that: defaults are filled in, every value is in range, and the values are consistent.
 //
-// Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table of the
-// README all follow from them:
+// Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table in
+// docs/settings.md all follow from them:
 //
 //   - env: name of the variable without the prefix, and the default, as go-envconfig reads it;
 //   - help: meaning of the field, which is also its documentation here;

@@ -35,7 +35,7 @@ func WriteConfig(w io.Writer, c *Config) error {
 	return table.Flush()
 }
 
-// WriteMarkdown prints the README's table of all variables. Variables that every provider has take one line each.
+// WriteMarkdown prints the table of docs/settings.md. Variables that every provider has take one line each.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")

@@ -37,7 +37,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 			"  stage config --schema",
 	}
 	check := cmd.Flags().Bool("check", false, "check that run and process can start; exit with 0 or 2")
-	markdown := cmd.Flags().Bool("markdown", false, "print the table of all variables in the README")
+	markdown := cmd.Flags().Bool("markdown", false, "print the table of docs/settings.md")
 	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
 	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")

@@ -8,23 +8,23 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// TestReadmeHoldsTheTableOfVariables fails when a variable was added or changed and `make docs` was not run.
-func TestReadmeHoldsTheTableOfVariables(t *testing.T) {
-	readme, err := os.ReadFile("../../../README.md")
+// TestThePageOfSettingsIsCurrent fails when a variable was added or changed and `make docs` was not run.
+func TestThePageOfSettingsIsCurrent(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/settings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(readme), "<!-- configuration: begin, written by make docs -->\n")
+	_, rest, ok := strings.Cut(string(page), "<!-- configuration: begin, written by make docs -->\n")
 	table, _, closed := strings.Cut(rest, "<!-- configuration: end -->")
 	if !ok || !closed {
-		t.Fatal("README.md: the marks of the configuration table are missing")
+		t.Fatal("docs/settings.md: the marks of the table are missing")
 	}
 	var want strings.Builder
 	if err := config.WriteMarkdown(&want); err != nil {
 		t.Fatal(err)
 	}
 	if table != want.String() {
-		t.Error("README.md: the configuration table is not that of stage config --markdown: run make docs")
+		t.Error("docs/settings.md: the table is not that of stage config --markdown: run make docs")
 	}
 }
 
