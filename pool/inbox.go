@@ -49,7 +49,7 @@ func newInbox(limit int) *inbox {
 // submit waits for room and passes t to the scheduler, or returns ErrStopped or the cause of ctx.
 func (b *inbox) submit(ctx context.Context, t *task) error {
 	b.mu.Lock()
-	for !b.closed && b.room(t.lane) <= 0 {
+	for !b.closed && b.room(t.Lane) <= 0 {
 		vacated := b.vacated
 		b.blocked = true
 		b.mu.Unlock()
@@ -77,8 +77,8 @@ func (b *inbox) put(t *task) error {
 		b.mu.Unlock()
 		return ErrStopped
 	}
-	if !t.once {
-		b.count(t.lane, 1)
+	if !t.Single {
+		b.count(t.Lane, 1)
 	}
 	b.jobs.push(t)
 	b.mu.Unlock()
@@ -168,7 +168,7 @@ func (b *inbox) take() intake {
 // occupy counts a job that waits again; it never blocks, so there may be more than the limit.
 func (b *inbox) occupy(t *task) {
 	b.mu.Lock()
-	b.count(t.lane, 1)
+	b.count(t.Lane, 1)
 	b.mu.Unlock()
 }
 
@@ -176,7 +176,7 @@ func (b *inbox) occupy(t *task) {
 func (b *inbox) vacate(t *task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count(t.lane, -1)
+	b.count(t.Lane, -1)
 	if b.blocked {
 		b.blocked = false
 		close(b.vacated)

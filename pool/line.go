@@ -45,20 +45,20 @@ type line struct {
 type lane = turns.Queue[*task]
 
 func (l *line) push(t *task) {
-	if t.once {
+	if t.Single {
 		t.after = l.left + uint64(l.size)
 		l.singles.push(t)
 		return
 	}
-	v := l.lanes[t.lane]
+	v := l.lanes[t.Lane]
 	if v == nil {
 		v = turns.New[*task](nil)
-		l.lanes[t.lane] = v
+		l.lanes[t.Lane] = v
 	}
 	if v.Len() == 0 {
 		l.turns = append(l.turns, v)
 	}
-	v.Push(t.key, t)
+	v.Push(t.Key, t)
 	l.size++
 }
 
@@ -80,7 +80,7 @@ func (l *line) firstJob() *task {
 
 // take takes t out, which is first or firstJob.
 func (l *line) take(t *task) {
-	if t.once {
+	if t.Single {
 		l.singles.pop()
 		return
 	}
@@ -98,7 +98,7 @@ func (l *line) take(t *task) {
 // be asked for each by itself costs two wake-ups a job. Where several lanes or keys take turns, a full line would keep
 // their jobs waiting.
 func (l *line) ample(limit int) bool {
-	return l.size > limit-limit/4 && len(l.turns) == 1 && l.firstJob().key == ""
+	return l.size > limit-limit/4 && len(l.turns) == 1 && l.firstJob().Key == ""
 }
 
 func (l *line) remove(match func(*task) bool) (removed []*task) {

@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -50,7 +49,7 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 		result = r
 		close(finished)
 	}
-	j.work, j.once = j, true
+	j.work, j.Owner, j.Single = j, &j.task, true
 	if err := o.inbox.add(&j.task); err != nil {
 		return Result[In, Out]{In: in, Err: err, Class: Cancelled, Finished: time.Now()}
 	}
@@ -66,39 +65,5 @@ func (o *Once[In, Out]) Do(ctx context.Context, in In) Result[In, Out] {
 	return result
 }
 
-// refuse ends a single attempt that the paused pool does not make.
-func (s *scheduler) refuse(t *task) {
-	pause, class := s.counts.Pause, Fatal
-	err := fmt.Errorf("%w: %w", ErrPaused, pause.Err)
-	if pause.Kind == Outage || pause.Kind == Shortage {
-		err, class = fmt.Errorf("%w: %w: %w", ErrPaused, ErrOutage, pause.Err), Transient
-	}
-	s.finish(t, err, class, s.tick)
-}
-
-// dropSingles ends the waiting single attempts that match.
-func (s *scheduler) dropSingles(match func(*task) bool) {
-	for _, t := range s.fresh.singles.remove(match) {
-		s.finish(t, ErrHandedBack, Cancelled, s.tick)
-	}
-}
-
 // withdrawn reports whether the caller has given up a single attempt that waits.
 func (t *task) withdrawn() bool { return t.claimed.Load() }
-
-// settleOnce ends a single attempt, whatever its verdict.
-func (s *scheduler) settleOnce(t *task) {
-	v := &t.verdict
-	if v.Class == OK {
-		s.counts.Successes++
-		v.Err = nil
-	}
-	if v.Class == Capacity {
-		s.counts.CapacityRetries++
-		t.att.CapacityRetries++
-	}
-	if at := &s.servers[t.att.Server]; v.inDoubt() && !at.out() {
-		at.health.share.failed() // it is counted nowhere else, and unlike a job's it is never retried
-	}
-	s.finish(t, v.Err, v.Class, t.ended)
-}

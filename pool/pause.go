@@ -1,7 +1,10 @@
 package pool
 
 import (
+	"fmt"
 	"time"
+
+	"github.com/llm-stage/stage/pool/health"
 )
 
 // PauseKind is the kind of problem that pauses a pool.
@@ -47,96 +50,48 @@ type Pause struct {
 	Passed bool
 }
 
-// The waits between the probes of an outage or a shortage: short at first, as most last seconds, then in proportion to
-// how long it has lasted. So an outage of half a minute costs some 25 probes and ends within 1.25 s of the server's
-// return, and one of an hour costs 150. Probes that reach no server are free, so their frequency drops later: the end
-// of an outage of two minutes is noticed within a second, and one of an hour costs 530 refused connections.
-const (
-	firstProbeWait = 250 * time.Millisecond
-	probeWait      = 1200 * time.Millisecond
-	probeAgeShare  = 24 // a wait is at most the age divided by this
+// pause is what holds the whole pool: a breaker, the kind of problem that opened it, and the
+// server concerned. The zero value is that nothing does.
+type pause struct {
+	health.Breaker
 
-	unreachedWait     = time.Second
-	unreachedAgeShare = 120
-)
-
-// breaker is open while only probes may go. It belongs to no job: the one that met the problem may be recalled, and
-// whichever is first in line when a probe is due finds out whether it is over. Without a job it stays open until one
-// arrives.
-type breaker struct {
-	Pause // as reported; zero while the breaker is closed, as is all below but voided
-
-	opened time.Time
-	wait   time.Duration // between the last two probes
-	voided []*task       // jobs whose failures do not count because of it
-
-	// The probe in flight: at most one is waited for. One that outlasts patience no longer keeps the next from going,
-	// and its verdict counts when it comes.
-	probe     *task         // the latest one; nil once its verdict is there
-	sent      time.Time     // when it went
-	patience  time.Duration // 0: unlimited
-	unreached bool          // the latest verdict on a probe of an outage: it reached no server
-
-	// round is scheduler.probes as of the start of this round: each waiting job is the probe at most once in a round.
-	round int
+	kind   PauseKind
+	server int
 }
 
-func (b *breaker) isOpen() bool { return b.Kind != NotPaused }
-
-// next returns the instant of the next probe; zero: that depends on the one in flight.
-func (b *breaker) next() time.Time {
-	if b.probe == nil {
-		return b.Next
-	}
-	if b.patience == 0 {
-		return time.Time{}
-	}
-	return later(b.Next, b.sent.Add(b.patience))
-}
-
-func (b *breaker) mayProbe(now time.Time) bool {
-	at := b.next()
-	return !at.IsZero() && !at.After(now)
-}
-
-// probeSent records that t goes as a probe, and schedules the next one.
-func (b *breaker) probeSent(now time.Time, t *task, interval time.Duration) {
-	b.probe, b.sent = t, now
-	b.Probes++
-	if b.Kind == Outage || b.Kind == Shortage {
-		least, parts := probeWait, time.Duration(probeAgeShare)
-		if b.unreached {
-			least, parts = unreachedWait, unreachedAgeShare
-		}
-		b.wait = min(2*b.wait, max(least, now.Sub(b.opened)/parts), interval)
-		b.Next = now.Add(b.wait)
+// describe returns what is reported about an open breaker.
+func describe(kind PauseKind, server int, b *health.Breaker) Pause {
+	return Pause{
+		Kind: kind, Err: b.Err, Since: b.Since, Absent: b.Absent, Next: b.Next,
+		Probes: b.Probes, Lost: b.Lost, Server: server,
 	}
 }
 
-// steady reports whether the probes of a pause keep an even interval, because each may cost money.
-func (b *breaker) steady() bool { return b.Kind == FatalError || b.Kind == WrongSettings }
+// breaker returns the one that decides when a probe goes to a server: the pool's own while that
+// is open.
+func (s *scheduler) breaker(at int) *health.Breaker {
+	if s.paused() {
+		return &s.pause.Breaker
+	}
+	return &s.servers[at].Outage
+}
 
-// pauseAll opens the pool's own breaker because of an error of a server, the one that t met. While it is open, others
-// whose calls are in flight may meet such an error too: only that of a probe postpones the next probe.
-func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
+// pauseAll opens the pool's own breaker because of an error of a server, the one that j met.
+// While it is open, others whose calls are in flight may meet such an error too: only that of a
+// probe postpones the next probe.
+func (s *scheduler) pauseAll(kind PauseKind, server int, err error, j *health.Job) {
 	b := &s.pause
-	if b.isOpen() && b.Kind == kind && t != b.probe {
-		return
-	}
-	wait := firstProbeWait
-	if kind == FatalError || kind == WrongSettings {
-		wait = s.cfg.ProbeInterval
-	}
 	switch {
-	case b.Kind != kind:
-		*b = breaker{
-			Pause:  Pause{Kind: kind, Since: s.tick, Next: s.tick.Add(wait), Server: server},
-			opened: s.tick, wait: wait, round: s.probes,
+	case b.kind != kind:
+		every := s.cfg.ProbeInterval // each probe may cost money
+		if kind == Shortage {
+			every = 0
 		}
-	case b.steady():
-		b.Next = s.tick.Add(wait)
+		*b = pause{Breaker: health.NewBreaker(s.tick, s.tick, err, every), kind: kind, server: server}
+	case b.IsProbe(j):
+		b.ProbeFailed(s.tick, err)
 	}
-	b.probe, b.Err = nil, err
+	s.health.WrongSettings = kind == WrongSettings
 	s.showPause()
 }
 
@@ -144,38 +99,33 @@ func (s *scheduler) pauseAll(kind PauseKind, server int, err error, t *task) {
 // again, see pauseAll. A probe that was cut off is no evidence, so the next in line goes at once.
 func (s *scheduler) settleProbe(t *task) {
 	b, v := &s.pause, &t.verdict
-	again := v.Class == Fatal
-	switch b.Kind {
-	case WrongSettings:
-		again = again || v.Class != OK && v.Class != Cancelled // another error is no evidence about the settings
-		b.Next, b.Err = s.tick.Add(s.cfg.ProbeInterval), v.Err
-	case Shortage:
-		again = v.Origin == OfHost
-	case NotPaused, FatalError, Outage, Operator:
-	}
 	switch {
-	case v.Class == Cancelled || again && b.Kind == WrongSettings:
-		b.probe = nil
-	case !again:
+	case v.Class == Cancelled:
+		b.ProbeLost()
+	case b.kind == WrongSettings && v.Class != OK: // another error is no evidence about the settings
+		b.ProbeFailed(s.tick, v.Err)
+	case b.kind == Shortage && v.Origin == OfHost, b.kind == FatalError && v.Class == Fatal:
+	default:
 		s.resume()
 	}
 }
 
 // resume closes the pool's own breaker.
 func (s *scheduler) resume() {
-	kind := s.pause.Kind
+	kind := s.pause.kind
 	if kind == WrongSettings || kind == Shortage {
-		s.servers[s.pause.Server].law.Restart(s.tick)
+		s.servers[s.pause.server].law.Restart(s.tick)
 	}
 	if kind == Shortage {
 		s.endShortage()
 	}
-	s.pause = breaker{}
+	s.pause = pause{}
+	s.health.WrongSettings = false
 	s.showPause()
 }
 
 // paused reports whether the pool's own breaker is open.
-func (s *scheduler) paused() bool { return s.pause.isOpen() }
+func (s *scheduler) paused() bool { return s.pause.IsOpen() }
 
 // held reports whether jobs may go only as probes.
 func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
@@ -183,9 +133,9 @@ func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
 // showPause updates the pause that Stats reports, and calls OnPause or OnResume when one begins or ends. A pool is
 // paused by its own breaker, by that of the first server where jobs cannot go past it, and above all by an operator.
 func (s *scheduler) showPause() {
-	before, now := s.counts.Pause, s.pause.Pause
+	before, now := s.counts.Pause, describe(s.pause.kind, s.pause.server, &s.pause.Breaker)
 	if now.Kind == NotPaused && s.stuck() {
-		now = s.servers[0].breaker.Pause
+		now = describe(Outage, 0, &s.servers[0].Outage)
 		now.Absent = s.absentSince()
 	}
 	if s.halted() {
@@ -200,7 +150,7 @@ func (s *scheduler) showPause() {
 		s.heldSince = s.tick
 	case now.Kind == Operator: // what was the matter before may still be
 	default:
-		before.Passed = before.Kind != Operator && s.servers[before.Server].breaker.isOpen()
+		before.Passed = before.Kind != Operator && s.servers[before.Server].Out()
 		s.cfg.OnResume(before)
 	}
 	if now.Kind == NotPaused {
@@ -239,15 +189,12 @@ func (s *scheduler) probe() (t *task, at int, next time.Time) {
 // probeOf returns the job that may probe a server at this instant, or nil: one that waits there, or in an outage one
 // that may go past the servers before it.
 func (s *scheduler) probeOf(at int) *task {
-	b := &s.servers[at].breaker
-	if s.paused() {
-		b = &s.pause
-	}
-	if !b.isOpen() || !b.mayProbe(s.tick) {
+	b := s.breaker(at)
+	if !b.IsOpen() || !b.MayProbe(s.tick) {
 		return nil
 	}
 	t := s.prober(b, at)
-	for i := at - 1; t == nil && b != &s.pause && i >= 0 && s.passed(i); i-- {
+	for i := at - 1; t == nil && !s.paused() && i >= 0 && s.passed(i); i-- {
 		t = s.prober(b, i)
 	}
 	return t
@@ -256,9 +203,9 @@ func (s *scheduler) probeOf(at int) *task {
 // prober returns the job that probes next for a breaker, of those that wait at a server, or nil: the oldest, and where
 // the job itself may be the problem the oldest that has not been a probe in this round, so that it cannot keep the
 // breaker open. A probe for another breaker counts too, else one job could keep two open by turns.
-func (s *scheduler) prober(b *breaker, at int) *task {
+func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	ready := &s.servers[at].ready
-	if b.Kind == FatalError || b.Kind == Shortage {
+	if s.pause.kind == FatalError || s.pause.kind == Shortage {
 		if t := ready.first(); t != nil {
 			return t
 		}
@@ -272,10 +219,10 @@ func (s *scheduler) prober(b *breaker, at int) *task {
 		t = s.fresh.firstJob()
 	}
 	if t == nil {
-		t = ready.oldest(func(t *task) bool { return t.probed <= b.round })
+		t = ready.oldest(func(t *task) bool { return b.Fresh(&t.Job) })
 	}
 	if t == nil && ready.first() != nil {
-		b.round = s.probes
+		b.NewRound(s.tick)
 		t = ready.first()
 	}
 	return t
@@ -343,12 +290,180 @@ func (s *scheduler) probeNow() {
 	if s.halted() {
 		return
 	}
-	if s.pause.isOpen() {
+	if s.pause.IsOpen() {
 		s.pause.Next = s.tick
 	}
 	for i := range s.servers {
-		if b := &s.servers[i].breaker; b.isOpen() {
+		if b := &s.servers[i].Outage; b.IsOpen() {
 			b.Next = s.tick
 		}
 	}
+}
+
+// refuse ends a single attempt that the paused pool does not make.
+func (s *scheduler) refuse(t *task) {
+	pause, class := s.counts.Pause, Fatal
+	err := fmt.Errorf("%w: %w", ErrPaused, pause.Err)
+	if pause.Kind == Outage || pause.Kind == Shortage {
+		err, class = fmt.Errorf("%w: %w: %w", ErrPaused, ErrOutage, pause.Err), Transient
+	}
+	s.finish(t, err, class, s.tick)
+}
+
+// holdCheck is how often the jobs that an outage holds are looked through for those held too
+// long.
+const holdCheck = time.Second
+
+// outageBegan acts on the beginning of an outage, which health has found.
+func (s *scheduler) outageBegan(at int) {
+	v := &s.servers[at]
+	v.checked = s.tick
+	if at > 0 {
+		s.returnToFirst(v)
+	}
+	s.delayAgain()
+	s.showPause()
+}
+
+// returnToFirst moves the jobs that wait at a fallback back to the first server, which may have recovered long ago.
+func (s *scheduler) returnToFirst(v *server) {
+	here := func(t *task) bool { return &s.servers[t.Server()] == v }
+	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
+		s.moveTo(t, 0)
+		s.servers[0].ready.push(t)
+	}
+}
+
+// absentSince returns since when nothing has listened at any of the servers; zero: something does, or did.
+func (s *scheduler) absentSince() (since time.Time) {
+	for i := range s.servers {
+		absent := s.servers[i].Outage.Absent
+		if absent.IsZero() {
+			return absent
+		}
+		since = later(since, absent)
+	}
+	return since
+}
+
+// stuckSince returns since when outages leave a job that waits at a server nowhere to go; zero: it has somewhere.
+func (s *scheduler) stuckSince(at int) (since time.Time) {
+	for i := at; i < len(s.servers); i++ {
+		v := &s.servers[i]
+		switch {
+		case v.Out():
+			since = later(since, v.Outage.Since)
+		case i > at && v.shut.After(s.tick):
+			since = later(since, v.shut.Add(-s.cfg.ProbeInterval)) // see skipServer
+		default:
+			return time.Time{}
+		}
+		if !s.passed(i) {
+			break
+		}
+	}
+	return since
+}
+
+// stuck reports whether the jobs of the first server have nowhere to go.
+func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
+
+// endHolds fails the jobs that an outage has held for Config.OutageHold.
+func (s *scheduler) endHolds() {
+	if s.halted() {
+		return
+	}
+	for i := range s.servers {
+		v := &s.servers[i]
+		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(holdCheck)) {
+			continue
+		}
+		since := s.stuckSince(i)
+		if since.IsZero() {
+			continue
+		}
+		v.checked = s.tick
+		over := func(t *task) bool {
+			return t.Server() == i && s.tick.Sub(later(since, t.arrived)) >= s.cfg.OutageHold
+		}
+		for _, t := range s.takeOut(over) {
+			s.vacate(t)
+			s.finish(t, fmt.Errorf("%w for %v: %w", ErrOutage, s.cfg.OutageHold, v.Outage.Err), Transient, s.tick)
+		}
+	}
+}
+
+// outageDue returns the instant at which the scheduler must look at an outage again; zero: none by itself.
+func (s *scheduler) outageDue() (at time.Time) {
+	for i := range s.servers {
+		v := &s.servers[i]
+		if v.JudgeAt().After(s.tick) {
+			at = sooner(at, v.JudgeAt())
+		}
+		if !v.Out() {
+			continue
+		}
+		if next := v.Outage.Due(); next.After(s.tick) {
+			at = sooner(at, next)
+		}
+		if pass := s.passable(i); pass.After(s.tick) {
+			at = sooner(at, pass)
+		}
+		if s.cfg.OutageHold > 0 && !s.stuckSince(i).IsZero() {
+			at = sooner(at, v.checked.Add(holdCheck))
+		}
+	}
+	return at
+}
+
+// Shortages. Where this machine has no descriptor, port or buffer left, the calls in flight are as many as it can bear:
+// no more go until some end, and one more is tried from time to time. With no call in flight none will release what is
+// missing, so the pool pauses.
+
+// shortageGrowth is how often one more call in flight is allowed. It is allowed even where fewer are wanted, else a
+// shortage that is long over would be reported until that many are.
+const shortageGrowth = 5 * time.Second
+
+// shortage bounds the calls in flight. Its zero value does not.
+type shortage struct {
+	room  int       // most calls in flight, at least 1; 0: no shortage
+	grown time.Time // when room last changed
+}
+
+// limitCalls acts on a verdict that this machine was short of something for t, which keeps its place and its attempts.
+func (s *scheduler) limitCalls(t *task) {
+	s.putBack(t)
+	begins := s.shortage.room == 0
+	s.shortage = shortage{room: max(1, s.counts.InFlight), grown: s.tick}
+	s.counts.Shortage = t.verdict.Err
+	if begins {
+		s.cfg.OnShortage(t.verdict.Err)
+	}
+	if s.counts.InFlight == 0 || s.pause.kind == Shortage {
+		s.pauseAll(Shortage, t.att.Server, t.verdict.Err, &t.Job)
+	}
+}
+
+// slots returns how many calls may be in flight.
+func (s *scheduler) slots() int {
+	h := &s.shortage
+	if h.room == 0 {
+		return s.cfg.Size
+	}
+	if s.tick.Sub(h.grown) >= shortageGrowth {
+		h.room, h.grown = h.room+1, s.tick
+	}
+	if h.room >= s.cfg.Size {
+		s.endShortage()
+		return s.cfg.Size
+	}
+	return h.room
+}
+
+func (s *scheduler) endShortage() {
+	if s.shortage.room == 0 {
+		return
+	}
+	s.shortage, s.counts.Shortage = shortage{}, nil
+	s.cfg.OnShortage(nil)
 }

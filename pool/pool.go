@@ -24,11 +24,11 @@
 //
 // One goroutine owns all state, so callbacks never run at the same time and statistics are consistent.
 //
-// The files, in reading order: pool.go, config.go and verdict.go are the interface; inbox.go is how callers reach the
-// scheduler, scheduler.go its loop. line.go queues new jobs, waiting.go retries; server.go chooses the server,
-// alone.go finds jobs that are refused alone, worker.go makes the call. doubt.go decides whose failure an error is, with
-// share.go for the failure rate, settings.go for wrong settings and retry.go for backoff; pause.go and outage.go stop and
-// probe, halt.go stops because somebody says so. gate.go and once.go stand alone.
+// The files, in reading order: pool.go, config.go and verdict.go are the interface. inbox.go is how
+// callers reach the scheduler, and scheduler.go its loop. queue.go has the order in which jobs go,
+// line.go that of new ones, server.go the law and gates of each server, pause.go what stops all
+// jobs, worker.go the calls. Package health decides whose failure an error is and when a server is
+// out. gate.go and once.go stand alone.
 package pool
 
 import (
@@ -72,12 +72,12 @@ func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	servers, err := newServers(cfg)
+	cfg.complete()
+	sched, err := newScheduler(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg.complete()
-	return &Pool[In, Out]{call: call, sched: newScheduler(cfg, servers)}, nil
+	return &Pool[In, Out]{call: call, sched: sched}, nil
 }
 
 // Run executes jobs until Drain has been called and the calls in flight have ended: then it returns nil. When ctx is
@@ -120,15 +120,15 @@ func (p *Pool[In, Out]) Room(lane int) int {
 
 func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j := &job[In, Out]{call: p.call, in: in, done: done}
-	j.work = j
+	j.work, j.Owner = j, &j.task
 	if l, ok := any(in).(Laned); ok {
-		j.lane = l.Lane()
+		j.Lane = l.Lane()
 	}
 	if k, ok := any(in).(Keyed); ok {
-		j.key = k.Key()
+		j.Key = k.Key()
 	}
 	if g, ok := any(in).(Grouped); ok {
-		j.group = g.Group()
+		j.Group = g.Group()
 	}
 	if d, ok := any(in).(Dated); ok {
 		j.arrived = d.Arrived()
@@ -150,7 +150,7 @@ func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 func (p *Pool[In, Out]) Recall(stale func(In) bool) {
 	p.sched.inbox.recallJobs(func(t *task) bool {
 		j, is := t.work.(*job[In, Out])
-		return is && !t.once && stale(j.in)
+		return is && !t.Single && stale(j.in)
 	})
 }
 
@@ -187,7 +187,7 @@ func (p *Pool[In, Out]) ExecuteBatch(ctx context.Context, ins []In) ([]Result[In
 }
 
 // Stats returns the pool's statistics as of now.
-func (p *Pool[In, Out]) Stats() Stats { return p.sched.stats() }
+func (p *Pool[In, Out]) Stats() Stats { return p.sched.shown.now() }
 
 // job is a task with its types.
 type job[In, Out any] struct {

@@ -6,47 +6,44 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/llm-stage/stage/pool/health"
 )
 
 var errNoReason = errors.New("call failed without a reason")
 
-// scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which attempt goes when, and
-// acts on the verdicts. The calls themselves run on workers. Other goroutines touch inbox, work, wg and shown only.
+// scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which
+// attempt goes when, and acts on the verdicts. The calls themselves run on workers. Other
+// goroutines touch inbox, crew and shown only.
 //
 //	inbox ─> fresh (by turns) ───┐
 //	           ready (oldest) ───┴─ law ─> workers ─> inbox ─> settle ─> finish
 //	delayed ────┘  └─────────────── after a fatal error ─────────┤
 //	   └─────────────────────────── again, after a wait ─────────┘
 //
-// Ready jobs and laws are kept per server: see [server].
+// Ready jobs and laws are kept per server: see [server]. Package health decides what the ends of
+// attempts mean. The methods are in three files: this one has the loop and the verdicts,
+// queue.go the order in which jobs go, pause.go what stops all of them.
 type scheduler struct {
-	cfg   Config
-	inbox *inbox
+	cfg    Config
+	inbox  *inbox
+	crew   crew
+	health *health.Monitor
 
-	// Workers: counts.InFlight <= workers <= cfg.Size, so that a send on work, which is unbuffered, finds an idle one.
-	work    chan *task
-	workers int
-	wg      sync.WaitGroup
-
-	// Queues: between turns a job that is not in flight is in exactly one of fresh, delayed and the ready heap of its
-	// server.
+	// Queues: between turns a job that is not in flight is in exactly one of fresh, delayed and
+	// the ready heap of its server.
 	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
 	fresh   line     // jobs without an attempt
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes assigned so far; they rise in the order of first attempts
 
-	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs; deadlines stand still while one
-	// does.
-	pause     breaker       // of the whole pool; those of outages are the servers'
+	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs; deadlines
+	// stand still while one does.
+	pause     pause         // of the whole pool; outages are in the health of the servers
+	halt      Pause         // an operator's, whatever else holds the pool; zero if there is none
 	heldSince time.Time     // when the present pause began
 	heldFor   time.Duration // all pauses that have ended
-	probes    int           // sent so far, by all breakers; never falls
 	shortage  shortage
-	halt      Pause // an operator's, whatever the breakers say; zero: there is none
-
-	// Doubt: each counts a flag of the tasks that have not ended.
-	marked int // task.marked: jobs that have failed, in doubt or not
-	parked int // task.doubt.parked: jobs that wait for a verdict on another one
 
 	// This turn of the loop: all that happens in it happens at tick.
 	stopping  bool      // never false again
@@ -56,38 +53,43 @@ type scheduler struct {
 	full      bool      // since tick a job waited and every slot of the pool was taken
 	vacated   bool      // since tick a job left the queue
 
-	timer *time.Timer
-	armed time.Time // when the timer fires, never later than needed; zero: not set
-
-	mu    sync.Mutex // guards shown, which Stats reads, for the time of a copy
-	shown struct {
-		stats     Stats
-		tick      time.Time
-		throttled bool
-		full      bool
-	}
+	alarm alarm
+	shown shown
 }
 
-func newScheduler(cfg Config, servers []server) *scheduler {
+func newScheduler(cfg Config) (*scheduler, error) {
+	m := health.New(health.Config{
+		Servers:       1 + len(cfg.Fallbacks),
+		Sequential:    cfg.Size == 1,
+		Attempts:      cfg.Retry.MaxAttempts,
+		BlameSettings: cfg.OnFatal == HoldAll,
+		SlowAfter:     cfg.FallbackAfter,
+		ProbeInterval: cfg.ProbeInterval,
+	})
+	servers, err := newServers(cfg, m)
+	if err != nil {
+		return nil, err
+	}
+	in := newInbox(cfg.QueueLimit)
 	s := &scheduler{
 		cfg:     cfg,
-		inbox:   newInbox(cfg.QueueLimit),
-		work:    make(chan *task),
+		inbox:   in,
+		crew:    crew{work: make(chan *task), inbox: in},
+		health:  m,
 		servers: servers,
 		fresh:   line{lanes: make(map[int]*lane)},
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}
 	s.shown.stats = s.snapshot()
-	return s
+	return s, nil
 }
 
 func (s *scheduler) run(ctx context.Context) error {
-	defer s.wg.Wait()
-	defer close(s.work)
+	defer s.crew.dismiss()
 	defer context.AfterFunc(ctx, s.inbox.stop)()
-	s.timer = time.NewTimer(time.Hour) // armed is zero, so the first use resets it
-	defer s.timer.Stop()
+	s.alarm.timer = time.NewTimer(time.Hour) // at is zero, so the first use resets it
+	defer s.alarm.timer.Stop()
 
 	for {
 		if ctx.Err() != nil { // AfterFunc may be late, and no call may start with a cancelled context
@@ -100,7 +102,7 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.dropSingles(all)
 		}
 		s.release()
-		s.judge()
+		s.lookAtServers()
 		s.endHolds()
 		s.showPause()
 		wake := s.dispatch(ctx)
@@ -112,11 +114,11 @@ func (s *scheduler) run(ctx context.Context) error {
 		if s.stopping && s.counts.InFlight == 0 {
 			break
 		}
-		s.setTimer(wake)
+		s.alarm.set(s.tick, wake)
 		select {
 		case <-s.inbox.wake:
-		case <-s.timer.C:
-			s.armed = time.Time{}
+		case <-s.alarm.timer.C:
+			s.alarm.at = time.Time{}
 		}
 	}
 	if ctx.Err() != nil {
@@ -138,7 +140,7 @@ func (s *scheduler) takeUp() {
 		s.counts.FullTime += now.Sub(s.tick)
 	}
 	for i := range s.servers[:len(s.servers)-1] { // none is behind the last
-		s.servers[i].pace.turn(s.tick, now, s.cfg.FallbackAfter)
+		s.servers[i].Turn(s.tick, now)
 	}
 	s.tick = now
 	if in.halt != nil {
@@ -154,7 +156,7 @@ func (s *scheduler) takeUp() {
 		t := in.jobs.pop()
 		t.att.Queued = now
 		t.arrived = sooner(t.arrived, now)
-		if t.once && s.held() {
+		if t.Single && s.held() {
 			s.refuse(t)
 			continue
 		}
@@ -182,48 +184,39 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 		}
 		s.send(ctx, t, at)
 	}
-	if v := &s.servers[0]; s.waiting() > s.parked && !v.out() {
-		v.pace.waits = true           // for a slot
+	if v := &s.servers[0]; s.waiting() > s.health.Awaiting() && !v.Out() {
+		v.Waits()                     // for a slot
 		s.full = s.shortage.room == 0 // else this machine is the limit, not the pool's size
 	}
 	return s.due()
 }
 
-// send takes t, which is first, out of its line and hands it to a worker for an attempt at one of the servers.
+// send takes t, which is first, out of its line and hands it to a worker for an attempt at one of
+// the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
 	if t.started.IsZero() {
 		s.start(t)
 	} else {
-		s.servers[t.server].ready.take(t)
+		s.servers[t.Server()].ready.take(t)
 	}
-	if !t.once {
+	if !t.Single {
 		s.vacate(t)
 	}
 	t.att.Number++
-	b := &v.breaker
-	if s.paused() {
-		b = &s.pause
-	}
-	t.att.Probe = b.isOpen()
+	b := s.breaker(at)
+	t.att.Probe = b.IsOpen()
 	if t.att.Probe {
-		s.probes++
-		t.probed = s.probes
-		b.probeSent(s.tick, t, s.cfg.ProbeInterval)
+		b.ProbeSent(s.tick, &t.Job, s.cfg.ProbeInterval)
 	}
-	t.att.Server, t.att.Failures = at, t.failures
+	t.att.Server, t.att.Failures = at, t.Failures()
 	t.att.DispatchDelay = v.law.Stats().CurrentDelay
 	t.att.Dispatched = s.tick
 	s.counts.Dispatched++
 	s.counts.InFlight++
 	s.counts.MaxConcurrent = max(s.counts.MaxConcurrent, s.counts.InFlight)
 	v.sent(s.tick, t)
-	if s.counts.InFlight <= s.workers {
-		s.work <- t
-		return
-	}
-	s.workers++
-	s.wg.Go(func() { s.serve(ctx, t) })
+	s.crew.call(ctx, t, s.counts.InFlight)
 }
 
 // start takes t, which is first among the new ones, out of their line.
@@ -232,7 +225,7 @@ func (s *scheduler) start(t *task) {
 	t.index = s.indexes
 	s.indexes++
 	t.started = s.tick
-	if s.cfg.RowTimeout > 0 && !t.once {
+	if s.cfg.RowTimeout > 0 && !t.Single {
 		t.deadline = s.running().Add(s.cfg.RowTimeout)
 	}
 }
@@ -242,7 +235,7 @@ func (s *scheduler) settle(t *task) {
 	s.counts.InFlight--
 	s.counts.ExecTime += t.ended.Sub(t.att.Dispatched)
 	if t.exited {
-		s.workers--
+		s.crew.size--
 	}
 	v := &t.verdict
 	if v.Err == nil && v.Class != OK {
@@ -252,21 +245,16 @@ func (s *scheduler) settle(t *task) {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
-	isolated := t.att.Server == t.server && s.servers[t.server].learn(t)
-	s.servers[t.att.Server].ended(s.tick, t)
-	if isolated {
-		s.servers[t.server].law.Restart(s.tick)
-	}
-	if t == s.pause.probe {
+	over := s.servers[t.att.Server].ended(s.tick, t)
+	if s.pause.IsProbe(&t.Job) {
 		s.settleProbe(t)
 	}
-	if s.servers[t.att.Server].out() {
-		s.settleOutage(t)
+	if over {
+		s.delayAgain()
+		s.showPause()
 	}
-	if v.Class == OK {
-		s.succeeded(t)
-	}
-	if t.once {
+	s.settleDoubts()
+	if t.Single {
 		s.settleOnce(t)
 		return
 	}
@@ -278,10 +266,10 @@ func (s *scheduler) settle(t *task) {
 		s.counts.CapacityRetries++
 		t.att.CapacityRetries++
 		wait := v.Hint.RetryAfter
-		if t.server != t.att.Server {
+		if t.Server() != t.att.Server {
 			wait = 0 // another server than the one it waits for asked for that
 		}
-		s.again(t, max(wait, t.refusals.wait(s.cfg.ProbeInterval)))
+		s.again(t, max(wait, t.RefusedWait(s.cfg.ProbeInterval)))
 	case Transient, Permanent:
 		s.failed(t)
 	case Fatal:
@@ -293,39 +281,118 @@ func (s *scheduler) settle(t *task) {
 	}
 }
 
+// settleOnce ends a single attempt, whatever its verdict.
+func (s *scheduler) settleOnce(t *task) {
+	v := &t.verdict
+	if v.Class == OK {
+		s.counts.Successes++
+		v.Err = nil
+	}
+	if v.Class == Capacity {
+		s.counts.CapacityRetries++
+		t.att.CapacityRetries++
+	}
+	s.finish(t, v.Err, v.Class, t.ended)
+}
+
 // failed acts on a transient or permanent error of t.
 func (s *scheduler) failed(t *task) {
-	switch {
-	case t.verdict.Origin == OfHost:
+	if t.verdict.Origin == OfHost {
 		s.limitCalls(t)
-	case t.verdict.inDoubt() || s.maybeSettings(t):
-		s.doubt(t)
-	case t.verdict.Class == Permanent:
-		s.lose(t)
-	default:
-		s.transient(t)
+		return
+	}
+	at := t.att.Server
+	decision := s.servers[at].Failed(s.tick, &t.Job, s.others())
+	s.settleDoubts()
+	switch decision {
+	case health.Void:
+		s.putBack(t)
+	case health.Outage:
+		s.putBack(t)
+		s.outageBegan(at)
+	case health.Hold:
+		s.hold(t)
+	case health.Count:
+		if t.UsedUp() {
+			s.lose(t)
+		} else {
+			s.again(t, s.backoff(t))
+		}
 	}
 }
 
-// transient counts a transient error of t against the server that it came from.
-func (s *scheduler) transient(t *task) {
-	if t.server != t.att.Server { // sent there for lack of capacity; now it belongs there
-		s.moveTo(t, t.att.Server)
+// hold makes t, whose last failure is in doubt, wait for its next attempt. If it has none left it
+// continues at the next server, or waits until the doubt is settled.
+func (s *scheduler) hold(t *task) {
+	switch {
+	case !t.UsedUp():
+		wait := s.backoff(t)
+		t.until = s.tick.Add(wait + health.WitnessWait)
+		s.again(t, wait)
+	case !t.Final() && s.nextServer(t) >= 0:
+		s.moveOn(t)
+	default:
+		s.health.Await(&t.Job)
+		s.again(t, doubtWait)
 	}
-	s.mark(t, true)
-	t.failures++
-	if t.failures < s.cfg.Retry.MaxAttempts {
-		s.again(t, max(s.cfg.Retry.Wait(t.failures, s.cfg.Rand()), t.verdict.Hint.RetryAfter))
-		return
+}
+
+// backoff returns how long t waits for its next attempt after a failure.
+func (s *scheduler) backoff(t *task) time.Duration {
+	return max(s.cfg.Retry.Wait(s.health.Tries(&t.Job), s.cfg.Rand()), t.verdict.Hint.RetryAfter)
+}
+
+// settleDoubts acts on what an event has settled about jobs whose failures were in doubt.
+func (s *scheduler) settleDoubts() {
+	for _, j := range s.health.Settled() {
+		t := j.Owner.(*task)
+		switch {
+		case !s.delayed.take(t):
+		case t.UsedUp():
+			s.vacate(t)
+			s.lose(t)
+		default:
+			s.servers[t.Server()].ready.push(t)
+		}
 	}
-	s.lose(t)
+}
+
+// lose fails t, or moves it to the next server, for failures that are its own.
+func (s *scheduler) lose(t *task) {
+	switch at := t.att.Server; {
+	case s.servers[at].Lost(&t.Job):
+		s.putBack(t)
+		s.settleDoubts()
+		s.pauseAll(WrongSettings, at, t.verdict.Err, nil)
+	case t.verdict.Class == Permanent:
+		s.finish(t, t.verdict.Err, Permanent, t.ended)
+	default:
+		s.moveOn(t)
+	}
+}
+
+// lookAtServers acts on what has waited for calls in flight to end or grow old.
+func (s *scheduler) lookAtServers() {
+	for i := range s.servers {
+		v := &s.servers[i]
+		if !s.paused() {
+			if err := v.BlamesSettings(); err != nil {
+				s.settleDoubts()
+				s.pauseAll(WrongSettings, i, err, nil)
+			}
+		}
+		if v.Look(s.tick) == health.Outage {
+			s.settleDoubts()
+			s.outageBegan(i)
+		}
+	}
 }
 
 // fatal pauses the pool for a fatal verdict on t, or moves t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
 	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
-	if t == s.pause.probe && !pauses {
+	if s.pause.IsProbe(&t.Job) && !pauses {
 		s.resume()
 	}
 	switch {
@@ -333,7 +400,7 @@ func (s *scheduler) fatal(t *task) {
 		s.again(t, 0) // to be handed back
 	case pauses:
 		s.putBack(t)
-		s.pauseAll(FatalError, at, t.verdict.Err, t)
+		s.pauseAll(FatalError, at, t.verdict.Err, &t.Job)
 	case at > 0:
 		s.skipServer(t)
 	default:
@@ -343,18 +410,8 @@ func (s *scheduler) fatal(t *task) {
 
 // finish reports the end of t to its submitter.
 func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
-	s.forget(t)
-	s.servers[t.server].forgive(t)
+	s.health.Forget(&t.Job)
 	t.work.finish(err, class, at, s.snapshot())
-}
-
-// setTimer makes the timer fire at wake or before: an extra turn of the loop costs less than setting it each time.
-func (s *scheduler) setTimer(wake time.Time) {
-	if wake.IsZero() || !s.armed.IsZero() && !s.armed.After(wake) {
-		return
-	}
-	s.timer.Reset(wake.Sub(s.tick))
-	s.armed = wake
 }
 
 // snapshot returns the statistics as of the last event.
@@ -367,23 +424,48 @@ func (s *scheduler) snapshot() Stats {
 	return stats
 }
 
-// publish makes the present state visible to stats.
+// publish makes the present state visible to callers of Stats.
 func (s *scheduler) publish() {
 	stats := s.snapshot()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.shown.mu.Lock()
+	defer s.shown.mu.Unlock()
 	s.shown.stats, s.shown.tick, s.shown.throttled, s.shown.full = stats, s.tick, s.throttled, s.full
 }
 
-func (s *scheduler) stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats := s.shown.stats
-	if s.shown.throttled {
-		stats.ThrottleTime += time.Since(s.shown.tick)
+// shown is the state that callers of Stats see.
+type shown struct {
+	mu        sync.Mutex // held for the time of a copy
+	stats     Stats
+	tick      time.Time
+	throttled bool
+	full      bool
+}
+
+func (v *shown) now() Stats {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	stats := v.stats
+	if v.throttled {
+		stats.ThrottleTime += time.Since(v.tick)
 	}
-	if s.shown.full {
-		stats.FullTime += time.Since(s.shown.tick)
+	if v.full {
+		stats.FullTime += time.Since(v.tick)
 	}
 	return stats
+}
+
+// alarm wakes the scheduler without an event.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time // when the timer fires, never later than needed; zero if it is not set
+}
+
+// set makes the timer fire at wake or before: an extra turn of the loop costs less than setting
+// it each time. A zero wake needs no timer.
+func (a *alarm) set(now, wake time.Time) {
+	if wake.IsZero() || !a.at.IsZero() && !a.at.After(wake) {
+		return
+	}
+	a.timer.Reset(wake.Sub(now))
+	a.at = wake
 }

@@ -8,53 +8,44 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool/health"
 )
 
-// task is a job without its types, as the scheduler handles it. While its call is in flight att, verdict, ended and
-// exited belong to the worker, and the scheduler leaves them alone: another job's success may confirm failures of this
-// one meanwhile. They change hands through channels.
+// task is a job without its types, as the scheduler handles it. While its call is in flight att,
+// verdict, ended and exited belong to the worker, and the scheduler leaves them alone. Its health
+// may change meanwhile, because another job's success may confirm failures of this one. The
+// fields change hands through channels.
 type task struct {
-	work   work
-	lane   int    // see Laned
-	key    string // see Keyed
-	group  any    // see Grouped; nil: its own
-	index  uint64 // in the order of first attempts; unset before
-	server int    // where it waits, never decreasing but for returnToFirst; an attempt may go to a later one
+	health.Job // where it waits, and whose its failures are
 
-	// Waiting: the task is in one queue at most, and next is set in a fifo only.
+	work  work
+	index uint64 // in the order of first attempts; unset before
+
+	// Waiting. The task is in one queue at most, and next is set in a fifo only.
 	next     *task
-	after    uint64    // of a single attempt in line: jobs that precede it, counted as line.left does
+	after    uint64    // of a single attempt in line: jobs that precede it, as line.left counts
 	arrived  time.Time // see Dated
-	started  time.Time // the first attempt; zero: none yet
-	deadline time.Time // in running time, see scheduler.expired; zero: none
-	ready    time.Time // not attempted before
+	started  time.Time // the first attempt; zero before
+	deadline time.Time // in running time, see scheduler.expired; zero if there is none
+	ready    time.Time // it is not attempted before
 	wake     time.Time // while delayed: when to look at it next, not after ready
-
-	// Failures: failures counts those at server that are its own; att.Failures is its value at the last dispatch.
-	failures int
-	doubt    suspicion // failures that may not be its own
-	marked   bool      // it has failed, in doubt or not
-	suspect  bool      // it failed in an outage that was a false alarm, see closeBreaker
-
-	refusals refusals // capacity errors in a row at server
+	until    time.Time // it waits no longer than that for the success of another job
 
 	// The last attempt, set when it goes.
 	att     Attempt
 	ticket  aimd.Ticket
-	weighed int64  // by the gates
-	seq     uint64 // among the attempts at att.Server
-	slot    int    // while it is in flight: its place in server.inFlight
-	seen    uint64 // successes of the server until then
-	probed  int    // the last one that was a probe, by scheduler.probes; 0: none
+	weighed int64 // by the gates
 
 	// How it ended, set by the worker.
 	verdict Verdict
 	ended   time.Time
 	exited  bool // the call ended its worker too
 
-	once    bool        // one attempt is all: see Once
-	claimed atomic.Bool // with once: by the attempt or by the caller who gives up, whichever is first
+	claimed atomic.Bool // of a single attempt: by the worker or by the caller who gives up
 }
+
+// Weight implements [health.Owner].
+func (t *task) Weight(server int) int64 { return t.work.weight(server) }
 
 // work is the typed part of a task.
 type work interface {

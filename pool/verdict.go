@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/pool/health"
 )
 
 // Class is what the verdict on an attempt means for its job.
@@ -79,12 +80,35 @@ type Verdict struct {
 
 // void reports whether the attempt is no evidence about the server, because nothing was sent.
 func (v *Verdict) void() bool {
-	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.Class == Transient
+	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.failed()
 }
 
-// inDoubt reports whether the cause may be the server, or the network, rather than the job.
-func (v *Verdict) inDoubt() bool {
-	return (v.Class == Transient || v.Class == Permanent) && (v.Origin == OfServer || v.Origin == OfNetwork)
+func (v *Verdict) failed() bool { return v.Class == Transient || v.Class == Permanent }
+
+// sign returns what the end of the attempt shows about the server.
+func (v *Verdict) sign() health.Sign {
+	switch {
+	case v.void() || v.Class == Cancelled || isPanic(v.Err):
+		return health.NoEvidence
+	case v.Class == OK:
+		return health.Success
+	case v.Class == Capacity:
+		return health.Refused
+	case v.failed() && v.Origin == OfServer:
+		return health.Sick
+	case v.failed() && v.Origin == OfNetwork:
+		return health.Unreached
+	default:
+		return health.Answered
+	}
+}
+
+// health returns the verdict as far as the server's health is concerned.
+func (v *Verdict) health() health.Verdict {
+	return health.Verdict{
+		Sign: v.sign(), Final: v.Class == Permanent, Unsent: v.Unsent, Absent: v.Absent,
+		Alike: v.Alike, Err: v.Err,
+	}
 }
 
 // Attempt describes to a Func the attempt that it makes.

@@ -5,18 +5,45 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 )
 
+// crew is the workers, goroutines that make the calls: as many as calls were ever in flight at
+// once. So a send on work, which is unbuffered, finds an idle one.
+type crew struct {
+	work  chan *task
+	size  int
+	wg    sync.WaitGroup
+	inbox *inbox // takes the calls that have ended
+}
+
+// call hands t to an idle worker, or to a new one if all are busy. InFlight is the number of
+// calls in flight, this one included.
+func (c *crew) call(ctx context.Context, t *task, inFlight int) {
+	if inFlight <= c.size {
+		c.work <- t
+		return
+	}
+	c.size++
+	c.wg.Go(func() { c.serve(ctx, t) })
+}
+
+// dismiss ends the workers and waits for them.
+func (c *crew) dismiss() {
+	close(c.work)
+	c.wg.Wait()
+}
+
 // serve is a worker: it makes attempts, the first of them at t, until there is no more work.
-func (s *scheduler) serve(ctx context.Context, t *task) {
-	for ok := true; ok; t, ok = <-s.work {
-		s.attempt(ctx, t)
+func (c *crew) serve(ctx context.Context, t *task) {
+	for ok := true; ok; t, ok = <-c.work {
+		c.attempt(ctx, t)
 	}
 }
 
 // attempt makes the call for t and returns t to the scheduler, whatever the call does.
-func (s *scheduler) attempt(ctx context.Context, t *task) {
+func (c *crew) attempt(ctx context.Context, t *task) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -25,7 +52,7 @@ func (s *scheduler) attempt(ctx context.Context, t *task) {
 			t.verdict = Verdict{Class: Permanent, Err: &PanicError{Value: value, Stack: debug.Stack()}}
 		}
 		t.ended = time.Now()
-		s.inbox.end(t)
+		c.inbox.end(t)
 	}()
 	t.verdict = t.work.attempt(ctx, t.att)
 	returned = true

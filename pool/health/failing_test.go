@@ -1,4 +1,4 @@
-package pool
+package health
 
 import (
 	"math"
@@ -7,7 +7,7 @@ import (
 
 func TestTheShareIsThatOfCallsThatFail(t *testing.T) {
 	for _, each := range []int{2, 5} {
-		s := share{long: shareAtFirst}
+		s := newFailing()
 		for i := range 1000 {
 			s.sent()
 			if i%each == 0 {
@@ -21,7 +21,7 @@ func TestTheShareIsThatOfCallsThatFail(t *testing.T) {
 }
 
 func TestACallWithoutAVerdictLeavesTheShareAsItWas(t *testing.T) {
-	s := share{long: 0.5, lately: 0.4}
+	s := failing{long: 0.5, lately: 0.4}
 	for range 100 {
 		s.sent()
 		s.void()
@@ -32,7 +32,7 @@ func TestACallWithoutAVerdictLeavesTheShareAsItWas(t *testing.T) {
 }
 
 func TestAServerIsIllBeforeAJobHasFailedThreeTimes(t *testing.T) {
-	var s share
+	var s failing
 	for n := 1; n <= 50; n++ {
 		s.sent()
 		if n%2 == 0 {
