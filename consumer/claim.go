@@ -146,26 +146,21 @@ func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 // claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that
 // another replica was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
-	cl := streams.Claim{Owner: owner, HighWaterMark: end.low, Version: 1, InputStream: c.cfg.InputStream, InputCreated: created}
-	if !c.inStreamOrder() {
-		cl.Version, cl.Order, cl.Key = streams.ClaimVersion, c.cfg.Order, c.cfg.OrderKey
-	}
+	cl := streams.Claim{Owner: owner, HighWaterMark: end.low, InputStream: c.cfg.InputStream, InputCreated: created}
 	if c.cfg.Lane != nil {
 		cl.Lane = c.cfg.ClaimedLane
 	}
-	body, err := json.Marshal(cl)
-	if err != nil {
-		return end, err
-	}
-	msg := &nats.Msg{Subject: c.claimSubject, Data: body, Header: nats.Header{
+	msg := &nats.Msg{Subject: c.claimSubject, Header: nats.Header{
 		streams.HeaderOwner:                     {owner},
 		streams.HeaderSourceSeq:                 {strconv.FormatUint(end.low, 10)},
 		streams.HeaderSourceStream:              {c.cfg.InputStream},
 		jetstream.ExpectedLastSubjSeqHeader:     {strconv.FormatUint(end.seq, 10)},
 		jetstream.ExpectedLastSubjSeqSubjHeader: {c.filter},
 	}}
-	if !c.inStreamOrder() {
-		end.setHeader(msg.Header, nil)
+	c.order.claim(&cl, msg.Header, end.logMark)
+	var err error
+	if msg.Data, err = json.Marshal(cl); err != nil {
+		return end, err
 	}
 	for wait := range streams.Retry(ctx, storeRetryFirst, 2*claimRetryMax) {
 		seq, err := streams.Append(ctx, c.nc, []*nats.Msg{msg})

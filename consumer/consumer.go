@@ -159,6 +159,7 @@ type Consumer struct {
 	nc            *nats.Conn // of the present term; the goroutine of Run replaces it between two, see adopt
 	js            jetstream.JetStream
 	next          atomic.Pointer[nats.Conn] // the connection to use from the next term on; nil: the present one
+	order         order
 	filter        string
 	resultSubject string
 	claimSubject  string
@@ -234,6 +235,7 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		cfg:           cfg,
 		nc:            nc,
 		js:            js,
+		order:         order{name: cfg.Order, keyName: cfg.OrderKey},
 		filter:        streams.LogFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		resultSubject: streams.ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		claimSubject:  streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
@@ -406,7 +408,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
 	c.setRefused(false)
-	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAsides, problemLane)
+	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAway)
 	how := "error"
 	switch {
 	case err == nil:
@@ -509,7 +511,7 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
 	e.EarlierCalls, e.HeadersLeftOut = row.earlierCalls(owner), row.bare
 	e.Key = nil // a kept reply may have that of another order
-	if c.cfg.Order == streams.OrderKey {
+	if c.order.byKey() {
 		e.Key = &row.Key
 	}
 	return e

@@ -232,10 +232,7 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 
 // resultMsg returns the message that stores the result of a row.
 func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
-	own := 8 // headers, ours and the batch's; a map of more would cost two allocations more
-	if !c.inStreamOrder() {
-		own += markHeaders
-	}
+	own := 8 + c.order.headers() // ours and the batch's; a map of more would cost two allocations more
 	originStream, originSeq := streams.Origin(row.Header)
 	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
 	if !row.bare {
@@ -249,13 +246,7 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	set.one(streams.HeaderStatus, statusOf(row.reply))
 	set.one(streams.HeaderStateID, row.StateID)
 	set.one(streams.HeaderOwner, owner)
-	switch c.cfg.Order {
-	case streams.OrderKey:
-		row.after.setHeader(header, &row.Key)
-	case streams.OrderNone:
-		row.after.setHeader(header, nil)
-	case streams.OrderStream:
-	}
+	c.order.setHeader(header, row)
 	if originSeq != "" {
 		set.one(streams.HeaderOriginStream, originStream)
 		set.one(streams.HeaderOriginSeq, originSeq)

@@ -19,8 +19,7 @@ const (
 	problemResults    = "results"
 	problemDeadLetter = "dead letter"
 	problemRows       = "rows"
-	problemAsides     = "rows set aside"
-	problemLane       = "batch lane"
+	problemAway       = "rows set aside" // or parked
 )
 
 // problems holds what blocks the partition at the moment, for /readyz and the log. Safe for concurrent use.

@@ -135,9 +135,7 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	if stream, seq := streams.Origin(row.Header); seq != "" {
 		left -= len(streams.HeaderOriginStream+streams.HeaderOriginSeq) + len(stream) + len(seq) + 2*separators
 	}
-	if !c.inStreamOrder() {
-		left -= orderHeaderBytes + len(row.Key)
-	}
+	left -= c.order.headerBytes(row)
 	trace := row.traceHeader()
 	left -= carriedBytes(trace, nil)
 	own := carriedBytes(row.Header, trace)
@@ -146,9 +144,6 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	}
 	return left - own, false
 }
-
-// orderHeaderBytes is the room for the headers that say how far the rows are emitted, and for the name of the key's.
-const orderHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) + 3*len("18446744073709551615") + 4*len(": \r\n")
 
 // carriedBytes is the size of the headers of a row that go with its result, but for those that its trace replaces.
 func carriedBytes(row, trace nats.Header) (bytes int) {

@@ -29,7 +29,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 		return t.pull.asked.Add(t.pull.renew), nil
 	}
 	asked := t.pull.asked
-	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len() == 0 && t.pull.notUntil.After(t.pull.asked))
+	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len()+t.buf.Returning() == 0 && t.pull.notUntil.After(t.pull.asked))
 	if t.pull.asked != asked {
 		t.ackGathered() // in the same write
 	}
@@ -45,12 +45,19 @@ func (t *term) plenty(room int) bool {
 	return room < min(pullRowsMin, t.c.cfg.WindowRows/16) && t.buf.Len()-t.buf.Completed() > t.c.cfg.WindowRows*3/4
 }
 
-func (t *term) roomBytes() int64 {
-	if t.keyed != nil {
-		return t.keyed.RoomBytes() / unansweredCounts
+// room returns how many rows may be taken.
+func (t *term) room() int {
+	room := t.roomBeside(t.buf.Room())
+	if t.durable.AcksDelete {
+		// Rows that were emitted before do not come again, and count in the span when the next row comes: ask for no more
+		// than there is room for then, and for one to find out.
+		span := t.c.order.limits(&t.c.cfg).Span
+		room = min(room, max(1, span-t.unacked()-t.buf.Mark().Ahead))
 	}
-	return (t.c.cfg.WindowBytes - t.buf.Bytes()) / unansweredCounts
+	return room
 }
+
+func (t *term) roomBytes() int64 { return t.buf.RoomBytes() / unansweredCounts }
 
 // received takes one message of the pull request: a row, or a status message.
 //
@@ -121,6 +128,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if cut, err := t.withoutBody(ctx, m, seq); err != nil || cut {
 		return err
 	}
+	t.ackForm = m.Reply
 	proven := t.noteDelivery(md, time.Now())
 	switch {
 	case t.stopping:
@@ -137,10 +145,13 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return t.reset(ctx)
 		}
 	}
-	if t.known(seq) {
+	if t.buf.Known(seq) {
 		return t.skip(seq, m.Reply)
 	}
-	t.pass(seq)
+	// The known rows before it were deleted since they were emitted. They count in the span, so whether there is room for
+	// the row is known only now.
+	t.buf.Pass(seq)
+	t.accepted = seq - 1
 	row, size := t.c.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
@@ -155,6 +166,30 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	}
 	t.accepted = seq
 	t.take(row, size, index, m.Reply)
+	return nil
+}
+
+// enter gives the row its place in the sequencer. With [errSetAside] it has entered without being held.
+func (t *term) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
+	key := t.c.order.key(row)
+	if !t.buf.Outside(key, bytes) {
+		return t.buf.Open(row.Seq, key, bytes)
+	}
+	if err = t.buf.SetAside(row.Seq, key, bytes, place{awayRow: noteAway(reply)}); err == nil {
+		err = errSetAside
+	}
+	return 0, err
+}
+
+// skip passes over a row that was emitted before this term.
+func (t *term) skip(seq uint64, reply string) error {
+	if err := t.buf.Skip(seq); err != nil {
+		return err
+	}
+	t.accepted = seq
+	t.c.setStatus(func(s *Status) { s.Skipped++ })
+	t.ack(reply)
+	t.laneKept(seq)
 	return nil
 }
 
@@ -211,12 +246,11 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	delete(t.c.held, row.Seq)
 	row.submitIndex, row.ackReply, row.size = index, reply, size
 	row.done, row.keep, row.entry, row.stored, row.itemBytes = false, false, 0, 0, 0
-	t.ackForm = reply
-	row.leads.Store(false)
+	_, waits := t.buf.WaitsFor(row.Seq)
+	row.leads.Store(!waits)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(!t.held)
 	t.open[row.Seq] = row
-	t.lead(row.Key)
 	if !known {
 		t.c.begun(row)
 	}
@@ -259,7 +293,7 @@ func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
 		mail:    c.mail, gate: &c.gate, pulse: c.pulse, storable: &c.storable, recorder: c.cfg.Recorder,
 	}
-	if c.cfg.Order == streams.OrderKey {
+	if c.order.byKey() {
 		row.Key = c.cfg.Key(row)
 	}
 	return row
@@ -274,6 +308,21 @@ func (c *Consumer) begun(row *Row) {
 		row.trace = c.cfg.Tracer.RowTaken(row)
 	}
 	row.MaxBodyBytes, _ = c.room(row)
+}
+
+// opened returns a row that is taken and not emitted; nil where it is not.
+func (t *term) opened(seq uint64) *Row { return t.open[seq] }
+
+// finished reports whether a row is emitted.
+func (t *term) finished(seq uint64) bool { return t.buf.Finished(seq) }
+
+// itsTurn reports whether an answered row waits for no other.
+func (t *term) itsTurn(row *Row) bool {
+	if row.parent != nil && !row.parent.done {
+		return false
+	}
+	_, waits := t.buf.WaitsFor(row.Seq)
+	return !waits
 }
 
 // unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which
@@ -372,7 +421,7 @@ func (t *term) complete(row *Row) {
 	row.unstored.Add(1)
 	row.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
-	t.lead(row.Key)
+	t.lead(t.c.order.key(row))
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }
@@ -442,7 +491,9 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for _, row := range e.rows {
 		delete(t.open, row.Seq)
-		t.leftLane(row)
+		if row.stored == 0 { // else the lane was told when the journal had its reply
+			t.laneKept(row.Seq)
+		}
 		if row.reply.Failed {
 			failed++
 		}
@@ -464,7 +515,6 @@ func (t *term) emitted(e emitted) error {
 	t.c.setStatus(func(s *Status) {
 		s.Emitted += uint64(len(e.rows))
 		s.Failed += uint64(failed)
-		s.HighWaterMark = e.end.low
 	})
 	return nil
 }

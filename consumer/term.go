@@ -3,9 +3,7 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -27,12 +25,9 @@ type term struct {
 	ackBy   time.Time // when to ack them at the latest; zero: there are none
 	journal *journal
 
-	// The window: what was taken and is neither parked nor emitted. Always len(open) + len(takenBack) == buf.Len(), but for
-	// parked rows on their way back.
-	buf    lineup
-	stream *sequencer.Buffer[place] // buf, in stream order; else nil
-	keyed  *sequencer.Keyed[place]  // buf, in another order; else nil
-	open   map[uint64]*Row          // the rows in buf, but for those taken back, by sequence
+	// The window: the rows that were taken and are neither away nor emitted. len(open) + len(takenBack) is always buf.Len().
+	buf  *sequencer.Buffer[place]
+	open map[uint64]*Row // the rows held in buf, but for those taken back, by sequence
 	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
 	unstarted []*Row
 	// takenBack are the rows whose places in buf are empty; only a stopping term takes any back. Nobody works on them, but
@@ -47,8 +42,8 @@ type term struct {
 	waitedForAt time.Time
 	spare       []*Row // the mailbox's next list
 
-	asides asides // rows that are taken and not in buf
-	parks  *parks // rows that are parked; nil: there is no lane
+	returns *returns  // reads rows that were away; nil where no row is ever away
+	lane    *laneRows // nil where there is no lane
 
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
@@ -129,7 +124,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		if t.pull != nil {
 			t.pull.close()
 		}
-		t.asides.close()
+		t.returns.close()
 		t.closeLane()
 		if soft.Err() != nil && c.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
 			_ = durable.Unpin(ctx)
@@ -177,7 +172,7 @@ func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input,
 func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) *term {
 	return &term{
 		c: c, owner: owner, durable: durable, pin: pin,
-		ackAll: c.inStreamOrder() && durable.Handle.CachedInfo().Config.AckPolicy == jetstream.AckAllPolicy,
+		ackAll: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy),
 		open:   make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(), fit: time.Now(),
 		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
 	}
@@ -189,7 +184,7 @@ func (t *term) close() {
 	close(t.groups)
 	t.emitter.Wait()
 	t.pull.close()
-	t.asides.close()
+	t.returns.close()
 	t.closeLane()
 	t.journal.close()
 }
@@ -263,7 +258,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(t.recallAsides(now), t.readBack(now)); err != nil {
+		if err := t.bringBack(now); err != nil {
 			return err
 		}
 		t.journal.askIndex(hard)
@@ -288,11 +283,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			t.steered()
 		case m := <-t.pull.msgs:
 			err = t.received(hard, m)
-		case m := <-t.asides.answers:
-			err = t.returned(m, time.Now())
-		case <-t.laneSignal():
-		case m := <-t.laneAnswers():
+		case m := <-t.returns.received():
 			err = t.cameBack(m, time.Now())
+		case <-t.laneSignal():
 		case read := <-t.journal.indexed:
 			t.journal.readIndex(read)
 		case m := <-t.journal.answers:
@@ -337,29 +330,46 @@ func (t *term) countReplies() {
 	t.collected = 0
 }
 
-// blocker is the oldest row that is not answered or, where results are not in stream order, not emitted.
-func (t *term) blocker() uint64 {
-	oldest := t.buf.Head
-	if t.stream != nil {
-		oldest = t.stream.Blocker
-	}
-	if seq, ok := oldest(); ok {
-		return seq
-	}
-	return math.MaxUint64
-}
-
 // publishStatus publishes the window, and since when its head has been the head.
 func (t *term) publishStatus() {
 	head, _ := t.buf.Head()
 	if head != t.headSeq {
 		t.headSeq, t.headSince = head, time.Now()
 	}
+	m := t.buf.Mark()
 	t.c.setStatus(func(s *Status) {
 		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
-		s.Head, s.HeadSince, s.Parked = t.headSeq, t.headSince, t.buf.ParkedLen()
-		if t.keyed != nil {
-			t.publishOrder(s)
+		s.Head, s.HeadSince = t.headSeq, t.headSince
+		s.Parked, s.SetAside = t.buf.Parked(), t.buf.Aside()
+		s.HighWaterMark, s.Ahead = m.Low, m.Ahead
+		if t.c.order.byKey() {
+			t.publishWaiting(s)
 		}
 	})
+}
+
+// waitedForEvery is the time between two looks for the row that others have waited for longest: it costs a look at each
+// key that has rows.
+const waitedForEvery = time.Second
+
+// publishWaiting publishes which keys wait, and for which row they have waited longest.
+func (t *term) publishWaiting(s *Status) {
+	s.KeysWaiting = t.buf.Waiting()
+	waits := s.KeysWaiting > 0
+	now := time.Now()
+	looked := waits && now.Sub(t.waitedForAt) < waitedForEvery
+	if looked && t.open[s.WaitedFor] != nil {
+		return
+	}
+	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
+	if looked || !waits {
+		return // or each row that others wait for a moment would cost a look when it has its result
+	}
+	t.waitedForAt = now
+	if seq, key, ok := t.buf.WaitedFor(); ok {
+		s.WaitedFor, s.WaitedForKey = seq, key.Name
+		if row := t.open[seq]; row != nil {
+			s.WaitedForSince = row.Taken
+		}
+	}
 }

@@ -6,15 +6,16 @@ import (
 	"github.com/llm-stage/stage/sequencer"
 )
 
-// Three rows come from a stream in which other subjects took the numbers between. The last one finishes first.
+// Three rows come from a stream in which other subjects took the numbers between. All have the same
+// key, and the last one finishes first.
 func Example() {
-	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20})
+	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20, Span: 1024}, 0, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	for _, seq := range []uint64{7, 12, 13} {
-		if _, err := b.Open(seq, 100); err != nil {
+		if _, err := b.Open(seq, sequencer.Key{}, 100); err != nil {
 			fmt.Println(err)
 		}
 	}
@@ -24,7 +25,7 @@ func Example() {
 		}
 		fmt.Printf("%d is complete, %d rows held\n", seq, b.Len())
 		for e, ok := b.Ready(0); ok; e, ok = b.Ready(0) {
-			fmt.Printf("  emit %q (submitted %d, completed %d)\n", e.Value, e.SubmitIndex, e.CompleteIndex)
+			fmt.Printf("  emit %q (submitted %d)\n", e.Value, e.SubmitIndex)
 			b.Release(1)
 		}
 	}
@@ -33,27 +34,28 @@ func Example() {
 	// Output:
 	// 13 is complete, 3 rows held
 	// 7 is complete, 3 rows held
-	//   emit "reply to 7" (submitted 0, completed 1)
+	//   emit "reply to 7" (submitted 0)
 	// 12 is complete, 2 rows held
-	//   emit "reply to 12" (submitted 1, completed 2)
-	//   emit "reply to 13" (submitted 2, completed 0)
+	//   emit "reply to 12" (submitted 1)
+	//   emit "reply to 13" (submitted 2)
 	// complete row seq 12: row is not open: it was never opened or is already released
 }
 
-// Row 1 of ann takes long. Her row 4 waits for it, those of bob don't. Row 3 was finished by an earlier owner.
-func ExampleKeyed() {
-	limits := sequencer.Limits{Rows: 1024, Bytes: 256 << 20}
-	b, err := sequencer.NewKeyed[string](limits, 65536, 0, []uint64{3})
+// Row 1 of ann takes long. Her row 4 waits for it, and bob's rows do not. Row 3 was finished by an
+// earlier owner.
+func ExampleBuffer_Marks() {
+	limits := sequencer.Limits{Rows: 1024, Bytes: 256 << 20, Span: 65536}
+	b, err := sequencer.New[string](limits, 0, []uint64{3})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for i, key := range []string{"ann", "bob", "bob", "ann", "bob"} {
+	for i, name := range []string{"ann", "bob", "bob", "ann", "bob"} {
 		seq := uint64(i + 1)
 		if b.Known(seq) {
 			err = b.Skip(seq)
 		} else {
-			_, err = b.Open(seq, key, 100)
+			_, err = b.Open(seq, sequencer.Key{Name: name}, 100)
 		}
 		if err != nil {
 			fmt.Println(err)

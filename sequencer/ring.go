@@ -1,7 +1,11 @@
 package sequencer
 
-// ring is a queue of elements without pointers, in a circular array that grows as they come. It may have any length: an
-// index is taken around the end by subtraction, where masking would need a power of two.
+// ringMin is the first size of a ring: small enough to cost nothing on an idle partition.
+const ringMin = 16
+
+// ring is a queue of elements without pointers, in a circular array that grows as they come. It may
+// have any length: an index is taken around the end by subtraction, where masking would need a power
+// of two.
 type ring[E any] struct {
 	items []E
 	head  int

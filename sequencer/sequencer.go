@@ -1,33 +1,32 @@
 // Package sequencer puts rows that finish in any order back into the order in which they came.
 //
-// Rows are keyed by their stream sequence. Sequences rise but may skip: a subject filter, a deletion or an expiry
-// leaves gaps, so the row after 7 can be 12 and the buffer never assumes the next number. A row enters with
-// [Buffer.Open], gets its value with [Buffer.Complete] whenever that is known, and leaves with [Buffer.Release] once it
-// and every row before it are complete. What lies between the oldest row and the newest is the window; it is bounded
-// in rows and in bytes, so one slow row at the head holds back at most a window.
+// Order is a key: rows of the same [Key] leave in the order in which they came, and rows of
+// different keys do not wait for each other. With one key for all rows the results come out in
+// stream order; with a key of its own for each row they come out as they finish.
 //
-//	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20})
-//	_, err = b.Open(7, len(body))                 // a row was taken
-//	_, err = b.Complete(7, reply, len(reply))     // its reply is there, perhaps after those of later rows
-//	for e, ok := b.Ready(0); ok; e, ok = b.Ready(0) {
-//		emit(e.Value)
-//		b.Release(1)
-//	}
+// Rows are identified by their stream sequence. Sequences rise but may skip: a subject filter, a
+// deletion or an expiry leaves gaps, so the row after 7 can be 12 and the buffer never assumes the
+// next number. A row enters with [Buffer.Open], gets its value with [Buffer.Complete], and leaves
+// with [Buffer.Release] once it and every earlier row of its key are complete.
 //
-// [Buffer] keeps all rows in one order. [Keyed] keeps an order for each key, or none: a slow row holds back the rows of
-// its key and no others. What has left by then is no longer one number, so it knows the low-water mark, up to which every
-// row is finished, and the rows above it that are; and it begins from both where another has stopped.
-//
-//	b, err := sequencer.NewKeyed[string](limits, 65536, low, finished)
-//	_, err = b.Open(7, key, len(body))            // or OpenFree, or Skip where Known(7)
-//	_, err = b.Complete(7, reply, len(reply))
+//	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20, Span: 65536}, low, finished)
+//	_, err = b.Open(7, sequencer.Key{Name: "ann"}, len(body)) // or Skip where Known(7)
+//	_, err = b.Complete(7, reply, len(reply))                 // perhaps after later rows
 //	n := 0
-//	for mark := range b.Marks(b.Len()) {          // as many as are ready
+//	for mark := range b.Marks(b.Len()) { // as many as are ready
 //		e, _ := b.Ready(n)
 //		emit(e.Value, mark)
 //		n++
 //	}
 //	b.Release(n)
+//
+// What has left is not one number where keys overtake each other. So the buffer knows the low-water
+// mark, up to which every row is finished, and the rows above it that are; and it begins from both
+// where another one has stopped. For example, with rows 1 to 5 open and 1, 2 and 4 released, the
+// mark is 2 and one row is ahead of it.
+//
+// A row may also be away: it keeps its place in the order, and its owner keeps nothing of it but a
+// small note. See [Buffer.Park] and [Buffer.SetAside].
 //
 // The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one goroutine.
 package sequencer
@@ -35,33 +34,44 @@ package sequencer
 import (
 	"errors"
 	"fmt"
-	"sort"
+	"iter"
 )
 
-// Errors of Open and Complete, to be matched with [errors.Is].
+// Errors of a [Buffer], to be matched with [errors.Is].
 var (
-	// ErrFull means that the window has no room for the row. It is flow control rather than a failure: open the row
-	// again after a release.
+	// ErrFull means that the buffer has no room for the row. It is flow control rather than a
+	// failure: the row may be offered again after a release.
 	ErrFull = errors.New("window is full: release rows first")
-	// ErrOutOfOrder means that the sequence does not rise above every sequence opened before; for a row that was set
-	// aside, that it is not its turn to come back.
+	// ErrOutOfOrder means that the sequence does not rise above every sequence seen before. For a
+	// row that was set aside it means that an earlier row of its key must come back first.
 	ErrOutOfOrder = errors.New("rows must come in order")
-	// ErrNotOpen means that no such row is held: it was never opened, or has been released already.
+	// ErrNotOpen means that no such row is held: it never entered, is away, or has been released.
 	ErrNotOpen = errors.New("row is not open: it was never opened or is already released")
 	// ErrCompleted means that the row already has its value. The first value stays.
 	ErrCompleted = errors.New("row is already complete")
+	// ErrFinished means that the row was finished in an earlier life, see [New]: [Buffer.Skip]
+	// takes it.
+	ErrFinished = errors.New("row is finished already")
 )
 
-// Limits bounds a [Buffer] or a [Keyed]. There are no defaults: the zero value is refused.
+// Limits bounds a [Buffer]. There are no defaults: the zero value is refused.
 type Limits struct {
-	// Rows is the most rows held at once, at least 1. Memory for them is taken as they come, not in advance.
+	// Rows is the most rows held at once, at least 1. Memory for them is taken as they come, not in
+	// advance.
 	Rows int
-	// Bytes is the most bytes held at once, by the weights passed to Open and Complete, at least 1. It limits what is
-	// taken, not what is held: a row heavier than Bytes is admitted when the buffer is empty, and a value heavier than
-	// its row is never refused. Either would otherwise block the stream for good.
+	// Bytes is the most bytes held at once, by the weights passed to Open and Complete, at least 1.
+	// It limits which rows are taken, and not what is held: a row heavier than Bytes is admitted
+	// when the buffer is empty, and a value heavier than its row is never refused. Either would
+	// otherwise block the stream for good.
 	Bytes int64
-	// Parked is the most rows parked at once, which count in neither of the two. 0: no row may be parked.
+	// Span is how many rows above the low-water mark may have entered, including those that are
+	// finished or away. It is at least Rows.
+	Span int
+	// Parked is the most rows parked at once. They count in neither Rows nor Bytes.
 	Parked int
+	// Shared says that many keys share the buffer, and none may fill it with rows that wait: see
+	// [Buffer.Outside].
+	Shared bool
 }
 
 // Validate reports every limit that is out of range.
@@ -73,238 +83,389 @@ func (l Limits) Validate() error {
 	if l.Bytes < 1 {
 		problems = append(problems, fmt.Errorf("window bytes %d: must be at least 1", l.Bytes))
 	}
+	if l.Span < l.Rows {
+		problems = append(problems, fmt.Errorf("span of %d rows is smaller than the window of %d", l.Span, l.Rows))
+	}
 	if l.Parked < 0 {
 		problems = append(problems, fmt.Errorf("parked rows %d: must be at least 0", l.Parked))
 	}
 	return errors.Join(problems...)
 }
 
-// Entry is one row in a [Buffer] or a [Keyed].
+// Key says which rows wait for each other: those with equal keys. The zero Key is a key like any
+// other, so rows that all have it are in stream order.
+type Key struct {
+	Name string
+	// Own is the key of one row that waits for no other. It has no Name.
+	Own bool
+}
+
+// Entry is a row that is ready to leave a [Buffer].
 type Entry[T any] struct {
 	// Seq is the row's stream sequence.
 	Seq uint64
-	// SubmitIndex is the row's place among all rows opened, from 0 without gaps.
+	// SubmitIndex is the row's place among all rows opened, from 0 without gaps. A row that was set
+	// aside is opened when it comes back.
 	SubmitIndex uint64
-	// CompleteIndex is the row's place among all rows completed, from 0 without gaps. Where it is not SubmitIndex,
-	// the row was overtaken or overtook others.
-	CompleteIndex uint64
-	// Value is what the row was completed or parked with.
+	// Value is the value that the row was completed with or, while it is away, the note.
 	Value T
-	// Bytes is the row's weight: that of Open until the row is complete, then that of Complete.
+	// Bytes is the row's weight: the one passed to Open until the row is complete, then the one
+	// passed to Complete.
 	Bytes int
-
-	complete bool
-	park     park
 }
 
-// Buffer is a reorder buffer: a ring of rows in stream order. It is made by [New]; the zero value has no room. It is
-// not safe for concurrent use, and nothing in it blocks.
+// Buffer is a reorder buffer: a row is ready when all earlier rows of its key have their values,
+// whatever other keys wait for. It is made by [New]; it is not safe for concurrent use, and nothing
+// in it blocks.
 //
-// Open, Complete and Release take constant time, amortised, as long as sequences come without gaps; with gaps Complete
-// searches among the rows that could have the number, in logarithmic time. No call allocates once the ring has grown to
-// the rows in use.
+// All calls take constant time, amortised, but for what their comments say; where sequences have
+// gaps a row is found in logarithmic time. None allocates once the buffer has grown to the rows and
+// keys in use. A row above the low-water mark takes 16 bytes until the mark has passed it, so a span
+// of 65,536 takes 1 MiB; a row that is held or away takes 40 bytes and the size of T more.
 type Buffer[T any] struct {
 	limits Limits
+	line   line
+	rows   slots[T]
+	keys   queues
 
-	ring  []Entry[T] // rows are ring[head], ring[head+1], … around the end, rising in Seq
-	head  int
-	count int // rows held or parked; at most len(ring), which is at most limits.Rows and limits.Parked
+	// The rows held: opened and neither away nor released.
+	held         int
+	bytes        int64
+	completed    int   // those with their values
+	waitingBytes int64 // the weight of those that are complete and not ready
+	waitingKeys  int   // keys with a row that is complete and not ready
+	ready        ring[int32]
 
-	parked     int // of count
-	readmitted int // rows from the head that Readmit has looked at
+	// The rows that are away, including those that are coming back.
+	away           int
+	parked         int   // by Park, and not coming back
+	aside          int   // by SetAside
+	returning      int   // coming back: their room is theirs already
+	returningBytes int64 // the weight of those
+	turns          ring[int32]
 
-	ready     int   // rows from the head that are complete without a hole; ready <= completed <= count - parked
-	completed int   // rows held that are complete
-	bytes     int64 // sum of Entry.Bytes of the rows held
-
-	lastSeq      uint64 // highest sequence ever opened; 0 before the first
+	released     uint64 // rows, ever
 	submitIndex  uint64 // of the next row opened
 	completeNext uint64 // index of the next row completed
 }
 
-// ringMin is the first size of the ring: small enough to cost nothing on an idle partition.
-const ringMin = 16
-
-// ringDoubles is the size up to which the ring doubles when it grows.
-const ringDoubles = 1 << 16
-
-// New returns an empty buffer, or what is wrong with the limits.
-func New[T any](limits Limits) (*Buffer[T], error) {
+// New returns a buffer for the rows above low, or an error that names what is wrong with the
+// arguments. finished are the rows above low that were finished in an earlier life, in rising order:
+// they are taken in whether there is room or not. The slice belongs to the buffer from then on.
+func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error) {
 	if err := limits.Validate(); err != nil {
 		return nil, err
 	}
-	return &Buffer[T]{limits: limits}, nil
+	before := low
+	for _, seq := range finished {
+		if seq <= before {
+			return nil, fmt.Errorf("finished row seq %d after %d: sequences must rise above the low-water mark", seq, before)
+		}
+		before = seq
+	}
+	return &Buffer[T]{
+		limits: limits,
+		line:   line{low: low, known: finished, span: limits.Span},
+		keys:   queues{byName: make(map[string]int32)},
+	}, nil
 }
 
-// Open takes a row into the window and returns its submit index. The sequence must be above every one opened before, so
-// at least 1, and may skip; bytes is the row's weight against [Limits.Bytes], at least 0.
+// Open takes a row into the window and returns its submit index. The sequence must be above every
+// one seen before, so at least 1, and may skip; bytes is the row's weight against [Limits.Bytes], at
+// least 0.
 //
-// It returns [ErrOutOfOrder] for a sequence that does not rise and [ErrFull] when there is no room; in both cases
-// nothing has changed.
-func (b *Buffer[T]) Open(seq uint64, bytes int) (submitIndex uint64, err error) {
-	mustWeigh(bytes)
-	if seq <= b.lastSeq {
-		return 0, fmt.Errorf("open row seq %d after %d: %w", seq, b.lastSeq, ErrOutOfOrder)
+// It returns [ErrOutOfOrder] for a sequence that does not rise or while earlier rows of the key are
+// set aside, [ErrFinished] for a row that must be skipped instead, and [ErrFull] when there is no
+// room. In each case nothing has changed.
+func (b *Buffer[T]) Open(seq uint64, key Key, bytes int) (submitIndex uint64, err error) {
+	if err := b.mayEnter("open", seq, bytes); err != nil {
+		return 0, err
 	}
-	if b.Full(bytes) {
+	number, exists := b.keys.find(key)
+	switch {
+	case exists && b.keys.at(number).aside != none:
+		return 0, fmt.Errorf("open row seq %d: earlier rows of its key are set aside: %w", seq, ErrOutOfOrder)
+	case b.Full(bytes):
 		return 0, ErrFull // not wrapped, so that a refusal does not allocate
+	case !exists:
+		number = b.keys.add(key)
 	}
-	if b.count == len(b.ring) {
-		b.grow()
-	}
-	e := b.at(b.count)
-	e.Seq, e.SubmitIndex, e.Bytes = seq, b.submitIndex, bytes
-	b.count++
-	b.bytes += int64(bytes)
-	b.lastSeq = seq
-	b.submitIndex++
-	return e.SubmitIndex, nil
+	b.hold(b.enter(seq, number, bytes))
+	return b.submitIndex - 1, nil
 }
 
-// Complete sets the value of an open row and returns its complete index. From then on bytes, at least 0, is the row's
-// weight in place of the one passed to Open.
+// mayEnter returns why a row may not enter, its room aside.
+func (b *Buffer[T]) mayEnter(what string, seq uint64, bytes int) error {
+	mustWeigh(bytes)
+	if last := b.line.last(); seq <= last {
+		return fmt.Errorf("%s row seq %d after %d: %w", what, seq, last, ErrOutOfOrder)
+	}
+	if b.line.isKnown(seq) {
+		return fmt.Errorf("%s row seq %d: %w", what, seq, ErrFinished)
+	}
+	return nil
+}
+
+// enter gives a row its place in the line and in the queue of its key.
+func (b *Buffer[T]) enter(seq uint64, number int32, bytes int) (s int32) {
+	b.Pass(seq)
+	s = b.rows.add(slot[T]{Entry: Entry[T]{Seq: seq, Bytes: bytes}, queue: number, next: none})
+	b.line.push(place{seq: seq, slot: s})
+	q := b.keys.at(number)
+	if q.first == none {
+		q.first = s
+	} else {
+		b.rows.at(q.last).next = s
+	}
+	q.last = s
+	if q.look == none {
+		q.look = s
+	}
+	return s
+}
+
+// hold opens a row that has just entered, or comes back for the first time.
+func (b *Buffer[T]) hold(s int32) {
+	row := b.rows.at(s)
+	row.state, row.SubmitIndex = open, b.submitIndex
+	b.submitIndex++
+	b.held++
+	b.bytes += int64(row.Bytes)
+}
+
+// Known reports whether a row that has not entered yet is finished, so that it must be skipped.
+func (b *Buffer[T]) Known(seq uint64) bool { return b.line.isKnown(seq) }
+
+// Skip takes a row that is [Buffer.Known] to be finished, whether there is room or not.
+func (b *Buffer[T]) Skip(seq uint64) error {
+	if !b.line.isKnown(seq) {
+		return fmt.Errorf("skip row seq %d: it is not known to be finished", seq)
+	}
+	b.line.pass(seq)
+	return nil
+}
+
+// Pass takes in the known rows below seq: the rows that come next are at or above it. Such rows were
+// deleted from the input since they were finished, and would hold the low-water mark back.
+func (b *Buffer[T]) Pass(seq uint64) {
+	if seq > 0 {
+		b.line.pass(seq - 1)
+	}
+}
+
+// Complete sets the value of an open row and returns its place among all rows completed, counted
+// from 0 without gaps. From then on bytes, at least 0, is the row's weight in place of the one passed
+// to Open.
 //
-// It returns [ErrNotOpen] for a row that was never opened or is released, and [ErrCompleted] for one that has its
-// value; in both cases nothing has changed.
+// It returns [ErrNotOpen] for a row that is not held, and [ErrCompleted] for one that has its value;
+// in both cases nothing has changed.
 func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, err error) {
 	mustWeigh(bytes)
-	i, ok := b.find(seq)
-	if !ok {
-		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrNotOpen)
+	s, err := b.findOpen("complete", seq)
+	if err != nil {
+		return 0, err
 	}
-	e := b.at(i)
-	switch {
-	case e.complete:
-		return 0, fmt.Errorf("complete row seq %d: %w", seq, ErrCompleted)
-	case e.park != held:
-		return 0, fmt.Errorf("complete row seq %d: it is parked: %w", seq, ErrNotOpen)
-	}
-	b.bytes += int64(bytes) - int64(e.Bytes)
-	e.Value, e.Bytes, e.CompleteIndex, e.complete = v, bytes, b.completeNext, true
-	b.completeNext++
+	row := b.rows.at(s)
+	b.bytes += int64(bytes) - int64(row.Bytes)
+	b.waitingBytes += int64(bytes)
+	row.Value, row.Bytes, row.state = v, bytes, complete
 	b.completed++
-	for b.ready < b.count && b.at(b.ready).complete {
-		b.ready++
+	b.completeNext++
+	number := row.queue
+	q := b.keys.at(number)
+	if q.complete == 0 {
+		b.waitingKeys++
 	}
-	return e.CompleteIndex, nil
+	q.complete++
+	b.moveUp(number)
+	return b.completeNext - 1, nil
 }
 
-// Ready returns the i-th row from the head, counted from 0, as long as it and all rows before it are complete. The
-// entry is the buffer's own: it is valid until the next Open or Release.
-func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
-	if i < 0 || i >= b.ready {
-		return nil, false
+// findOpen returns the slot of a row that is held and has no value.
+func (b *Buffer[T]) findOpen(what string, seq uint64) (s int32, err error) {
+	s = b.slotOf(seq)
+	switch {
+	case s < 0:
+		return 0, fmt.Errorf("%s row seq %d: %w", what, seq, ErrNotOpen)
+	case b.rows.at(s).state.isAway():
+		return 0, fmt.Errorf("%s row seq %d: it is away: %w", what, seq, ErrNotOpen)
+	case b.rows.at(s).state != open:
+		return 0, fmt.Errorf("%s row seq %d: %w", what, seq, ErrCompleted)
 	}
-	return b.at(i), true
+	return s, nil
 }
 
-// Grow adds to the weight of a row that is held and not complete: parts of its value are there. It panics where there is
-// no such row, as [Buffer.Complete] would return an error.
+// Grow adds to the weight of a row that is held and not complete, because parts of its value are
+// there. It panics where there is no such row, as [Buffer.Complete] would return an error.
 func (b *Buffer[T]) Grow(seq uint64, bytes int) {
 	mustWeigh(bytes)
-	i, ok := b.find(seq)
-	if !ok || b.at(i).complete {
-		panic(fmt.Sprintf("sequencer: row %d is not open, and grows", seq))
+	s, err := b.findOpen("grow", seq)
+	if err != nil {
+		panic(fmt.Sprintf("sequencer: %v", err))
 	}
-	b.at(i).Bytes += bytes
+	b.rows.at(s).Bytes += bytes
 	b.bytes += int64(bytes)
 }
 
-// Release drops the first n rows and all references to their values. It panics when n is negative or any of these rows
-// is not complete: to skip an unfinished row would break the order that the buffer is for.
-func (b *Buffer[T]) Release(n int) {
-	if n < 0 || n > b.ready {
-		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready))
+// moveUp makes the complete rows at the beginning of a queue ready. It takes out the dropped rows
+// that it finds there, and forgets a key without rows.
+func (b *Buffer[T]) moveUp(number int32) {
+	q := b.keys.at(number)
+	waited := q.complete > 0
+	for q.first != none && b.rows.at(q.first).state.leaves() {
+		s := q.first
+		row := b.rows.at(s)
+		q.first = row.next
+		if q.look == s {
+			q.look = row.next
+		}
+		if row.state == dropped {
+			b.rows.free(s)
+			continue
+		}
+		q.complete--
+		b.waitingBytes -= int64(row.Bytes)
+		b.ready.push(s, b.limits.Rows)
+		row.state, row.queue = ready, none
+		row.exit = uint32(b.released) + uint32(b.ready.count) //nolint:gosec // modulo 2^32
 	}
-	for range n {
-		e := b.at(0)
-		b.bytes -= int64(e.Bytes)
-		*e = Entry[T]{}
-		b.head = b.wrap(b.head + 1)
+	if waited && q.complete == 0 {
+		b.waitingKeys--
 	}
-	b.count -= n
-	b.ready -= n
-	b.completed -= n
-	b.readmitted = max(0, b.readmitted-n)
+	if q.first == none {
+		b.keys.drop(number)
+	}
 }
 
-// Len returns the rows held: opened and neither parked nor released.
-func (b *Buffer[T]) Len() int { return b.count - b.parked }
+// Ready returns the i-th row that may leave, counted from 0: rows of one key in stream order, and
+// rows of different keys as they became ready. The entry is the buffer's own: it is valid until the
+// next Open, SetAside or Release.
+func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
+	if i < 0 || i >= b.ready.count {
+		return nil, false
+	}
+	return &b.rows.at(*b.ready.at(i)).Entry, true
+}
 
-// Completed returns the rows held that have their value, so Len less Completed is the rows still being worked on.
+// Marks yields the mark after each of the first n ready rows has been released. It takes time for n
+// and for the rows that the low-water mark passes.
+func (b *Buffer[T]) Marks(n int) iter.Seq[Mark] {
+	return func(yield func(Mark) bool) {
+		m, at := b.Mark(), 0
+		for i := range min(n, b.ready.count) {
+			m.Ahead++
+			exit := uint32(b.released) + uint32(i) + 1 //nolint:gosec // modulo 2^32
+			for ; at < b.line.places.count; at++ {
+				p := b.line.places.at(at)
+				if p.slot >= 0 && !b.rows.at(p.slot).leftBy(exit) {
+					break
+				}
+				m.Low = p.seq
+				if p.slot != gone {
+					m.Ahead--
+				}
+			}
+			if !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// Mark returns the mark of all that is released.
+func (b *Buffer[T]) Mark() Mark { return b.line.mark() }
+
+// Release drops the first n ready rows and all references to their values. It panics when n is
+// negative or fewer rows are ready: to skip an unfinished row would break the order that the buffer
+// is for.
+func (b *Buffer[T]) Release(n int) {
+	if n < 0 || n > b.ready.count {
+		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready.count))
+	}
+	for range n {
+		s := b.ready.pop()
+		row := b.rows.at(s)
+		b.line.finish(row.Seq)
+		b.bytes -= int64(row.Bytes)
+		b.rows.free(s)
+	}
+	b.released += uint64(n)
+	b.held -= n
+	b.completed -= n
+	b.line.advance()
+}
+
+// Finished reports whether a row is finished: it is at or below the low-water mark, released, known,
+// or dropped.
+func (b *Buffer[T]) Finished(seq uint64) bool { return b.line.isFinished(seq) }
+
+// WaitsFor returns the row that a row waits for: the first row of its key that is not complete, if
+// that one comes before it.
+func (b *Buffer[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
+	s := b.slotOf(seq)
+	if s < 0 || b.rows.at(s).queue == none {
+		return 0, false
+	}
+	before = b.rows.at(b.keys.at(b.rows.at(s).queue).first).Seq
+	return before, before != seq
+}
+
+// First returns the row of a key that the others of the key wait for; ok is false where there is
+// none, and for a key that is [Key.Own]. waits says whether complete rows wait for it.
+func (b *Buffer[T]) First(key Key) (seq uint64, waits, ok bool) {
+	number, ok := b.keys.find(key)
+	if !ok {
+		return 0, false, false
+	}
+	q := b.keys.at(number)
+	return b.rows.at(q.first).Seq, q.complete > 0, true
+}
+
+// Waiting returns how many keys have complete rows that wait for an earlier one.
+func (b *Buffer[T]) Waiting() int { return b.waitingKeys }
+
+// WaitedFor returns the oldest row that complete rows of its key wait for, and the key. It takes
+// time for each key that has rows.
+func (b *Buffer[T]) WaitedFor() (seq uint64, key Key, ok bool) {
+	for i := range b.keys.items {
+		q := &b.keys.items[i]
+		if q.complete == 0 {
+			continue
+		}
+		if first := b.rows.at(q.first).Seq; !ok || first < seq {
+			seq, key, ok = first, q.key, true
+		}
+	}
+	return seq, key, ok
+}
+
+// Len returns how many rows are held: opened, and neither away nor released.
+func (b *Buffer[T]) Len() int { return b.held }
+
+// Completed returns how many of the rows held have their value, so Len less Completed is the rows
+// still being worked on.
 func (b *Buffer[T]) Completed() int { return b.completed }
 
 // Bytes returns the weight of the rows held.
 func (b *Buffer[T]) Bytes() int64 { return b.bytes }
 
-// Full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
-func (b *Buffer[T]) Full(bytes int) bool {
-	held := b.Len()
-	return held >= b.limits.Rows || held > 0 && int64(bytes) > b.limits.Bytes-b.bytes || b.count >= b.limits.Rows+b.limits.Parked
-}
+// WaitingBytes returns the weight of the complete rows that wait for others of their keys.
+func (b *Buffer[T]) WaitingBytes() int64 { return b.waitingBytes }
 
-// Head returns the sequence of the oldest row held or parked, the one that all others wait for; ok is false when there
-// is none.
+// Head returns the oldest row that is not finished, held or away; ok is false when there is none.
 func (b *Buffer[T]) Head() (seq uint64, ok bool) {
-	if b.count == 0 {
+	if b.line.places.count == 0 {
 		return 0, false
 	}
-	return b.at(0).Seq, true
+	return b.line.places.at(0).seq, true
 }
 
-// Blocker returns the sequence of the oldest row held or parked that is not complete: the one that all rows behind it
-// wait for; ok is false when all are complete, or there are none.
-func (b *Buffer[T]) Blocker() (seq uint64, ok bool) {
-	if b.ready == b.count {
-		return 0, false
+// slotOf returns the slot of a row that is held or away; less than 0: it is neither.
+func (b *Buffer[T]) slotOf(seq uint64) int32 {
+	if i, ok := b.line.find(seq); ok {
+		return b.line.places.at(i).slot
 	}
-	return b.at(b.ready).Seq, true
-}
-
-// find returns the row's place from the head.
-//
-// Sequences rise by at least one from row to row. So a row lies at most seq-first rows behind the head and at most
-// last-seq rows before the tail. Without gaps the two bounds meet and the first guess is the row; with g numbers
-// skipped in the window at most g+1 places are left to search.
-func (b *Buffer[T]) find(seq uint64) (i int, ok bool) {
-	if b.count == 0 {
-		return 0, false
-	}
-	last := b.count - 1
-	first, end := b.at(0).Seq, b.at(last).Seq
-	if seq < first || seq > end {
-		return 0, false
-	}
-	lo, hi := last-int(min(end-seq, uint64(last))), int(min(seq-first, uint64(last)))
-	if b.at(hi).Seq == seq {
-		return hi, true
-	}
-	i = lo + sort.Search(hi-lo, func(k int) bool { return b.at(lo+k).Seq >= seq })
-	return i, b.at(i).Seq == seq
-}
-
-// at returns the i-th row from the head; i may be count, the place of the next row, when the ring has room.
-func (b *Buffer[T]) at(i int) *Entry[T] { return &b.ring[b.wrap(b.head+i)] }
-
-// wrap takes an index below twice the ring's length into the ring. It subtracts, so that the ring may have any length
-// and never be larger than Limits.Rows, where masking would ask for a power of two.
-func (b *Buffer[T]) wrap(i int) int {
-	if i >= len(b.ring) {
-		i -= len(b.ring)
-	}
-	return i
-}
-
-// grow makes a larger ring, up to the limit, and moves the rows to its start.
-func (b *Buffer[T]) grow() {
-	more := len(b.ring)
-	if more > ringDoubles {
-		more /= 4 // half of a large ring unused would be too much
-	}
-	ring := make([]Entry[T], min(b.limits.Rows+b.limits.Parked, max(ringMin, len(b.ring)+more)))
-	n := copy(ring, b.ring[b.head:])
-	copy(ring[n:], b.ring[:b.head])
-	b.ring, b.head = ring, 0
+	return none
 }
 
 // mustWeigh panics on a negative weight, which can only be the caller's arithmetic gone wrong.

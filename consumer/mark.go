@@ -1,0 +1,178 @@
+package consumer
+
+import (
+	"context"
+	"math"
+	"strconv"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// logMark says how far the rows are emitted with a message of the log: all up to low, and ahead
+// others above it. No result of those lies before from, a sequence of the results stream.
+//
+// For example, rows 1 to 5 have the keys a, b, a, b, b, and row 3 takes long. The results of 1, 2, 4
+// and 5 lie at 10, 11, 12 and 13. The last one says low 2, ahead 2, from 12: whoever takes over reads
+// the log from 12 on, finds rows 4 and 5, and answers row 3 alone.
+//
+// In stream order no row is ahead, and low is the row of the message itself.
+type logMark struct {
+	low   uint64
+	ahead int
+	from  uint64
+}
+
+// markHeaders is how many headers [logMark.setHeader] sets at most, and markHeaderBytes the room for
+// them without the key.
+const (
+	markHeaders     = 4
+	markHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) +
+		3*len("18446744073709551615") + 4*len(": \r\n")
+)
+
+// setHeader writes the mark for whoever takes over, and the row's key where there is one. The values
+// share one array and one string, because every result has them.
+func (m logMark) setHeader(h nats.Header, key *string) {
+	var digits [3 * len("18446744073709551615")]byte
+	low := strconv.AppendUint(digits[:0], m.low, 10)
+	ahead := strconv.AppendInt(low, int64(m.ahead), 10)
+	text := string(strconv.AppendUint(ahead, m.from, 10))
+	values := &[markHeaders]string{text[:len(low)], text[len(low):len(ahead)], text[len(ahead):]}
+	h[streams.HeaderLow] = values[:1:1]
+	if m.ahead > 0 {
+		h[streams.HeaderAhead] = values[1:2:2]
+		h[streams.HeaderAheadFrom] = values[2:3:3]
+	}
+	if key != nil {
+		values[3] = *key
+		h[streams.HeaderKey] = values[3:]
+	}
+}
+
+// readMark reads the mark of a message about row.
+func readMark(h nats.Header, row uint64) (m logMark, err error) {
+	if h.Get(streams.HeaderLow) == "" {
+		return logMark{low: row}, nil
+	}
+	if m.low, err = strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err != nil || h.Get(streams.HeaderAhead) == "" {
+		return m, err
+	}
+	if m.ahead, err = strconv.Atoi(h.Get(streams.HeaderAhead)); err == nil {
+		m.from, err = strconv.ParseUint(h.Get(streams.HeaderAheadFrom), 10, 64)
+	}
+	return m, err
+}
+
+// aheadLog knows where in the log the results of the rows above the low-water mark lie, in blocks.
+type aheadLog struct{ blocks []aheadBlock }
+
+// aheadBlock is some results that follow each other in the log, none of them before at.
+type aheadBlock struct {
+	at     uint64
+	newest uint64 // the highest row among them
+	rows   int
+}
+
+const aheadBlockRows = 64
+
+// add notes a result that is stored at or after a place in the log.
+func (l *aheadLog) add(at, row uint64) {
+	if n := len(l.blocks); n > 0 && l.blocks[n-1].rows < aheadBlockRows {
+		b := &l.blocks[n-1]
+		b.newest, b.rows = max(b.newest, row), b.rows+1
+		return
+	}
+	l.blocks = append(l.blocks, aheadBlock{at: at, newest: row, rows: 1})
+}
+
+// from returns the place before which no result of a row above low lies; next, if there is none in
+// the log. It forgets the blocks that are passed, because low never falls.
+func (l *aheadLog) from(low, next uint64) uint64 {
+	for len(l.blocks) > 0 && l.blocks[0].newest <= low {
+		l.blocks = l.blocks[1:]
+	}
+	if len(l.blocks) == 0 {
+		return next
+	}
+	return l.blocks[0].at
+}
+
+// markOf returns the mark of the next message of the log, behind which so many rows are ahead.
+func (t *term) markOf(low uint64, ahead int) logMark {
+	m := logMark{low: low, ahead: ahead}
+	if ahead > 0 {
+		m.from = t.ahead.from(low, t.end.seq+1)
+	}
+	return m
+}
+
+// mark notes on each row of a group, which goes to the emitter now, how far the log will go with it.
+func (t *term) mark(group []*Row) {
+	i := 0
+	for m := range t.buf.Marks(len(group)) {
+		group[i].after = t.markOf(m.Low, m.Ahead)
+		i++
+	}
+}
+
+// noteAhead notes where the rows of a group are that are emitted above the low-water mark.
+func (t *term) noteAhead(group []*Row, at, low uint64) {
+	for _, row := range group {
+		if row.Seq > low {
+			t.ahead.add(at, row.Seq)
+		}
+	}
+}
+
+// leaveMark claims once more where the low-water mark has passed the end of the log, as it does over
+// rows that were emitted by an earlier term. So a stage that has emitted all its rows says so, and
+// may go on in another order.
+func (t *term) leaveMark(ctx context.Context) error {
+	if t.end.ahead == 0 {
+		return nil
+	}
+	if err := t.passKnown(ctx); err != nil {
+		return err
+	}
+	m := t.buf.Mark()
+	if m.Low == t.end.low {
+		return nil
+	}
+	end := t.end
+	end.logMark = t.markOf(m.Low, m.Ahead)
+	end, err := t.c.claim(ctx, t.owner, end, t.c.inputCreated)
+	if err == nil {
+		t.end = end
+	}
+	return err
+}
+
+// passMost bounds the requests of passKnown. Each row costs one where those of other partitions lie
+// between.
+const passMost = 1000
+
+// passKnown passes the known rows behind the last one taken, up to the first row that is not known:
+// they have not come again, or were deleted from the input.
+func (t *term) passKnown(ctx context.Context) error {
+	from := t.accepted + 1
+	for range passMost {
+		next, err := t.c.nextInput(ctx, from)
+		if err != nil {
+			return err
+		}
+		if next == 0 {
+			next = math.MaxUint64
+		}
+		t.buf.Pass(next)
+		if !t.buf.Known(next) {
+			return nil
+		}
+		from = next + 1
+		for t.buf.Known(from) { // no other row can lie between these
+			from++
+		}
+		t.buf.Pass(from)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package sequencer
+
+// queue holds the rows of one key that are not ready, in stream order. The first one is neither
+// complete nor dropped. The rows that were set aside and have not come back are its end, since every
+// row that follows one of them is set aside, too.
+type queue struct {
+	key         Key
+	first, last int32
+	// complete counts the rows with a value.
+	complete int
+	// look is the first row that [Buffer.Next] has not passed: every row before it is held or coming
+	// back.
+	look int32
+	// aside is the first row set aside that has not come back, and fresh the first of these that has
+	// not been recalled.
+	aside, fresh int32
+	// returning counts the rows that are coming back.
+	returning int
+	// listed says that the queue is in [Buffer.turns].
+	listed bool
+}
+
+// noRows is a queue without rows.
+var noRows = queue{first: none, last: none, look: none, aside: none, fresh: none}
+
+// queues holds the keys that have rows.
+type queues struct {
+	items  []queue
+	spare  []int32
+	byName map[string]int32 // without those that are Own
+}
+
+func (k *queues) at(number int32) *queue { return &k.items[number] }
+
+// find returns the queue of a key. A key that is Own has none that could be found: its only row knows
+// its queue.
+func (k *queues) find(key Key) (number int32, ok bool) {
+	if key.Own {
+		return none, false
+	}
+	number, ok = k.byName[key.Name]
+	return number, ok
+}
+
+func (k *queues) add(key Key) (number int32) {
+	if n := len(k.spare); n > 0 {
+		number, k.spare = k.spare[n-1], k.spare[:n-1]
+	} else {
+		number = int32(len(k.items)) //nolint:gosec // at most the span
+		k.items = append(k.items, noRows)
+	}
+	k.items[number] = noRows
+	k.items[number].key = key
+	if !key.Own {
+		k.byName[key.Name] = number
+	}
+	return number
+}
+
+// drop forgets a key without rows. Its number is used again once it is no longer listed.
+func (k *queues) drop(number int32) {
+	q := &k.items[number]
+	if !q.key.Own {
+		delete(k.byName, q.key.Name)
+	}
+	listed := q.listed
+	*q = noRows
+	if q.listed = listed; !listed {
+		k.unlist(number)
+	}
+}
+
+// unlist notes that a queue is no longer listed.
+func (k *queues) unlist(number int32) {
+	q := &k.items[number]
+	if q.listed = false; q.first == none {
+		k.spare = append(k.spare, number)
+	}
+}
