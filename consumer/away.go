@@ -12,36 +12,37 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A row that is away keeps its place in the sequencer, and nothing else of it is in memory: it was
-// set aside because its key has its share of the window, or it is parked in the batch lane. Its body
-// stays in the input stream. When it comes back it is read by its sequence: its delivery is long
-// past, and a redelivery would come when the server likes.
+// A row that is away keeps its place in the sequencer, and nothing else of it is in
+// memory: it was set aside because its key has its share of the window, or it is parked
+// in the batch lane. Its body stays in the input stream. When it comes back it is read by
+// its sequence: its delivery is long past, and a redelivery would come when the server
+// likes.
 
 // errSetAside says that a row has entered without being held, which is no failure.
 var errSetAside = errors.New("the row is set aside")
 
 const (
-	// returnsAtOnce bounds the rows that are being read again, including those that are here and wait
-	// until an earlier row of their key is.
+	// returnsAtOnce bounds the rows that are being read again, including those that are
+	// here and wait until an earlier row of their key is.
 	returnsAtOnce = 64
 	// returnRetry is the wait before a row is asked for again that could not be read.
 	returnRetry = time.Second
 )
 
-// place is the value of a row in the sequencer: the row itself once it is complete, or the note on a
-// row that is away.
+// place is the value of a row in the sequencer: the row itself once it is complete, or
+// the note on a row that is away.
 type place struct {
 	row *Row
 	awayRow
 }
 
-// awayRow is what is kept of a row that is away. The numbers of its delivery take the place of the
-// ack's subject, which has four times their bytes.
+// awayRow is what is kept of a row that is away. The numbers of its delivery take the
+// place of the ack's subject, which has four times their bytes.
 type awayRow struct {
-	entry     uint64 // the journal's message with its reply; 0 where there is none
+	entry     uint64 // the journal's message with its reply, or 0
 	consumer  uint64 // consumer sequence of its last delivery
 	delivered uint32 // how often it was delivered
-	taken     uint32 // [Row.Taken] in seconds since the consumer began; 0 where it was never started
+	taken     uint32 // [Row.Taken] in seconds since the consumer began; unset while set aside
 }
 
 // returns reads the rows that come back. The goroutine of the term owns it.
@@ -61,7 +62,7 @@ type comingBack struct {
 	kept *Kept
 	read bool // the entry is read, or there is none
 
-	again  time.Time // when to ask once more; zero before the first time
+	again  time.Time // when to ask once more
 	silent bool      // nobody has answered since it was asked for
 }
 
@@ -80,7 +81,7 @@ func (c *Consumer) newReturns() (*returns, error) {
 	return r, nil
 }
 
-// The methods of a nil returns are those of a term in which no row is ever away.
+// In a term in which no row is ever away returns is nil. Its methods allow for that.
 
 func (r *returns) close() {
 	if r != nil {
@@ -96,13 +97,14 @@ func (r *returns) received() <-chan *nats.Msg {
 	return r.answers
 }
 
-// noteAway is the note on a row of which no more is known than its delivery.
+// noteAway is the note on a row that was delivered with this ack.
 func noteAway(ack string) (note awayRow) {
 	note.consumer, note.delivered = deliveryOf(ack)
 	return note
 }
 
-// deliveredAgain notes that a row that is away has come again, and reports whether it is one.
+// deliveredAgain notes that a row that is away has come again, and reports whether it is
+// one.
 func (t *term) deliveredAgain(seq uint64, ack string) bool {
 	note, _ := t.buf.Away(seq)
 	if note == nil {
@@ -112,7 +114,8 @@ func (t *term) deliveredAgain(seq uint64, ack string) bool {
 	return true
 }
 
-// bringBack reads the rows that come back: those whose turn is near, then those that the lane wants.
+// bringBack reads the rows that come back: those whose turn is near, then those that the
+// lane wants.
 func (t *term) bringBack(now time.Time) error {
 	r := t.returns
 	if r == nil || t.stopping {
@@ -151,7 +154,7 @@ func (t *term) nextBack() (seq uint64, errand any, ok bool) {
 	return t.nextWanted()
 }
 
-// askBack asks for what is missing of a row.
+// askBack asks for the body of a row and for its journal entry, unless they are here.
 func (t *term) askBack(seq uint64, row *comingBack, now time.Time) error {
 	row.again, row.silent = now.Add(streams.RequestTimeout), true
 	name := strconv.FormatUint(seq, 36)
@@ -205,8 +208,9 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 	return t.startBack(seq)
 }
 
-// startBack starts a row that is here again, and the rows behind it that have waited for it: rows of
-// one key that were set aside start in stream order, whatever the order of the answers.
+// startBack starts a row that is here again, and the rows behind it that have waited for
+// it: rows of one key that were set aside start in stream order, whatever the order of
+// the answers.
 func (t *term) startBack(seq uint64) error {
 	coming := t.returns.coming
 	for seq != 0 {
@@ -227,8 +231,8 @@ func (t *term) startBack(seq uint64) error {
 	return nil
 }
 
-// putBack has a row that is here start, or forgets one that was deleted from the input. next is the
-// row set aside whose turn it is now, or 0.
+// putBack has a row that is here start, or forgets one that was deleted from the input.
+// next is the row set aside whose turn it is now, or 0.
 func (t *term) putBack(seq uint64, back *comingBack) (next uint64, err error) {
 	if back.gone {
 		key, next, err := t.buf.Drop(seq)
@@ -256,8 +260,8 @@ func (t *term) putBack(seq uint64, back *comingBack) (next uint64, err error) {
 	return next, nil
 }
 
-// ackTokens is the number of tokens of an ack's subject behind the consumer's name: how often
-// delivered, the two sequences, time, pending. Newer servers may add one.
+// ackTokens is the number of tokens of an ack's subject behind the consumer's name: how
+// often delivered, the two sequences, time, pending. Newer servers may add one.
 const ackTokens = 5
 
 // deliveryOf returns what a row's ack says of its delivery.
@@ -282,8 +286,8 @@ func ackAt(tokens []string) int {
 	return 4
 }
 
-// ackOf returns the subject that acks a row that was away: the subject of any row's last delivery,
-// with this row's numbers.
+// ackOf returns the subject that acks a row that was away: the subject of any row's last
+// delivery, with this row's numbers.
 func (t *term) ackOf(seq uint64, note *awayRow) string {
 	tokens := strings.Split(t.ackForm, ".")
 	if len(tokens) < ackTokens {

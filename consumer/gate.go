@@ -7,28 +7,29 @@ import (
 	"github.com/llm-stage/stage/sequencer"
 )
 
-// Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume reports that rows may begin that might not before.
-// Resume must not block.
+// Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume reports that rows may
+// begin that might not before. Resume must not block.
 type Resumer interface {
 	Resume()
 }
 
-// MayBegin reports whether there is room for the row's reply. An executor that goes by it begins no row while replies
-// that wait for an earlier row use up the window's bytes, and implements [Resumer]. A row that is no longer wanted may
-// always begin, to be handed back; so may a row that waits for no other, because its reply leaves at once, with those
-// that wait for it. In stream order that is the oldest row without a reply.
+// MayBegin reports whether there is room for the row's reply. An executor that goes by it
+// begins no row while replies that wait for an earlier row use up the window's bytes, and
+// implements [Resumer]. A row that is no longer wanted may always begin, to be handed
+// back; so may a row that waits for no other, because its reply leaves at once, with
+// those that wait for it. In stream order that is the oldest row without a reply.
 //
-// In order by key no further rows are begun of a key whose replies wait while such replies take half of the window: the
-// rest is for the other keys. And where replies that wait for no row use up the bytes, no row begins at all: they leave
-// by themselves.
+// In order by key no further rows are begun of a key whose replies wait while such
+// replies take half of the window: the rest is for the other keys. And where replies that
+// wait for no row use up the bytes, no row begins at all: they leave by themselves.
 func (r *Row) MayBegin() bool { return r.gate.admits(r) || !r.Wanted() }
 
-// gate is shut while the window holds more than its bytes. Rows count by their own size when they are taken, and how
-// large a reply is shows only when it is there: short rows with long replies would come to many times the window's
-// bytes.
+// gate is shut while the window holds more than its bytes. Rows count by their own size
+// when they are taken, and how large a reply is shows only when it is there: short rows
+// with long replies would come to many times the window's bytes.
 //
-// For example, a window of 256 MB holds 1,000 rows of 10 KB, and each reply has 1 MB. From about the 250th reply on no
-// row begins but the one that all others wait for.
+// For example, a window of 256 MB holds 1,000 rows of 10 KB, and each reply has 1 MB.
+// From about the 250th reply on no row begins but the one that all others wait for.
 type gate struct {
 	shut  atomic.Bool
 	stuck atomic.Bool // replies that wait for no row use up the bytes
@@ -58,7 +59,8 @@ func (g *gate) waits(key string) bool {
 	return waits
 }
 
-// setWaiting notes whether replies of a key wait, and returns whether rows of it may begin now that might not before.
+// setWaiting notes whether replies of a key wait, and returns whether rows of it may
+// begin now that might not before.
 func (g *gate) setWaiting(key string, waits bool) (more bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +88,8 @@ func (g *gate) set(shut, stuck, heavy bool) (more bool) {
 	return more
 }
 
-// lead marks the row of a key that waits for no other, and notes whether others wait for it, see [Row.MayBegin].
+// lead marks the row of a key that waits for no other, and notes whether others wait for
+// it, see [Row.MayBegin].
 func (t *term) lead(key sequencer.Key) {
 	seq, waits, ok := t.buf.First(key)
 	more := t.c.order.byKey() && t.c.gate.setWaiting(key.Name, waits)
@@ -101,14 +104,16 @@ func (t *term) lead(key sequencer.Key) {
 func (t *term) setGate() {
 	most, bytes, waiting := t.c.cfg.WindowBytes, t.buf.Bytes(), t.buf.WaitingBytes()
 	head, _ := t.buf.Head()
-	// Where no row held is complete and the oldest row of all is away, no row would ever leave unless some begin.
+	// Where no row held is complete and the oldest row of all is away, no row would ever
+	// leave unless some begin.
 	shut := bytes > most && (t.buf.Completed() > 0 || t.open[head] != nil)
 	_, leaving := t.buf.Ready(0)
 	stuck := leaving && bytes-waiting > max(most-waiting, most/2)
 	t.c.resumeIf(t.c.gate.set(shut, stuck, t.c.order.byKey() && 2*waiting >= most))
 }
 
-// openGate is called at the end of the term, so that the executor hands back the rows that waited.
+// openGate is called at the end of the term, so that the executor hands back the rows
+// that waited.
 func (c *Consumer) openGate() {
 	c.gate.mu.Lock()
 	clear(c.gate.waiting)

@@ -10,55 +10,63 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Lane has rows answered outside of the window, for hours: by a provider's Batch API. Such a row is *parked*: it keeps
-// its place in the order, and nothing else is held of it. Its body stays in the input stream and its reply goes to the
-// journal, from where both are read again when its turn comes.
+// Lane has rows answered outside of the window, for hours: by a provider's Batch API.
+// Such a row is *parked*: it keeps its place in the order, and nothing else is held of
+// it. Its body stays in the input stream and its reply goes to the journal, from where
+// both are read again when its turn comes.
 //
-// A row comes into the lane by way of the executor, which parks it ([Reply.Parked]), and comes back to the executor
-// when the lane recalls it. Its methods are called from the goroutine of [Consumer.Run], and must not block but for
-// Open and Close.
+// A row comes into the lane by way of the executor, which parks it ([Reply.Parked]), and
+// comes back to the executor when the lane recalls it. Its methods are called from the
+// goroutine of [Consumer.Run], and must not block but for Open and Close.
 type Lane interface {
-	// Open begins a term of ownership, after the claim: it reads what earlier terms have recorded, behind a fence of the
-	// lane's own, so that they can record nothing more.
+	// Open begins a term of ownership, after the claim: it reads what earlier terms have
+	// recorded, behind a fence of the lane's own, so that they can record nothing more.
 	Open(ctx context.Context, term LaneTerm) error
-	// Holds is asked of each row taken of which no reply is kept. True: it is in a batch, and parked at once.
+	// Holds reports whether a row is in a batch, so that it is parked at once. It is
+	// called for each row taken that has no reply in the journal.
 	Holds(row *Row) bool
-	// Kept reports that the row does not need its batch any more: its reply is in the journal, its result stored, or the
-	// row no longer in the input.
+	// Kept reports that the row does not need its batch any more: its reply is in the
+	// journal, its result stored, or the row no longer in the input.
 	Kept(seq uint64)
-	// Stop is called once when the term begins to stop: nothing is submitted from then on.
+	// Stop is called once when the term begins to stop: nothing is submitted from then
+	// on.
 	Stop()
 	// Close ends the term, and returns when nothing of the lane runs.
 	Close()
 }
 
-// LaneTerm is a term of ownership, as a [Lane] sees it. Its functions are safe for concurrent use, do not block, and do
-// nothing once the term has ended.
+// LaneTerm is a term of ownership, as a [Lane] sees it. Its functions are safe for
+// concurrent use, do not block, and do nothing once the term has ended.
 type LaneTerm struct {
-	// Owner names the term. Rows up to Low are emitted. InputCreated names the input stream that sequences refer to.
+	// Owner names the term. Rows up to Low are emitted. InputCreated names the input
+	// stream that sequences refer to.
 	Owner        string
 	Low          uint64
 	InputCreated time.Time
-	// Recall brings a parked row back to the executor, with [Row.Errand] as given, as soon as the window has room: recalls
-	// are served in order. A row that is parked a moment later is recalled then.
+	// Recall brings a parked row back to the executor, with [Row.Errand] as given, as
+	// soon as the window has room: recalls are served in order. A row that is parked a
+	// moment later is recalled then.
 	Recall func(seq uint64, errand any)
 	// Fenced ends the term: the lane has found that another owns the partition.
 	Fenced func(error)
 }
 
-// windowForReturns is the part of the window that is kept for rows that come back from the lane, a
-// quarter: else rows behind them could fill it, and the row that all wait for would find no room.
+// windowForReturns is the part of the window that is kept for rows that come back from
+// the lane, a quarter: else rows behind them could fill it, and the row that all wait for
+// would find no room.
 const windowForReturns = 4
 
-// laneRows is what a term knows of its rows that are in the lane. The goroutine of the term owns it,
-// but for desk.
+// laneRows is what a term knows of its rows that are in the lane. The goroutine of the
+// term owns it, but for desk.
 type laneRows struct {
 	desk laneDesk
-	// wanted are the recalls that wait for room, and early those of rows that have not come again
-	// since the term began.
+	// wanted are the recalls that wait for room. early are the recalls of rows that are
+	// not parked yet, because they have not come again since the term began, or were set
+	// aside.
 	wanted []recall
 	early  map[uint64]recall
-	// stashed are answered rows that wait for the journal to have their replies, to be parked.
+	// stashed are answered rows that wait for the journal to have their replies, to be
+	// parked.
 	stashed map[uint64]*Row
 	stopped bool
 }
@@ -154,8 +162,9 @@ func (t *term) laneKept(seq uint64) {
 	}
 }
 
-// roomBeside returns how many of the rows that the window has room for may be taken: a part is for
-// those that come back, and the lane bounds those that are parked.
+// roomBeside returns how many of the rows that the window has room for may be taken: a
+// part of the window is for rows that come back, and the lane bounds how many are parked.
+// For example, with a window of 1,000 rows and 300 of them free, 50 may be taken.
 func (t *term) roomBeside(room int) int {
 	if t.lane == nil {
 		return room
@@ -163,8 +172,8 @@ func (t *term) roomBeside(room int) int {
 	return max(0, min(room-t.c.cfg.WindowRows/windowForReturns, t.c.cfg.LaneRows-t.buf.Parked()))
 }
 
-// parkStarted parks a row that has come and need not be started: its reply is in the journal, or it
-// is in a batch.
+// parkStarted parks a row that has come and need not be started: its reply is in the
+// journal, or it is in a batch.
 func (t *term) parkStarted(row *Row) bool {
 	if t.lane == nil || row.back {
 		return false
@@ -181,8 +190,8 @@ func (t *term) parkStarted(row *Row) bool {
 	return false
 }
 
-// park parks an open row. near says that it can be answered when its turn is near: from the journal,
-// or by starting it again, where that costs nothing.
+// park parks an open row. near says that it can be answered when its turn is near: from
+// the journal, or by starting it again, where that costs nothing.
 func (t *term) park(row *Row, near bool) {
 	note := noteAway(row.ackReply)
 	note.entry, note.taken = row.stored, uint32(row.Taken.Sub(t.c.pulse.born)/time.Second) //nolint:gosec // 136 years
@@ -203,9 +212,9 @@ func (t *term) park(row *Row, near bool) {
 	t.c.at("parked")
 }
 
-// answered takes the reply to an open row. Behind a parked row a reply may wait for hours: it goes to
-// the journal, and its row is parked, too. A row whose turn was near when it came back stays: it would
-// come back at once.
+// answered takes the reply to an open row. Behind a parked row a reply may wait for
+// hours: it goes to the journal, and its row is parked, too. A row whose turn was near
+// when it came back stays: it would come back at once.
 func (t *term) answered(row *Row) {
 	row.answered = true
 	switch {
@@ -219,7 +228,8 @@ func (t *term) answered(row *Row) {
 	}
 }
 
-// keptNow parks a row whose reply is in the journal now. One that can't be kept stays in the window.
+// keptNow parks a row whose reply is in the journal now. One that can't be kept stays in
+// the window.
 func (t *term) keptNow(row *Row) {
 	switch {
 	case t.lane == nil:
@@ -240,8 +250,8 @@ func (t *term) unstash(row *Row) {
 	t.complete(row)
 }
 
-// unstashDue completes the rows whose turn has come before the journal had their replies, and all of
-// them once the term stops.
+// unstashDue completes the rows whose turn has come before the journal had their replies,
+// and all of them once the term stops.
 func (t *term) unstashDue() {
 	if t.lane == nil {
 		return
@@ -253,8 +263,8 @@ func (t *term) unstashDue() {
 	}
 }
 
-// takeRecalls takes what the lane wants. It returns an error where the lane has found that another
-// owns the partition.
+// takeRecalls takes what the lane wants. It returns an error where the lane has found
+// that another owns the partition.
 func (t *term) takeRecalls() error {
 	if t.lane == nil {
 		return nil

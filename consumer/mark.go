@@ -9,12 +9,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// logMark says how far the rows are emitted with a message of the log: all up to low, and ahead
-// others above it. No result of those lies before from, a sequence of the results stream.
+// logMark says how far the rows are emitted with a message of the log: all up to low, and
+// ahead others above it. No result of those lies before from, a sequence of the results
+// stream.
 //
-// For example, rows 1 to 5 have the keys a, b, a, b, b, and row 3 takes long. The results of 1, 2, 4
-// and 5 lie at 10, 11, 12 and 13. The last one says low 2, ahead 2, from 12: whoever takes over reads
-// the log from 12 on, finds rows 4 and 5, and answers row 3 alone.
+// For example, rows 1 to 5 have the keys a, b, a, b, b, and row 3 takes long. The results
+// of 1, 2, 4 and 5 lie at 10, 11, 12 and 13. The last one says low 2, ahead 2, from 12:
+// whoever takes over reads the log from 12 on, finds rows 4 and 5, and answers row 3
+// alone.
 //
 // In stream order no row is ahead, and low is the row of the message itself.
 type logMark struct {
@@ -23,16 +25,16 @@ type logMark struct {
 	from  uint64
 }
 
-// markHeaders is how many headers [logMark.setHeader] sets at most, and markHeaderBytes the room for
-// them without the key.
+// markHeaders is how many headers [logMark.setHeader] sets at most, and markHeaderBytes
+// the room for them without the key.
 const (
 	markHeaders     = 4
 	markHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) +
 		3*len("18446744073709551615") + 4*len(": \r\n")
 )
 
-// setHeader writes the mark for whoever takes over, and the row's key where there is one. The values
-// share one array and one string, because every result has them.
+// setHeader writes the mark for whoever takes over, and the row's key where there is one.
+// The values share one array and one string, because every result has them.
 func (m logMark) setHeader(h nats.Header, key *string) {
 	var digits [3 * len("18446744073709551615")]byte
 	low := strconv.AppendUint(digits[:0], m.low, 10)
@@ -64,7 +66,8 @@ func readMark(h nats.Header, row uint64) (m logMark, err error) {
 	return m, err
 }
 
-// aheadLog knows where in the log the results of the rows above the low-water mark lie, in blocks.
+// aheadLog knows where in the log the results of the rows above the low-water mark lie,
+// in blocks.
 type aheadLog struct{ blocks []aheadBlock }
 
 // aheadBlock is some results that follow each other in the log, none of them before at.
@@ -86,8 +89,8 @@ func (l *aheadLog) add(at, row uint64) {
 	l.blocks = append(l.blocks, aheadBlock{at: at, newest: row, rows: 1})
 }
 
-// from returns the place before which no result of a row above low lies; next, if there is none in
-// the log. It forgets the blocks that are passed, because low never falls.
+// from returns the place before which no result of a row above low lies; next, if there
+// is none in the log. It forgets the blocks that are passed, because low never falls.
 func (l *aheadLog) from(low, next uint64) uint64 {
 	for len(l.blocks) > 0 && l.blocks[0].newest <= low {
 		l.blocks = l.blocks[1:]
@@ -98,7 +101,8 @@ func (l *aheadLog) from(low, next uint64) uint64 {
 	return l.blocks[0].at
 }
 
-// markOf returns the mark of the next message of the log, behind which so many rows are ahead.
+// markOf returns the mark of the next message of the log, behind which so many rows are
+// ahead.
 func (t *term) markOf(low uint64, ahead int) logMark {
 	m := logMark{low: low, ahead: ahead}
 	if ahead > 0 {
@@ -107,7 +111,8 @@ func (t *term) markOf(low uint64, ahead int) logMark {
 	return m
 }
 
-// mark notes on each row of a group, which goes to the emitter now, how far the log will go with it.
+// mark notes on each row of a group, which goes to the emitter now, how far the log will
+// go with it.
 func (t *term) mark(group []*Row) {
 	i := 0
 	for m := range t.buf.Marks(len(group)) {
@@ -116,7 +121,8 @@ func (t *term) mark(group []*Row) {
 	}
 }
 
-// noteAhead notes where the rows of a group are that are emitted above the low-water mark.
+// noteAhead notes where the rows of a group are that are emitted above the low-water
+// mark.
 func (t *term) noteAhead(group []*Row, at, low uint64) {
 	for _, row := range group {
 		if row.Seq > low {
@@ -125,9 +131,9 @@ func (t *term) noteAhead(group []*Row, at, low uint64) {
 	}
 }
 
-// leaveMark claims once more where the low-water mark has passed the end of the log, as it does over
-// rows that were emitted by an earlier term. So a stage that has emitted all its rows says so, and
-// may go on in another order.
+// leaveMark claims once more where the low-water mark has passed the end of the log, as
+// it does over rows that were emitted by an earlier term. So a stage that has emitted all
+// its rows says so, and may go on in another order.
 func (t *term) leaveMark(ctx context.Context) error {
 	if t.end.ahead == 0 {
 		return nil
@@ -148,12 +154,12 @@ func (t *term) leaveMark(ctx context.Context) error {
 	return err
 }
 
-// passMost bounds the requests of passKnown. Each row costs one where those of other partitions lie
-// between.
+// passMost bounds the requests of passKnown. Each row costs one where those of other
+// partitions lie between.
 const passMost = 1000
 
-// passKnown passes the known rows behind the last one taken, up to the first row that is not known:
-// they have not come again, or were deleted from the input.
+// passKnown passes the known rows behind the last one taken, up to the first row that is
+// not known: they have not come again, or were deleted from the input.
 func (t *term) passKnown(ctx context.Context) error {
 	from := t.accepted + 1
 	for range passMost {

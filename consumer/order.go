@@ -9,22 +9,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// order is what the order of the results decides. Everywhere else rows of the same key wait for each
-// other, and that is all there is to order: in stream order all rows have one key, in no order each
-// row has its own.
+// order is what the order of the results decides. Everywhere else rows of the same key
+// wait for each other, and that is all there is to order: in stream order all rows have
+// one key, in no order each row has its own.
 //
 //	         key of a row   keys share the window   results may be ahead   one ack covers
 //	stream   the same       no                      no                     all rows before it
 //	key      its key        yes                     yes                    one row
 //	none     its own        no                      yes                    one row
 //
-// A result is ahead where it is stored while an earlier row has none. The end of the log then says
-// more than one number can, so results and claims carry headers for it: see [logMark]. An older
-// stage that took the last result for the place to go on at would lose the rows that wait; the
-// claim's version keeps it away.
+// A result is ahead where it is stored while an earlier row has none. The end of the log
+// then says more than one number can, so results and claims carry headers for it: see
+// [logMark]. An older stage that took the last result for the place to go on at would
+// lose the rows that wait; the claim's version keeps it away.
 type order struct {
 	name streams.Order
-	// keyName says in words what the key is, for the claim; empty unless the order is by key.
+	// keyName says in words what the key is, for the claim; empty unless the order is by
+	// key.
 	keyName string
 }
 
@@ -89,8 +90,8 @@ func (o order) headerBytes(row *Row) int {
 	return 0
 }
 
-// checkOrder refuses another order than the one of the last claim where rows above the low-water mark
-// are emitted: in the new order they may be too early.
+// checkOrder refuses another order than the one of the last claim where rows above the
+// low-water mark are emitted: in the new order they may be too early.
 func (c *Consumer) checkOrder(cl *streams.Claim, end logEnd) error {
 	if cl == nil || end.ahead == 0 || cl.SameOrder(c.cfg.Order, c.cfg.OrderKey) {
 		return nil

@@ -5,16 +5,18 @@ import (
 	"time"
 )
 
-// pulse reports to those who are about to make a call whether this process may still believe that it owns the
-// partition. The term's goroutine comes round many times within the life of a pin; when it has not for half of that,
-// the process was suspended, or starved, and a rival may have taken over:
+// pulse reports to those who are about to make a call whether this process may still
+// believe that it owns the partition. The term's goroutine comes round many times within
+// the life of a pin; when it has not for half of that, the process was suspended, or
+// starved, and a rival may have taken over:
 //
 //	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
 //	A wakes up. Before its term learns that it is fenced, its workers make calls for the next rows, which B makes, too.
 //
 // So no call is made until the term has read the log after such a gap.
 //
-// It is safe for concurrent use; the goroutine of the terms alone calls begin, beat and settle.
+// It is safe for concurrent use; the goroutine of the terms alone calls begin, beat and
+// settle.
 type pulse struct {
 	born  time.Time
 	limit time.Duration // between two beats
@@ -26,14 +28,15 @@ func newPulse(now time.Time, pinnedTTL time.Duration) *pulse {
 	return &pulse{born: now, limit: pinnedTTL / 2}
 }
 
-// begin starts over, for a term that has claimed the partition: at is when it had not sent the claim yet, for the
-// process may be suspended right behind it, too.
+// begin starts over, for a term that has claimed the partition: at is when it had not
+// sent the claim yet, for the process may be suspended right behind it, too.
 func (p *pulse) begin(at time.Time) {
 	p.last.Store(int64(at.Sub(p.born)))
 	p.doubt.Store(false)
 }
 
-// sure reports whether there was no gap, or the log was read since. It looks at the doubt last, as beat sets it first:
+// sure reports whether there was no gap, or the log was read since. It looks at the doubt
+// last, as beat sets it first:
 //
 //	A worker sees no doubt.
 //	The term comes round after a gap: there is doubt now, and a new beat.
@@ -47,8 +50,8 @@ func (p *pulse) regular(now time.Time) bool {
 	return now.Sub(p.born)-time.Duration(p.last.Load()) < p.limit
 }
 
-// beat notes that the term has come round, and reports a gap. One in the time of an earlier doubt counts again: what
-// was read of the log before it proves nothing.
+// beat notes that the term has come round, and reports a gap. One in the time of an
+// earlier doubt counts again: what was read of the log before it proves nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
 	gap = !p.regular(now)
 	if gap {

@@ -16,10 +16,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A row's way, in the order in which it happens: request, received, accept, take, start, the executor's work (see
-// [Row]), collect, complete, emit, the emitter's append (see emitter), emitted, ack.
+// A row's way, in the order in which it happens: request, received, accept, take, start,
+// the executor's work (see [Row]), collect, complete, emit, the emitter's append (see
+// emitter), emitted, ack.
 
-// request asks for the rows that there is room for; a stopping term asks for none and renews its pin.
+// request asks for the rows that there is room for; a stopping term asks for none and
+// renews its pin.
 func (t *term) request(now time.Time) (next time.Time, err error) {
 	if t.stopping {
 		return t.pull.step(now, 0, 0, false)
@@ -39,8 +41,9 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	return next, err
 }
 
-// plenty reports whether the window has so many rows to work on, and so little room, that a request can wait for more
-// room. A full window would else ask for each row by itself, which costs the server two messages more.
+// plenty reports whether the window has so many rows to work on, and so little room, that
+// a request can wait for more room. A full window would else ask for each row by itself,
+// which costs the server two messages more.
 func (t *term) plenty(room int) bool {
 	return room < min(pullRowsMin, t.c.cfg.WindowRows/16) && t.buf.Len()-t.buf.Completed() > t.c.cfg.WindowRows*3/4
 }
@@ -49,8 +52,9 @@ func (t *term) plenty(room int) bool {
 func (t *term) room() int {
 	room := t.roomBeside(t.buf.Room())
 	if t.durable.AcksDelete {
-		// Rows that were emitted before do not come again, and count in the span when the next row comes: ask for no more
-		// than there is room for then, and for one to find out.
+		// Rows that were emitted before do not come again, and count in the span when the
+		// next row comes: ask for no more than there is room for then, and for one to
+		// find out.
 		span := t.c.order.limits(&t.c.cfg).Span
 		room = min(room, max(1, span-t.unacked()-t.buf.Mark().Ahead))
 	}
@@ -61,7 +65,8 @@ func (t *term) roomBytes() int64 { return t.buf.RoomBytes() / unansweredCounts }
 
 // received takes one message of the pull request: a row, or a status message.
 //
-// A row that brings another pin than the last one had is no proof that the partition is still ours:
+// A row that brings another pin than the last one had is no proof that the partition is
+// still ours:
 //
 //	A's pin runs out. B claims, and resets the consumer; A's request is the one that waits, so A gets the row and the pin.
 //	A renews it, and B, who owns the log, gets no row until A learns that it is fenced.
@@ -80,15 +85,17 @@ func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	case row:
 		return t.accept(ctx, m)
 	case t.pull.pinLost:
-		// Another client has the pin and may have claimed the partition, or none has: a new leader forgets it.
+		// Another client has the pin and may have claimed the partition, or none has: a
+		// new leader forgets it.
 		t.pull.pinLost = false
 		return t.stillOurs(ctx)
 	}
 	return nil
 }
 
-// acceptUnnamed takes a row that does not name its pin: it is stored with bytes that are no headers, so the server's own
-// header can't be read behind them. It may be of another pin than the last one, and proves nothing about the next.
+// acceptUnnamed takes a row that does not name its pin: it is stored with bytes that are
+// no headers, so the server's own header can't be read behind them. It may be of another
+// pin than the last one, and proves nothing about the next.
 func (t *term) acceptUnnamed(ctx context.Context, m *nats.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -113,12 +120,14 @@ func (t *term) acceptUnnamed(ctx context.Context, m *nats.Msg) error {
 	return err
 }
 
-// accept takes a row that follows the last one taken, and nothing else: a row may be missing between them because the
-// consumer was reset by another client, or a delivery got lost.
+// accept takes a row that follows the last one taken, and nothing else: a row may be
+// missing between them because the consumer was reset by another client, or a delivery
+// got lost.
 //
-// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with consecutive numbers, both
-// first deliveries under one pin, prove that nothing lies between them. The first delivery after a reset proves
-// nothing: a rival's reset may have come after ours, and the numbers begin at 1 for both. Then the stream is asked.
+// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with
+// consecutive numbers, both first deliveries under one pin, prove that nothing lies
+// between them. The first delivery after a reset proves nothing: a rival's reset may have
+// come after ours, and the numbers begin at 1 for both. Then the stream is asked.
 func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -148,15 +157,16 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if t.buf.Known(seq) {
 		return t.skip(seq, m.Reply)
 	}
-	// The known rows before it were deleted since they were emitted. They count in the span, so whether there is room for
-	// the row is known only now.
+	// The known rows before it were deleted since they were emitted. They count in the
+	// span, so whether there is room for the row is known only now.
 	t.buf.Pass(seq)
 	t.accepted = seq - 1
 	row, size := t.c.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
 	case errors.Is(err, sequencer.ErrFull):
-		// More than was asked for: a request that had been given up answered after all. The row comes again.
+		// More than was asked for: a request that had been given up answered after all.
+		// The row comes again.
 		return t.reset(ctx)
 	case errors.Is(err, errSetAside):
 		t.accepted = seq
@@ -169,7 +179,8 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	return nil
 }
 
-// enter gives the row its place in the sequencer. With [errSetAside] it has entered without being held.
+// enter gives the row its place in the sequencer. With [errSetAside] it has entered
+// without being held.
 func (t *term) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
 	key := t.c.order.key(row)
 	if !t.buf.Outside(key, bytes) {
@@ -193,10 +204,11 @@ func (t *term) skip(seq uint64, reply string) error {
 	return nil
 }
 
-// withoutBody reports whether a row came without its body, and resets the consumer then, or returns why it can't serve:
-// somebody has set it to deliver headers alone, and its rows would all be answered as empty ones before its settings are
-// looked at the next time. The size that the server adds proves nothing, since an empty row may have such a header of its
-// own. So the stream is asked.
+// withoutBody reports whether a row came without its body, and resets the consumer then,
+// or returns why it can't serve: somebody has set it to deliver headers alone, and its
+// rows would all be answered as empty ones before its settings are looked at the next
+// time. The size that the server adds proves nothing, since an empty row may have such a
+// header of its own. So the stream is asked.
 func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
 	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !t.pull.unnamed && (size == "" || size == "0") {
 		return false, nil
@@ -211,7 +223,8 @@ func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bo
 	return true, t.reset(ctx) // it was set back
 }
 
-// noteDelivery notes a delivery, and reports whether it proves that no row lies between it and the one before.
+// noteDelivery notes a delivery, and reports whether it proves that no row lies between
+// it and the one before.
 func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
 	t.moved(now)
 	proven = t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
@@ -282,7 +295,8 @@ func stamp(raw *jetstream.RawStreamMsg) stamped {
 	return stamped{&nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data}, raw.Time}
 }
 
-// rowOf returns the row of a message: one that is held from an earlier term, or a new one.
+// rowOf returns the row of a message: one that is held from an earlier term, or a new
+// one.
 func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 	if row := c.held[seq]; row != nil {
 		return row
@@ -325,11 +339,13 @@ func (t *term) itsTurn(row *Row) bool {
 	return !waits
 }
 
-// unansweredCounts is how often an unanswered row counts in the window: once for itself, and once for its result, which
-// holds the row's own object. Without that, a window full of rows would hold twice its bytes when they are answered.
+// unansweredCounts is how often an unanswered row counts in the window: once for itself,
+// and once for its result, which holds the row's own object. Without that, a window full
+// of rows would hold twice its bytes when they are answered.
 const unansweredCounts = 2
 
-// weight is what a row counts in the window. It is never more than what the server counted against the bytes asked for.
+// weight is what a row counts in the window. It is never more than what the server
+// counted against the bytes asked for.
 func weight(m *nats.Msg) int {
 	bytes := len(m.Data)
 	for name, values := range m.Header {
@@ -343,8 +359,8 @@ func weight(m *nats.Msg) int {
 	return bytes
 }
 
-// start begins the work on the rows that wait for the journal, or for the log after a gap, to be read, or for the end of a
-// hold. A stopping term starts none.
+// start begins the work on the rows that wait for the journal, or for the log after a
+// gap, to be read, or for the end of a hold. A stopping term starts none.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -387,8 +403,8 @@ func (t *term) collect() {
 		case t.stopping:
 			t.takeBack(row)
 		default:
-			// Handed back in the moment between two terms, or while it was in doubt whether the partition is still ours, or
-			// while it is held.
+			// Handed back in the moment between two terms, or while it was in doubt
+			// whether the partition is still ours, or while it is held.
 			t.unstarted = append(t.unstarted, row)
 		}
 	}
@@ -396,15 +412,17 @@ func (t *term) collect() {
 	t.spare = rows
 }
 
-// takeBack takes out a row that a stopping term does not start, or that the executor has handed back to it; its place in
-// the sequencer stays empty. The term may end in an error all the same, and nobody works on the row any more: kept for
-// the next term like those in open, it would never be started there, and block the partition for ever.
+// takeBack takes out a row that a stopping term does not start, or that the executor has
+// handed back to it; its place in the sequencer stays empty. The term may end in an error
+// all the same, and nobody works on the row any more: kept for the next term like those
+// in open, it would never be started there, and block the partition for ever.
 func (t *term) takeBack(row *Row) {
 	t.takenBack = append(t.takenBack, row)
 	delete(t.open, row.Seq)
 }
 
-// complete puts the answer into the sequencer and records its row event. The event is stored before the result.
+// complete puts the answer into the sequencer and records its row event. The event is
+// stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.fit(row)
 	index, err := t.buf.Complete(row.Seq, place{row: row}, row.size+len(row.reply.Body)+row.itemBytes)
@@ -437,23 +455,25 @@ func hashOf(body []byte) string {
 // groupRowsMin is how many rows a group may have however small the window is.
 const groupRowsMin = 24
 
-// ackEvery bounds the rows between two acks where one ack covers all before it, and ackWithin the time. An ack that goes
-// alone costs both sides a wake-up, and no row waits for it; one that comes late, after another owner's reset, changes
-// nothing: the reset went to a row behind all that may have been acked.
+// ackEvery bounds the rows between two acks where one ack covers all before it, and
+// ackWithin the time. An ack that goes alone costs both sides a wake-up, and no row waits
+// for it; one that comes late, after another owner's reset, changes nothing: the reset
+// went to a row behind all that may have been acked.
 const (
 	ackEvery  = 64
 	ackWithin = 100 * time.Millisecond
 )
 
-// emit hands the contiguous head to the emitter, if it is free. Rows that gather while one group is in flight form the
-// next.
+// emit hands the contiguous head to the emitter, if it is free. Rows that gather while
+// one group is in flight form the next.
 func (t *term) emit() {
 	if t.emitting {
 		return
 	}
 	var group []*Row
 	bytes := 0
-	// A part of the window only: the rest is filled and answered while the group is on its way.
+	// A part of the window only: the rest is filled and answered while the group is on
+	// its way.
 	for i := range min(streams.AppendMax, max(groupRowsMin, t.c.cfg.WindowRows/4)) {
 		entry, ok := t.buf.Ready(i)
 		if !ok || !entry.Value.row.emittable() {
@@ -473,8 +493,8 @@ func (t *term) emit() {
 	t.groups <- group
 }
 
-// emitted releases what is stored and acks it. Only now: an ack before the result is stored would lose the row in a
-// crash.
+// emitted releases what is stored and acks it. Only now: an ack before the result is
+// stored would lose the row in a crash.
 func (t *term) emitted(e emitted) error {
 	t.emitting = false
 	if e.err != nil {
@@ -538,7 +558,8 @@ func (t *term) ackGathered() {
 	}
 }
 
-// ack needs no answer: the next ack, or the reset of the next term, makes up for a lost one.
+// ack needs no answer: the next ack, or the reset of the next term, makes up for a lost
+// one.
 func (t *term) ack(reply string) {
 	if err := t.c.nc.Publish(reply, ackBody); err != nil {
 		t.c.log.Debug("ack not sent", slog.Any("error", err))

@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// aheadReadMost bounds the reading of the log at a take-over, with all attempts at it.
+	// aheadReadMost bounds the reading of the log at a take-over, with all attempts at
+	// it.
 	aheadReadMost = time.Minute
-	// aheadAskMost is how long an answer to the request to read may take: while servers elect a leader
-	// it is lost.
+	// aheadAskMost is how long an answer to the request to read may take: while servers
+	// elect a leader it is lost.
 	aheadAskMost = 2 * time.Second
 )
 
-// lineUp makes the reorder buffer of the term. Where rows above the low-water mark are emitted, it
-// finds out which from the log: they come again behind the reset, and must not be answered again.
+// lineUp makes the reorder buffer of the term. Where rows above the low-water mark are
+// emitted, it finds out which from the log: they come again behind the reset, and must
+// not be answered again.
 func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err error) {
 	var finished []uint64
 	if t.end.ahead > 0 {
@@ -46,10 +48,10 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 	return err
 }
 
-// readAhead reads the log from the first result of a row above the low-water mark on. Meanwhile the
-// pin is renewed: reading may take longer than it lasts, and each of two replicas that take over
-// would lose it to the other. So it ends at once when the stage stops or the connection is lost:
-// nobody else could take over.
+// readAhead reads the log from the first result of a row above the low-water mark on.
+// Meanwhile the pin is renewed: reading may take longer than it lasts, and each of two
+// replicas that take over would lose it to the other. So it ends at once when the stage
+// stops or the connection is lost: nobody else could take over.
 func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (finished []uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
@@ -96,8 +98,9 @@ func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status, f
 	}
 }
 
-// finishedAhead returns the rows above the low-water mark that have results, sorted, and notes where these are. A
-// replica that answers may lag behind the log, so it is asked again while there are fewer than the end of the log says.
+// finishedAhead returns the rows above the low-water mark that have results, sorted, and
+// notes where these are. A replica that answers may lag behind the log, so it is asked
+// again while there are fewer than the end of the log says.
 func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLog) (rows []uint64, err error) {
 	for wait := range streams.Retry(ctx, storeRetryFirst, streams.RequestTimeout) {
 		*where, rows = aheadLog{}, rows[:0]
@@ -127,8 +130,8 @@ func (c *Consumer) finishedAhead(ctx context.Context, end logEnd, where *aheadLo
 	return nil, errors.Join(context.Cause(ctx), err)
 }
 
-// eachResult calls f with each result of the partition from one sequence of the results stream to another, and the row
-// that it is of.
+// eachResult calls f with each result of the partition from one sequence of the results
+// stream to another, and the row that it is of.
 func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, row uint64)) error {
 	return c.eachHeader(ctx, c.cfg.ResultStream, c.resultSubject, from, to, func(at uint64, h nats.Header) error {
 		row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)

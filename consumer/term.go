@@ -13,8 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the emitter runs beside it. What
-// happens to a row, from the request to the ack, is in rows.go.
+// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the
+// emitter runs beside it. What happens to a row, from the request to the ack, is in
+// rows.go.
 type term struct {
 	c       *Consumer
 	owner   string
@@ -22,20 +23,24 @@ type term struct {
 	ackAll  bool   // an ack covers all rows before it
 	ackNext string // the newest of ackRows rows that are emitted and not acked; only where ackAll
 	ackRows int
-	ackBy   time.Time // when to ack them at the latest; zero: there are none
+	ackBy   time.Time // when to ack them at the latest; zero while no ack waits
 	journal *journal
 
-	// The window: the rows that were taken and are neither away nor emitted. len(open) + len(takenBack) is always buf.Len().
+	// The window: the rows that were taken and are neither away nor emitted. len(open) +
+	// len(takenBack) is always buf.Len().
 	buf  *sequencer.Buffer[place]
 	open map[uint64]*Row // the rows held in buf, but for those taken back, by sequence
-	// unstarted are rows of open that nobody works on: they wait until the journal is read, or the log after a gap.
+	// unstarted are rows of open that nobody works on: they wait until the journal is
+	// read, or the log after a gap.
 	unstarted []*Row
-	// takenBack are the rows whose places in buf are empty; only a stopping term takes any back. Nobody works on them, but
-	// some may have replies to elements.
+	// takenBack are the rows whose places in buf are empty; only a stopping term takes
+	// any back. Nobody works on them, but some may have replies to elements.
 	takenBack []*Row
-	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the end of each turn.
+	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the
+	// end of each turn.
 	collected int
-	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was none.
+	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was
+	// none.
 	headSeq   uint64
 	headSince time.Time
 	// waitedForAt is when Status.WaitedFor was last looked for.
@@ -48,14 +53,16 @@ type term struct {
 	// The intake: each row of the input up to accepted is in buf, or was emitted.
 	pull     *puller // of the last reset: what came to an earlier one is not seen
 	accepted uint64  // stream sequence of the last row taken; never less than end.low
-	// delivered is the consumer sequence of the last delivery since the reset, and pin the pin that came with it; 0: none
-	// came, so the next proves nothing about the rows before it.
+	// delivered is the consumer sequence of the last delivery since the reset, and pin
+	// the pin that came with it; 0: none came, so the next proves nothing about the rows
+	// before it.
 	delivered uint64
 	ackForm   string // subject of the ack of some row
 	pin       string
 	lastReset time.Time
-	// quietSince is when a row last came or a result last went: with either there was room again, or movement. After
-	// quiet, from silence to silenceMost, the consumer is looked at.
+	// quietSince is when a row last came or a result last went: with either there was
+	// room again, or movement. After quiet, from silence to silenceMost, the consumer is
+	// looked at.
 	quietSince time.Time
 	quiet      time.Duration
 	silent     int // resets in a row, after a silence, that brought no row
@@ -65,17 +72,19 @@ type term struct {
 	ahead   aheadLog  // where in it the rows above the low-water mark are
 	checked time.Time // when the log was last known to end there
 	fit     time.Time // when the durable consumer was last known to be as it must be
-	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started. Zero: the partition is ours as
-	// far as is known.
+	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started.
+	// Zero: the partition is ours as far as is known.
 	doubtSince time.Time
 
-	// A stopping term takes no more rows and drains. Once set, stopping and released stay set.
+	// A stopping term takes no more rows and drains. Once set, stopping and released stay
+	// set.
 	stopping bool
 	released bool // to another replica; implies stopping
 	held     bool // no row is started, see [Consumer.Hold] and [storable]
 
-	// The emitter, and what passes to and from it. While emitting, one group is on its way and its outcome was not taken
-	// yet; so neither channel, of one place each, ever blocks the term.
+	// The emitter, and what passes to and from it. While emitting, one group is on its
+	// way and its outcome was not taken yet; so neither channel, of one place each, ever
+	// blocks the term.
 	groups   chan []*Row
 	stored   chan emitted
 	emitting bool
@@ -83,11 +92,13 @@ type term struct {
 	emitter  sync.WaitGroup
 }
 
-// begin claims the partition and sets the durable consumer to the row after the last one emitted.
+// begin claims the partition and sets the durable consumer to the row after the last one
+// emitted.
 //
-// The order matters. The claim goes first: an owner that is still alive would lose rows that it holds if a reset came
-// before it is fenced. And the reset never goes to a row that may have been acked: an ack from before the reset,
-// arriving late, would lift the ack floor to its old, higher delivery number, and the server would ignore every later
+// The order matters. The claim goes first: an owner that is still alive would lose rows
+// that it holds if a reset came before it is fenced. And the reset never goes to a row
+// that may have been acked: an ack from before the reset, arriving late, would lift the
+// ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
 func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
 	input, results, end, err := c.survey(ctx, durable)
@@ -144,7 +155,8 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	return t, nil
 }
 
-// survey looks at the streams and the durable consumer, and returns the place to go on at.
+// survey looks at the streams and the durable consumer, and returns the place to go on
+// at.
 func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input, results *jetstream.StreamInfo, end logEnd, err error) {
 	if err := c.cfg.Streams.Look(ctx); err != nil {
 		return nil, nil, end, err
@@ -178,7 +190,8 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 	}
 }
 
-// close waits for the emitter. A group in flight is left to the log: the next term reads whether it was stored.
+// close waits for the emitter. A group in flight is left to the log: the next term reads
+// whether it was stored.
 func (t *term) close() {
 	t.cancel()
 	close(t.groups)
@@ -189,7 +202,8 @@ func (t *term) close() {
 	t.journal.close()
 }
 
-// reset sets the durable consumer to the row after the last one taken, and listens to what comes after that only.
+// reset sets the durable consumer to the row after the last one taken, and listens to
+// what comes after that only.
 func (t *term) reset(ctx context.Context) error {
 	if t.pull != nil {
 		t.pin = t.pull.pin
@@ -214,9 +228,10 @@ func (t *term) reset(ctx context.Context) error {
 	return nil
 }
 
-// outlive waits for the end of the last request, where the reset is not the first in a short time. The server drops a
-// request that nobody listens to; but while somebody listens to everything (nats sub '>'), it gives that one the first
-// rows after the reset: they are missing, which calls for another reset, and so on.
+// outlive waits for the end of the last request, where the reset is not the first in a
+// short time. The server drops a request that nobody listens to; but while somebody
+// listens to everything (nats sub '>'), it gives that one the first rows after the reset:
+// they are missing, which calls for another reset, and so on.
 func (t *term) outlive(ctx context.Context) error {
 	left := time.Until(t.pull.ends)
 	if left <= 0 || time.Since(t.lastReset) > 2*silence {
@@ -348,8 +363,8 @@ func (t *term) publishStatus() {
 	})
 }
 
-// waitedForEvery is the time between two looks for the row that others have waited for longest: it costs a look at each
-// key that has rows.
+// waitedForEvery is the time between two looks for the row that others have waited for
+// longest: it costs a look at each key that has rows.
 const waitedForEvery = time.Second
 
 // publishWaiting publishes which keys wait, and for which row they have waited longest.

@@ -9,8 +9,8 @@ package sequencer
 //     crowded: before that, it would just be left empty.
 //
 // For example, with 800 rows: 700 of any key may be held at first. When 400 of them are complete and
-// wait, their keys get no more room, the other keys get what is left of the 700, and keys without a
-// row the last 100.
+// wait, their keys get no more room. The other keys get the rest of the 700, and keys without a row
+// may take the last 100, too.
 const (
 	crowdedPart = 2
 	reservePart = 8
