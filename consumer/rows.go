@@ -33,7 +33,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	asked := t.pull.asked
 	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len()+t.buf.Returning() == 0 && t.pull.notUntil.After(t.pull.asked))
 	if t.pull.asked != asked {
-		t.ackGathered() // in the same write
+		t.acks.flush() // in the same write
 	}
 	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
@@ -199,7 +199,7 @@ func (t *term) skip(seq uint64, reply string) error {
 	}
 	t.accepted = seq
 	t.c.setStatus(func(s *Status) { s.Skipped++ })
-	t.ack(reply)
+	t.acks.send(reply)
 	t.laneKept(seq)
 	return nil
 }
@@ -244,7 +244,7 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 		t.c.at("parked row came again")
 	} else if t.finished(seq) {
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
-		t.ack(reply)
+		t.acks.send(reply)
 	}
 	if delivered > 1 || t.durable.AcksDelete {
 		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
@@ -455,15 +455,6 @@ func hashOf(body []byte) string {
 // groupRowsMin is how many rows a group may have however small the window is.
 const groupRowsMin = 24
 
-// ackEvery bounds the rows between two acks where one ack covers all before it, and
-// ackWithin the time. An ack that goes alone costs both sides a wake-up, and no row waits
-// for it; one that comes late, after another owner's reset, changes nothing: the reset
-// went to a row behind all that may have been acked.
-const (
-	ackEvery  = 64
-	ackWithin = 100 * time.Millisecond
-)
-
 // emit hands the contiguous head to the emitter, if it is free. Rows that gather while
 // one group is in flight form the next.
 func (t *term) emit() {
@@ -517,11 +508,7 @@ func (t *term) emitted(e emitted) error {
 		if row.reply.Failed {
 			failed++
 		}
-		if t.ackAll {
-			t.ackLater(row.ackReply, e.at)
-		} else {
-			t.ack(row.ackReply)
-		}
+		t.acks.emitted(row.ackReply, e.at)
 		if row.trace != nil {
 			row.trace.Emitted(row.reply, e.at)
 		}
@@ -538,32 +525,3 @@ func (t *term) emitted(e emitted) error {
 	})
 	return nil
 }
-
-// ackLater acks a row and all before it, with those that follow soon.
-func (t *term) ackLater(reply string, now time.Time) {
-	if t.ackNext == "" {
-		t.ackBy = now.Add(ackWithin)
-	}
-	t.ackNext, t.ackRows = reply, t.ackRows+1
-	if t.ackRows >= ackEvery {
-		t.ackGathered()
-	}
-}
-
-// ackGathered acks the rows that wait for their ack, if any do.
-func (t *term) ackGathered() {
-	if t.ackNext != "" {
-		t.ack(t.ackNext)
-		t.ackNext, t.ackRows, t.ackBy = "", 0, time.Time{}
-	}
-}
-
-// ack needs no answer: the next ack, or the reset of the next term, makes up for a lost
-// one.
-func (t *term) ack(reply string) {
-	if err := t.c.nc.Publish(reply, ackBody); err != nil {
-		t.c.log.Debug("ack not sent", slog.Any("error", err))
-	}
-}
-
-var ackBody = []byte("+ACK")

@@ -20,11 +20,9 @@ type term struct {
 	c       *Consumer
 	owner   string
 	durable *streams.Durable
-	ackAll  bool   // an ack covers all rows before it
-	ackNext string // the newest of ackRows rows that are emitted and not acked; only where ackAll
-	ackRows int
-	ackBy   time.Time // when to ack them at the latest; zero while no ack waits
 	journal *journal
+	acks    acks
+	gauges  gauges
 
 	// The window: the rows that were taken and are neither away nor emitted. len(open) +
 	// len(takenBack) is always buf.Len().
@@ -39,13 +37,7 @@ type term struct {
 	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the
 	// end of each turn.
 	collected int
-	// headSeq is the oldest row of buf, as last published, since headSince; 0: there was
-	// none.
-	headSeq   uint64
-	headSince time.Time
-	// waitedForAt is when Status.WaitedFor was last looked for.
-	waitedForAt time.Time
-	spare       []*Row // the mailbox's next list
+	spare     []*Row // the mailbox's next list
 
 	returns *returns  // reads rows that were away; nil where no row is ever away
 	lane    *laneRows // nil where there is no lane
@@ -184,8 +176,8 @@ func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input,
 func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) *term {
 	return &term{
 		c: c, owner: owner, durable: durable, pin: pin,
-		ackAll: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy),
-		open:   make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(), fit: time.Now(),
+		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
+		open: make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(), fit: time.Now(),
 		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
 	}
 }
@@ -208,7 +200,7 @@ func (t *term) reset(ctx context.Context) error {
 	if t.pull != nil {
 		t.pin = t.pull.pin
 		t.pull.close()
-		t.ackGathered()
+		t.acks.flush()
 		if err := t.outlive(ctx); err != nil {
 			return err
 		}
@@ -260,9 +252,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		now := time.Now()
 		t.beat(now)
 		t.hold()
-		if !t.ackBy.IsZero() && !now.Before(t.ackBy) {
-			t.ackGathered()
-		}
+		t.acks.step(now)
 		if t.stopping && t.drained() && t.journal.flushed(now) {
 			return t.finish(soft, hard)
 		}
@@ -279,7 +269,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.journal.askIndex(hard)
 		t.stopLane()
 		t.unstashDue()
-		next = earlier(earlier(next, t.journal.step(now)), t.ackBy)
+		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
 		if t.held {
 			next = earlier(next, now.Add(fullLook))
 		}
@@ -322,13 +312,13 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.checkOwner(now)
 		t.setGate()
 		t.countReplies()
-		t.publishStatus()
+		t.gauges.publish(t)
 	}
 }
 
 // finish hands the partition over, after the term has drained.
 func (t *term) finish(soft, hard context.Context) error {
-	t.ackGathered()   // the reset makes up for it, if it succeeds
+	t.acks.flush()    // the reset makes up for it, if it succeeds
 	t.journal.purge() // there may be no next owner that would
 	if err := t.handOver(hard); err != nil {
 		return err
@@ -343,48 +333,4 @@ func (t *term) finish(soft, hard context.Context) error {
 func (t *term) countReplies() {
 	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
 	t.collected = 0
-}
-
-// publishStatus publishes the window, and since when its head has been the head.
-func (t *term) publishStatus() {
-	head, _ := t.buf.Head()
-	if head != t.headSeq {
-		t.headSeq, t.headSince = head, time.Now()
-	}
-	m := t.buf.Mark()
-	t.c.setStatus(func(s *Status) {
-		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
-		s.Head, s.HeadSince = t.headSeq, t.headSince
-		s.Parked, s.SetAside = t.buf.Parked(), t.buf.Aside()
-		s.HighWaterMark, s.Ahead = m.Low, m.Ahead
-		if t.c.order.byKey() {
-			t.publishWaiting(s)
-		}
-	})
-}
-
-// waitedForEvery is the time between two looks for the row that others have waited for
-// longest: it costs a look at each key that has rows.
-const waitedForEvery = time.Second
-
-// publishWaiting publishes which keys wait, and for which row they have waited longest.
-func (t *term) publishWaiting(s *Status) {
-	s.KeysWaiting = t.buf.Waiting()
-	waits := s.KeysWaiting > 0
-	now := time.Now()
-	looked := waits && now.Sub(t.waitedForAt) < waitedForEvery
-	if looked && t.open[s.WaitedFor] != nil {
-		return
-	}
-	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
-	if looked || !waits {
-		return // or each row that others wait for a moment would cost a look when it has its result
-	}
-	t.waitedForAt = now
-	if seq, key, ok := t.buf.WaitedFor(); ok {
-		s.WaitedFor, s.WaitedForKey = seq, key.Name
-		if row := t.open[seq]; row != nil {
-			s.WaitedForSince = row.Taken
-		}
-	}
 }
