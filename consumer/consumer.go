@@ -182,9 +182,11 @@ type Consumer struct {
 	// started says that all was well once, whether it was this process's turn or not: from then on a missing or
 	// misconfigured stream is a problem that may be fixed while it waits.
 	started bool
-	// served says that a term has begun once, resultsLost that the last attempt at one found too few results of rows above
-	// the low-water mark.
-	served, resultsLost bool
+	// served says that a term has begun once.
+	served bool
+	// resultsLost says that the last attempt to begin a term found fewer results of rows above the low-water mark than the
+	// log says.
+	resultsLost bool
 	// maxMessage is the largest message that the results stream takes.
 	maxMessage atomic.Int32
 

@@ -103,10 +103,11 @@ func (c *Consumer) holdAfter(err error) spread.Hold {
 	return spread.NotHeld
 }
 
-// asideLook is the time between two looks of a replica that stands aside at what it has left to the others, and asideLooks
-// how many in a row must find that nobody serves it. After the first they follow in an eleventh tenth of a pin's life:
-// whoever has no room for a row asks each four tenths of it, and its request waits for half of that, so it shows in at
-// least one of them.
+// asideLook is the time between two looks of a replica that stands aside at the partition
+// that it has left to the others. asideLooks is how many looks in a row must find that
+// nobody serves it. Further looks are 1.1 × PinnedTTL apart: a live owner without room for
+// a row renews its pull request every 0.4 × PinnedTTL, and the request waits for half of
+// that, so at least one look sees it.
 const (
 	asideLook  = 5 * time.Second
 	asideLooks = 4

@@ -49,9 +49,14 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 }
 
 // readAhead reads the log from the first result of a row above the low-water mark on.
-// Meanwhile the pin is renewed: reading may take longer than it lasts, and each of two
-// replicas that take over would lose it to the other. So it ends at once when the stage
-// stops or the connection is lost: nobody else could take over.
+// Meanwhile the pin is renewed, because reading may take longer than it lasts:
+//
+//	A takes over and reads for two seconds. Its pin runs out after one.
+//	B finds nobody pinned, claims the partition, and reads as well. A is fenced.
+//	B's pin runs out while it reads. A claims again, and so on.
+//
+// The reading ends at once when the stage stops or the connection is lost: as long as the
+// pin is renewed nobody else could take over.
 func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (finished []uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
