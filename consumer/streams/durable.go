@@ -188,14 +188,14 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 	}
 	if !d.cfg.Create {
 		if have.MaxAckPending > 0 && have.MaxAckPending < want.MaxAckPending {
-			limit := FieldWindowRows
+			const tooFew = "%s delivers at most %d rows ahead (max ack pending), the stage takes %d: raise it"
 			switch {
 			case d.cfg.LaneRows > 0:
-				limit = FieldLaneRows
+				return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldLaneRows)
 			case d.cfg.Order == OrderKey:
-				limit = FieldOrderSpan
+				return nil, unfit(tooFew, name, have.MaxAckPending, want.MaxAckPending)
 			}
-			return nil, unfit("%s delivers at most %d rows ahead (max ack pending), the stage takes %d: raise the one or lower %s", name, have.MaxAckPending, want.MaxAckPending, limit)
+			return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldWindowRows)
 		}
 		return handle, nil
 	}

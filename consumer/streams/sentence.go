@@ -39,7 +39,7 @@ var sentences = map[jetstream.ErrorCode]string{
 	codeMemory:            "the server or the account has no memory left for streams: free some, or raise max_memory",
 	codeNoMessage:         "the stream has no such message",
 	codeNotEnabledAccount: "JetStream is not enabled for the account of this NATS user: enable it, or log in to another account",
-	codeStorage:           "the server or the account has no storage left for streams: free disk space there, raise its limit (max_file), or lower what a stream reserves (STAGE_JOURNAL_MAX_BYTES)",
+	codeStorage:           "the server or the account has no storage left for streams: free disk space there, raise its limit (max_file), or lower what a stream reserves (stage setup --journal-max-bytes)",
 	codeNameInUse:         "a stream of that name exists with another configuration: choose another name",
 	codeNoStream:          "the stream does not exist: is it the right server, and has a stage or stage setup run there",
 	codeSubjectTaken:      "its subjects overlap with those of another stream: change the subject, or use that stream",
@@ -50,7 +50,7 @@ var sentences = map[jetstream.ErrorCode]string{
 func noPeers(description string) string {
 	switch {
 	case strings.Contains(description, "insufficient storage"):
-		return "the servers of the cluster have too little storage for it: raise their max_file_store, free disk space there, or lower what a stream reserves (STAGE_JOURNAL_MAX_BYTES)"
+		return "the servers of the cluster have too little storage for it: raise their max_file_store, free disk space there, or lower what a stream reserves (stage setup --journal-max-bytes)"
 	case strings.Contains(description, "insufficient memory"):
 		return "the servers of the cluster have too little memory for it: raise their max_memory_store, or keep the stream in files"
 	}

@@ -28,7 +28,6 @@ const (
 	FieldCreate            Field = "Create"
 	FieldWindowRows        Field = "WindowRows"
 	FieldOrder             Field = "Order"
-	FieldOrderSpan         Field = "OrderSpan"
 	FieldOrderKey          Field = "OrderKey"    // of the consumer
 	FieldInboxPrefix       Field = "InboxPrefix" // of the connection
 	FieldNewInput          Field = "NewInput"    // of the consumer

@@ -20,6 +20,7 @@ import (
 //   - min, above, max: inclusive lower, exclusive lower and inclusive upper bound;
 //   - oneof: the words allowed, or providers for the names of [llm.Providers]; {oneof} in the help lists them;
 //   - file, url: the value is the path of a file that must exist, or an http or https URL;
+//   - deprecated: what to do instead of setting it, see [Field];
 //   - group, on a nested struct: heading in the help.
 //
 // A variable set to the empty string counts as unset. The zero Config is not usable. A Config is not changed after it is
@@ -96,15 +97,15 @@ type InputConfig struct {
 type ResultConfig struct {
 	Stream   string `env:"STREAM, default=RESULTS" help:"stream that results go to"`
 	Subject  string `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
-	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited"`
+	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited" deprecated:"create the stream by stage setup --result-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 
 // AuditConfig is where audit events go and what they hold.
 type AuditConfig struct {
 	Stream   string        `env:"STREAM, default=AUDIT" help:"stream that audit events go to"`
 	Subject  string        `env:"SUBJECT, default=audit" help:"events are published on <subject>.<name>.<partition>.<kind>; the partition of run events is all"`
-	MaxAge   time.Duration `env:"MAX_AGE, default=720h" help:"age at which events are dropped from a stream created here; 0: never"`
-	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the audit stream when it is created here; full, it drops the oldest events; 0: unlimited"`
+	MaxAge   time.Duration `env:"MAX_AGE, default=720h" help:"age at which events are dropped from a stream created here; 0: never" deprecated:"create the stream by stage setup --audit-max-age, or change it by nats stream edit --max-age"`
+	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the audit stream when it is created here; full, it drops the oldest events; 0: unlimited" deprecated:"create the stream by stage setup --audit-max-bytes, or change it by nats stream edit --max-bytes"`
 	Payloads string        `env:"PAYLOADS, default=full" oneof:"full hash none" help:"request and reply bodies in call events: {oneof}; credentials never"`
 }
 
@@ -112,8 +113,8 @@ type AuditConfig struct {
 type JournalConfig struct {
 	Enabled  bool          `env:"JOURNAL, default=true" help:"keep replies that wait for an earlier row, so that a crash does not pay for them again"`
 	After    time.Duration `env:"JOURNAL_AFTER, default=50ms" help:"how long a reply has waited when it goes to the journal; 0: at once"`
-	Stream   string        `env:"JOURNAL_STREAM, default=JOURNAL" help:"stream of the journal, on subjects journal.<name>.<partition>"`
-	MaxBytes Size          `env:"JOURNAL_MAX_BYTES, default=1GiB" help:"size of the journal stream when it is created here; 0: unlimited"`
+	Stream   string        `env:"JOURNAL_STREAM, default=JOURNAL" help:"stream of the journal, on subjects journal.<name>.<partition>" deprecated:"stop the stage, then remove it; the journal is in the stream JOURNAL"`
+	MaxBytes Size          `env:"JOURNAL_MAX_BYTES, default=1GiB" help:"size of the journal stream when it is created here; 0: unlimited" deprecated:"create the stream by stage setup --journal-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 
 // StreamsConfig is what all streams have in common.
@@ -122,7 +123,7 @@ type StreamsConfig struct {
 	Partitions        int    `env:"PARTITIONS, default=1" min:"1" max:"1024" help:"number of partitions, counted from 0; with more than one the input subject contains {partition}"`
 	Create            bool   `env:"CREATE_STREAMS, default=true" help:"create missing streams and durables; existing streams are checked, never changed"`
 	Replicas          int    `env:"STREAM_REPLICAS, default=1" min:"1" max:"5" help:"replicas of the streams created here, an odd number"`
-	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: {oneof}"`
+	Storage           string `env:"STREAM_STORAGE, default=file" oneof:"file memory" help:"storage of the streams created here: {oneof}" deprecated:"create the streams by stage setup --stream-storage"`
 }
 
 // WindowConfig bounds what each partition has taken and not yet emitted.
@@ -135,7 +136,7 @@ type WindowConfig struct {
 type OrderConfig struct {
 	Mode streams.Order `env:"ORDER, default=stream" oneof:"stream key none" help:"order of the results: {oneof}; stream: as the rows in the input stream; key: so within each key; none: as they are done"`
 	Key  rowkey.Place  `env:"ORDER_KEY, default=subject" help:"with key: where a row's key is: subject, subject.N (its token N, from 1), header.NAME, field.NAME (top-level member of the row)"`
-	Span int           `env:"ORDER_SPAN, default=65536" min:"1" max:"1000000" help:"with key and none: most rows taken above the low-water mark, at least the window"`
+	Span int           `env:"ORDER_SPAN, default=65536" min:"1" max:"1000000" help:"with key and none: most rows taken above the low-water mark, at least the window" deprecated:"remove it; it is 64 times STAGE_WINDOW, at least 65536 and at most 1000000"`
 }
 
 // OfStream reports whether the results come in the order of the input stream.
@@ -155,9 +156,9 @@ type PoolConfig struct {
 // RetryConfig describes retries after transient errors.
 type RetryConfig struct {
 	MaxAttempts   int           `env:"MAX_ATTEMPTS, default=3" min:"1" max:"1000" help:"attempts at a row that meets transient errors; capacity errors do not count"`
-	BaseDelay     time.Duration `env:"BASE_DELAY, default=2s" help:"the wait before retry n is uniform in [0, base x factor^(n-1)]"`
-	BackoffFactor float64       `env:"BACKOFF_FACTOR, default=2.0" min:"1" max:"1000" help:"factor of that wait, at least 1"`
-	MaxDelay      time.Duration `env:"MAX_DELAY, default=60s" help:"longest wait before a retry, at least the base"`
+	BaseDelay     time.Duration `env:"BASE_DELAY, default=2s" help:"the wait before retry n is uniform in [0, base x factor^(n-1)]" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
+	BackoffFactor float64       `env:"BACKOFF_FACTOR, default=2.0" min:"1" max:"1000" help:"factor of that wait, at least 1" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
+	MaxDelay      time.Duration `env:"MAX_DELAY, default=60s" help:"longest wait before a retry, at least the base" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
 }
 
 // LLMConfig describes the provider, its models and the shape of a call.
@@ -168,7 +169,7 @@ type LLMConfig struct {
 	Model           string         `env:"MODEL" help:"model to call; no default, except for mock"`
 	AzureAPIVersion string         `env:"AZURE_API_VERSION" help:"api-version of Azure; empty: its v1 path"`
 	Timeout         time.Duration  `env:"TIMEOUT, default=120s" min:"1ms" help:"longest time of one attempt"`
-	MaxReplyBytes   Size           `env:"MAX_REPLY_BYTES, default=8MiB" min:"1KiB" max:"1GiB" help:"largest reply, after decompression"`
+	MaxReplyBytes   Size           `env:"MAX_REPLY_BYTES, default=8MiB" min:"1KiB" max:"1GiB" help:"largest reply, after decompression" deprecated:"remove it; a reply may have 8 MiB after decompression"`
 	CAFile          string         `env:"CA_FILE" file:"true" help:"path of a PEM file with a private CA for the provider"`
 	Temperature     *float64       `env:"TEMPERATURE, noinit" min:"0" max:"2" help:"sampling temperature; sent only when set"`
 	MaxTokens       *int           `env:"MAX_TOKENS, noinit" min:"1" help:"longest reply, in tokens; sent only when set"`
@@ -211,7 +212,7 @@ type RowsConfig struct {
 	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are reused"`
 	OnUpstreamError    string        `env:"ON_UPSTREAM_ERROR, default=pass" oneof:"pass process" help:"a row that arrives with Stage-Status: error is passed on unchanged in its place (pass), or processed (process)"`
 	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error, or one that every row meets: pause (hold rows, report why, probe), exit, or fail (the row fails)"`
-	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two"`
+	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two" deprecated:"remove it; a pause makes a probe each 60s, and stage probe makes one at once"`
 	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }
 
@@ -244,9 +245,9 @@ type ServeConfig struct {
 
 // BatchConfig bounds batched requests.
 type BatchConfig struct {
-	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of a batched request that does not set max_parallel"`
-	ParallelLimit int            `env:"PARALLEL_LIMIT, default=20" min:"1" help:"most calls in flight that a batched request may ask for"`
-	MaxPrompts    int            `env:"MAX_PROMPTS, default=1000" min:"1" max:"100000" help:"most prompts of one batched request"`
+	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of a batched request that does not set max_parallel" deprecated:"remove it; a request that sets no max_parallel has 5 calls in flight"`
+	ParallelLimit int            `env:"PARALLEL_LIMIT, default=20" min:"1" help:"most calls in flight that a batched request may ask for" deprecated:"remove it; a request has at most 20 calls in flight"`
+	MaxPrompts    int            `env:"MAX_PROMPTS, default=1000" min:"1" max:"100000" help:"most prompts of one batched request" deprecated:"remove it; a request may have 1000 prompts, and more go in several requests"`
 	RPM           ProviderLimits `env:"RPM, default=anthropic=60,openai=60,openrouter=100" help:"most calls per minute of batched requests, by provider; 0: no limit"`
 }
 
@@ -264,7 +265,7 @@ type ControlConfig struct {
 
 // ProcessConfig describes the process: how it stops and how it logs.
 type ProcessConfig struct {
-	StopTimeout time.Duration `env:"STOP_TIMEOUT, default=150s" min:"1ms" help:"how long a stop waits for the calls in flight; longer than one attempt"`
+	StopTimeout time.Duration `env:"STOP_TIMEOUT, default=150s" min:"1ms" help:"how long a stop waits for the calls in flight; longer than one attempt" deprecated:"remove it; a stop waits a quarter longer than STAGE_LLM_TIMEOUT for the calls in flight"`
 	LogLevel    string        `env:"LOG_LEVEL, default=info" oneof:"debug info warn error" help:"{oneof}"`
 	LogFormat   string        `env:"LOG_FORMAT" oneof:"text json" help:"{oneof}; empty: text on a terminal, else json"`
 }

@@ -216,25 +216,79 @@ func TestEndpointOfAFallbackHasItsOwnSettings(t *testing.T) {
 
 func TestEnvExampleHoldsEveryVariable(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Every variable of stage with its default. Copy this file to .env, take away the # in front of what you change, and name\n" +
+	b.WriteString("# The variables of stage with their defaults. Copy this file to .env, take away the # in front of what you change, and name\n" +
 		"# it: stage run --env-file .env. No command reads it unasked, and the environment and flags take precedence over it. Lines\n" +
 		"# are NAME=VALUE; quotes, comments and export are as in a shell, but nothing is expanded: a $ stays as it is.\n" +
 		"# A secret may be given as the path of a file, by a variable whose name ends in _FILE.\n")
 	group := ""
 	written := make(map[string]bool)
 	for _, f := range Fields() {
+		if f.Deprecated != "" || written[f.generic] {
+			continue
+		}
 		if f.Group != group {
 			group = f.Group
 			fmt.Fprintf(&b, "\n# --- %s ---\n", group)
 		}
-		if f.generic != "" && written[f.Help] {
-			fmt.Fprintf(&b, "# %s=\n", f.Variable)
-			continue
+		help := f.Help
+		if f.generic != "" {
+			help += "; likewise " + f.generic + " of each other"
 		}
-		written[f.Help] = true
-		fmt.Fprintf(&b, "# %s\n# %s=%s\n", f.Help, f.Variable, f.Fallback)
+		written[f.generic] = f.generic != ""
+		fmt.Fprintf(&b, "# %s\n# %s=%s\n", help, f.Variable, f.Fallback)
 	}
 	golden.Check(t, filepath.Join("..", "..", ".env.example"), b.String())
+}
+
+func TestADeprecatedSettingHasItsEffectAndSaysWhatToDoInstead(t *testing.T) {
+	c, err := Source{
+		Environ:  environ(t, "STAGE_STOP_TIMEOUT", "4m", "STAGE_RETRY_MAX_DELAY", "60s", "STAGE_POOL_SIZE", "8"),
+		Flags:    environ(t, "STAGE_ORDER_SPAN", "2048"),
+		Defaults: environ(t, "STAGE_LANE_OPEN", "3"), // of a command: the user has not set it
+	}.Load(t.Context(), NeedNothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Process.StopTimeout != 4*time.Minute || c.Order.Span != 2048 || c.Lane.Open != 3 {
+		t.Errorf("got %v, %d, %d", c.Process.StopTimeout, c.Order.Span, c.Lane.Open)
+	}
+	var got []string
+	for _, f := range c.Deprecated() {
+		got = append(got, f.Variable)
+		if !strings.Contains(f.Deprecated, "remove it") {
+			t.Errorf("%s: %s", f.Variable, f.Deprecated)
+		}
+	}
+	if want := []string{"STAGE_ORDER_SPAN", "STAGE_RETRY_MAX_DELAY", "STAGE_STOP_TIMEOUT"}; !slices.Equal(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	_, err = load(t, NeedNothing, "STAGE_ORDER_SPANS", "1", "STAGE_ORDER_KEYS", "2")
+	if err == nil || strings.Contains(err.Error(), "STAGE_ORDER_SPAN?") || !strings.Contains(err.Error(), "STAGE_ORDER_KEY?") {
+		t.Errorf("suggestions: %v", err)
+	}
+}
+
+func TestWhatFollowsFromOtherSettings(t *testing.T) {
+	tests := []struct {
+		set  []string
+		stop time.Duration
+		span int
+		poll time.Duration
+	}{
+		{nil, 150 * time.Second, 65_536, 30 * time.Second},
+		{[]string{"STAGE_LLM_TIMEOUT", "10m", "STAGE_WINDOW", "4096"}, 750 * time.Second, 262_144, 30 * time.Second},
+		{[]string{"STAGE_WINDOW", "50000", "STAGE_LLM_PROVIDER", "mock"}, 150 * time.Second, 1_000_000, time.Second},
+		{[]string{"STAGE_WINDOW", "64"}, 150 * time.Second, 65_536, 30 * time.Second},
+	}
+	for _, tt := range tests {
+		c, err := load(t, NeedNothing, tt.set...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Process.StopTimeout != tt.stop || c.Order.Span != tt.span || c.Lane.Poll != tt.poll {
+			t.Errorf("%s: stop %v, span %d, poll %v", tt.set, c.Process.StopTimeout, c.Order.Span, c.Lane.Poll)
+		}
+	}
 }
 
 // Every name that a cross check mentions must be that of a field: a problem of another would lose its place.

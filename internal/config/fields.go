@@ -32,6 +32,10 @@ type Field struct {
 	Secret   bool     // never printed, and may be given by the path of a file
 	OneOf    []string // words allowed; empty: any text
 
+	// Deprecated says what to do instead of setting it. It is empty for a variable that stays. One that is deprecated keeps
+	// its effect for a release, but is not documented: no help, table or example has it.
+	Deprecated string
+
 	generic string // STAGE_LLM_<PROVIDER>_API_KEY where each provider has the variable; else ""
 	kind    kind
 	min     bound // inclusive
@@ -100,6 +104,12 @@ var fieldsByVariable = sync.OnceValue(func() map[string]*Field {
 	return byVariable
 })
 
+// IsDeprecated reports whether a variable is deprecated, see [Field].
+func IsDeprecated(variable string) bool {
+	f := fieldsByVariable()[variable]
+	return f != nil && f.Deprecated != ""
+}
+
 // appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
 // is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret,
 // is a leaf.
@@ -144,10 +154,12 @@ func newField(sf reflect.StructField, index []int, variable, options, group stri
 		Help:     strings.ReplaceAll(sf.Tag.Get("help"), "{oneof}", orList(words)),
 		Fallback: fallback,
 		Secret:   sf.Type == reflect.TypeFor[Secret](),
-		OneOf:    words,
-		kind:     kindOf(sf),
-		index:    index,
-		leaf:     sf,
+
+		Deprecated: sf.Tag.Get("deprecated"),
+		OneOf:      words,
+		kind:       kindOf(sf),
+		index:      index,
+		leaf:       sf,
 	}
 }
 

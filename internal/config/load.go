@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
@@ -85,7 +86,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 		c.natsFrom = l.label("STAGE_NATS_URL")
 	}
 	c.laneSet = found.layers.given(lanePrefix)
-	c.fillDefaults()
+	c.fillDefaults(found.layers)
 	s.checkStore(c, found)
 	c.check(need, found)
 	if s.Offline {
@@ -110,8 +111,27 @@ func (c *Config) Validate(need Need) error {
 	return found.join(nil)
 }
 
+const (
+	// spanWindows is how many windows of rows may be taken above the low-water mark: who needs more room beside a row that
+	// waits raises the window. spanMax bounds what they take in memory, 16 to 150 bytes each.
+	spanWindows = 64
+	spanMax     = 1_000_000
+	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody has to spare.
+	mockPoll = time.Second
+)
+
 // fillDefaults fills in the defaults that depend on other values.
-func (c *Config) fillDefaults() {
+func (c *Config) fillDefaults(given layers) {
+	unset := func(variable string) bool { return !given.names(variable) }
+	if unset("STAGE_STOP_TIMEOUT") {
+		c.Process.StopTimeout = c.LLM.Timeout + c.LLM.Timeout/4 // for the results of the last calls
+	}
+	if unset("STAGE_ORDER_SPAN") {
+		c.Order.Span = min(max(c.Order.Span, spanWindows*c.Window.Rows), spanMax)
+	}
+	if c.LLM.Provider == "mock" && unset("STAGE_LANE_POLL") {
+		c.Lane.Poll = mockPoll
+	}
 	p, ok := llm.LookupProvider(c.LLM.Provider)
 	if !ok {
 		return
@@ -235,7 +255,7 @@ func knownVariables() map[string]*Field {
 // unknownVariables reports variables that start with STAGE_ and do not exist: a typo would go unnoticed otherwise.
 func (s Source) unknownVariables(found *problems) {
 	known := knownVariables()
-	names := slices.Sorted(maps.Keys(known))
+	names := suggestible(known)
 	for _, variable := range slices.Sorted(maps.Keys(s.environ())) {
 		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] != nil || serviceLink.MatchString(variable) {
 			continue
@@ -248,6 +268,11 @@ func (s Source) unknownVariables(found *problems) {
 			found.add(variable, "unknown variable: unset it; stage help settings lists all variables")
 		}
 	}
+}
+
+// suggestible returns the names that an error may suggest, in order.
+func suggestible(known map[string]*Field) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return known[name].Deprecated != "" })
 }
 
 // Nearest returns the name with the fewest edits from the given one; "" if none is close enough for a typo.

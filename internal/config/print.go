@@ -21,11 +21,31 @@ func (c *Config) Settings() map[string]string {
 	return settings
 }
 
-// WriteConfig prints the effective configuration, one variable per line with the origin of its value.
+// given reports whether the variable has a value that is not its default.
+func (c *Config) given(f *Field) bool {
+	from := c.origins[f.Variable]
+	return from != fromDefault && from != ""
+}
+
+// Deprecated returns the deprecated variables that were set.
+func (c *Config) Deprecated() (set []*Field) {
+	for _, f := range Fields() {
+		if f.Deprecated != "" && c.given(f) {
+			set = append(set, f)
+		}
+	}
+	return set
+}
+
+// WriteConfig prints the effective configuration, one variable per line with the origin of its value. A deprecated
+// variable has a line only where it was set.
 func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it
 	for _, f := range Fields() {
+		if f.Deprecated != "" && !c.given(f) {
+			continue
+		}
 		text := f.text(c)
 		if quoted := strconv.Quote(text); text == "" || quoted != `"`+text+`"` {
 			text = quoted
@@ -35,14 +55,15 @@ func WriteConfig(w io.Writer, c *Config) error {
 	return table.Flush()
 }
 
-// WriteMarkdown prints the table of docs/settings.md. Variables that every provider has take one line each.
+// WriteMarkdown prints the table of docs/settings.md, without deprecated variables. Variables that every provider has take
+// one line each.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")
 	written := make(map[string]bool)
 	for _, f := range Fields() {
 		variable, help := cmp.Or(f.generic, f.Variable), markdownCell(f.Help)
-		if written[variable] {
+		if written[variable] || f.Deprecated != "" {
 			continue
 		}
 		written[variable] = true

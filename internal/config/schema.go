@@ -19,6 +19,7 @@ type variableSchema struct {
 	Maximum          *float64 `json:"maximum,omitempty"`
 	Default          string   `json:"default,omitempty"`
 	WriteOnly        bool     `json:"writeOnly,omitempty"` // a secret
+	Deprecated       bool     `json:"deprecated,omitempty"`
 }
 
 // schema returns the schema of the variable.
@@ -32,6 +33,9 @@ func (f *Field) schema() variableSchema {
 		if s.Minimum == nil && s.ExclusiveMinimum == nil {
 			s.Minimum = new(float64) // as in checkRange
 		}
+	}
+	if f.Deprecated != "" {
+		s.Description, s.Deprecated = "deprecated: "+f.Deprecated, true
 	}
 	for _, word := range f.OneOf {
 		s.Enum = append(s.Enum, word)

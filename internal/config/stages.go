@@ -173,7 +173,7 @@ func notOfAStage(variable string, name func(variable string) string) string {
 	case !strings.HasPrefix(variable, VariablePrefix):
 		return "it belongs to the process, which all stages share: set it in the environment, or in a file given by --env-file"
 	}
-	if near := Nearest(variable, slices.Sorted(maps.Keys(known))); near != "" {
+	if near := Nearest(variable, suggestible(known)); near != "" {
 		return fmt.Sprintf("unknown setting, did you mean %s?", name(near))
 	}
 	return "unknown setting: remove it; stage help settings lists all variables"

@@ -280,8 +280,8 @@ func (t *term) passEnded(p *pass, err error, now time.Time) {
 
 // gone reports whether the results are no longer there, or never were: nothing is left to read. Else they are read again
 // later. The provider may say for some minutes that it does not know the results of a batch that has just ended, and a
-// batch that is given up is paid for again. So the waits grow from STAGE_LANE_POLL to four times that. With the default of
-// 30 s it takes 12 minutes until results count as gone. The next process counts from 0.
+// batch that is given up is paid for again. So the waits grow from the time between two looks to four times that. With 30 s
+// it takes 12 minutes until results count as gone. The next process counts from 0.
 func (t *term) gone(b *batch, err error, now time.Time) bool {
 	if meaningOf(fetching, err) != unknown {
 		t.succeeded(fetching, b, err, now)

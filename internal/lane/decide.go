@@ -102,7 +102,7 @@ func transfer(bytes int64) time.Duration {
 //
 //	A proves that it owns the partition, and creates batch b. B claims, and reads the intent of b.
 //	B looks for b until adoptTime has passed since its claim, which came after A's proof. By then A's creation has
-//	ended for at least a third of STAGE_LANE_ADOPT_WAIT: b is in the provider's list, or it was never created.
+//	ended for at least a third of adoptWait: b is in the provider's list, or it was never created.
 //
 // A process that is suspended between its proof and its creation, for longer than that, creates b when B has concluded
 // that it is absent. Where a batch needs a file, B has deleted that before ([batchapi.API.Withdraw]), and the creation

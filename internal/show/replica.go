@@ -147,8 +147,11 @@ func (s *show) environ(srv *natsd.Server) []string {
 			list = append(list, name+"="+value)
 		}
 	}
-	settings := s.cfg.Settings()
+	settings, deprecated := s.cfg.Settings(), s.cfg.Deprecated()
 	for _, f := range config.Fields() {
+		if f.Deprecated != "" && !slices.Contains(deprecated, f) {
+			continue // the replicas would warn of it
+		}
 		lane := strings.HasPrefix(f.Variable, "STAGE_LANE") // any setting of it switches it on
 		if value := settings[f.Variable]; value != "" && !f.Secret && !lane && f.Variable != "STAGE_HTTP_ADDR" {
 			list = append(list, f.Variable+"="+value)

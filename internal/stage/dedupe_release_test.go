@@ -35,7 +35,6 @@ func newReleaseLab(t *testing.T, dedupe string, slow bool) *releaseLab {
 		}
 	}}, map[string]string{
 		"STAGE_DEDUPE": dedupe, "STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_LLM_TIMEOUT": "2m",
-		"STAGE_STOP_TIMEOUT": "3m",
 	})
 	return l
 }

@@ -255,7 +255,7 @@ func TestAKillPaysForNoElementTwice(t *testing.T) {
 				return &llmtest.Step{Delay: time.Hour, Status: 500}
 			}
 			return nil
-		}, map[string]string{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h", "STAGE_POOL_SIZE": "40"})
+		}, map[string]string{"STAGE_LLM_TIMEOUT": "2h", "STAGE_POOL_SIZE": "40"})
 		l.loadFan("a", 10)
 		l.loadFan("b", 10)
 		r := l.start(nil, Options{})

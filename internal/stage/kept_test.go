@@ -42,7 +42,7 @@ func newKeptLab(t *testing.T) *keptLab {
 	l := &keptLab{}
 	l.lab = newLab(t, llmtest.Config{Script: l.step}, map[string]string{
 		"STAGE_ON_FATAL":       "fail", // a schema that no reply satisfies is no reason to wait here
-		"STAGE_LLM_EXTRA_BODY": `{"response_format":null}`, "STAGE_RETRY_MAX_ATTEMPTS": "2", "STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h",
+		"STAGE_LLM_EXTRA_BODY": `{"response_format":null}`, "STAGE_RETRY_MAX_ATTEMPTS": "2", "STAGE_LLM_TIMEOUT": "2h",
 	})
 	return l
 }

@@ -108,7 +108,7 @@ func (l *lab) config(changes map[string]string) *config.Config {
 	l.t.Helper()
 	vars := maps.Clone(l.vars)
 	maps.Copy(vars, changes)
-	cfg, err := config.Source{Environ: vars}.Load(l.t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(vars).Load(l.t.Context(), config.NeedCalls)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -295,5 +295,5 @@ func loadConfig(t *testing.T, need config.Need, pairs ...string) (*config.Config
 	for i := 0; i < len(pairs); i += 2 {
 		environ[pairs[i]] = pairs[i+1]
 	}
-	return config.Source{Environ: environ}.Load(t.Context(), need)
+	return stagetest.Source(environ).Load(t.Context(), need)
 }

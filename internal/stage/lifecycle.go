@@ -27,12 +27,6 @@ const (
 	hardFlushTimeout = 2 * time.Second
 )
 
-// Causes of a hard stop because STAGE_STOP_TIMEOUT has passed.
-var (
-	errStopTimeout = errors.New("calls in flight did not end within STAGE_STOP_TIMEOUT")
-	errNotStored   = errors.New("results were not stored within STAGE_STOP_TIMEOUT")
-)
-
 // FatalError ends a run at a provider error that no later call can get past: a bad key, no credit, an unknown model.
 type FatalError struct{ Err error }
 
@@ -59,8 +53,8 @@ func (s *Stage) Prepare(ctx context.Context) error {
 	return config.Explained(streams.Ensure(ctx, s.Conn.NC(), stored.Streams(s.Cfg)))
 }
 
-// Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight at most
-// STAGE_STOP_TIMEOUT, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it
+// Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight, a quarter longer than
+// STAGE_LLM_TIMEOUT at most, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it
 // started has ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError], or why the stage
 // could not continue.
 func (s *Stage) Run(soft, hard context.Context) error {
@@ -246,10 +240,11 @@ func (s *Stage) problem() string {
 	return strings.Join(all, "; ")
 }
 
-// whyNotStopped is the cause of the hard stop when STAGE_STOP_TIMEOUT has passed.
+// whyNotStopped is the cause of the hard stop when the time for a stop has passed.
 func (s *Stage) whyNotStopped() error {
+	limit := s.Cfg.Process.StopTimeout
 	if why := s.problem(); why != "" {
-		return fmt.Errorf("%w: %s", errNotStored, why)
+		return fmt.Errorf("results were not stored within %v of the stop: %s", limit, why)
 	}
-	return errStopTimeout
+	return fmt.Errorf("calls in flight did not end within %v of the stop", limit)
 }

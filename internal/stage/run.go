@@ -38,7 +38,7 @@ type Deps struct {
 	Options
 }
 
-// Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see STAGE_STOP_TIMEOUT);
+// Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see [Stage.Run]);
 // when hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop,
 // else that of [Stage.Run], or why there is no connection.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {

@@ -189,6 +189,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if !s.several {
 		warnOfProcess(s)
 	}
+	for _, f := range cfg.Deprecated() {
+		s.Log.Warn("a deprecated setting is set, which a later release refuses", slog.String("variable", f.Variable), slog.String("instead", f.Deprecated))
+	}
 	for _, note := range prompt.SchemaNotes(cfg) {
 		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}

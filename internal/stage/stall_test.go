@@ -64,13 +64,13 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 		"asked to wait":        {llmtest.Config{Errors: map[int]float64{429: 1}, RetryAfter: 5 * time.Minute}, nil},
 		"an outage":            {llmtest.Config{Errors: map[int]float64{500: 1}}, nil},
 		"a bad key":            {llmtest.Config{Errors: map[int]float64{401: 1}}, nil},
-		"slow calls":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
-		"calls that time out":  {llmtest.Config{Latency: time.Hour}, map[string]string{"STAGE_LLM_TIMEOUT": "4m", "STAGE_STOP_TIMEOUT": "30m"}},
+		"slow calls":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_LLM_TIMEOUT": "10m"}},
+		"calls that time out":  {llmtest.Config{Latency: time.Hour}, map[string]string{"STAGE_LLM_TIMEOUT": "4m"}},
 		"few calls per minute": {llmtest.Config{}, map[string]string{"STAGE_LLM_RPM": "1"}},
 		"an operator":          {llmtest.Config{}, nil},
 		"a paused partition":   {llmtest.Config{}, map[string]string{"STAGE_CONTROL": "true"}},
-		"equal rows":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
-		"a small window":       {llmtest.Config{Latency: 3 * time.Minute}, map[string]string{"STAGE_WINDOW": "2", "STAGE_LLM_TIMEOUT": "10m", "STAGE_STOP_TIMEOUT": "30m"}},
+		"equal rows":           {llmtest.Config{Latency: 9 * time.Minute}, map[string]string{"STAGE_DEDUPE": "inflight", "STAGE_LLM_TIMEOUT": "10m"}},
+		"a small window":       {llmtest.Config{Latency: 3 * time.Minute}, map[string]string{"STAGE_WINDOW": "2", "STAGE_LLM_TIMEOUT": "10m"}},
 	}
 	names := slices.Sorted(maps.Keys(cases))
 	for i := 0; i < len(names); i += stagetest.Stride(4) {

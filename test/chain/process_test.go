@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/chain"
 	"github.com/llm-stage/stage/test/process"
 )
@@ -25,10 +26,11 @@ func (s *site) config(of int) *config.Config {
 	s.t.Helper()
 	vars := s.pipeline.Environ(of)
 	maps.Copy(vars, s.vars)
-	cfg, err := config.Source{Environ: vars}.Load(s.t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(vars).Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	cfg.Process.StopTimeout = 2 * time.Minute // what is broken for a while keeps no result from being stored
 	return cfg
 }
 

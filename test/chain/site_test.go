@@ -56,7 +56,7 @@ func newSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *site {
 	s := &site{t: t, pipeline: p, began: time.Now(), logs: &stagetest.Buffer{Shown: *simLog}, counter: chain.NewCounter(p, 5*time.Second)}
 	s.vars = map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_LLM_API_KEY": "sk-of-the-chain", "STAGE_LLM_MODEL": "small",
-		"STAGE_POOL_SIZE": strconv.Itoa(poolSize), "STAGE_WINDOW": "64", "STAGE_JOURNAL_AFTER": "0s", "STAGE_RETRY_BASE_DELAY": "200ms", "STAGE_STOP_TIMEOUT": "2m",
+		"STAGE_POOL_SIZE": strconv.Itoa(poolSize), "STAGE_WINDOW": "64", "STAGE_JOURNAL_AFTER": "0s", "STAGE_RETRY_BASE_DELAY": "200ms",
 		"STAGE_LLM_TIMEOUT": "30s", "STAGE_AUDIT_MAX_AGE": "0",
 	}
 	s.broker = stagetest.NewBroker(t)

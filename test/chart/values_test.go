@@ -275,19 +275,27 @@ func TestNumbersKeepTheirDigits(t *testing.T) {
 }
 
 func TestTheGracePeriodIsLongerThanTheStop(t *testing.T) {
-	for stop, want := range map[string]float64{
-		"": 180, "150s": 180, "3m": 210, "2m30s": 180, "1h": 3630, "1h2m3s": 3753, "90.5s": 121, "150500ms": 181, "1.5m": 120,
+	for _, tt := range []struct {
+		call, stop string
+		want       float64
+	}{
+		{"", "", 180}, {"100s", "", 155}, {"2m", "", 180}, {"10s", "", 43}, {"1h", "", 4530},
+		{"", "150s", 180}, {"1s", "3m", 210}, {"", "2m30s", 180}, {"", "1h", 3630}, {"", "1h2m3s", 3753}, {"", "90.5s", 121},
+		{"", "150500ms", 181}, {"", "1.5m", 120},
 	} {
-		values := ciValues(t, "minimal")
-		if stop != "" {
-			values = merged(values, map[string]any{"config": map[string]any{"STAGE_STOP_TIMEOUT": stop}})
+		config := map[string]any{}
+		if tt.call != "" {
+			config["STAGE_LLM_TIMEOUT"] = tt.call
 		}
-		o, _ := find(t, objects(t, values), "Deployment")
-		if got := o.at("spec", "template", "spec", "terminationGracePeriodSeconds"); got != want {
-			t.Errorf("stop timeout %q: grace period %v, want %v", stop, got, want)
+		if tt.stop != "" {
+			config["STAGE_STOP_TIMEOUT"] = tt.stop
+		}
+		o, _ := find(t, objects(t, merged(ciValues(t, "minimal"), map[string]any{"config": config})), "Deployment")
+		if got := o.at("spec", "template", "spec", "terminationGracePeriodSeconds"); got != tt.want {
+			t.Errorf("%s: grace period %v, want %v", config, got, tt.want)
 		}
 	}
-	if v := variables(t)["STAGE_STOP_TIMEOUT"]; v.Default != "150s" {
+	if v := variables(t)["STAGE_LLM_TIMEOUT"]; v.Default != "120s" {
 		t.Errorf("the program's default is %s: change it in the template llm-stage.gracePeriod", v.Default)
 	}
 }

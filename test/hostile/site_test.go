@@ -118,7 +118,7 @@ func newSite(t *testing.T, w way) *site {
 	s.cfg = stagetest.ConfigOfCalls(t, append([]string{
 		"STAGE_LLM_PROVIDER", "openai", "STAGE_LLM_BASE_URL", s.llm.URL(), "STAGE_LLM_API_KEY", "sk-key", "STAGE_LLM_MODEL", "small",
 		"STAGE_TEMPLATE", "Row {{ row.n }}", "STAGE_POOL_SIZE", "8", "STAGE_WINDOW", "64", "STAGE_STREAM_STORAGE", "memory", "STAGE_DEAD_LETTER_SUBJECT", "dead.rows",
-		"STAGE_DASHBOARD_PAYLOADS", "true", "STAGE_STOP_TIMEOUT", "5m", "STAGE_RETRY_BASE_DELAY", "100ms",
+		"STAGE_DASHBOARD_PAYLOADS", "true", "STAGE_RETRY_BASE_DELAY", "100ms",
 	}, w.settings...)...)
 	s.by = &stranger{t: t, dial: s.broker.InProcessConn}
 	t.Cleanup(s.by.close)

@@ -6,19 +6,22 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/process"
 )
 
 // config loads the configuration as the program does, from variables.
 func (s *sim) config() *config.Config {
 	s.t.Helper()
-	cfg, err := config.Source{Environ: s.environ()}.Load(s.t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(s.environ()).Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	cfg.Process.StopTimeout = 2 * time.Minute // what is broken for a while keeps no result from being stored
 	return cfg
 }
 

@@ -134,7 +134,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 		"STAGE_LLM_PROVIDER": s.provider, "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_LLM_API_KEY": "sk-of-the-simulation", "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_POOL_SIZE": "8", "STAGE_WINDOW": "128", "STAGE_ORDER": s.order, "STAGE_PARTITIONS": fmt.Sprint(s.partitions),
 		"STAGE_LANE": "batch", "STAGE_LANE_ROWS": fmt.Sprint(max(20, *simRows/20)), "STAGE_LANE_OPEN": "6", "STAGE_LANE_WAIT": "1m",
-		"STAGE_PRICES_FILE": s.prices(), "STAGE_LLM_TIMEOUT": "30s", "STAGE_STOP_TIMEOUT": "2m", "STAGE_AUDIT_MAX_AGE": "0", "STAGE_FATAL_PROBE_INTERVAL": "30s",
+		"STAGE_PRICES_FILE": s.prices(), "STAGE_LLM_TIMEOUT": "30s", "STAGE_AUDIT_MAX_AGE": "0", "STAGE_FATAL_PROBE_INTERVAL": "30s",
 	}
 	if s.partitions > 1 {
 		s.vars["STAGE_INPUT_SUBJECT"] = "rows.{partition}.>"

@@ -73,10 +73,10 @@ func load(t *testing.T, settings map[string]string, url string) *config.Config {
 	environ := map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": url, "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
-		"STAGE_PRICES_FILE": prices, "STAGE_STOP_TIMEOUT": "130s", "STAGE_WINDOW": "8", "STAGE_NATS_INBOX_PREFIX": "_INBOX_stage",
+		"STAGE_PRICES_FILE": prices, "STAGE_WINDOW": "8", "STAGE_NATS_INBOX_PREFIX": "_INBOX_stage",
 	}
 	maps.Copy(environ, settings)
-	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ type process struct {
 // run starts a stage with an environment. It is stopped at once at the end of the test if it still runs.
 func run(t *testing.T, environ vars) *process {
 	t.Helper()
-	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -355,7 +355,7 @@ func TestAHardStopAnswersBatchesToo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Hour})
-		r := s.serving(vars{"STAGE_STOP_TIMEOUT": "1m", "STAGE_LLM_TIMEOUT": "30s", "STAGE_RETRY_MAX_ATTEMPTS": "9", "STAGE_LLM_MAX_REPLY_BYTES": "1MiB"})
+		r := s.serving(vars{"STAGE_LLM_TIMEOUT": "30s", "STAGE_RETRY_MAX_ATTEMPTS": "9", "STAGE_LLM_MAX_REPLY_BYTES": "1MiB"})
 		done := make(chan *batchReply)
 		go func() {
 			reply, err := s.tryAsk("stage.llm_batch", batchOf(10, 3))

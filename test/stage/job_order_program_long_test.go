@@ -114,7 +114,7 @@ func TestTheOrderOfAJobChangesOnceNothingWaits(t *testing.T) {
 			stalls.Store(true)
 			llm, environ := realLLM(t, stalled("Row 1", &stalls))
 			dir, out, input := t.TempDir(), filepath.Join(t.TempDir(), "out.jsonl"), keyedRows(t, rows)
-			environ["STAGE_LLM_TIMEOUT"], environ["STAGE_STOP_TIMEOUT"] = "1h", "2h"
+			environ["STAGE_LLM_TIMEOUT"] = "1h"
 			process := func(more ...string) *program {
 				return runStage(t, dir, ordered(environ, order), append([]string{"process", input, "-o", out, "--job", "job"}, more...)...)
 			}
@@ -213,7 +213,7 @@ func TestAJobThatIsDoneMayChangeItsOrder(t *testing.T) {
 			stalls.Store(true)
 			_, environ := realLLM(t, stalled("Row 1", &stalls))
 			dir, out, input := t.TempDir(), filepath.Join(t.TempDir(), "out.jsonl"), keyedRows(t, rows)
-			environ["STAGE_LLM_TIMEOUT"], environ["STAGE_STOP_TIMEOUT"] = "1h", "2h"
+			environ["STAGE_LLM_TIMEOUT"] = "1h"
 			process := func(more ...string) *program {
 				return runStage(t, dir, ordered(environ, "none"), append([]string{"process", input, "-o", out, "--job", "job"}, more...)...)
 			}

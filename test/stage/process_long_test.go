@@ -124,7 +124,7 @@ func TestAnInterruptedJobEndsWith130AndResumes(t *testing.T) {
 func TestASecondInterruptStopsAtOnce(t *testing.T) {
 	t.Parallel()
 	llm, environ := realLLM(t, llmtest.Config{Latency: time.Hour})
-	environ["STAGE_LLM_TIMEOUT"], environ["STAGE_STOP_TIMEOUT"] = "2h", "3h"
+	environ["STAGE_LLM_TIMEOUT"] = "2h"
 	p := runStage(t, t.TempDir(), environ, "process", writeRows(t, 20))
 	eventually(t, "a call", func() bool { return llm.Stats().InFlight > 0 })
 	p.signal(syscall.SIGINT)

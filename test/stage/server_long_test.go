@@ -98,7 +98,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	})
 	_, environ := realLLM(t, llmtest.Config{})
 	environ["STAGE_NATS_URL"], environ["STAGE_HTTP_ADDR"] = "nats://"+silent.Addr().String(), "127.0.0.1:0"
-	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func (s *site) config(changes vars) *config.Config {
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_POOL_SIZE": "10", "STAGE_STREAM_STORAGE": "memory",
 	}
 	maps.Copy(environ, changes)
-	cfg, err := config.Source{Environ: environ}.Load(s.t.Context(), config.NeedCalls)
+	cfg, err := stagetest.Source(environ).Load(s.t.Context(), config.NeedCalls)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 20, llmtest.Config{Latency: 100 * time.Millisecond})
 		s.configured(jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
-		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "104s"}) // a quarter longer is 130 s
 		s.until("the audit is full", func() bool { _, why := r.get("/readyz"); return strings.Contains(why, "audit: refused") })
 		if _, text := r.get("/metrics"); !hasLine(text, `llm_stage_paused{reason="nats"}`, " 1") {
 			t.Errorf("metrics do not report that the stage is blocked: %s", linesOf(text, "llm_stage_paused"))
@@ -86,7 +86,7 @@ func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
 		if took := time.Since(began); took > 140*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if want := "results were not stored within STAGE_STOP_TIMEOUT: audit: refused by the server: maximum messages exceeded"; err == nil || !strings.Contains(err.Error(), want) {
+		if want := "results were not stored within 2m10s of the stop: audit: refused by the server: maximum messages exceeded"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("it ended with %v, want %s", err, want)
 		}
 		if log := s.logs.String(); !strings.Contains(log, "stopping, waiting for results that can't be stored") {
@@ -120,7 +120,7 @@ func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h", "STAGE_STOP_TIMEOUT": "3h"})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h"})
 		time.Sleep(time.Minute)
 		r.soft()
 		time.Sleep(30 * time.Minute)
@@ -145,7 +145,7 @@ func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 			}
 			return nil
 		}})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "100m", "STAGE_STOP_TIMEOUT": "101m"})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "100m"})
 		time.Sleep(time.Minute)
 		r.soft()
 		r.hard() // the second signal
@@ -185,7 +185,7 @@ func TestADrainRetriesNoCall(t *testing.T) {
 			}
 			return nil
 		}})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "50s", "STAGE_STOP_TIMEOUT": "60s", "STAGE_RETRY_BASE_DELAY": "10ms"})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "50s", "STAGE_RETRY_BASE_DELAY": "10ms"})
 		time.Sleep(time.Second)
 		began := time.Now()
 		r.soft()
@@ -207,7 +207,7 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 		s := loaded(t, 5, llmtest.Config{Latency: time.Second})
 		full := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 4, Discard: jetstream.DiscardNew}
 		s.configured(full)
-		r := s.start(vars{"STAGE_STOP_TIMEOUT": "130s"})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "104s"}) // a quarter longer is 130 s
 		time.Sleep(time.Minute)
 		if got := s.stored(); got > 1 {
 			t.Errorf("%d results with room for 4 events", got)
@@ -218,7 +218,7 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 		r.soft()
 		began := time.Now()
 		err := r.wait()
-		if took := time.Since(began).Round(time.Second); took < 130*time.Second || took > 135*time.Second || err == nil || !strings.Contains(err.Error(), "STAGE_STOP_TIMEOUT") {
+		if took := time.Since(began).Round(time.Second); took < 130*time.Second || took > 135*time.Second || err == nil || !strings.Contains(err.Error(), "2m10s") {
 			t.Errorf("it ended after %v with: %v", took, err)
 		}
 		full.MaxMsgs, full.Storage = -1, jetstream.MemoryStorage

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// endsWithin is how soon a process ends after the second signal, or after STAGE_STOP_TIMEOUT, whatever is stuck.
+// endsWithin is how soon a process ends after the second signal, or when the time for a stop has passed, whatever is stuck.
 const endsWithin = 5 * time.Second
 
 // obstacle is something that a stage hangs on.
@@ -127,7 +127,7 @@ func warned(_ *site, r *replica) bool {
 // allStored is for obstacles of three rows.
 func allStored(s *site, _ *replica) bool { return s.stored() >= 3 }
 
-// Whatever is stuck, a stage ends within a few seconds of STAGE_STOP_TIMEOUT, and of the second signal. What it leaves
+// Whatever is stuck, a stage ends within a few seconds of the time for a stop, and of the second signal. What it leaves
 // behind is processed after a restart: nothing is lost or duplicated.
 func TestAStopEndsWhateverIsStuck(t *testing.T) {
 	const stopTimeout = 5 * time.Second
@@ -138,7 +138,7 @@ func TestAStopEndsWhateverIsStuck(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := loaded(t, o.rows, o.llm)
 					free := func() {}
-					changes := vars{"STAGE_LLM_TIMEOUT": "4s", "STAGE_STOP_TIMEOUT": stopTimeout.String()}
+					changes := vars{"STAGE_LLM_TIMEOUT": "4s"} // a quarter longer is stopTimeout
 					maps.Copy(changes, o.vars)
 					r := s.startWith(changes, func(d *deps) {
 						if o.set != nil {

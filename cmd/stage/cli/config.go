@@ -111,6 +111,9 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 			continue
 		}
 		budgets[string(cfg.Budget.Name)]++
+		for _, f := range cfg.Deprecated() {
+			notes = append(notes, fmt.Sprintf("%s%s is deprecated, and a later release refuses it: %s", of, f.Variable, f.Deprecated))
+		}
 		for _, note := range p.SchemaNotes(cfg) {
 			notes = append(notes, fmt.Sprintf("%sSTAGE_RESPONSE_SCHEMA_FILE: %s: %s", of, note.Provider, note.Text))
 		}
@@ -158,6 +161,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
 		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
 	flags.allow(settingsOfPermissions...)
+	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES", "STAGE_AUDIT_MAX_BYTES",
+		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
 	stages := flags.addStages()
 	setUp := flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
 		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {

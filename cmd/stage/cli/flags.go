@@ -112,9 +112,19 @@ func (c *configFlags) refuse(why string, flags ...string) {
 // allow accepts the flags of variables outside of the command's groups.
 func (c *configFlags) allow(variables ...string) {
 	for _, variable := range variables {
-		name := config.FlagName(variable)
-		delete(c.refused, name)
-		c.cmd.Flags().Lookup(name).Hidden = false
+		delete(c.refused, config.FlagName(variable))
+		if !config.IsDeprecated(variable) {
+			c.cmd.Flags().Lookup(config.FlagName(variable)).Hidden = false
+		}
+	}
+}
+
+// own shows the flags of variables that are deprecated everywhere but in this command.
+func (c *configFlags) own(variables ...string) {
+	for _, variable := range variables {
+		flag := c.cmd.Flags().Lookup(config.FlagName(variable))
+		flag.Hidden = false
+		flag.Annotations[flagCommon] = []string{}
 	}
 }
 
@@ -172,6 +182,7 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 		flag.NoOptDefVal = "true"
 	}
 	flag.Annotations = map[string][]string{flagGroup: {f.Group}}
+	flag.Hidden = f.Deprecated != ""
 	if slices.Contains(commonSettings, variable) {
 		flag.Annotations[flagCommon] = []string{}
 	}

@@ -24,9 +24,9 @@ func newLaneCommand(env *Env) *cobra.Command {
 		Short:   "list, show and cancel the batches of the batch lane (STAGE_LANE)",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "lane is about the batches that a stage has submitted to a provider's Batch API, as the stream of their records\n" +
-			"(STAGE_LANE_STREAM) has them. It needs no running stage. A batch is named by the stage's own name for it or by the provider's\n" +
-			"id; the beginning of the former will do.",
+		Long: "lane is about the batches that a stage has submitted to a provider's Batch API, as the stream LANE has their records.\n" +
+			"It needs no running stage. A batch is named by the stage's own name for it or by the provider's id; the beginning of the\n" +
+			"former will do.",
 		Example: "  stage lane ls -s nats://localhost:4222\n  stage lane show b7c1e2\n  stage lane cancel b7c1e2 --env-file .env",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
@@ -57,7 +57,7 @@ func (f *laneFlags) run(do func(ctx context.Context, cfg *config.Config, all []l
 		return f.runOnStore(func(*config.Config) error { return checkOutput(*f.output) }, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 			all, err := lane.Batches(ctx, js, cfg.Lane.Stream, cfg.Name, cfg.Streams.Partitions, time.Now())
 			if errors.Is(err, jetstream.ErrStreamNotFound) {
-				return config.Invalid(fmt.Errorf("stream %s does not exist (STAGE_LANE_STREAM): no stage with a batch lane has run here", cfg.Lane.Stream))
+				return config.Invalid(fmt.Errorf("stream %s does not exist: no stage with a batch lane has run here", cfg.Lane.Stream))
 			}
 			if err != nil {
 				return err

@@ -30,7 +30,7 @@ var topics = []topic{
 	{"excel spreadsheet sheet libreoffice semicolon bom column flatten", "docs/files.md#results-as-csv", "results as CSV for Excel: delimiter, byte order mark, columns for the members of a reply", "process", nil},
 	{"csv tsv jsonl json ndjson file format delimiter encoding utf utf-16 gzip quote input", "docs/files.md#formats", "files of rows: formats, delimiters, encodings, quotes, compression", "process load", nil},
 	{"csv table output", "docs/files.md#results-as-csv", "results as CSV", "", nil},
-	{"order sequence sorted unordered head-of-line", "docs/order.md", "results in the order of the rows, by key, or as they are done", "", []string{"order", "order-key", "order-span", "window"}},
+	{"order sequence sorted unordered head-of-line", "docs/order.md", "results in the order of the rows, by key, or as they are done", "", []string{"order", "order-key", "window"}},
 	{"resume restart continue interrupted crash kill again", "docs/jobs.md#resume", "the same command resumes a job where it was", "process jobs", []string{"journal"}},
 	{"pause resume drain probe stop operator hold steer control", "docs/status.md#steer-it", "pause and resume a running stage, drain a replica, probe", "pause resume probe drain", []string{"control"}},
 	{"exactly once duplicate twice lost loss guarantee proof prove reliability", "docs/reliability.md#guaranteed", "what is guaranteed: each row has exactly one result, whatever is killed", "verify", nil},
@@ -135,8 +135,18 @@ func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 		about := slices.ContainsFunc(found, func(t *topic) bool { return slices.Contains(t.settings, f.Name) })
 		return about || !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 	}, width)
+	writeDeprecated(&b, words)
 	root.Print(strings.TrimPrefix(b.String(), "\n"))
 	return b.Len() > 0
+}
+
+// writeDeprecated prints what to do instead of a deprecated setting that is asked for by its name.
+func writeDeprecated(b *strings.Builder, words []string) {
+	for _, f := range config.Fields() {
+		if f.Deprecated != "" && slices.Contains(words, config.FlagName(f.Variable)) {
+			fmt.Fprintf(b, "\n%s is deprecated: %s.\n", f.Variable, f.Deprecated)
+		}
+	}
 }
 
 // writeTopicCommands prints the commands of topics, and those whose line in the list of commands has the words.

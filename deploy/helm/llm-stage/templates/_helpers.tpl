@@ -125,9 +125,16 @@ them those of the stage. One stage has no name here. */ -}}
 {{- ceil $sum | int64 }}
 {{- end }}
 
+{{- /* A stop waits a quarter longer than STAGE_LLM_TIMEOUT, for the slowest stage of the pod. */ -}}
 {{- define "llm-stage.gracePeriod" -}}
-{{- $stop := include "llm-stage.text" (.Values.config.STAGE_STOP_TIMEOUT | default "150s") }}
-{{- add (include "llm-stage.seconds" $stop | int64) (int64 .Values.stopMarginSeconds) }}
+{{- $longest := 0 }}
+{{- range include "llm-stage.configs" . | fromYaml }}
+{{- $call := include "llm-stage.seconds" (include "llm-stage.text" (.STAGE_LLM_TIMEOUT | default "120s")) }}
+{{- $stop := mulf 1.25 (float64 $call) | ceil | int64 }}
+{{- with .STAGE_STOP_TIMEOUT }}{{ $stop = include "llm-stage.seconds" (include "llm-stage.text" .) | int64 }}{{ end }}
+{{- $longest = max $longest $stop }}
+{{- end }}
+{{- add $longest (int64 .Values.stopMarginSeconds) }}
 {{- end }}
 
 {{- /* Bytes of a Kubernetes quantity or a size of the program; empty when it is neither. */ -}}
