@@ -22,7 +22,8 @@ func checkBudgetName(name string) string {
 	return fmt.Sprintf("%q is not a valid name: use 1 to 64 characters of a-z, 0-9 and -", name)
 }
 
-// Subjects returns the wildcard of the subjects on which the processes that share the budget talk, over core NATS.
+// Subjects returns the wildcard of the subjects on which the processes that share the
+// budget talk, over core NATS.
 func (n BudgetName) Subjects() string { return BudgetPrefix + string(n) + ".>" }
 
 // BudgetPrefix starts the subjects of all budgets.
@@ -35,5 +36,6 @@ func (c *BudgetConfig) check(pool *PoolConfig, found *problems) {
 	}
 }
 
-// BudgetOfOne is the warning for a process that runs the NATS server by which it shares its budget.
+// BudgetOfOne is the warning for a process that runs the NATS server by which it shares
+// its budget.
 const BudgetOfOne = "STAGE_BUDGET is shared with nobody, since this process runs its own NATS server: processes share a budget by stage run with STAGE_NATS_URL"

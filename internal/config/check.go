@@ -59,8 +59,8 @@ func (f *Field) check(c *Config) string {
 	return ""
 }
 
-// checkRange compares the number n, written as text, with the bounds of the field. Without a lower bound it must be at
-// least 0.
+// checkRange compares the number n, written as text, with the bounds of the field.
+// Without a lower bound it must be at least 0.
 func (f *Field) checkRange(n float64, text string) string {
 	switch {
 	case math.IsNaN(n) || math.IsInf(n, 0):
@@ -75,7 +75,8 @@ func (f *Field) checkRange(n float64, text string) string {
 	return ""
 }
 
-// number returns the number in v, in the unit of its variable; of a [time.Duration], in nanoseconds.
+// number returns the number in v, in the unit of its variable; of a [time.Duration], in
+// nanoseconds.
 func number(v reflect.Value) (float64, bool) {
 	switch {
 	case v.Type() == reflect.TypeFor[Milliseconds]():
@@ -110,7 +111,8 @@ func (c *Config) checkServer(found *problems) {
 	}
 }
 
-// checkEmbedded checks that nothing is set that only an external server uses. An inbox prefix does no harm.
+// checkEmbedded checks that nothing is set that only an external server uses. An inbox
+// prefix does no harm.
 func (c *Config) checkEmbedded(found *problems) {
 	for _, f := range Fields() {
 		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"
@@ -160,7 +162,8 @@ func (c *Config) checkJetStream(found *problems) {
 	}
 }
 
-// checkDispatch checks pairs of limits and times, of which one must not be above the other.
+// checkDispatch checks pairs of limits and times, of which one must not be above the
+// other.
 func (c *Config) checkDispatch(found *problems) {
 	for _, pair := range []struct {
 		variable, relation, other string
@@ -193,7 +196,8 @@ func (c *OrderConfig) check(input string, found *problems) {
 	}
 }
 
-// extraBodyProblem returns what is wrong with the extra body, and which variable to use instead.
+// extraBodyProblem returns what is wrong with the extra body, and which variable to use
+// instead.
 func extraBodyProblem(err error) string {
 	e, ok := errors.AsType[*llm.ExtraBodyError](err)
 	if !ok || e.Setting == "" {
@@ -291,7 +295,8 @@ func checkFile(path string) string {
 	return ""
 }
 
-// plainPathError drops the operation from an error of package os: "path: no such file or directory".
+// plainPathError drops the operation from an error of package os: "path: no such file or
+// directory".
 func plainPathError(err error) error {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", pathError.Path, pathError.Err)

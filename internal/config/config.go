@@ -1,4 +1,5 @@
-// Package config is the configuration of the program: its variables, where each value came from, and what is wrong.
+// Package config is the configuration of the program: its variables, where each value
+// came from, and what is wrong.
 package config
 
 import (
@@ -8,12 +9,13 @@ import (
 	"github.com/llm-stage/stage/internal/rowkey"
 )
 
-// Config is the whole configuration of the program. It is read by [Source.Load] from variables that start with
-// STAGE_ and from the flags of the same names, from environment files and contexts of the nats CLI, and complete after
-// that: defaults are filled in, every value is in range, and the values are consistent.
+// Config is the whole configuration of the program. It is read by [Source.Load] from
+// variables that start with STAGE_ and from the flags of the same names, from environment
+// files and contexts of the nats CLI, and complete after that: defaults are filled in,
+// every value is in range, and the values are consistent.
 //
-// Each field is one line of tags. Flags, help, checks of the value, the JSON Schema, .env.example and the table in
-// docs/settings.md all follow from them:
+// Each field is one line of tags. Flags, help, checks of the value, the JSON Schema,
+// .env.example and the table in docs/settings.md all follow from them:
 //
 //   - env: name of the variable without the prefix, and the default, as go-envconfig reads it;
 //   - help: meaning of the field, which is also its documentation here;
@@ -23,8 +25,8 @@ import (
 //   - deprecated: what to do instead of setting it, see [Field];
 //   - group, on a nested struct: heading in the help.
 //
-// A variable set to the empty string counts as unset. The zero Config is not usable. A Config is not changed after it is
-// loaded, so it is safe for concurrent use.
+// A variable set to the empty string counts as unset. The zero Config is not usable. A
+// Config is not changed after it is loaded, so it is safe for concurrent use.
 type Config struct {
 	// Name distinguishes stages that share a server.
 	Name string `env:"NAME, default=stage" group:"Stage" help:"name of the stage, [a-z0-9-]{1,32}; part of every durable, subject and id"`
@@ -183,8 +185,8 @@ type LLMConfig struct {
 	Own []ProviderConfig `group:"Providers of fallbacks"` // in the order of [llm.Providers], with the prefix of [ProviderVariables]
 }
 
-// ProviderConfig is what one provider needs when it serves a fallback. The first provider uses it too where
-// STAGE_LLM_BASE_URL or STAGE_LLM_API_KEY is unset.
+// ProviderConfig is what one provider needs when it serves a fallback. The first provider
+// uses it too where STAGE_LLM_BASE_URL or STAGE_LLM_API_KEY is unset.
 type ProviderConfig struct {
 	BaseURL string `env:"BASE_URL" url:"true" help:"base URL of this provider; empty: its own"`
 	APIKey  Secret `env:"API_KEY" help:"key of this provider"`
@@ -216,7 +218,8 @@ type RowsConfig struct {
 	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }
 
-// ForeachConfig is the fan-out: one call for each element of an array of the row. See [Config.FansOut].
+// ForeachConfig is the fan-out: one call for each element of an array of the row. See
+// [Config.FansOut].
 type ForeachConfig struct {
 	Field  string `env:"FOREACH" help:"top-level member of the row, an array: one call for each element, which the template sees as item, with loop; the result holds the replies as an array; empty: one call a row"`
 	Max    int    `env:"FOREACH_MAX, default=256" min:"1" max:"10000" help:"most elements of a row; one with more is invalid_row"`

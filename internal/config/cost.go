@@ -6,7 +6,8 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 )
 
-// Prices reads the price file; nil without one. The error is an [*Error] that names the variable.
+// Prices reads the price file; nil without one. The error is an [*Error] that names the
+// variable.
 func (c *CostConfig) Prices() (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
@@ -18,8 +19,9 @@ func (c *CostConfig) Prices() (cost.Prices, error) {
 	return p, nil
 }
 
-// check checks the prices, and that a ceiling has one for each of the models that may be called; with the batch lane,
-// which calls the first of them alone, also that one's price there.
+// check checks the prices, and that a ceiling has one for each of the models that may be
+// called; with the batch lane, which calls the first of them alone, also that one's price
+// there.
 func (c *CostConfig) check(models []FallbackModel, lane bool, found *problems) {
 	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
 		return

@@ -28,10 +28,11 @@ const (
 	envFileProblems = 20
 )
 
-// ReadEnvFile reads a file of lines NAME=VALUE. Blank lines and lines that begin with # are skipped; export before the
-// name is allowed. A value in single quotes is as it stands; in double quotes \n, \t, \", \\ and \$ are escapes; both
-// may go over several lines. A bare value ends before a # that follows a space. Nothing is expanded: a $ stays. The
-// error lists every problem by its line, and repeats no value.
+// ReadEnvFile reads a file of lines NAME=VALUE. Blank lines and lines that begin with #
+// are skipped; export before the name is allowed. A value in single quotes is as it
+// stands; in double quotes \n, \t, \", \\ and \$ are escapes; both may go over several
+// lines. A bare value ends before a # that follows a space. Nothing is expanded: a $
+// stays. The error lists every problem by its line, and repeats no value.
 func ReadEnvFile(path string) (EnvFile, error) {
 	file := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int)}
 	text, err := readBounded(path, envFileBytesMax)
@@ -41,7 +42,8 @@ func ReadEnvFile(path string) (EnvFile, error) {
 	return file, file.parse(string(text))
 }
 
-// readBounded reads a file of UTF-8 text, without a byte order mark, of at most so many bytes.
+// readBounded reads a file of UTF-8 text, without a byte order mark, of at most so many
+// bytes.
 func readBounded(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 const (
 	// VariablePrefix starts the name of every variable of the configuration.
 	VariablePrefix = "STAGE_"
-	// FileSuffix ends the name of the variable that holds the path of a file with a secret.
+	// FileSuffix ends the name of the variable that holds the path of a file with a
+	// secret.
 	FileSuffix = "_FILE"
 )
 
@@ -32,8 +33,9 @@ type Field struct {
 	Secret   bool     // never printed, and may be given by the path of a file
 	OneOf    []string // words allowed; empty: any text
 
-	// Deprecated says what to do instead of setting it. It is empty for a variable that stays. One that is deprecated keeps
-	// its effect for a release, but is not documented: no help, table or example has it.
+	// Deprecated says what to do instead of setting it. It is empty for a variable that
+	// stays. One that is deprecated keeps its effect for a release, but is not
+	// documented: no help, table or example has it.
 	Deprecated string
 
 	generic string // STAGE_LLM_<PROVIDER>_API_KEY where each provider has the variable; else ""
@@ -45,14 +47,16 @@ type Field struct {
 	leaf    reflect.StructField
 }
 
-// bound is a limit on a number, with its text as the tag has it. The zero bound limits nothing.
+// bound is a limit on a number, with its text as the tag has it. The zero bound limits
+// nothing.
 type bound struct {
 	text  string
 	value float64
 }
 
-// FlagVariables returns the variables of the field that have a flag. A secret's flag is that of its path, since flags
-// show in the list of processes; a field that seldom holds a secret also has a flag for its value.
+// FlagVariables returns the variables of the field that have a flag. A secret's flag is
+// that of its path, since flags show in the list of processes; a field that seldom holds
+// a secret also has a flag for its value.
 func (f *Field) FlagVariables() []string {
 	switch {
 	case f.Secret && f.leaf.Tag.Get("flag") == "value":
@@ -69,7 +73,8 @@ func FlagName(variable string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, VariablePrefix), "_", "-"))
 }
 
-// value returns the field in c, addressable. It makes the slice of providers where c has none yet.
+// value returns the field in c, addressable. It makes the slice of providers where c has
+// none yet.
 func (f *Field) value(c *Config) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for _, i := range f.index {
@@ -86,7 +91,8 @@ func (f *Field) value(c *Config) reflect.Value {
 	return v
 }
 
-// Fields returns all fields in the order of [Config], which is the order of help, table and problems.
+// Fields returns all fields in the order of [Config], which is the order of help, table
+// and problems.
 var Fields = sync.OnceValue(func() []*Field {
 	fields := appendFields(nil, reflect.TypeFor[Config](), nil, VariablePrefix, "")
 	for _, f := range fields {
@@ -110,9 +116,9 @@ func IsDeprecated(variable string) bool {
 	return f != nil && f.Deprecated != ""
 }
 
-// appendFields walks the struct t, whose variables start with prefix. A struct whose tag has no key, or none at all,
-// is a group of fields, and a slice without a key has one group for each provider; a type with a key, such as Secret,
-// is a leaf.
+// appendFields walks the struct t, whose variables start with prefix. A struct whose tag
+// has no key, or none at all, is a group of fields, and a slice without a key has one
+// group for each provider; a type with a key, such as Secret, is a leaf.
 func appendFields(fields []*Field, t reflect.Type, index []int, prefix, group string) []*Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
@@ -178,9 +184,10 @@ func (f *Field) bound(tag string) bound {
 	return bound{text: text, value: n}
 }
 
-// decode reads the field from the lookuper, by the full name of the variable. go-envconfig stops at the first error in
-// a struct and all errors must be reported at once, so each field is decoded as its own struct. A field without text or
-// default stays as it is, since go-envconfig would pass "" to the decoder of its type.
+// decode reads the field from the lookuper, by the full name of the variable.
+// go-envconfig stops at the first error in a struct and all errors must be reported at
+// once, so each field is decoded as its own struct. A field without text or default stays
+// as it is, since go-envconfig would pass "" to the decoder of its type.
 func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
 	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
 		return nil
@@ -202,8 +209,8 @@ func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookup
 	return nil
 }
 
-// text returns the value that the field has in c as it would be written in the environment, with secrets and passwords
-// hidden.
+// text returns the value that the field has in c as it would be written in the
+// environment, with secrets and passwords hidden.
 func (f *Field) text(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {

@@ -57,6 +57,6 @@ func kindOf(sf reflect.StructField) kind {
 	return kinds[t]
 }
 
-// Kind returns the kind of value that the field takes, for the help: path, url, duration, size, ms, list, bool, number
-// or text.
+// Kind returns the kind of value that the field takes, for the help: path, url, duration,
+// size, ms, list, bool, number or text.
 func (f *Field) Kind() string { return f.kind.name }

@@ -13,11 +13,12 @@ const (
 	LaneBatch = "batch"
 )
 
-// laneCollect is the mode of a stage that is not to have a lane, and whose earlier processes had one, see
-// [Config.CollectLane]. It is no value of STAGE_LANE.
+// laneCollect is the mode of a stage that is not to have a lane, and whose earlier
+// processes had one, see [Config.CollectLane]. It is no value of STAGE_LANE.
 const laneCollect = "collect"
 
-// LaneConfig is the batch lane: rows that a provider's Batch API answers. See [Config.LaneOn].
+// LaneConfig is the batch lane: rows that a provider's Batch API answers. See
+// [Config.LaneOn].
 type LaneConfig struct {
 	Mode      string        `env:"LANE, default=live" oneof:"live batch" help:"live, or batch: rows go through the provider's Batch API, for half the price within a day; a row's Stage-Lane header chooses for itself"`
 	Deadline  time.Duration `env:"LANE_DEADLINE, default=0" min:"0" help:"from a row's arrival in the stream: without a result by then it is called live; a row's Stage-Deadline header (a duration, or RFC 3339) is for itself; 0: none"`
@@ -33,18 +34,21 @@ type LaneConfig struct {
 // lanePrefix starts the variables of the batch lane.
 const lanePrefix = VariablePrefix + "LANE"
 
-// laneRowsMax is the most rows in batches for which a partition has memory, see [Config.LaneRows].
+// laneRowsMax is the most rows in batches for which a partition has memory, see
+// [Config.LaneRows].
 const laneRowsMax = 1_000_000
 
-// LaneOn reports whether the stage has a batch lane: STAGE_LANE or one of its settings was given, or batches of earlier
-// processes are collected. Without, the headers that choose a lane mean nothing, and no stream is created for it.
+// LaneOn reports whether the stage has a batch lane: STAGE_LANE or one of its settings
+// was given, or batches of earlier processes are collected. Without, the headers that
+// choose a lane mean nothing, and no stream is created for it.
 func (c *Config) LaneOn() bool {
 	return c.laneSet || c.Lane.Mode == LaneBatch || c.LaneCollects()
 }
 
-// CollectLane has a stage whose settings ask for no lane collect the batches that earlier processes have recorded in a
-// stream, with room for as many rows in batches as they had, and as many looks at these; 0: it is not known, and the
-// default holds. No row joins a batch.
+// CollectLane has a stage whose settings ask for no lane collect the batches that earlier
+// processes have recorded in a stream, with room for as many rows in batches as they had,
+// and as many looks at these; 0: it is not known, and the default holds. No row joins a
+// batch.
 func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 	c.Lane.Mode, c.Lane.Stream = laneCollect, stream
 	if rows > 0 {
@@ -55,10 +59,12 @@ func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 	}
 }
 
-// LaneCollects reports whether the lane only collects batches of earlier processes: [Config.CollectLane] was called.
+// LaneCollects reports whether the lane only collects batches of earlier processes:
+// [Config.CollectLane] was called.
 func (c *Config) LaneCollects() bool { return c.Lane.Mode == laneCollect }
 
-// LaneRows is the most rows that may be in batches, for each partition; 0 without the lane.
+// LaneRows is the most rows that may be in batches, for each partition; 0 without the
+// lane.
 func (c *Config) LaneRows() int {
 	if !c.LaneOn() {
 		return 0
@@ -72,7 +78,8 @@ func HasBatchAPI(provider string) bool {
 	return ok && p.Batches
 }
 
-// checkLane checks what the batch lane needs: a provider that has batches, and the journal, where answers wait.
+// checkLane checks what the batch lane needs: a provider that has batches, and the
+// journal, where answers wait.
 func (c *Config) checkLane(found *problems) {
 	if !c.LaneOn() || !found.none("STAGE_LANE") {
 		return

@@ -27,9 +27,10 @@ type layer struct {
 // layers are all sources of values, the strongest first.
 type layers []layer
 
-// find returns the text of a variable and the layer that it comes from; nil: it is unset. Empty is unset, but an empty
-// flag hides all weaker sources and brings back the default. What sets the same thing the other way, by value or by the
-// path of a file, hides the weaker sources too.
+// find returns the text of a variable and the layer that it comes from; nil: it is unset.
+// Empty is unset, but an empty flag hides all weaker sources and brings back the default.
+// What sets the same thing the other way, by value or by the path of a file, hides the
+// weaker sources too.
 func (ls layers) find(variable string) (string, *layer) {
 	other := alternative(variable)
 	for i := range ls {
@@ -64,7 +65,8 @@ func (ls layers) origin(variable string) origin {
 	return fromDefault
 }
 
-// name returns the variable with what else a user knows the source of its value by: STAGE_POOL_SIZE (--pool-size).
+// name returns the variable with what else a user knows the source of its value by:
+// STAGE_POOL_SIZE (--pool-size).
 func (ls layers) name(variable string) string {
 	_, l := ls.find(variable)
 	if l == nil || l.label == nil {
@@ -93,9 +95,10 @@ func (f *EnvFile) layer() layer {
 	return layer{from: origin(f.Path), values: f.Values, label: func(v string) string { return f.where(v) }}
 }
 
-// layers returns the sources in order: flags, the settings of one stage of several, a context named by flag, the
-// environment, the environment files, the nats CLI's own variables, its context, and the defaults of the command. ctx is
-// the context in use; nil: none.
+// layers returns the sources in order: flags, the settings of one stage of several, a
+// context named by flag, the environment, the environment files, the nats CLI's own
+// variables, its context, and the defaults of the command. ctx is the context in use;
+// nil: none.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
 	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
 	if s.Stage != nil {
@@ -134,8 +137,8 @@ func (s Source) environ() map[string]string {
 	return merged
 }
 
-// connection adds what the nats CLI is set to. A server or store that is named by flag hides the settings of the
-// connection below it, as far as they name another.
+// connection adds what the nats CLI is set to. A server or store that is named by flag
+// hides the settings of the connection below it, as far as they name another.
 func (s Source) connection(all, below layers, found *problems) (strong, weak layers, ctx *NATSContext) {
 	switch {
 	case s.Context != "":
@@ -173,16 +176,19 @@ func withoutNATS(all layers) layers {
 	return all
 }
 
-// loginVariables are what logs in to NATS. A login is one thing: parts of two sources don't make one.
+// loginVariables are what logs in to NATS. A login is one thing: parts of two sources
+// don't make one.
 var loginVariables = []string{
 	"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER", "STAGE_NATS_PASSWORD",
 	"STAGE_NATS_TOKEN" + FileSuffix, "STAGE_NATS_PASSWORD" + FileSuffix,
 }
 
-// apiVariables say where the API of JetStream is. Only one of them may be set, so one of an upper layer hides both.
+// apiVariables say where the API of JetStream is. Only one of them may be set, so one of
+// an upper layer hides both.
 var apiVariables = []string{"STAGE_NATS_JS_DOMAIN", "STAGE_NATS_JS_PREFIX"}
 
-// without returns the layer, without these variables where the layers above it have one of them.
+// without returns the layer, without these variables where the layers above it have one
+// of them.
 func without(variables []string, l layer, above layers) layer {
 	if above.names(variables...) {
 		l.values = maps.Clone(l.values)
@@ -191,7 +197,8 @@ func without(variables []string, l layer, above layers) layer {
 	return l
 }
 
-// cliVariables returns what the nats CLI reads from the environment, under the names of the stage.
+// cliVariables returns what the nats CLI reads from the environment, under the names of
+// the stage.
 func (s Source) cliVariables(above layers) layer {
 	own := map[string]string{
 		"STAGE_NATS_URL": "NATS_URL", "STAGE_NATS_CREDS": "NATS_CREDS", "STAGE_NATS_NKEY": "NATS_NKEY",

@@ -30,8 +30,9 @@ const (
 	NeedCalls
 )
 
-// Source is where the values of a configuration come from, the strongest first. The maps go from the name of a
-// variable (STAGE_POOL_SIZE) to its text; nil is empty. They are not changed.
+// Source is where the values of a configuration come from, the strongest first. The maps
+// go from the name of a variable (STAGE_POOL_SIZE) to its text; nil is empty. They are
+// not changed.
 type Source struct {
 	Flags    map[string]string // values given by flag; they take precedence, even when empty
 	Stage    *EnvFile          // settings of one stage of several in the process, see [ReadStages]; nil: it has none of its own
@@ -39,32 +40,36 @@ type Source struct {
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
 
-	// External adds, for a command that connects to NATS, what the nats CLI uses: its variables (NATS_URL and others), and
-	// its context, which is the one of that name, else that of NATS_CONTEXT, else the selected one where nothing names a
-	// server or a store.
+	// External adds, for a command that connects to NATS, what the nats CLI uses: its
+	// variables (NATS_URL and others), and its context, which is the one of that name,
+	// else that of NATS_CONTEXT, else the selected one where nothing names a server or a
+	// store.
 	External bool
 	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
 
-	// AnyInput accepts an input subject without a place for the partition, whatever the number of partitions: for a command
-	// that reads results or the audit, and no input.
+	// AnyInput accepts an input subject without a place for the partition, whatever the
+	// number of partitions: for a command that reads results or the audit, and no input.
 	AnyInput bool
 
-	// Offline accepts an incomplete login, and files that can't be read: for a command that opens neither a connection nor
-	// these files. It may run before the login exists, or on another machine than the stage.
+	// Offline accepts an incomplete login, and files that can't be read: for a command
+	// that opens neither a connection nor these files. It may run before the login
+	// exists, or on another machine than the stage.
 	Offline bool
 
-	// More finds problems of settings that have no other, each of an error that it joins, by their variables. It is called
-	// only where there are problems, so that all are listed at once: without it those that take more than reading the
-	// settings (a template that does not compile) would come up once the others are solved. nil: none.
+	// More finds problems of settings that have no other, each of an error that it joins,
+	// by their variables. It is called only where there are problems, so that all are
+	// listed at once: without it those that take more than reading the settings (a
+	// template that does not compile) would come up once the others are solved. nil:
+	// none.
 	More func(*Config) map[string]error
 
 	FlagNames map[string]string // flags that have another name than their variable, by variable
 	Secrets   *Secrets          // collects the secrets; nil: a new collection
 }
 
-// Load reads and checks the configuration. The error joins all problems, each with the name of its variable, in the
-// order of the fields of [Config]; unknown variables come last, by name. Load reads the files that hold secrets and
-// opens the other files.
+// Load reads and checks the configuration. The error joins all problems, each with the
+// name of its variable, in the order of the fields of [Config]; unknown variables come
+// last, by name. Load reads the files that hold secrets and opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{anyInput: s.AnyInput, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	found := newProblems()
@@ -104,7 +109,8 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	return c, nil
 }
 
-// Validate checks a configuration that was changed after it was loaded. The error is like that of [Source.Load].
+// Validate checks a configuration that was changed after it was loaded. The error is like
+// that of [Source.Load].
 func (c *Config) Validate(need Need) error {
 	found := newProblems()
 	c.check(need, found)
@@ -112,11 +118,13 @@ func (c *Config) Validate(need Need) error {
 }
 
 const (
-	// spanWindows is how many windows of rows may be taken above the low-water mark: who needs more room beside a row that
-	// waits raises the window. spanMax bounds what they take in memory, 16 to 150 bytes each.
+	// spanWindows is how many windows of rows may be taken above the low-water mark: who
+	// needs more room beside a row that waits raises the window. spanMax bounds what they
+	// take in memory, 16 to 150 bytes each.
 	spanWindows = 64
 	spanMax     = 1_000_000
-	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody has to spare.
+	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody
+	// has to spare.
 	mockPoll = time.Second
 )
 
@@ -150,7 +158,8 @@ func (c *Config) fillDefaults(given layers) {
 	}
 }
 
-// loadField decodes one field. A secret has two variables, the second of which names a file.
+// loadField decodes one field. A secret has two variables, the second of which names a
+// file.
 func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *problems) {
 	if f.Secret {
 		path := f.Variable + FileSuffix
@@ -183,7 +192,8 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 	}
 }
 
-// secretFileError is the error without the path where that may be the secret itself, which is a common mistake.
+// secretFileError is the error without the path where that may be the secret itself,
+// which is a common mistake.
 func secretFileError(path string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok && !strings.ContainsRune(path, filepath.Separator) {
 		return e.Err
@@ -191,7 +201,8 @@ func secretFileError(path string, err error) error {
 	return plainPathError(err)
 }
 
-// checkSecret checks what the variable holds, or the file that it names. No problem repeats it.
+// checkSecret checks what the variable holds, or the file that it names. No problem
+// repeats it.
 func (f *Field) checkSecret(variable, text string, found *problems) {
 	var err error
 	switch {
@@ -210,8 +221,9 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// alternative returns the variable that sets the same thing the other way, by value or by the path of a file; "" if
-// there is none. A flag takes precedence over the environment there too.
+// alternative returns the variable that sets the same thing the other way, by value or by
+// the path of a file; "" if there is none. A flag takes precedence over the environment
+// there too.
 func alternative(variable string) string {
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
@@ -224,7 +236,8 @@ func alternative(variable string) string {
 	return ""
 }
 
-// checkStore checks that no flag of the embedded server is given where another server is used.
+// checkStore checks that no flag of the embedded server is given where another server is
+// used.
 func (s Source) checkStore(c *Config, found *problems) {
 	if !s.External || len(c.NATS.URL) == 0 {
 		return
@@ -236,11 +249,12 @@ func (s Source) checkStore(c *Config, found *problems) {
 	}
 }
 
-// serviceLink matches the variables that Kubernetes sets in every container for the services of its namespace whose
-// name starts with "stage".
+// serviceLink matches the variables that Kubernetes sets in every container for the
+// services of its namespace whose name starts with "stage".
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// knownVariables returns the field of each variable, those with the path of a secret's file included.
+// knownVariables returns the field of each variable, those with the path of a secret's
+// file included.
 func knownVariables() map[string]*Field {
 	known := make(map[string]*Field)
 	for _, f := range Fields() {
@@ -252,7 +266,8 @@ func knownVariables() map[string]*Field {
 	return known
 }
 
-// unknownVariables reports variables that start with STAGE_ and do not exist: a typo would go unnoticed otherwise.
+// unknownVariables reports variables that start with STAGE_ and do not exist: a typo
+// would go unnoticed otherwise.
 func (s Source) unknownVariables(found *problems) {
 	known := knownVariables()
 	names := suggestible(known)
@@ -275,7 +290,8 @@ func suggestible(known map[string]*Field) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return known[name].Deprecated != "" })
 }
 
-// Nearest returns the name with the fewest edits from the given one; "" if none is close enough for a typo.
+// Nearest returns the name with the fewest edits from the given one; "" if none is close
+// enough for a typo.
 func Nearest(name string, names []string) string {
 	best, edits := "", max(2, len(strings.TrimPrefix(name, VariablePrefix))/3)+1
 	for _, candidate := range names {

@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// NATSContext is a context of the nats CLI: a named file with the settings of a connection.
+// NATSContext is a context of the nats CLI: a named file with the settings of a
+// connection.
 type NATSContext struct {
 	Name     string
 	Path     string
@@ -28,8 +29,9 @@ type NATSContext struct {
 // contextBytesMax bounds the file of a context.
 const contextBytesMax = 1 << 20
 
-// contextFields are the settings of a context that the stage has variables for. Others are about the connection too and
-// are reported as ignored, but for those of contextNotes.
+// contextFields are the settings of a context that the stage has variables for. Others
+// are about the connection too and are reported as ignored, but for those of
+// contextNotes.
 var contextFields = []struct {
 	name, variable string
 	path           bool // may begin with ~ or file://
@@ -52,7 +54,8 @@ var contextFields = []struct {
 // contextNotes are settings of a context that are for people.
 var contextNotes = []string{"name", "description", "color_scheme"}
 
-// NATSContext returns the context of the nats CLI that the connection is made by; nil: none.
+// NATSContext returns the context of the nats CLI that the connection is made by; nil:
+// none.
 func (c *Config) NATSContext() *NATSContext { return c.context }
 
 // NATSFrom returns what named the server: STAGE_NATS_URL, NATS_URL or a context.
@@ -63,7 +66,8 @@ func (c *Config) NATSFrom() string {
 	return c.natsFrom
 }
 
-// APIPrefix returns the prefix of the subjects of the JetStream API. An empty one stands for the server's own API.
+// APIPrefix returns the prefix of the subjects of the JetStream API. An empty one stands
+// for the server's own API.
 func (n *NATSConfig) APIPrefix() string {
 	if n.JSDomain != "" {
 		return streams.DomainPrefix(n.JSDomain)
@@ -71,7 +75,8 @@ func (n *NATSConfig) APIPrefix() string {
 	return n.JSPrefix
 }
 
-// UseStore makes the configuration that of the embedded server on dir, for a command that was given a store by name.
+// UseStore makes the configuration that of the embedded server on dir, for a command that
+// was given a store by name.
 func (c *Config) UseStore(dir string) {
 	c.Data.Dir, c.NATS, c.context, c.natsFrom = dir, NATSConfig{}, nil, ""
 }
@@ -85,7 +90,8 @@ func (n *NATSContext) layer() layer {
 	return layer{from: origin(name), values: n.values, cli: true, label: func(string) string { return name }}
 }
 
-// contextDir returns the directory of the nats CLI's settings; "" if the environment names no home.
+// contextDir returns the directory of the nats CLI's settings; "" if the environment
+// names no home.
 func (s Source) contextDir() string {
 	if dir := s.Environ["XDG_CONFIG_HOME"]; dir != "" {
 		return filepath.Join(dir, "nats")
@@ -123,8 +129,8 @@ func (s Source) selectedContext(found *problems) *NATSContext {
 	return n
 }
 
-// readContext reads the context of that name, or the file at that path if it ends in .json. by is what named it, for
-// problems. nil: it has a problem.
+// readContext reads the context of that name, or the file at that path if it ends in
+// .json. by is what named it, for problems. nil: it has a problem.
 func (s Source) readContext(by, name string, found *problems) *NATSContext {
 	n := &NATSContext{Name: name}
 	err := s.findContext(n)
@@ -174,7 +180,8 @@ func (s Source) findContext(n *NATSContext) error {
 // contextsListed bounds the names that a problem lists.
 const contextsListed = 20
 
-// knownContexts returns the names of the contexts in a directory, sorted, and not too many of them.
+// knownContexts returns the names of the contexts in a directory, sorted, and not too
+// many of them.
 func knownContexts(dir string) (names []string) {
 	files, _ := os.ReadDir(dir)
 	for _, f := range files {
@@ -225,8 +232,8 @@ func (s Source) loadContext(n *NATSContext) error {
 	return nil
 }
 
-// chooseLogin leaves one login of several: the nats CLI takes a user before credentials, and those before an NKey.
-// It reports whether there is any.
+// chooseLogin leaves one login of several: the nats CLI takes a user before credentials,
+// and those before an NKey. It reports whether there is any.
 func (n *NATSContext) chooseLogin() (taken bool) {
 	if n.values["STAGE_NATS_USER"] == "" {
 		n.values["STAGE_NATS_PASSWORD"] = ""

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 )
 
-// Settings returns the configuration by variable, as text, with every secret replaced by whether it is set. Variables
-// without a value are omitted.
+// Settings returns the configuration by variable, as text, with every secret replaced by
+// whether it is set. Variables without a value are omitted.
 func (c *Config) Settings() map[string]string {
 	settings := make(map[string]string)
 	for _, f := range Fields() {
@@ -37,8 +37,8 @@ func (c *Config) Deprecated() (set []*Field) {
 	return set
 }
 
-// WriteConfig prints the effective configuration, one variable per line with the origin of its value. A deprecated
-// variable has a line only where it was set.
+// WriteConfig prints the effective configuration, one variable per line with the origin
+// of its value. A deprecated variable has a line only where it was set.
 func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it
@@ -55,8 +55,8 @@ func WriteConfig(w io.Writer, c *Config) error {
 	return table.Flush()
 }
 
-// WriteMarkdown prints the table of docs/settings.md, without deprecated variables. Variables that every provider has take
-// one line each.
+// WriteMarkdown prints the table of docs/settings.md, without deprecated variables.
+// Variables that every provider has take one line each.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| variable | default | meaning |\n| --- | --- | --- |\n")

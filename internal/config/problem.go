@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// problems collects what is wrong, and how to fix it: at most one decoding problem of each variable, and none that
-// follows from another.
+// problems collects what is wrong, and how to fix it: at most one decoding problem of
+// each variable, and none that follows from another.
 type problems struct {
 	layers     layers // name the source of a value
 	byVariable map[string][]string
@@ -49,8 +49,9 @@ func (p *problems) forgetOpening() {
 	}
 }
 
-// join returns all problems: those of fields in their order, then the others by name. It removes secrets from the texts,
-// since one may have been set as the value of another variable.
+// join returns all problems: those of fields in their order, then the others by name. It
+// removes secrets from the texts, since one may have been set as the value of another
+// variable.
 func (p *problems) join(secrets *Secrets) error {
 	var all []error
 	take := func(variable string) {
@@ -72,8 +73,8 @@ func (p *problems) join(secrets *Secrets) error {
 	return errors.Join(all...)
 }
 
-// Error is an error in how the program was called or configured: only the user can fix it, so a retry fails again. Its
-// text explains what is wrong and how to fix it.
+// Error is an error in how the program was called or configured: only the user can fix
+// it, so a retry fails again. Its text explains what is wrong and how to fix it.
 type Error struct{ Err error }
 
 // Error returns the text of what is wrong.
@@ -96,7 +97,8 @@ func IsInvalid(err error) bool {
 	return is
 }
 
-// settings are the variables and flags that set the fields named by errors of the consumer.
+// settings are the variables and flags that set the fields named by errors of the
+// consumer.
 var settings = map[streams.Field]string{
 	streams.FieldName:              "STAGE_NAME",
 	streams.FieldInputStream:       "STAGE_INPUT_STREAM",
@@ -118,7 +120,8 @@ var settings = map[streams.Field]string{
 	streams.FieldNewInput:          "--new-input",
 }
 
-// Explain returns the text of err with the variable or flag in place of each field of the consumer.
+// Explain returns the text of err with the variable or flag in place of each field of the
+// consumer.
 func Explain(err error) string {
 	return streams.Explain(err, func(f streams.Field) string { return settings[f] })
 }

@@ -13,7 +13,8 @@ func unknownProvider(name string) error {
 	return fmt.Errorf("unknown provider %q: it is one of %s", name, strings.Join(llm.Providers(), ", "))
 }
 
-// ProviderVariables returns the prefix of the provider's own variables, without an underscore at its end.
+// ProviderVariables returns the prefix of the provider's own variables, without an
+// underscore at its end.
 func ProviderVariables(name string) string {
 	return VariablePrefix + "LLM_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
@@ -34,8 +35,9 @@ type Endpoint struct {
 	APIKey   Secret // may be unset where the server asks for none
 }
 
-// Endpoint returns the endpoint of the named provider, as the first provider or as a fallback. For the first provider
-// STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY take precedence over its own variables. It is zero for an unknown name.
+// Endpoint returns the endpoint of the named provider, as the first provider or as a
+// fallback. For the first provider STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY take
+// precedence over its own variables. It is zero for an unknown name.
 func (c *LLMConfig) Endpoint(name string) Endpoint {
 	p, ok := llm.LookupProvider(name)
 	if !ok {
@@ -50,7 +52,8 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 	return e
 }
 
-// NeedsKey reports whether calls to the endpoint need a key. A compatible server often needs none.
+// NeedsKey reports whether calls to the endpoint need a key. A compatible server often
+// needs none.
 func (e Endpoint) NeedsKey() bool {
 	p, ok := llm.LookupProvider(e.Provider)
 	return ok && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and later share. A value may be
-// text, as in the environment, or what YAML makes of it unquoted: a bound holds for the number, a pattern for the
-// text.
+// variableSchema is the JSON Schema of one variable, in the keywords that drafts 7 and
+// later share. A value may be text, as in the environment, or what YAML makes of it
+// unquoted: a bound holds for the number, a pattern for the text.
 type variableSchema struct {
 	Description      string   `json:"description"`
 	Type             []string `json:"type"`
@@ -54,8 +54,9 @@ func (b bound) limit() *float64 {
 	return &b.value
 }
 
-// WriteSchema prints a JSON Schema of the environment: one property for each variable, and no others. It covers each
-// variable on its own; only [Source.Load] checks that they are consistent.
+// WriteSchema prints a JSON Schema of the environment: one property for each variable,
+// and no others. It covers each variable on its own; only [Source.Load] checks that they
+// are consistent.
 func WriteSchema(w io.Writer) error {
 	properties := make(map[string]variableSchema)
 	for _, f := range Fields() {

@@ -13,24 +13,27 @@ import (
 // Secret is a password, a key, or an address that may hold one.
 type Secret = redact.Secret
 
-// Secrets holds everything that must not be printed. A nil Secrets is empty. Safe for concurrent use.
+// Secrets holds everything that must not be printed. A nil Secrets is empty. Safe for
+// concurrent use.
 type Secrets struct {
 	llm redact.Redactor // keys, extra headers, members of the extra body, passwords of proxies
-	// other holds the secrets of NATS and of tracing. They are never sent to a provider and may be ordinary words of a
-	// reply, so they are removed from log lines and errors alone.
+	// other holds the secrets of NATS and of tracing. They are never sent to a provider
+	// and may be ordinary words of a reply, so they are removed from log lines and errors
+	// alone.
 	other redact.Redactor
 	again func() // gathers all secrets; nil: there was nothing to gather
 }
 
-// Renew adds all secrets in use again, as their files hold them now, so that only a secret that was rotated is ever
-// forgotten.
+// Renew adds all secrets in use again, as their files hold them now, so that only a
+// secret that was rotated is ever forgotten.
 func (s *Secrets) Renew() {
 	if s != nil && s.again != nil {
 		s.again()
 	}
 }
 
-// Secrets returns everything that must not be printed; nil: nothing. [Secrets.Renew] reads the files again.
+// Secrets returns everything that must not be printed; nil: nothing. [Secrets.Renew]
+// reads the files again.
 func (c *Config) Secrets() *Secrets { return c.secrets }
 
 // Redact returns b without secrets.
@@ -41,7 +44,8 @@ func (s *Secrets) Redact(b []byte) []byte {
 	return s.other.Redact(s.llm.Redact(b))
 }
 
-// Redactor returns the redactor that removes the secrets sent to a provider from its replies; nil: there are none.
+// Redactor returns the redactor that removes the secrets sent to a provider from its
+// replies; nil: there are none.
 func (c *Config) Redactor() *redact.Redactor {
 	if c.secrets == nil {
 		return nil
@@ -49,7 +53,8 @@ func (c *Config) Redactor() *redact.Redactor {
 	return &c.secrets.llm
 }
 
-// RedactError returns err, or where its text holds secrets an error with the rest of the text, which wraps nothing.
+// RedactError returns err, or where its text holds secrets an error with the rest of the
+// text, which wraps nothing.
 func (s *Secrets) RedactError(err error) error {
 	text := err.Error()
 	if clean := string(s.Redact([]byte(text))); clean != text {
@@ -58,8 +63,8 @@ func (s *Secrets) RedactError(err error) error {
 	return err
 }
 
-// gather adds the secrets of the configuration and of the environment. It skips files that cannot be read: loadField
-// has reported them.
+// gather adds the secrets of the configuration and of the environment. It skips files
+// that cannot be read: loadField has reported them.
 func (s *Secrets) gather(c *Config, environ map[string]string) {
 	for _, f := range Fields() {
 		if !f.Secret {
@@ -105,8 +110,9 @@ func (s *Secrets) addSeeds(path string) {
 	}
 }
 
-// addList adds the values of headers in OpenTelemetry's form, name=value separated by commas. An entry in another form
-// is secret as a whole: a value may have been set in place of a name.
+// addList adds the values of headers in OpenTelemetry's form, name=value separated by
+// commas. An entry in another form is secret as a whole: a value may have been set in
+// place of a name.
 func (s *Secrets) addList(list string) {
 	for pair := range strings.SplitSeq(list, ",") {
 		name, value, found := strings.Cut(pair, "=")
@@ -120,8 +126,8 @@ func (s *Secrets) addList(list string) {
 	}
 }
 
-// RedactingWriter removes secrets from what is written to it. Each Write must be whole lines, as those of a log are: a
-// secret that is split over two is not found.
+// RedactingWriter removes secrets from what is written to it. Each Write must be whole
+// lines, as those of a log are: a secret that is split over two is not found.
 type RedactingWriter struct {
 	To      io.Writer
 	Secrets *Secrets // nil: nothing is removed

@@ -25,17 +25,19 @@ const (
 // processGroups are the groups of settings that the stages of one process have in common.
 var processGroups = []string{"NATS", "Embedded server", "Operation"}
 
-// ReadStages reads the settings of the stages of one process: each is what [Source.Stage] takes, with the line of each
-// value. path is a YAML file, a list with a map for each stage from names of variables without their prefix, in lower
-// case, to texts, numbers, booleans or nothing, which is unset:
+// ReadStages reads the settings of the stages of one process: each is what [Source.Stage]
+// takes, with the line of each value. path is a YAML file, a list with a map for each
+// stage from names of variables without their prefix, in lower case, to texts, numbers,
+// booleans or nothing, which is unset:
 //
 //   - name: extract
 //     pool_size: 32
 //     llm_api_key_file: /run/secrets/openai
 //
-// or a directory, each of whose files *.env has the variables of a stage, in the order of their names (see
-// [ReadEnvFile]). Each stage has a name of its own, and no setting of the process as a whole. The error lists all
-// problems by file, line and entry, and repeats no value. There are at most 32 stages.
+// or a directory, each of whose files *.env has the variables of a stage, in the order of
+// their names (see [ReadEnvFile]). Each stage has a name of its own, and no setting of
+// the process as a whole. The error lists all problems by file, line and entry, and
+// repeats no value. There are at most 32 stages.
 func ReadStages(path string) ([]EnvFile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -55,7 +57,8 @@ func ReadStages(path string) ([]EnvFile, error) {
 	return stages, errors.Join(problems...)
 }
 
-// checkStages checks that the number of stages is possible, and that each has a name of its own.
+// checkStages checks that the number of stages is possible, and that each has a name of
+// its own.
 func checkStages(path string, stages []EnvFile) (problems []error) {
 	switch {
 	case len(stages) == 0:
@@ -160,8 +163,8 @@ func settingName(variable string) string {
 	return strings.ToLower(strings.TrimPrefix(variable, VariablePrefix))
 }
 
-// notOfAStage returns why a variable can't be set for one stage of a process; empty: it can. name is how variables are
-// named in the file.
+// notOfAStage returns why a variable can't be set for one stage of a process; empty: it
+// can. name is how variables are named in the file.
 func notOfAStage(variable string, name func(variable string) string) string {
 	known := knownVariables()
 	f := known[variable]
@@ -192,8 +195,9 @@ func scalar(n *yaml.Node) (text, why string) {
 	return n.Value, ""
 }
 
-// yamlError returns an error of the parser with its place, and without the text around it, which may hold secrets. Mostly
-// what is wrong is a template, or JSON, that is not in quotes: YAML reads its braces.
+// yamlError returns an error of the parser with its place, and without the text around
+// it, which may hold secrets. Mostly what is wrong is a template, or JSON, that is not in
+// quotes: YAML reads its braces.
 func yamlError(path string, text []byte, err error) error {
 	e, ok := errors.AsType[*yamldoc.Error](err)
 	if !ok || e.Line == 0 {

@@ -18,7 +18,8 @@ const DedupePrefix = "dedupe."
 // BatchEndpoint is the endpoint of batched requests: the last token of their subject.
 const BatchEndpoint = "llm_batch"
 
-// BatchSubject returns the subject on which the stage of that name takes batched requests.
+// BatchSubject returns the subject on which the stage of that name takes batched
+// requests.
 func BatchSubject(name string) string { return name + "." + BatchEndpoint }
 
 // PartitionSubject returns the filter of one partition of the input, counted from 0.
@@ -26,13 +27,14 @@ func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
 }
 
-// OfResults reports whether the rows are the results of another stage, in the stream of results or in one like it: the
-// input subject is one of results.
+// OfResults reports whether the rows are the results of another stage, in the stream of
+// results or in one like it: the input subject is one of results.
 func (c *Config) OfResults() bool {
 	return streams.Overlap(strings.ReplaceAll(c.Input.Subject, partitionMark, "*"), c.Result.Subject+".*.*.rows")
 }
 
-// checkStreams checks the streams and subjects, and that nothing the stage publishes comes back as its input.
+// checkStreams checks the streams and subjects, and that nothing the stage publishes
+// comes back as its input.
 func (c *Config) checkStreams(found *problems) {
 	names := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
@@ -75,8 +77,8 @@ func (p *problems) checkSubject(variable, subject, example string) {
 	}
 }
 
-// checkInput checks the subject of the input, first for itself and then against all that the stage publishes or
-// captures.
+// checkInput checks the subject of the input, first for itself and then against all that
+// the stage publishes or captures.
 func (c *Config) checkInput(found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	input := c.Input.PartitionSubject(0)
@@ -101,7 +103,8 @@ func (c *Config) checkInput(found *problems) {
 	c.checkOutputs(anyPartition, found)
 }
 
-// checkResultsIn checks an input of results: that it is another stage's, and nothing else of its log.
+// checkResultsIn checks an input of results: that it is another stage's, and nothing else
+// of its log.
 func (c *Config) checkResultsIn(input string, found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	if own := c.Result.Subject + "." + c.Name + ".*.*"; streams.Overlap(input, own) {
@@ -113,8 +116,9 @@ func (c *Config) checkResultsIn(input string, found *problems) {
 	}
 }
 
-// CheckCycle reports stages that read each other's results in a circle. They have no other rows, and one that came in
-// would be answered and paid for again and again. [Config.checkResultsIn] finds a stage that reads its own.
+// CheckCycle reports stages that read each other's results in a circle. They have no
+// other rows, and one that came in would be answered and paid for again and again.
+// [Config.checkResultsIn] finds a stage that reads its own.
 func CheckCycle(stages []*Config) error {
 	source := func(c *Config) *Config {
 		input := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
@@ -139,7 +143,8 @@ func CheckCycle(stages []*Config) error {
 	return nil
 }
 
-// checkOutputs checks that no output is input again: such a row would be answered and paid for again and again.
+// checkOutputs checks that no output is input again: such a row would be answered and
+// paid for again and again.
 func (c *Config) checkOutputs(input string, found *problems) {
 	type output struct{ variable, subject string }
 	outputs := []output{
@@ -164,8 +169,8 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	}
 }
 
-// checkBatchSubject checks that no stream captures batched requests: the server would answer them in the stage's place,
-// and the input stream would take them for rows.
+// checkBatchSubject checks that no stream captures batched requests: the server would
+// answer them in the stage's place, and the input stream would take them for rows.
 func (c *Config) checkBatchSubject(input string, found *problems) {
 	for _, in := range []struct{ variable, subject string }{
 		{"STAGE_INPUT_SUBJECT", input},

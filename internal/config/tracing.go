@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// TracingConfig is what the OTEL_* variables set for the stage itself. OpenTelemetry's own packages read the others
-// (endpoint, headers, TLS, compression, timeouts, sampler, limits) from the environment of the process; they are only
-// checked here, since those packages silently fall back to a default where a value is wrong. The zero value is off.
+// TracingConfig is what the OTEL_* variables set for the stage itself. OpenTelemetry's
+// own packages read the others (endpoint, headers, TLS, compression, timeouts, sampler,
+// limits) from the environment of the process; they are only checked here, since those
+// packages silently fall back to a default where a value is wrong. The zero value is off.
 type TracingConfig struct {
 	OTLP      bool   // spans go to a receiver, by Protocol
 	Protocol  string // grpc, http/protobuf or http/json; "" without OTLP
@@ -32,8 +33,8 @@ const (
 	protocolJSON     = "http/json"
 )
 
-// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are not checked: they may be meant
-// for other programs.
+// loadTracing reads the OTEL_* variables. Where they do not switch tracing on they are
+// not checked: they may be meant for other programs.
 func loadTracing(environ map[string]string, found *problems) (t TracingConfig) {
 	get := func(name string) string { return strings.TrimSpace(environ[name]) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
@@ -103,7 +104,8 @@ func (t *TracingConfig) chooseProtocol(get func(string) string, found *problems)
 	}
 }
 
-// checkReceiver checks the URL of the receiver and the files that a connection to it needs.
+// checkReceiver checks the URL of the receiver and the files that a connection to it
+// needs.
 func checkReceiver(get func(string) string, found *problems) {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
 		text := get(name)

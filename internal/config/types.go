@@ -23,7 +23,8 @@ import (
 // Size is a number of bytes, written as 512, 64KiB, 256MiB or 1GiB. Never negative.
 type Size int64
 
-// sizeUnits are the units of a [Size], the largest first, so that printing takes the first that divides.
+// sizeUnits are the units of a [Size], the largest first, so that printing takes the
+// first that divides.
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
@@ -49,7 +50,8 @@ func (s *Size) EnvDecode(text string) error {
 	return nil
 }
 
-// String writes the size in the largest unit that divides it, so that it reads back as the same.
+// String writes the size in the largest unit that divides it, so that it reads back as
+// the same.
 func (s Size) String() string {
 	for _, u := range sizeUnits[:len(sizeUnits)-1] {
 		if s != 0 && int64(s)%u.bytes == 0 {
@@ -59,7 +61,8 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// Milliseconds is a duration that its variable gives as a bare number of milliseconds, which may have a fraction.
+// Milliseconds is a duration that its variable gives as a bare number of milliseconds,
+// which may have a fraction.
 type Milliseconds time.Duration
 
 // EnvDecode reads a number of milliseconds.
@@ -105,7 +108,8 @@ func (s SyncPolicy) String() string {
 	return formatDuration(s.Interval)
 }
 
-// URLs is a list of server addresses in the order given. The default scheme is nats. An address may hold a password.
+// URLs is a list of server addresses in the order given. The default scheme is nats. An
+// address may hold a password.
 type URLs []Secret
 
 // EnvDecode reads addresses that are separated by commas.
@@ -132,7 +136,8 @@ func (u *URLs) EnvDecode(text string) error {
 	return nil
 }
 
-// Joined returns the list as nats.Connect takes it. It may hold a password: print String instead.
+// Joined returns the list as nats.Connect takes it. It may hold a password: print String
+// instead.
 func (u URLs) Joined() string { return strings.Join(u.addresses(), ",") }
 
 func (u URLs) addresses() []string {
@@ -169,11 +174,12 @@ func (u URLs) LogValue() slog.Value { return slog.StringValue(u.String()) }
 // MarshalText hides what String hides.
 func (u URLs) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// ProviderLimits maps providers to limits, as in openai=8,anthropic=4. A provider that is missing, or has 0, has no
-// limit.
+// ProviderLimits maps providers to limits, as in openai=8,anthropic=4. A provider that is
+// missing, or has 0, has no limit.
 type ProviderLimits map[string]int
 
-// EnvDecode reads pairs that are separated by commas. Unknown providers and providers named twice are errors.
+// EnvDecode reads pairs that are separated by commas. Unknown providers and providers
+// named twice are errors.
 func (p *ProviderLimits) EnvDecode(text string) error {
 	limits := ProviderLimits{}
 	for _, pair := range splitList(text) {
@@ -212,7 +218,8 @@ type FallbackModel struct {
 // Fallbacks is a list of models in the order in which they are called.
 type Fallbacks []FallbackModel
 
-// EnvDecode reads provider:model pairs that are separated by commas. The model may contain colons.
+// EnvDecode reads provider:model pairs that are separated by commas. The model may
+// contain colons.
 func (f *Fallbacks) EnvDecode(text string) error {
 	var models Fallbacks
 	for _, pair := range splitList(text) {
@@ -240,7 +247,8 @@ func (f Fallbacks) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY, from its file if it has one; nil: there is none.
+// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY, from its file if it has one;
+// nil: there is none.
 func (c *LLMConfig) ReadExtraBody() (json.RawMessage, error) {
 	text, err := c.ExtraBody.Value()
 	if err != nil || text == "" {
@@ -249,7 +257,8 @@ func (c *LLMConfig) ReadExtraBody() (json.RawMessage, error) {
 	return readExtraBody(text)
 }
 
-// readExtraBody reads a JSON object that can be merged into requests, and removes its insignificant space.
+// readExtraBody reads a JSON object that can be merged into requests, and removes its
+// insignificant space.
 func readExtraBody(text string) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
@@ -262,7 +271,8 @@ func readExtraBody(text string) (json.RawMessage, error) {
 	return compact.Bytes(), llm.ValidateExtraBody(compact.Bytes())
 }
 
-// formatDuration writes a duration without the zero units that [time.Duration] adds: 720h, not 720h0m0s.
+// formatDuration writes a duration without the zero units that [time.Duration] adds:
+// 720h, not 720h0m0s.
 func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0"
@@ -277,7 +287,8 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// HostNames is a list of host names without ports. *.example.com is all names below example.com, a lone * every name.
+// HostNames is a list of host names without ports. *.example.com is all names below
+// example.com, a lone * every name.
 type HostNames []string
 
 // hostName is one name of the list, after normalizeHost.
@@ -305,7 +316,8 @@ func (h *HostNames) EnvDecode(text string) error {
 // String writes the names as EnvDecode reads them.
 func (h HostNames) String() string { return strings.Join(h, ",") }
 
-// Has reports whether the list names the host, which must be as [NormalizeHost] returns it.
+// Has reports whether the list names the host, which must be as [NormalizeHost] returns
+// it.
 func (h HostNames) Has(host string) bool {
 	return slices.ContainsFunc(h, func(name string) bool {
 		if below, ok := strings.CutPrefix(name, "*"); ok {
@@ -315,8 +327,8 @@ func (h HostNames) Has(host string) bool {
 	})
 }
 
-// NormalizeHost returns a Host header, or a name, in lower case without port, brackets and final dot; an address in its
-// shortest form.
+// NormalizeHost returns a Host header, or a name, in lower case without port, brackets
+// and final dot; an address in its shortest form.
 func NormalizeHost(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

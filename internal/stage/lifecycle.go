@@ -19,15 +19,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The last audit events of a process that stops are waited for until flushTimeout. After a hard stop, those for which
-// the recorder has no room are given up after hardRoomTimeout, and all of them after hardFlushTimeout.
+// The last audit events of a process that stops are waited for until flushTimeout. After
+// a hard stop, those for which the recorder has no room are given up after
+// hardRoomTimeout, and all of them after hardFlushTimeout.
 const (
 	flushTimeout     = 10 * time.Second
 	hardRoomTimeout  = time.Second
 	hardFlushTimeout = 2 * time.Second
 )
 
-// FatalError ends a run at a provider error that no later call can get past: a bad key, no credit, an unknown model.
+// FatalError ends a run at a provider error that no later call can get past: a bad key,
+// no credit, an unknown model.
 type FatalError struct{ Err error }
 
 // Error is the text of the provider's error.
@@ -38,9 +40,11 @@ func (e *FatalError) Unwrap() error { return e.Err }
 
 // Prepare creates and checks the streams. Doing it again changes nothing.
 //
-// Several stages of a process do it in turn. The server accepts two streams with one subject if they are created at the
-// same moment: each is checked before the other is added. At its next start it refuses one of them. And the order is that
-// of the entries, so it is always the later one that ends when its stream would take a subject of the other's.
+// Several stages of a process do it in turn. The server accepts two streams with one
+// subject if they are created at the same moment: each is checked before the other is
+// added. At its next start it refuses one of them. And the order is that of the entries,
+// so it is always the later one that ends when its stream would take a subject of the
+// other's.
 func (s *Stage) Prepare(ctx context.Context) error {
 	defer s.leaveTurn()
 	if s.before != nil {
@@ -53,10 +57,11 @@ func (s *Stage) Prepare(ctx context.Context) error {
 	return config.Explained(streams.Ensure(ctx, s.Conn.NC(), stored.Streams(s.Cfg)))
 }
 
-// Run works until soft ends, then drains: it takes and starts no row, waits for the calls in flight, a quarter longer than
-// STAGE_LLM_TIMEOUT at most, and emits what is contiguous. When hard ends it stops at once. It blocks until all that it
-// started has ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError], or why the stage
-// could not continue.
+// Run works until soft ends, then drains: it takes and starts no row, waits for the calls
+// in flight, a quarter longer than STAGE_LLM_TIMEOUT at most, and emits what is
+// contiguous. When hard ends it stops at once. It blocks until all that it started has
+// ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError],
+// or why the stage could not continue.
 func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.tracing.Close(hard)
 	if err := s.tracing.Start(soft); err != nil {
@@ -100,7 +105,8 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	return s.verdict(soft, hard)
 }
 
-// setUp does what Run needs before the first row: streams, the cost of earlier runs, the store of replies.
+// setUp does what Run needs before the first row: streams, the cost of earlier runs, the
+// store of replies.
 func (s *Stage) setUp(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return err
@@ -111,8 +117,9 @@ func (s *Stage) setUp(ctx context.Context) error {
 	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
 }
 
-// startRecorder starts what outlives the consumers: the recorder of audit events, and the observers of a pause. An audit
-// that can't be written ends the run at once. stop ends them and waits for them.
+// startRecorder starts what outlives the consumers: the recorder of audit events, and the
+// observers of a pause. An audit that can't be written ends the run at once. stop ends
+// them and waits for them.
 func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
 	record := func(ctx context.Context) {
 		if err := s.recorder.Run(ctx); err != nil {
@@ -126,9 +133,10 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 	return stopping.Background(hard, parts...)
 }
 
-// startCalls starts what calls the providers: executor, pool, and the service of batched requests. finish drains the
-// pool and waits for the calls in flight; it is called when no consumer can start a row any more. A consumer that was
-// fenced does not wait for its calls, but they are paid for, and belong in audit and summary.
+// startCalls starts what calls the providers: executor, pool, and the service of batched
+// requests. finish drains the pool and waits for the calls in flight; it is called when
+// no consumer can start a row any more. A consumer that was fenced does not wait for its
+// calls, but they are paid for, and belong in audit and summary.
 func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	consumed := make(chan struct{})
 	var parts sync.WaitGroup
@@ -146,8 +154,9 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	}
 }
 
-// startSpread starts to negotiate with the other replicas who owns which partition. It continues while the
-// consumers drain, so that the others know who leaves; stop ends it and waits for it.
+// startSpread starts to negotiate with the other replicas who owns which partition. It
+// continues while the consumers drain, so that the others know who leaves; stop ends it
+// and waits for it.
 func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	if s.spread == nil {
 		return func() {}
@@ -159,7 +168,8 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	})
 }
 
-// consume serves all partitions until soft or hard ends. An error of one of them lets the others drain.
+// consume serves all partitions until soft or hard ends. An error of one of them lets the
+// others drain.
 func (s *Stage) consume(soft, hard context.Context) error {
 	if err := s.checkPartitions(soft); err != nil {
 		return err
@@ -177,7 +187,8 @@ func (s *Stage) consume(soft, hard context.Context) error {
 	return serving.Wait()
 }
 
-// checkPartitions reports what keeps a partition from being served, before any of several is.
+// checkPartitions reports what keeps a partition from being served, before any of several
+// is.
 func (s *Stage) checkPartitions(ctx context.Context) error {
 	var checks errgroup.Group
 	for _, c := range s.consumers {
@@ -192,7 +203,8 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 	return err
 }
 
-// end records the end of the run in the audit and the log. err is why the consumers ended, nil: they were stopped.
+// end records the end of the run in the audit and the log. err is why the consumers
+// ended, nil: they were stopped.
 func (s *Stage) end(soft, hard context.Context, err error) {
 	why := ""
 	switch cause := context.Cause(soft); {

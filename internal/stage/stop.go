@@ -10,8 +10,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// drain begins a soft stop because soft has ended: the pool starts no call, and the stop becomes a hard
-// one when the time for it has passed.
+// drain begins a soft stop because soft has ended: the pool starts no call, and the stop
+// becomes a hard one when the time for it has passed.
 func (s *Stage) drain(soft, hard context.Context, kill context.CancelCauseFunc) {
 	waits := s.WaitsFor()
 	s.stopSince.Store(&waits.Since)

@@ -24,6 +24,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newBatchCommand makes stage batch, the client of batched requests. It needs a running
+// stage, which the settings name by its server and its name, and answers with the exit
+// codes of a job: 0 if at least one prompt was answered, 1 if none was, 2 for an invalid
+// request, and 3 where the account, the key or the address must be fixed first.
 func newBatchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "batch [FILE]",
@@ -98,7 +102,8 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	return text, nil
 }
 
-// connectRunning connects to the server of the configuration, else to the embedded one of a running stage.
+// connectRunning connects to the server of the configuration, else to the embedded one of
+// a running stage.
 func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsconn.Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)
@@ -112,7 +117,8 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 	return natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 }
 
-// batchNotAnswered explains why there is no reply. Where nobody takes the request it asks whether the stage runs at all.
+// batchNotAnswered explains why there is no reply. Where nobody takes the request it asks
+// whether the stage runs at all.
 func batchNotAnswered(ctx context.Context, nc *nats.Conn, cfg *config.Config, timeout time.Duration, err error) error {
 	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -129,7 +135,8 @@ func batchNotAnswered(ctx context.Context, nc *nats.Conn, cfg *config.Config, ti
 	}
 }
 
-// batchVerdict returns the error that the command ends with; nil when a prompt was answered.
+// batchVerdict returns the error that the command ends with; nil when a prompt was
+// answered.
 func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	code := reply.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {

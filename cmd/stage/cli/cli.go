@@ -1,13 +1,15 @@
-// Package cli is the commands of the stage program: flags and arguments in, exit codes out. It alone knows exit codes;
-// the packages below return typed errors. It can be imported so that tests run the program that ships, with an [Env] of
-// their own in place of the process:
+// Package cli is the commands of the stage program: flags and arguments in, exit codes
+// out. It alone knows exit codes; the packages below return typed errors. It can be
+// imported so that tests run the program that ships, with an [Env] of their own in place
+// of the process:
 //
 //	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
 //	code := cli.Main(ctx, env)
 //
-// A command is a function that takes the Env and returns a *cobra.Command; [commands] lists them. One that uses the
-// configuration calls newConfigFlags, which adds a flag for every variable. Its RunE is made by configFlags.run, or by
-// configFlags.runOnStreams if it works on streams beside a stage:
+// A command is a function that takes the Env and returns a *cobra.Command; [commands]
+// lists them. One that uses the configuration calls newConfigFlags, which adds a flag for
+// every variable. Its RunE is made by configFlags.run, or by configFlags.runOnStreams if
+// it works on streams beside a stage:
 //
 //	func newRunCommand(env *Env) *cobra.Command {
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
@@ -52,8 +54,8 @@ type maker struct {
 	make func(env *Env) *cobra.Command
 }
 
-// makers make every command of the program, by how often it is used: the help lists them in this order, within their
-// groups.
+// makers make every command of the program, by how often it is used: the help lists them
+// in this order, within their groups.
 var makers = []maker{
 	{"process", newProcessCommand},
 	{"run", newRunCommand},
@@ -82,8 +84,9 @@ var makers = []maker{
 	{"version", newVersionCommand},
 }
 
-// commands returns the commands that the arguments may need: the one that they name first, else all of them, for the help
-// and for completion. Most commands have about 200 flags, and to make all of them takes longer than most commands run.
+// commands returns the commands that the arguments may need: the one that they name
+// first, else all of them, for the help and for completion. Most commands have about 200
+// flags, and to make all of them takes longer than most commands run.
 func commands(env *Env) (all []*cobra.Command) {
 	named := func(m maker) bool { return len(env.Args) > 0 && env.Args[0] == m.name }
 	one := slices.ContainsFunc(makers, named)
@@ -108,9 +111,10 @@ const (
 	exitInterrupted = 130 // interrupted before the end, or by a second interrupt
 )
 
-// Main runs the program with the arguments of env and returns its exit code: 0 done, 1 failed while running, 2 bad
-// usage or configuration, 3 ended by a fatal provider error, 4 too many rows failed, 130 interrupted. It prints the error
-// to env.Stderr. It blocks until the command has ended; ctx ends it early.
+// Main runs the program with the arguments of env and returns its exit code: 0 done, 1
+// failed while running, 2 bad usage or configuration, 3 ended by a fatal provider error,
+// 4 too many rows failed, 130 interrupted. It prints the error to env.Stderr. It blocks
+// until the command has ended; ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
 	own := *env
 	own.secrets = new(config.Secrets)
@@ -152,15 +156,17 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// redactStandardLog removes secrets from the standard logger, which libraries use: net/http logs unsolicited responses
-// of a server there, and a client can't turn that off. undo restores the logger.
+// redactStandardLog removes secrets from the standard logger, which libraries use:
+// net/http logs unsolicited responses of a server there, and a client can't turn that
+// off. undo restores the logger.
 func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	before := log.Writer()
 	log.SetOutput(config.RedactingWriter{To: w, Secrets: secrets})
 	return func() { log.SetOutput(before) }
 }
 
-// printError prints the error after the program's name, further lines indented. It may quote foreign text.
+// printError prints the error after the program's name, further lines indented. It may
+// quote foreign text.
 func printError(w io.Writer, err error) {
 	lines := strings.Split(strings.TrimRight(terminal.Lines(err.Error()), "\n"), "\n")
 	for i, line := range lines {
@@ -171,7 +177,8 @@ func printError(w io.Writer, err error) {
 	fmt.Fprintln(w, "stage: "+strings.Join(lines, "\n")) //nolint:errcheck // nowhere left to report it
 }
 
-// newRootCommand builds the tree of commands. It sets running when a command has begun: later errors are not of usage.
+// newRootCommand builds the tree of commands. It sets running when a command has begun:
+// later errors are not of usage.
 func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stage",
@@ -233,69 +240,11 @@ func markRunning(root *cobra.Command, running *bool) {
 	}
 }
 
-// newHelpCommand replaces cobra's, which reports no error for an unknown command. What is no command is searched for.
-func newHelpCommand(env *Env) *cobra.Command {
-	return &cobra.Command{
-		Use:   "help [command | settings | word...]",
-		Short: "list the commands, describe one, list all settings, or show what there is about a word",
-		Long: "help describes a command. With another word, or several, it lists the pages of the documentation, the commands and the\n" +
-			"settings about all of them.",
-		Example: "  stage help process\n  stage help settings\n  stage help excel\n  stage help rate limit",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root, width := cmd.Root(), terminal.Width(env.Stdout)
-			if len(args) > 0 && args[0] == "settings" {
-				words := wordsOf(args[1:])
-				if len(words) == 0 {
-					writeSettings(root, env, width)
-				} else if !writeTopic(root, env, words, width) {
-					return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", strings.Join(words, " ")))
-				}
-				return nil
-			}
-			found, rest, err := root.Find(args)
-			if len(args) > 1 && (err != nil || len(rest) > 0 && found.HasSubCommands()) {
-				err = fmt.Errorf("nothing is about %q", strings.Join(args, " "))
-			}
-			if (err != nil || len(rest) > 0) && writeTopic(root, env, wordsOf(args), width) {
-				return nil
-			}
-			if err != nil {
-				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, root.Name()))
-			}
-			if err := found.Help(); err != nil {
-				return err
-			}
-			var b strings.Builder
-			writePages(&b, topicsOf(wordsOf(args)))
-			root.Print(b.String())
-			return nil
-		},
-	}
-}
-
-func newVersionCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "version",
-		Short:   "print version, commit and Go version",
-		GroupID: groupSetup,
-		Args:    cobra.NoArgs,
-		Example: "  stage version\n  stage version --json",
-	}
-	asJSON := cmd.Flags().Bool("json", false, "print as JSON")
-	cmd.RunE = func(*cobra.Command, []string) error {
-		if *asJSON {
-			return terminal.WriteJSON(env.Stdout, version.Current())
-		}
-		_, err := fmt.Fprintln(env.Stdout, version.Current())
-		return err
-	}
-	return cmd
-}
-
 // noInput explains that the file with the rows is missing.
 const noInput = "name the file with the rows, or - for standard input"
 
-// required checks the arguments of a command that needs at least one. missing says what it is.
+// required checks the arguments of a command that needs at least one. missing says what
+// it is.
 func required(missing string, check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

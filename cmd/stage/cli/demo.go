@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"syscall"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/show"
@@ -39,7 +37,8 @@ var demoDefaults = map[string]string{
 	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, negative or mixed?\n\n{{ row.text }}",
 }
 
-// chaosRowsMin is how many rows the demo with --chaos has at least: an outage is known by several rows.
+// chaosRowsMin is how many rows the demo with --chaos has at least: an outage is known by
+// several rows.
 const chaosRowsMin = 60
 
 // demoFixed are the flags of what demo has of its own.
@@ -48,6 +47,10 @@ var demoFixed = []string{
 	"llm-model", "llm-azure-api-version", "llm-ca-file", "llm-extra-body", "llm-extra-body-file", "llm-extra-headers-file",
 }
 
+// newDemoCommand makes stage demo: the whole stage in one process, with a server and an
+// LLM of its own, or with --chaos in several, through an outage and a kill. What a user
+// has set for other commands, such as a key or a server, is refused or replaced, so that
+// the demo neither costs anything nor writes into foreign streams.
 func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
@@ -89,8 +92,8 @@ func newDemoCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// demo is process with everything built in, and a summary of the audit at the end. hold keeps the dashboard until soft
-// ends.
+// demo is process with everything built in, and a summary of the audit at the end. hold
+// keeps the dashboard until soft ends.
 func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
@@ -124,7 +127,8 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 // demoHeld is what --hold prints.
 const demoHeld = "\nthe dashboard stays at %s until Ctrl-C"
 
-// demoChaos is the demo that runs the stage in processes of its own, which are this program again.
+// demoChaos is the demo that runs the stage in processes of its own, which are this
+// program again.
 func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	if env.Executable == "" {
 		return errors.New("--chaos starts this program again, and where it is is unknown: start it by its path")
@@ -137,39 +141,9 @@ func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold
 	})
 }
 
-const replicaCommand = "replica"
-
-// newReplicaCommand is a replica of the demo with --chaos: run, but that it reports its page, and ends with its standard
-// input. So it does not outlive the demo, whatever ends that. A signal does not end it: Ctrl-C is sent to all processes
-// of a terminal, and the demo ends its replicas itself.
-func newReplicaCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, which starts it", Args: cobra.NoArgs, Hidden: true}
-	flags := newConfigFlags(cmd, env, nil, nil)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
-		if err != nil {
-			return err
-		}
-		_, release := env.subscribe(os.Interrupt, syscall.SIGTERM)
-		defer release()
-		soft, hard := show.Obey(cmd.Context(), env.Stdin, env.exitSoon)
-		listener, err := dashboard.Listen(soft, cfg.HTTP.Addr, true, "STAGE_HTTP_ADDR")
-		if err != nil {
-			return err
-		}
-		terminal.PrintLine(env.Stdout, "%s", dashboard.URL(listener))
-		log := slog.New(slog.DiscardHandler)
-		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] { // else it would only repeat what the demo says
-			log = logging.NewConfigured(cfg, env.Stderr)
-		}
-		defer logging.Flush(log)
-		return stage.Run(soft, hard, cfg, stage.Deps{Logger: log, Listener: listener, Options: stage.Options{Console: env.Stderr}})
-	}
-	return cmd
-}
-
-// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and an address for other commands:
-// in the demo neither the key nor a row may leave the machine.
+// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and
+// an address for other commands: in the demo neither the key nor a row may leave the
+// machine.
 func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	return config.LLMConfig{
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
@@ -177,7 +151,8 @@ func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	}
 }
 
-// writeDemoLine prints a result as a line of text: the row's sequence, its product and text, the reply.
+// writeDemoLine prints a result as a line of text: the row's sequence, its product and
+// text, the reply.
 func writeDemoLine(w io.Writer, r stored.Result) error {
 	var row struct {
 		Product string `json:"product"`

@@ -19,8 +19,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// Env is all that a command sees of its process: arguments, environment, streams and signals. A test creates its own
-// and runs commands without touching the process. It is read-only.
+// Env is all that a command sees of its process: arguments, environment, streams and
+// signals. A test creates its own and runs commands without touching the process. It is
+// read-only.
 type Env struct {
 	Args    []string          // arguments after the program's name
 	Environ map[string]string // environment variables
@@ -28,27 +29,32 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// LimitMemory sets how many bytes the process needs at most, for the garbage collector. Within them it lets the heap
-	// grow to three times what is in use, rather than to twice. Nil: there is no limit.
+	// LimitMemory sets how many bytes the process needs at most, for the garbage
+	// collector. Within them it lets the heap grow to three times what is in use, rather
+	// than to twice. Nil: there is no limit.
 	LimitMemory func(bytes int64)
 
-	// Exit ends the process immediately, whatever still runs, when the second signal has not ended it (see
-	// [Env.Contexts]). Nil: nothing does.
+	// Exit ends the process immediately, whatever still runs, when the second signal has
+	// not ended it (see [Env.Contexts]). Nil: nothing does.
 	Exit func(code int)
 
-	// Executable is the path of this program, for a command that starts it again. Empty: unknown.
+	// Executable is the path of this program, for a command that starts it again. Empty:
+	// unknown.
 	Executable string
 
-	// Setenv sets a variable for the libraries that read the environment of the process. Nil: nothing does.
+	// Setenv sets a variable for the libraries that read the environment of the process.
+	// Nil: nothing does.
 	Setenv func(name, value string)
 
-	// HangupEnds is set where SIGHUP means that the terminal of the process has closed. Then it ends run, and where there
-	// is no terminal it asks for secrets to be read again.
+	// HangupEnds is set where SIGHUP means that the terminal of the process has closed.
+	// Then it ends run, and where there is no terminal it asks for secrets to be read
+	// again.
 	HangupEnds bool
 
 	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
 
-	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil: there are no signals.
+	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil:
+	// there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
 }
 
@@ -80,8 +86,8 @@ func OSEnv() *Env {
 	}
 }
 
-// endsOnHangup reports whether this process has a controlling terminal and is meant to end with it: nohup ignores SIGHUP
-// for a process that is to outlive its terminal.
+// endsOnHangup reports whether this process has a controlling terminal and is meant to
+// end with it: nohup ignores SIGHUP for a process that is to outlive its terminal.
 func endsOnHangup() bool {
 	if signal.Ignored(syscall.SIGHUP) {
 		return false
@@ -93,16 +99,18 @@ func endsOnHangup() bool {
 	return tty.Close() == nil
 }
 
-// signalEcho is how long after the first signal another one counts as the same: timeout(1) and some shells signal the
-// process and then its group.
+// signalEcho is how long after the first signal another one counts as the same:
+// timeout(1) and some shells signal the process and then its group.
 const signalEcho = 200 * time.Millisecond
 
-// Contexts returns the two contexts of a command that stops in two steps. The first SIGINT or SIGTERM, or one of also,
-// cancels soft: take no new work, finish what has begun. The second cancels hard, from which soft descends: stop
-// immediately. SIGHUP never counts as the second, since shell and system both send it when a terminal closes. The
-// cause of both is a [*stopping.InterruptError]. If something that can't be cancelled keeps the process from ending
-// within 5 s of the second signal, Env.Exit ends it; a third signal does so at once. Both contexts end with parent. The
-// caller must call stop when the command is done; it waits until the signals are released.
+// Contexts returns the two contexts of a command that stops in two steps. The first
+// SIGINT or SIGTERM, or one of also, cancels soft: take no new work, finish what has
+// begun. The second cancels hard, from which soft descends: stop immediately. SIGHUP
+// never counts as the second, since shell and system both send it when a terminal closes.
+// The cause of both is a [*stopping.InterruptError]. If something that can't be cancelled
+// keeps the process from ending within 5 s of the second signal, Env.Exit ends it; a
+// third signal does so at once. Both contexts end with parent. The caller must call stop
+// when the command is done; it waits until the signals are released.
 func (e *Env) Contexts(parent context.Context, also ...os.Signal) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
@@ -134,15 +142,17 @@ func (e *Env) Contexts(parent context.Context, also ...os.Signal) (soft, hard co
 }
 
 const (
-	// exitAfter is how long after the second signal a process that still runs is ended; exitReport bounds how long
-	// reporting it may take. Together they are less than the 5 s that [Env.Contexts] promises.
+	// exitAfter is how long after the second signal a process that still runs is ended;
+	// exitReport bounds how long reporting it may take. Together they are less than the 5
+	// s that [Env.Contexts] promises.
 	exitAfter  = 4500 * time.Millisecond
 	exitReport = 250 * time.Millisecond
 )
 
-// exitSoon ends the process after exitAfter if it still runs. It is the last resort: whatever takes a context ends
-// sooner. What remains are system calls that don't return (a write to a pipe without a reader, a disk that does not
-// respond) and libraries that can't be cancelled (the embedded server's shutdown, the C library's resolver).
+// exitSoon ends the process after exitAfter if it still runs. It is the last resort:
+// whatever takes a context ends sooner. What remains are system calls that don't return
+// (a write to a pipe without a reader, a disk that does not respond) and libraries that
+// can't be cancelled (the embedded server's shutdown, the C library's resolver).
 func (e *Env) exitSoon() {
 	if e.Exit == nil {
 		return
@@ -182,9 +192,9 @@ func stillIn() []string {
 	return slices.Compact(names)
 }
 
-// Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to be read again. Signals that
-// arrive while one waits may be merged. With HangupEnds it gets none. The caller must call stop when it no longer reads
-// the channel.
+// Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to
+// be read again. Signals that arrive while one waits may be merged. With HangupEnds it
+// gets none. The caller must call stop when it no longer reads the channel.
 func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
 	if e.HangupEnds {
 		return nil, func() {}

@@ -22,10 +22,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configFlags are the flags of a command that uses the configuration: one for each variable, named after it, but none
-// for a secret, which would show in the list of processes; the path of a secret's file has one. A flag takes precedence
-// over the environment. A flag that the command does not use is refused: the same variable in the environment is meant
-// for other commands, a flag is not.
+// configFlags are the flags of a command that uses the configuration: one for each
+// variable, named after it, but none for a secret, which would show in the list of
+// processes; the path of a secret's file has one. A flag takes precedence over the
+// environment. A flag that the command does not use is refused: the same variable in the
+// environment is meant for other commands, a flag is not.
 type configFlags struct {
 	env      *Env
 	cmd      *cobra.Command
@@ -51,17 +52,19 @@ const (
 // everyCommand are the variables that each command uses.
 var everyCommand = []string{"STAGE_LOG_LEVEL", "STAGE_LOG_FORMAT"}
 
-// commonSettings are the variables whose flags the help of a command lists; stage help settings lists all.
+// commonSettings are the variables whose flags the help of a command lists; stage help
+// settings lists all.
 var commonSettings = []string{
 	"STAGE_NAME", "STAGE_DATA_DIR", "STAGE_PARTITIONS", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_POOL_SIZE", "STAGE_LANE", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL",
 	"STAGE_LLM_API_KEY_FILE", "STAGE_LLM_MODEL", "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_LOOKUP_FILE",
 	"STAGE_RESPONSE_SCHEMA_FILE", "STAGE_MAX_COST_USD",
 }
 
-// newConfigFlags adds the flags of the configuration to the command. groups are the headings of [config.Config] that the
-// command uses, nil: all; flags of other groups are refused. defaults are the command's, by variable, and take
-// precedence over the documented ones. A flag that the command has already takes the place of the setting's. An invalid
-// value is reported by Load, together with all other problems.
+// newConfigFlags adds the flags of the configuration to the command. groups are the
+// headings of [config.Config] that the command uses, nil: all; flags of other groups are
+// refused. defaults are the command's, by variable, and take precedence over the
+// documented ones. A flag that the command has already takes the place of the setting's.
+// An invalid value is reported by Load, together with all other problems.
 func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[string]string) *configFlags {
 	c := &configFlags{env: env, cmd: cmd, defaults: defaults, values: make(map[string]string), refused: make(map[string]string)}
 	for _, group := range groups {
@@ -128,7 +131,8 @@ func (c *configFlags) own(variables ...string) {
 	}
 }
 
-// refuseConnection refuses what names or describes a NATS server, for a command that has its own.
+// refuseConnection refuses what names or describes a NATS server, for a command that has
+// its own.
 func (c *configFlags) refuseConnection(why string) {
 	if c.external {
 		c.refuse(why, contextFlag, serverFlag)
@@ -208,15 +212,16 @@ const groupNATS = "NATS"
 // groupsOfStreams are the groups of flags that commands on streams need.
 var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams and subjects"}
 
-// run returns the RunE of a command: it calls f with the configuration, the arguments, and the contexts of
-// [Env.Contexts].
+// run returns the RunE of a command: it calls f with the configuration, the arguments,
+// and the contexts of [Env.Contexts].
 func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, cfg *config.Config, args []string) error) func(*cobra.Command, []string) error {
 	return c.runStages(new(string), need, func(soft, hard context.Context, cfgs []*config.Config, args []string) error {
 		return f(soft, hard, cfgs[0], args)
 	})
 }
 
-// runStages is run for a command that may work for several stages, those of path where that is not empty.
+// runStages is run for a command that may work for several stages, those of path where
+// that is not empty.
 func (c *configFlags) runStages(path *string, need config.Need, f func(soft, hard context.Context, cfgs []*config.Config, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cfgs, err := c.LoadStages(cmd.Context(), *path, need)
@@ -235,8 +240,9 @@ func (c *configFlags) runStages(path *string, need config.Need, f func(soft, har
 // onStreams is what a command does with streams.
 type onStreams func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error
 
-// runOnStreams returns the RunE of a command that works on streams beside a stage. It calls f once it is connected, and
-// explains its error. check, which may be nil, reports invalid flags before that.
+// runOnStreams returns the RunE of a command that works on streams beside a stage. It
+// calls f once it is connected, and explains its error. check, which may be nil, reports
+// invalid flags before that.
 func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
 	return c.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if check != nil {
@@ -248,7 +254,8 @@ func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f onStr
 	})
 }
 
-// withStreams calls f once it is connected to what the configuration names, and explains its error.
+// withStreams calls f once it is connected to what the configuration names, and explains
+// its error.
 func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams) error {
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
@@ -262,8 +269,8 @@ func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams)
 	return conn.Explain(f(ctx, conn, js, cfg))
 }
 
-// Load reads the configuration from flags, environment, files and contexts. The error lists every problem and makes the
-// program end with 2.
+// Load reads the configuration from flags, environment, files and contexts. The error
+// lists every problem and makes the program end with 2.
 func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Config, error) {
 	cfg, files, problems := c.load(ctx, need, nil)
 	if problems = append(c.given(), problems...); len(problems) > 0 {
@@ -273,8 +280,8 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 	return cfg, nil
 }
 
-// LoadStages is [configFlags.Load] of each stage that a file or directory lists, see [config.ReadStages]. Without a path
-// there is one stage.
+// LoadStages is [configFlags.Load] of each stage that a file or directory lists, see
+// [config.ReadStages]. Without a path there is one stage.
 func (c *configFlags) LoadStages(ctx context.Context, path string, need config.Need) ([]*config.Config, error) {
 	problems := c.given()
 	switch {
@@ -374,7 +381,8 @@ func appendProblems(problems []error, err error, prefix string) []error {
 	return problems
 }
 
-// exportFiles sets the variables of files that others read: OpenTelemetry, and Go for proxies.
+// exportFiles sets the variables of files that others read: OpenTelemetry, and Go for
+// proxies.
 func (c *configFlags) exportFiles(files []config.EnvFile) {
 	for _, file := range files {
 		for name, value := range file.Values {
@@ -385,8 +393,8 @@ func (c *configFlags) exportFiles(files []config.EnvFile) {
 	}
 }
 
-// configFlag is the value of one flag. It keeps the text: the configuration decodes it, so that flag and variable are
-// read by the same code.
+// configFlag is the value of one flag. It keeps the text: the configuration decodes it,
+// so that flag and variable are read by the same code.
 type configFlag struct {
 	flags    *configFlags
 	variable string
@@ -435,8 +443,8 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	}
 }
 
-// whereJob returns the flags with which stage tail finds the events of a job, to be pasted into a shell where this command
-// was given.
+// whereJob returns the flags with which stage tail finds the events of a job, to be
+// pasted into a shell where this command was given.
 func (c *configFlags) whereJob(dir string) string {
 	words := []string{"--job", filepath.Base(dir), "--data-dir", filepath.Dir(dir)}
 	for _, file := range c.envFiles {

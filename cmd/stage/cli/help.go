@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -14,15 +15,18 @@ import (
 // helpWidth is the width of help where standard output is not a terminal.
 const helpWidth = 120
 
-// flagGroup is the annotation of a flag that holds the heading it is listed under; without one it is the command's own.
+// flagGroup is the annotation of a flag that holds the heading it is listed under;
+// without one it is the command's own.
 const flagGroup = "stage_group"
 
-// flagCommon is the annotation of a flag of the configuration that the help of a command lists.
+// flagCommon is the annotation of a flag of the configuration that the help of a command
+// lists.
 const flagCommon = "stage_common"
 
-// writeHelp prints the help of a command: its usage, what it does, commands below it, examples, its own flags, and the
-// settings that are most often given as flags; that of the program ends with the exit codes. width is that of the
-// terminal, 0 if there is none.
+// writeHelp prints the help of a command: its usage, what it does, commands below it,
+// examples, its own flags, and the settings that are most often given as flags; that of
+// the program ends with the exit codes. width is that of the terminal, 0 if there is
+// none.
 func writeHelp(cmd *cobra.Command, width int) {
 	var b strings.Builder
 	usage := cmd.UseLine()
@@ -58,6 +62,7 @@ func writeHelp(cmd *cobra.Command, width int) {
 
 // exitCodes are the codes of [Main], for people.
 const exitCodes = `Exit codes:
+
     0 done; rows that failed are results
     1 failed, or verify found a violation
     2 bad usage or configuration, or verify cannot tell
@@ -73,7 +78,8 @@ func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet, width 
 	}
 }
 
-// flagSet returns the flags of a command that are wanted, in the order of their definition.
+// flagSet returns the flags of a command that are wanted, in the order of their
+// definition.
 func flagSet(cmd *cobra.Command, wanted func(*pflag.Flag) bool) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -120,7 +126,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// writeCommands lists the commands below cmd, by group where they have one, and by how often they are used.
+// writeCommands lists the commands below cmd, by group where they have one, and by how
+// often they are used.
 func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list := func(title, group string) {
 		heading := "\n" + title + "\n"
@@ -136,4 +143,45 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 		list(group.Title, group.ID)
 	}
 	list("Commands:", "")
+}
+
+// newHelpCommand replaces cobra's, which reports no error for an unknown command. What is
+// no command is searched for.
+func newHelpCommand(env *Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command | settings | word...]",
+		Short: "list the commands, describe one, list all settings, or show what there is about a word",
+		Long: "help describes a command. With another word, or several, it lists the pages of the documentation, the commands and the\n" +
+			"settings about all of them.",
+		Example: "  stage help process\n  stage help settings\n  stage help excel\n  stage help rate limit",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, width := cmd.Root(), terminal.Width(env.Stdout)
+			if len(args) > 0 && args[0] == "settings" {
+				words := wordsOf(args[1:])
+				if len(words) == 0 {
+					writeSettings(root, env, width)
+				} else if !writeTopic(root, env, words, width) {
+					return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", strings.Join(words, " ")))
+				}
+				return nil
+			}
+			found, rest, err := root.Find(args)
+			if len(args) > 1 && (err != nil || len(rest) > 0 && found.HasSubCommands()) {
+				err = fmt.Errorf("nothing is about %q", strings.Join(args, " "))
+			}
+			if (err != nil || len(rest) > 0) && writeTopic(root, env, wordsOf(args), width) {
+				return nil
+			}
+			if err != nil {
+				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, root.Name()))
+			}
+			if err := found.Help(); err != nil {
+				return err
+			}
+			var b strings.Builder
+			writePages(&b, topicsOf(wordsOf(args)))
+			root.Print(b.String())
+			return nil
+		},
+	}
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/preview"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )
@@ -39,6 +37,8 @@ STAGE_LLM_PROVIDER=mock
 `},
 }
 
+// newInitCommand makes stage init, which writes the files of a first job into a
+// directory. The template, rows and settings that it writes are those of [starterFiles].
 func newInitCommand(env *Env) *cobra.Command {
 	var names []string
 	for _, f := range starterFiles {
@@ -108,8 +108,8 @@ func writeStarter(dir string, force bool) error {
 	return nil
 }
 
-// createFile writes a file that only its owner can read, since settings hold keys. It must be new, also where another
-// process has written one meanwhile.
+// createFile writes a file that only its owner can read, since settings hold keys. It
+// must be new, also where another process has written one meanwhile.
 func createFile(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -122,7 +122,8 @@ func createFile(path, text string) error {
 	return err
 }
 
-// replaceFile is createFile in place of a file, which stays as it is until the new one is complete.
+// replaceFile is createFile in place of a file, which stays as it is until the new one is
+// complete.
 func replaceFile(path, text string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".stage-init-")
 	if err != nil {
@@ -147,46 +148,4 @@ func shellQuoted(text string) string {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-func newTryCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "try FILE",
-		Short:   "show the prompts of the first rows, those of several templates side by side",
-		GroupID: groupSetup,
-		Args:    required(noInput, cobra.ExactArgs(1)),
-		Long: "try renders the first rows of a JSONL or CSV file (or - for standard input) with each template and prints the prompts\n" +
-			"side by side; of a row that fans out (--foreach) those of its first 3 elements, with --json of all. It makes no call, needs\n" +
-			"no key, and touches no job. It exits with 1 if a row, or an element, would fail.",
-		Example: "  stage try reviews.jsonl --template-file prompt.jinja\n" +
-			"  stage try --template prompt.jinja --template 'Sentiment of: {{ row.text }}' -n 20 reviews.jsonl\n" +
-			"  stage try talks.jsonl --foreach parts --template 'Part {{ loop.index }} of {{ row.title }}: {{ item }}'",
-	}
-	in := preview.Input{Stdin: env.Stdin}
-	var templates, files []string
-	cmd.Flags().StringArrayVar(&templates, "template", nil, "path of a template, or its `text`; repeated: one column each; default: the configured template")
-	cmd.Flags().StringArrayVar(&files, "template-file", nil, "`path` of a template; may be repeated and combined with --template")
-	cmd.Flags().Int64VarP(&in.Rows, "rows", "n", 5, "number of rows")
-	addFormatFlags(cmd, &in.Format)
-	asJSON := cmd.Flags().Bool("json", false, "print a JSON object for each row")
-	flags := newConfigFlags(cmd, env, []string{"Prompt and result", "Fan-out"}, nil)
-	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
-		if in.Rows < 1 {
-			return config.Invalid(fmt.Errorf("-n %d: give at least 1", in.Rows))
-		}
-		all, err := preview.LoadTemplates(cfg, templates, files)
-		if err != nil {
-			return config.Invalid(err)
-		}
-		in.Name = args[0]
-		return preview.Try(soft, in, all, env.Stdout, *asJSON)
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		need := config.NeedPrompt
-		if len(templates)+len(files) > 0 {
-			need = config.NeedNothing
-		}
-		return flags.run(need, run)(cmd, args)
-	}
-	return cmd
 }

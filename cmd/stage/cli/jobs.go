@@ -23,6 +23,9 @@ import (
 // groupsOfJobs are the groups of flags that commands on the directories of jobs need.
 var groupsOfJobs = []string{"Embedded server"}
 
+// newJobsCommand makes stage jobs with its commands ls, show and rm. A job is a directory
+// below STAGE_DATA_DIR that stage process has made. The commands find them by package
+// jobs, and open a job's store only for counts, which its own process may have locked.
 func newJobsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "jobs",
@@ -41,6 +44,8 @@ func newJobsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// newJobsListCommand makes stage jobs ls. It reads the files of each job, and the counts
+// of jobs whose process is not running from their stores.
 func newJobsListCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -76,8 +81,9 @@ func newJobsListCommand(env *Env) *cobra.Command {
 // countTimeout bounds the look into the store of one job.
 const countTimeout = 30 * time.Second
 
-// countJobs counts the rows and results in the stores of jobs whose record has no counts. A store that can't be read is
-// reported, and does not hide the other jobs. The error is the cause of the end of ctx.
+// countJobs counts the rows and results in the stores of jobs whose record has no counts.
+// A store that can't be read is reported, and does not hide the other jobs. The error is
+// the cause of the end of ctx.
 func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Job) error {
 	for i := range list {
 		if list[i].Counts != nil {
@@ -123,6 +129,7 @@ func factsOf(j *jobs.Job) []string {
 // describeJob is one job in a line.
 func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
+// inputOf returns the name of the job's input for a table.
 func inputOf(j *jobs.Job) string {
 	if j.Damaged != "" && j.Input == "" {
 		return "(job.json is damaged)"
@@ -130,6 +137,7 @@ func inputOf(j *jobs.Job) string {
 	return terminal.OrDash(j.Input)
 }
 
+// modelOf returns provider and model of the job for a table.
 func modelOf(j *jobs.Job) string {
 	if j.Provider == j.Model || j.Model == "" {
 		return terminal.OrDash(j.Provider)
@@ -137,6 +145,7 @@ func modelOf(j *jobs.Job) string {
 	return j.Provider + "/" + j.Model
 }
 
+// stateOf returns the job's state, with the process that works on it or reads it.
 func stateOf(j *jobs.Job) string {
 	state := terminal.OrDash(string(j.State))
 	switch {
@@ -148,8 +157,10 @@ func stateOf(j *jobs.Job) string {
 	return state
 }
 
+// changedOf returns when the job was last changed, in local time.
 func changedOf(j *jobs.Job) string { return j.Changed.Local().Format(time.DateTime) }
 
+// newJobsShowCommand makes stage jobs show: one job with the size of its streams.
 func newJobsShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NAME",
@@ -263,6 +274,8 @@ func (r *jobReport) write(w io.Writer, dir string) {
 	}
 }
 
+// newJobsRemoveCommand makes stage jobs rm. It finds all jobs before it removes the first
+// one, so that a misspelt name removes nothing.
 func newJobsRemoveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME…",

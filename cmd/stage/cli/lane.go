@@ -18,6 +18,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newLaneCommand makes stage lane with its commands ls, show and cancel. They read the
+// records of batches from the stream of the lane, so they work while no stage runs, and
+// ask the provider only to cancel.
 func newLaneCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "lane",
@@ -44,6 +47,8 @@ type laneFlags struct {
 	output *string
 }
 
+// newLaneFlags adds the flags of a command on batches. A stage that has set the
+// deprecated STAGE_LANE_STREAM has its records there.
 func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 	f := &laneFlags{output: addOutputFlag(cmd, "table, or json")}
 	f.storeFlags = newStoreFlags(cmd, env)
@@ -67,6 +72,7 @@ func (f *laneFlags) run(do func(ctx context.Context, cfg *config.Config, all []l
 	}
 }
 
+// newLaneListCommand makes stage lane ls.
 func newLaneListCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -116,10 +122,12 @@ func writeBatches(w io.Writer, list []lane.Batch) error {
 	return table.Flush()
 }
 
+// ageOf returns how long ago the batch was recorded.
 func ageOf(b *lane.Batch) string {
 	return (time.Duration(b.AgeS) * time.Second).String()
 }
 
+// newLaneShowCommand makes stage lane show: one batch, or the sequences of its rows.
 func newLaneShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show BATCH",
@@ -207,6 +215,8 @@ func writeSequences(w io.Writer, seqs []uint64) error {
 	return err
 }
 
+// newLaneCancelCommand makes stage lane cancel. It writes no record: the owner of the
+// partition sees at its next look that the provider has ended the batch.
 func newLaneCancelCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel BATCH...",

@@ -15,6 +15,8 @@ import (
 // mockAddr is the default address of the mock LLM: next to STAGE_HTTP_ADDR.
 const mockAddr = "127.0.0.1:9465"
 
+// newMockLLMCommand makes stage mockllm, the built-in LLM as a server of its own. It uses
+// no settings of the stage: all that it does is set by its own flags.
 func newMockLLMCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "mockllm",
@@ -70,8 +72,8 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// serveMock serves until a signal, or until ctx ends. After the first signal the calls in flight have two seconds to
-// finish.
+// serveMock serves until a signal, or until ctx ends. After the first signal the calls in
+// flight have two seconds to finish.
 func serveMock(ctx context.Context, env *Env, addr string, mock *llmtest.Server) error {
 	soft, hard, stop := env.Contexts(ctx)
 	defer stop()

@@ -22,6 +22,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newResultsCommand makes stage results, which prints stored results: once, partition by
+// partition, or with --follow all of them as they are stored.
 func newResultsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "results",
@@ -104,7 +106,8 @@ func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) erro
 	})
 }
 
-// withPrinter calls f with a printer on the output of the command, which it flushes and closes then.
+// withPrinter calls f with a printer on the output of the command, which it flushes and
+// closes then.
 func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error) error {
 	w, closeOut, err := openOut(r.env.Stdout, r.out)
 	if err != nil {
@@ -114,7 +117,8 @@ func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f 
 	return errors.Join(f(results.NewPrinter(cfg, out, r.o), out), out.Flush(), closeOut())
 }
 
-// openOut creates or empties the file for the results; "" and "-" are stdout. The caller must call closeOut.
+// openOut creates or empties the file for the results; "" and "-" are stdout. The caller
+// must call closeOut.
 func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() error, err error) {
 	if path == "" || path == "-" {
 		return terminal.JSON(stdout), func() error { return nil }, nil
@@ -126,7 +130,8 @@ func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() erro
 	return f, f.Close, nil
 }
 
-// checkPartition refuses a partition that nobody has served, and a stream that does not exist.
+// checkPartition refuses a partition that nobody has served, and a stream that does not
+// exist.
 func checkPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int) error {
 	n, err := stored.Partitions(ctx, js, cfg)
 	switch {

@@ -1,26 +1,18 @@
 package cli
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"math/big"
 	"os"
-	"regexp"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/logging"
-	"github.com/llm-stage/stage/internal/preview"
 	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/llm"
 	"github.com/spf13/cobra"
 )
 
+// newRunCommand makes stage run, the service: it works until a signal ends it. The first
+// signal ends the soft context, and the stage drains. The second ends the hard one, and
+// it stops at once.
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
@@ -73,192 +65,4 @@ func newRunCommand(env *Env) *cobra.Command {
 // addCancelBatches adds --cancel-batches.
 func addCancelBatches(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the batch lane (STAGE_LANE) at the provider; default: they run on, and the next start collects their answers")
-}
-
-func newProcessCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "process IN",
-		Short:   "send each row of a file to the LLM and write ordered results, resumable",
-		GroupID: groupWork,
-		Long: "process takes the rows of a JSONL, CSV or JSON file (or - for standard input) through the whole stage, on an embedded\n" +
-			"server, and writes one result per row, by default in the order of the rows, each exactly once. It can be killed and\n" +
-			"restarted any number of times: the same command resumes where it was, and no stored reply is paid for again. The input\n" +
-			"may be compressed by gzip. With -o FILE.csv the results are CSV, else JSONL. A JSONL or CSV file to which rows were\n" +
-			"added goes on as the same job.\n\n" +
-			"At the end it reports the failed rows by reason, with an example and the command that lists them. They are results, and the\n" +
-			"exit code is 0; with --fail-on-error it is 4, with --fail-on-error=5 only if more than 5% of the rows failed.\n\n" +
-			"--retry-failed sends failed rows again and puts the new results into their places; the others cost nothing. A row that\n" +
-			"fails again stays failed. A file shows the failed results until the new ones are there, while standard output gets nothing\n" +
-			"before. Rows that stage redrive has published again are treated in the same way.\n\n" +
-			"With --order key --order-key field.NAME a slow row holds up the rows with the same NAME and no others, with --order none\n" +
-			"it holds up nothing: the results come in the order in which they are stored.\n\n" +
-			"The file of -o grows while the job runs. One that holds anything but results of this job is refused (--force). One that\n" +
-			"holds results stays until as many are written beside it, so neither a kill nor a full disk takes any of them away.",
-		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
-			"  stage process reviews.csv -o out.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
-			"  stage process export.csv.gz --delimiter ';' --csv-types auto --template-file prompt.jinja --llm-model gpt-6-luna\n" +
-			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run\n" +
-			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --fail-on-error=5\n" +
-			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --retry-failed=row_timeout,refused",
-	}
-	var o job.Options
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv or .tsv, else JSONL; default: standard output")
-	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
-	addFormatFlags(cmd, &o.Format)
-	table := addTableFlags(cmd)
-	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
-	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
-	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
-	cancelBatches := addCancelBatches(cmd)
-	cmd.Args = oneInput(retry, failed)
-	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
-	defaults := map[string]string{}
-	if terminal.Is(env.Stderr) {
-		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
-	}
-	flags := newConfigFlags(cmd, env, nil, defaults)
-	flags.refuseConnection("process runs its own server, with one partition: remove it, or use stage load and stage run for rows on a NATS server")
-	run := func(soft, hard context.Context, cfg *config.Config, args []string) error {
-		if o.Limit < 0 {
-			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
-		}
-		switch o.Retry = retry.options(); {
-		case o.Retry == nil:
-		case args[0] == "-" && o.Job == "":
-			return config.Invalid(errors.New("--retry-failed with standard input: name the job with --job, since no other run can find it"))
-		case o.Fresh:
-			return config.Invalid(errors.New("--retry-failed with --fresh: remove one of them, since --fresh discards the failed results and sends all rows"))
-		case *dry:
-			return config.Invalid(errors.New("--retry-failed with --dry-run: remove one of them, since a dry run renders all rows, whatever is stored"))
-		}
-		if err := table.set(&o, args[0]); err != nil {
-			return config.Invalid(err)
-		}
-		if *dry {
-			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
-			return preview.DryRun(soft, cfg, in, env.Stdout, env.Stderr)
-		}
-		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
-		o.CancelBatches = *cancelBatches
-		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		need := config.NeedCalls
-		if *dry {
-			need = config.NeedPrompt // a key is what a dry run does without
-		}
-		return flags.run(need, run)(cmd, args)
-	}
-	return cmd
-}
-
-// retryAll is the value of --retry-failed without one.
-const retryAll = "all"
-
-// retryFlag is the flag --retry-failed: which failed rows are sent again. It implements pflag.Value.
-type retryFlag struct{ reasons []string }
-
-// addRetryFlag adds --retry-failed to a command.
-func addRetryFlag(cmd *cobra.Command) *retryFlag {
-	f := &retryFlag{}
-	cmd.Flags().Var(f, "retry-failed", "send failed rows again; with `reasons`, such as api_call_failed,refused, only those that failed for one of them; default: none")
-	cmd.Flags().Lookup("retry-failed").NoOptDefVal = retryAll
-	return f
-}
-
-// options returns what to send again; nil: nothing.
-func (f *retryFlag) options() *job.Retry {
-	switch {
-	case len(f.reasons) == 0:
-		return nil
-	case slices.Contains(f.reasons, retryAll):
-		return &job.Retry{}
-	}
-	return &job.Retry{Reasons: f.reasons}
-}
-
-// Set takes a list of reasons.
-func (f *retryFlag) Set(list string) error {
-	known := retryReasons()
-	for reason := range strings.SplitSeq(list, ",") {
-		reason = strings.TrimSpace(reason)
-		if !slices.Contains(known, reason) {
-			return fmt.Errorf("%q is no reason: give some of %s", reason, strings.Join(known, ", "))
-		}
-		f.reasons = append(f.reasons, reason)
-	}
-	return nil
-}
-
-// retryReasons returns what --retry-failed accepts.
-func retryReasons() []string {
-	known := []string{retryAll}
-	for _, r := range llm.Reasons() {
-		known = append(known, string(r))
-	}
-	return known
-}
-
-// String returns the reasons.
-func (f *retryFlag) String() string { return strings.Join(f.reasons, ",") }
-
-// Type is what the help calls the value.
-func (f *retryFlag) Type() string { return "reasons" }
-
-// failOnError is the value of --fail-on-error[=PERCENT].
-type failOnError struct {
-	allowed *big.Rat // most rows that may fail, in percent; nil: any number
-}
-
-// anyFailedRow is the value of --fail-on-error alone.
-const anyFailedRow = "0"
-
-// percents is how a share is written: digits that are compared exactly, so no 1e2, NaN or sign.
-var percents = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,6})?%?$`)
-
-// Set reads a share of rows in percent.
-func (f *failOnError) Set(text string) error {
-	share := new(big.Rat)
-	ok := percents.MatchString(text) // checked first: a number such as 1e999999999 takes minutes to read
-	if ok {
-		_, ok = share.SetString(strings.TrimSuffix(text, "%"))
-	}
-	if !ok || share.Cmp(big.NewRat(100, 1)) > 0 {
-		return errors.New("give the percentage of rows that may fail, 0 to 100, such as --fail-on-error=5; without a value any failed row counts")
-	}
-	f.allowed = share
-	return nil
-}
-
-// String returns the default, for the help.
-func (f *failOnError) String() string { return "" }
-
-// Type names the value, for the help.
-func (f *failOnError) Type() string { return "percent" }
-
-// addFailOnError adds the flag to a command.
-func addFailOnError(cmd *cobra.Command) *failOnError {
-	f := &failOnError{}
-	flag := cmd.Flags().VarPF(f, "fail-on-error", "", "exit with 4 if any row failed, or with =PERCENT if more than that share did; default: failed rows are results, exit 0")
-	flag.NoOptDefVal = anyFailedRow
-	return f
-}
-
-// oneInput checks the arguments of process: one input. Where there are more, it explains that the value of a flag that
-// may go without one follows an equals sign.
-func oneInput(retry *retryFlag, failed *failOnError) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		for _, arg := range args {
-			reason, _, _ := strings.Cut(arg, ",")
-			switch {
-			case len(args) < 2:
-			case len(retry.reasons) > 0 && slices.Contains(retryReasons(), reason):
-				return fmt.Errorf("--retry-failed takes its reasons after an equals sign: --retry-failed=%s", arg)
-			case failed.allowed != nil && percents.MatchString(arg):
-				return fmt.Errorf("--fail-on-error takes its percentage after an equals sign: --fail-on-error=%s", arg)
-			}
-		}
-		return required(noInput, cobra.ExactArgs(1))(cmd, args)
-	}
 }

@@ -22,6 +22,9 @@ import (
 // watchEvery is the time between two looks of status --watch.
 const watchEvery = 2 * time.Second
 
+// newStatusCommand makes stage status. It asks the process at STAGE_HTTP_ADDR over HTTP,
+// or all replicas over NATS where a flag names the server or the stage, or where nothing
+// listens at that address.
 func newStatusCommand(env *Env) *cobra.Command {
 	v := &statusView{env: env, memory: replicas.NewMemory()}
 	cmd := &cobra.Command{
@@ -90,6 +93,7 @@ type statusView struct {
 	line bool           // JSON is one line
 }
 
+// close closes the connection to NATS, if there is one.
 func (v *statusView) close() {
 	if v.conn != nil {
 		v.conn.Close()
@@ -99,7 +103,8 @@ func (v *statusView) close() {
 // clearScreen moves to the upper left corner of a terminal and clears it.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// watch looks again and again until ctx ends. An error of the first look ends it, later ones are shown.
+// watch looks again and again until ctx ends. An error of the first look ends it, later
+// ones are shown.
 func (v *statusView) watch(ctx context.Context) error {
 	v.line = true
 	tick := time.NewTicker(watchEvery)
@@ -151,7 +156,8 @@ func (v *statusView) show(ctx context.Context) error {
 	return err
 }
 
-// reachable reports whether a server is named, or the embedded one of another process runs.
+// reachable reports whether a server is named, or the embedded one of another process
+// runs.
 func (v *statusView) reachable() bool {
 	if len(v.cfg.NATS.URL) > 0 {
 		return true
@@ -160,7 +166,8 @@ func (v *statusView) reachable() bool {
 	return running && err == nil
 }
 
-// showProcess prints what a process says of its stages, and where a stage has other replicas all of them.
+// showProcess prints what a process says of its stages, and where a stage has other
+// replicas all of them.
 func (v *statusView) showProcess(ctx context.Context, reports []status.Report, body []byte) error {
 	var wholes []json.RawMessage
 	if !v.process {
@@ -185,7 +192,8 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 	return nil
 }
 
-// withWholes adds to the JSON of each stage its whole, as the last member; without one it stays as it is.
+// withWholes adds to the JSON of each stage its whole, as the last member; without one it
+// stays as it is.
 func withWholes(body []byte, wholes []json.RawMessage) []byte {
 	add := func(report, whole json.RawMessage) json.RawMessage {
 		report = bytes.TrimSpace(report)

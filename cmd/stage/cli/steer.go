@@ -92,6 +92,8 @@ type steer struct {
 	wish operator.Wish
 }
 
+// run sends the order to the replicas and prints what each has answered. It fails where
+// one of them has not done it.
 func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config) error {
 	s.wish.By = asker(conn, cfg, s.wish.Verb)
 	outcomes, err := operator.Steer(ctx, conn.NC(), cfg.Name, s.wish)

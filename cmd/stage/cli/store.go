@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// storeFlags are the flags of a command that reads what a stage or a job has stored: those of the configuration, and
-// --job.
+// storeFlags are the flags of a command that reads what a stage or a job has stored:
+// those of the configuration, and --job.
 type storeFlags struct {
 	*configFlags
 
@@ -81,8 +81,8 @@ func (s *storeFlags) exists(cfg *config.Config) error {
 	return requireStore(cfg.Data.Dir)
 }
 
-// runOnStore is [configFlags.runOnStreams] for a command that only reads: it opens no directory without a store, where
-// it would leave an empty one, but lists the jobs there.
+// runOnStore is [configFlags.runOnStreams] for a command that only reads: it opens no
+// directory without a store, where it would leave an empty one, but lists the jobs there.
 func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
 	return s.runOnStreams(func(cfg *config.Config) error {
 		if err := s.choose(cfg); err != nil {
@@ -97,8 +97,8 @@ func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStream
 	}, f)
 }
 
-// runOrFollow is runOnStore for a command with --follow, which goes on instead: it reads a server, or a store through
-// whoever serves that, now or later.
+// runOrFollow is runOnStore for a command with --follow, which goes on instead: it reads
+// a server, or a store through whoever serves that, now or later.
 func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) error, once onStreams,
 	forever func(ctx context.Context, cfg *config.Config) error,
 ) func(*cobra.Command, []string) error {

@@ -22,6 +22,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newTailCommand makes stage tail, which prints audit events as they come, or with --row
+// the history of one row.
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
@@ -102,7 +104,8 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// callsInFlight asks the running replicas for the calls in flight of a row. The audit holds a call when it has ended.
+// callsInFlight asks the running replicas for the calls in flight of a row. The audit
+// holds a call when it has ended.
 func callsInFlight(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight) {
 	for _, c := range replicas.AskRow(ctx, conn.NC(), cfg.Name, row) {
 		calls = append(calls, tail.InFlight{Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model, Since: c.Since, Host: c.Host})
@@ -113,7 +116,8 @@ func callsInFlight(ctx context.Context, conn *natsconn.Conn, cfg *config.Config,
 // kindsKnown are the values of --kind.
 var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch}
 
-// completeList makes the shell complete a flag that is a list, word by word, with those that it does not have yet.
+// completeList makes the shell complete a flag that is a list, word by word, with those
+// that it does not have yet.
 func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
 	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
 		before := typed[:strings.LastIndex(typed, ",")+1]
@@ -141,7 +145,8 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	return kinds, nil
 }
 
-// checkFilters reports which filters do not go together. --reason is about row events, and reads no others.
+// checkFilters reports which filters do not go together. --reason is about row events,
+// and reads no others.
 func checkFilters(o *tail.Options, follows bool) error {
 	switch {
 	case follows && o.Row != 0:

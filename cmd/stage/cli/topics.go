@@ -14,7 +14,8 @@ import (
 // pagesBase is where the pages of topics are read, for those who have the program alone.
 const pagesBase = "https://github.com/llm-stage/stage/blob/main/"
 
-// topic is a page of the documentation, with the words that people use for what it is about.
+// topic is a page of the documentation, with the words that people use for what it is
+// about.
 type topic struct {
 	words    string // separated by spaces, in lower case and the singular
 	page     string
@@ -23,8 +24,8 @@ type topic struct {
 	settings []string // flags that belong to it and whose text has none of the words
 }
 
-// topics are the pages by what people ask for, the most specific first. The words of settings and commands need no entry:
-// their own texts are searched, too.
+// topics are the pages by what people ask for, the most specific first. The words of
+// settings and commands need no entry: their own texts are searched, too.
 var topics = []topic{
 	{"image picture photo vision media audio video pdf attachment multimodal", "docs/templates.md#limits", "a prompt is text: images and other media can't be sent", "try", []string{"template", "template-file", "system-prompt"}},
 	{"excel spreadsheet sheet libreoffice semicolon bom column flatten", "docs/files.md#results-as-csv", "results as CSV for Excel: delimiter, byte order mark, columns for the members of a reply", "process", nil},
@@ -78,7 +79,8 @@ var topics = []topic{
 	{"demo example try quickstart start tutorial", "docs/demo.md", "see it work without key or network", "demo init", nil},
 }
 
-// wordsOf returns the words that a search is for, in lower case; those of a variable are those of its flag.
+// wordsOf returns the words that a search is for, in lower case; those of a variable are
+// those of its flag.
 func wordsOf(args []string) (words []string) {
 	for _, arg := range args {
 		text := strings.TrimPrefix(arg, config.VariablePrefix)
@@ -88,7 +90,8 @@ func wordsOf(args []string) (words []string) {
 	return words
 }
 
-// has reports whether a topic is about all of the words; a plural is its singular, and dead-letter is dead letter.
+// has reports whether a topic is about all of the words; a plural is its singular, and
+// dead-letter is dead letter.
 func (t *topic) has(words []string) bool {
 	known := strings.Fields(t.words)
 	unknown := func(word string) bool {
@@ -124,7 +127,8 @@ func writePages(b *strings.Builder, found []*topic) {
 	}
 }
 
-// writeTopic prints what there is about the words: pages, commands and settings. It reports whether there is anything.
+// writeTopic prints what there is about the words: pages, commands and settings. It
+// reports whether there is anything.
 func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 	found := topicsOf(words)
 	var b strings.Builder
@@ -140,7 +144,8 @@ func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 	return b.Len() > 0
 }
 
-// writeDeprecated prints what to do instead of a deprecated setting that is asked for by its name.
+// writeDeprecated prints what to do instead of a deprecated setting that is asked for by
+// its name.
 func writeDeprecated(b *strings.Builder, words []string) {
 	for _, f := range config.Fields() {
 		if f.Deprecated != "" && slices.Contains(words, config.FlagName(f.Variable)) {
@@ -149,7 +154,8 @@ func writeDeprecated(b *strings.Builder, words []string) {
 	}
 }
 
-// writeTopicCommands prints the commands of topics, and those whose line in the list of commands has the words.
+// writeTopicCommands prints the commands of topics, and those whose line in the list of
+// commands has the words.
 func writeTopicCommands(b *strings.Builder, root *cobra.Command, found []*topic, words []string) {
 	heading := "\nCommands:\n"
 	for _, cmd := range inOrder(root) {
@@ -189,7 +195,8 @@ const settingsIntro = "\nEach setting is a flag and the variable of the same nam
 	"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that holds it. stage config\n" +
 	"prints the values in use and where each comes from: flag, environment, --env-file, NATS context, default.\n"
 
-// inOrder returns the commands below cmd by how often they are used: in the order in which they were added.
+// inOrder returns the commands below cmd by how often they are used: in the order in
+// which they were added.
 func inOrder(cmd *cobra.Command) []*cobra.Command {
 	list := slices.Clone(cmd.Commands()) // cobra sorts them by name
 	slices.SortStableFunc(list, func(a, b *cobra.Command) int {

@@ -20,6 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newUsageCommand makes stage usage, which adds up what stages have spent. It reads the
+// audit alone, so it knows of every call, whatever became of its row.
 func newUsageCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "usage",
@@ -88,7 +90,8 @@ func (u *usageCommand) check(cfg *config.Config) (err error) {
 	return err
 }
 
-// stageNames reads the value of --chain; the name of the configuration where it is not given.
+// stageNames reads the value of --chain; the name of the configuration where it is not
+// given.
 func stageNames(chain []string, name string) ([]string, error) {
 	if len(chain) == 0 {
 		return []string{name}, nil

@@ -15,6 +15,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// newVerifyCommand makes stage verify. It exits with 0 if the streams prove that every
+// row has exactly one result, with 1 if they prove a violation, and with 2 if they prove
+// neither, as where events have expired.
 func newVerifyCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "verify",

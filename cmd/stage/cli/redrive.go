@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/redrive"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// newRedriveCommand makes stage redrive, which publishes the rows of failed results
+// again. It works on the streams alone and needs no running stage.
+func newRedriveCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "redrive",
+		Short:   "publish the rows of failed results to the input stream again, as new rows",
+		GroupID: groupStreams,
+		Args:    cobra.NoArgs,
+		Long: "redrive publishes the original row of each failed result again, with its body and headers, on its subject. It is a new row\n" +
+			"with a new place in the order; the failed result stays. Headers name the failed row (Stage-Redrive-Of) and, also on the new\n" +
+			"result, the row whose place that takes (Stage-Replaces): the first one, however often it was redriven. The last result with\n" +
+			"its number counts.\n\n" +
+			"Each failed result is redriven once, however often redrive is killed or run: a mark on\n" +
+			"<result subject>.<name>.redrive.<partition>.<sequence of the result> records it. A row that fails again is another failed\n" +
+			"result.\n\n" +
+			"Rows that load or process have published go on a separate subject, <load>-redriven, because load and process find\n" +
+			"their position by the last row on theirs. Rows that are no longer in the input stream, rows that were too large for a\n" +
+			"message, and errors that an earlier stage has passed on can't be redriven; they are counted.",
+		Example: "  stage redrive --dry-run\n" +
+			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222\n" +
+			"  stage redrive --job reviews.jsonl-1a2b3c4d",
+	}
+	var o redrive.Options
+	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil, "only results that failed for these reasons, such as api_call_failed,refused; default: all")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
+	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
+	flags := newStoreFlags(cmd, env)
+	flags.allow("STAGE_RESPONSE_FIELD", "STAGE_ON_UPSTREAM_ERROR")
+	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+		if err := flags.reopen(cfg, o.DryRun); err != nil {
+			return err
+		}
+		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
+		err = errors.Join(err, flags.reopen(cfg, o.DryRun)) // a run of the job may have ended meanwhile
+		switch {                                            // what was done is printed even if it ended early
+		case r == nil:
+		case *asJSON:
+			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
+		default:
+			r.Write(env.Stdout)
+		}
+		return err
+	})
+	return cmd
+}

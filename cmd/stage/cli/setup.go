@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/permissions"
+	"github.com/llm-stage/stage/internal/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+)
+
+// newSetupCommand makes stage setup, which creates and checks what run needs, as a user
+// who may do so, or prints what run's own user must be allowed. It alone has the flags
+// for the bounds of new streams: no stage changes a stream that exists.
+func newSetupCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "setup",
+		Short:   "create missing streams and durable consumers and check existing ones, or print what the NATS user must be allowed",
+		GroupID: groupSetup,
+		Args:    cobra.NoArgs,
+		Long: "setup does what run does before its first row: it creates missing streams and the missing durable consumers of partitions,\n" +
+			"and checks those that exist. Run it as a user who may create streams, so that run needs no such permission, or ahead of\n" +
+			"an autoscaler that watches the durable. With --create-streams=false it only checks. The variable STAGE_CREATE_STREAMS, as\n" +
+			"run's environment has it, does not count: it says what run may create.\n" +
+			"With --print-permissions it connects to no server. It prints the least permissions of the NATS user of run with these\n" +
+			"settings, for the configuration of nats-server or as JSON; STAGE_CREATE_STREAMS counts. Give it run's environment or flags.\n" +
+			"With --stages it does so for each stage of a list, as run takes it.",
+		Example: "  stage setup --nats-url nats://localhost:4222\n" +
+			"  stage setup --nats-url nats://localhost:4222 --create-streams=false\n" +
+			"  stage setup --stages stages.yaml\n" +
+			"  stage setup --print-permissions --env-file stage.env\n" +
+			"  stage setup --print-permissions --create-streams=false --batch=false -o json",
+	}
+	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's NATS user with these settings, and connect to no server")
+	output := cmd.Flags().StringP("output", "o", formatConf, "how to print the permissions: conf (of nats-server) or json")
+	completeWords(cmd, "output", formatConf, formatJSON)
+	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
+	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
+		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
+	flags.allow(settingsOfPermissions...)
+	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES", "STAGE_AUDIT_MAX_BYTES",
+		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
+	stages := flags.addStages()
+	setUp := flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
+		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {
+			var errs []error
+			for _, cfg := range cfgs {
+				err := setUpStreams(ctx, conn.NC(), cfg)
+				if err != nil && *stages != "" {
+					err = fmt.Errorf("stage %s: %w", cfg.Name, err)
+				}
+				errs = append(errs, err)
+			}
+			if err := errors.Join(errs...); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
+			return err
+		})
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *output != formatConf && *output != formatJSON:
+			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatConf, formatJSON))
+		case *permit:
+			return printPermissions(cmd.Context(), env, flags, *stages, *output)
+		case cmd.Flags().Changed("output"):
+			return config.Invalid(errors.New("--output: it is about --print-permissions: give that too, or remove it"))
+		}
+		for _, variable := range settingsOfPermissions {
+			flags.refuse("setup uses it only with --print-permissions: add that, or remove it", config.FlagName(variable))
+		}
+		if create := "STAGE_CREATE_STREAMS"; !cmd.Flags().Changed(config.FlagName(create)) {
+			flags.values[create] = "true" // setup is run to create what run may not
+		}
+		return setUp(cmd, args)
+	}
+	return cmd
+}
+
+// formatConf is the value of --output for the configuration of nats-server.
+const formatConf = "conf"
+
+// settingsOfPermissions are variables that setup uses only to print permissions.
+var settingsOfPermissions = []string{"STAGE_BATCH", "STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DEDUPE", "STAGE_MAX_COST_USD", "STAGE_PRICES_FILE"}
+
+// printPermissions prints what the NATS user of run needs with the settings in force. It
+// connects to no server.
+func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages, output string) error {
+	flags.offline = true
+	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
+	if err != nil {
+		return err
+	}
+	needed := permissions.Of(cfgs...)
+	if output == formatJSON {
+		return needed.WriteJSON(env.Stdout)
+	}
+	return needed.WriteConf(env.Stdout)
+}
+
+// setUpStreams creates and checks all streams and the durable consumer of each partition.
+// The error lists every problem.
+func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
+	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
+		return err
+	}
+	var errs []error
+	for p := range cfg.Streams.Partitions {
+		_, err := streams.OpenDurable(ctx, nc, stored.Durable(cfg, p))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
