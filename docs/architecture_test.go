@@ -92,7 +92,7 @@ func TestTheWayOfARowIsTrue(t *testing.T) {
 
 // helper reports whether a package is for tests, or follows net/http/httptest: the map names it outside of the table.
 func helper(dir string) bool {
-	return slices.Contains([]string{"internal/golden", "internal/stagetest", "llm/llmtest", "llm/llmtest/batches", "consumer/natsd"}, dir)
+	return slices.Contains([]string{"internal/golden", "internal/stagetest", "internal/lab/llmtest", "internal/lab/llmtest/batches", "consumer/natsd"}, dir)
 }
 
 // packages are the directories of the module's packages but for main and those of tests, examples and documents.

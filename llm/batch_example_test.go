@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 func ExampleBatch() {

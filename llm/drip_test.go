@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // dripAnswer is a whole answer, of 65 bytes.

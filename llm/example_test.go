@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/llm/schema"
 )
 

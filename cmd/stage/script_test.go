@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 

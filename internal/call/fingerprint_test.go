@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // What the account of a batch is must survive a restart, and change with the key and the address.
@@ -16,7 +16,7 @@ func TestAFingerprintIsThatOfTheAccount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		targets, err := Open(cfg, nil, llmtest.Config{})
+		targets, err := Open(cfg, nil, llmtest.Config{}.Start)
 		if err != nil {
 			t.Fatal(err)
 		}

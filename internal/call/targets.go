@@ -6,7 +6,6 @@ import (
 	"net"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // Targets are the first provider and the fallbacks, and the built-in LLM that serves those whose provider is mock and
@@ -15,26 +14,32 @@ type Targets struct {
 	all     []*Target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // the extra headers of all targets
 	secrets *config.Secrets
-	mock    *llmtest.PipeListener // nil: no target needs it
-	endMock func()                // stops it
+	endMock func() // stops the built-in LLM; nil if no target needs one
 }
+
+var errNoMock = errors.New("there is no built-in LLM here: set STAGE_LLM_BASE_URL to the address of one")
 
 // dialFunc opens the connections to providers.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Open makes the clients of the configured providers, and connects to none. mock is the behaviour of the built-in LLM,
-// if a target needs it. dial opens connections; nil: TCP. The error is a [*config.Error] that lists every problem.
-func Open(cfg *config.Config, dial dialFunc, mock llmtest.Config) (*Targets, error) {
+// MockLLM starts the built-in LLM, which answers for the provider mock where it has no base URL. It returns how to
+// connect to it, and how to stop it. Whoever starts a stage decides which LLM that is, so that a stage imports none.
+type MockLLM func() (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func(), err error)
+
+// Open makes the clients of the configured providers, and connects to none. mock is called at most once, when a target
+// needs it. Without a mock such a target is an error. dial opens connections; the default is TCP. The error is a
+// [*config.Error] that lists every problem.
+func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
 	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
-	all, err := newTargets(cfg, dial, func() (dialFunc, error) {
-		if t.mock == nil {
-			server, err := llmtest.New(mock)
-			if err != nil {
-				return nil, err
-			}
-			t.mock, t.endMock = server.Pipe() // real HTTP, without sockets: it takes no port, and no descriptors
+	var dialMock dialFunc
+	all, err := newTargets(cfg, dial, func() (_ dialFunc, err error) {
+		switch {
+		case mock == nil:
+			return nil, errNoMock
+		case dialMock == nil:
+			dialMock, t.endMock, err = mock()
 		}
-		return t.mock.DialContext, nil
+		return dialMock, err
 	})
 	if err != nil {
 		t.Close()
@@ -55,7 +60,7 @@ func (t *Targets) Close() {
 	for _, one := range t.all {
 		one.Close()
 	}
-	if t.mock != nil {
+	if t.endMock != nil {
 		t.endMock()
 	}
 }

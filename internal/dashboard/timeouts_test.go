@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // closeListener reports on closed when a connection that it has accepted is closed by the server.

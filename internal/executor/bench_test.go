@@ -13,12 +13,12 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/metrics"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -33,7 +33,7 @@ func newRowWay(tb testing.TB) *rowWay {
 	tb.Helper()
 	environ := map[string]string{"STAGE_LLM_MODEL": "m", "STAGE_LLM_API_KEY": "sk-bench-0123456789", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_TEMPLATE": "{{ row.q }}"}
 	cfg := stagetest.Value(config.Source{Environ: environ}.Load(tb.Context(), config.NeedCalls))(tb)
-	servers := stagetest.Value(call.Open(cfg, nil, llmtest.Config{}))(tb)
+	servers := stagetest.Value(call.Open(cfg, nil, llmtest.Config{}.Start))(tb)
 	tb.Cleanup(servers.Close)
 	prompt := stagetest.Value(LoadPrompt(cfg))(tb)
 	metrics, usage := metrics.New(version.Build{}, func() status.Snapshot { return status.Snapshot{} }), cost.NewRecorder()

@@ -16,8 +16,8 @@ import (
 
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // refusingHead is a provider that answers all rows but the first, which it refuses once so many others are answered, until
@@ -83,7 +83,7 @@ func TestAJobAtItsCeilingSaysWhatIsKept(t *testing.T) {
 			"STAGE_POOL_SIZE", "2", "STAGE_DATA_DIR", dir, "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_LOG_LEVEL", "error")
 		var out stagetest.Buffer
 		err = Process(t.Context(), t.Context(), IO{In: strings.NewReader(""), Out: &stagetest.Buffer{}, Err: &out}, cfg, input,
-			Options{Out: filepath.Join(dir, "out.jsonl"), Job: "job", Where: func(string) string { return "" }})
+			Options{Mock: llmtest.Config{}.Start, Out: filepath.Join(dir, "out.jsonl"), Job: "job", Where: func(string) string { return "" }})
 		return out.String(), err
 	}
 	find := func() *jobs.Job {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
 )
@@ -37,7 +39,7 @@ func TestARepairThatIsInterruptedCanBeResumed(t *testing.T) {
 		defer interrupt(nil)
 		stderr.interrupt = func() { interrupt(&stopping.InterruptError{Signal: syscall.SIGINT}) }
 		return Process(soft, t.Context(), IO{In: strings.NewReader(""), Out: &stagetest.Buffer{}, Err: stderr}, cfg, input,
-			Options{Out: out, Job: "job", Retry: retry, Where: func(string) string { return "" }})
+			Options{Mock: llmtest.Config{}.Start, Out: out, Job: "job", Retry: retry, Where: func(string) string { return "" }})
 	}
 	if err := process(&interruptOn{}, nil); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/llm-stage/stage/internal/call"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/jobs"
@@ -45,6 +47,7 @@ type Options struct {
 	Where func(dir string) string
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
+	Mock          call.MockLLM // see [SiteOptions]
 
 	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil: nothing is
 }
@@ -100,7 +103,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			remove(dir, log)
 		}
 	}()
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
@@ -40,7 +42,7 @@ func checkMemory(t *testing.T, order string) {
 		"STAGE_POOL_SIZE", "32", "STAGE_WINDOW", "256", "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_DATA_SYNC", "1m",
 		"STAGE_ORDER", order, "STAGE_ORDER_KEY", "field.id")
 	w := &heapAtLines{marks: []int{early, rows - 500}}
-	if err := job.Process(t.Context(), t.Context(), job.IO{In: strings.NewReader(""), Out: w, Err: io.Discard}, cfg, input, job.Options{Where: func(string) string { return "" }}); err != nil {
+	if err := job.Process(t.Context(), t.Context(), job.IO{In: strings.NewReader(""), Out: w, Err: io.Discard}, cfg, input, job.Options{Mock: llmtest.Config{}.Start, Where: func(string) string { return "" }}); err != nil {
 		t.Fatal(err)
 	}
 	if len(w.heaps) != 2 || w.lines != rows {

@@ -11,7 +11,6 @@ import (
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // Site is a stage for one job with all that it needs around it: embedded server, clients of the providers, HTTP server.
@@ -27,9 +26,9 @@ type Site struct {
 
 // SiteOptions are what a command changes about a site. Console and Logger are required.
 type SiteOptions struct {
-	MaxPayload int32          // largest message of the embedded server, in bytes; 0: the server's default
-	Mock       llmtest.Config // the built-in LLM, for the provider mock
-	Console    io.Writer      // where OTEL_TRACES_EXPORTER=console prints
+	MaxPayload int32        // largest message of the embedded server, in bytes; 0: the server's default
+	Mock       call.MockLLM // the built-in LLM, for the provider mock without a base URL; nil: there is none
+	Console    io.Writer    // where OTEL_TRACES_EXPORTER=console prints
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
 	Flags         string // what commands need to find the streams, for advice; empty: nothing but the settings

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 const nothingListens = `openai: nothing listens at first.test:80: is the server started\? \(dial tcp: connection refused\)`

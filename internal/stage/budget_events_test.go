@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // sharedBudget is a budget in a mode, for the provider openai unless said.

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // releaseLab is a lab of two partitions. Each has a row with the same question, so that one row waits for the call of

@@ -11,7 +11,7 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // received is how many calls the first LLM got.

@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // keptRows are the rows of a stage that is killed while the first one has no reply yet, and the replies to the others.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // TestHeadersAndKeysAreReadAgain rotates both, then leaves an invalid key in the file: the old one stays in use.
@@ -33,7 +33,7 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"content":"now %s, before sk-rotated-1 gateway-token-1"}}]}`, seen[len(seen)-1])}
 		}}, nil)
 		cfg := l.config(map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key, "STAGE_LLM_EXTRA_HEADERS_FILE": headers})
-		servers, err := call.Open(cfg, l.dial, llmtest.Config{})
+		servers, err := call.Open(cfg, l.dial, llmtest.Config{}.Start)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // parrot is an LLM that repeats the caller's key wherever it fails: in the message, in the code, in a page that is no

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // TestAKillRepaysNoMoreCallsThanThePoolHas repeatedly kills a stage that keeps every reply at once.

@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
@@ -130,7 +130,7 @@ type running struct {
 func (l *lab) start(changes map[string]string, opts Options) *running {
 	l.t.Helper()
 	cfg := l.config(changes)
-	servers, err := call.Open(cfg, l.dial, llmtest.Config{})
+	servers, err := call.Open(cfg, l.dial, llmtest.Config{}.Start)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/usage"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/nats-io/nats.go"
 )
 

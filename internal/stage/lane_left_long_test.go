@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/nats-io/nats.go/jetstream"
 )
 

@@ -19,10 +19,10 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // laneLab is a stage whose batch lane is scripted: each row is answered on its own after a minute.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // took is the time between the first and the last call of the audit.

@@ -10,7 +10,7 @@ import (
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stagetest"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // ofRow returns the log lines of a row, in order.

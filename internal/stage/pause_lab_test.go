@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // sick is an LLM of 100 ms a call that answers all calls with one step while that is set.

@@ -16,8 +16,8 @@ import (
 	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/pool"
 )
 

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/status"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 func TestAProviderThatRefusesEveryCallIsAWarningAMinuteLaterAndEachTenMinutes(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/tail"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // failingSecrets refuses each first call, and fails those for secrets for good.

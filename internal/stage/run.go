@@ -14,7 +14,6 @@ import (
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
@@ -28,6 +27,8 @@ type Deps struct {
 	NATS func() (*nats.Conn, error)
 	// DialLLM opens connections to the provider; nil: TCP.
 	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)
+	// MockLLM starts the built-in LLM, for stages with the provider mock and no base URL; nil: there is none.
+	MockLLM call.MockLLM
 	// Listener serves metrics, health and dashboard; nil: one on STAGE_HTTP_ADDR. Run closes it.
 	Listener net.Listener
 	// Reloads gets a value when the key must be read again; nil: never.
@@ -79,7 +80,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	deps.Batches = true
 	var stages []*Stage
 	for _, cfg := range cfgs {
-		targets, err := call.Open(cfg, deps.DialLLM, llmtest.Config{})
+		targets, err := call.Open(cfg, deps.DialLLM, deps.MockLLM)
 		if err != nil {
 			return deps.errorOf(cfg, err)
 		}

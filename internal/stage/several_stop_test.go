@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // stalling makes the first call of a model take longer than any stop may.

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -46,7 +46,8 @@ func (l *lab) startSeveral(changes ...map[string]string) *team {
 	r.soft, r.hard = stop, kill
 	go func() {
 		r.done <- RunSeveral(soft, hard, cfgs, Deps{
-			NATS: func() (*nats.Conn, error) { return l.srv.Server.Connect() }, DialLLM: l.dial, Listener: r.pages, Reloads: r.reload,
+			MockLLM: llmtest.Config{}.Start,
+			NATS:    func() (*nats.Conn, error) { return l.srv.Server.Connect() }, DialLLM: l.dial, Listener: r.pages, Reloads: r.reload,
 			Logger: slog.New(slog.NewTextHandler(&l.logs, nil)),
 		})
 		close(r.done)

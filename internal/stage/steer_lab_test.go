@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/control"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 func TestThePauseOfAPartitionIsAMetric(t *testing.T) {

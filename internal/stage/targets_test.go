@@ -15,7 +15,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // fallback are the variables of a stage with two fallbacks.
@@ -139,7 +139,7 @@ func TestErrorsOfAFallbackNameItsVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = call.Open(cfg, nil, llmtest.Config{})
+	_, err = call.Open(cfg, nil, llmtest.Config{}.Start)
 	if !config.IsInvalid(err) || !strings.Contains(err.Error(), "STAGE_LLM_GEMINI_BASE_URL: contains a query") {
 		t.Errorf("got %v", err)
 	}

@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/llm-stage/stage/llm/redact"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // Counter is the script of the LLM for a chain: it counts the attempts of each call. Make it with [NewCounter]. It is

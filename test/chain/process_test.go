@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -42,7 +44,7 @@ func (s *site) start(of int) *worker {
 	p.Process = process.Start(s.t, s.broker, s.config(of),
 		func(data []byte) int { return s.trap.sees(chain.Name(of), data) },
 		func(*process.Process) http.Handler { return s.llm },
-		stage.Deps{Logger: slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", s.starts))})
+		stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", s.starts))})
 	s.processes = append(s.processes, p)
 	return p
 }

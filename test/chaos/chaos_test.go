@@ -15,7 +15,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/nats-io/nats.go"
 )
 

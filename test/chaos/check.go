@@ -11,7 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 )
 
 func TestTheCheckOfBatchesFindsWhatMustNotBe(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/test/chain"
 	"github.com/llm-stage/stage/test/gateway"
 )

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/load"
 	"github.com/llm-stage/stage/internal/redrive"
 	"github.com/llm-stage/stage/internal/results"
@@ -26,8 +28,6 @@ import (
 	"github.com/llm-stage/stage/internal/tail"
 	"github.com/llm-stage/stage/internal/usage"
 	"github.com/llm-stage/stage/internal/verify"
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -171,7 +171,8 @@ func (s *site) start() *process {
 	go func() {
 		defer close(p.done)
 		p.err = stage.Run(soft, hard, s.cfg, stage.Deps{
-			NATS: func() (*nats.Conn, error) { return nc, nil }, DialLLM: s.llm.DialContext, Listener: pages, Logger: logger,
+			MockLLM: llmtest.Config{}.Start,
+			NATS:    func() (*nats.Conn, error) { return nc, nil }, DialLLM: s.llm.DialContext, Listener: pages, Logger: logger,
 		})
 	}()
 	s.t.Cleanup(func() {

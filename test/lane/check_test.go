@@ -10,10 +10,10 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/usage"
 	"github.com/llm-stage/stage/internal/verify"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 const (

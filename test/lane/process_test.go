@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -41,6 +43,7 @@ func (s *sim) start() {
 	s.processes = append(s.processes, process.Start(s.t, s.broker, s.config(), s.trap.sees,
 		func(p *process.Process) http.Handler { return &gate{sim: s, process: p, next: s.llm} },
 		stage.Deps{
+			MockLLM: llmtest.Config{}.Start,
 			Options: stage.Options{CancelBatches: s.starts%4 == 3}, // --cancel-batches
 			Logger:  slog.New(slog.NewTextHandler(s.logs, &slog.HandlerOptions{Level: slog.LevelDebug})).With(slog.Int("process", s.starts)),
 		}))

@@ -3,9 +3,9 @@ package lane_test
 import (
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/verify"
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 )
 
 // llmConfig is how the provider behaves: a fifth of its batches expires, a twentieth of the lines fails.

@@ -21,10 +21,10 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stored"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats-server/v2/server/ats"
@@ -130,7 +130,8 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 	done := make(chan error, 1)
 	go func() {
 		done <- stage.Run(soft, hard, cfg, stage.Deps{
-			NATS: func() (*nats.Conn, error) { return connect("stage") }, DialLLM: pipe.DialContext, Listener: pages, Logger: log,
+			MockLLM: llmtest.Config{}.Start,
+			NATS:    func() (*nats.Conn, error) { return connect("stage") }, DialLLM: pipe.DialContext, Listener: pages, Logger: log,
 		})
 	}()
 	asked := time.After(30 * time.Second)

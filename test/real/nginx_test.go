@@ -17,8 +17,8 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // nginxConfig is a complete configuration: nothing of the machine's own is read.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/responses"

@@ -16,10 +16,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/schema"
 	"github.com/openai/openai-go/v3"

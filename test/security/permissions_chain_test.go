@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats.go"
 )

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/cmd/stage/cli"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"

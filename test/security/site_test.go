@@ -22,8 +22,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -122,7 +122,7 @@ func run(t *testing.T, environ vars) *process {
 	s.soft, s.hard = stop, kill
 	go func() {
 		defer close(s.done)
-		s.err = stage.Run(soft, hard, cfg, stage.Deps{Listener: listener, Logger: slog.New(slog.NewTextHandler(s.logs, nil))})
+		s.err = stage.Run(soft, hard, cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Listener: listener, Logger: slog.New(slog.NewTextHandler(s.logs, nil))})
 	}()
 	t.Cleanup(func() {
 		kill()

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 func TestPayloadsOfCallEventsAreFullHashedOrNone(t *testing.T) {

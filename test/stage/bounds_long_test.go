@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // The size of a reply is known only once it arrives: no call begins without room, except the few that were already on

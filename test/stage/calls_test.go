@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // oneRow runs a stage on one row until it is answered, and returns its result and the audit.

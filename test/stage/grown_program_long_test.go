@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 func TestRowsThatAreAddedMeanwhileAreLeftForTheNextRun(t *testing.T) {

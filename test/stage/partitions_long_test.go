@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy has rows wait for capacity in all partitions, at two calls a

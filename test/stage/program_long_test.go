@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // realPatience bounds what tests with real processes wait for, far above what a loaded machine needs.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // TestAJobIsRepairedWhateverIsKilled takes a job through random runs, of which some are killed, and checks what each

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 )
 

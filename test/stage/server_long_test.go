@@ -18,10 +18,10 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/llm/llmtest"
 )
 
 // natsServer builds the server from the module that this one names.
@@ -102,7 +102,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if err := stage.Run(soft, t.Context(), cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Errorf("run: %v, want none", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/test/gateway"
 )
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // lastResort is part of what the program prints when the second signal had to end it by force.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // A process that was suspended makes no call until it has read the log: rows whose next attempt is due are handed back

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/nats-io/nats.go"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )

@@ -14,13 +14,13 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/show"
 	"github.com/llm-stage/stage/internal/logging"
-	"github.com/llm-stage/stage/internal/show"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/llmtest"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
@@ -102,7 +102,7 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
-	site, err := job.OpenSite(soft, cfg, dir, job.SiteOptions{Mock: demoLLM, Console: env.Stderr, Logger: log})
+	site, err := job.OpenSite(soft, cfg, dir, job.SiteOptions{Mock: demoLLM.Start, Console: env.Stderr, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/job"
 	"github.com/llm-stage/stage/internal/preview"
@@ -88,6 +90,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 		}
 		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
 		o.CancelBatches = *cancelBatches
+		o.Mock = llmtest.Config{}.Start
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

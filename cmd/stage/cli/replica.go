@@ -5,10 +5,12 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/dashboard"
+	"github.com/llm-stage/stage/internal/lab/show"
 	"github.com/llm-stage/stage/internal/logging"
-	"github.com/llm-stage/stage/internal/show"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
@@ -42,7 +44,7 @@ func newReplicaCommand(env *Env) *cobra.Command {
 			log = logging.NewConfigured(cfg, env.Stderr)
 		}
 		defer logging.Flush(log)
-		return stage.Run(soft, hard, cfg, stage.Deps{Logger: log, Listener: listener, Options: stage.Options{Console: env.Stderr}})
+		return stage.Run(soft, hard, cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: log, Listener: listener, Options: stage.Options{Console: env.Stderr}})
 	}
 	return cmd
 }

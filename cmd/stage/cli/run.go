@@ -4,6 +4,8 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stage"
@@ -50,6 +52,7 @@ func newRunCommand(env *Env) *cobra.Command {
 		log := logging.NewConfigured(cfgs[0], env.Stderr)
 		defer logging.Flush(log)
 		deps := stage.Deps{
+			MockLLM: llmtest.Config{}.Start,
 			Logger:  log,
 			Reloads: reloads,
 			Options: stage.Options{Console: env.Stderr, NewInput: *newInput, CancelBatches: *cancelBatches},

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stage"
@@ -34,7 +36,9 @@ func Stage(t *testing.T, srv *natsd.Server, settings map[string]string) (stop fu
 	}
 	soft, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- stage.Run(soft, t.Context(), cfg, stage.Deps{Logger: slog.New(slog.DiscardHandler)}) }()
+	go func() {
+		ended <- stage.Run(soft, t.Context(), cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: slog.New(slog.DiscardHandler)})
+	}()
 	stop = func() {
 		cancel()
 		if err := <-ended; err != nil {

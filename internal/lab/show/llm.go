@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // llm is the LLM of the show, which can go down.

@@ -64,6 +64,17 @@ type pipeAddr struct{}
 func (pipeAddr) Network() string { return "pipe" }
 func (pipeAddr) String() string  { return "pipe" }
 
+// Start runs a server of this configuration on a new [PipeListener], over real HTTP and without sockets: it takes no port
+// and no descriptors. The caller must call stop, see [Server.Pipe].
+func (c Config) Start() (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func(), err error) {
+	server, err := New(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	listener, stop := server.Pipe()
+	return listener.DialContext, stop, nil
+}
+
 // Pipe serves on a new [PipeListener]. The caller must call stop: it closes the
 // listener and all connections and returns when every connection has ended.
 func (s *Server) Pipe() (l *PipeListener, stop func()) {

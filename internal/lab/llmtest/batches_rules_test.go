@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest"
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 )
 
 const day = 24 * time.Hour

@@ -28,7 +28,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 )
 
 // Config is how a [Server] behaves. Its zero value admits every call and answers at once.

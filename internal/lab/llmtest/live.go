@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/llm-stage/stage/llm/llmtest/batches"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 )
 
 // dialectOf returns the wire format of a path; OpenAI's for one that is no endpoint.
