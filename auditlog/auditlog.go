@@ -81,7 +81,7 @@ func (p Partition) String() string {
 // MarshalJSON writes a number, or "all". It never fails.
 func (p Partition) MarshalJSON() ([]byte, error) { return appendPartition(nil, p), nil }
 
-// UnmarshalJSON reads what MarshalJSON writes. Other negative numbers than that of [All]
+// UnmarshalJSON reads what MarshalJSON writes. Other negative numbers than [All]
 // are an error.
 func (p *Partition) UnmarshalJSON(data []byte) error {
 	if string(data) == `"all"` {

@@ -14,7 +14,7 @@ const (
 	// doubt.
 	BatchAdopted BatchPhase = "adopted"
 	// BatchEnded, BatchCancelled and BatchExpired say that the provider is done with it
-	// and its answers were read; usage and cost are those of all its answers.
+	// and its answers were read; usage and cost sum up all its answers.
 	BatchEnded     BatchPhase = "ended"
 	BatchCancelled BatchPhase = "cancelled"
 	BatchExpired   BatchPhase = "expired"

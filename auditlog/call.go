@@ -38,7 +38,7 @@ type Call struct {
 	// batched request.
 	Sequence uint64 `event:"sequence,null"`
 	// Item is which element of its row the call was for, from 0. It is nil where the call
-	// was for the whole row. StateID is that of the element: see [ItemStateID].
+	// was for the whole row. StateID then names the element: see [ItemStateID].
 	Item *int `event:"item,omit"`
 	// BatchID names the batched request. With Lane it is the provider's id of the batch
 	// that answered the row. It is empty for other calls.

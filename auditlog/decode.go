@@ -20,11 +20,11 @@ var (
 
 // Event is one event as a reader meets it.
 type Event struct {
-	// SchemaVersion is that of the writer.
+	// SchemaVersion is the version that the writer has.
 	SchemaVersion int
 	// Kind is which of Call, Row, Run and Batch is set.
 	Kind Kind
-	// Header is that of the event, here for readers who need no more.
+	// Header is the header of the event, for readers who need no more.
 	Header
 	// Call, Row, Run and Batch: exactly one is not nil.
 	Call  *Call

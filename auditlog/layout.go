@@ -16,7 +16,7 @@ import (
 //	Owner  string `event:"owner,null"` // "owner":"reviews-0-7", and "owner":null where it is empty
 //	Lane   string `event:"lane,omit"`  // "lane":"batch", and nothing where it is empty
 //	Status string `event:"status"`     // "status":"success", and "status":"" where it is empty
-//	Usage  *Usage `event:",inline"`    // the members of the usage stand among those of this struct
+//	Usage  *Usage `event:",inline"`    // the members of the usage stand among the members of this struct
 //
 // Members come in the order of the fields. Those of an embedded struct stand in its
 // place. Where the pointer of an inline field is nil, its members are null.
@@ -38,7 +38,7 @@ type member struct {
 	form
 }
 
-// zeroRule is what is written for the zero value of a field.
+// zeroRule says how the zero value of a field is written.
 type zeroRule string
 
 // The values of zeroRule, which are the options of a tag.

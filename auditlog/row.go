@@ -2,7 +2,7 @@ package auditlog
 
 import "time"
 
-// The values of [Row.Status], the same as those of the result's Stage-Status header.
+// The values of [Row.Status]. The result's Stage-Status header has the same.
 const (
 	RowSuccess = "success"
 	RowError   = "error"

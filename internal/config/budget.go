@@ -8,13 +8,13 @@ type BudgetConfig struct {
 	Weight float64    `env:"BUDGET_WEIGHT, default=1" min:"0.01" max:"100" help:"with STAGE_BUDGET: share of this process against others while all want more than there is"`
 }
 
-// BudgetName is the name of a shared budget; empty: there is none.
+// BudgetName is the name of a shared budget. It is empty where there is none.
 type BudgetName string
 
-// budgetPattern is that of a name, or of none.
+// budgetPattern matches a name, and the empty text, which is none.
 const budgetPattern = `^[a-z0-9-]{0,64}$`
 
-// checkBudgetName returns what is wrong with a name, "" if nothing is.
+// checkBudgetName returns the problem of a name, or "".
 func checkBudgetName(name string) string {
 	if budgetName.MatchString(name) {
 		return ""

@@ -20,7 +20,7 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// check adds every problem of c: first those of single fields, then those between fields.
+// check adds every problem of c: first of single fields, then between fields.
 func (c *Config) check(need Need, found *problems) {
 	for _, f := range Fields() {
 		if !found.none(f.Variable) {
@@ -38,7 +38,7 @@ func (c *Config) check(need Need, found *problems) {
 	c.checkRest(need, found)
 }
 
-// check returns what is wrong with the field on its own, "" if nothing is.
+// check returns the problem that the field has on its own, or "".
 func (f *Field) check(c *Config) string {
 	v := reflect.Indirect(f.value(c))
 	if !v.IsValid() {
@@ -90,7 +90,8 @@ func number(v reflect.Value) (float64, bool) {
 	}
 }
 
-// Names that are part of subjects; those of stages also of durables.
+// Patterns of names that are part of subjects. The name of a stage is part of its
+// durables, too.
 var (
 	stageName  = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	budgetName = regexp.MustCompile(budgetPattern)
@@ -162,8 +163,8 @@ func (c *Config) checkJetStream(found *problems) {
 	}
 }
 
-// checkDispatch checks pairs of limits and times, of which one must not be above the
-// other.
+// checkDispatch checks pairs of limits and times where one must not be above the other,
+// for example STAGE_MIN_DISPATCH_DELAY_MS and STAGE_MAX_DISPATCH_DELAY_MS.
 func (c *Config) checkDispatch(found *problems) {
 	for _, pair := range []struct {
 		variable, relation, other string
@@ -196,7 +197,7 @@ func (c *OrderConfig) check(input string, found *problems) {
 	}
 }
 
-// extraBodyProblem returns what is wrong with the extra body, and which variable to use
+// extraBodyProblem returns the problem of the extra body, and which variable to use
 // instead.
 func extraBodyProblem(err error) string {
 	e, ok := errors.AsType[*llm.ExtraBodyError](err)
@@ -304,7 +305,7 @@ func plainPathError(err error) error {
 	return err
 }
 
-// checkBaseURL returns what is wrong with the base URL of a provider, "" if nothing is.
+// checkBaseURL returns the problem of a provider's base URL, or "".
 func checkBaseURL(text string) string {
 	u, err := url.Parse(text)
 	switch {
@@ -318,7 +319,7 @@ func checkBaseURL(text string) string {
 	return ""
 }
 
-// checkAddr returns what is wrong with an address to listen on, "" if nothing is.
+// checkAddr returns the problem of an address to listen on, or "".
 func checkAddr(addr string) string {
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {

@@ -57,11 +57,11 @@ type Config struct {
 	Process  ProcessConfig  `group:"Operation"`
 
 	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
-	secrets *Secrets          // what must not be printed; nil: nothing
+	secrets *Secrets          // must not be printed; nil where there are none
 	origins map[string]origin // where each variable's value came from, for stage config
 
-	context  *NATSContext // that the connection is made by; nil: none
-	natsFrom string       // what named the server; "": STAGE_NATS_URL
+	context  *NATSContext // the connection is made by it; nil where none is used
+	natsFrom string       // the variable or file that named the server, or "" for STAGE_NATS_URL
 	anyInput bool         // see [Source]
 	laneSet  bool         // a setting of the batch lane was given
 }

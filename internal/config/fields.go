@@ -31,7 +31,7 @@ type Field struct {
 	Help     string   // one sentence without a full stop
 	Fallback string   // default, as it would be written in the environment
 	Secret   bool     // never printed, and may be given by the path of a file
-	OneOf    []string // words allowed; empty: any text
+	OneOf    []string // the words allowed, or none where any text is
 
 	// Deprecated says what to do instead of setting it. It is empty for a variable that
 	// stays. One that is deprecated keeps its effect for a release, but is not
@@ -54,9 +54,9 @@ type bound struct {
 	value float64
 }
 
-// FlagVariables returns the variables of the field that have a flag. A secret's flag is
-// that of its path, since flags show in the list of processes; a field that seldom holds
-// a secret also has a flag for its value.
+// FlagVariables returns the variables of the field that have a flag. A secret has a
+// flag for the path of its file only, since flags show in the list of processes. A field
+// that seldom holds a secret also has a flag for its value.
 func (f *Field) FlagVariables() []string {
 	switch {
 	case f.Secret && f.leaf.Tag.Get("flag") == "value":

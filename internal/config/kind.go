@@ -11,11 +11,11 @@ import (
 // kind is how the values of a type are written.
 type kind struct {
 	name    string // in the help
-	json    string // type of an unquoted value in JSON and YAML; empty: it is always text
-	pattern string // of the text in the schema, "" included, which counts as unset; empty: any
-	problem string // what is wrong with a text of another kind; empty: the type's own decoder reports it
+	json    string // type of an unquoted value in JSON and YAML, or "" where it is always text
+	pattern string // of the text in the schema, or "" for any; it matches "", which counts as unset
+	problem string // of a text of another kind, or "" where the type's own decoder reports it
 
-	check func(text string) string // returns what else is wrong with a text, "" if nothing is; nil: nothing
+	check func(text string) string // returns another problem of a text, or ""; it may be nil
 }
 
 const (
@@ -39,7 +39,7 @@ var kinds = map[reflect.Type]kind{
 	reflect.TypeFor[streams.Order]():  {name: "text"},
 	reflect.TypeFor[BudgetName]():     {name: "text", pattern: budgetPattern, check: checkBudgetName},
 	reflect.TypeFor[rowkey.Place]():   {name: "text", pattern: `^(subject(\.[1-9][0-9]*)?|header\.[!-9;-~]+|field\..+)?$`},
-	reflect.TypeFor[Secret]():         {name: "path"}, // its flag is that of the file
+	reflect.TypeFor[Secret]():         {name: "path"}, // its flag takes the path of the file
 	reflect.TypeFor[string]():         {name: "text"},
 }
 

@@ -47,8 +47,8 @@ func (c *Config) LaneOn() bool {
 
 // CollectLane has a stage whose settings ask for no lane collect the batches that earlier
 // processes have recorded in a stream, with room for as many rows in batches as they had,
-// and as many looks at these; 0: it is not known, and the default holds. No row joins a
-// batch.
+// and as many looks at these. Where that is not known, both are 0, and the default holds.
+// No row joins a batch.
 func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 	c.Lane.Mode, c.Lane.Stream = laneCollect, stream
 	if rows > 0 {

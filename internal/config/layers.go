@@ -20,17 +20,17 @@ const (
 type layer struct {
 	from   origin
 	values map[string]string            // by variable
-	label  func(variable string) string // what problems name besides the variable; nil: nothing
+	label  func(variable string) string // the name that problems give besides the variable; it may be nil
 	cli    bool                         // these are settings of the nats CLI
 }
 
 // layers are all sources of values, the strongest first.
 type layers []layer
 
-// find returns the text of a variable and the layer that it comes from; nil: it is unset.
-// Empty is unset, but an empty flag hides all weaker sources and brings back the default.
-// What sets the same thing the other way, by value or by the path of a file, hides the
-// weaker sources too.
+// find returns the text of a variable and the layer that it comes from, or nil if it is
+// unset. Empty is unset, but an empty flag hides all weaker sources and brings back the
+// default. What sets the same thing the other way, by value or by the path of a file,
+// hides the weaker sources too.
 func (ls layers) find(variable string) (string, *layer) {
 	other := alternative(variable)
 	for i := range ls {

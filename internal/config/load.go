@@ -35,7 +35,7 @@ const (
 // not changed.
 type Source struct {
 	Flags    map[string]string // values given by flag; they take precedence, even when empty
-	Stage    *EnvFile          // settings of one stage of several in the process, see [ReadStages]; nil: it has none of its own
+	Stage    *EnvFile          // settings of one stage of several in the process, see [ReadStages]; nil where there is one stage
 	Environ  map[string]string // the whole environment, including variables of other programs
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
@@ -64,7 +64,7 @@ type Source struct {
 	More func(*Config) map[string]error
 
 	FlagNames map[string]string // flags that have another name than their variable, by variable
-	Secrets   *Secrets          // collects the secrets; nil: a new collection
+	Secrets   *Secrets          // collects the secrets, in a new collection where it is nil
 }
 
 // Load reads and checks the configuration. The error joins all problems, each with the
@@ -109,8 +109,8 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	return c, nil
 }
 
-// Validate checks a configuration that was changed after it was loaded. The error is like
-// that of [Source.Load].
+// Validate checks a configuration that was changed after it was loaded. Its error is like
+// the one of [Source.Load].
 func (c *Config) Validate(need Need) error {
 	found := newProblems()
 	c.check(need, found)
@@ -158,8 +158,8 @@ func (c *Config) fillDefaults(given layers) {
 	}
 }
 
-// loadField decodes one field. A secret has two variables, the second of which names a
-// file.
+// loadField decodes one field. A secret has two variables: STAGE_LLM_API_KEY, for
+// example, holds the key, and STAGE_LLM_API_KEY_FILE names a file that does.
 func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *problems) {
 	if f.Secret {
 		path := f.Variable + FileSuffix

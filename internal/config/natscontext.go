@@ -75,7 +75,7 @@ func (n *NATSConfig) APIPrefix() string {
 	return n.JSPrefix
 }
 
-// UseStore makes the configuration that of the embedded server on dir, for a command that
+// UseStore makes the configuration name the embedded server on dir, for a command that
 // was given a store by name.
 func (c *Config) UseStore(dir string) {
 	c.Data.Dir, c.NATS, c.context, c.natsFrom = dir, NATSConfig{}, nil, ""
@@ -110,7 +110,8 @@ func (s Source) home() string {
 	return s.Environ["USERPROFILE"]
 }
 
-// selectedContext reads the context that the nats CLI has selected; nil: none.
+// selectedContext reads the context that the nats CLI has selected. It returns nil if
+// none is.
 func (s Source) selectedContext(found *problems) *NATSContext {
 	dir := s.contextDir()
 	if dir == "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// problems collects what is wrong, and how to fix it: at most one decoding problem of
+// problems collects problems, each with how to fix it: at most one decoding problem of
 // each variable, and none that follows from another.
 type problems struct {
 	layers     layers // name the source of a value
@@ -49,9 +49,9 @@ func (p *problems) forgetOpening() {
 	}
 }
 
-// join returns all problems: those of fields in their order, then the others by name. It
-// removes secrets from the texts, since one may have been set as the value of another
-// variable.
+// join returns all problems: first of the fields, in their order, then the others by
+// name. It removes secrets from the texts, since one may have been set as the value of
+// another variable.
 func (p *problems) join(secrets *Secrets) error {
 	var all []error
 	take := func(variable string) {
@@ -77,10 +77,10 @@ func (p *problems) join(secrets *Secrets) error {
 // it, so a retry fails again. Its text explains what is wrong and how to fix it.
 type Error struct{ Err error }
 
-// Error returns the text of what is wrong.
+// Error returns the text of the problem.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the problem.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Invalid returns err as a [*Error]; nil for nil.

@@ -21,7 +21,7 @@ type Secrets struct {
 	// and may be ordinary words of a reply, so they are removed from log lines and errors
 	// alone.
 	other redact.Redactor
-	again func() // gathers all secrets; nil: there was nothing to gather
+	again func() // gathers all secrets; nil before the first were gathered
 }
 
 // Renew adds all secrets in use again, as their files hold them now, so that only a
@@ -32,8 +32,8 @@ func (s *Secrets) Renew() {
 	}
 }
 
-// Secrets returns everything that must not be printed; nil: nothing. [Secrets.Renew]
-// reads the files again.
+// Secrets returns everything that must not be printed. It is nil where there is nothing.
+// [Secrets.Renew] reads the files again.
 func (c *Config) Secrets() *Secrets { return c.secrets }
 
 // Redact returns b without secrets.
@@ -45,7 +45,7 @@ func (s *Secrets) Redact(b []byte) []byte {
 }
 
 // Redactor returns the redactor that removes the secrets sent to a provider from its
-// replies; nil: there are none.
+// replies. It is nil where there are none.
 func (c *Config) Redactor() *redact.Redactor {
 	if c.secrets == nil {
 		return nil
@@ -126,11 +126,11 @@ func (s *Secrets) addList(list string) {
 	}
 }
 
-// RedactingWriter removes secrets from what is written to it. Each Write must be whole
-// lines, as those of a log are: a secret that is split over two is not found.
+// RedactingWriter removes secrets from the text written to it. Each Write must be whole
+// lines, as a log writes them: a secret that is split over two is not found.
 type RedactingWriter struct {
 	To      io.Writer
-	Secrets *Secrets // nil: nothing is removed
+	Secrets *Secrets // with nil nothing is removed
 }
 
 // Write implements [io.Writer].

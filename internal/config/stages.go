@@ -163,7 +163,7 @@ func settingName(variable string) string {
 	return strings.ToLower(strings.TrimPrefix(variable, VariablePrefix))
 }
 
-// notOfAStage returns why a variable can't be set for one stage of a process; empty: it
+// notOfAStage returns why a variable can't be set for one stage of a process, or "" if it
 // can. name is how variables are named in the file.
 func notOfAStage(variable string, name func(variable string) string) string {
 	known := knownVariables()
@@ -196,7 +196,7 @@ func scalar(n *yaml.Node) (text, why string) {
 }
 
 // yamlError returns an error of the parser with its place, and without the text around
-// it, which may hold secrets. Mostly what is wrong is a template, or JSON, that is not in
+// it, which may hold secrets. The usual mistake is a template, or JSON, that is not in
 // quotes: YAML reads its braces.
 func yamlError(path string, text []byte, err error) error {
 	e, ok := errors.AsType[*yamldoc.Error](err)

@@ -16,7 +16,7 @@ type TracingConfig struct {
 	OTLP      bool   // spans go to a receiver, by Protocol
 	Protocol  string // grpc, http/protobuf or http/json; "" without OTLP
 	Console   bool   // spans are printed on standard error
-	QueueSize int    // most spans that wait for an exporter; 0: the SDK's default
+	QueueSize int    // most spans that wait for an exporter, or 0 for the SDK's default
 }
 
 // Tracing returns what the OTEL_* variables set.

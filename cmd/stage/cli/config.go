@@ -81,7 +81,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// noteContext prints what is not used of the context that the connection is made by.
+// noteContext prints which parts of the NATS context in use the stage ignores.
 func noteContext(env *Env, cfg *config.Config) {
 	if n := cfg.NATSContext(); n != nil && len(n.Ignored) > 0 {
 		terminal.PrintLine(env.Stderr, "note: context %s: not supported and ignored: %s", n.Name, strings.Join(n.Ignored, ", "))

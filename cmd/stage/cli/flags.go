@@ -167,7 +167,8 @@ func (c *configFlags) given() (problems []error) {
 	return problems
 }
 
-// add adds the flag of a variable: that of the field, or of the file with its value.
+// add adds the flag of a variable, for the value of the field or for the path of a file
+// that holds it.
 func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) {
 	help, kind := f.Help, f.Kind()
 	switch {
@@ -220,8 +221,8 @@ func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, c
 	})
 }
 
-// runStages is run for a command that may work for several stages, those of path where
-// that is not empty.
+// runStages is like run, for a command that may work for several stages: path names the
+// list of them, and is empty for one stage.
 func (c *configFlags) runStages(path *string, need config.Need, f func(soft, hard context.Context, cfgs []*config.Config, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cfgs, err := c.LoadStages(cmd.Context(), *path, need)
@@ -486,7 +487,7 @@ func addOutputFlag(cmd *cobra.Command, words string) *string {
 	return output
 }
 
-// checkOutput returns what is wrong with a value of --output.
+// checkOutput returns the problem of a value of --output.
 func checkOutput(output string) error {
 	if output != formatTable && output != formatJSON {
 		return fmt.Errorf("--output %q: it is %s or %s", output, formatTable, formatJSON)

@@ -24,9 +24,9 @@ const flagGroup = "stage_group"
 const flagCommon = "stage_common"
 
 // writeHelp prints the help of a command: its usage, what it does, commands below it,
-// examples, its own flags, and the settings that are most often given as flags; that of
-// the program ends with the exit codes. width is that of the terminal, 0 if there is
-// none.
+// examples, its own flags, and the settings that are most often given as flags. The
+// help of the program ends with the exit codes. width is the width of the terminal, or 0
+// if there is none.
 func writeHelp(cmd *cobra.Command, width int) {
 	var b strings.Builder
 	usage := cmd.UseLine()

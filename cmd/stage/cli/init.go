@@ -38,7 +38,7 @@ STAGE_LLM_PROVIDER=mock
 }
 
 // newInitCommand makes stage init, which writes the files of a first job into a
-// directory. The template, rows and settings that it writes are those of [starterFiles].
+// directory. [starterFiles] has the template, rows and settings that it writes.
 func newInitCommand(env *Env) *cobra.Command {
 	var names []string
 	for _, f := range starterFiles {

@@ -121,7 +121,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	return err
 }
 
-// loadID returns the name of a load: the given one, or one derived from that of its
+// loadID returns the name of a load: the given one, or one derived from the name of its
 // source.
 func loadID(given, source string) (string, error) {
 	switch {

@@ -118,7 +118,7 @@ func addRetryFlag(cmd *cobra.Command) *retryFlag {
 	return f
 }
 
-// options returns what to send again; nil: nothing.
+// options returns which rows to send again, or nil for none.
 func (f *retryFlag) options() *job.Retry {
 	switch {
 	case len(f.reasons) == 0:
@@ -159,7 +159,7 @@ func (f *retryFlag) Type() string { return "reasons" }
 
 // failOnError is the value of --fail-on-error[=PERCENT].
 type failOnError struct {
-	allowed *big.Rat // most rows that may fail, in percent; nil: any number
+	allowed *big.Rat // most rows that may fail, in percent, or nil for any number
 }
 
 // anyFailedRow is the value of --fail-on-error alone.

@@ -81,7 +81,7 @@ func (r *resultsCommand) check(*config.Config) (err error) {
 	return err
 }
 
-// print prints what is stored.
+// print prints the results that are stored now.
 func (r *resultsCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 	if err := checkPartition(ctx, js, cfg, r.o.Partition); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (r *resultsCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstre
 	return r.withPrinter(ctx, cfg, func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
 }
 
-// followAll prints what is stored, and then what comes.
+// followAll prints the results that are stored, and then those that come.
 func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	r.o.Recreated = len(cfg.NATS.URL) == 0
 	log := logging.NewConfigured(cfg, r.env.Stderr)

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// storeFlags are the flags of a command that reads what a stage or a job has stored:
-// those of the configuration, and --job.
+// storeFlags are the flags of a command that reads the streams of a stage or a job: the
+// flags of the configuration, and --job.
 type storeFlags struct {
 	*configFlags
 

@@ -79,8 +79,8 @@ var topics = []topic{
 	{"demo example try quickstart start tutorial", "docs/demo.md", "see it work without key or network", "demo init", nil},
 }
 
-// wordsOf returns the words that a search is for, in lower case; those of a variable are
-// those of its flag.
+// wordsOf returns the words to search for, in lower case. A variable stands for the words
+// of its flag: STAGE_POOL_SIZE is pool-size.
 func wordsOf(args []string) (words []string) {
 	for _, arg := range args {
 		text := strings.TrimPrefix(arg, config.VariablePrefix)

@@ -107,7 +107,7 @@ func stageNames(chain []string, name string) ([]string, error) {
 	return chain, nil
 }
 
-// print prints the sums of what is stored.
+// print prints the sums over the events that are stored now.
 func (u *usageCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 	unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages)
 	if err == nil && len(unknown) > 0 {
@@ -123,7 +123,7 @@ func (u *usageCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream
 	return r.Report().Write(stopping.NewWriter(ctx, u.env.Stdout), u.format)
 }
 
-// followAll prints the sums of what is stored, and then what comes.
+// followAll prints the sums over the stored events, and again as others come.
 func (u *usageCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	u.o.Recreated = len(cfg.NATS.URL) == 0
 	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
