@@ -25,6 +25,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 		Long: "config prints every variable with its value and where that came from; of secrets only whether they are set.\n" +
+			"A deprecated variable is listed only where it is set, and --check says what to do instead.\n" +
 			"With --check it validates all that run and process need, including template, model and key, and exits with 0 or 2.\n" +
 			"With --stages it does so for each stage of a list, as run takes it.",
 		Example: "  stage config\n" +
