@@ -218,3 +218,36 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 		})
 	}
 }
+
+// The batch of an earlier term has its answers while their rows are set aside, behind a key whose rows wait. The answers
+// are taken once the rows have come back: to buy them again would cost twice.
+func TestTheAnswerToARowSetAsideIsNotLost(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		const rows, live = 24, 12
+		b.load(rows)
+		lane := newFakeLane(time.Minute, time.Minute)
+		for seq := uint64(live + 1); seq <= rows; seq++ {
+			lane.add(seq)
+		}
+		exec := &laneExecutor{sleeper: hotExecutor(1), lane: lane, live: func(seq uint64) bool { return seq <= live }}
+		exec.over = t.Context().Done()
+		cfg := b.config("run", exec)
+		cfg.Order, cfg.WindowRows, cfg.LaneRows, cfg.Lane = streams.OrderKey, 16, 500, &laneOf{fakeLane: lane}
+		cfg.OrderKey, cfg.Key = "field.n", func(*consumer.Row) string { return "hot" }
+		r := b.startWith(cfg)
+		time.Sleep(2 * time.Minute)
+		if st := r.Status(); st.SetAside == 0 || st.Parked > 0 {
+			t.Fatalf("%d rows are set aside, %d parked, want some and none", st.SetAside, st.Parked)
+		}
+		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= rows })
+		r.stop(t)
+		b.check(rows)
+		exec.mu.Lock()
+		defer exec.mu.Unlock()
+		for seq := range exec.calls {
+			if seq > live {
+				t.Errorf("row %d was called beside its batch", seq)
+			}
+		}
+	})
+}
