@@ -157,9 +157,10 @@ func (t *term) nextBack() (seq uint64, errand any, ok bool) {
 // askBack asks for the body of a row and for its journal entry, unless they are here.
 func (t *term) askBack(seq uint64, row *comingBack, now time.Time) error {
 	row.again, row.silent = now.Add(streams.RequestTimeout), true
+	body, entry := t.returns.inbox+".b.", t.returns.inbox+".e."
 	name := strconv.FormatUint(seq, 36)
 	if row.body.Msg == nil {
-		if err := streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, t.returns.inbox+".b."+name); err != nil {
+		if err := streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, body+name); err != nil {
 			return err
 		}
 	}
@@ -167,11 +168,12 @@ func (t *term) askBack(seq uint64, row *comingBack, now time.Time) error {
 		return nil
 	}
 	note, _ := t.buf.Away(seq)
-	return streams.AskForMessage(t.c.nc, t.c.cfg.JournalStream, note.entry, t.returns.inbox+".e."+name)
+	return streams.AskForMessage(t.c.nc, t.c.cfg.JournalStream, note.entry, entry+name)
 }
 
 func (t *term) awayProblem(err error) {
-	t.c.problems.set(problemAway, t.c.denied(fmt.Errorf("get a row of stream %s again: %w", t.c.cfg.InputStream, err)))
+	err = fmt.Errorf("get a row of stream %s again: %w", t.c.cfg.InputStream, err)
+	t.c.problems.set(problemAway, t.c.denied(err))
 }
 
 // cameBack takes an answer to askBack.
@@ -195,10 +197,12 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 		row.body = stamp(raw)
 	default:
 		row.read = true
-		if raw != nil {
-			if of, index, kept, err := t.c.parseEntry(raw.Header, raw.Data); err == nil && of == seq && index == wholeRow {
-				row.kept = kept
-			}
+		if raw == nil {
+			break
+		}
+		of, index, kept, err := t.c.parseEntry(raw.Header, raw.Data)
+		if err == nil && of == seq && index == wholeRow {
+			row.kept = kept
 		}
 	}
 	if !row.here() {

@@ -5,8 +5,8 @@ import "time"
 // gauges publishes the state of a term's window in [Status]. The goroutine of the term
 // owns it.
 type gauges struct {
-	// head is the oldest row of the window as last published, and headSince when it became
-	// that.
+	// head is the oldest row of the window as last published, and headSince when it
+	// became that.
 	head      uint64
 	headSince time.Time
 	// waitedForAt is when [Status.WaitedFor] was last looked for.

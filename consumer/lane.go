@@ -127,7 +127,8 @@ func (t *term) openLane(ctx, soft context.Context, lost <-chan nats.Status) erro
 	t.lane = l
 	return t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
 		return lane.Open(ctx, LaneTerm{
-			Owner: t.owner, Low: t.end.low, InputCreated: t.c.inputCreated, Recall: l.desk.recall, Fenced: l.desk.fence,
+			Owner: t.owner, Low: t.end.low, InputCreated: t.c.inputCreated,
+			Recall: l.desk.recall, Fenced: l.desk.fence,
 		})
 	})
 }
@@ -194,7 +195,8 @@ func (t *term) parkStarted(row *Row) bool {
 // the journal, or by starting it again, where that costs nothing.
 func (t *term) park(row *Row, near bool) {
 	note := noteAway(row.ackReply)
-	note.entry, note.taken = row.stored, uint32(row.Taken.Sub(t.c.pulse.born)/time.Second) //nolint:gosec // 136 years
+	note.entry = row.stored
+	note.taken = uint32(row.Taken.Sub(t.c.pulse.born) / time.Second) //nolint:gosec // 136 years
 	delete(t.open, row.Seq)
 	delete(t.lane.stashed, row.Seq)
 	row.abandon()
@@ -218,7 +220,9 @@ func (t *term) park(row *Row, near bool) {
 func (t *term) answered(row *Row) {
 	row.answered = true
 	switch {
-	case t.lane == nil, t.buf.Parked() == 0, t.stopping, row.back && row.Errand == nil, t.itsTurn(row):
+	case t.lane == nil, t.buf.Parked() == 0, t.stopping:
+		t.complete(row)
+	case row.back && row.Errand == nil, t.itsTurn(row):
 		t.complete(row)
 	case row.stored > 0, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		t.park(row, true)
@@ -234,7 +238,8 @@ func (t *term) keptNow(row *Row) {
 	switch {
 	case t.lane == nil:
 	case t.lane.stashed[row.Seq] != row:
-		if row.stored > 0 { // it waits in the window, perhaps for a row that the lane settles only after it
+		if row.stored > 0 {
+			// It waits in the window, perhaps for a row that the lane settles only after it.
 			t.laneKept(row.Seq)
 		}
 	case row.stored > 0:
@@ -284,7 +289,8 @@ func (t *term) sortRecall(r recall) {
 		t.lane.early[r.seq] = r // until it is parked
 	case note == nil:
 		t.laneKept(r.seq) // it is finished
-	case note.entry > 0, t.returns.coming[r.seq] != nil: // its reply is kept, or it is on its way already
+	case note.entry > 0, t.returns.coming[r.seq] != nil:
+		// Its reply is kept, or it is on its way already.
 	default:
 		t.lane.wanted = append(t.lane.wanted, r)
 	}
@@ -302,7 +308,8 @@ func (t *term) nextWanted() (seq uint64, errand any, ok bool) {
 			*wanted = slices.Delete(*wanted, i, i+1)
 			return r.seq, r.errand, true
 		}
-		if note, _ := t.buf.Away(r.seq); note == nil || t.returns.coming[r.seq] != nil { // its turn was near
+		note, _ := t.buf.Away(r.seq)
+		if note == nil || t.returns.coming[r.seq] != nil { // it has come back since, as its turn was near
 			*wanted = slices.Delete(*wanted, i, i+1)
 			i--
 		}

@@ -29,8 +29,8 @@ type logMark struct {
 // the room for them without the key.
 const (
 	markHeaders     = 4
-	markHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom+streams.HeaderKey) +
-		3*len("18446744073709551615") + 4*len(": \r\n")
+	markHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom) +
+		3*len("18446744073709551615") + len(streams.HeaderKey) + markHeaders*len(": \r\n")
 )
 
 // setHeader writes the mark for whoever takes over, and the row's key where there is one.
@@ -57,7 +57,8 @@ func readMark(h nats.Header, row uint64) (m logMark, err error) {
 	if h.Get(streams.HeaderLow) == "" {
 		return logMark{low: row}, nil
 	}
-	if m.low, err = strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err != nil || h.Get(streams.HeaderAhead) == "" {
+	m.low, err = strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64)
+	if err != nil || h.Get(streams.HeaderAhead) == "" {
 		return m, err
 	}
 	if m.ahead, err = strconv.Atoi(h.Get(streams.HeaderAhead)); err == nil {

@@ -41,7 +41,9 @@ func (o order) key(row *Row) sequencer.Key {
 
 // limits bounds the rows that a term has taken and not emitted.
 func (o order) limits(cfg *Config) sequencer.Limits {
-	l := sequencer.Limits{Rows: cfg.WindowRows, Bytes: cfg.WindowBytes, Span: cfg.OrderSpan, Shared: o.byKey()}
+	l := sequencer.Limits{
+		Rows: cfg.WindowRows, Bytes: cfg.WindowBytes, Span: cfg.OrderSpan, Shared: o.byKey(),
+	}
 	if cfg.Lane != nil {
 		l.Parked = cfg.LaneRows + cfg.WindowRows // what is in the window may be parked, too
 	}

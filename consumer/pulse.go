@@ -10,8 +10,10 @@ import (
 // the life of a pin; when it has not for half of that, the process was suspended, or
 // starved, and a rival may have taken over:
 //
-//	A is suspended with calls in flight. Its pin runs out; B claims the partition and makes these calls again.
-//	A wakes up. Before its term learns that it is fenced, its workers make calls for the next rows, which B makes, too.
+//	A is suspended with calls in flight. Its pin runs out.
+//	B claims the partition and makes these calls again.
+//	A wakes up. Before its term learns that it is fenced, its workers make calls for the
+//	next rows, which B makes, too.
 //
 // So no call is made until the term has read the log after such a gap.
 //

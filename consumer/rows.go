@@ -31,7 +31,8 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 		return t.pull.asked.Add(t.pull.renew), nil
 	}
 	asked := t.pull.asked
-	next, err = t.pull.step(now, rows, t.roomBytes(), t.buf.Len()+t.buf.Returning() == 0 && t.pull.notUntil.After(t.pull.asked))
+	empty := t.buf.Len()+t.buf.Returning() == 0
+	next, err = t.pull.step(now, rows, t.roomBytes(), empty && t.pull.notUntil.After(t.pull.asked))
 	if t.pull.asked != asked {
 		t.acks.flush() // in the same write
 	}
@@ -68,7 +69,8 @@ func (t *term) roomBytes() int64 { return t.buf.RoomBytes() / unansweredCounts }
 // A row that brings another pin than the last one had is no proof that the partition is
 // still ours:
 //
-//	A's pin runs out. B claims, and resets the consumer; A's request is the one that waits, so A gets the row and the pin.
+//	A's pin runs out. B claims, and resets the consumer.
+//	A's request is the one that waits, so A gets the row and the pin.
 //	A renews it, and B, who owns the log, gets no row until A learns that it is fenced.
 func (t *term) received(ctx context.Context, m *nats.Msg) error {
 	row, err := t.pull.received(m, time.Now())

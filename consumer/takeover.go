@@ -57,7 +57,9 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 //
 // The reading ends at once when the stage stops or the connection is lost: as long as the
 // pin is renewed nobody else could take over.
-func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (finished []uint64, err error) {
+func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
+	finished []uint64, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
 	err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) (err error) {
@@ -72,7 +74,9 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (fi
 }
 
 // whilePinned waits for f, and renews the pin meanwhile.
-func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status, f func(context.Context) error) (err error) {
+func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status,
+	f func(context.Context) error,
+) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})

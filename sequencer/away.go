@@ -2,16 +2,18 @@ package sequencer
 
 import "fmt"
 
-// A row is away while its owner keeps nothing of it but a small note: the row keeps its place in the
-// order and among the rows of its key, and its weight does not count. There are two ways to go away.
+// A row is away while its owner keeps nothing of it but a small note: the row keeps its
+// place in the order and among the rows of its key, and its weight does not count. There
+// are two ways to go away.
 //
-// A row that is held is parked, see [Buffer.Park]: its owner knows that its value will take long. A
-// row that comes while its key has its share of the buffer is set aside, see [Buffer.SetAside]: it
-// has never been held.
+// A row that is held is parked, see [Buffer.Park]: its owner knows that its value will
+// take long. A row that comes while its key has its share of the buffer is set aside, see
+// [Buffer.SetAside]: it has never been held.
 //
-// A row that is away comes back in two steps. The first one gives it its room and says that it must
-// be fetched: [Buffer.Recall] for a parked row that its owner wants, [Buffer.Next] for one whose turn
-// is near. The second one is [Buffer.Return], or [Buffer.Drop] if the row no longer exists.
+// A row that is away comes back in two steps. The first one gives it its room and says
+// that it must be fetched: [Buffer.Recall] for a parked row that its owner wants,
+// [Buffer.Next] for one whose turn is near. The second one is [Buffer.Return], or
+// [Buffer.Drop] if the row no longer exists.
 
 const (
 	// returningMost bounds the rows of one key that come back at once to a shared buffer.
@@ -20,9 +22,10 @@ const (
 	nextLooks = 16
 )
 
-// Park parks a row that is held and not complete; note is for [Buffer.Away]. With near it comes back
-// when its turn is near, because it has been answered; without, its owner recalls it. Park returns
-// [ErrNotOpen], [ErrCompleted], or [ErrFull] where [Limits.Parked] rows are parked.
+// Park parks a row that is held and not complete; note is for [Buffer.Away]. With near it
+// comes back when its turn is near, because it has been answered; without, its owner
+// recalls it. Park returns [ErrNotOpen], [ErrCompleted], or [ErrFull] where
+// [Limits.Parked] rows are parked.
 func (b *Buffer[T]) Park(seq uint64, note T, near bool) error {
 	s, err := b.findOpen("park", seq)
 	if err != nil {
@@ -48,12 +51,12 @@ func (b *Buffer[T]) Park(seq uint64, note T, near bool) error {
 	return nil
 }
 
-// SetAside enters a row without holding it, see [Buffer.Outside]. It comes back when its turn is
-// near, after the rows of its key that were set aside before it. Like every row above the low-water
-// mark it counts in the span.
+// SetAside enters a row without holding it, see [Buffer.Outside]. It comes back when its
+// turn is near, after the rows of its key that were set aside before it. Like every row
+// above the low-water mark it counts in the span.
 //
-// It returns [ErrOutOfOrder] and [ErrFinished] as [Buffer.Open] does, and [ErrFull] at the end of the
-// span.
+// It returns [ErrOutOfOrder] and [ErrFinished] as [Buffer.Open] does, and [ErrFull] at
+// the end of the span.
 func (b *Buffer[T]) SetAside(seq uint64, key Key, bytes int, note T) error {
 	if err := b.mayEnter("set aside", seq, bytes); err != nil {
 		return err
@@ -80,9 +83,9 @@ func (b *Buffer[T]) SetAside(seq uint64, key Key, bytes int, note T) error {
 	return nil
 }
 
-// Away returns the note of a row that is away, to be changed in place, and whether the row was set
-// aside. The note is nil where the row is not away. It is the buffer's own, and valid until the next
-// Open, SetAside or Return.
+// Away returns the note of a row that is away, to be changed in place, and whether the
+// row was set aside. The note is nil where the row is not away. It is the buffer's own,
+// and valid until the next Open, SetAside or Return.
 func (b *Buffer[T]) Away(seq uint64) (note *T, aside bool) {
 	s := b.slotOf(seq)
 	if s < 0 || !b.rows.at(s).state.isAway() {
@@ -91,8 +94,8 @@ func (b *Buffer[T]) Away(seq uint64) (note *T, aside bool) {
 	return &b.rows.at(s).Value, b.rows.at(s).fresh
 }
 
-// Recall lets a parked row come back that its owner wants. ok is false while there is no room for it,
-// and where no such row is parked.
+// Recall lets a parked row come back that its owner wants. ok is false while there is no
+// room for it, and where no such row is parked.
 func (b *Buffer[T]) Recall(seq uint64) (ok bool) {
 	s := b.slotOf(seq)
 	if s < 0 || !b.rows.at(s).isParked() || !b.mayReturn(s) {
@@ -102,13 +105,14 @@ func (b *Buffer[T]) Recall(seq uint64) (ok bool) {
 	return true
 }
 
-// Next returns a row that comes back because its turn is near, and gives it its room. Keys take
-// turns. Of one key the rows come in stream order: a parked row once every row before it is held or
-// comes back, a row set aside once the rows set aside before it are on their way. The last row may
-// exceed [Limits.Bytes], as otherwise a heavy row could wait for ever.
+// Next returns a row that comes back because its turn is near, and gives it its room.
+// Keys take turns. Of one key the rows come in stream order: a parked row once every row
+// before it is held or comes back, a row set aside once the rows set aside before it are
+// on their way. The last row may exceed [Limits.Bytes], as otherwise a heavy row could
+// wait for ever.
 //
-// ok is false where there is none at the moment. A call looks at a few keys, so the next one may
-// find some.
+// ok is false where there is none at the moment. A call looks at a few keys, so the next
+// one may find some.
 func (b *Buffer[T]) Next() (seq uint64, ok bool) {
 	if b.turns.count == 0 {
 		return 0, false
@@ -151,7 +155,8 @@ func (b *Buffer[T]) nextOf(q *queue) int32 {
 	return q.fresh
 }
 
-// list has Next look at a key, if one of its rows may come back as far as the key is concerned.
+// list has Next look at a key, if one of its rows may come back as far as the key is
+// concerned.
 func (b *Buffer[T]) list(number int32) {
 	if q := b.keys.at(number); !q.listed && b.nextOf(q) != none {
 		q.listed = true
@@ -175,9 +180,9 @@ func (b *Buffer[T]) comeBack(s int32) {
 	b.list(row.queue)
 }
 
-// Return opens a row that has come back, and returns its submit index. Rows of one key that were set
-// aside return in stream order: [ErrOutOfOrder] is returned for one before its turn. next is the one
-// whose turn it is now, and 0 where none is coming back.
+// Return opens a row that has come back, and returns its submit index. Rows of one key
+// that were set aside return in stream order: [ErrOutOfOrder] is returned for one before
+// its turn. next is the one whose turn it is now, and 0 where none is coming back.
 func (b *Buffer[T]) Return(seq uint64) (submitIndex, next uint64, err error) {
 	s, err := b.leaveAway(seq)
 	if err != nil {
@@ -195,8 +200,8 @@ func (b *Buffer[T]) Return(seq uint64) (submitIndex, next uint64, err error) {
 	return row.SubmitIndex, next, nil
 }
 
-// Drop forgets a row that was coming back and no longer exists: no row waits for it. It returns the
-// row's key, and next and errors as [Buffer.Return] does.
+// Drop forgets a row that was coming back and no longer exists: no row waits for it. It
+// returns the row's key, and next and errors as [Buffer.Return] does.
 func (b *Buffer[T]) Drop(seq uint64) (key Key, next uint64, err error) {
 	s, err := b.leaveAway(seq)
 	if err != nil {
@@ -233,8 +238,8 @@ func (b *Buffer[T]) leaveAway(seq uint64) (s int32, err error) {
 	return s, nil
 }
 
-// leaveAside notes that the first row set aside of its key has come back or is dropped. It returns
-// the next one, if that is coming back.
+// leaveAside notes that the first row set aside of its key has come back or is dropped.
+// It returns the next one, if that is coming back.
 func (b *Buffer[T]) leaveAside(s int32) (next uint64) {
 	row := b.rows.at(s)
 	q := b.keys.at(row.queue)

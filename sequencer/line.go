@@ -5,7 +5,8 @@ import (
 	"sort"
 )
 
-// Mark says how far the rows of the input are finished: all up to Low, and Ahead others above it.
+// Mark says how far the rows of the input are finished: all up to Low, and Ahead others
+// above it.
 type Mark struct {
 	Low   uint64
 	Ahead int
@@ -13,15 +14,15 @@ type Mark struct {
 
 // line is the rows above the low-water mark in stream order, whatever their keys.
 type line struct {
-	// places are the rows that have entered. The first one is never finished: it would be below the
-	// mark.
+	// places are the rows that have entered. The first one is never finished: it would be
+	// below the mark.
 	places ring[place]
 	span   int // the most places, as long as no more rows are known
 	low    uint64
 	// finished counts the places whose rows are finished.
 	finished int
-	// known are rows finished in an earlier life that have not come again, in rising order. All lie
-	// above the last place.
+	// known are rows finished in an earlier life that have not come again, in rising
+	// order. All lie above the last place.
 	known []uint64
 }
 
@@ -104,10 +105,11 @@ func (l *line) isFinished(seq uint64) bool {
 
 // find returns the index of the place of a row.
 //
-// Sequences rise by at least one from row to row. So a row lies at most seq-first places behind the
-// head and at most last-seq places before the tail. For example, between rows 10 and 15 in five
-// places, row 12 lies at index 2 at most, and at index 1 at least. Without gaps the two bounds meet
-// and the first guess is the row; with g numbers skipped at most g+1 places are left to search.
+// Sequences rise by at least one from row to row. So a row lies at most seq-first places
+// behind the head and at most last-seq places before the tail. For example, between rows
+// 10 and 15 in five places, row 12 lies at index 2 at most, and at index 1 at least.
+// Without gaps the two bounds meet and the first guess is the row; with g numbers skipped
+// at most g+1 places are left to search.
 func (l *line) find(seq uint64) (i int, ok bool) {
 	if l.places.count == 0 {
 		return 0, false

@@ -1,18 +1,18 @@
 package sequencer
 
-// queue holds the rows of one key that are not ready, in stream order. The first one is neither
-// complete nor dropped. The rows that were set aside and have not come back are its end, since every
-// row that follows one of them is set aside, too.
+// queue holds the rows of one key that are not ready, in stream order. The first one is
+// neither complete nor dropped. The rows that were set aside and have not come back are
+// its end, since every row that follows one of them is set aside, too.
 type queue struct {
 	key         Key
 	first, last int32
 	// complete counts the rows with a value.
 	complete int
-	// look is the first row that [Buffer.Next] has not passed: every row before it is held or coming
-	// back.
+	// look is the first row that [Buffer.Next] has not passed: every row before it is
+	// held or coming back.
 	look int32
-	// aside is the first row set aside that has not come back, and fresh the first of these that has
-	// not been recalled.
+	// aside is the first row set aside that has not come back, and fresh the first of
+	// these that has not been recalled.
 	aside, fresh int32
 	// returning counts the rows that are coming back.
 	returning int
@@ -32,8 +32,8 @@ type queues struct {
 
 func (k *queues) at(number int32) *queue { return &k.items[number] }
 
-// find returns the queue of a key. A key that is Own has none that could be found: its only row knows
-// its queue.
+// find returns the queue of a key. A key that is Own has none that could be found: its
+// only row knows its queue.
 func (k *queues) find(key Key) (number int32, ok bool) {
 	if key.Own {
 		return none, false

@@ -3,9 +3,9 @@ package sequencer
 // ringMin is the first size of a ring: small enough to cost nothing on an idle partition.
 const ringMin = 16
 
-// ring is a queue of elements without pointers, in a circular array that grows as they come. It may
-// have any length: an index is taken around the end by subtraction, where masking would need a power
-// of two.
+// ring is a queue of elements without pointers, in a circular array that grows as they
+// come. It may have any length: an index is taken around the end by subtraction, where
+// masking would need a power of two.
 type ring[E any] struct {
 	items []E
 	head  int
@@ -22,7 +22,8 @@ func (r *ring[E]) wrap(i int) int {
 	return i
 }
 
-// push adds an element at the end. A full ring doubles, but not beyond limit until that is exceeded.
+// push adds an element at the end. A full ring doubles, but not beyond limit until that
+// is exceeded.
 func (r *ring[E]) push(e E, limit int) {
 	if r.count == len(r.items) {
 		r.grow(limit)

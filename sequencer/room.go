@@ -1,16 +1,16 @@
 package sequencer
 
-// Where many keys share a buffer, one whose rows wait must leave room for the others. So two parts
-// of the buffer are kept for them, in rows and in bytes:
+// Where many keys share a buffer, one whose rows wait must leave room for the others. So
+// two parts of the buffer are kept for them, in rows and in bytes:
 //
 //   - Complete rows that wait may take half of it. Beyond that it is crowded, and further rows of
 //     their keys are set aside.
 //   - An eighth is in reserve for keys without a row. It may be taken only while the buffer is
 //     crowded: before that, it would just be left empty.
 //
-// For example, with 800 rows: 700 of any key may be held at first. When 400 of them are complete and
-// wait, their keys get no more room. The other keys get the rest of the 700, and keys without a row
-// may take the last 100, too.
+// For example, with 800 rows: 700 of any key may be held at first. When 400 of them are
+// complete and wait, their keys get no more room. The other keys get the rest of the 700,
+// and keys without a row may take the last 100, too.
 const (
 	crowdedPart = 2
 	reservePart = 8
@@ -47,9 +47,9 @@ func (b *Buffer[T]) noRoom(bytes int) bool {
 // taken is how many rows have room: those held and those coming back.
 func (b *Buffer[T]) taken() int { return b.held + b.returning }
 
-// takenBytes is the weight that counts against the bytes of the buffer. The weight of a value shows
-// late: where those that wait have come to more than half of the bytes of a shared buffer, they leave
-// the other half to other keys all the same.
+// takenBytes is the weight that counts against the bytes of the buffer. The weight of a
+// value shows late: where those that wait have come to more than half of the bytes of a
+// shared buffer, they leave the other half to other keys all the same.
 func (b *Buffer[T]) takenBytes() int64 {
 	bytes := b.bytes + b.returningBytes
 	if b.limits.Shared {
@@ -58,7 +58,8 @@ func (b *Buffer[T]) takenBytes() int64 {
 	return bytes
 }
 
-// crowded reports whether complete rows that wait take half of a shared buffer, in rows or bytes.
+// crowded reports whether complete rows that wait take half of a shared buffer, in rows
+// or bytes.
 func (b *Buffer[T]) crowded() bool {
 	waiting := b.completed - b.ready.count
 	return b.limits.Shared &&
@@ -86,10 +87,10 @@ func (b *Buffer[T]) reserveBytes() int64 {
 	return b.limits.Bytes / reservePart
 }
 
-// Outside reports whether a row of a key must be set aside: earlier ones are, or the buffer is
-// crowded and the key has its share of it. A row is set aside as well where there is no room, as when
-// rows that come back have taken it since the row was asked for. It is never so where the buffer is
-// not [Limits.Shared].
+// Outside reports whether a row of a key must be set aside: earlier ones are, or the
+// buffer is crowded and the key has its share of it. A row is set aside as well where
+// there is no room, as when rows that come back have taken it since the row was asked
+// for. It is never so where the buffer is not [Limits.Shared].
 func (b *Buffer[T]) Outside(key Key, bytes int) bool {
 	switch {
 	case !b.limits.Shared:
@@ -107,13 +108,13 @@ func (b *Buffer[T]) Outside(key Key, bytes int) bool {
 
 // mayReturn reports whether a row that is away has room to come back.
 //
-// Where there is none, a row may come back that everything waits for: the oldest row of all; or the
-// first row of a key, once all rows held are complete and wait, and no row is coming back already.
-// Else a full window could wait for ever for a row that has no room. It exceeds the limits by two
-// rows at most.
+// Where there is none, a row may come back that everything waits for: the oldest row of
+// all; or the first row of a key, once all rows held are complete and wait, and no row is
+// coming back already. Else a full window could wait for ever for a row that has no room.
+// It exceeds the limits by two rows at most.
 //
-// Where many keys share the buffer, a row that waits for others of its key takes no room from keys
-// that don't wait, by the rules of [Buffer.Outside].
+// Where many keys share the buffer, a row that waits for others of its key takes no room
+// from keys that don't wait, by the rules of [Buffer.Outside].
 func (b *Buffer[T]) mayReturn(s int32) bool {
 	row := b.rows.at(s)
 	q := b.keys.at(row.queue)

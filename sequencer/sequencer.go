@@ -1,15 +1,19 @@
-// Package sequencer puts rows that finish in any order back into the order in which they came.
+// Package sequencer puts rows that finish in any order back into the order in which they
+// came.
 //
-// Order is a key: rows of the same [Key] leave in the order in which they came, and rows of
-// different keys do not wait for each other. With one key for all rows the results come out in
-// stream order; with a key of its own for each row they come out as they finish.
+// Order is a key: rows of the same [Key] leave in the order in which they came, and rows
+// of different keys do not wait for each other. With one key for all rows the results
+// come out in stream order; with a key of its own for each row they come out as they
+// finish.
 //
-// Rows are identified by their stream sequence. Sequences rise but may skip: a subject filter, a
-// deletion or an expiry leaves gaps, so the row after 7 can be 12 and the buffer never assumes the
-// next number. A row enters with [Buffer.Open], gets its value with [Buffer.Complete], and leaves
-// with [Buffer.Release] once it and every earlier row of its key are complete.
+// Rows are identified by their stream sequence. Sequences rise but may skip: a subject
+// filter, a deletion or an expiry leaves gaps, so the row after 7 can be 12 and the
+// buffer never assumes the next number. A row enters with [Buffer.Open], gets its value
+// with [Buffer.Complete], and leaves with [Buffer.Release] once it and every earlier row
+// of its key are complete.
 //
-//	b, err := sequencer.New[string](sequencer.Limits{Rows: 1024, Bytes: 256 << 20, Span: 65536}, low, finished)
+//	limits := sequencer.Limits{Rows: 1024, Bytes: 256 << 20, Span: 65536}
+//	b, err := sequencer.New[string](limits, low, finished)
 //	_, err = b.Open(7, sequencer.Key{Name: "ann"}, len(body)) // or Skip where Known(7)
 //	_, err = b.Complete(7, reply, len(reply))                 // perhaps after later rows
 //	n := 0
@@ -20,15 +24,16 @@
 //	}
 //	b.Release(n)
 //
-// What has left is not one number where keys overtake each other. So the buffer knows the low-water
-// mark, up to which every row is finished, and the rows above it that are; and it begins from both
-// where another one has stopped. For example, with rows 1 to 5 open and 1, 2 and 4 released, the
-// mark is 2 and one row is ahead of it.
+// What has left is not one number where keys overtake each other. So the buffer knows the
+// low-water mark, up to which every row is finished, and the rows above it that are; and
+// it begins from both where another one has stopped. For example, with rows 1 to 5 open
+// and 1, 2 and 4 released, the mark is 2 and one row is ahead of it.
 //
-// A row may also be away: it keeps its place in the order, and its owner keeps nothing of it but a
-// small note. See [Buffer.Park] and [Buffer.SetAside].
+// A row may also be away: it keeps its place in the order, and its owner keeps nothing of
+// it but a small note. See [Buffer.Park] and [Buffer.SetAside].
 //
-// The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one goroutine.
+// The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one
+// goroutine.
 package sequencer
 
 import (
@@ -39,38 +44,40 @@ import (
 
 // Errors of a [Buffer], to be matched with [errors.Is].
 var (
-	// ErrFull means that the buffer has no room for the row. It is flow control rather than a
-	// failure: the row may be offered again after a release.
+	// ErrFull means that the buffer has no room for the row. It is flow control rather
+	// than a failure: the row may be offered again after a release.
 	ErrFull = errors.New("window is full: release rows first")
-	// ErrOutOfOrder means that the sequence does not rise above every sequence seen before. For a
-	// row that was set aside it means that an earlier row of its key must come back first.
+	// ErrOutOfOrder means that the sequence does not rise above every sequence seen
+	// before. For a row that was set aside it means that an earlier row of its key must
+	// come back first.
 	ErrOutOfOrder = errors.New("rows must come in order")
-	// ErrNotOpen means that no such row is held: it never entered, is away, or has been released.
+	// ErrNotOpen means that no such row is held: it never entered, is away, or has been
+	// released.
 	ErrNotOpen = errors.New("row is not open: it was never opened or is already released")
 	// ErrCompleted means that the row already has its value. The first value stays.
 	ErrCompleted = errors.New("row is already complete")
-	// ErrFinished means that the row was finished in an earlier life, see [New]: [Buffer.Skip]
-	// takes it.
+	// ErrFinished means that the row was finished in an earlier life, see [New]:
+	// [Buffer.Skip] takes it.
 	ErrFinished = errors.New("row is finished already")
 )
 
 // Limits bounds a [Buffer]. There are no defaults: the zero value is refused.
 type Limits struct {
-	// Rows is the most rows held at once, at least 1. Memory for them is taken as they come, not in
-	// advance.
+	// Rows is the most rows held at once, at least 1. Memory for them is taken as they
+	// come, not in advance.
 	Rows int
-	// Bytes is the most bytes held at once, by the weights passed to Open and Complete, at least 1.
-	// It limits which rows are taken, and not what is held: a row heavier than Bytes is admitted
-	// when the buffer is empty, and a value heavier than its row is never refused. Either would
-	// otherwise block the stream for good.
+	// Bytes is the most bytes held at once, by the weights passed to Open and Complete,
+	// at least 1. It limits which rows are taken, and not what is held: a row heavier
+	// than Bytes is admitted when the buffer is empty, and a value heavier than its row
+	// is never refused. Either would otherwise block the stream for good.
 	Bytes int64
-	// Span is how many rows above the low-water mark may have entered, including those that are
-	// finished or away. It is at least Rows.
+	// Span is how many rows above the low-water mark may have entered, including those
+	// that are finished or away. It is at least Rows.
 	Span int
 	// Parked is the most rows parked at once. They count in neither Rows nor Bytes.
 	Parked int
-	// Shared says that many keys share the buffer, and none may fill it with rows that wait: see
-	// [Buffer.Outside].
+	// Shared says that many keys share the buffer, and none may fill it with rows that
+	// wait: see [Buffer.Outside].
 	Shared bool
 }
 
@@ -92,8 +99,8 @@ func (l Limits) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Key says which rows wait for each other: those with equal keys. The zero Key is a key like any
-// other, so rows that all have it are in stream order.
+// Key says which rows wait for each other: those with equal keys. The zero Key is a key
+// like any other, so rows that all have it are in stream order.
 type Key struct {
 	Name string
 	// Own is the key of one row that waits for no other. It has no Name.
@@ -104,24 +111,25 @@ type Key struct {
 type Entry[T any] struct {
 	// Seq is the row's stream sequence.
 	Seq uint64
-	// SubmitIndex is the row's place among all rows opened, from 0 without gaps. A row that was set
-	// aside is opened when it comes back.
+	// SubmitIndex is the row's place among all rows opened, from 0 without gaps. A row
+	// that was set aside is opened when it comes back.
 	SubmitIndex uint64
 	// Value is the value that the row was completed with or, while it is away, the note.
 	Value T
-	// Bytes is the row's weight: the one passed to Open until the row is complete, then the one
-	// passed to Complete.
+	// Bytes is the row's weight: the one passed to Open until the row is complete, then
+	// the one passed to Complete.
 	Bytes int
 }
 
-// Buffer is a reorder buffer: a row is ready when all earlier rows of its key have their values,
-// whatever other keys wait for. It is made by [New]; it is not safe for concurrent use, and nothing
-// in it blocks.
+// Buffer is a reorder buffer: a row is ready when all earlier rows of its key have their
+// values, whatever other keys wait for. It is made by [New]; it is not safe for
+// concurrent use, and nothing in it blocks.
 //
-// All calls take constant time, amortised, but for what their comments say; where sequences have
-// gaps a row is found in logarithmic time. None allocates once the buffer has grown to the rows and
-// keys in use. A row above the low-water mark takes 16 bytes until the mark has passed it, so a span
-// of 65,536 takes 1 MiB; a row that is held or away takes 40 bytes and the size of T more.
+// All calls take constant time, amortised, but for what their comments say; where
+// sequences have gaps a row is found in logarithmic time. None allocates once the buffer
+// has grown to the rows and keys in use. A row above the low-water mark takes 16 bytes
+// until the mark has passed it, so a span of 65,536 takes 1 MiB; a row that is held or
+// away takes 40 bytes and the size of T more.
 type Buffer[T any] struct {
 	limits Limits
 	line   line
@@ -149,9 +157,10 @@ type Buffer[T any] struct {
 	completeNext uint64 // index of the next row completed
 }
 
-// New returns a buffer for the rows above low, or an error that names what is wrong with the
-// arguments. finished are the rows above low that were finished in an earlier life, in rising order:
-// they are taken in whether there is room or not. The slice belongs to the buffer from then on.
+// New returns a buffer for the rows above low, or an error that names what is wrong with
+// the arguments. finished are the rows above low that were finished in an earlier life,
+// in rising order: they are taken in whether there is room or not. The slice belongs to
+// the buffer from then on.
 func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error) {
 	if err := limits.Validate(); err != nil {
 		return nil, err
@@ -170,13 +179,13 @@ func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error
 	}, nil
 }
 
-// Open takes a row into the window and returns its submit index. The sequence must be above every
-// one seen before, so at least 1, and may skip; bytes is the row's weight against [Limits.Bytes], at
-// least 0.
+// Open takes a row into the window and returns its submit index. The sequence must be
+// above every one seen before, so at least 1, and may skip; bytes is the row's weight
+// against [Limits.Bytes], at least 0.
 //
-// It returns [ErrOutOfOrder] for a sequence that does not rise or while earlier rows of the key are
-// set aside, [ErrFinished] for a row that must be skipped instead, and [ErrFull] when there is no
-// room. In each case nothing has changed.
+// It returns [ErrOutOfOrder] for a sequence that does not rise or while earlier rows of
+// the key are set aside, [ErrFinished] for a row that must be skipped instead, and
+// [ErrFull] when there is no room. In each case nothing has changed.
 func (b *Buffer[T]) Open(seq uint64, key Key, bytes int) (submitIndex uint64, err error) {
 	if err := b.mayEnter("open", seq, bytes); err != nil {
 		return 0, err
@@ -233,7 +242,8 @@ func (b *Buffer[T]) hold(s int32) {
 	b.bytes += int64(row.Bytes)
 }
 
-// Known reports whether a row that has not entered yet is finished, so that it must be skipped.
+// Known reports whether a row that has not entered yet is finished, so that it must be
+// skipped.
 func (b *Buffer[T]) Known(seq uint64) bool { return b.line.isKnown(seq) }
 
 // Skip takes a row that is [Buffer.Known] to be finished, whether there is room or not.
@@ -245,20 +255,21 @@ func (b *Buffer[T]) Skip(seq uint64) error {
 	return nil
 }
 
-// Pass takes in the known rows below seq: the rows that come next are at or above it. Such rows were
-// deleted from the input since they were finished, and would hold the low-water mark back.
+// Pass takes in the known rows below seq: the rows that come next are at or above it.
+// Such rows were deleted from the input since they were finished, and would hold the
+// low-water mark back.
 func (b *Buffer[T]) Pass(seq uint64) {
 	if seq > 0 {
 		b.line.pass(seq - 1)
 	}
 }
 
-// Complete sets the value of an open row and returns its place among all rows completed, counted
-// from 0 without gaps. From then on bytes, at least 0, is the row's weight in place of the one passed
-// to Open.
+// Complete sets the value of an open row and returns its place among all rows completed,
+// counted from 0 without gaps. From then on bytes, at least 0, is the row's weight in
+// place of the one passed to Open.
 //
-// It returns [ErrNotOpen] for a row that is not held, and [ErrCompleted] for one that has its value;
-// in both cases nothing has changed.
+// It returns [ErrNotOpen] for a row that is not held, and [ErrCompleted] for one that has
+// its value; in both cases nothing has changed.
 func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, err error) {
 	mustWeigh(bytes)
 	s, err := b.findOpen("complete", seq)
@@ -295,8 +306,9 @@ func (b *Buffer[T]) findOpen(what string, seq uint64) (s int32, err error) {
 	return s, nil
 }
 
-// Grow adds to the weight of a row that is held and not complete, because parts of its value are
-// there. It panics where there is no such row, as [Buffer.Complete] would return an error.
+// Grow adds to the weight of a row that is held and not complete, because parts of its
+// value are there. It panics where there is no such row, as [Buffer.Complete] would
+// return an error.
 func (b *Buffer[T]) Grow(seq uint64, bytes int) {
 	mustWeigh(bytes)
 	s, err := b.findOpen("grow", seq)
@@ -307,8 +319,8 @@ func (b *Buffer[T]) Grow(seq uint64, bytes int) {
 	b.bytes += int64(bytes)
 }
 
-// moveUp makes the complete rows at the beginning of a queue ready. It takes out the dropped rows
-// that it finds there, and forgets a key without rows.
+// moveUp makes the complete rows at the beginning of a queue ready. It takes out the
+// dropped rows that it finds there, and forgets a key without rows.
 func (b *Buffer[T]) moveUp(number int32) {
 	q := b.keys.at(number)
 	waited := q.complete > 0
@@ -337,9 +349,9 @@ func (b *Buffer[T]) moveUp(number int32) {
 	}
 }
 
-// Ready returns the i-th row that may leave, counted from 0: rows of one key in stream order, and
-// rows of different keys as they became ready. The entry is the buffer's own: it is valid until the
-// next Open, SetAside or Release.
+// Ready returns the i-th row that may leave, counted from 0: rows of one key in stream
+// order, and rows of different keys as they became ready. The entry is the buffer's own:
+// it is valid until the next Open, SetAside or Release.
 func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 	if i < 0 || i >= b.ready.count {
 		return nil, false
@@ -347,8 +359,8 @@ func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 	return &b.rows.at(*b.ready.at(i)).Entry, true
 }
 
-// Marks yields the mark after each of the first n ready rows has been released. It takes time for n
-// and for the rows that the low-water mark passes.
+// Marks yields the mark after each of the first n ready rows has been released. It takes
+// time for n and for the rows that the low-water mark passes.
 func (b *Buffer[T]) Marks(n int) iter.Seq[Mark] {
 	return func(yield func(Mark) bool) {
 		m, at := b.Mark(), 0
@@ -375,9 +387,9 @@ func (b *Buffer[T]) Marks(n int) iter.Seq[Mark] {
 // Mark returns the mark of all that is released.
 func (b *Buffer[T]) Mark() Mark { return b.line.mark() }
 
-// Release drops the first n ready rows and all references to their values. It panics when n is
-// negative or fewer rows are ready: to skip an unfinished row would break the order that the buffer
-// is for.
+// Release drops the first n ready rows and all references to their values. It panics when
+// n is negative or fewer rows are ready: to skip an unfinished row would break the order
+// that the buffer is for.
 func (b *Buffer[T]) Release(n int) {
 	if n < 0 || n > b.ready.count {
 		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready.count))
@@ -395,12 +407,12 @@ func (b *Buffer[T]) Release(n int) {
 	b.line.advance()
 }
 
-// Finished reports whether a row is finished: it is at or below the low-water mark, released, known,
-// or dropped.
+// Finished reports whether a row is finished: it is at or below the low-water mark,
+// released, known, or dropped.
 func (b *Buffer[T]) Finished(seq uint64) bool { return b.line.isFinished(seq) }
 
-// WaitsFor returns the row that a row waits for: the first row of its key that is not complete, if
-// that one comes before it.
+// WaitsFor returns the row that a row waits for: the first row of its key that is not
+// complete, if that one comes before it.
 func (b *Buffer[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
 	s := b.slotOf(seq)
 	if s < 0 || b.rows.at(s).queue == none {
@@ -410,8 +422,9 @@ func (b *Buffer[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
 	return before, before != seq
 }
 
-// First returns the row of a key that the others of the key wait for; ok is false where there is
-// none, and for a key that is [Key.Own]. waits says whether complete rows wait for it.
+// First returns the row of a key that the others of the key wait for; ok is false where
+// there is none, and for a key that is [Key.Own]. waits says whether complete rows wait
+// for it.
 func (b *Buffer[T]) First(key Key) (seq uint64, waits, ok bool) {
 	number, ok := b.keys.find(key)
 	if !ok {
@@ -424,8 +437,8 @@ func (b *Buffer[T]) First(key Key) (seq uint64, waits, ok bool) {
 // Waiting returns how many keys have complete rows that wait for an earlier one.
 func (b *Buffer[T]) Waiting() int { return b.waitingKeys }
 
-// WaitedFor returns the oldest row that complete rows of its key wait for, and the key. It takes
-// time for each key that has rows.
+// WaitedFor returns the oldest row that complete rows of its key wait for, and the key.
+// It takes time for each key that has rows.
 func (b *Buffer[T]) WaitedFor() (seq uint64, key Key, ok bool) {
 	for i := range b.keys.items {
 		q := &b.keys.items[i]
@@ -442,17 +455,19 @@ func (b *Buffer[T]) WaitedFor() (seq uint64, key Key, ok bool) {
 // Len returns how many rows are held: opened, and neither away nor released.
 func (b *Buffer[T]) Len() int { return b.held }
 
-// Completed returns how many of the rows held have their value, so Len less Completed is the rows
-// still being worked on.
+// Completed returns how many of the rows held have their value, so Len less Completed is
+// the rows still being worked on.
 func (b *Buffer[T]) Completed() int { return b.completed }
 
 // Bytes returns the weight of the rows held.
 func (b *Buffer[T]) Bytes() int64 { return b.bytes }
 
-// WaitingBytes returns the weight of the complete rows that wait for others of their keys.
+// WaitingBytes returns the weight of the complete rows that wait for others of their
+// keys.
 func (b *Buffer[T]) WaitingBytes() int64 { return b.waitingBytes }
 
-// Head returns the oldest row that is not finished, held or away; ok is false when there is none.
+// Head returns the oldest row that is not finished, held or away; ok is false when there
+// is none.
 func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	if b.line.places.count == 0 {
 		return 0, false
@@ -468,7 +483,8 @@ func (b *Buffer[T]) slotOf(seq uint64) int32 {
 	return none
 }
 
-// mustWeigh panics on a negative weight, which can only be the caller's arithmetic gone wrong.
+// mustWeigh panics on a negative weight, which can only be the caller's arithmetic gone
+// wrong.
 func mustWeigh(bytes int) {
 	if bytes < 0 {
 		panic(fmt.Sprintf("sequencer: weight of %d bytes", bytes))
