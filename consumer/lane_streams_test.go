@@ -69,7 +69,7 @@ func TestADurableGetsRoomForTheLane(t *testing.T) {
 		b.createDurable()
 		cfg := durableConfig()
 		cfg.LaneRows, cfg.Create = 1000, false
-		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err == nil || !strings.Contains(err.Error(), "the stage takes 1064: raise the one or lower LaneRows") {
+		if _, err := streams.OpenDurable(t.Context(), b.nc, cfg); err == nil || !strings.Contains(err.Error(), "the stage takes 1064: raise it, or lower LaneRows") {
 			t.Errorf("not allowed to change it: got %v", err)
 		}
 		cfg.Create = true

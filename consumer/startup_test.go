@@ -171,7 +171,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 			c.MaxAckPending, c.AckWait, c.PinnedTTL = 3, time.Second, 5*time.Second
 		}},
 		"ack wait in steps":        {create: true, change: func(c *jetstream.ConsumerConfig) { c.MaxDeliver, c.BackOff = 5, []time.Duration{time.Second} }},
-		"a small window, not ours": {change: func(c *jetstream.ConsumerConfig) { c.MaxAckPending = 3 }, want: "delivers at most 3 rows ahead (max ack pending), the stage takes 64: raise the one or lower WindowRows"},
+		"a small window, not ours": {change: func(c *jetstream.ConsumerConfig) { c.MaxAckPending = 3 }, want: "delivers at most 3 rows ahead (max ack pending), the stage takes 64: raise it, or lower WindowRows"},
 		"another filter":           {create: true, change: func(c *jetstream.ConsumerConfig) { c.FilterSubject = "rows.b" }, want: `filters "rows.b", the stage wants "rows.>"`},
 		"two filters": {create: true, change: func(c *jetstream.ConsumerConfig) {
 			c.FilterSubject, c.FilterSubjects = "", []string{"rows.a", "rows.b"}
