@@ -161,7 +161,7 @@ func (l lines) Fault(_ string, status int, message string) []byte {
 func answers(h http.Handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	defer func() {
 		switch err := recover(); err {
-		case nil, http.ErrAbortHandler: //nolint:errorlint // net/http compares it so, too
+		case nil, http.ErrAbortHandler:
 		default:
 			panic(err)
 		}
