@@ -310,10 +310,6 @@ func (s *scheduler) refuse(t *task) {
 	s.finish(t, err, class, s.tick)
 }
 
-// holdCheck is how often the jobs that an outage holds are looked through for those held too
-// long.
-const holdCheck = time.Second
-
 // outageBegan acts on the beginning of an outage, which health has found.
 func (s *scheduler) outageBegan(at int) {
 	v := &s.servers[at]
@@ -375,7 +371,7 @@ func (s *scheduler) endHolds() {
 	}
 	for i := range s.servers {
 		v := &s.servers[i]
-		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(holdCheck)) {
+		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(lookEvery)) {
 			continue
 		}
 		since := s.stuckSince(i)
@@ -410,7 +406,7 @@ func (s *scheduler) outageDue() (at time.Time) {
 			at = sooner(at, pass)
 		}
 		if s.cfg.OutageHold > 0 && !s.stuckSince(i).IsZero() {
-			at = sooner(at, v.checked.Add(holdCheck))
+			at = sooner(at, v.checked.Add(lookEvery))
 		}
 	}
 	return at

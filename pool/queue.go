@@ -10,9 +10,10 @@ import (
 // The order in which jobs go, and where they wait until then.
 
 const (
-	// doubtWait is how long a job that has used up its attempts waits, at least, until the doubt
-	// about its failures is settled.
-	doubtWait = time.Second
+	// lookEvery is how often jobs are looked at that wait for what no event announces: that no
+	// other job is left to settle the doubt about their failures, or that an outage has held them
+	// too long.
+	lookEvery = time.Second
 	// witnessStep is how often a job looks for the success of another one, see
 	// health.WitnessWait.
 	witnessStep = 50 * time.Millisecond
@@ -236,7 +237,7 @@ func (s *scheduler) settleAwaiting(t *task) {
 		s.vacate(t)
 		s.lose(t)
 	case health.Hold, health.Void:
-		t.ready = s.tick.Add(doubtWait)
+		t.ready = s.tick.Add(lookEvery)
 		s.delay(t)
 	}
 }

@@ -333,7 +333,7 @@ func (s *scheduler) hold(t *task) {
 		s.moveOn(t)
 	default:
 		s.health.Await(&t.Job)
-		s.again(t, doubtWait)
+		s.again(t, lookEvery)
 	}
 }
 

@@ -3,17 +3,19 @@ package health
 import "time"
 
 // The waits between the probes of a breaker are short at first, as most problems last seconds,
-// and then grow in proportion to how long it has lasted. So an outage of half a minute costs some
-// 25 probes and ends within 1.25 s of the server's return, and one of an hour costs 150. Probes
-// that reach no server are free, so their waits grow later: an outage of two minutes is noticed
-// within a second of its end, and one of an hour costs 530 refused connections.
+// and then grow in proportion to how long the problem has lasted. So an outage of half a minute
+// costs some 25 probes and ends within 1.25 s of the server's return, and one of an hour costs
+// 150. Probes that reach no server are free, so their waits grow later: the end of an outage of
+// two minutes is noticed within 1.2 s, and one of an hour costs 440 refused connections.
 const (
+	// firstProbeWait is the wait for the first probe. Each is twice the one before, up to
+	// probeWait.
 	firstProbeWait = 250 * time.Millisecond
 	probeWait      = 1200 * time.Millisecond
-	probeAgeShare  = 24 // a wait is at most the age divided by this
-
-	unreachedWait     = time.Second
-	unreachedAgeShare = 120
+	// Waits longer than probeWait are the age of the problem divided by probeAgeShare, or by
+	// unreachedAgeShare if the latest probe reached no server. For example, after ten minutes a
+	// probe goes each 25 s, or each 5 s.
+	probeAgeShare, unreachedAgeShare = 24, 120
 )
 
 // Breaker decides when probes go while nothing else may. It belongs to no job: the one that met
@@ -93,11 +95,11 @@ func (b *Breaker) ProbeSent(now time.Time, j *Job, most time.Duration) {
 	if b.every > 0 {
 		return // the verdict on this one schedules the next
 	}
-	least, parts := probeWait, time.Duration(probeAgeShare)
+	share := time.Duration(probeAgeShare)
 	if b.unreached {
-		least, parts = unreachedWait, unreachedAgeShare
+		share = unreachedAgeShare
 	}
-	b.wait = min(2*b.wait, max(least, now.Sub(b.opened)/parts), most)
+	b.wait = min(2*b.wait, max(probeWait, now.Sub(b.opened)/share), most)
 	b.Next = now.Add(b.wait)
 }
 

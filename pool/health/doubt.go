@@ -136,7 +136,7 @@ func (s *Server) suspect(now time.Time, j *Job, others int) {
 		u.before = s.failing.most()
 	}
 	u.failures++
-	u.err, u.grace = v.Err, max(2*j.call.took, leastGrace)
+	u.err, u.grace = v.Err, max(2*j.call.took, quickFailure)
 	u.absent = v.Absent && !s.proven
 	if !d.open {
 		*d = doubt{open: true, begin: j.call.successes, firstCall: j.call.number}

@@ -1,11 +1,11 @@
 package health
 
 const (
-	// The share of calls that fail is a mean over about this many. It begins at a tenth, as
-	// nothing is known yet.
-	failingCalls, failingAtFirst = 96, 0.1
-	// A second mean over fewer calls notices sooner that a server becomes unhealthy. Alone it
-	// would, by chance, forget that too soon.
+	// failingCalls is the number of calls over which the share of failing ones is taken.
+	failingCalls = 96
+	// failingCallsLately is that of a second share, which notices sooner that a server becomes
+	// unhealthy. Alone it would, by chance, forget that too soon: at a server that fails half of
+	// its calls, it is below a third of them once in a thousand calls.
 	failingCallsLately = 32
 )
 
@@ -16,8 +16,6 @@ const (
 // milliseconds. Then whenever the pool sends less, in an outage or at the end of a job, only
 // successes would still arrive, and an unhealthy server would pass for a healthy one.
 type failing struct{ long, lately float64 }
-
-func newFailing() failing { return failing{long: failingAtFirst} }
 
 func (f *failing) sent() {
 	f.long -= f.long / failingCalls

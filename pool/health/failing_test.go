@@ -7,7 +7,7 @@ import (
 
 func TestTheShareIsThatOfCallsThatFail(t *testing.T) {
 	for _, each := range []int{2, 5} {
-		s := newFailing()
+		var s failing
 		for i := range 1000 {
 			s.sent()
 			if i%each == 0 {

@@ -119,7 +119,7 @@ type Monitor struct {
 func New(cfg Config) *Monitor {
 	m := &Monitor{cfg: cfg, servers: make([]Server, cfg.Servers)}
 	for i := range m.servers {
-		m.servers[i] = Server{m: m, index: i, failing: newFailing()}
+		m.servers[i] = Server{m: m, index: i}
 	}
 	return m
 }
@@ -304,8 +304,12 @@ func (s *Server) succeeded(j *Job) {
 	s.confirm(func(other *Job) bool { return other.doubt.lastCall < j.call.number })
 }
 
-// callTimeCalls is the number of calls over which the mean duration of a call is taken.
-const callTimeCalls = 16
+const (
+	// several different jobs with the same trouble, and none without it, are no accident.
+	several = 5
+	// callTimeCalls is the number of calls over which the mean duration of a call is taken.
+	callTimeCalls = 16
+)
 
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

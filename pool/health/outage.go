@@ -19,13 +19,12 @@ import (
 // Where nothing listens at the first server, and it has had no success, one failure is an outage.
 
 const (
-	outageJobs     = 5
+	outageJobs     = several
 	outageJobsMost = 64
 	outageChance   = 1e-6
-	// A failure that takes less than quickFailure is quick. No call in flight counts as having
-	// got through before it is leastGrace old.
+	// quickFailure is the longest time that a quick failure takes. No call in flight counts as
+	// having got through before it is that old.
 	quickFailure = 100 * time.Millisecond
-	leastGrace   = 20 * time.Millisecond
 	// falseAlarmProbes is the most probes, the successful one included, of an outage that may
 	// have been a false alarm: it lasted 3 s.
 	falseAlarmProbes = 4

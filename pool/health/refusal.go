@@ -26,7 +26,7 @@ import (
 const (
 	// vainRetries is enough at a server that accepts some calls. Before it has accepted any, one
 	// refused retry is enough.
-	vainRetries = 5
+	vainRetries = several
 	// A job is singled out if others are refused so seldom that chance would refuse it as often
 	// less than once in 10,000. For example, where one call in ten is refused, four contradicted
 	// refusals are enough.

@@ -10,7 +10,7 @@ import "slices"
 // After the first success such an error is its job's own, until alikeLater jobs in a row have
 // failed with the same.
 
-const alikeFirst, alikeLater = 5, 50
+const alikeFirst, alikeLater = several, 50
 
 // alike is what suggests that the settings are wrong.
 type alike struct {

@@ -17,9 +17,9 @@ const (
 	// make no difference.
 	slowParts    = 4
 	slowAttempts = 8
-	// The usual rate is measured for so long at a time: a bucket that holds the attempts of a
-	// minute at first lets in four times its rate.
-	usualPart = 20 * time.Second
+	// No rate is usual before it was measured for so long: a bucket that holds the attempts of a
+	// minute at first lets in many times its rate.
+	usualLeast = 20 * time.Second
 	// The usual rate is an average over so long. While the server is slow it is not measured, but
 	// halves in that time. For example, a tenth of it is the new normal after 80 minutes.
 	usualFor = time.Hour
@@ -30,10 +30,11 @@ type capacity struct {
 	starved time.Time // the first refusal since the last success; zero if there was none
 	slow    time.Time // since when the server is slow; zero if it is not
 
-	waits     bool // a job waits for the server's law or for a slot, since the last turn
-	now, long window
-	usual     float64       // attempts per second; 0 while unknown
-	known     time.Duration // how long that was measured, at most usualFor
+	waits bool // a job waits for the server's law or for a slot, since the last turn
+	began time.Time
+	now   window
+	usual float64       // attempts per second; 0 while unknown
+	known time.Duration // how long that was measured, at most usualFor
 }
 
 // window is a time in which attempts are counted.
@@ -56,10 +57,7 @@ func (w *window) over(least time.Duration, usual float64) bool {
 }
 
 // count adds n to the attempts that were let in.
-func (c *capacity) count(n int) {
-	c.now.let += n
-	c.long.let += n
-}
+func (c *capacity) count(n int) { c.now.let += n }
 
 // ended records how a call ended. A refusal that the law is spared does not make jobs go past the
 // server.
@@ -94,29 +92,29 @@ func (s *Server) Turn(last, now time.Time) {
 		return
 	}
 	c := &s.capacity
-	for _, w := range []*window{&c.now, &c.long} {
-		if w.lasted == 0 {
-			w.began = last
-		}
-		w.lasted += now.Sub(last)
-		if c.waits {
-			w.waited += now.Sub(last)
-		}
+	w := &c.now
+	if c.began.IsZero() {
+		c.began = last
+	}
+	if w.lasted == 0 {
+		w.began = last
+	}
+	w.lasted += now.Sub(last)
+	if c.waits {
+		w.waited += now.Sub(last)
 	}
 	c.waits = false
-	if c.now.over(s.m.cfg.SlowAfter/slowParts, c.usual) {
-		c.judge()
-		c.now = window{}
-	}
-	if c.long.over(usualPart, c.usual) {
+	if w.over(s.m.cfg.SlowAfter/slowParts, c.usual) {
+		c.judge(now)
 		c.learn()
-		c.long = window{}
+		c.now = window{}
 	}
 }
 
 // judge decides whether the server is slow.
-func (c *capacity) judge() {
-	if c.now.busy() && c.now.perSec() < slowShare*c.usual {
+func (c *capacity) judge(now time.Time) {
+	known := now.Sub(c.began) >= usualLeast
+	if known && c.now.busy() && c.now.perSec() < slowShare*c.usual {
 		c.slow = sooner(c.slow, c.now.began)
 	} else {
 		c.slow = time.Time{}
@@ -125,12 +123,12 @@ func (c *capacity) judge() {
 
 // learn updates the usual rate. Where nothing waited it is at least what was let in.
 func (c *capacity) learn() {
-	rate := c.long.perSec()
+	rate := c.now.perSec()
 	switch {
 	case !c.slow.IsZero():
-		c.usual *= math.Exp2(-c.long.lasted.Seconds() / usualFor.Seconds())
-	case c.long.busy() || rate > c.usual:
-		c.known = min(c.known+c.long.lasted, usualFor)
-		c.usual += (rate - c.usual) * min(1, c.long.lasted.Seconds()/c.known.Seconds())
+		c.usual *= math.Exp2(-c.now.lasted.Seconds() / usualFor.Seconds())
+	case c.now.busy() || rate > c.usual:
+		c.known = min(c.known+c.now.lasted, usualFor)
+		c.usual += (rate - c.usual) * min(1, c.now.lasted.Seconds()/c.known.Seconds())
 	}
 }
