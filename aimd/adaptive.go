@@ -64,7 +64,7 @@ type Adaptive struct {
 	stats Stats
 }
 
-// AdaptiveConfig sets up an [Adaptive] law.
+// AdaptiveConfig sets up an [Adaptive] law. Start from [DefaultAdaptive]: the zero value is not valid.
 type AdaptiveConfig struct {
 	// Config has the four settings. Here MinDelay and MaxDelay bound the delay between dispatches, which is the
 	// inverse of the rate; Multiplier divides the rate after a capacity error; and RecoveryStep sets how fast the law
@@ -141,6 +141,11 @@ const (
 
 	none = -1.0 // an instant that has not come
 )
+
+// DefaultAdaptive returns the default settings for a pool of that size: four of [Default], and no other.
+func DefaultAdaptive(poolSize int) AdaptiveConfig {
+	return AdaptiveConfig{Config: Default(), PoolSize: poolSize}
+}
 
 // NewAdaptive returns a law in the phase [Start], or all problems of cfg joined into one error.
 func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {

@@ -8,7 +8,7 @@ import (
 )
 
 func ExampleAdaptive() {
-	law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 8})
+	law, err := aimd.NewAdaptive(aimd.DefaultAdaptive(8))
 	if err != nil {
 		fmt.Println(err)
 		return

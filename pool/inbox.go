@@ -11,7 +11,7 @@ import (
 type inbox struct {
 	limit   int           // Config.QueueLimit
 	wake    chan struct{} // holds a token while there may be something to take
-	stopped chan struct{} // closed by stop
+	stopped chan struct{} // closed by finish and stop
 
 	mu sync.Mutex // guards all below; never held over a channel operation that blocks
 
@@ -30,6 +30,7 @@ type intake struct {
 	jobs      fifo             // submitted
 	ended     fifo             // their calls have ended
 	closed    bool             // no more jobs will come; never false again
+	draining  bool             // those that wait are handed back; never false again
 	withdrawn bool             // a single attempt was withdrawn
 	recall    func(*task) bool // jobs to hand back; nil: none
 	halt      *haltOrder       // the last one; nil: none
@@ -125,14 +126,21 @@ func (b *inbox) end(t *task) {
 	b.signal()
 }
 
-// stop closes the inbox for jobs. What has been submitted is still there to take.
-func (b *inbox) stop() {
+// finish closes the inbox for jobs. What has been submitted is still there to take.
+func (b *inbox) finish() { b.close(false) }
+
+// stop closes the inbox for jobs, and makes the scheduler hand back those that wait.
+func (b *inbox) stop() { b.close(true) }
+
+func (b *inbox) close(draining bool) {
 	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
+	first, news := !b.closed, !b.closed || draining && !b.draining
+	b.closed, b.draining = true, b.draining || draining
 	b.mu.Unlock()
 	if first {
 		close(b.stopped)
+	}
+	if news { // else the scheduler, which stops again in each turn, would wake itself
 		b.signal()
 	}
 }
@@ -161,7 +169,7 @@ func (b *inbox) take() intake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in := b.intake
-	b.intake = intake{closed: in.closed}
+	b.intake = intake{closed: in.closed, draining: in.draining}
 	return in
 }
 

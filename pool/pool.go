@@ -18,9 +18,17 @@
 //
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...
-//	go p.Run(ctx)                                  // cancel ctx to stop at once
-//	err = p.Submit(ctx, row, func(r pool.Result[Row, Reply]) { ... })
-//	p.Drain()                                      // or stop softly: finish the calls in flight
+//	go func() {
+//		for _, row := range rows {
+//			p.Submit(ctx, row, func(r pool.Result[Row, Reply]) { ... })
+//		}
+//		p.Finish()
+//	}()
+//	err = p.Run(ctx) // returns when all jobs are done
+//
+// Cancel ctx to stop at once, or call Drain to finish only the calls in flight. [Pool.ExecuteBatch]
+// is the synchronous form. Stable are the names that this takes: Config, New, Pool, Func, Attempt,
+// Verdict with its classes and origins, Result and the errors. Everything else is for llm-stage.
 //
 // One goroutine owns all state, so callbacks never run at the same time and statistics are consistent.
 //
@@ -39,7 +47,7 @@ import (
 )
 
 var (
-	// ErrStopped is returned by Submit and ExecuteBatch once the pool stops: it takes no more jobs.
+	// ErrStopped is returned by Submit and ExecuteBatch after Finish and once the pool stops: it takes no more jobs.
 	ErrStopped = errors.New("pool is stopped")
 	// ErrHandedBack is the error of a job that the pool returned unfinished because it stops, or because the job's call
 	// was cancelled. The job may be submitted to another pool.
@@ -80,8 +88,8 @@ func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	return &Pool[In, Out]{call: call, sched: sched}, nil
 }
 
-// Run executes jobs until Drain has been called and the calls in flight have ended: then it returns nil. When ctx is
-// cancelled it stops at once: calls are cancelled, what did not finish is handed back, and Run returns the cause.
+// Run executes jobs until Finish has been called and all jobs are done, or Drain and the calls in flight have ended: then
+// it returns nil. When ctx is cancelled it stops at once: calls are cancelled, what did not finish is handed back, and Run returns the cause.
 //
 // When Run returns, done has been called for every job that Submit took, and every goroutine of the pool has ended. A
 // second Run is an error.
@@ -138,6 +146,10 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 
 // Wake makes the pool check again whether an attempt may go: see Config.Held.
 func (p *Pool[In, Out]) Wake() { p.sched.inbox.signal() }
+
+// Finish makes Run return once every job is done, and returns at once. Submit takes no more jobs. Jobs that wait for
+// capacity, a retry or the end of an outage are waited for, whatever time that takes; Drain ends that.
+func (p *Pool[In, Out]) Finish() { p.sched.inbox.finish() }
 
 // Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
 // those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in flight finish, a job whose

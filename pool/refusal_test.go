@@ -20,7 +20,7 @@ const stuckKey = 1
 
 func adaptive(t *testing.T, size int) pool.Law {
 	t.Helper()
-	law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: size})
+	law, err := aimd.NewAdaptive(aimd.DefaultAdaptive(size))
 	if err != nil {
 		t.Fatal(err)
 	}

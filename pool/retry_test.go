@@ -149,7 +149,7 @@ func TestRetryAfterIsAMinimumForTheRowAlone(t *testing.T) {
 
 func TestStatsTellWhyAndHowLongTheLawPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		law, err := aimd.NewAdaptive(aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 1})
+		law, err := aimd.NewAdaptive(aimd.DefaultAdaptive(1))
 		if err != nil {
 			t.Fatal(err)
 		}

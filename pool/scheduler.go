@@ -46,7 +46,8 @@ type scheduler struct {
 	shortage  shortage
 
 	// This turn of the loop: all that happens in it happens at tick.
-	stopping  bool      // never false again
+	finishing bool      // no more jobs will come; never false again
+	stopping  bool      // jobs that wait are handed back; never false again
 	counts    Stats     // all that is counted; snapshot adds the rest
 	tick      time.Time // when the inbox was last emptied; the loop reads the clock there only
 	throttled bool      // since tick a job was ready and a slot free, but the law made them wait
@@ -111,7 +112,7 @@ func (s *scheduler) run(ctx context.Context) error {
 			s.vacated = false
 			s.cfg.OnRoom()
 		}
-		if s.stopping && s.counts.InFlight == 0 {
+		if s.finishing && s.counts.InFlight == 0 && s.waiting() == 0 {
 			break
 		}
 		s.alarm.set(s.tick, wake)
@@ -131,7 +132,7 @@ func (s *scheduler) run(ctx context.Context) error {
 // instant.
 func (s *scheduler) takeUp() {
 	in := s.inbox.take()
-	s.stopping = in.closed
+	s.finishing, s.stopping = in.closed, in.draining
 	now := time.Now()
 	if s.throttled {
 		s.counts.ThrottleTime += now.Sub(s.tick)

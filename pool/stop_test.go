@@ -239,3 +239,39 @@ func TestBatchEndsWithItsContext(t *testing.T) {
 		})
 	}
 }
+
+// Finish ends Run once all jobs are done, those too that must wait for another attempt.
+func TestFinishWaitsForEveryJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, pool.Config{Size: 2}, script(busy, reset, busy))
+		done := 0
+		for i := range 5 {
+			submit(t, p, i, func(r result) {
+				if done++; r.Err != nil {
+					t.Errorf("job %d: %v", r.In, r.Err)
+				}
+			})
+		}
+		p.Finish()
+		if err := p.Submit(t.Context(), 9, func(result) {}); !errors.Is(err, pool.ErrStopped) {
+			t.Errorf("Submit after Finish: %v", err)
+		}
+		if err := p.Run(t.Context()); err != nil || done != 5 {
+			t.Errorf("Run returned %v with %d of 5 jobs done", err, done)
+		}
+	})
+}
+
+// Drain ends what Finish waits for.
+func TestDrainAfterFinishHandsJobsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, pool.Config{Size: 1}, script(withWait(busy, time.Hour)))
+		var got error
+		submit(t, p, 0, func(r result) { got = r.Err })
+		p.Finish()
+		time.AfterFunc(time.Minute, p.Drain)
+		if err := p.Run(t.Context()); err != nil || !errors.Is(got, pool.ErrHandedBack) {
+			t.Errorf("Run returned %v, the job %v", err, got)
+		}
+	})
+}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestSettings(t *testing.T) {
-	law := aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 1}
+	law := aimd.DefaultAdaptive(1)
 	for _, cfg := range []Config{{Law: law}, {ID: "a", Law: law, Weight: 0.001}, {ID: "a", Law: law, Weight: 101}, {ID: "a", Law: law, Weight: -1}, {ID: "a"}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)

@@ -14,7 +14,7 @@ func FuzzHear(f *testing.F) {
 	f.Add([]byte(`{"report":1,"id":"b","weight":1,"seq":1,"rpm":1,"refusals":[{"turn":3,"epoch":1,"term":1,"reset":1e9}]}`))
 	f.Add([]byte(`{"hello":1,"id":"c"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		m, err := New(Config{ID: "m", Law: aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 8}})
+		m, err := New(Config{ID: "m", Law: aimd.DefaultAdaptive(8)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func newWorld(tb testing.TB, seed uint64, n int, rate, burst float64) *world {
 func (w *world) join(cfg Config) {
 	w.t.Helper()
 	cfg.ID = fmt.Sprintf("m%03d", len(w.members))
-	cfg.Law = aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}
+	cfg.Law = aimd.DefaultAdaptive(32)
 	m, err := New(cfg)
 	if err != nil {
 		w.t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -117,7 +118,7 @@ func (r *run) explain(err error) error {
 // attempt makes one call. It runs on a worker of the pool.
 func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
 	if err := b.caller.Exhausted(); err != nil {
-		verdict := call.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}, &llm.Exchange{})
+		verdict := pooled.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}, &llm.Exchange{})
 		verdict.Unsent = true
 		return nil, verdict
 	}

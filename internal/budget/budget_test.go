@@ -66,7 +66,7 @@ func (work) Weight(int) int64 { return 100 }
 func (p *provider) start(t *testing.T, nc *nats.Conn, id string, limits fleet.Limits) *process {
 	t.Helper()
 	b := New(nc, Config{
-		Name: "team", ID: id, Weight: 1, Law: aimd.AdaptiveConfig{Config: aimd.Default(), PoolSize: 32}, Logger: slog.New(slog.DiscardHandler),
+		Name: "team", ID: id, Weight: 1, Law: aimd.DefaultAdaptive(32), Logger: slog.New(slog.DiscardHandler),
 	})
 	account := stagetest.Value(b.Account("mock", limits))(t)
 	call := func(ctx context.Context, _ work, _ pool.Attempt) (struct{}, pool.Verdict) {

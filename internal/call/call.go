@@ -8,6 +8,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -148,7 +149,7 @@ func (c *Caller) Count(o Outcome) {
 func (o Outcome) Verdict() pool.Verdict {
 	verdict := pool.Verdict{}
 	if o.Err != nil {
-		verdict = Judge(o.Err, o.Exchange)
+		verdict = pooled.Judge(o.Err, o.Exchange)
 	}
 	if o.Event.Usage != nil {
 		verdict.Weight, verdict.Output = o.Event.Usage.TotalTokens, o.Event.Usage.CompletionTokens

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -28,7 +29,7 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if a.Server != j.target {
 		if err := e.address(j, a.Server); err != nil {
 			failure := call.AsError(err)
-			return struct{}{}, e.failed(j, a, failure, call.Judge(failure, &llm.Exchange{}))
+			return struct{}{}, e.failed(j, a, failure, pooled.Judge(failure, &llm.Exchange{}))
 		}
 	}
 	e.reloadKey(a)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -37,7 +38,7 @@ func (e *Executor) unaffordable(j *job) bool {
 		return false
 	}
 	r := e.uncalled(j)
-	r.Err, r.Class = err, call.Judge(call.AsError(err), &llm.Exchange{}).Class
+	r.Err, r.Class = err, pooled.Judge(call.AsError(err), &llm.Exchange{}).Class
 	e.finishFlight(r)
 	e.answerError(j, err, r, "")
 	return true
