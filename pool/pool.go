@@ -88,8 +88,9 @@ func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	return &Pool[In, Out]{call: call, sched: sched}, nil
 }
 
-// Run executes jobs until Finish has been called and all jobs are done, or Drain and the calls in flight have ended: then
-// it returns nil. When ctx is cancelled it stops at once: calls are cancelled, what did not finish is handed back, and Run returns the cause.
+// Run executes jobs until Finish has been called and all jobs are done, or Drain and the calls in
+// flight have ended: then it returns nil. When ctx is cancelled it stops at once: calls are
+// cancelled, what did not finish is handed back, and Run returns the cause.
 //
 // When Run returns, done has been called for every job that Submit took, and every goroutine of the pool has ended. A
 // second Run is an error.
