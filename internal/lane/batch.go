@@ -7,6 +7,90 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
+// batch is one batch, from the moment that it is sealed until its records are purged. It is made of
+// parts: what was decided when it was sealed, its rows, what the provider has, how far its results
+// are read, and the attempts at the request that is due.
+type batch struct {
+	sealed
+	batchRows
+	submission
+	reading
+	attempts
+
+	phase phase
+	// body is what the rows send. It is in memory until the batch is created.
+	body []*gathered
+	// unstored counts its audit events that are not stored yet.
+	unstored int
+	// cleaned says that its files at the provider are deleted.
+	cleaned bool
+	// keep says that its last record stays, since the batch was given up without certainty.
+	keep bool
+}
+
+// sealed is what is decided when a batch is sealed. It is the intent, and never changes.
+type sealed struct {
+	token, model, account string
+	intent                time.Time
+	bytes, tokens         int64
+	cost                  float64 // estimated, in USD
+	sha                   string  // of its lines
+}
+
+// batchRows are the rows of a batch by their places, in the order of their sequences. A row has one
+// state, and count is how many rows have each. When nothing more is wanted of the batch all of it is
+// dropped, see [batchRows.forgetRows].
+type batchRows struct {
+	rows  Rows
+	state []rowState
+	count [rowStates]int
+	wasIn bits // rows that have gone live from here, so that an answer is of no use
+}
+
+// submission is the batch at the provider. It is ours for certain if it has an id and is not
+// tentative. Until then it is looked for.
+type submission struct {
+	file      string         // the provider's name of the uploaded lines
+	remote    batchapi.Batch // as the provider reported it last
+	id        string
+	submitted time.Time
+	tentative bool // it may be another's
+	adopted   bool
+	cancelled bool // we have asked for it
+
+	lookUntil time.Time       // until when it counts as not listed yet
+	withdrawn bool            // its file is deleted, so that no creation on its way can succeed
+	excluded  map[string]bool // ids that turned out to be of others
+	missing   time.Time       // since when the provider does not know it
+}
+
+// reading is how far the results of a batch are read. A pass always begins at their beginning, so
+// what is counted must be remembered by rows: counted and settled only grow during a term.
+type reading struct {
+	overSince time.Time
+	passes    int    // read to the end
+	cuts      int    // answered with unknown, since the last pass
+	seen      bits   // rows with a line in the last pass
+	readTo    uint64 // the highest row that had come when the last pass began
+	pending   bool   // it had lines of rows that had not come
+	counted   bits   // rows whose line is in sum
+	settled   bits   // rows whose line a row has taken in this term, or that was recorded as unused
+	gone      bool   // the provider no longer has the results
+	judged    bool   // a line is a reply, or so few failed alike that each is its row's own
+	reported  bool   // the event of the end is out
+	sum       tally
+}
+
+// attempts are the requests for one batch: one at a time, and after a failure again with growing waits
+// of 1, 2, 4 and so on up to 60 s.
+type attempts struct {
+	busy    bool      // a request or a record is under way
+	next    time.Time // when the batch is looked at again
+	tried   int       // failures in a row
+	noAPI   int       // answers in a row that there is no Batch API
+	problem string    // the last failure, for people
+}
+
 // rowState is where a row of a batch is.
 type rowState uint8
 
@@ -29,79 +113,156 @@ const (
 	rowStates = iota
 )
 
-// stage is how far a batch has come.
-type stage uint8
+// phase is how far a batch has come.
+type phase uint8
 
 const (
-	stageSealed    stage = iota // its intent is on its way to the stream
-	stageRecorded               // to be uploaded
-	stageUploaded               // to be created
-	stageLooking                // whether it exists is to be found out
-	stageFound                  // the record of its id is on its way to the stream
-	stageRunning                // the provider works on it
-	stageOver                   // to be read
-	stageSettling               // read; some rows are not kept yet
-	stageAbandoned              // the record of that is on its way to the stream
-	stageDone                   // likewise that it is done
-	stageClosed                 // its files are to be deleted, and its records purged
+	phaseSealed    phase = iota // its intent is on its way to the stream
+	phaseRecorded               // to be uploaded
+	phaseUploaded               // to be created
+	phaseLooking                // whether it exists is to be found out
+	phaseFound                  // the record of its id is on its way to the stream
+	phaseRunning                // the provider works on it
+	phaseOver                   // to be read
+	phaseSettling               // read; some rows are not kept yet
+	phaseAbandoned              // the record of that is on its way to the stream
+	phaseDone                   // likewise that it is done
+	phaseClosed                 // its files are to be deleted, and its records purged
 )
 
-var stageStates = map[stage]State{
-	stageSealed: StateIntent, stageRecorded: StateIntent, stageUploaded: StateIntent, stageLooking: StateLooking, stageFound: StateRunning,
-	stageRunning: StateRunning, stageOver: StateCollecting, stageSettling: StateSettling, stageAbandoned: StateLooking, stageDone: StateSettling,
+var phaseStates = map[phase]State{
+	phaseSealed: StateIntent, phaseRecorded: StateIntent, phaseUploaded: StateIntent, phaseLooking: StateLooking, phaseFound: StateRunning,
+	phaseRunning: StateRunning, phaseOver: StateCollecting, phaseSettling: StateSettling, phaseAbandoned: StateLooking, phaseDone: StateSettling,
 }
 
-// batch is one batch from its intent on.
-type batch struct {
-	token, model, account string
-	intent, submitted     time.Time
-	bytes, tokens         int64
-	cost                  float64
-
-	rows  Rows
-	state []rowState
-	wasIn bits // rows that have gone live from here, so that an answer is of no use
-	count [rowStates]int
-
-	stage stage
-	body  []*gathered // until it is created
-	file  string      // uploaded
-
-	// busy: something is under way for it. next is when it is looked at again, tried how often that has failed in a row.
-	busy    bool
-	next    time.Time
-	tried   int
-	problem string
-	noAPI   int // answers in a row that there is no Batch API
-
-	remote    batchapi.Batch // as the provider reported it last
-	id        string
-	tentative bool // it may be another's
-	adopted   bool
-	cancelled bool // we have asked for it
-
-	lookUntil time.Time // until when it counts as not listed yet
-	withdrawn bool
-	excluded  map[string]bool // ids that turned out to be of others
-	missing   time.Time       // since when the provider does not know it
-
-	overSince    time.Time
-	passes, cuts int    // read to the end, and answered with unknown
-	seen         bits   // rows with a line in the last pass
-	readTo       uint64 // rows taken when that began
-	pending      bool   // it had lines of rows that had not come
-	counted      bits   // rows whose line is in sum
-	settled      bits   // rows whose line a row has taken in this term, or that was recorded as unused
-	gone         bool   // the provider no longer has its results
-	judged       bool   // a line is a reply, or so few failed alike that each is its row's own
-	sum          tally
-	reported     bool // the event of its end is out
-	untold       int  // events that are not stored yet
-
-	sha     string // of its lines
-	cleaned bool   // its files are deleted
-	keep    bool   // its last record stays: it was given up without certainty
+func newBatch(r *Record) *batch {
+	n := len(r.Rows.Seqs)
+	return &batch{
+		sealed: sealed{
+			token: r.Token, model: r.Model, account: r.Account, intent: r.Time,
+			bytes: r.Bytes, tokens: r.Tokens, cost: r.Cost,
+		},
+		batchRows: batchRows{rows: *r.Rows, state: make([]rowState, n), count: [rowStates]int{rowSubmitted: n}},
+	}
 }
+
+// wentLive reports whether a row has been called live since it was submitted, so that it takes no answer of the batch.
+//
+// A row that was kept before this term leaves no other trace of that than its deadline: where it had come before the
+// batch was over, only a live call can have answered the row.
+func (b *batch) wentLive(i int) bool {
+	at := b.deadline(i)
+	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
+}
+
+// futile: the provider works on it, and nothing is wanted of it.
+func (b *batch) futile() bool {
+	return b.phase == phaseRunning && b.ours() && !b.wanted() && b.count[rowAnswered]+b.count[rowAgain] == 0
+}
+
+// ended: it no longer counts as open, as the provider is done with it.
+func (b *batch) ended() bool { return b.phase >= phaseOver }
+
+// ours reports whether it is certain that the provider's batch is this one.
+func (b *batch) ours() bool { return b.id != "" && !b.tentative }
+
+// notOurs goes on looking, where the results of a batch that seemed to be ours have other ids.
+func (b *batch) notOurs(now time.Time) {
+	if b.excluded == nil {
+		b.excluded = make(map[string]bool)
+	}
+	b.excluded[b.id] = true
+	b.id, b.remote, b.tentative, b.adopted = "", batchapi.Batch{}, false, false
+	b.phase, b.next, b.missing, b.cuts = phaseLooking, time.Time{}, time.Time{}, 0
+	b.lookUntil = now
+}
+
+// note adds the line of a row to the sums, the first time that it is read.
+func (b *batch) note(i int, r *lineRead) {
+	if !b.counted.add(i) {
+		return
+	}
+	switch {
+	case r.line.Kind == batchapi.Lapsed:
+		b.sum.lapsed++
+		return
+	case r.reply():
+		b.sum.answered++
+	default:
+		b.sum.failed++
+	}
+	b.sum.usage.Add(r.usage, r.reply() && (r.usage == nil || r.usage.CostUSD == nil))
+}
+
+func (b *batch) status() BatchStatus {
+	s := BatchStatus{
+		Token: b.token, BatchID: b.id, Model: b.model, State: phaseStates[b.phase], Rows: len(b.state), Bytes: b.bytes,
+		Answered: b.remote.Answered, Since: b.intent, Submitted: b.submitted, Problem: b.problem,
+	}
+	if b.id == "" {
+		s.Answered = -1
+	}
+	if settled := b.count[rowKept] + b.count[rowAnswered]; b.ended() {
+		s.Answered = settled
+	}
+	return s
+}
+
+func (b *batchRows) find(seq uint64) int { return find(b.rows.Seqs, seq) }
+
+func (b *batchRows) set(i int, s rowState) {
+	b.count[b.state[i]]--
+	b.state[i] = s
+	b.count[s]++
+	if s == rowLive {
+		if b.wasIn == nil {
+			b.wasIn = newBits(len(b.state))
+		}
+		b.wasIn.add(i)
+	}
+}
+
+func (b *batchRows) tries(i int) int {
+	if b.rows.Tries == nil {
+		return 0
+	}
+	return int(b.rows.Tries[i])
+}
+
+func (b *batchRows) deadline(i int) int64 {
+	if b.rows.Deadlines == nil {
+		return 0
+	}
+	return b.rows.Deadlines[i]
+}
+
+// settled reports whether nothing is wanted of it, and nothing of it could be wanted after a crash.
+func (b *batchRows) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
+
+// wanted reports whether an answer to a row of it is.
+func (b *batchRows) wanted() bool { return b.count[rowSubmitted] > 0 }
+
+// forgetRows frees the memory of the rows: nothing more is wanted of them.
+func (b *batchRows) forgetRows() { *b = batchRows{} }
+
+// lowest returns the first row without an answer.
+func (b *batchRows) lowest() uint64 {
+	for i, s := range b.state {
+		if s == rowSubmitted {
+			return b.rows.Seqs[i]
+		}
+	}
+	return 0
+}
+
+// fail notes that something was tried in vain, and when to try again.
+func (b *attempts) fail(err error, now time.Time, least time.Duration) {
+	wait := min(time.Second<<min(b.tried, 6), time.Minute)
+	b.tried++
+	b.problem, b.next = err.Error(), now.Add(max(wait, least))
+}
+
+func (b *attempts) fine() { b.tried, b.noAPI, b.problem, b.next = 0, 0, "", time.Time{} }
 
 // tally counts what the passes over the results have found, the line of each row once.
 type tally struct {
@@ -124,83 +285,3 @@ func (b bits) add(i int) bool {
 	b[i/64] |= 1 << (i % 64)
 	return true
 }
-
-func newBatch(r *Record) *batch {
-	return &batch{
-		token: r.Token, model: r.Model, account: r.Account, intent: r.Time, bytes: r.Bytes, tokens: r.Tokens, cost: r.Cost,
-		rows: *r.Rows, state: make([]rowState, len(r.Rows.Seqs)), count: [rowStates]int{rowSubmitted: len(r.Rows.Seqs)},
-	}
-}
-
-func (b *batch) find(seq uint64) int { return find(b.rows.Seqs, seq) }
-
-func (b *batch) set(i int, s rowState) {
-	b.count[b.state[i]]--
-	b.state[i] = s
-	b.count[s]++
-	if s == rowLive {
-		if b.wasIn == nil {
-			b.wasIn = newBits(len(b.state))
-		}
-		b.wasIn.add(i)
-	}
-}
-
-// wentLive reports whether a row has been called live since it was submitted, so that it takes no answer of the batch.
-//
-// A row that was kept before this term leaves no other trace of that than its deadline: where it had come before the
-// batch was over, only a live call can have answered the row.
-func (b *batch) wentLive(i int) bool {
-	at := b.deadline(i)
-	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
-}
-
-func (b *batch) tries(i int) int {
-	if b.rows.Tries == nil {
-		return 0
-	}
-	return int(b.rows.Tries[i])
-}
-
-func (b *batch) deadline(i int) int64 {
-	if b.rows.Deadlines == nil {
-		return 0
-	}
-	return b.rows.Deadlines[i]
-}
-
-// settled reports whether nothing is wanted of it, and nothing of it could be wanted after a crash.
-func (b *batch) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
-
-// wanted reports whether an answer to a row of it is.
-func (b *batch) wanted() bool { return b.count[rowSubmitted] > 0 }
-
-// futile: the provider works on it, and nothing is wanted of it.
-func (b *batch) futile() bool {
-	return b.stage == stageRunning && b.ours() && !b.wanted() && b.count[rowAnswered]+b.count[rowAgain] == 0
-}
-
-// ended: it no longer counts as open, as the provider is done with it.
-func (b *batch) ended() bool { return b.stage >= stageOver }
-
-// ours reports whether it is certain that the provider's batch is this one.
-func (b *batch) ours() bool { return b.id != "" && !b.tentative }
-
-// lowest returns the first row without an answer.
-func (b *batch) lowest() uint64 {
-	for i, s := range b.state {
-		if s == rowSubmitted {
-			return b.rows.Seqs[i]
-		}
-	}
-	return 0
-}
-
-// fail notes that something was tried in vain, and when to try again.
-func (b *batch) fail(err error, now time.Time, least time.Duration) {
-	wait := min(time.Second<<min(b.tried, 6), time.Minute)
-	b.tried++
-	b.problem, b.next = err.Error(), now.Add(max(wait, least))
-}
-
-func (b *batch) fine() { b.tried, b.noAPI, b.problem, b.next = 0, 0, "", time.Time{} }

@@ -1,15 +1,141 @@
 package lane
 
 import (
-	"io"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/batchapi"
 )
+
+// submitter makes batches of rows, and the provider's batches of these: it gathers, seals, records
+// the intent, uploads and creates.
+type submitter struct {
+	*desk
+	refusals *refusals
+	sizing   []byte // for one line, whose length is measured
+}
+
+// add takes a row that joins.
+func (s *submitter) add(r *Request, now time.Time) {
+	delete(s.intake.coming, r.Seq)
+	if s.live.rows.has(r.Seq) { // it was handed back, and starts over
+		s.live.again(r.Seq)
+		return
+	}
+	b, i := s.batches.holder(r.Seq)
+	if b != nil {
+		switch b.state[i] {
+		case rowSubmitted, rowAgain:
+			return // the batch has it
+		case rowAnswered:
+			s.again(r.Seq, s.answers.out[r.Seq].errand)
+			return
+		case rowLive, rowElsewhere, rowMoved, rowKept:
+		}
+	}
+	row := &gathered{seq: r.Seq, hash: shortKey(r.Key), prepared: r.Prepared, tokens: max(1, r.Tokens), cost: r.Cost}
+	if !r.Deadline.IsZero() {
+		row.deadline = r.Deadline.UnixMilli()
+		s.dues.add(r.Seq, row.deadline)
+	}
+	row.tries = s.tried.count(r.Seq)
+	s.sizing = s.cfg.API.AppendLine(s.sizing[:0], customID(sizingToken, r.Seq), r.Prepared)
+	row.size = len(s.sizing)
+	if int64(row.size) > s.intake.most.bytes || row.deadline != 0 && row.deadline <= now.UnixMilli() {
+		s.goLive(r.Seq)
+		return
+	}
+	s.gather(row, now)
+}
+
+const sizingToken = "00000000000000000000"
+
+// gather puts a row into the batch that gathers for its model, or has it wait.
+func (s *submitter) gather(row *gathered, now time.Time) {
+	model := row.prepared.Model
+	if h := s.intake.half; h != nil && h.left.has(row.seq) && h.gather.model == model {
+		h.left.remove(row.seq)
+		h.pending.remove(row.seq)
+		h.gather.add(row, now)
+		s.intake.bodies += int64(row.size)
+		return
+	}
+	for _, g := range s.intake.gathers {
+		if g.rows[row.seq] != nil {
+			return
+		}
+	}
+	g := s.intake.gathers[model]
+	if g == nil && s.mayOpen() {
+		g = newGather(model)
+		s.intake.gathers[model] = g
+	}
+	if g == nil || !s.fits(g, row) {
+		s.await(model, row.seq)
+		return
+	}
+	s.intake.unwait(row.seq)
+	g.add(row, now)
+	s.intake.bodies += int64(row.size)
+}
+
+// open counts the batches that are not ended, those that still gather included.
+func (s *submitter) open() int {
+	return s.intake.gathering() + s.batches.sealed()
+}
+
+// mayOpen reports whether another batch may begin to gather: there is memory for all of it.
+func (s *submitter) mayOpen() bool {
+	return !s.stopping && !s.cfg.Collect && s.open() < s.cfg.Settings.Open && s.intake.bodies < s.intake.most.bytes
+}
+
+// fits reports whether a row may join a batch that gathers.
+func (s *submitter) fits(g *gather, row *gathered) bool {
+	limit := s.standing.capacity(g.model).limit
+	// An empty one takes any row: else that would come and go without end.
+	g.full = g.full || len(g.rows) > 0 && (len(g.rows) >= s.intake.most.rows || g.bytes+int64(row.size) > s.intake.most.bytes ||
+		limit > 0 && g.tokens+row.tokens > limit || s.intake.bodies+int64(row.size) > 2*s.intake.most.bytes)
+	return !g.full
+}
+
+// recall has rows that wait join a batch.
+func (s *submitter) recall(now time.Time) {
+	if s.stopping || s.fenced || s.standing.pause.why != "" {
+		return
+	}
+	if s.intake.half == nil && len(s.intake.halves) > 0 && s.mayOpen() {
+		s.intake.half, s.intake.halves = s.intake.halves[0], s.intake.halves[1:]
+		s.intake.half.gather.last = now
+	}
+	if h := s.intake.half; h != nil {
+		for _, seq := range h.pending.take(recallMost - len(s.intake.coming)) {
+			s.callIn(seq)
+		}
+	}
+	for _, model := range s.intake.models() {
+		if c := s.standing.room[model]; c != nil && s.loop.wait(c.retry, now) {
+			continue
+		}
+		room := 0
+		if g := s.intake.gathers[model]; g != nil && !g.full && s.intake.bodies < 2*s.intake.most.bytes {
+			room = s.intake.most.rows - len(g.rows) - len(s.intake.coming)
+		} else if g == nil && len(s.intake.halves) == 0 && s.mayOpen() {
+			room = s.intake.most.rows - len(s.intake.coming)
+		}
+		w := s.intake.waiting[model]
+		for _, seq := range w.take(min(room, recallMost-len(s.intake.coming))) {
+			s.callIn(seq)
+		}
+		if w.n == 0 {
+			delete(s.intake.waiting, model)
+		}
+	}
+}
+
+func (s *submitter) callIn(seq uint64) {
+	s.intake.coming[seq] = true
+	s.of.Recall(seq, nil)
+}
 
 // gathered is a row that waits for its batch to be submitted.
 type gathered struct {
@@ -93,63 +219,4 @@ func rowsOf(body []*gathered) Rows {
 		}
 	}
 	return r
-}
-
-// tokenLen is the length of every token.
-const tokenLen = 20
-
-// customID is the id of a row's line.
-func customID(token string, seq uint64) string {
-	return token + "-" + strconv.FormatUint(seq, 10)
-}
-
-// parseID returns the row that a line's id names; false: the id is not one of the batch.
-func parseID(token, id string) (uint64, bool) {
-	rest, found := strings.CutPrefix(id, token+"-")
-	if !found || rest == "" || rest[0] == '0' || rest[0] == '+' {
-		return 0, false
-	}
-	seq, err := strconv.ParseUint(rest, 10, 64)
-	return seq, err == nil
-}
-
-// lineReader writes the lines of a batch as they are read.
-type lineReader struct {
-	api   batchapi.API
-	token string
-	rows  []*gathered
-	line  []byte
-	rest  []byte // of line
-}
-
-// Read implements [io.Reader].
-func (r *lineReader) Read(p []byte) (n int, err error) {
-	for n < len(p) {
-		if len(r.rest) == 0 {
-			if len(r.rows) == 0 {
-				break
-			}
-			r.line = r.api.AppendLine(r.line[:0], customID(r.token, r.rows[0].seq), r.rows[0].prepared)
-			r.rest, r.rows = r.line, r.rows[1:]
-			continue
-		}
-		c := copy(p[n:], r.rest)
-		n, r.rest = n+c, r.rest[c:]
-	}
-	if n == 0 && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-// linesOf returns the body of a batch.
-func linesOf(api batchapi.API, token string, rows []*gathered) batchapi.Lines {
-	l := batchapi.Lines{
-		Rows: len(rows),
-		Open: func() io.Reader { return &lineReader{api: api, token: token, rows: rows} },
-	}
-	for _, r := range rows {
-		l.Size += int64(r.size)
-	}
-	return l
 }

@@ -88,8 +88,8 @@ type Lane struct {
 
 	// mail passes what others report to the goroutine of the term.
 	mail mailbox
-	// held finds rows of batches of earlier terms.
-	held atomic.Pointer[index]
+	// inBatch finds rows of batches that are recorded.
+	inBatch atomic.Pointer[index]
 	// taken is the highest sequence that the consumer has taken in this term.
 	taken  atomic.Uint64
 	status atomic.Pointer[Status]
@@ -140,6 +140,12 @@ func (l *Lane) Status() Status {
 		return *s
 	}
 	return Status{}
+}
+
+func (l *Lane) step(name string) {
+	if l.cfg.Step != nil {
+		l.cfg.Step(name)
+	}
 }
 
 // Request is a row that joins the lane.

@@ -75,7 +75,7 @@ func (l *Lane) Kept(seq uint64) {
 // up meanwhile, the goroutine of the term finds that out by the letter and recalls the row.
 func (l *Lane) Holds(row *consumer.Row) bool {
 	l.taken.Store(max(l.taken.Load(), row.Seq))
-	if !l.held.Load().has(row.Seq) {
+	if !l.inBatch.Load().has(row.Seq) {
 		return false
 	}
 	l.mail.put(letter{kind: letterHeld, seq: row.Seq})

@@ -2,6 +2,9 @@ package lane
 
 import "time"
 
+// statusEvery is the least time between two reports.
+const statusEvery = 100 * time.Millisecond
+
 // State is where a batch is on its way, as [Status] shows it.
 type State string
 
@@ -62,59 +65,40 @@ type BatchStatus struct {
 }
 
 // show reports the state of the term, not too often.
-func (t *term) show() {
-	now := t.now
-	if at := t.shown.Add(statusEvery); t.wait(at, now) {
+func (k *keeper) show() {
+	now := k.loop.now
+	if at := k.shown.Add(statusEvery); k.loop.wait(at, now) {
 		return
 	}
-	t.shown = now
-	s := Status{Owned: true, Paused: t.pause.why, Problem: t.book.problem}
-	if s.Paused == "" && t.denial.err != nil {
-		s.Paused = t.denial.err.Error()
-	}
-	if s.Paused == "" && t.cfg.Halted != nil {
-		if why := t.cfg.Halted(); why != nil {
-			s.Paused = why.Error()
-		}
-	}
-	if s.Paused == "" && t.heldBy != nil {
-		s.Paused = t.heldBy.Error()
-	}
-	for _, w := range t.waiting {
-		s.Rows.Waiting += w.n
-	}
-	s.Rows.Waiting += len(t.coming)
-	for _, half := range t.splits {
-		s.Rows.Waiting += half.left.n
-	}
-	if t.split != nil {
-		s.Rows.Waiting += t.split.left.n
-		s.Rows.Gathering += len(t.split.gather.rows)
-	}
-	for _, g := range t.gathers {
-		s.Rows.Gathering += len(g.rows)
-	}
-	s.Rows.Live = t.live.n
-	for _, b := range t.batches {
-		if b.stage != stageClosed {
+	k.shown = now
+	s := Status{Owned: true, Paused: k.whyPaused(), Problem: k.book.problem}
+	s.Rows.Gathering, s.Rows.Waiting = k.intake.count()
+	s.Rows.Live = k.live.rows.n
+	for _, b := range k.batches.all {
+		if b.phase != phaseClosed {
 			s.Batches = append(s.Batches, b.status())
 			s.Rows.Submitted += b.count[rowSubmitted] + b.count[rowAgain]
 			s.Rows.Answered += b.count[rowAnswered]
 		}
 	}
-	t.l.status.Store(&s)
+	k.lane.status.Store(&s)
 }
 
-func (b *batch) status() BatchStatus {
-	s := BatchStatus{
-		Token: b.token, BatchID: b.id, Model: b.model, State: stageStates[b.stage], Rows: len(b.state), Bytes: b.bytes,
-		Answered: b.remote.Answered, Since: b.intent, Submitted: b.submitted, Problem: b.problem,
+// whyPaused returns why nothing is submitted, or "".
+func (k *keeper) whyPaused() string {
+	if why := k.standing.pause.why; why != "" {
+		return why
 	}
-	if b.id == "" {
-		s.Answered = -1
+	if err := k.standing.denial.err; err != nil {
+		return err.Error()
 	}
-	if settled := b.count[rowKept] + b.count[rowAnswered]; b.ended() {
-		s.Answered = settled
+	if k.cfg.Halted != nil {
+		if err := k.cfg.Halted(); err != nil {
+			return err.Error()
+		}
 	}
-	return s
+	if err := k.standing.noBudget.err; err != nil {
+		return err.Error()
+	}
+	return ""
 }

@@ -2,7 +2,6 @@ package lane
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/llm"
@@ -64,26 +63,26 @@ func (tr *trial) denies(least int) bool {
 }
 
 // judgeLine has a row take its line, or holds it back while it may be a denial.
-func (t *term) judgeLine(p *pass, i int, r *lineRead) {
+func (c *collector) judgeLine(p *pass, i int, r *lineRead) {
 	if !p.batch.judged && !r.reply() {
 		p.trial.add(i, r)
 		return
 	}
-	t.answer(p.batch, i, r.line)
+	c.answer(p.batch, i, r.line)
 }
 
 // proves notes that the provider has answered a row, of whatever term: so failed lines of this batch are their rows' own.
-func (t *term) proves(p *pass) {
-	t.replied, p.batch.judged = true, true
-	t.denial.clear()
-	t.unhold(p)
+func (c *collector) proves(p *pass) {
+	c.standing.replied, p.batch.judged = true, true
+	c.standing.denial.clear()
+	c.releaseLines(p)
 }
 
-// unhold has the rows take the lines that were held back.
-func (t *term) unhold(p *pass) {
+// releaseLines has the rows take the lines that were held back.
+func (c *collector) releaseLines(p *pass) {
 	for _, h := range p.trial.held {
 		if p.batch.state[h.i] == rowSubmitted { // else it went live meanwhile
-			t.answer(p.batch, h.i, h.r.line)
+			c.answer(p.batch, h.i, h.r.line)
 		}
 	}
 	p.trial.held = nil
@@ -91,50 +90,36 @@ func (t *term) unhold(p *pass) {
 
 // conclude ends the trial of a batch that has been read to its end. It reports whether the batch is given up, as each of
 // its lines was denied.
-func (t *term) conclude(p *pass) bool {
+func (c *collector) conclude(p *pass) bool {
 	tr, b := &p.trial, p.batch
 	if len(tr.held) == 0 {
 		return false
 	}
 	least := alikeFirst
 	switch {
-	case t.denial.err != nil:
+	case c.standing.denial.err != nil:
 		least = 1 // a probe
-	case t.replied:
+	case c.standing.replied:
 		least = alikeLater
 	}
 	if !tr.denies(least) {
 		b.judged = true
-		t.unhold(p)
+		c.releaseLines(p)
 		return false
 	}
-	t.deny(b, tr.first)
+	c.deny(b, tr.first)
 	return true
 }
 
 // deny gives up a batch of which each line was denied. Its rows wait, and the batch does not count as one of their tries.
-func (t *term) deny(b *batch, e *llm.Error) {
+func (c *collector) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
-	t.abandon(b, err.Error(), false, func(b *batch) {
-		if t.cfg.FailFatal || t.cfg.Collect { // a live call finds the same, and the stage does what it is set to do
-			t.releaseLive(b)
+	c.abandon(b, err.Error(), false, func(b *batch) {
+		if c.cfg.FailFatal || c.cfg.Collect { // a live call finds the same, and the stage does what it is set to do
+			c.releaseLive(b)
 			return
 		}
-		t.denial = denial{err: err, until: time.Now().Add(t.cfg.ProbeInterval)}
-		t.release(b)
+		c.standing.denial = denial{err: err, until: time.Now().Add(c.cfg.ProbeInterval)}
+		c.release(b)
 	})
 }
-
-// unread reports whether there is a batch whose results may end a denial.
-func (t *term) unread() bool {
-	return slices.ContainsFunc(t.batches, func(b *batch) bool { return b.stage < stageSettling })
-}
-
-// denial is what the lane knows of a provider that has refused each line of a batch. Batches of one row find out whether
-// it is over.
-type denial struct {
-	err   error // nil: there is none
-	until time.Time
-}
-
-func (d *denial) clear() { *d = denial{} }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
@@ -61,7 +60,7 @@ var meanings = [requests]map[int]meaning{
 	polling:     {401: account, 402: account, 403: account, 407: account, 404: unknown},
 	fetching:    {401: account, 402: account, 403: account, 407: account, 404: unknown},
 	cancelling:  {401: account, 402: account, 403: done, 407: account, 404: done, 405: done, 409: done, 501: done}, // it runs to its end
-	withdrawing: {401: account, 402: account, 403: done, 407: account, 404: done},                                  // it stays uncertain, see [term.absent]
+	withdrawing: {401: account, 402: account, 403: done, 407: account, 404: done},                                  // it stays uncertain, see [finder.absent]
 	deleting:    {401: passing, 402: passing, 403: passing, 407: passing, 404: done},                               // it is tried cleanTries times
 }
 
@@ -104,32 +103,4 @@ func meaningOfClass(r request, class llm.Class) meaning {
 func absentAPI(err error) error {
 	return &llm.Error{Class: llm.Fatal, Reason: llm.ReasonAPICallFailed, Err: fmt.Errorf("no Batch API answers at this address: check "+
 		"STAGE_LLM_BASE_URL, and whether this server has a Batch API (for this model); where it has none, unset STAGE_LANE and all STAGE_LANE_*: %w", err)}
-}
-
-// succeeded notes the outcome of a request for a batch, and reports whether there was no error. Of a failure it decides
-// what does not depend on the batch: whether the lane pauses, and when the request is made again.
-func (t *term) succeeded(r request, b *batch, err error, now time.Time) bool {
-	if err == nil {
-		t.pause.clear()
-		b.fine()
-		return true
-	}
-	m := meaningOf(r, err)
-	if m == noAPI {
-		if b.noAPI++; b.noAPI >= noAPIMost {
-			m, err = account, absentAPI(err)
-		}
-	}
-	if m == account {
-		t.pause.set(err, now, t.cfg.ProbeInterval)
-		t.pause.fatal = err
-		b.problem = err.Error()
-		return false
-	}
-	class, after := classOf(err)
-	if class != 0 && !errors.Is(err, errSuspended) {
-		t.pause.clear()
-	}
-	b.fail(err, now, after)
-	return m == done
 }

@@ -1,0 +1,109 @@
+package lane
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/llm/batchapi"
+)
+
+// recover takes over what earlier terms have recorded.
+func (d *desk) recover(records []Record, now time.Time) {
+	byToken := make(map[string]*batch)
+	for i := range records {
+		r := &records[i]
+		b := byToken[r.Token]
+		switch {
+		case r.Kind == RecordIntent:
+			b = newBatch(r)
+			b.phase = phaseLooking
+			if !r.InputCreated.Equal(d.of.InputCreated) {
+				b.problem = otherInput
+			}
+			byToken[r.Token] = b
+			d.batches.all = append(d.batches.all, b)
+		case r.Kind == RecordClaim:
+		case b == nil && r.Kind == RecordAbandoned && r.Uncertain && now.Sub(r.Time) < lostAge:
+			d.lose(r, now)
+		case b == nil:
+			d.leftovers.add(r.Token)
+		case r.Kind == RecordSubmitted:
+			b.id, b.adopted, b.tentative, b.submitted, b.phase = r.BatchID, r.Adopted, r.Tentative, r.Time, phaseRunning
+			b.remote = batchapi.Batch{ID: r.BatchID, State: batchapi.Running, Rows: -1, Answered: -1, Failed: -1}
+		case r.Kind == RecordDone:
+			b.phase = phaseClosed
+		case r.Kind == RecordAbandoned:
+			b.phase = phaseClosed
+			b.id = ""
+			d.events.repeat(b, r)
+			if r.Uncertain && now.Sub(r.Time) < lostAge {
+				d.lose(r, now)
+				b.keep = true
+			}
+		}
+	}
+	slices.SortStableFunc(d.batches.all, func(a, b *batch) int { return a.intent.Compare(b.intent) })
+	for _, b := range d.batches.all {
+		d.takeOver(b, now)
+	}
+	d.leftovers.add(claimToken)
+	d.reindex()
+}
+
+const otherInput = "the input stream was re-created since: its rows mean others"
+
+// takeOver prepares a batch of an earlier term.
+func (d *desk) takeOver(b *batch, now time.Time) {
+	if b.phase == phaseClosed {
+		b.forgetRows()
+		return
+	}
+	d.events.repeat(b, nil)
+	b.lookUntil = now.Add(adoptTime(d.limits, b.bytes, d.cfg.Settings.AdoptWait))
+	for i, seq := range b.rows.Seqs {
+		if b.problem == otherInput || seq <= d.of.Low {
+			b.set(i, rowKept)
+		}
+		d.tried.set(seq, uint8(b.tries(i))) //nolint:gosec // read from a byte
+	}
+	d.batches.supersede(b)
+	if d.cfg.Hold != nil {
+		d.cfg.Hold(b.token, b.cost)
+	}
+}
+
+// rewrite records everything again that is still of use: the stream was emptied, or deleted and created again.
+func (d *desk) rewrite(failed *entry, now time.Time) {
+	b := &d.book
+	d.lane.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", d.cfg.Settings.Stream))
+	old := append([]*entry{failed}, b.queue...)
+	b.queue, b.end, b.endToken = nil, 0, ""
+	d.book.record(&Record{Kind: RecordClaim, InputCreated: d.of.InputCreated}, nil)
+	for _, open := range d.batches.all {
+		if open.phase == phaseSealed || open.phase == phaseClosed {
+			continue // its intent is in the queue, or nothing is wanted of it
+		}
+		d.book.record(d.intentOf(open), nil)
+		if open.id != "" && open.phase != phaseFound {
+			d.book.record(&Record{Kind: RecordSubmitted, Token: open.token, BatchID: open.id, Adopted: open.adopted, Tentative: open.tentative, Time: open.submitted}, nil)
+		}
+	}
+	for _, e := range old {
+		e.unsure = false
+		b.queue = append(b.queue, e)
+	}
+	// Intents go behind the other records: nothing but a claim, or what was written before, may precede them here.
+	for _, e := range b.queue[:len(b.queue)-len(old)] {
+		e.unsure = true
+	}
+	b.next = now.Add(bookRetryFirst)
+}
+
+// intentOf is the record of a batch's intent, once more.
+func (d *desk) intentOf(b *batch) *Record {
+	return &Record{
+		Kind: RecordIntent, Token: b.token, Time: b.intent, InputCreated: d.of.InputCreated, Provider: d.cfg.Provider, Model: b.model,
+		Account: b.account, Rows: &b.rows, Bytes: b.bytes, InputSHA256: b.sha, Tokens: b.tokens, Cost: b.cost,
+	}
+}
