@@ -37,9 +37,9 @@ type sealed struct {
 	sha                   string  // of its lines
 }
 
-// batchRows are the rows of a batch by their places, in the order of their sequences. A row has one
-// state, and count is how many rows have each. When nothing more is wanted of the batch all of it is
-// dropped, see [batchRows.forgetRows].
+// batchRows are the rows of a batch by their places, in the order of their sequences. A row has
+// one state, and count is how many rows have each. When nothing more is wanted of the batch all
+// of it is dropped, see [batchRows.forgetRows].
 type batchRows struct {
 	rows  Rows
 	state []rowState
@@ -81,8 +81,8 @@ type reading struct {
 	sum       tally
 }
 
-// attempts are the requests for one batch: one at a time, and after a failure again with growing waits
-// of 1, 2, 4 and so on up to 60 s.
+// attempts are the requests for one batch: one at a time, and after a failure again with growing
+// waits of 1, 2, 4 and so on up to 60 s.
 type attempts struct {
 	busy    bool      // a request or a record is under way
 	next    time.Time // when the batch is looked at again
@@ -95,19 +95,21 @@ type attempts struct {
 type rowState uint8
 
 const (
-	// rowSubmitted: it has no answer, and one is wanted.
+	// rowSubmitted means that the row has no answer, and one is wanted.
 	rowSubmitted rowState = iota
-	// rowAnswered: its answer is on its way through the executor.
+	// rowAnswered means that its answer is on its way through the executor.
 	rowAnswered
-	// rowAgain: its answer did not settle it, or there is none. What becomes of it is decided when all are read.
+	// rowAgain means that its answer did not settle it, or that there is none. What becomes of it
+	// is decided when all lines are read.
 	rowAgain
-	// rowLive: it is called live.
+	// rowLive means that it is called live.
 	rowLive
-	// rowElsewhere: it waits for, or gathers in, another batch, which is not recorded yet.
+	// rowElsewhere means that it waits for, or gathers in, another batch, which is not recorded
+	// yet.
 	rowElsewhere
-	// rowMoved: it is in a later batch that is recorded.
+	// rowMoved means that it is in a later batch that is recorded.
 	rowMoved
-	// rowKept: nothing is wanted of it any more.
+	// rowKept means that nothing is wanted of it any more.
 	rowKept
 
 	rowStates = iota

@@ -8,7 +8,7 @@ type batchList struct {
 	all []*batch
 }
 
-// holder returns the newest batch that has a row, and where; nil: none.
+// holder returns the newest batch that has a row, and the row's place in it, or nil.
 func (l *batchList) holder(seq uint64) (b *batch, i int) {
 	for _, b := range slices.Backward(l.all) {
 		if b.phase == phaseClosed {
@@ -51,8 +51,8 @@ func (l *batchList) unread() bool {
 	return slices.ContainsFunc(l.all, func(b *batch) bool { return b.phase < phaseSettling })
 }
 
-// known returns the ids that can't be, or may not be, those of a batch. Of two that may be either, both have to look
-// again once one of them is known for sure.
+// known returns the ids that can't be, or may not be, those of a batch. Of two that may be
+// either, both have to look again once one of them is known for sure.
 func (l *batchList) known(b *batch) map[string]idUse {
 	ids := make(map[string]idUse)
 	for _, other := range l.all {
@@ -70,13 +70,15 @@ func (l *batchList) known(b *batch) map[string]idUse {
 	return ids
 }
 
-// idUse is what an id of the provider is to a batch that is looked for; 0: nothing is known of it.
+// idUse says whether a batch that is looked for can have an id of the provider. It is 0 for an id
+// that no other batch has.
 type idUse uint8
 
 const (
-	// idDoubted: another batch may be it.
+	// idDoubted means that another batch may have the id.
 	idDoubted idUse = iota + 1
-	// idTaken: it is another batch, or turned out not to be this one.
+	// idTaken means that another batch surely has the id, or that it turned out not to be this
+	// batch.
 	idTaken
 )
 

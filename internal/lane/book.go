@@ -134,8 +134,8 @@ func (b *book) record(r *Record, after func(time.Time)) {
 	b.push(e)
 }
 
-// push queues a record. Intents are large: they go behind the others, so that a full stream keeps nobody from recording
-// that a batch is done, which makes room.
+// push queues a record. Intents are large: they go behind the others, so that a full stream keeps
+// nobody from recording that a batch is done, which makes room.
 func (b *book) push(e *entry) { b.queue = append(b.queue, e) }
 
 // write sends the next record, if none is on its way.
@@ -181,8 +181,8 @@ var stepOf = map[RecordKind]string{
 
 // verdict is what became of an append.
 type verdict struct {
-	stored uint64    // 0: it is not
-	proof  time.Time // zero: nothing is proven
+	stored uint64    // its sequence, 0 if it is not stored
+	proof  time.Time // when nobody else had appended, zero if that is not known
 	fenced error
 	lost   bool // the stream has lost the records
 	unsure bool
@@ -265,8 +265,8 @@ func (b *book) failed(ctx context.Context, err error, now time.Time) {
 	b.tried++
 }
 
-// prove returns an error where it is not certain that this term still owns the partition, and until when a creation may
-// take. A proof that is older than a second is not enough.
+// prove returns an error where it is not certain that this term still owns the partition, and
+// until when a creation may take. A proof that is older than a second is not enough.
 func (b *book) prove(ctx context.Context) (at time.Time, err error) {
 	if at = time.Unix(0, b.proof.Load()); time.Since(at) < proofAge {
 		return at, nil

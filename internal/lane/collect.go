@@ -15,10 +15,11 @@ const (
 	// readTime bounds a pass over the results, readStall the time that none of its lines may come.
 	readTime  = 12 * time.Hour
 	readStall = 2 * time.Minute
-	// readAgain is the wait before results with missing lines are read once more, and before the first pass for rows that
-	// have not come again since the term began.
+	// readAgain is the wait before results with missing lines are read once more, and before the
+	// first pass for rows that have not come again since the term began.
 	readAgain = 5 * time.Second
-	// cutsMost is how often the provider may say that there are no results until they count as gone.
+	// cutsMost is how often the provider may say that there are no results until they count as
+	// gone.
 	cutsMost = 8
 )
 
@@ -30,8 +31,8 @@ type collector struct {
 	lines chan lineRead
 }
 
-// pass is one reading of the results of a batch, from their beginning. Lines of rows that are settled are skipped, so it
-// does not matter where the last one was cut.
+// pass is one reading of the results of a batch, from their beginning. Lines of rows that are
+// settled are skipped, so it does not matter where the last one was cut.
 type pass struct {
 	batch   *batch
 	cancel  context.CancelFunc
@@ -52,7 +53,7 @@ type lineRead struct {
 	pass    *pass
 	line    batchapi.Line
 	usage   *auditlog.Usage
-	failure *llm.Error // why it is no reply; nil: it is one
+	failure *llm.Error // why it is no reply, or nil
 }
 
 // admit returns where lines come from while there is room for them.
@@ -63,7 +64,8 @@ func (c *collector) admit() <-chan lineRead {
 	return c.lines
 }
 
-// startPass begins to read the results of the batch that has the earliest row, if none is read at the moment.
+// startPass begins to read the results of the batch that has the earliest row, if none is read at
+// the moment.
 func (c *collector) startPass(ctx context.Context, now time.Time) {
 	if p := c.pass; p != nil {
 		c.guard(p, now)
@@ -84,7 +86,7 @@ func (c *collector) startPass(ctx context.Context, now time.Time) {
 	c.startReading(ctx, next, now)
 }
 
-// guard cuts a pass of which nothing has come for too long.
+// guard cuts a pass when no line of it has come for too long.
 func (c *collector) guard(p *pass, now time.Time) {
 	if c.admit() == nil {
 		p.last = now
@@ -95,8 +97,9 @@ func (c *collector) guard(p *pass, now time.Time) {
 	}
 }
 
-// readable reports whether it is of use to read the results of a batch: there are rows for them, or nobody has counted
-// them yet. Rows that have not come again in this term can't take an answer.
+// readable reports whether it is of use to read the results of a batch: there are rows for them,
+// or nobody has counted them yet. Rows that have not come again in this term can't take an
+// answer.
 func (c *collector) readable(b *batch, now time.Time) bool {
 	if c.loop.wait(b.next, now) {
 		return false
@@ -132,8 +135,9 @@ func (c *collector) startReading(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// handOver passes a line to the goroutine of the term, and records it where no row takes it. That may wait for the
-// audit, so the goroutine of the term does not do it.
+// handOver passes a line to the keeper, and records it where no row takes it. Recording may wait
+// for the audit, so the keeper does not do it: a full audit stream then stops the reading, not
+// the lane.
 func (c *collector) handOver(reading context.Context, p *pass, line batchapi.Line) error {
 	r := lineRead{pass: p, line: line}
 	if c.cfg.Read != nil && line.Kind == batchapi.Answered {
@@ -150,7 +154,7 @@ func (c *collector) handOver(reading context.Context, p *pass, line batchapi.Lin
 	return nil
 }
 
-// recordUnused records an answer that no row takes. The goroutine of the term has counted it in unstored.
+// recordUnused records an answer that no row takes. The keeper has counted it in unstored.
 func (c *collector) recordUnused(b *batch, line batchapi.Line) {
 	mail := &c.lane.mail
 	stored := func() { mail.put(letter{kind: letterStored, body: b}) }
@@ -232,7 +236,7 @@ func (c *collector) passEnded(p *pass, err error, now time.Time) {
 		err = errStalled
 	}
 	if err != nil && !c.gone(b, err, now) {
-		return // what is held is read again
+		return // the lines that were kept back are read again
 	}
 	if err != nil && b.tentative { // it was another's, who has deleted it
 		b.notOurs(now)
@@ -269,10 +273,11 @@ func (c *collector) passEnded(p *pass, err error, now time.Time) {
 	}
 }
 
-// gone reports whether the results are no longer there, or never were: nothing is left to read. Else they are read again
-// later. The provider may say for some minutes that it does not know the results of a batch that has just ended, and a
-// batch that is given up is paid for again. So the waits grow from the time between two looks to four times that. With 30 s
-// it takes 12 minutes until results count as gone. The next process counts from 0.
+// gone reports whether the results are no longer there, or never were: nothing is left to read.
+// Else they are read again later. The provider may say for some minutes that it does not know the
+// results of a batch that has just ended, and a batch that is given up is paid for again. So the
+// waits grow from the time between two looks to four times that. With 30 s it takes 12 minutes
+// until results count as gone. The next process counts from 0.
 func (c *collector) gone(b *batch, err error, now time.Time) bool {
 	if meaningOf(fetching, err) != unknown {
 		c.succeeded(fetching, b, err, now)

@@ -47,8 +47,8 @@ func (es *events) send(b *batch, e *auditlog.Batch, again bool) {
 	es.cfg.Record(e, again, func() { es.mail.put(letter{kind: letterStored, body: b}) })
 }
 
-// repeat records what earlier terms should have recorded of a batch. The record abandoned is the one
-// that gave the batch up, or nil.
+// repeat records what earlier terms should have recorded of a batch. The record abandoned is the
+// one that gave the batch up, or nil.
 func (es *events) repeat(b *batch, abandoned *Record) {
 	es.send(b, es.about(b, auditlog.BatchIntent, ""), true)
 	switch {

@@ -15,8 +15,9 @@ const (
 	closePoll = 200 * time.Millisecond
 )
 
-// tidy does at the end of the term what is left to do of batches of which nothing is wanted any more: they are cancelled,
-// counted, recorded as done, and deleted. With [Config.CancelOnStop] those are cancelled that were created just now.
+// tidy does at the end of the term what is left to do of batches of which nothing is wanted any
+// more: they are cancelled, counted, recorded as done, and deleted. With [Config.CancelOnStop]
+// those are cancelled that were created just now.
 func (k *keeper) tidy(ctx context.Context, now time.Time) {
 	if k.graceEnd.IsZero() {
 		k.graceEnd = now.Add(closeGrace)

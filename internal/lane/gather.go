@@ -7,8 +7,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// submitter makes batches of rows, and the provider's batches of these: it gathers, seals, records
-// the intent, uploads and creates.
+// submitter makes batches of rows, and batches of the provider from them: it gathers, seals,
+// records the intent, uploads and creates.
 type submitter struct {
 	*desk
 	refusals *refusals
@@ -92,7 +92,7 @@ func (s *submitter) mayOpen() bool {
 // fits reports whether a row may join a batch that gathers.
 func (s *submitter) fits(g *gather, row *gathered) bool {
 	limit := s.standing.capacity(g.model).limit
-	// An empty one takes any row: else that would come and go without end.
+	// An empty batch takes any row: otherwise that row would come and go without end.
 	g.full = g.full || len(g.rows) > 0 && (len(g.rows) >= s.intake.most.rows || g.bytes+int64(row.size) > s.intake.most.bytes ||
 		limit > 0 && g.tokens+row.tokens > limit || s.intake.bodies+int64(row.size) > 2*s.intake.most.bytes)
 	return !g.full
@@ -141,7 +141,7 @@ func (s *submitter) callIn(seq uint64) {
 type gathered struct {
 	seq, hash uint64
 	tries     uint8
-	deadline  int64 // Unix milliseconds; 0: none
+	deadline  int64 // Unix milliseconds, 0 if there is none
 	prepared  *llm.Prepared
 	size      int // of its line
 	tokens    int64
@@ -198,7 +198,7 @@ func (g *gather) sorted() []*gathered {
 	return rows
 }
 
-// rowsOf returns what is recorded of rows.
+// rowsOf returns the record of rows.
 func rowsOf(body []*gathered) Rows {
 	r := Rows{Seqs: make([]uint64, len(body)), Hashes: make([]uint64, len(body))}
 	for i, g := range body {

@@ -2,7 +2,8 @@ package lane
 
 import "slices"
 
-// index finds rows in the batches of earlier terms, whose sequences are sorted and never change. A nil index is empty.
+// index finds rows in the batches of earlier terms, whose sequences are sorted and never change.
+// A nil index is empty.
 type index [][]uint64
 
 func (x *index) has(seq uint64) bool {
@@ -17,7 +18,7 @@ func (x *index) has(seq uint64) bool {
 	return false
 }
 
-// find returns where a sequence is; -1: nowhere.
+// find returns the place of a sequence, or -1.
 func find(seqs []uint64, seq uint64) int {
 	if len(seqs) == 0 || seq < seqs[0] || seq > seqs[len(seqs)-1] {
 		return -1

@@ -22,7 +22,8 @@ type keeper struct {
 
 	// closing is closed when the term must end.
 	closing chan struct{}
-	// graceEnd is when the end of the term waits for nothing more. It is zero before the end begins.
+	// graceEnd is when the end of the term waits for nothing more. It is zero before the end
+	// begins.
 	graceEnd time.Time
 	// shown is when the last status was published.
 	shown time.Time

@@ -1,9 +1,32 @@
 // Package lane has rows answered by a provider's Batch API: half the price, an answer within a day.
 //
-// Rows gather into a batch. Before it is submitted an intent is recorded: a token, the rows, the hashes of their
-// requests. The token travels with the batch, so whoever takes the partition over finds it at the provider and adopts
-// it; it is given up only when it is surely absent. Answers are matched by custom id, go through the executor like
-// those of live calls, and wait for their turn in the journal.
+// Rows gather into a batch. Before the batch is submitted an intent is recorded: a token, the rows,
+// the hashes of their requests. The token travels with the batch, so the next owner of the partition
+// finds the batch at the provider and adopts it. A batch is given up only when it is surely absent.
+// Answers are matched by custom id, go through the executor like answers of live calls, and wait for
+// their turn in the journal.
+//
+// The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go), which owns a
+// desk (desk.go) with all that the term knows:
+//
+//	takeover.go   the records of earlier terms become batches again
+//	gather.go     rows join a batch
+//	submit.go     the batch is sealed, its intent recorded, its lines uploaded, the batch created
+//	find.go       a creation without an answer is looked for at the provider
+//	watch.go      the provider works on the batch
+//	refuse.go     the provider refuses the batch as a whole
+//	collect.go    the results are read; trial.go judges lines that all fail, and unsettled.go
+//	              decides about rows without an answer
+//	sweep.go      files are deleted and records purged
+//	finish.go     the end of a term
+//
+// A lane is made once and serves one term after the other:
+//
+//	l, err := lane.New(cfg)
+//	err = l.Open(ctx, term) // claims the records, and takes over the batches
+//	l.Add(request)          // a row joins; the lane recalls it with its answer
+//	l.Kept(seq)             // its result is decided
+//	l.Close()
 package lane
 
 import (
@@ -35,47 +58,56 @@ type Config struct {
 	// Provider names the one that API speaks to.
 	Provider string
 	API      batchapi.API
-	// Forgets says that the provider lives in this process: a batch that it does not know is gone for good.
+	// Forgets says that the provider lives in this process: a batch that it does not know is gone
+	// for good.
 	Forgets bool
 	// Account returns a fingerprint of the provider's address and key, which ReloadKey may change.
 	Account func() string
 	// ProbeInterval is how long the lane pauses after an error of the account until it tries again.
 	ProbeInterval time.Duration
-	// ReloadKey reads the key again; nil: it does not change.
+	// ReloadKey reads the key again. It is nil if the key does not change.
 	ReloadKey func() error
-	// Record stores an audit event, whose header is complete but for RunID and Stage, and calls stored once, when it is
-	// stored. Again says that an earlier term has recorded it, unless it was killed too soon. Nil: nobody wants them.
+	// Record stores an audit event, whose header is complete but for RunID and Stage, and calls
+	// stored once, when it is stored. Again says that an earlier term has recorded it, unless that
+	// term was killed too soon. Record may be nil if nobody wants events.
 	Record func(e *auditlog.Batch, again bool, stored func())
-	// Reserve reserves what a batch may cost before it is submitted, in USD, 0: unknown. An error holds the batch back until
-	// the next probe. Hold is Reserve for a batch of an earlier term, and Settle replaces either by what all answers of the
-	// batch were billed, 0: nothing, or it is unknown. Nil: nobody counts.
+	// Reserve reserves the estimated cost of a batch before it is submitted, in USD. The estimate
+	// is 0 if it is not known. An error keeps the batch back until the next probe. Hold does the
+	// same for a batch of an earlier term and cannot refuse. Settle replaces either by the amount
+	// that was billed for all answers, or 0 if nothing was or nobody knows. All may be nil.
 	Reserve func(token string, usd float64) error
 	Hold    func(token string, usd float64)
 	Settle  func(token string, usd float64)
-	// Exhausted returns why no money may be spent at the moment; nil: it may.
+	// Exhausted returns why no money may be spent at the moment, or nil if it may. The func may be
+	// nil, too.
 	Exhausted func() error
-	// Halted returns who has asked that no batch is submitted; nil: nobody. It is asked again each second.
+	// Halted returns who has asked that no batch is submitted, or nil. It is called again each
+	// second. The func may be nil.
 	Halted func() error
-	// Paused is told when the lane pauses because of the account or the cost, and nothing that is under way can change that.
-	// It must not block. Nil: nobody is.
+	// Paused is called when the lane pauses because of the account or the cost, and nothing that is
+	// under way can change that. It must not block, and may be nil.
 	Paused func(why error)
-	// Read returns what the answer of a line used and costs (nil: not known), and why it is no reply (nil: it is one). It is
-	// called for each line, so that those are counted, too, that no row takes. Safe for concurrent use. Nil: nothing is known
-	// of any line.
+	// Read returns the usage and cost of a line, or nil if they are not known, and why the line
+	// is no reply, or nil if it is one. It is called for each line, so that lines that no row
+	// takes are counted, too. It must be safe for concurrent use, and may be nil.
 	Read func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error)
-	// Unused records a reply that no row takes, since its row went live before, and calls stored once, when the event is
-	// stored. It may block while the audit does. Safe for concurrent use. Nil: nobody wants them.
+	// Unused records a reply that no row takes, since its row went live before, and calls stored
+	// once, when the event is stored. It may block while the audit does. It must be safe for
+	// concurrent use, and may be nil.
 	Unused func(u *Unused, stored func())
-	// Collect opens no batch: those of earlier terms are collected, and their rows that need more are called live.
+	// Collect opens no batch. The lane collects the batches of earlier terms, and rows that need
+	// more are called live.
 	Collect bool
-	// FailFatal has rows fail, by live calls, where the provider refuses each line of their batch. False: the lane pauses.
+	// FailFatal has rows fail, by live calls, where the provider refuses each line of their batch.
+	// Otherwise the lane pauses.
 	FailFatal bool
-	// CancelOnStop has a stop cancel the batches that the provider works on. Nil: it does not.
+	// CancelOnStop reports whether a stop cancels the batches that the provider works on. If it is
+	// nil, no stop does.
 	CancelOnStop func() bool
-	// Logger is used for what the lane does; nil: [slog.Default].
+	// Logger is where the lane logs. If it is nil, [slog.Default] is used.
 	Logger *slog.Logger
-	// Step is called at each step of the protocol, by the goroutine that takes it, for tests that end or suspend the
-	// process there; nil: nothing is.
+	// Step is called at each step of the protocol, by the goroutine that takes it. Tests end or
+	// suspend the process there. It may be nil.
 	Step func(step string)
 
 	present *atomic.Pointer[nats.Conn] // NC, or the connection that has taken its place
@@ -86,7 +118,7 @@ type Lane struct {
 	cfg Config
 	log *slog.Logger
 
-	// mail passes what others report to the goroutine of the term.
+	// mail passes what others report to the keeper.
 	mail mailbox
 	// inBatch finds rows of batches that are recorded.
 	inBatch atomic.Pointer[index]
@@ -94,7 +126,7 @@ type Lane struct {
 	taken  atomic.Uint64
 	status atomic.Pointer[Status]
 
-	close   func() // ends the term; nil: there is none
+	close   func() // ends the term, and is nil while there is none
 	abort   func() // ends it at once
 	running sync.WaitGroup
 }
@@ -119,7 +151,8 @@ func New(cfg Config) (*Lane, error) {
 	return l, nil
 }
 
-// Use has the lane work over another connection, since the present one is closed for good. Safe for concurrent use.
+// Use has the lane work over another connection, since the present one is closed for good. Safe
+// for concurrent use.
 func (l *Lane) Use(nc *nats.Conn) { l.cfg.present.Store(nc) }
 
 // conn is the present connection.
@@ -154,8 +187,8 @@ type Request struct {
 	Key      string // of the request, see [call.Target.Key]
 	Prepared *llm.Prepared
 	Tokens   int64     // estimate of what the call may use
-	Cost     float64   // estimate in USD at the batch's price; 0: unknown
-	Deadline time.Time // when the row goes live; zero: never
+	Cost     float64   // estimate in USD at the batch's price, 0 if it is not known
+	Deadline time.Time // when the row goes live, zero if never
 }
 
 // Unused is a reply in a batch that no row takes. It was billed all the same.
@@ -168,12 +201,13 @@ type Unused struct {
 	Line    batchapi.Line
 }
 
-// Errand is what a recalled row is to do ([consumer.Row.Errand]). Nil: join the lane, or be answered by what is kept.
+// Errand says how a recalled row goes on ([consumer.Row.Errand]). A row without one joins the lane,
+// or is answered by a reply that is kept.
 type Errand struct {
-	// Live: be called live.
+	// Live has the row called live.
 	Live bool
-	// Line is the row's answer, and Key the beginning of the hash of the request that it answers, see [Errand.Answers]; nil
-	// with Live.
+	// Line is the row's answer, and Key the beginning of the hash of the request that it answers,
+	// see [Errand.Answers]; nil with Live.
 	Line *batchapi.Line
 	Key  string
 	// BatchID is the provider's id of the batch, Token ours.
@@ -182,6 +216,6 @@ type Errand struct {
 	Tries int
 }
 
-// Answers reports whether the errand's line answers the request of this key. Only the beginning of a key is recorded
-// with a batch.
+// Answers reports whether the errand's line answers the request of this key. Only the beginning
+// of a key is recorded with a batch.
 func (e *Errand) Answers(key string) bool { return shortKey(e.Key) == shortKey(key) }

@@ -13,7 +13,7 @@ type liveRows struct {
 	queue []uint64
 }
 
-// liveErrands are those of rows that go live, by the batches that they were in.
+// liveErrands are the errands of rows that go live, by the number of batches that they were in.
 var liveErrands = [triesMax + 1]*Errand{{Live: true}, {Live: true, Tries: 1}, {Live: true, Tries: 2}, {Live: true, Tries: 3}}
 
 func (l *liveRows) add(seq uint64) {
@@ -22,7 +22,8 @@ func (l *liveRows) add(seq uint64) {
 	}
 }
 
-// next returns the next row to recall and counts it as sent. It returns false while enough are sent.
+// next returns the next row to recall and counts it as sent. It returns false while enough are
+// sent.
 func (l *liveRows) next() (seq uint64, ok bool) {
 	for len(l.queue) > 0 && l.sent.n < liveMost {
 		seq, l.queue = l.queue[0], l.queue[1:]

@@ -17,9 +17,9 @@ type lostBatch struct {
 }
 
 // lostBatches are the batches that were given up without certainty, the earliest first. One that
-// turns up is cancelled, because its rows are in other batches. No more than lostMax are looked for,
-// and none for longer than lostAge: their last record, which would have the next term look for them,
-// is purged then.
+// turns up is cancelled, because its rows are in other batches. No more than lostMax are looked
+// for, and none for longer than lostAge: their last record, which would have the next term look
+// for them, is purged then.
 type lostBatches struct {
 	all []*lostBatch
 }

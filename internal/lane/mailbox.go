@@ -22,7 +22,7 @@ const (
 	letterStored
 )
 
-// letter is what somebody reports to the goroutine of the term.
+// letter is a report to the keeper.
 type letter struct {
 	seq  uint64
 	body any // *Request with letterAdd, *Errand with letterAgain, *batch with letterStored
@@ -56,11 +56,13 @@ func (m *mailbox) take(spare []letter) []letter {
 	return letters
 }
 
-// Add takes a row into the lane. The caller parks the row right after. Safe for concurrent use; it does not block.
+// Add takes a row into the lane. The caller parks the row right after. Safe for concurrent use;
+// it does not block.
 func (l *Lane) Add(r Request) { l.mail.put(letter{kind: letterAdd, seq: r.Seq, body: &r}) }
 
-// Again reports that the answer of an errand did not settle the row: its failure may pass, or it answers another
-// request. The caller parks the row; the lane recalls it later. Safe for concurrent use; it does not block.
+// Again reports that the answer of an errand did not settle the row: its failure may pass, or it
+// answers another request. The caller parks the row; the lane recalls it later. Safe for
+// concurrent use; it does not block.
 func (l *Lane) Again(seq uint64, e *Errand, _ *llm.Error) {
 	l.mail.put(letter{kind: letterAgain, seq: seq, body: e})
 }
@@ -71,8 +73,9 @@ func (l *Lane) Kept(seq uint64) {
 	l.mail.put(letter{kind: letterKept, seq: seq})
 }
 
-// Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock; should the row's batch be given
-// up meanwhile, the goroutine of the term finds that out by the letter and recalls the row.
+// Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock; should
+// the row's batch be given up meanwhile, the goroutine of the term finds that out by the letter
+// and recalls the row.
 func (l *Lane) Holds(row *consumer.Row) bool {
 	l.taken.Store(max(l.taken.Load(), row.Seq))
 	if !l.inBatch.Load().has(row.Seq) {

@@ -20,20 +20,22 @@ type RecordKind string
 
 // The kinds of records.
 const (
-	// RecordClaim begins a term of ownership. All records after it are of this term, or of a later one.
+	// RecordClaim begins a term of ownership. All records after it are of this term, or of a
+	// later one.
 	RecordClaim RecordKind = "claim"
 	// RecordIntent is stored before a batch is submitted.
 	RecordIntent RecordKind = "intent"
 	// RecordSubmitted says that the provider has the batch, under which id.
 	RecordSubmitted RecordKind = "submitted"
-	// RecordDone says that nothing is wanted of the batch any more: all its rows are kept, or in a later batch.
+	// RecordDone says that nothing is wanted of the batch any more: all its rows are kept, or in
+	// a later batch.
 	RecordDone RecordKind = "done"
 	// RecordAbandoned says that the batch is given up: its rows are in none.
 	RecordAbandoned RecordKind = "abandoned"
 )
 
-// Record is one message of the lane's stream. Those of a batch are on `lane.<name>.<partition>.<token>`, claims on
-// `lane.<name>.<partition>.claim`.
+// Record is one message of the lane's stream. Those of a batch are on
+// `lane.<name>.<partition>.<token>`, claims on `lane.<name>.<partition>.claim`.
 type Record struct {
 	Kind  RecordKind `json:"kind"`
 	Token string     `json:"token,omitempty"`
@@ -51,10 +53,10 @@ type Record struct {
 	Account string `json:"account,omitempty"`
 	// Rows of the batch, in ascending order.
 	Rows *Rows `json:"rows,omitempty"`
-	// Bytes and InputSHA256 are those of its lines.
+	// Bytes and InputSHA256 are the size and the hash of its lines.
 	Bytes       int64  `json:"bytes,omitempty"`
 	InputSHA256 string `json:"input_sha256,omitempty"`
-	// Tokens and Cost (USD) are estimates; 0: unknown.
+	// Tokens and Cost (USD) are estimates, 0 if they are not known.
 	Tokens int64   `json:"tokens,omitempty"`
 	Cost   float64 `json:"cost_usd,omitempty"`
 
@@ -62,12 +64,14 @@ type Record struct {
 
 	// BatchID is the provider's id of it.
 	BatchID string `json:"batch_id,omitempty"`
-	// Adopted: its creation got no answer, and it was found at the provider. Tentative: it may be another's, as the
-	// provider's list shows no token; the ids of its results will tell.
+	// Adopted means that its creation got no answer, and that it was found at the provider.
+	// Tentative means that it may be another's, as the provider's list shows no token. The ids of
+	// its results will tell.
 	Adopted   bool `json:"adopted,omitempty"`
 	Tentative bool `json:"tentative,omitempty"`
 
-	// Reason is why a batch is abandoned. Uncertain: it may exist at the provider all the same.
+	// Reason is why a batch is abandoned. Uncertain means that it may exist at the provider all the
+	// same.
 	Reason    string `json:"reason,omitempty"`
 	Uncertain bool   `json:"uncertain,omitempty"`
 	// RowCount is how many rows an abandoned batch has.
@@ -83,9 +87,10 @@ type Rows struct {
 	Seqs []uint64
 	// Hashes are the first 8 bytes of the hashes of their requests.
 	Hashes []uint64
-	// Tries counts the batches that the row was in before; nil: none was in any.
+	// Tries counts the batches that the row was in before. It is nil if no row was in any.
 	Tries []uint8
-	// Deadlines are when they go live, in Unix milliseconds, 0: never; nil: none has one.
+	// Deadlines are when the rows go live, in Unix milliseconds, 0 for never. It is nil if no row
+	// has one.
 	Deadlines []int64
 }
 

@@ -14,18 +14,18 @@ import (
 
 // States of a batch that only its records know, see [Batch].
 const (
-	// StateDone: nothing is wanted of it any more.
+	// StateDone means that nothing is wanted of it any more.
 	StateDone State = "done"
-	// StateAbandoned: it is given up, and its rows are in none or in another.
+	// StateAbandoned means that it is given up, and its rows are in none or in another.
 	StateAbandoned State = "abandoned"
 )
 
-// Batch is a batch as its records describe it: without the process that works on it, which knows more. So it is
-// [StateIntent], [StateRunning], [StateDone] or [StateAbandoned].
+// Batch is a batch as its records describe it: without the process that works on it, which knows
+// more. So it is [StateIntent], [StateRunning], [StateDone] or [StateAbandoned].
 type Batch struct {
 	Partition int       `json:"partition"`
 	Token     string    `json:"batch"`
-	BatchID   string    `json:"batch_id"` // the provider's; empty: it has not confirmed the batch
+	BatchID   string    `json:"batch_id"` // the provider's, empty until it has confirmed the batch
 	Provider  string    `json:"provider"`
 	Model     string    `json:"model"`
 	State     State     `json:"state"`
@@ -52,8 +52,9 @@ type Batch struct {
 // Open reports whether the stage still wants something of the batch.
 func (b *Batch) Open() bool { return b.State == StateIntent || b.State == StateRunning }
 
-// Batches returns the batches that the stream of the lane has records of, of all partitions, the oldest first. A stream
-// that does not exist is an error that wraps [jetstream.ErrStreamNotFound].
+// Batches returns the batches that the stream of the lane has records of, of all partitions, the
+// oldest first. A stream that does not exist is an error that wraps
+// [jetstream.ErrStreamNotFound].
 func Batches(ctx context.Context, js jetstream.JetStream, stream, name string, partitions int, now time.Time) ([]Batch, error) {
 	if _, err := streams.Look(ctx, js, stream); err != nil {
 		return nil, err
@@ -70,7 +71,8 @@ func Batches(ctx context.Context, js jetstream.JetStream, stream, name string, p
 	return all, nil
 }
 
-// fold makes batches of the records of a partition. What a purge has left of a batch without its intent is no batch.
+// fold makes batches of the records of a partition. What a purge has left of a batch without its
+// intent is no batch.
 func fold(records []Record, partition int, now time.Time) []Batch {
 	var all []Batch
 	at := make(map[string]int)
@@ -116,8 +118,8 @@ func (b *Batch) add(r *Record) {
 // ErrNoBatch is returned by [FindBatch] where no batch, or more than one, has the name.
 var ErrNoBatch = errors.New("no such batch")
 
-// FindBatch returns the batch whose token, or the id that the provider has given it, is name, or the only one whose token
-// begins with it.
+// FindBatch returns the batch whose token, or the id that the provider has given it, is name, or
+// the only one whose token begins with it.
 func FindBatch(all []Batch, name string) (*Batch, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: the name is empty", ErrNoBatch)

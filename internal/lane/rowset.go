@@ -47,7 +47,7 @@ func (s *rowSet) take(n int) []uint64 {
 	return rows
 }
 
-// first returns the lowest row; false: there is none.
+// first returns the lowest row, and false if there is none.
 func (s *rowSet) first() (uint64, bool) {
 	if s.n > 0 {
 		for seq := range s.set.All() {
@@ -88,7 +88,7 @@ type deadline struct {
 	seq uint64
 }
 
-// deadlines are those of the rows that have one, the next first, each row once.
+// deadlines are the deadlines of rows, the next first, each row once.
 type deadlines struct {
 	queue deadlineHeap
 	rows  rowSet

@@ -63,16 +63,16 @@ func (st *standing) report(log *slog.Logger, paused func(why error)) {
 	st.reportedFatal = fatal
 }
 
-// pause is a stop of all requests to the provider, after an error that no batch can help: the billing, a bad key. One
-// request is let through at each interval to find out.
+// pause is a stop of all requests to the provider, after an error that no batch can help: the
+// billing, a bad key. One request is let through at each interval to find out.
 type pause struct {
-	why     string // empty: there is none
+	why     string // empty if there is none
 	until   time.Time
 	probing bool
-	fatal   error // what cannot pass without somebody's help; nil: it may
+	fatal   error // the cause if it cannot pass without somebody's help, or nil
 }
 
-// next returns when the next request may be made; zero: at any time.
+// next returns when the next request may be made, zero if at any time.
 func (p *pause) next(now time.Time) time.Time {
 	switch {
 	case p.why == "":
@@ -109,16 +109,16 @@ type noBudget struct {
 	stuck bool
 }
 
-// denial is what the lane knows of a provider that has refused each line of a batch. Batches of one row find out whether
-// it is over.
+// denial is what the lane knows of a provider that has refused each line of a batch. Batches of
+// one row find out whether it is over.
 type denial struct {
-	err   error // nil: there is none
+	err   error // nil if there is none
 	until time.Time
 }
 
 func (d *denial) clear() { *d = denial{} }
 
-// classOf returns what an error of the provider means; 0: nothing is known of it.
+// classOf returns what an error of the provider means, and 0 if nothing is known of it.
 func classOf(err error) (class llm.Class, after time.Duration) {
 	if e, ok := errors.AsType[*llm.Error](err); ok {
 		return e.Class, e.RetryAfter

@@ -29,38 +29,41 @@ func States() []State {
 
 // Status is what there is to see of a lane.
 type Status struct {
-	// Owned: a term of ownership is under way. The rest is empty without.
+	// Owned says that a term of ownership is under way. Otherwise the rest is empty.
 	Owned   bool
 	Batches []BatchStatus
 	Rows    RowStatus
-	// Paused is why nothing is submitted or fetched, the billing or a bad key; empty: it is not.
+	// Paused is why nothing is submitted or fetched, such as a bad key, or empty.
 	Paused string
-	// Problem is what the lane waits for besides; empty: nothing.
+	// Problem is another reason to wait, such as a full stream, or empty.
 	Problem string
 }
 
 // RowStatus counts rows by where they are.
 type RowStatus struct {
-	// Gathering: in a batch that is not sealed yet. Waiting: until one may be gathered.
+	// Gathering rows are in a batch that is not sealed yet. Waiting ones wait until they may
+	// gather.
 	Gathering, Waiting int
-	// Submitted: in a batch, without an answer. Answered: on the way from the answer to the journal. Live: called live.
+	// Submitted rows are in a batch, without an answer. Answered ones are on the way from the
+	// answer to the journal. Live ones are called live.
 	Submitted, Answered, Live int
 }
 
 // BatchStatus is one batch.
 type BatchStatus struct {
 	Token string
-	// BatchID is the provider's id; empty: not known (yet).
+	// BatchID is the provider's id, empty until it is known.
 	BatchID string
 	Model   string
 	State   State
 	Rows    int
 	Bytes   int64
-	// Answered counts the rows that are answered, as far as the provider or the lane has said; -1: not known.
+	// Answered counts the rows that are answered, as far as the provider or the lane has said. It
+	// is -1 if nobody has.
 	Answered int
-	// Since is when its intent was recorded, Submitted when the provider took it; zero: not yet.
+	// Since is when its intent was recorded, Submitted when the provider took it, zero until then.
 	Since, Submitted time.Time
-	// Problem is what is wrong with it; empty: nothing.
+	// Problem is the last failure, or empty.
 	Problem string
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// errSuspended: so much time has passed since the ownership was proven that the batch is not created.
+// errSuspended: so much time has passed since the ownership was proven that the batch is not
+// created.
 var errSuspended = errors.New("the process was held up before it could create the batch")
 
 // haltedLook is the time between two looks whether batches may be submitted again.
@@ -213,7 +214,8 @@ func (s *submitter) upload(ctx context.Context, b *batch) {
 	})
 }
 
-// create submits the batch, if it is still certain that this term owns the partition, see [createTime].
+// create submits the batch, if it is still certain that this term owns the partition, see
+// [createTime].
 func (s *submitter) create(ctx context.Context, b *batch) {
 	job := batchapi.Job{Token: b.token, Model: b.model, File: b.file, Lines: linesOf(s.cfg.API, b.token, b.body)}
 	bound := createTime(s.limits, b.bytes, s.cfg.Settings.AdoptWait)
@@ -278,8 +280,8 @@ func (s *submitter) created(ctx context.Context, b *batch, remote batchapi.Batch
 	}
 }
 
-// uncertain reports whether the batch may exist after an error of its creation. What is no verdict of the API is none
-// at all.
+// uncertain reports whether the batch may exist after an error of its creation. What is no
+// verdict of the API is none at all.
 func uncertain(err error) bool {
 	_, verdict := errors.AsType[*llm.Error](err)
 	return batchapi.Uncertain(err) || !verdict

@@ -13,8 +13,8 @@ import (
 // cleanTries is how often the files of a batch are tried to be deleted.
 const cleanTries = 5
 
-// sweeper deletes what is left of batches that are done: their files at the provider, and then their
-// records. The partition's last record always stays, since the fence is conditional on it.
+// sweeper deletes what is left of batches that are done: their files at the provider, and then
+// their records. The partition's last record always stays, since the fence is conditional on it.
 type sweeper struct{ *desk }
 
 // leftovers are the tokens whose records could not be purged when their batch was, since one of
@@ -127,8 +127,9 @@ func (s *sweeper) purgeLeft(ctx context.Context, now time.Time) {
 	})
 }
 
-// purgeSubject removes the messages of a subject, all or all but the last. Whoever is fenced and does not know it yet does no
-// harm: that a batch is done was recorded under the fence, and what was not the last message never will be again.
+// purgeSubject removes the messages of a subject, all or all but the last. Whoever is fenced and
+// does not know it yet does no harm: that a batch is done was recorded under the fence, and what
+// was not the last message never will be again.
 func (s *sweeper) purgeSubject(ctx context.Context, subject string, keepLast bool) error {
 	stream, err := streams.Look(ctx, s.cfg.jetStream(), s.cfg.Settings.Stream)
 	if err != nil {

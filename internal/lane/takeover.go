@@ -73,7 +73,8 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 	}
 }
 
-// rewrite records everything again that is still of use: the stream was emptied, or deleted and created again.
+// rewrite records everything again that is still of use: the stream was emptied, or deleted and
+// created again.
 func (d *desk) rewrite(failed *entry, now time.Time) {
 	b := &d.book
 	d.lane.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", d.cfg.Settings.Stream))
@@ -93,7 +94,8 @@ func (d *desk) rewrite(failed *entry, now time.Time) {
 		e.unsure = false
 		b.queue = append(b.queue, e)
 	}
-	// Intents go behind the other records: nothing but a claim, or what was written before, may precede them here.
+	// Intents go behind the other records: nothing but a claim, or what was written before, may
+	// precede them here.
 	for _, e := range b.queue[:len(b.queue)-len(old)] {
 		e.unsure = true
 	}

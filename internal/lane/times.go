@@ -21,9 +21,10 @@ func transfer(bytes int64) time.Duration {
 //	B looks for b until adoptTime has passed since its claim, which came after A's proof. By then A's creation has
 //	ended for at least a third of adoptWait: b is in the provider's list, or it was never created.
 //
-// A process that is suspended between its proof and its creation, for longer than that, creates b when B has concluded
-// that it is absent. Where a batch needs a file, B has deleted that before ([batchapi.API.Withdraw]), and the creation
-// fails. Where it does not, nothing prevents it: that moment is undecidable.
+// A process that is suspended between its proof and its creation, for longer than that, creates b
+// when B has concluded that it is absent. Where a batch needs a file, B has deleted that before
+// ([batchapi.API.Withdraw]), and the creation fails. Where it does not, nothing prevents it: that
+// moment is undecidable.
 func createTime(limits batchapi.Limits, bytes int64, adoptWait time.Duration) time.Duration {
 	bound := adoptWait * 2 / 3
 	if limits.Inline {

@@ -8,28 +8,30 @@ import (
 )
 
 const (
-	// trialLines bounds the failed lines that are held until the first reply of their batch comes.
+	// trialLines bounds the failed lines that are kept back until the first reply of their batch
+	// comes.
 	trialLines = 64
-	// alikeFirst and alikeLater are how many rows that fail alike, and none that does not, mean that the settings are wrong:
-	// before the lane has seen a reply, and after. Live calls are judged by the same numbers.
+	// alikeFirst and alikeLater are how many rows that fail alike, and none that does not, mean
+	// that the settings are wrong: before the lane has seen a reply, and after. Live calls are
+	// judged by the same numbers.
 	alikeFirst = 5
 	alikeLater = 50
 )
 
-// trial holds back the failed lines of a batch that has no reply yet. If the provider refuses each of them, for the key,
-// the model or the settings, it is no row's fault: were the rows sent again, they would go through three batches for
-// nothing, and then be called live.
+// trial keeps back the failed lines of a batch that has no reply yet. If the provider refuses
+// each of them, for the key, the model or the settings, it is no row's fault: were the rows sent
+// again, they would go through three batches for nothing, and then be called live.
 type trial struct {
-	held  []heldLine
-	alike int // lines that failed like the first one, those that are not held included
+	lines []keptLine
+	alike int // lines that failed like the first one, lines that are not kept back included
 	other int // that failed in another way
 	fatal int // of all
 	first *llm.Error
-	left  bool // lines were not held: they are read once more
+	left  bool // lines were not kept back: the results are read once more
 }
 
-// heldLine is the line of the row at a place of the batch.
-type heldLine struct {
+// keptLine is the line of the row at a place of the batch.
+type keptLine struct {
 	i int
 	r *lineRead
 }
@@ -49,20 +51,21 @@ func (tr *trial) add(i int, r *lineRead) {
 			tr.first = e
 		}
 	}
-	if len(tr.held) < trialLines {
+	if len(tr.lines) < trialLines {
 		line := *r
-		tr.held = append(tr.held, heldLine{i, &line})
+		tr.lines = append(tr.lines, keptLine{i, &line})
 	} else {
 		tr.left = true
 	}
 }
 
-// denies reports whether the failures are the stage's. A fatal one always is: no line of the batch is a reply.
+// denies reports whether the failures are the stage's. A fatal one always is: no line of the
+// batch is a reply.
 func (tr *trial) denies(least int) bool {
 	return tr.fatal > 0 || tr.alike >= least && tr.other == 0
 }
 
-// judgeLine has a row take its line, or holds it back while it may be a denial.
+// judgeLine has a row take its line, or keeps it back while it may be a denial.
 func (c *collector) judgeLine(p *pass, i int, r *lineRead) {
 	if !p.batch.judged && !r.reply() {
 		p.trial.add(i, r)
@@ -71,28 +74,29 @@ func (c *collector) judgeLine(p *pass, i int, r *lineRead) {
 	c.answer(p.batch, i, r.line)
 }
 
-// proves notes that the provider has answered a row, of whatever term: so failed lines of this batch are their rows' own.
+// proves notes that the provider has answered a row, of whatever term: so failed lines of this
+// batch are their rows' own.
 func (c *collector) proves(p *pass) {
 	c.standing.replied, p.batch.judged = true, true
 	c.standing.denial.clear()
 	c.releaseLines(p)
 }
 
-// releaseLines has the rows take the lines that were held back.
+// releaseLines has the rows take the lines that were kept back.
 func (c *collector) releaseLines(p *pass) {
-	for _, h := range p.trial.held {
-		if p.batch.state[h.i] == rowSubmitted { // else it went live meanwhile
+	for _, h := range p.trial.lines {
+		if p.batch.state[h.i] == rowSubmitted { // otherwise it went live meanwhile
 			c.answer(p.batch, h.i, h.r.line)
 		}
 	}
-	p.trial.held = nil
+	p.trial.lines = nil
 }
 
-// conclude ends the trial of a batch that has been read to its end. It reports whether the batch is given up, as each of
-// its lines was denied.
+// conclude ends the trial of a batch that has been read to its end. It reports whether the batch
+// is given up, as each of its lines was denied.
 func (c *collector) conclude(p *pass) bool {
 	tr, b := &p.trial, p.batch
-	if len(tr.held) == 0 {
+	if len(tr.lines) == 0 {
 		return false
 	}
 	least := alikeFirst
@@ -111,7 +115,8 @@ func (c *collector) conclude(p *pass) bool {
 	return true
 }
 
-// deny gives up a batch of which each line was denied. Its rows wait, and the batch does not count as one of their tries.
+// deny gives up a batch of which each line was denied. Its rows wait, and the batch does not
+// count as one of their tries.
 func (c *collector) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
 	c.abandon(b, err.Error(), false, func(b *batch) {

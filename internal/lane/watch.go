@@ -66,7 +66,8 @@ func (w *watcher) polled(ctx context.Context, b *batch, remote batchapi.Batch, n
 	}
 }
 
-// unknown goes on where the provider does not know a batch that it has created. Right after that it proves nothing.
+// unknown goes on where the provider does not know a batch that it has created. Right after that
+// it proves nothing.
 func (w *watcher) unknown(b *batch, err error, now time.Time) {
 	w.standing.pause.clear()
 	if b.missing.IsZero() {
