@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 // PauseKind is the kind of problem that pauses a pool.

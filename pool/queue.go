@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 // The order in which jobs go, and where they wait until then.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 var errNoReason = errors.New("call failed without a reason")

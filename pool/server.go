@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 // server is one of the servers that attempts go to, with the jobs that wait for it. Each has a

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 // task is a job without its types, as the scheduler handles it. While its call is in flight att,

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 // Class is what the verdict on an attempt means for its job.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/pool/health"
+	"github.com/llm-stage/stage/pool/internal/health"
 )
 
 const ms = time.Millisecond
