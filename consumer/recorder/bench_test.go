@@ -18,8 +18,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The cost of an event of 1.5 KiB at the client, its answers included. The server does next to nothing (but some of the
-// allocations), so what is left is the Recorder and the NATS client.
+// The cost of an event of 1.5 KiB at the client, its answers included. The server does
+// next to nothing (but some of the allocations), so what is left is the Recorder and the
+// NATS client.
 func BenchmarkRecorder(b *testing.B) {
 	for _, takes := range []string{"allow_batched", "nothing"} {
 		b.Run("takes="+takes, func(b *testing.B) {
@@ -45,7 +46,8 @@ func BenchmarkRecorder(b *testing.B) {
 	}
 }
 
-// yesServer speaks as much of the NATS protocol as a Recorder needs, and says of everything that it is stored.
+// yesServer speaks as much of the NATS protocol as a Recorder needs, and says of
+// everything that it is stored.
 func yesServer(b *testing.B, takes string) (addr string) {
 	b.Helper()
 	l := stagetest.Value(net.Listen("tcp", "127.0.0.1:0"))(b) //nolint:noctx // closed with the benchmark

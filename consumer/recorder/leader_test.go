@@ -17,7 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The leader of the audit stream steps down again and again while events are on their way.
+// The leader of the audit stream steps down again and again while events are on their
+// way.
 func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 	servers := cluster.Start(t, 3)
 	nc := stagetest.Value(nats.Connect(servers[0].ClientURL(), nats.MaxReconnects(-1)))(t)
@@ -49,7 +50,7 @@ func TestEventsOutliveTheLeaderOfTheirStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.mu.Lock()
-			r.oneByOne = time.Time{} // groups at once again
+			r.ways.noGroupsUntil = time.Time{} // groups at once again
 			r.mu.Unlock()
 		}
 		r.RecordCall(&auditlog.Call{StateID: "s", Owner: "o", CallIndex: i}, nil)

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
 
-// The two events of a row are one write and one read; a call whose row is not done yet waits for no longer than events
-// gather.
+// The two events of a row are one write and one read; a call whose row is not done yet
+// waits for no longer than events gather.
 func TestACallsEventGoesWithThatOfItsRow(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) { pairs(t, stagetest.Join(t, stagetest.Core(t))) })
 }
@@ -21,14 +21,14 @@ func TestACallsEventGoesWithThatOfItsRow(t *testing.T) {
 func pairs(t *testing.T, nc *nats.Conn) {
 	t.Helper()
 	r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
-	r.listening = true
-	defer r.pace.stop()
+	r.link.listening = true
+	defer r.queue.pace.stop()
 	check := func(what string, queued, sent int) {
 		t.Helper()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.queue) != queued || len(r.sent) != sent {
-			t.Errorf("%s: %d events wait and %d are on their way, want %d and %d", what, len(r.queue), len(r.sent), queued, sent)
+		if r.queue.len() != queued || len(r.inFlight.single) != sent {
+			t.Errorf("%s: %d events wait and %d are on their way, want %d and %d", what, r.queue.len(), len(r.inFlight.single), queued, sent)
 		}
 	}
 	flush := func(at time.Time) {

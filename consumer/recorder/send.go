@@ -1,8 +1,6 @@
 package recorder
 
 import (
-	"context"
-	"encoding/json"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -10,235 +8,244 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Events go to the server in three ways.
-//
-// One by one: each has its own answer. This is for few events, and for those that were refused or got no answer in
-// another way.
-//
-// As a fast batch (fast ingest, nats-server 2.14), where the stream allows it: messages as before, whose reply
-// subjects number them, and one answer to the last that says how many are stored. It costs client and server half of
-// what the messages and their answers would. The batch is no unit: the server stores its messages as they come and
-// ends it at the first one that is missing or refused.
-//
-// As an atomic batch (2.12), where the server takes long for each message (it syncs every one to the disk, or asks
-// replicas) or there are no fast batches: it is staged and stored as one, which costs a flat 20-30 ms and twice the CPU
-// of its messages.
-//
-// Any answer to a group but that all of it is stored sends its events again one by one: their message ids keep those
-// that are stored from being stored twice. An event is never sent in a group for the second time. Of a message in a
-// fast batch whose id it has just taken in, but not stored yet, the server says the same as of a stored one; if it
-// then loses its leadership, the message is lost.
+// This file is the way of an event from the queue to its answer: flush, sendSome, send or
+// sendGroup, answered; and what sends it again: split, sendAgain, overdue. Each function
+// is called with the lock held unless it says otherwise.
 
 const (
-	// groupMin is the least number of events that go together: of fewer, as the two of a row, a batch would save nothing, and
-	// keep those that come next waiting for its answer.
-	groupMin = 5
-	// fastCostGuess is the time of an event in a fast batch, until it has been measured.
-	fastCostGuess = 20 * time.Microsecond
-	// slowEvent is what no server takes for an event in a fast batch, however busy, that does not sync each to the disk.
-	slowEvent = streams.Cost(500 * time.Microsecond)
-	// measureMin is the least number of events of a fast batch whose time is mostly theirs and not the way's. A batch
-	// that may take long has no more.
-	measureMin = 64
-	// forgetFraction is the fraction by which each atomic batch lets the measure of fast ones fade: a disk may have been
-	// slow for a moment only.
-	forgetFraction = 64
+	// ackTimeout is how long an event may go without the server's answer before it is
+	// sent again. The server drops the second copy by its message id.
+	ackTimeout = 5 * time.Second
+	// refusedBackoff is the wait before an event that the server refused is sent again.
+	refusedBackoff = 500 * time.Millisecond
+	// scanEvery is the time between two looks at what must be sent again.
+	scanEvery = 250 * time.Millisecond
+	// hurryAfter is how long an answer is waited for after a reconnect, and at the end of
+	// a process, before the event is sent again. Answers get lost with their connection:
+	// a reconnect brings back the subscription, not the answers that were in flight.
+	hurryAfter = 300 * time.Millisecond
 )
 
-// group is a group of events on its way together.
-type group struct {
-	id      string
-	records []*record
-	sent    time.Time
-	atomic  bool
-}
-
-func (g *group) size() int {
-	if g == nil {
-		return 0
-	}
-	return len(g.records)
-}
-
-// Parts of the reply subject of a message in a fast batch: <id>.<flow>.<what if one is missing>.<number>.<op>.$FI.
-// The flow is how many messages may share an answer.
-const (
-	fastFlow  = ".1000.fail."
-	fastStart = ".0.$FI"
-	fastNext  = ".1.$FI"
-	fastLast  = ".2.$FI"
-	// flowAck begins an answer that says how far a fast batch has come. Only its end is waited for.
-	flowAck = `{"type":"ack"`
-)
-
-// groups says which groups a stream takes.
-type groups struct {
-	Atomic bool `json:"allow_atomic"`
-	Fast   bool `json:"allow_batched"`
-}
-
-// groupsOf asks the server about a stream. Features that it does not report are not used.
-func groupsOf(ctx context.Context, nc *nats.Conn, stream string) groups {
-	var info struct {
-		Config groups `json:"config"`
-	}
-	if stream == "" {
-		return info.Config
-	}
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	if m, err := nc.RequestWithContext(ctx, streams.APIPrefix(nc)+"STREAM.INFO."+stream, nil); err == nil {
-		_ = json.Unmarshal(m.Data, &info)
-	}
-	return info.Config
-}
-
-// flush sends what may go now. The lock is held.
+// flush sends the events that may go now.
 func (r *Recorder) flush(now time.Time) {
 	switch {
-	case len(r.queue) == 0 || !r.listening || r.group != nil:
-	case len(r.queue) < gatherFew && now.Before(r.callsUntil):
-		r.pace.wait(r.callsUntil.Sub(now), r.gathered)
-	case !r.nc.IsConnected(): // what the client buffers meanwhile would come on top of what is sent again
-	case r.pace.mayGo(now, len(r.queue), r.gathered):
+	case r.queue.len() == 0 || !r.link.listening || r.inFlight.group != nil:
+	case r.queue.waitForRow(now):
+	case !r.link.nc.IsConnected():
+		// The client would buffer the events, and send them besides the copies that go
+		// after the reconnect.
+	case r.queue.mayGo(now):
 		r.sendSome(now)
 	}
 }
 
-// gathered sends the events that have gathered for long enough.
+// gathered sends the events that have gathered for long enough. The lock is not held.
 func (r *Recorder) gathered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pace.armed = false
+	r.queue.pace.woken()
 	r.flush(time.Now())
 }
 
-// sendSome sends the events that wait: all together if that is cheaper, or one by one as many as the server works off
-// in the time of an atomic batch. More on their way would only keep the next batch waiting. The lock is held.
+// sendSome sends the events that wait: all together if that is cheaper, or one by one as
+// many as the server keeps up with. While any event is in trouble all go one by one, so
+// each is answered by itself.
 func (r *Recorder) sendSome(now time.Time) {
-	n := len(r.queue)
-	together := n >= groupMin && r.troubled == 0 && !now.Before(r.oneByOne)
-	switch {
-	case together && r.takes.Fast:
-		r.sendGroup(now, r.takes.Atomic && r.each > slowEvent && r.each*streams.Cost(n) > r.batch)
-	case together && r.takes.Atomic && r.single*streams.Cost(n) > r.batch:
-		r.sendGroup(now, true)
-	default:
-		onWay := max(inFlightMin, int(r.batch/max(1, r.single)))
-		n = max(0, min(n, onWay-len(r.sent)))
-		for _, rec := range r.queue[:n] {
-			r.send(rec, now)
-		}
-		r.queue = slices.Delete(r.queue, 0, n)
+	how := oneByOne
+	if r.trouble.count == 0 {
+		how = r.ways.choose(r.queue.len(), now)
 	}
+	if how != oneByOne {
+		r.sendGroup(now, how)
+		return
+	}
+	n := max(0, min(r.queue.len(), r.ways.singleMax()-len(r.inFlight.single)))
+	for _, rec := range r.queue.records[:n] {
+		r.send(rec, now)
+	}
+	r.queue.remove(n)
 }
 
-// send sends one event. The lock is held, as in what follows.
+// send sends one event by itself.
 func (r *Recorder) send(rec *record, now time.Time) {
-	if len(r.sent) == 0 {
-		r.lastAck = now // the server was idle: the cost counts from here
+	if len(r.inFlight.single) == 0 {
+		r.ways.begin(now)
 	}
-	rec.due, rec.refused = now.Add(ackTimeout), false
-	r.sent[rec.number] = rec
+	rec.sending(now)
+	r.inFlight.single[rec.number] = rec
 	r.fit(rec)
-	if err := r.post(rec, r.prefix+strconv.FormatUint(rec.number, 36)); err != nil {
-		rec.due, rec.refused = now.Add(refusedBackoff), true
-		r.complain(rec, err.Error())
+	if err := r.link.post(rec); err != nil {
+		rec.refuse(now)
+		r.complain(rec, err.Error(), now)
 	}
 }
 
-// post hands one event to the connection, which copies it.
-func (r *Recorder) post(rec *record, reply string) error {
-	r.outID[0] = rec.id
-	r.out.Subject, r.out.Reply, r.out.Data = rec.subject, reply, rec.data
-	return r.nc.PublishMsg(&r.out)
+// fit cuts an event to the size that the server takes now.
+func (r *Recorder) fit(rec *record) {
+	if by := rec.cut(r.link.bytesMax()); rec.limited() {
+		r.room.bytes -= by
+	}
 }
 
-func (r *Recorder) sendGroup(now time.Time, atomic bool) {
-	bytes, n, most := 0, 0, streams.AppendMax
-	if !atomic && r.each > slowEvent/2 {
-		most = measureMin // it may take long
-	}
-	for n < min(len(r.queue), most) && (n < 2 || bytes < streams.AppendBytesMax) {
-		r.fit(r.queue[n])
-		bytes += len(r.queue[n].data)
+// sendGroup sends the oldest events together: as many as a group may have.
+func (r *Recorder) sendGroup(now time.Time, how way) {
+	bytes, n, most := 0, 0, min(r.queue.len(), r.ways.groupMax(how))
+	for n < most && (n < 2 || bytes < streams.AppendBytesMax) {
+		rec := r.queue.records[n]
+		r.fit(rec)
+		bytes += len(rec.data)
 		n++
 	}
-	r.group = &group{
-		id: r.id + strconv.FormatUint(r.queue[0].number, 36), records: slices.Clone(r.queue[:n]), sent: now, atomic: atomic,
+	g := &group{
+		id:      r.id + strconv.FormatUint(r.queue.records[0].number, 36),
+		records: slices.Clone(r.queue.records[:n]),
+		sent:    now,
+		atomic:  how == atomicGroup,
 	}
-	r.queue = slices.Delete(r.queue, 0, n)
-	post := r.postFast
-	if atomic {
-		post = r.postAtomic
+	r.inFlight.group = g
+	r.queue.remove(n)
+	if rec, err := r.link.postGroup(g); err != nil {
+		r.complain(rec, err.Error(), now)
+		r.split(now)
 	}
-	for i, rec := range r.group.records {
-		if err := post(r.group, rec, i+1); err != nil {
-			r.complain(rec, err.Error())
-			r.split(now)
-			return
+}
+
+// answered handles the server's answer to one event or group. It takes the lock by
+// itself, and calls back without it.
+func (r *Recorder) answered(m *nats.Msg) {
+	if isProgress(m.Data) {
+		return
+	}
+	r.answering.Lock()
+	defer r.answering.Unlock()
+	token, refused := r.link.token(m.Subject), streams.Refusal(m)
+	now := time.Now()
+	r.stored = r.stored[:0]
+	r.mu.Lock()
+	if g := r.inFlight.group; g != nil && token == g.id {
+		r.groupAnswered(m, refused, now)
+	} else if number, err := strconv.ParseUint(token, 36, 64); err == nil {
+		r.singleAnswered(number, refused, now)
+	}
+	r.flush(now)
+	if len(r.stored) > 0 {
+		r.trouble.refusing.Store(false)
+	}
+	r.room.release(r.stored)
+	r.mu.Unlock()
+	for _, rec := range r.stored {
+		if rec.stored != nil {
+			rec.stored()
 		}
+		if r.cfg.Stored != nil {
+			r.cfg.Stored(string(rec.kind))
+		}
+		r.records.put(rec)
 	}
 }
 
-func (r *Recorder) postFast(g *group, rec *record, n int) error {
-	op := fastNext
-	switch n {
-	case 1:
-		op = fastStart
-	case len(g.records):
-		op = fastLast
+// singleAnswered handles the answer to an event that went by itself.
+func (r *Recorder) singleAnswered(number uint64, refused error, now time.Time) {
+	rec := r.inFlight.single[number]
+	switch {
+	case rec == nil: // another copy has been answered before
+	case refused != nil:
+		rec.refuse(now)
+		r.complain(rec, refused.Error(), now)
+		r.trouble.refusing.Store(!streams.TooLarge(refused)) // another event may be smaller
+	default:
+		delete(r.inFlight.single, number)
+		r.trouble.remove(rec)
+		r.ways.singleStored(now)
+		r.stored = append(r.stored, rec)
 	}
-	var buf [128]byte
-	reply := append(append(append(buf[:0], r.prefix...), g.id...), fastFlow...)
-	return r.post(rec, string(append(strconv.AppendInt(reply, int64(n), 10), op...)))
 }
 
-func (r *Recorder) postAtomic(g *group, rec *record, n int) error {
-	msg := &nats.Msg{Subject: rec.subject, Data: rec.data, Header: nats.Header{
-		jetstream.MsgIDHeader: {rec.id}, streams.HeaderBatchID: {g.id}, streams.HeaderBatchSeq: {strconv.Itoa(n)},
-	}}
-	if n == len(g.records) {
-		msg.Header[streams.HeaderBatchCommit] = []string{"1"}
-		msg.Reply = r.prefix + g.id
-	}
-	return r.nc.PublishMsg(msg)
-}
-
-// groupAnswered handles the answer to the group that is in flight.
+// groupAnswered handles the answer to the group in flight.
 func (r *Recorder) groupAnswered(m *nats.Msg, refused error, now time.Time) {
-	g := r.group
-	var ack struct {
-		Batch string `json:"batch"`
-		Count int    `json:"count"`
-	}
-	if refused != nil || json.Unmarshal(m.Data, &ack) != nil || ack.Batch != g.id || ack.Count != len(g.records) {
-		r.cfg.Logger.Debug("resending a group of audit events one by one", slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
+	g := r.inFlight.group
+	if refused != nil || !g.isStored(m.Data) {
+		r.cfg.Logger.Debug("resending a group of audit events one by one",
+			slog.Bool("atomic", g.atomic), slog.String("answer", streams.Preview(m.Data)))
 		r.split(now)
 		return
 	}
-	r.group = nil
+	r.inFlight.group = nil
 	r.stored = append(r.stored, g.records...)
-	switch took := now.Sub(g.sent); {
-	case g.atomic:
-		r.batch.Add(took)
-		r.each -= r.each / forgetFraction
-	default:
-		if each := took / time.Duration(len(g.records)); len(g.records) >= measureMin || streams.Cost(each) < r.each {
-			r.each.Add(each)
-		}
-	}
+	r.ways.groupStored(g, now)
 }
 
-// split sends the events of a group one by one: not all of it was stored, or that is unknown.
+// split sends the events of the group in flight one by one: not all of them are stored,
+// or that is unknown. Their message ids keep those that are stored from being stored
+// twice.
 func (r *Recorder) split(now time.Time) {
-	g := r.group
-	r.group = nil
-	r.oneByOne = now.Add(streams.BatchRefusedFor)
+	g := r.inFlight.group
+	r.inFlight.group = nil
+	r.ways.groupNotStored(now)
 	for _, rec := range g.records {
 		r.send(rec, now)
 	}
+}
+
+// reconnected sends again what was sent before a reconnect. Its answers may be lost, and
+// a lost answer holds back all later events, and with them their rows' journal entries,
+// if it is the answer to a group, or to one of inFlightMin events:
+//
+//  1. The server stores eight events. The connection breaks before it acknowledges them.
+//  2. New rows are answered after the reconnect. Their events wait behind the eight, until
+//     ackTimeout has passed, so nothing of these rows is stored.
+//  3. The process is killed before that. All these rows are paid for again.
+func (r *Recorder) reconnected(now time.Time) {
+	if by, lost := r.link.answersLost(now); lost {
+		r.sendAgain(by, now)
+	}
+}
+
+// sendAgain sends again, one by one, what was sent at by or earlier and got no answer.
+func (r *Recorder) sendAgain(by, now time.Time) {
+	for _, rec := range r.inFlight.single {
+		if rec.unansweredSince(by) {
+			r.send(rec, now)
+		}
+	}
+	if g := r.inFlight.group; g != nil && !g.sent.After(by) {
+		r.split(now)
+	}
+}
+
+// overdue sends again what got no answer in time, or was refused refusedBackoff ago.
+func (r *Recorder) overdue(now time.Time) {
+	if !r.link.nc.IsConnected() {
+		return
+	}
+	for _, rec := range r.inFlight.single {
+		if now.Before(rec.due) {
+			continue
+		}
+		if !rec.refused {
+			r.unanswered(rec, now)
+		}
+		r.send(rec, now)
+	}
+	if g := r.inFlight.group; g != nil && now.Sub(g.sent) >= ackTimeout {
+		r.unanswered(g.records[0], now)
+		r.split(now)
+	}
+}
+
+// unanswered notes that the server left an event without an answer, and why it may have
+// done so. A connection remembers only its last permissions violation. Several events are
+// in flight at once, so that one may be about the event of another kind or partition, for
+// the same reason: a violation of any audit subject of the stage counts.
+func (r *Recorder) unanswered(rec *record, now time.Time) {
+	own := r.cfg.Subject + "." + r.cfg.Name + ".>"
+	r.complain(rec, r.cfg.Explain(streams.Denied(r.link.nc, nats.ErrTimeout, own)), now)
+	r.trouble.refusing.Store(true)
+}
+
+// complain notes why an event is not stored.
+func (r *Recorder) complain(rec *record, why string, now time.Time) {
+	r.trouble.add(rec, why, r.waiting(), now)
 }

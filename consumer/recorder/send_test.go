@@ -40,19 +40,20 @@ func TestOnlyTheAnswerThatAllIsStoredStoresAGroup(t *testing.T) {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, func() { told++ })
 			}
 			r.mu.Lock()
-			r.takes.Fast, r.listening = true, true
+			r.ways.takes.Fast, r.link.listening = true, true
 			r.flush(time.Now().Add(gatherFor))
-			id := r.group.id
+			id := r.inFlight.group.id
 			r.mu.Unlock()
-			r.answered(&nats.Msg{Subject: r.prefix + strings.ReplaceAll(c.token, "ID", id), Data: []byte(strings.ReplaceAll(c.data, "ID", id))})
-			if told != c.stored || r.group.size() != c.still || len(r.sent) != c.lone {
-				t.Errorf("%d reported, %d in the group, %d one by one; want %d, %d, %d", told, r.group.size(), len(r.sent), c.stored, c.still, c.lone)
+			r.answered(&nats.Msg{Subject: r.link.prefix + strings.ReplaceAll(c.token, "ID", id), Data: []byte(strings.ReplaceAll(c.data, "ID", id))})
+			if told != c.stored || r.inFlight.group.size() != c.still || len(r.inFlight.single) != c.lone {
+				t.Errorf("%d reported, %d in the group, %d one by one; want %d, %d, %d", told, r.inFlight.group.size(), len(r.inFlight.single), c.stored, c.still, c.lone)
 			}
 		})
 	}
 }
 
-// A disk that syncs each message makes fast batches slow; then atomic ones are cheaper by far.
+// A disk that syncs each message makes fast batches slow; then atomic ones are cheaper by
+// far.
 func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 	nc := stagetest.Value(nats.Connect(cluster.Start(t, 1)[0].ClientURL()))(t)
 	defer nc.Close()
@@ -77,9 +78,9 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 			for i := range c.events {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
-			r.takes, r.each, r.listening = c.takes, streams.Cost(c.each), true
+			r.ways.takes, r.ways.fast, r.link.listening = c.takes, streams.Cost(c.each), true
 			r.flush(time.Now().Add(gatherFor))
-			if g := r.group; g.size() != c.size || g.atomic != c.atomic {
+			if g := r.inFlight.group; g.size() != c.size || g.atomic != c.atomic {
 				t.Errorf("a group of %d, atomic %v; want %d, %v", g.size(), g.atomic, c.size, c.atomic)
 			}
 		})
@@ -87,9 +88,8 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 }
 
 func TestManyEventsGather(t *testing.T) {
-	var p pace
+	p := pace{wake: func() {}}
 	start := time.Unix(100, 0)
-	woken := func() {}
 	defer p.stop()
 	for i, c := range []struct {
 		after time.Duration
@@ -106,11 +106,11 @@ func TestManyEventsGather(t *testing.T) {
 		{2*gatherFor + 1, 1, true}, // they don't
 		{9 * gatherFor, 1, true},
 	} {
-		if got := p.mayGo(start.Add(c.after), c.n, woken); got != c.goes {
+		if got := p.mayGo(start.Add(c.after), c.n); got != c.goes {
 			t.Errorf("step %d: may go %v, want %v", i, got, c.goes)
 		}
 		for i == 0 && p.departures < gatherFew {
-			if !p.mayGo(start, 1, woken) {
+			if !p.mayGo(start, 1) {
 				t.Fatalf("departure %d has to wait", p.departures)
 			}
 		}
