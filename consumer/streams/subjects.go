@@ -1,6 +1,57 @@
 package streams
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/auditlog"
+)
+
+// PartitionToken stands for the partition's number in an input subject.
+const PartitionToken = "{partition}"
+
+// DurableName is the durable consumer that serves one partition of a stage.
+func DurableName(name string, partition int) string {
+	return name + "-" + strconv.Itoa(partition)
+}
+
+// InputFilter is the input subject of one partition.
+func InputFilter(subject string, partition int) string {
+	return strings.ReplaceAll(subject, PartitionToken, strconv.Itoa(partition))
+}
+
+// ResultSubject is where the results of one partition go.
+func ResultSubject(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".rows"
+}
+
+// LogFilter matches everything that one partition appends to the results: rows and claims. The server keys its guard of
+// conditional appends by this string as it is written, so every writer must use the identical one.
+func LogFilter(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".>"
+}
+
+// ClaimSubject is where the claims of one partition go, among its results.
+func ClaimSubject(prefix, name string, partition int) string {
+	return logPrefix(prefix, name, partition) + ".claim"
+}
+
+// AuditSubject is where the audit events of one kind go.
+func AuditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind) string {
+	return prefix + "." + name + "." + p.String() + "." + string(kind)
+}
+
+// JournalSubject is where the replies of one partition are kept that wait for an earlier row.
+func JournalSubject(name string, partition int) string {
+	return "journal." + name + "." + strconv.Itoa(partition)
+}
+
+// LaneSubjects matches the records of the batches of a stage.
+func LaneSubjects(name string) string { return "lane." + name + ".>" }
+
+func logPrefix(prefix, name string, partition int) string {
+	return prefix + "." + name + "." + strconv.Itoa(partition)
+}
 
 // covers reports whether filter matches everything that subject (a subject or a filter itself) matches.
 func covers(filter, subject string) bool {

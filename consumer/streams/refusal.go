@@ -1,0 +1,72 @@
+package streams
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+)
+
+// refusedError is a server's answer to a message that it did not store.
+type refusedError struct {
+	code int // of JetStream; 0: no stream was there to store it
+	why  string
+}
+
+func (e *refusedError) Error() string {
+	if e.code == 0 {
+		return ErrRefused.Error() + ": " + e.why
+	}
+	return fmt.Sprintf("%s: %s (%d)", ErrRefused, e.why, e.code)
+}
+
+func (e *refusedError) Unwrap() error { return ErrRefused }
+
+const whyNobody = "no stream captures the subject, or it has no leader at the moment"
+
+// Codes of refusals, see the server's errors.json.
+const (
+	codeTooLarge      = 10054 // above the stream's max message size
+	codeHeadersLarge  = 10097 // more than HeaderBytesMax
+	codeConflict      = 10071 // the condition does not hold
+	codeConflictOnWay = 10164 // another append on the same condition is under way
+)
+
+// Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so
+// the answer is decoded only when it mentions an error.
+func Refusal(m *nats.Msg) error {
+	if len(m.Data) == 0 {
+		if m.Header.Get("Status") == "503" {
+			return &refusedError{why: whyNobody}
+		}
+		return &refusedError{why: "empty answer"}
+	}
+	if !bytes.Contains(m.Data, []byte(`"error"`)) {
+		return nil
+	}
+	var ack struct {
+		Error *struct {
+			Code        int    `json:"err_code"`
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &ack); err != nil || ack.Error == nil {
+		return nil //nolint:nilerr // the text is not the error field
+	}
+	return &refusedError{code: ack.Error.Code, why: ack.Error.Description}
+}
+
+// TooLarge reports whether a message was larger than the server or the stream takes.
+func TooLarge(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
+}
+
+// RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending
+// the same again would not help.
+func RefusedForGood(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay
+}
