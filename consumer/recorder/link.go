@@ -26,7 +26,7 @@ type link struct {
 	listening bool // answers on nc are subscribed to
 
 	reconnects uint64    // how many reconnects of nc have been noticed
-	lostBy     time.Time // answers to what was sent by then may be lost; zero: none are
+	lostBy     time.Time // answers to events sent by then may be lost; may be zero
 
 	out   nats.Msg // the message that is being sent, reused
 	outID []string // the value of its message id header

@@ -5,29 +5,35 @@ import (
 	"slices"
 )
 
-// member is a replica that takes part in the spread, and the partitions that it serves at the moment: those that are
-// its own, and those that it took over because their assigned replica did not serve them.
+// member is a replica that takes part in the spread, and the partitions that it serves at
+// the moment: those that are its own, and those that it took over because their assigned
+// replica did not serve them.
 type member struct {
 	id    string
 	owned []int
 	taken []int
-	// avoids reports that another member should have a partition rather than this one. Nil: none.
+	// avoids reports that another member should have a partition rather than this one. It
+	// is nil for a member that avoids none.
 	avoids func(partition int) bool
 }
 
-// assign says which member each partition should have, by id; with no members each has "". Every member gets its
-// share: a P/R-th of the partitions, and P mod R members get one more.
+// assign says which member each partition should have, by id; with no members each has
+// "". Every member gets its share: a P/R-th of the partitions, and P mod R members get
+// one more.
 //
-// A member keeps what it owns, up to its share; the larger shares go to those that would otherwise have to give one
-// up, so the fewest partitions move. Only then does it keep what it took over, as far as its share has room: so a
-// neglected partition never displaces one that is rightly owned. Where several claim a partition the first in the
+// A member keeps what it owns, up to its share; the larger shares go to those that would
+// otherwise have to give one up, so the fewest partitions move. Only then does it keep
+// what it took over, as far as its share has room: so a neglected partition never
+// displaces one that is rightly owned. Where several claim a partition the first in the
 // order of ids has it.
 //
-// A member that avoids a partition gets it only where all do, and the member that has it keeps it rather than others: it
-// has a larger share for a moment then, and gives up another one.
+// A member that avoids a partition gets it only where all do, and the member that has it
+// keeps it rather than others: it has a larger share for a moment then, and gives up
+// another one.
 //
-// What is left goes round the members in turn. The turn of a partition depends on its number alone, so while replicas
-// that start together claim one partition after the other, the places of the rest stay the same.
+// What is left goes round the members in turn. The turn of a partition depends on its
+// number alone, so while replicas that start together claim one partition after the
+// other, the places of the rest stay the same.
 //
 // Equal views give equal answers, so the members need not agree on anything.
 func assign(members []member, partitions int) []string {
@@ -113,7 +119,8 @@ func least(members []member, to []string, may func(i int) bool) (id string) {
 	return id
 }
 
-// rooms are the shares of the members. The larger ones go to those that would otherwise have to give up one more.
+// rooms are the shares of the members. The larger ones go to those that would otherwise
+// have to give up one more.
 func rooms(members []member, partitions int) map[string]int {
 	few, larger := partitions/len(members), partitions%len(members)
 	room := make(map[string]int, len(members))

@@ -46,8 +46,8 @@ func TestAssignGivesEachItsShareAndMovesAsLittleAsItCan(t *testing.T) {
 
 func only(partition int) func(int) bool { return func(p int) bool { return p == partition } }
 
-// TestAssignKeepsItsRules draws who owns what and who has taken over what, each partition by any number of members: what
-// two say that they own counts for the first of them.
+// TestAssignKeepsItsRules draws who owns what and who has taken over what, each partition
+// by any number of members: what two say that they own counts for the first of them.
 func TestAssignKeepsItsRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 40).Draw(t, "partitions")
@@ -92,7 +92,8 @@ func TestAssignKeepsItsRules(t *testing.T) {
 			}
 			own = append(own, owns)
 		}
-		// The fewest that must move: what each rightly owns beyond its share, the larger shares going to those that own most.
+		// The fewest that must move: what each rightly owns beyond its share, the larger
+		// shares going to those that own most.
 		slices.SortFunc(own, func(a, b int) int { return b - a })
 		for i, n := range own {
 			share := few
@@ -121,8 +122,8 @@ func TestAssignKeepsItsRules(t *testing.T) {
 	})
 }
 
-// TestReplicasThatStartTogetherDoNotGetInEachOthersWay has members that all begin with nothing claim what they were given,
-// in any order: nobody's place changes on the way.
+// TestReplicasThatStartTogetherDoNotGetInEachOthersWay has members that all begin with
+// nothing claim what they were given, in any order: nobody's place changes on the way.
 func TestReplicasThatStartTogetherDoNotGetInEachOthersWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 64).Draw(t, "partitions")
@@ -143,8 +144,9 @@ func TestReplicasThatStartTogetherDoNotGetInEachOthersWay(t *testing.T) {
 	})
 }
 
-// TestAssignLeavesWhatIsAvoidedToOthers draws who owns what and who avoids what. A member gets what it avoids only where
-// all do; who avoids nothing has his share at least; and after a few moves nothing moves any more.
+// TestAssignLeavesWhatIsAvoidedToOthers draws who owns what and who avoids what. A member
+// gets what it avoids only where all do; who avoids nothing has his share at least; and
+// after a few moves nothing moves any more.
 func TestAssignLeavesWhatIsAvoidedToOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 40).Draw(t, "partitions")

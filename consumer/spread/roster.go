@@ -8,22 +8,27 @@ import (
 )
 
 const (
-	// forgetAfter is after how long a silent replica counts as gone: three announcements in a row were lost. It is longer
-	// than a pin lives, so the partitions of a replica that was killed wait for this.
+	// forgetAfter is after how long a silent replica counts as gone: three announcements
+	// in a row were lost. It is longer than a pin lives, so the partitions of a replica
+	// that was killed wait for this.
 	forgetAfter = 1600 * time.Millisecond
-	// neglectPatience is how long rows may wait at a partition that nobody serves until the next in line takes it over,
-	// and neglectMost until anybody does. A hand-over without calls in flight takes a tenth of that.
+	// neglectPatience is how long rows may wait at a partition that nobody serves until
+	// the next in line takes it over, and neglectMost until anybody does. A hand-over
+	// without calls in flight takes a tenth of that.
 	neglectPatience = 1500 * time.Millisecond
 	neglectMost     = 2500 * time.Millisecond
-	// neglectLook is the time between two looks at a partition that nobody serves, as far as is known.
+	// neglectLook is the time between two looks at a partition that nobody serves, as far
+	// as is known.
 	neglectLook = 500 * time.Millisecond
-	// returnFirst is how long a partition is not released to a replica that said it stood by for it and did not take it;
-	// twice as long each time, at most returnMost: it may be able by now, and the shares must be even after ten seconds.
-	// returnForget is after how long the count begins again.
+	// returnFirst is how long a partition is not released to a replica that said it stood
+	// by for it and did not take it; twice as long each time, at most returnMost: it may
+	// be able by now, and the shares must be even after ten seconds. returnForget is
+	// after how long the count begins again.
 	returnFirst  = time.Second
 	returnMost   = 8 * time.Second
 	returnForget = time.Minute
-	// lostFor is how long a replica that fell silent is remembered, and lostMost how many of them.
+	// lostFor is how long a replica that fell silent is remembered, and lostMost how many
+	// of them.
 	lostFor  = time.Minute
 	lostMost = 64
 )
@@ -32,10 +37,12 @@ const (
 type announcement struct {
 	ID         string `json:"id"`
 	Partitions int    `json:"partitions"`
-	// Owned are the partitions that it serves, Taken those of them that it took over because nobody else served them.
+	// Owned are the partitions that it serves. Taken are the ones among them that it took
+	// over because nobody else served them.
 	Owned []int `json:"owned"`
 	Taken []int `json:"taken,omitempty"`
-	// Standby are the partitions that it waits to be given: it has just seen their consumer, and would take rows.
+	// Standby are the partitions that it waits to be given: it has just seen their
+	// consumer, and would take rows.
 	Standby []int `json:"standby,omitempty"`
 	// Hello asks the others to announce themselves at once.
 	Hello bool `json:"hello,omitempty"`
@@ -56,7 +63,8 @@ type peer struct {
 	taken   map[int]bool
 	standby map[int]bool
 	avoid   map[int]bool
-	// refuted are the partitions that it says it serves while the log names another owner.
+	// refuted are the partitions that it says it serves while the log names another
+	// owner.
 	refuted map[int]bool
 }
 
@@ -75,9 +83,9 @@ const (
 type place struct {
 	hold    Hold
 	standby bool   // it waits for the partition
-	holder  string // the replica that serves it, as far as is known; empty: none
+	holder  string // the replica that serves it, as far as is known; may be empty
 
-	waitsSince time.Time // rows wait there unserved, as far as is known; zero: none do
+	waitsSince time.Time // rows wait there unserved since then, as far as is known; may be zero
 	changed    time.Time // when the holder did last
 	looked     time.Time // last look at the consumer
 	look       bool      // it must be looked at once, although a replica serves it
@@ -91,13 +99,14 @@ type place struct {
 	keepUntil time.Time // it is not released to that one before
 }
 
-// roster is what a replica knows of the others, and what follows for it. It is pure: the instant comes in as an
-// argument. One goroutine at a time uses it.
+// roster is what a replica knows of the others, and what follows for it. It is pure: the
+// instant comes in as an argument. One goroutine at a time uses it.
 //
-// It trusts no peer: a partition is released only to a replica that stands by for it, so one that is silent, or unable
-// to take its share, costs nothing; one that announces that it stands by and does not take what it is given costs its
-// own share, less and less often. What it says that it owns counts until somebody else says so, too, or
-// rows wait there and nobody is pinned: then the log decides.
+// It trusts no peer: a partition is released only to a replica that stands by for it, so
+// one that is silent, or unable to take its share, costs nothing; one that announces that
+// it stands by and does not take what it is given costs its own share, less and less
+// often. A peer's claim to own a partition counts until another replica claims the same
+// one, or until rows wait there and nobody is pinned. Then the log decides.
 type roster struct {
 	id     string
 	places []place
@@ -157,14 +166,16 @@ func setOf(list []int) map[int]bool {
 	return set
 }
 
-// reunite must be called after a time without a connection, during which no replica could be heard.
+// reunite must be called after a time without a connection, during which no replica could
+// be heard.
 func (r *roster) reunite(now time.Time) {
 	for _, p := range r.peers {
 		p.heard = now
 	}
 }
 
-// forget drops the replicas that have been silent for too long, and reports whether there were any.
+// forget drops the replicas that have been silent for too long, and reports whether there
+// were any.
 func (r *roster) forget(now time.Time) (some bool) {
 	for id, p := range r.peers {
 		if now.Sub(p.heard) > forgetAfter {
@@ -179,7 +190,8 @@ func (r *roster) forget(now time.Time) (some bool) {
 	return some
 }
 
-// update works out who serves what. The replica that has claimed it for longest is believed, this one before all others.
+// update works out who serves what. The replica that has claimed it for longest is
+// believed, this one before all others.
 func (r *roster) update(now time.Time) {
 	ids := slices.Sorted(maps.Keys(r.peers))
 	for n := range r.places {
@@ -207,7 +219,8 @@ func (r *roster) update(now time.Time) {
 	}
 }
 
-// claims reports whether a peer announces that it serves a partition, and may be believed.
+// claims reports whether a peer announces that it serves a partition, and may be
+// believed.
 func (p *peer) claims(partition int) bool {
 	return p != nil && p.owned[partition] && !p.refuted[partition]
 }
@@ -271,7 +284,8 @@ func (r *roster) members(without string) []member {
 	return list
 }
 
-// serve returns which partitions this replica should serve, or continue to serve, as of now.
+// serve returns which partitions this replica should serve, or continue to serve, as of
+// now.
 func (r *roster) serve(now time.Time) []bool {
 	r.update(now)
 	serve := make([]bool, len(r.places))
@@ -293,7 +307,8 @@ func (r *roster) serve(now time.Time) []bool {
 	return serve
 }
 
-// attended reports whether a replica serves a partition, or waits for it and may be relied on.
+// attended reports whether a replica serves a partition, or waits for it and may be
+// relied on.
 func (r *roster) attended(partition int, now time.Time) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
@@ -314,9 +329,9 @@ func (r *roster) hasFailed(id string, now time.Time) bool {
 	return slices.ContainsFunc(r.places, func(pl place) bool { return pl.failed == id && now.Sub(pl.failedAt) < returnForget })
 }
 
-// lookAt returns when the consumer of a partition that this replica does not serve should be looked at; zero: not
-// before something changes. A partition that has been released is looked at once although a replica announces that it
-// waits for it.
+// lookAt returns when the consumer of a partition that this replica does not serve should
+// be looked at. Zero means not before something changes. A partition that has been
+// released is looked at once although a replica announces that it waits for it.
 func (r *roster) lookAt(partition int, now time.Time) time.Time {
 	pl := &r.places[partition]
 	released := pl.holder == "" && pl.looked.Before(pl.changed)
@@ -335,7 +350,7 @@ type Sight struct {
 	Pinned bool   // a client is
 	Rows   bool   // rows wait, or are taken and not acked
 	Log    bool   // it was read
-	Owner  string // of the last append to it; empty: there is none
+	Owner  string // of the last append to the log; empty if there is none
 }
 
 // saw records what a look has shown.
@@ -358,8 +373,8 @@ func (r *roster) saw(partition int, s Sight, now time.Time) {
 	}
 }
 
-// believe goes by what the log says: whoever appended last owns the partition, if anybody does. A replica that was
-// wrong about one partition may be wrong about others.
+// believe goes by the log: the replica that appended last owns the partition, if any
+// does. A replica that was wrong about one partition may be wrong about others.
 func (r *roster) believe(partition int, owner string, now time.Time) {
 	for id, p := range r.peers {
 		was := p.refuted[partition]
@@ -375,8 +390,8 @@ func (r *roster) believe(partition int, owner string, now time.Time) {
 	r.update(now)
 }
 
-// disputed reports whether more than one replica says that it serves a partition, or one that was wrong before: then a
-// look should read the log, too.
+// disputed reports whether more than one replica says that it serves a partition, or one
+// that was wrong before: then a look should read the log, too.
 func (r *roster) disputed(partition int) bool {
 	return r.count(func(p *peer) bool { return p.refuted[partition] }) > 0 ||
 		r.count(func(p *peer) bool { return p.owned[partition] }) > 1
@@ -397,8 +412,8 @@ func (r *roster) nextInLine(partition int) string {
 	return assign(r.members(r.assignee(partition)), len(r.places))[partition]
 }
 
-// takeOver has this replica take a partition that nobody serves. If its assignee announced that it stood by, it is
-// not believed at once when it does so again.
+// takeOver has this replica take a partition that nobody serves. If its assignee
+// announced that it stood by, it is not believed at once when it does so again.
 func (r *roster) takeOver(partition int, now time.Time) {
 	pl := &r.places[partition]
 	pl.takeOver = true

@@ -19,7 +19,8 @@ const (
 	away   = "away"   // nobody hears of it
 )
 
-// crew is a model of some replicas and of who really serves what. Each announces itself every step.
+// crew is a model of some replicas and of who really serves what. Each announces itself
+// every step.
 type crew struct {
 	t       *rapid.T
 	rng     *rand.Rand
@@ -47,7 +48,8 @@ func newCrew(t *rapid.T, partitions, replicas int) *crew {
 	return c
 }
 
-// become changes what a replica is. One that was away, or no replica of ours, starts over.
+// become changes what a replica is. One that was away, or no replica of ours, starts
+// over.
 func (c *crew) become(i int, kind string) {
 	if was := c.kinds[i]; was != sound && was != sick || kind != sound && kind != sick {
 		c.rosters[i] = newRoster(c.names[i], len(c.owner), c.now)
@@ -60,7 +62,8 @@ func (c *crew) become(i int, kind string) {
 	c.kinds[i] = kind
 }
 
-// step lets a step pass: all announce themselves, then each does what it should, in an order that is drawn.
+// step lets a step pass: all announce themselves, then each does what it should, in an
+// order that is drawn.
 func (c *crew) step() {
 	c.now = c.now.Add(crewStep)
 	for i, kind := range c.kinds {
@@ -174,8 +177,9 @@ func (c *crew) checkEven(when string) {
 	}
 }
 
-// TestSharesAreEvenAgainFromAnyHistory draws what becomes of the replicas; ten seconds after the last change, when all
-// that are there are sound, every partition is served and the shares are even.
+// TestSharesAreEvenAgainFromAnyHistory draws what becomes of the replicas; ten seconds
+// after the last change, when all that are there are sound, every partition is served and
+// the shares are even.
 func TestSharesAreEvenAgainFromAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCrew(t, rapid.IntRange(1, 12).Draw(t, "partitions"), rapid.IntRange(1, 5).Draw(t, "replicas"))
@@ -200,7 +204,8 @@ func TestSharesAreEvenAgainFromAnyHistory(t *testing.T) {
 	})
 }
 
-// TestWhoDoesNotServeCostsItsOwnShareOnly has some replicas that are sound, and one or two that are not, for good.
+// TestWhoDoesNotServeCostsItsOwnShareOnly has some replicas that are sound, and one or
+// two that are not, for good.
 func TestWhoDoesNotServeCostsItsOwnShareOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions, good := rapid.IntRange(1, 12).Draw(t, "partitions"), rapid.IntRange(1, 3).Draw(t, "sound ones")
@@ -249,7 +254,8 @@ func TestWhoDoesNotServeCostsItsOwnShareOnly(t *testing.T) {
 	})
 }
 
-// Rows may come after the look that follows a release: a replica that has failed to take a partition is not relied on.
+// Rows may come after the look that follows a release: a replica that has failed to take
+// a partition is not relied on.
 func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
 	now := time.Unix(1, 0)
 	r := newRoster("b", 2, now)
@@ -290,7 +296,8 @@ func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
 	}
 }
 
-// Calls of our own compete with those of the replicas that serve partitions and take rows, and with no others.
+// Calls of our own compete with those of the replicas that serve partitions and take
+// rows, and with no others.
 func TestOthersAreThoseThatServe(t *testing.T) {
 	now := time.Unix(1, 0)
 	r := newRoster("us", 4, now)

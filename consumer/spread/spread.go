@@ -1,4 +1,5 @@
-// Package spread decides which partitions of a stage each of its replicas should serve, so that the shares are even.
+// Package spread decides which partitions of a stage each of its replicas should serve,
+// so that the shares are even.
 //
 //	s := spread.New(nc, spread.Config{Name: "stage", ID: runID, Partitions: partitions, Logger: log})
 //	go s.Run(soft, ctx) // announces this replica and listens to the others
@@ -26,31 +27,35 @@ import (
 const (
 	// announceEvery is how often a replica announces itself to the others.
 	announceEvery = 500 * time.Millisecond
-	// listenFor is how long a replica listens to the answers of the others before it takes anything: when it starts, and
-	// after it had lost the connection.
+	// listenFor is how long a replica listens to the answers of the others before it
+	// takes anything: when it starts, and after it had lost the connection.
 	listenFor = 250 * time.Millisecond
-	// gatherFor is how long news gathers: a replica that starts or stops changes many partitions in one moment.
+	// gatherFor is how long news gathers: a replica that starts or stops changes many
+	// partitions in one moment.
 	gatherFor = 10 * time.Millisecond
-	// checkEvery is the time between two looks of a replica at partitions that others claim to serve, one after the other.
+	// checkEvery is the time between two looks of a replica at partitions that others
+	// claim to serve, one after the other.
 	checkEvery = 3 * time.Second
 )
 
-// Spread spreads the partitions of a stage evenly over its replicas: none hoards, and when a replica comes or goes,
-// as few partitions move as can. The replicas announce to each other over core NATS what they serve and what they
-// stand by for, and each decides by the same rules (see roster) what it should take and what it should release.
+// Spread spreads the partitions of a stage evenly over its replicas: none hoards, and
+// when a replica comes or goes, as few partitions move as can. The replicas announce to
+// each other over core NATS which partitions they serve and stand by for, and each
+// decides by the same rules (see roster) what it should take and what it should release.
 //
-// It is advice. Who owns a partition is decided by the log alone, so a message that is lost, late or a lie costs an
-// uneven spread for a while, or a hand-over too many, never a result. Where the subject is not permitted every replica
-// thinks that it is alone and takes what it can get.
+// It is advice. Who owns a partition is decided by the log alone, so a message that is
+// lost, late or a lie costs an uneven spread for a while, or a hand-over too many, never
+// a result. Where the subject is not permitted every replica thinks that it is alone and
+// takes what it can get.
 //
-// Make one for each process with [New] and give it to the consumer of every partition. Methods are safe for
-// concurrent use.
+// Make one for each process with [New] and give it to the consumer of every partition.
+// Methods are safe for concurrent use.
 type Spread struct {
 	nc      *nats.Conn
 	subject string
 	explain func(error) string
 	log     *slog.Logger
-	news    chan struct{}   // holds a token while this replica has something to announce
+	news    chan struct{}   // holds a token while this replica has news to announce
 	moved   chan *nats.Conn // holds the connection that takes the place of nc
 	others  atomic.Int32    // see Others
 
@@ -75,12 +80,14 @@ type Config struct {
 	ID string
 	// Partitions of the stage.
 	Partitions int
-	// Explain puts an error into words for the log; see [streams.Explain]. Nil: its own words.
+	// Explain puts an error into words for the log, as [streams.Explain] does. If it is
+	// nil, the error's own words are used.
 	Explain func(error) string
 	Logger  *slog.Logger
 }
 
-// New returns a Spread. [Spread.Run] does the work; until then no partition should be served.
+// New returns a Spread. [Spread.Run] does the work; until then no partition should be
+// served.
 func New(nc *nats.Conn, cfg Config) *Spread {
 	if cfg.Explain == nil {
 		cfg.Explain = error.Error
@@ -96,8 +103,9 @@ func New(nc *nats.Conn, cfg Config) *Spread {
 	return s
 }
 
-// Run takes part until ctx ends. When soft ends it announces that this replica is leaving, so that the others stand by
-// for what it hands over. The error is that of the subscription.
+// Run takes part until ctx ends. When soft ends it announces that this replica is
+// leaving, so that the others stand by for what it hands over. Its error says that it
+// could not subscribe.
 func (s *Spread) Run(soft, ctx context.Context) error {
 	heard := make(chan *nats.Msg, 256) // a burst of hellos; what does not fit is announced again
 	select {
@@ -129,7 +137,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			s.mu.Lock()
 			s.nc = nc
 			s.mu.Unlock()
-			if again, err := nc.ChanSubscribe(s.subject, heard); err == nil { // else nc is closed, too, and another follows
+			if again, err := nc.ChanSubscribe(s.subject, heard); err == nil { // an error means that nc is closed, too, and another follows
 				sub = again
 			}
 			connected = nc.StatusChanged(nats.CONNECTED)
@@ -163,8 +171,8 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	}
 }
 
-// Use has the replica announce itself, and listen, over another connection, since the present one is closed for good. Safe
-// for concurrent use.
+// Use has the replica announce itself, and listen, over another connection, since the
+// present one is closed for good. Safe for concurrent use.
 func (s *Spread) Use(nc *nats.Conn) {
 	select {
 	case <-s.moved: // one that nobody has taken yet
@@ -209,8 +217,8 @@ func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 	return a.Hello
 }
 
-// rejoin listens again before it decides: without a connection no replica was heard, which does not mean that there
-// is none. This replica keeps what it serves meanwhile.
+// rejoin listens again before it decides: without a connection no replica was heard,
+// which does not mean that there is none. This replica keeps what it serves meanwhile.
 func (s *Spread) rejoin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +236,8 @@ func (s *Spread) listened() {
 	}
 }
 
-// checkNext has the next partition looked at that another replica claims to serve or stand by for: it may be wrong.
+// checkNext has the next partition looked at that another replica claims to serve or
+// stand by for: it may be wrong.
 func (s *Spread) checkNext() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +250,8 @@ func (s *Spread) checkNext() {
 	}
 }
 
-// decide works out what this replica should serve and look at, and wakes the partitions for which that has changed.
+// decide works out what this replica should serve and look at, and wakes the partitions
+// for which that has changed.
 func (s *Spread) decide(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +276,8 @@ func (s *Spread) wake(partition int) {
 	}
 }
 
-// Should reports whether this replica should serve the partition. A nil Spread says that it should.
+// Should reports whether this replica should serve the partition. A nil Spread says that
+// it should.
 func (s *Spread) Should(partition int) bool {
 	if s == nil {
 		return true
@@ -276,8 +287,9 @@ func (s *Spread) Should(partition int) bool {
 	return s.serves[partition]
 }
 
-// Others returns how many other replicas serve partitions, so that their calls go where ours go. Those that only stand by
-// or are leaving start no calls. Without a connection it stays what it was; a nil Spread knows of none.
+// Others returns how many other replicas serve partitions, so that their calls go where
+// ours go. Those that only stand by or are leaving start no calls. Without a connection
+// it stays what it was; a nil Spread knows of none.
 func (s *Spread) Others() int {
 	if s == nil {
 		return 0
@@ -285,8 +297,8 @@ func (s *Spread) Others() int {
 	return int(s.others.Load())
 }
 
-// Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have changed, or a replica is gone.
-// It is for the partition's one consumer.
+// Changes holds a token when the answer of [Spread.Should] or [Spread.LookAt] may have
+// changed, or a replica is gone. It is for the partition's one consumer.
 func (s *Spread) Changes(partition int) <-chan struct{} {
 	if s == nil {
 		return nil
@@ -294,8 +306,8 @@ func (s *Spread) Changes(partition int) <-chan struct{} {
 	return s.changed[partition]
 }
 
-// LookAt returns when the consumer of a partition that this replica should not serve should be looked at; zero: not
-// before there is a change.
+// LookAt returns when the consumer of a partition that this replica should not serve
+// should be looked at. Zero means not before there is a change.
 func (s *Spread) LookAt(partition int) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,8 +342,9 @@ func (s *Spread) StandBy(partition int, waits bool) {
 	s.change(func(r *roster) { r.places[partition].standby = waits })
 }
 
-// Leave has this replica hand over what it serves to replicas that stand by for it, and take no more, until it is called
-// with false. What nobody stands by for it keeps, and it takes over a partition whose rows wait and that nobody serves.
+// Leave has this replica hand over what it serves to replicas that stand by for it, and
+// take no more, until it is called with false. What nobody stands by for it keeps, and it
+// takes over a partition whose rows wait and that nobody serves.
 func (s *Spread) Leave(on bool) { s.change(func(r *roster) { r.leaving = on }) }
 
 // Leaves reports whether it does. A nil Spread does not.
@@ -344,15 +357,16 @@ func (s *Spread) Leaves() bool {
 	return s.roster.leaving
 }
 
-// Avoid has another replica take a partition from this one, until it is called with false. This one may get another in its
-// place, as the shares stay as even as they can. It serves the partition all the same while no other stands by for it, and
-// takes it over where its rows wait and nobody serves them.
+// Avoid has another replica take a partition from this one, until it is called with
+// false. This one may get another in its place, as the shares stay as even as they can.
+// It serves the partition all the same while no other stands by for it, and takes it over
+// where its rows wait and nobody serves them.
 func (s *Spread) Avoid(partition int, on bool) {
 	s.change(func(r *roster) { r.places[partition].avoid = on })
 }
 
-// Lost returns the replicas that fell silent within the last minute without leaving, by id, and when each was last heard.
-// A nil Spread knows of none.
+// Lost returns the replicas that fell silent within the last minute without leaving, by
+// id, and when each was last heard. A nil Spread knows of none.
 func (s *Spread) Lost() map[string]time.Time {
 	if s == nil {
 		return nil

@@ -15,23 +15,27 @@ import (
 const (
 	// AppendMax is the server's limit on the messages of one [Append].
 	AppendMax = 1000
-	// AppendBytesMax bounds the bytes of one append; the server holds a batch in memory until it commits.
+	// AppendBytesMax bounds the bytes of one append; the server holds a batch in memory
+	// until it commits.
 	AppendBytesMax = 16 << 20
-	// SingleCostGuess is the first guess of what an append of one message costs, until it has been measured: a round trip.
+	// SingleCostGuess is the first guess of what an append of one message costs, until it
+	// has been measured: a round trip.
 	SingleCostGuess = 150 * time.Microsecond
-	// BatchCostGuess is that of an atomic batch, its flat price on one replica.
+	// BatchCostGuess is the first guess of what an atomic batch costs: its flat price on
+	// one replica.
 	BatchCostGuess = 25 * time.Millisecond
 	// BatchRefusedFor is how long no batch is tried after one was refused.
 	BatchRefusedFor = 10 * time.Second
 )
 
-// ErrRefused is returned by [Append] when the server answered and stored nothing: a condition does not hold, the stream
-// is full, or it does not take atomic batches.
+// ErrRefused is returned by [Append] when the server answered and stored nothing: a
+// condition does not hold, the stream is full, or it does not take atomic batches.
 var ErrRefused = errors.New("refused by the server")
 
-// Append stores messages in one stream, all or none, one after the other, and returns the stream sequence of the last.
-// More than one go as an atomic batch, which the stream must allow. The headers of msgs are changed. After any other
-// error than [ErrRefused] the messages may still be stored.
+// Append stores messages in one stream, all or none, one after the other, and returns the
+// stream sequence of the last. More than one go as an atomic batch, which the stream must
+// allow. The headers of msgs are changed. After any other error than [ErrRefused] the
+// messages may still be stored.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	return appendBy(ctx, nc, msgs, nc.RequestMsgWithContext)
 }
@@ -39,7 +43,7 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 // appendBy sends all messages but the last, and the last one by request.
 func appendBy(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg, request func(context.Context, *nats.Msg) (*nats.Msg, error)) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
-	for _, msg := range msgs { // what an earlier attempt in another batch has left
+	for _, msg := range msgs { // headers that an earlier attempt in another batch has left
 		delete(msg.Header, HeaderBatchID)
 		delete(msg.Header, HeaderBatchSeq)
 		delete(msg.Header, HeaderBatchCommit)
@@ -78,14 +82,15 @@ func appendBy(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg, request func
 	return seq, nil
 }
 
-// Appender is [Append] for many appends, one at a time. It listens to the answers itself, which saves a wake-up of each,
-// and most allocations: a request of nats.Conn passes its answer through a goroutine of its own.
+// Appender is [Append] for many appends, one at a time. It listens to the answers itself,
+// which saves a wake-up of each, and most allocations: a request of nats.Conn passes its
+// answer through a goroutine of its own.
 type Appender struct {
 	nc      *nats.Conn
 	prefix  string // of the reply subjects, with the dot
 	sub     *nats.Subscription
 	answers chan *nats.Msg
-	sent    uint64 // the number of the last, which its reply subject ends with
+	sent    uint64 // number of the last request, with which its reply subject ends
 }
 
 // NewAppender returns an Appender. It must be closed.
@@ -114,7 +119,7 @@ func (a *Appender) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error
 	for {
 		select {
 		case answer := <-a.answers:
-			if answer.Subject == msg.Reply { // else it comes late, to one that was given up
+			if answer.Subject == msg.Reply { // any other answers a request that was given up
 				return answer, nil
 			}
 		case <-ctx.Done():
@@ -123,7 +128,8 @@ func (a *Appender) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error
 	}
 }
 
-// StoredAt returns the stream sequence of a stored message by the server's answer to it, which may be a [Refusal].
+// StoredAt returns the stream sequence of a stored message by the server's answer to it,
+// which may be a [Refusal].
 func StoredAt(m *nats.Msg) (seq uint64, err error) {
 	if err := Refusal(m); err != nil {
 		return 0, err

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// takes returns what keeps a stream from storing messages on subjects, which field sets, as they are published. All is a
-// subject that matches them.
+// takes returns what keeps a stream from storing messages on subjects, which field sets,
+// as they are published. All is a subject that matches them.
 func takes(cfg jetstream.StreamConfig, field Field, all string, subjects ...string) (wrong findings) {
 	if cfg.Sealed || cfg.Mirror != nil {
 		wrong.add("takes no messages (sealed or a mirror): name another stream")
@@ -52,8 +52,8 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	return append(wrong, s.checkPartitions(cfg)...)
 }
 
-// resultPrefix returns the prefix of the subjects that a stage has whose results an input subject takes, such as results
-// of results.<name>.0.rows; empty: the subject is none of results.
+// resultPrefix returns the prefix of a subject of results. For example,
+// results.<name>.0.rows has the prefix results. It is empty for any other subject.
 func resultPrefix(filter string) string {
 	tokens := strings.Split(filter, ".")
 	n := len(tokens) - 3 // name, partition, rows
@@ -115,7 +115,8 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	return wrong
 }
 
-// checkLane refuses what could lose the record of a batch that the provider works on: it would be paid for twice.
+// checkLane refuses what could lose the record of a batch that the provider works on: it
+// would be paid for twice.
 func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 	wrong := takes(cfg, FieldLaneStream, "lane.>", LaneSubjects(s.Name))
 	if !cfg.AllowDirect {
@@ -147,8 +148,9 @@ func edit(cfg jetstream.StreamConfig, flag string) string {
 	return "nats stream edit " + cfg.Name + " " + flag
 }
 
-// editSubjects is the command that adds a subject to a stream. It leaves out those that the new one covers,
-// since the server refuses subjects that overlap, and quotes all: > and * mean something to a shell.
+// editSubjects is the command that adds a subject to a stream. It leaves out those that
+// the new one covers, since the server refuses subjects that overlap, and quotes all: >
+// and * mean something to a shell.
 func editSubjects(cfg jetstream.StreamConfig, subject string) string {
 	flags := []string{}
 	for _, s := range append(slices.DeleteFunc(slices.Clone(cfg.Subjects), func(s string) bool { return covers(subject, s) }), subject) {

@@ -11,29 +11,33 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ClaimVersion is the newest format of claims. A stage refuses to follow a newer one. Version 2 is written where the
-// order is not that of the stream: a stage that knows version 1 alone would take the last result for the place to go
-// on at, and lose the rows that wait.
+// ClaimVersion is the newest format of claims. A stage refuses to follow a newer one.
+// Version 2 is written by a stage in order by key or without order. A stage that knows
+// only version 1 would resume behind the last result, and lose the rows before it that
+// still wait.
 const ClaimVersion = 2
 
-// Claim is the message by which an owner takes a partition over. It lies among the results, so its place in the log
-// says exactly which results came before it.
+// Claim is the message by which an owner takes a partition over. It lies among the
+// results, so its place in the log says exactly which results came before it.
 type Claim struct {
 	// Owner is the term of ownership that begins.
 	Owner string `json:"owner"`
-	// HighWaterMark is the input sequence of the last row emitted before it; 0: none. Where the order is not that of the
-	// stream it is the low-water mark, see [HeaderLow].
+	// HighWaterMark is the input sequence of the last row emitted before the claim, and 0
+	// if there is none. In order by key or without order it is the low-water mark, see
+	// [HeaderLow].
 	HighWaterMark uint64 `json:"high_water_mark"`
 	// Version is the format; see [ClaimVersion].
 	Version int `json:"version"`
-	// InputStream and InputCreated name the input stream whose sequences the mark counts: one created again has others.
+	// InputStream and InputCreated name the input stream whose sequences the mark counts:
+	// a stream that was created again numbers its rows from 1.
 	InputStream  string    `json:"input_stream"`
 	InputCreated time.Time `json:"input_created"`
-	// Order of the results after it; empty: that of the stream. Key says what the key of a row is where the order is
-	// [OrderKey], as in STAGE_ORDER_KEY.
+	// Order of the results after the claim. The empty order means [OrderStream]. Key says
+	// what the key of a row is if the order is [OrderKey], as in STAGE_ORDER_KEY.
 	Order Order  `json:"order,omitempty"`
 	Key   string `json:"order_key,omitempty"`
-	// Lane is the batch lane that the owner has; nil: none. A stage without one finds out by it that batches may be open.
+	// Lane is the batch lane that the owner has, and nil if it has none. It shows a later
+	// owner without a lane that batches may be open.
 	Lane *ClaimedLane `json:"lane,omitempty"`
 }
 
@@ -46,12 +50,14 @@ type ClaimedLane struct {
 	Collects bool `json:"collects,omitempty"`
 }
 
-// SameOrder reports whether the results after the claim are in this order, by this key where it is [OrderKey].
+// SameOrder reports whether the results after the claim are in this order, by this key
+// where it is [OrderKey].
 func (c *Claim) SameOrder(order Order, key string) bool {
 	return cmp.Or(c.Order, OrderStream) == order && (order != OrderKey || c.Key == key)
 }
 
-// LastClaim returns the newest claim on a subject, and its message; nil: there is none.
+// LastClaim returns the newest claim on a subject, and its message. Both are nil if there
+// is none.
 func LastClaim(ctx context.Context, nc *nats.Conn, stream, subject string) (*Claim, *jetstream.RawStreamMsg, error) {
 	m, err := LastMessage(ctx, nc, stream, subject)
 	if err != nil {

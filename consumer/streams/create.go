@@ -20,15 +20,18 @@ func Look(ctx context.Context, js jetstream.JetStream, name string) (jetstream.S
 	return stream, nil
 }
 
-// ErrSubjectTaken is returned by [Create] where another stream captures what the new one would.
+// ErrSubjectTaken is returned by [Create] where another stream captures what the new one
+// would.
 var ErrSubjectTaken = errors.New("its subjects overlap with those of another stream")
 
-// codeSubjectTaken is the server's refusal of a stream whose subjects overlap with those of another.
+// codeSubjectTaken is how the server refuses a stream whose subjects overlap with another
+// stream's.
 const codeSubjectTaken jetstream.ErrorCode = 10065
 
-// Create creates a stream that is missing. That another process creates it with the same configuration at the same
-// moment is no error. It returns [ErrSubjectTaken] with the name of the other stream where a subject belongs to one,
-// and waits for an answer for five seconds.
+// Create creates a stream that is missing. That another process creates it with the same
+// configuration at the same moment is no error. It returns [ErrSubjectTaken] with the
+// name of the other stream where a subject belongs to one, and waits for an answer for
+// five seconds.
 func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()

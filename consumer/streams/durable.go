@@ -12,14 +12,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// PullRowsMin is the least number of rows for which a durable consumer must allow a request.
+// PullRowsMin is the least number of rows for which a durable consumer must allow a
+// request.
 const PullRowsMin = 256
 
-// PinGroup is the one priority group of a durable consumer: whoever holds its pin owns the partition.
+// PinGroup is the one priority group of a durable consumer. The client that holds its pin
+// takes the rows of the partition.
 const PinGroup = "stage"
 
-// ackWait is how long the server waits before it sends an unacked row to somebody else. Rows are held for as long as
-// the provider has no capacity; every term resets the consumer by itself, so the time-out has nothing to do.
+// ackWait is how long the server waits before it sends an unacked row again. Rows are
+// held for as long as the provider has no capacity; every term resets the consumer by
+// itself, so the time-out has nothing to do.
 const ackWait = 24 * time.Hour
 
 // DurableConfig names the durable consumer of one partition and says how it must be.
@@ -27,24 +30,27 @@ type DurableConfig struct {
 	// Name of the stage, and the partition, counted from 0.
 	Name      string
 	Partition int
-	// InputStream holds the rows; InputSubject filters those of this partition (see [InputFilter]).
+	// InputStream holds the rows. InputSubject is the filter of this partition's rows,
+	// see [InputFilter].
 	InputStream, InputSubject string
 	// ResultStream bounds the size of a result.
 	ResultStream string
-	// WindowRows is how many rows may be delivered and not acked; in order by key those that are set aside come on top, so
-	// that it is OrderSpan. Default 1024.
+	// WindowRows is how many rows may be delivered and not acked; in order by key those
+	// that are set aside come on top, so that it is OrderSpan. Default 1024.
 	WindowRows int
 	// PinnedTTL is how long a silent owner keeps the pin. Default 1 s.
 	PinnedTTL time.Duration
-	// Order of the results. Default [OrderStream]. In another one rows are acked one by one: an ack that covers those
-	// before it would ack rows that wait for their results.
+	// Order of the results. Default [OrderStream]. In another one rows are acked one by
+	// one: an ack that covers those before it would ack rows that wait for their results.
 	Order Order
-	// OrderSpan bounds, where the order is not that of the stream, how many rows above the low-water mark may be taken.
-	// Default 65536, at least WindowRows.
+	// OrderSpan bounds how many rows above the low-water mark may be taken. It does not
+	// matter in [OrderStream]. Default 65536, at least WindowRows.
 	OrderSpan int
-	// LaneRows is how many rows may be in the batch lane, beside the window and within the span. Default 0: there is no lane.
+	// LaneRows is how many rows may be in the batch lane, beside the window and within
+	// the span. Default 0: there is no lane.
 	LaneRows int
-	// Create allows to create a consumer that is missing, and to change window and time-outs of one that exists.
+	// Create allows to create a consumer that is missing, and to change window and
+	// time-outs of one that exists.
 	Create bool
 }
 
@@ -63,31 +69,33 @@ func (c DurableConfig) WithDefaults() DurableConfig {
 // acksEach reports whether rows are acked one by one.
 func (c DurableConfig) acksEach() bool { return c.Order != OrderStream }
 
-// Durable is the durable consumer of one partition as [OpenDurable] has found or created it. Its methods may be called
-// by one goroutine at a time.
+// Durable is the durable consumer of one partition as [OpenDurable] has found or created
+// it. Its methods may be called by one goroutine at a time.
 type Durable struct {
-	// Handle is the client library's; its cached info is that of the opening.
+	// Handle is the client library's. Its cached info is from the opening.
 	Handle jetstream.Consumer
 	// Name of the consumer.
 	Name string
-	// AcksDelete says that acks delete rows from the input stream (work queue and interest retention).
+	// AcksDelete says that acks delete rows from the input stream (work queue and
+	// interest retention).
 	AcksDelete bool
 	// MessageBytesMax is the size of the largest message that the results stream takes.
 	MessageBytesMax int
 
 	cfg     DurableConfig
 	version string // of the server that has the streams, see serverVersion
-	// acksOthers says that an ack covers all rows before it, though each is to be acked by itself: the next reset replaces the consumer.
+	// acksOthers says that an ack covers all rows before it, although each must be acked
+	// by itself. The next reset replaces the consumer.
 	acksOthers bool
 	nc         *nats.Conn
 	js         jetstream.JetStream
 }
 
-// UnfitError says that a stream, a durable consumer or the server can't serve a stage until a person has changed it:
-// trying again does not help.
+// UnfitError says that a stream, a durable consumer or the server can't serve a stage
+// until a person has changed it: trying again does not help.
 type UnfitError struct{ Err error }
 
-// Error is that of Err.
+// Error returns the text of Err.
 func (e *UnfitError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error that says what must be changed.
@@ -101,8 +109,9 @@ func unfit(format string, args ...any) error {
 	return &UnfitError{Err: fmt.Errorf(format, args...)}
 }
 
-// OpenDurable creates the durable consumer of a partition if it is missing and cfg allows that, and checks one that
-// exists. Streams must exist. The error is an [*UnfitError] where trying again can't help.
+// OpenDurable creates the durable consumer of a partition if it is missing and cfg allows
+// that, and checks one that exists. Streams must exist. The error is an [*UnfitError]
+// where trying again can't help.
 func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durable, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -143,7 +152,8 @@ func (d *Durable) open(ctx context.Context, input jetstream.Stream) (jetstream.C
 	case !d.cfg.Create:
 		return nil, unfit("consumer %s of stream %s does not exist: create it, or set %s=true", d.Name, d.cfg.InputStream, FieldCreate)
 	}
-	// Another replica may create it at the same moment; the same configuration twice is no error.
+	// Another replica may create it at the same moment; the same configuration twice is
+	// no error.
 	handle, err = input.CreateConsumer(ctx, d.config())
 	if err != nil {
 		return nil, fmt.Errorf("create consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
@@ -174,7 +184,8 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 	return cfg
 }
 
-// check refuses a consumer that would serve other rows or in another way, and sets its window and time-outs.
+// check refuses a consumer that would serve other rows or in another way, and sets its
+// window and time-outs.
 func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jetstream.Consumer) (jetstream.Consumer, error) {
 	have, want := handle.CachedInfo().Config, d.config()
 	name := fmt.Sprintf("consumer %s of stream %s", d.Name, d.cfg.InputStream)
@@ -240,14 +251,15 @@ func (d *Durable) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return info, nil
 }
 
-// Refit looks at the consumer's settings again, and sets window and time-outs where they were changed. The error is an
-// [*UnfitError] where it can't serve any more. Another look that fails proves nothing, and is no error.
+// Refit looks at the consumer's settings again, and sets window and time-outs where they
+// were changed. The error is an [*UnfitError] where it can't serve any more. Another look
+// that fails proves nothing, and is no error.
 func (d *Durable) Refit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	input, err := d.js.Stream(ctx, d.cfg.InputStream)
 	if err != nil {
-		return nil // whoever needs rows finds out
+		return nil // the next request for rows fails, too
 	}
 	_, err = d.open(ctx, input)
 	if _, unfit := errors.AsType[*UnfitError](err); unfit {
@@ -256,8 +268,9 @@ func (d *Durable) Refit(ctx context.Context) error {
 	return nil
 }
 
-// Reset has the server deliver again from a sequence, with delivery counts from 1. Where acks delete rows it is from
-// the ack floor instead: rows in between may be acked one by one, and those that are emitted are skipped.
+// Reset has the server deliver again from a sequence, with delivery counts from 1. Where
+// acks delete rows it is from the ack floor instead: rows in between may be acked one by
+// one, and those that are emitted are skipped.
 func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -268,7 +281,8 @@ func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 		return d.recreate(ctx, seq)
 	}
 	if d.acksOthers {
-		// Only an owner resets, after its claim: whoever owned the partition before is fenced, and finds the consumer gone.
+		// Only an owner resets, after its claim. The owner before it is fenced, and finds
+		// the consumer gone.
 		if err := d.recreate(ctx, 0); err != nil {
 			return err
 		}
@@ -279,9 +293,10 @@ func (d *Durable) Reset(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// recreate deletes the consumer and creates it again, to begin at the sequence: what a reset does on servers that have
-// none (before 2.14), and what gives it another ack policy. The pin
-// goes with it, and so does what a standby had asked for; both come back with the next request.
+// recreate deletes the consumer and creates it again, to begin at the sequence: what a
+// reset does on servers that have none (before 2.14), and what gives it another ack
+// policy. The pin goes with it, and so does what a standby had asked for; both come back
+// with the next request.
 func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if err := d.checkResettable(); err != nil {
 		return err
@@ -300,9 +315,10 @@ func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// checkResettable refuses a server on which the consumer can't be set back in any way. Deleting the last consumer of an
-// interest stream deletes its rows. On a work queue the unacked rows would come again, but only while no other consumer
-// exists; neither is worth the risk.
+// checkResettable refuses a server on which the consumer can't be set back in any way.
+// Deleting the last consumer of an interest stream deletes its rows. On a work queue the
+// unacked rows would come again, but only while no other consumer exists; neither is
+// worth the risk.
 func (d *Durable) checkResettable() error {
 	if !d.AcksDelete || d.CanReset() {
 		return nil
@@ -311,8 +327,8 @@ func (d *Durable) checkResettable() error {
 		ErrServer, d.version)
 }
 
-// CanReset reports whether the server can reset the consumer in place. One that can't has it created again, so
-// where it begins is only where an owner last set it to.
+// CanReset reports whether the server can reset the consumer in place. One that can't has
+// it created again, so where it begins is only where an owner last set it to.
 func (d *Durable) CanReset() bool { return serverSince(d.version, 14) }
 
 // Unpin releases the pin to the client that asks next.

@@ -14,47 +14,53 @@ const (
 	HeaderStatus        = "Stage-Status"
 	HeaderStateID       = "Stage-State-Id"
 	HeaderOwner         = "Stage-Owner"
-	// HeaderOriginStream and HeaderOriginSeq name, on a result whose row came from another stage, the first row of the
-	// chain.
+	// HeaderOriginStream and HeaderOriginSeq name, on a result whose row came from
+	// another stage, the first row of the chain.
 	HeaderOriginStream = "Stage-Origin-Stream"
 	HeaderOriginSeq    = "Stage-Origin-Seq"
-	// HeaderLow is, on a result or claim of a stage that is not in stream order, the low-water mark: with this message
-	// stored, every row of the input at or below it has its result. HeaderAhead counts the rows above it that have one,
-	// too, and HeaderAheadFrom is a sequence of the result stream before which none of their results lies; both are absent
-	// where there is no such row.
+	// HeaderLow is, on a result or claim of a stage that is not in stream order, the
+	// low-water mark: with this message stored, every row of the input at or below it has
+	// its result. HeaderAhead counts the rows above it that have one, too, and
+	// HeaderAheadFrom is a sequence of the result stream before which none of their
+	// results lies; both are absent where there is no such row.
 	HeaderLow       = "Stage-Low"
 	HeaderAhead     = "Stage-Ahead"
 	HeaderAheadFrom = "Stage-Ahead-From"
-	// HeaderKey is the row's key, on a result of a stage that is in order by key. See [KeyHeader].
+	// HeaderKey is the row's key, on a result of a stage that is in order by key. See
+	// [KeyHeader].
 	HeaderKey = "Stage-Key"
 	// HeaderModel on a row overrides the model of its request.
 	HeaderModel = "Stage-Model"
-	// HeaderLane on a row chooses its lane, live or batch, and HeaderDeadline until when its result must be there: a
-	// duration from its arrival in the stream, or an instant in RFC 3339. Both mean nothing without a batch lane.
+	// HeaderLane on a row chooses its lane, live or batch, and HeaderDeadline until when
+	// its result must be there: a duration from its arrival in the stream, or an instant
+	// in RFC 3339. Both mean nothing without a batch lane.
 	HeaderLane     = "Stage-Lane"
 	HeaderDeadline = "Stage-Deadline"
 	// HeaderReason names the reason of a failed row on the dead letter subject.
 	HeaderReason = "Stage-Reason"
-	// HeaderTruncated says of a dead letter that the row, which is named, left no room for the reason and is not in it.
+	// HeaderTruncated says of a dead letter that the row, which is named, left no room
+	// for the reason and is not in it.
 	HeaderTruncated = "Stage-Truncated"
-	// HeaderItem is, on an entry of the journal, the element of the row that the entry is of, from 0. Without it the entry
-	// is of the whole row.
+	// HeaderItem is the element of the row that an entry of the journal belongs to,
+	// counted from 0. An entry without it belongs to the whole row.
 	HeaderItem = "Stage-Item"
 )
 
 // Headers of a row that a load has published.
 const (
-	// HeaderLoadID and HeaderLoadRow say of which file a row is, and which row of it, counted from 1.
+	// HeaderLoadID and HeaderLoadRow name the file that a row comes from, and its place
+	// there, counted from 1.
 	HeaderLoadID  = "Stage-Load-Id"
 	HeaderLoadRow = "Stage-Load-Row"
-	// HeaderRowError marks a row whose own body no message can hold, with the reason of its error result;
-	// HeaderRowSize and HeaderRowLimit say its size in bytes and what there is room for. The body then is the beginning of
-	// the row's.
+	// HeaderRowError marks a row whose own body no message can hold, with the reason of
+	// its error result; HeaderRowSize and HeaderRowLimit say its size in bytes and what
+	// there is room for. The body then is the beginning of the row's.
 	HeaderRowError = "Stage-Row-Error"
 	HeaderRowSize  = "Stage-Row-Size"
 	HeaderRowLimit = "Stage-Row-Limit"
-	// HeaderRowProblem is what is wrong with a row that its file does not hold correctly, such as a CSV record with too
-	// many columns. The body then is the problem, a colon, a space and the beginning of the row.
+	// HeaderRowProblem says why a row can't be read from its file, such as a CSV record
+	// with too many columns. The body then is the problem, a colon, a space and the
+	// beginning of the row.
 	HeaderRowProblem = "Stage-Row-Problem"
 )
 
@@ -66,21 +72,24 @@ const (
 	HeaderBatchCommit = "Nats-Batch-Commit"
 )
 
-// HeaderBytesMax is how many bytes a server takes as the headers of one message of a stream.
+// HeaderBytesMax is how many bytes a server takes as the headers of one message of a
+// stream.
 const HeaderBytesMax = 1<<16 - 1
 
-// PassHeader reports whether a row's header goes on to its result: all but those that speak to the server or of a
-// stage.
+// PassHeader reports whether a row's header goes on to its result: all but those that
+// speak to the server or of a stage.
 func PassHeader(name string) bool { return !ForServer(name) && !strings.HasPrefix(name, "Stage-") }
 
-// ForServer reports whether a header of this name speaks to the server, which does as it says: Nats-Rollup deletes
-// messages, Nats-TTL the message itself. It is not copied from one message to another.
+// ForServer reports whether a header of this name speaks to the server, which does as it
+// says: Nats-Rollup deletes messages, Nats-TTL the message itself. It is not copied from
+// one message to another.
 func ForServer(name string) bool { return strings.HasPrefix(name, "Nats-") }
 
-// CarriedName returns the name under which a header of a stranger's message goes on to another message: the same, as a
-// rule. A byte that the client library refuses in a name is written as % and two hexadecimal digits, so that user@tenant
-// becomes user%40tenant. The S of the name Status is, too: client libraries take a message with such a header for one of
-// the server's own, some only where there is no body, and others always.
+// CarriedName returns the name under which a header of a stranger's message goes on to
+// another message: the same, as a rule. A byte that the client library refuses in a name
+// is written as % and two hexadecimal digits, so that user@tenant becomes user%40tenant.
+// The S of the name Status is, too: client libraries take a message with such a header
+// for one of the server's own, some only where there is no body, and others always.
 func CarriedName(name string) string {
 	if name == "Status" {
 		return "%53tatus"
@@ -114,8 +123,9 @@ var inName = func() (allowed [256]bool) {
 	return allowed
 }()
 
-// Carry copies the headers of a stranger's message that pass selects, as [CarriedName] names them. Where a message has
-// both names, that of its own counts. In a value, the client library writes a line break as a space, and leaves out the
+// Carry copies the headers of a stranger's message that pass selects, as [CarriedName]
+// names them. Where a message has a header of the carried name already, that one counts.
+// In a value, the client library writes a line break as a space, and leaves out the
 // blanks around it.
 func Carry(to, from nats.Header, pass func(name string) bool) {
 	for name, values := range from {
@@ -130,7 +140,8 @@ func Carry(to, from nats.Header, pass func(name string) bool) {
 	}
 }
 
-// CarriedValues returns the values of a header of a row. It may be a copy, which has the header as [CarriedName] names it.
+// CarriedValues returns the values of a header of a row. It may be a copy, which has the
+// header as [CarriedName] names it.
 func CarriedValues(row nats.Header, name string) []string {
 	if values := row[name]; len(values) > 0 {
 		return values

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Which headers of a row go on to its result, and under which name. The client library takes each of the names.
+// Which headers of a row go on to its result, and under which name. The client library
+// takes each of the names.
 func TestHeadersOfARowGoOnUnderANameThatCanBeSent(t *testing.T) {
 	nc := stagetest.StartNATS(t).NC
 	for _, c := range []struct {

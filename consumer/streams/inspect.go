@@ -15,22 +15,27 @@ import (
 const (
 	// InspectEvery is the time between two looks at the streams of a stage that works.
 	InspectEvery = time.Minute
-	// inspectStored is the time between two looks at the results stream while results are stored: without an advisory it
-	// bounds for how long they can push each other out.
+	// inspectStored is the time between two looks at the results stream while results are
+	// stored: without an advisory it bounds for how long they can push each other out.
 	inspectStored = time.Second
-	// inspectFresh is how long a look counts for others that ask: all partitions of a process may be claimed at once.
+	// inspectFresh is how long a look counts for others that ask: all partitions of a
+	// process may be claimed at once.
 	inspectFresh = time.Second
-	// updatedAdvisory begins the subject on which the server reports that a stream was edited, before the stream's name.
+	// updatedAdvisory begins the subject on which the server reports that a stream was
+	// edited, before the stream's name.
 	updatedAdvisory = "$JS.EVENT.ADVISORY.STREAM.UPDATED."
 )
 
-// Inspector looks at the settings of a stage's streams while the stage works. What [Ensure] checks at the start may be
-// changed at any time: a results stream that was set to discard old messages loses results without a word. It remembers
-// where each stream begins, too, and reports what is gone from the front of one that keeps the log.
+// Inspector looks at the settings of a stage's streams while the stage works. What
+// [Ensure] checks at the start may be changed at any time: a results stream that was set
+// to discard old messages loses results without a word. It remembers where each stream
+// begins, too, and reports messages that are gone from the front of one that keeps the
+// log.
 //
-// A publisher does not learn from its answers that each of its messages pushes out another. So three things call for a
-// look: the server's advisory that a stream was edited, which comes within milliseconds; results that were stored, since
-// the advisory may not reach this user or account; and a minute that has passed.
+// A publisher does not learn from its answers that each of its messages pushes out
+// another. So three things call for a look: the server's advisory that a stream was
+// edited, which comes within milliseconds; results that were stored, since the advisory
+// may not reach this user or account; and a minute that has passed.
 //
 // Safe for concurrent use; a nil Inspector finds nothing.
 type Inspector struct {
@@ -38,13 +43,14 @@ type Inspector struct {
 	cfg  Config
 	log  *slog.Logger
 
-	verdict atomic.Pointer[error] // of the last look; nil: there was none
+	verdict atomic.Pointer[error] // of the last look; nil before the first one
 	dirty   atomic.Bool           // results were stored since the last look at their stream
 	stored  chan struct{}         // has a place for one signal that dirty was set
 	edited  chan struct{}         // has a place for one signal that a stream was edited
 
-	// looking has a place for the one look that may be under way, so that others wait for it. It is no mutex, since a look
-	// waits for a server, which may be gone: who waits for the look can end before it.
+	// looking has a place for the one look that may be under way, so that others wait for
+	// it. It is no mutex, since a look waits for a server, which may be gone: who waits
+	// for the look can end before it.
 	looking chan struct{}
 
 	// Belong to the look under way.
@@ -53,7 +59,8 @@ type Inspector struct {
 	first  map[string]uint64 // sequence that a stream began with, by name
 }
 
-// NewInspector returns an Inspector of the streams of s, over the connection that conn returns.
+// NewInspector returns an Inspector of the streams of s, over the connection that conn
+// returns.
 func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector {
 	return &Inspector{
 		conn: conn, cfg: s, log: log, wrong: make(map[string]error), first: make(map[string]uint64),
@@ -61,14 +68,15 @@ func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector
 	}
 }
 
-// Run looks at the streams until ctx ends: at all of them at once when one is edited, at the results stream a second after
-// results were stored, and at all of them once in each [InspectEvery]. The first regular look is after delay, which
-// spreads the looks of many processes.
+// Run looks at the streams until ctx ends: at all of them at once when one is edited, at
+// the results stream a second after results were stored, and at all of them once in each
+// [InspectEvery]. The first regular look is after delay, which spreads the looks of many
+// processes.
 func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 	var heard advisories
 	defer heard.close()
 	all := time.Now().Add(delay)
-	var results time.Time // when to look at the results; zero: none were stored since
+	var results time.Time // when to look at the results; zero while none were stored
 	for {
 		heard.follow(i.conn(), i.cfg, i.edited)
 		next := all
@@ -100,7 +108,8 @@ func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 	}
 }
 
-// Verdict returns what the last look has found that keeps the stage from working; nil: nothing. It does not block.
+// Verdict returns the problems that the last look has found and that keep the stage from
+// working. It is nil if there are none. It does not block.
 func (i *Inspector) Verdict() error {
 	if i == nil {
 		return nil
@@ -111,8 +120,8 @@ func (i *Inspector) Verdict() error {
 	return nil
 }
 
-// Stored notes that results were stored, so that a look at their stream follows within a second. It does not block, and
-// costs a read of memory where one is due anyway.
+// Stored notes that results were stored, so that a look at their stream follows within a
+// second. It does not block, and costs a read of memory where one is due anyway.
 func (i *Inspector) Stored() {
 	if i == nil || i.dirty.Load() || i.dirty.Swap(true) {
 		return
@@ -128,9 +137,11 @@ func signal(to chan<- struct{}) {
 	}
 }
 
-// Look asks the server for the streams, unless somebody has done so within the last second, and returns an [*UnfitError]
-// with all settings that would break a guarantee, and how to change them; nil: there is none. What can't be looked at is
-// left as it was found before: whoever needs that stream reports it.
+// Look asks the server for the streams, unless somebody has done so within the last
+// second, and returns an [*UnfitError] with all settings that would break a guarantee,
+// and how to change them. It is nil if there are none. For a stream that can't be looked
+// at, the result of the last look stays: the next request to that stream reports that it
+// fails.
 func (i *Inspector) Look(ctx context.Context) error {
 	if i == nil {
 		return nil
@@ -145,7 +156,8 @@ func (i *Inspector) Look(ctx context.Context) error {
 	return i.ask(ctx, everyPart)
 }
 
-// look looks at some of the streams, however short ago the last look was. The terms read the verdict.
+// look looks at some of the streams, however short ago the last look was. The terms read
+// the verdict.
 func (i *Inspector) look(ctx context.Context, which func(part) bool) {
 	if i.begin(ctx) != nil {
 		return
@@ -180,7 +192,7 @@ func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	parts := i.cfg.parts(i.conn())
 	for _, part := range parts {
 		name := part.want.Name
-		if which(part) && !unanswered { // else the others would only be waited for in the same way
+		if which(part) && !unanswered { // after one time-out the others would time out, too
 			stream, err := Look(ctx, js, name)
 			switch {
 			case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -207,8 +219,8 @@ func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	return verdict
 }
 
-// compare notes the settings of a stream that break a guarantee, and reports messages that are gone from its front since
-// the last look where the stream keeps the log.
+// compare notes the settings of a stream that break a guarantee, and reports messages
+// that are gone from its front since the last look where the stream keeps the log.
 func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
 	name, begins := info.Config.Name, info.State.FirstSeq
 	delete(i.wrong, name)
@@ -227,15 +239,17 @@ func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
 	}
 }
 
-// advisories are the subscriptions to what the server reports about edited streams. The zero value has none.
+// advisories are the subscriptions to what the server reports about edited streams. The
+// zero value has none.
 type advisories struct {
 	nc   *nats.Conn
 	subs []*nats.Subscription
 }
 
-// follow subscribes over a connection, unless it has done so: the connection is another one after it was closed for good,
-// and the client library itself renews subscriptions when it reconnects. An error is none of the stage's: a user who may
-// not subscribe learns of an edit at the next look.
+// follow subscribes over a connection, unless it has done so: the connection is another
+// one after it was closed for good, and the client library itself renews subscriptions
+// when it reconnects. An error is none of the stage's: a user who may not subscribe
+// learns of an edit at the next look.
 func (a *advisories) follow(nc *nats.Conn, cfg Config, edited chan<- struct{}) {
 	if a.nc == nc {
 		return

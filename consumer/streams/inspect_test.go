@@ -16,9 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A stream that would lose results is noticed at once where the server may report the change to the user; otherwise
-// within a second after a result was stored; and within a minute in any case. Where the stream is changed back the same
-// holds.
+// A stream that would lose results is noticed at once where the server may report the
+// change to the user; otherwise within a second after a result was stored; and within a
+// minute in any case. Where the stream is changed back the same holds.
 func TestHowSoonAChangeIsNoticed(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -83,8 +83,8 @@ func TestHowSoonAChangeIsNoticed(t *testing.T) {
 	}
 }
 
-// A look waits for the server, which may be gone. Whoever waits for that look, for instance to claim a partition, can end
-// before it.
+// A look waits for the server, which may be gone. Whoever waits for that look, for
+// instance to claim a partition, can end before it.
 func TestALookThatIsNotAnsweredHoldsNobody(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		srv := stagetest.CoreOf(t, &server.Options{})

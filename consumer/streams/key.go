@@ -7,10 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns a subject, or another text of strangers, as JSON holds it: each byte that is not UTF-8 is U+FFFD, and
-// "rows.\xff" becomes "rows.\ufffd". NATS takes any bytes in a subject, but audit events and the answers of its API are
-// JSON. Whatever is compared with a key, such as the key of another row, has to be spelled in the same way. Two keys that
-// differ in such bytes alone are one: their rows only wait for each other.
+// Text returns a subject, or another text of strangers, as JSON holds it: each byte that
+// is not UTF-8 is U+FFFD, and "rows.\xff" becomes "rows.\ufffd". NATS takes any bytes in
+// a subject, but audit events and the answers of its API are JSON. Whatever is compared
+// with a key, such as the key of another row, has to be spelled in the same way. Two keys
+// that differ in such bytes alone are one: their rows only wait for each other.
 func Text(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -21,8 +22,9 @@ func Text(s string) string {
 // keyBytesMax is the longest key that a header holds as it is.
 const keyBytesMax = 256
 
-// KeyHeader returns a key as [HeaderKey] has it: its [Text] or, where that is longer than 256 bytes or a header would
-// not hold it unchanged (control characters, spaces around it), its SHA-256 in hex.
+// KeyHeader returns a key as [HeaderKey] has it: its [Text] or, where that is longer than
+// 256 bytes or a header would not hold it unchanged (control characters, spaces around
+// it), its SHA-256 in hex.
 func KeyHeader(key string) string {
 	key = Text(key)
 	plain := len(key) <= keyBytesMax && strings.TrimSpace(key) == key &&

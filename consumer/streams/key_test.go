@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A key is spelled in a header as it comes out of an audit event, which is JSON, and is spelled there as in the header.
+// A key is spelled in a header as it comes out of an audit event, which is JSON, and is
+// spelled there as in the header.
 func TestAKeyIsSpelledInOneWay(t *testing.T) {
 	for _, tt := range []struct{ key, want string }{
 		{"", ""},

@@ -13,12 +13,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// RequestTimeout bounds one request to the server. A leader election takes about four seconds.
+// RequestTimeout bounds one request to the server. A leader election takes about four
+// seconds.
 const RequestTimeout = 5 * time.Second
 
-// Denied puts the likely reason in the place of the error of a request without an answer, which it wraps: the server
-// reports a missing permission only in a separate message. Other errors are returned unchanged, and so are its own. It
-// does not block. Subjects are those that the request may have gone to, see [Violation]; none: those of the JetStream API.
+// Denied puts the likely reason in the place of the error of a request without an answer,
+// which it wraps: the server reports a missing permission only in a separate message.
+// Other errors are returned unchanged, and so are its own. It does not block. Subjects
+// are all that the request may have gone to, see [Violation]. Without any they are the
+// subjects of the JetStream API.
 func Denied(nc *nats.Conn, err error, subjects ...string) error {
 	if _, has := errors.AsType[*deniedError](err); has || !Unanswered(err) {
 		return err
@@ -55,12 +58,14 @@ func Unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
-// NextMessage returns the first message of a stream at or after seq that matches filter; nil: there is none.
+// NextMessage returns the first message of a stream at or after seq that matches filter,
+// or nil if there is none.
 func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq, NextFor: filter})
 }
 
-// NextSequence returns the sequence of the first message at or after seq that matches filter; 0: there is none.
+// NextSequence returns the sequence of the first message at or after seq that matches
+// filter, or 0 if there is none.
 func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (uint64, error) {
 	m, err := NextMessage(ctx, nc, stream, filter, seq)
 	if err != nil || m == nil {
@@ -69,26 +74,28 @@ func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, seq
 	return m.Sequence, nil
 }
 
-// LastMessage returns the last message of a stream that matches filter; nil: there is none.
+// LastMessage returns the last message of a stream that matches filter, or nil if there
+// is none.
 func LastMessage(ctx context.Context, nc *nats.Conn, stream, filter string) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{LastFor: filter})
 }
 
-// MessageAt returns the message of a stream at seq; nil: there is none.
+// MessageAt returns the message of a stream at seq, or nil if there is none.
 func MessageAt(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq})
 }
 
-// messageQuery names one message of a stream: the one at Seq, the first at or after it on NextFor, or the last on
-// LastFor.
+// messageQuery names one message of a stream: the one at Seq, the first at or after it on
+// NextFor, or the last on LastFor.
 type messageQuery struct {
 	Seq     uint64 `json:"seq,omitempty"`
 	LastFor string `json:"last_by_subj,omitempty"`
 	NextFor string `json:"next_by_subj,omitempty"`
 }
 
-// getMessage asks the stream's leader for one message; nil: it does not exist. It never uses a direct get, which the
-// library prefers where the stream allows it: any replica answers that, and it may lag behind a rival's append.
+// getMessage asks the stream's leader for one message, and returns nil if it does not
+// exist. It never uses a direct get, which the library prefers where the stream allows
+// it: any replica answers that, and it may lag behind a rival's append.
 func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
@@ -109,9 +116,11 @@ func getMessage(ctx context.Context, nc *nats.Conn, stream string, query message
 
 const messageGet = "STREAM.MSG.GET." // below the prefix of the API
 
-// StoredHeader returns the headers of a message as it is stored; nil: it has none, or was removed. It is for messages that
-// arrive without a header that the server adds. Their own can't be read then, or may have become one with the server's: a
-// block "NATS/1.0\r\nA: b" without its end arrives with a header A of the value "Nats-Msg-Size: 5".
+// StoredHeader returns the headers of a message as it is stored. They are nil if it has
+// none, or was removed. It is for messages that arrive without a header that the server
+// adds. Their own can't be read then, or may have become one with the server's: a block
+// "NATS/1.0\r\nA: b" without its end arrives with a header A of the value "Nats-Msg-Size:
+// 5".
 func StoredHeader(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (nats.Header, error) {
 	m, err := MessageAt(ctx, nc, stream, seq)
 	if err != nil || m == nil {
@@ -120,8 +129,8 @@ func StoredHeader(ctx context.Context, nc *nats.Conn, stream string, seq uint64)
 	return m.Header, nil
 }
 
-// AskForMessage asks for the message of a stream at seq without waiting: [ReadMessage] reads the answer, which goes to
-// the reply subject.
+// AskForMessage asks for the message of a stream at seq without waiting: [ReadMessage]
+// reads the answer, which goes to the reply subject.
 func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error {
 	body, err := json.Marshal(messageQuery{Seq: seq})
 	if err == nil {
@@ -133,9 +142,10 @@ func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error
 	return nil
 }
 
-// DirectLast returns the last message of a stream on a subject, from whichever replica answers; nil: there is none, or
-// its headers can't be read. The stream must allow direct gets. [jetstream.Stream] takes a message without a body and
-// with a header "Status" for the answer that there is none.
+// DirectLast returns the last message of a stream on a subject, from whichever replica
+// answers. It is nil if there is none, or if its headers can't be read. The stream must
+// allow direct gets. [jetstream.Stream] takes a message without a body and with a header
+// "Status" for the answer that there is none.
 func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
 	m, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"DIRECT.GET."+stream+"."+subject, nil)
 	if err != nil {
@@ -153,7 +163,8 @@ func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*je
 	return nil, fmt.Errorf("get the last message on %s: unexpected answer: %s", subject, strings.TrimSpace(code+" "+why))
 }
 
-// ReadMessage reads the answer to a request for a message; nil: it does not exist.
+// ReadMessage reads the answer to a request for a message. It returns nil if the message
+// does not exist.
 func ReadMessage(reply *nats.Msg) (*jetstream.RawStreamMsg, error) {
 	if reply.Header.Get("Status") == "503" {
 		return nil, nats.ErrNoResponders
@@ -182,8 +193,9 @@ func ReadMessage(reply *nats.Msg) (*jetstream.RawStreamMsg, error) {
 	}
 	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
 	if len(resp.Message.Header) > 0 {
-		// A server stores any bytes as headers. A message whose bytes are no headers has none: it can't stop whoever reads
-		// it. The client library does the same with what a consumer delivers.
+		// A server stores any bytes as headers. A message whose bytes are no headers is
+		// read as one without headers, so it can't stop a reader. The client library does
+		// the same with what a consumer delivers.
 		m.Header, _ = nats.DecodeHeadersMsg(resp.Message.Header)
 	}
 	return m, nil

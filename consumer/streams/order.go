@@ -4,10 +4,13 @@ package streams
 type Order string
 
 const (
-	// OrderStream is that of the rows in the input stream. The empty order means the same.
+	// OrderStream keeps the order of the rows in the input stream. The empty order means
+	// the same.
 	OrderStream Order = "stream"
-	// OrderKey is that of the rows among those of the same key. Keys don't wait for each other.
+	// OrderKey keeps the order of the rows that have the same key. Keys don't wait for
+	// each other: with rows 1 (key a), 2 (b) and 3 (a), row 2 may be stored first, and
+	// row 3 waits for row 1.
 	OrderKey Order = "key"
-	// OrderNone is that in which the rows are done.
+	// OrderNone stores each result when its row is done.
 	OrderNone Order = "none"
 )

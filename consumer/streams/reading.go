@@ -15,16 +15,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Delivered reports whether a consumer's answer to a pull request is a stored message; otherwise it is a status of the
-// request. The reply subject decides, which the server writes. Whoever publishes a row decides about everything else: a
-// row without a body and with a header "Status: 404" looks exactly like the server's "no messages", and a client that
-// goes by the headers, as nats.go does, never gets past it.
+// Delivered reports whether a consumer's answer to a pull request is a stored message;
+// otherwise it is a status of the request. The reply subject decides, which the server
+// writes. The publisher of a row decides about everything else: a row without a body and
+// with a header "Status: 404" looks exactly like the server's "no messages", and a client
+// that goes by the headers, as nats.go does, never gets past it.
 func Delivered(m *nats.Msg) bool { return strings.HasPrefix(m.Reply, ackPrefix) }
 
 const ackPrefix = "$JS.ACK."
 
-// Added returns the value of a header that the server has added to a stored message; empty: it has not. It is the last
-// one of its name, since the server writes its own behind those that the message was stored with.
+// Added returns the value of a header that the server has added to a stored message. It
+// is empty if the server has not. It is the last one of its name, since the server writes
+// its own behind those that the message was stored with.
 func Added(h nats.Header, name string) string {
 	if values := h[name]; len(values) > 0 {
 		return values[len(values)-1]
@@ -38,16 +40,18 @@ func StatusOf(m *nats.Msg) (code, description string) {
 }
 
 const (
-	// readAhead is how many messages a [Reading] requests at once, readAheadBytes how many bytes.
+	// readAhead is how many messages a [Reading] requests at once, readAheadBytes how
+	// many bytes.
 	readAhead      = 1000
 	readAheadBytes = 8 << 20
-	// readExpires is how long a request of a reading lasts, readHeartbeat how often the server confirms meanwhile that it
-	// still knows the request.
+	// readExpires is how long a request of a reading lasts, readHeartbeat how often the
+	// server confirms meanwhile that it still knows the request.
 	readExpires   = 30 * time.Second
 	readHeartbeat = 2 * time.Second
 )
 
-// HeaderMessageSize is what the server adds to each message of which it sends the headers alone: the size of the body.
+// HeaderMessageSize holds the size of the body. The server adds it to each message that
+// it sends without its body.
 const HeaderMessageSize = "Nats-Msg-Size"
 
 // ErrDeliveryLost is returned by [Reading.Next] when a message did not arrive.
@@ -56,15 +60,17 @@ var ErrDeliveryLost = errors.New("deliveries get lost")
 // ErrNoMore means that there is no further message, or none at the moment.
 var ErrNoMore = errors.New("no more messages")
 
-// Reading is a consumer that was made to read messages of a stream once, in order. What it has fetched and not returned
-// yet is bounded in messages and in bytes. After an error of [Reading.Next] it is of no more use.
+// Reading is a consumer that was made to read messages of a stream once, in order. What
+// it has fetched and not returned yet is bounded in messages and in bytes. After an error
+// of [Reading.Next] it is of no more use.
 //
 // Not safe for concurrent use. The caller must close it.
 type Reading struct {
-	// Left is how many messages are behind the last one returned, by the server's estimate.
+	// Left is how many messages are behind the last one returned, by the server's
+	// estimate.
 	Left uint64
-	// Before is the stream sequence of the message before the first one that the consumer delivers, as far as the server
-	// says.
+	// Before is the stream sequence of the message before the first one that the consumer
+	// delivers, as far as the server says.
 	Before uint64
 
 	nc      *nats.Conn
@@ -81,14 +87,14 @@ type Reading struct {
 
 	order   uint64 // consumer sequence of the last delivery
 	request uint64 // number of the last request, with which its inbox ends
-	left    int    // messages that it may still bring; 0: no request is in flight
+	left    int    // messages that it may still bring; 0 while no request is in flight
 	bytes   int    // likewise
 	brought bool   // it has brought a message
 	large   bool   // the next message is larger than a request asks for: one is requested, of any size
 }
 
-// Read makes a consumer of a stream that begins where cfg says. The other fields of cfg that matter are set here, but for
-// InactiveThreshold.
+// Read makes a consumer of a stream that begins where cfg says. The other fields of cfg
+// that matter are set here, but for InactiveThreshold.
 func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig) (*Reading, error) {
 	cfg.Name = readingPrefix + rand.Text()
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas = jetstream.AckNonePolicy, true, 1
@@ -100,7 +106,8 @@ func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	r := &Reading{
 		Left: info.NumPending, name: cfg.Name, Before: info.Delivered.Stream,
 		nc: js.Conn(), api: APIPrefix(js.Conn()), stream: stream, headers: cfg.HeadersOnly, most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
-		// Room for all that one request may bring: its messages, its heartbeats, and the status at its end.
+		// Room for all that one request may bring: its messages, its heartbeats, and the
+		// status at its end.
 		msgs:    make(chan *nats.Msg, readAhead+int(readExpires/readHeartbeat)+16),
 		silence: time.NewTimer(RequestTimeout),
 	}
@@ -111,7 +118,8 @@ func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	return r, nil
 }
 
-// Close ends the reading, and has the server remove the consumer. It does not block, and may be called more than once.
+// Close ends the reading, and has the server remove the consumer. It does not block, and
+// may be called more than once.
 func (r *Reading) Close() {
 	if r.closed {
 		return
@@ -143,10 +151,11 @@ func (r *Reading) ask() error {
 	return r.nc.PublishRequest(r.api+"CONSUMER.MSG.NEXT."+r.stream+"."+r.name, reply, body)
 }
 
-// Next returns the next message. Without a body, its headers are those that it is stored with, and [Added] ones. It is
-// nil where a request has ended without any message: there may be none at the moment, or a delivery may have got lost. The
-// error is [ErrNoMore] when late is ready before there is a message, and another one when the server does not answer,
-// the consumer is gone, or a message did not arrive.
+// Next returns the next message. Without a body, its headers are those that it is stored
+// with, and [Added] ones. It is nil where a request has ended without any message: there
+// may be none at the moment, or a delivery may have got lost. The error is [ErrNoMore]
+// when late is ready before there is a message, and another one when the server does not
+// answer, the consumer is gone, or a message did not arrive.
 func (r *Reading) Next(ctx context.Context, late <-chan time.Time) (*jetstream.RawStreamMsg, error) {
 	for {
 		if r.left == 0 {

@@ -15,15 +15,17 @@ const (
 	readingPrefix = "stage-reading-"
 	// consumerDelete is the request of the JetStream API that removes a consumer.
 	consumerDelete = "CONSUMER.DELETE."
-	// A consumer that exceeds a limit is asked for again, until the waits exceed readingRetryMost: the server may still be
-	// about to remove the one of the reading before it.
+	// A consumer that exceeds a limit is asked for again, until the waits exceed
+	// readingRetryMost: the server may still be about to remove the one of the reading
+	// before it.
 	readingRetryFirst = 50 * time.Millisecond
 	readingRetryMost  = 800 * time.Millisecond
 )
 
-// createReading makes the consumer of a reading. A limit on consumers may leave room for one reading only, and the server
-// handles requests side by side: it may look at the limit before it has removed the consumer of a reading that ended a
-// moment ago, here or in the command before this one.
+// createReading makes the consumer of a reading. A limit on consumers may leave room for
+// one reading only, and the server handles requests side by side: it may look at the
+// limit before it has removed the consumer of a reading that ended a moment ago, here or
+// in the command before this one.
 func createReading(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig) (consumer jetstream.Consumer, err error) {
 	for wait := range Retry(ctx, readingRetryFirst, 2*readingRetryMost) {
 		consumer, err = js.CreateConsumer(ctx, stream, cfg)
@@ -38,13 +40,15 @@ func createReading(ctx context.Context, js jetstream.JetStream, stream string, c
 	return consumer, err
 }
 
-// deleteReading asks the server to remove the consumer of a reading, and does not wait for the answer: without it the
-// server removes the consumer after its InactiveThreshold, and nobody depends on that but the limit of consumers, which
-// [createReading] looks after. The request needs no context, so that it is also sent at the end of a command that was
-// interrupted. Closing the connection flushes it.
+// deleteReading asks the server to remove the consumer of a reading, and does not wait
+// for the answer: without it the server removes the consumer after its InactiveThreshold,
+// and nobody depends on that but the limit of consumers, which [createReading] looks
+// after. The request needs no context, so that it is also sent at the end of a command
+// that was interrupted. Closing the connection flushes it.
 //
-// A user who was denied something is not asked to be denied this, too: that would take the place of the connection's
-// last error, which is all that says what was denied, and the server logs each denial.
+// A user who was denied something is not asked to be denied this, too: that would take
+// the place of the connection's last error, which is all that says what was denied, and
+// the server logs each denial.
 func deleteReading(nc *nats.Conn, stream, name string) {
 	if errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		return
@@ -52,8 +56,9 @@ func deleteReading(nc *nats.Conn, stream, name string) {
 	_ = nc.Publish(APIPrefix(nc)+consumerDelete+stream+"."+name, nil)
 }
 
-// IsReadingEnd reports whether an error of a connection says only that its user may not delete the consumer of a
-// [Reading] which has ended. Nothing depends on that permission, so nobody needs to hear of it.
+// IsReadingEnd reports whether an error of a connection says only that its user may not
+// delete the consumer of a [Reading] which has ended. Nothing depends on that permission,
+// so nobody needs to hear of it.
 func IsReadingEnd(err error) bool {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return false

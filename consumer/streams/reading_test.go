@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A message is read whatever a client has made of its headers, with bodies and without, alone and among others, always
-// with the same headers.
+// A message is read whatever a client has made of its headers, with bodies and without,
+// alone and among others, always with the same headers.
 func TestAReadingTellsMessagesFromStatuses(t *testing.T) {
 	stored := []struct {
 		name, header, body string
@@ -111,7 +111,8 @@ func TestAReadingTellsMessagesFromStatuses(t *testing.T) {
 	})
 }
 
-// A message may be larger than a request for many asks for, and than the server takes today.
+// A message may be larger than a request for many asks for, and than the server takes
+// today.
 func TestAReadingReadsMessagesOfAnySize(t *testing.T) {
 	n := stagetest.StartNATS(t)
 	if _, err := n.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {

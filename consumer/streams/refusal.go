@@ -11,7 +11,7 @@ import (
 
 // refusedError is a server's answer to a message that it did not store.
 type refusedError struct {
-	code int // of JetStream; 0: no stream was there to store it
+	code int // of JetStream; 0 if there was no stream to store it
 	why  string
 }
 
@@ -34,8 +34,8 @@ const (
 	codeConflictOnWay = 10164 // another append on the same condition is under way
 )
 
-// Refusal is why the server did not store a message, by its answer; nil when it did. A stored message is the rule, so
-// the answer is decoded only when it mentions an error.
+// Refusal is why the server did not store a message, by its answer; nil when it did. A
+// stored message is the rule, so the answer is decoded only when it mentions an error.
 func Refusal(m *nats.Msg) error {
 	if len(m.Data) == 0 {
 		if m.Header.Get("Status") == "503" {
@@ -64,8 +64,8 @@ func TooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
 }
 
-// RefusedForGood reports whether the server has refused a message for another reason than a conflict, so that sending
-// the same again would not help.
+// RefusedForGood reports whether the server has refused a message for another reason than
+// a conflict, so that sending the same again would not help.
 func RefusedForGood(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay

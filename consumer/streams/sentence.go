@@ -28,7 +28,8 @@ const (
 	codeNameInUse         = 10058
 )
 
-// sentences are what refusals of the server mean for the person who runs a command, and what to do about them.
+// sentences are what refusals of the server mean for the person who runs a command, and
+// what to do about them.
 var sentences = map[jetstream.ErrorCode]string{
 	codeClusterNoPeers:    "the cluster has no servers for it: lower the number of replicas, or bring up more servers",
 	codeNoQuorum:          "the cluster has no leader at the moment: check that most of its servers run, and try again",
@@ -46,7 +47,8 @@ var sentences = map[jetstream.ErrorCode]string{
 	codeNotEnabled:        "JetStream is not enabled on the server: start it with JetStream (nats-server -js), or use another",
 }
 
-// noPeers is the sentence for a stream that no servers of the cluster can take, for the reason that the server gives.
+// noPeers is the sentence for a stream that no servers of the cluster can take, for the
+// reason that the server gives.
 func noPeers(description string) string {
 	switch {
 	case strings.Contains(description, "insufficient storage"):
@@ -60,7 +62,8 @@ func noPeers(description string) string {
 // noJetStream is the sentence for a request of JetStream that nobody answers.
 const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account; where it is in a domain that the server is not in, name that (STAGE_NATS_JS_DOMAIN)"
 
-// sentence returns the error of the server or of its client in words; ok false: it has none.
+// sentence returns the error of the server or of its client in words; ok false: it has
+// none.
 func sentence(err error) (text string, ok bool) {
 	switch e := any(err).(type) {
 	case *jetstream.APIError:
@@ -82,14 +85,16 @@ func sentence(err error) (text string, ok bool) {
 	return "", false
 }
 
-// Violation returns what the server has forbidden the user of the connection, as the last error of the connection, and
-// what to do about it; nil: nothing that a request on one of the subjects, which may have wildcards, can have met. The
-// server reports that apart from the request, which stays without an answer. So a violation counts only if it is of the
-// request's own subject, or of the inbox that its answer goes to: a connection that was denied a subscription to
-// $SRV.STATS keeps that as its last error, and a request that a dead node left without an answer has another cause. That
-// a reading was not allowed to delete its consumer is never a cause, see [IsReadingEnd]: nobody waits for that. The
-// error is a [nats.ErrPermissionViolation]. [APISubjects] among the subjects stands for the API wherever the connection
-// reaches it.
+// Violation returns what the server has forbidden the user of the connection, as the last
+// error of the connection, and what to do about it. The server reports a violation apart
+// from the request, which stays without an answer. So a violation counts only if it is
+// about one of the subjects, which may have wildcards, or about the inbox that the answer
+// goes to; otherwise Violation returns nil. For example, a connection that was denied a
+// subscription to $SRV.STATS keeps that as its last error, and a request that a dead node
+// left without an answer has another cause. That a reading was not allowed to delete its
+// consumer is never a cause, see [IsReadingEnd]: nobody waits for that. The error is a
+// [nats.ErrPermissionViolation]. [APISubjects] among the subjects stands for the API
+// wherever the connection reaches it.
 func Violation(nc *nats.Conn, subjects ...string) error {
 	if slices.Contains(subjects, APISubjects) {
 		subjects = append(slices.Clone(subjects), APIPrefix(nc)+">")
@@ -107,15 +112,16 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 	return &violationError{why, last}
 }
 
-// InboxDenied reports whether the last error of a connection is that the server has denied it a subscription to an inbox
-// of its own. Such a subscription is gone, and the client library makes it again only when it connects again.
+// InboxDenied reports whether the last error of a connection is that the server has
+// denied it a subscription to an inbox of its own. Such a subscription is gone, and the
+// client library makes it again only when it connects again.
 func InboxDenied(nc *nats.Conn) bool {
 	last := nc.LastError()
 	return errors.Is(last, nats.ErrPermissionViolation) && concerns(last.Error(), nc.Opts.InboxPrefix, nil)
 }
 
-// concerns reports whether the server's words about a violation are about a publication on one of the subjects, or about
-// a subscription to an inbox of the client.
+// concerns reports whether the server's words about a violation are about a publication
+// on one of the subjects, or about a subscription to an inbox of the client.
 func concerns(text, inboxPrefix string, subjects []string) bool {
 	denied := deniedSubject(text)
 	if strings.Contains(text, "for Subscription to") {

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Codes of the server become sentences wherever they stand in an error, and the error stays what it is.
+// Codes of the server become sentences wherever they stand in an error, and the error
+// stays what it is.
 func TestErrorsOfTheServerAreSentences(t *testing.T) {
 	none := func(f Field) string { return string(f) }
 	for _, tt := range []struct {

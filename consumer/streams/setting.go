@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Field names a setting in an error. Most are the fields of [Config] and [DurableConfig] of that name; what people set
-// is known to the code that fills these, see [Explain].
+// Field names a setting in an error. Most are the fields of [Config] and [DurableConfig]
+// of that name; what people set is known to the code that fills these, see [Explain].
 type Field string
 
 // Fields that errors name.
@@ -39,12 +39,12 @@ type SettingError struct {
 	Field Field
 
 	format string
-	args   []any // those of type Field are named by [Explain]
+	args   []any // [Explain] names the ones of type Field
 	err    error // by the fields' own names
 }
 
-// NewSettingError returns an error about a field. The format may name more fields by arguments of type [Field], and
-// wrap errors by %w.
+// NewSettingError returns an error about a field. The format may name more fields by
+// arguments of type [Field], and wrap errors by %w.
 func NewSettingError(field Field, format string, args ...any) *SettingError {
 	return &SettingError{Field: field, format: format, args: args, err: fmt.Errorf(format, args...)}
 }
@@ -68,8 +68,9 @@ func (e *SettingError) explain(name func(Field) string) string {
 	return fmt.Errorf(e.format, args...).Error()
 }
 
-// Explain returns the text of err for people: each [SettingError] that it wraps names settings as name does, by variables
-// for example, and what the server or its client says in codes is a sentence.
+// Explain returns the text of err for people: each [SettingError] that it wraps names
+// settings as name does, by variables for example, and what the server or its client says
+// in codes is a sentence.
 func Explain(err error, name func(Field) string) string {
 	if text, ok := sentence(err); ok {
 		return text
@@ -97,7 +98,7 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// findings are what is wrong with one stream.
+// findings lists the problems of one stream.
 type findings []error
 
 func (f *findings) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }

@@ -1,5 +1,5 @@
-// Package streams knows the JetStream side of a stage by name: its streams, durable consumers, subjects and headers,
-// which it creates, checks, reads and appends to.
+// Package streams knows the JetStream side of a stage by name: its streams, durable
+// consumers, subjects and headers, which it creates, checks, reads and appends to.
 //
 //	err := streams.Ensure(ctx, nc, streams.Config{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", …})
 //	durable, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{Name: "stage", …})
@@ -23,38 +23,42 @@ import (
 type Config struct {
 	// Name of the stage.
 	Name string
-	// InputStream holds rows on InputSubject, which may contain [PartitionToken]. It may be ResultStream, where the rows are
-	// the results of another stage.
+	// InputStream holds rows on InputSubject, which may contain [PartitionToken]. It may
+	// be ResultStream, where the rows are the results of another stage.
 	InputStream, InputSubject string
 	// ResultStream captures `<ResultSubject>.>`, AuditStream `<AuditSubject>.>`.
 	ResultStream, ResultSubject string
 	AuditStream, AuditSubject   string
-	// DeadLetterSubject must be captured by some stream; empty: none.
+	// DeadLetterSubject must be captured by some stream, unless it is empty.
 	DeadLetterSubject string
 	// Partitions is at least 1.
 	Partitions int
-	// Create allows the creation of what is missing. What exists is checked, never changed.
+	// Create allows the creation of what is missing. Streams that exist are checked,
+	// never changed.
 	Create bool
-	// Replicas, Memory and the limits are those of streams created here.
+	// Replicas, Memory and the limits are for streams that are created here.
 	Replicas                      int
 	Memory                        bool
 	AuditMaxAge                   time.Duration
 	AuditMaxBytes, ResultMaxBytes int64
-	// AuditDuplicates is how long the server knows the ids of audit events; 0: two minutes.
+	// AuditDuplicates is how long the server knows the ids of audit events. The default
+	// of the server, for 0, is two minutes.
 	AuditDuplicates time.Duration
 	// Journal says whether JournalStream is needed.
 	Journal         bool
 	JournalStream   string
 	JournalMaxBytes int64
-	// LaneStream holds the records of batches; empty: none is needed.
+	// LaneStream holds the records of batches. It is empty for a stage without a batch
+	// lane.
 	LaneStream string
 }
 
-// Ensure creates the streams that are missing and checks those that exist. Its error lists every problem and says
-// what to change. A request that nobody answers, mostly for want of a permission, ends it after five seconds: the
-// others would only be waited for in the same way.
+// Ensure creates the streams that are missing and checks those that exist. Its error
+// lists every problem and says what to change. A request that nobody answers, mostly for
+// want of a permission, ends it after five seconds: the others would only be waited for
+// in the same way.
 func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
-	if !elsewhere(nc) { // else a stream names the version, see ensure
+	if !elsewhere(nc) { // elsewhere, a stream names the version: see ensure
 		if err := checkServer(nc.ConnectedServerVersion()); err != nil {
 			return err
 		}
@@ -81,7 +85,8 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 	return errors.Join(problems...)
 }
 
-// part is one of the streams of a stage: how it is created, the setting of its name, and what may be wrong with it.
+// part is one of the streams of a stage: how it is created, the setting of its name, and
+// what may be wrong with it.
 type part struct {
 	want  jetstream.StreamConfig
 	field Field
@@ -119,8 +124,9 @@ func (s Config) stream(name, description string, bytesMax int64, subjects ...str
 	return cfg
 }
 
-// inputConfig returns the stream of rows. Where these are another stage's results it is the stream that that stage would
-// create, whichever of the two is first: one that holds the results alone would have no place for the claims.
+// inputConfig returns the stream of rows. Where these are another stage's results it is
+// the stream that that stage would create, whichever of the two is first: one that holds
+// the results alone would have no place for the claims.
 func (s Config) inputConfig() jetstream.StreamConfig {
 	if prefix := resultPrefix(s.filter()); prefix != "" {
 		upstream := s
@@ -151,19 +157,22 @@ func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 	return cfg
 }
 
-// journalConfig refuses newer replies when the journal is full: the older ones are nearer to their turn.
+// journalConfig refuses newer replies when the journal is full: the older ones are nearer
+// to their turn.
 func (s Config) journalConfig() jetstream.StreamConfig {
 	cfg := s.stream(s.JournalStream, "replies of llm-stage that wait for their turn", s.JournalMaxBytes, "journal.>")
 	cfg.AllowAtomicPublish = false
 	return cfg
 }
 
-// laneConfig has no limit of its own: what a partition records of its batches is bounded by how many may be open.
+// laneConfig has no limit of its own: what a partition records of its batches is bounded
+// by how many may be open.
 func (s Config) laneConfig() jetstream.StreamConfig {
 	return s.stream(s.LaneStream, "records of the batches of llm-stage", 0, "lane.>")
 }
 
-// subjectOf is the setting of the subject of a stream that one is the setting of. Journal and lane have none.
+// subjectOf maps the setting of a stream's name to the setting of its subject. The
+// subjects of journal and lane are fixed.
 var subjectOf = map[Field]Field{
 	FieldInputStream: FieldInputSubject, FieldResultStream: FieldResultSubject, FieldAuditStream: FieldAuditSubject,
 }

@@ -25,8 +25,9 @@ func ResultSubject(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".rows"
 }
 
-// LogFilter matches everything that one partition appends to the results: rows and claims. The server keys its guard of
-// conditional appends by this string as it is written, so every writer must use the identical one.
+// LogFilter matches everything that one partition appends to the results: rows and
+// claims. The server keys its guard of conditional appends by this string as it is
+// written, so every writer must use the identical one.
 func LogFilter(prefix, name string, partition int) string {
 	return logPrefix(prefix, name, partition) + ".>"
 }
@@ -41,7 +42,8 @@ func AuditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind)
 	return prefix + "." + name + "." + p.String() + "." + string(kind)
 }
 
-// JournalSubject is where the replies of one partition are kept that wait for an earlier row.
+// JournalSubject is where the replies of one partition are kept that wait for an earlier
+// row.
 func JournalSubject(name string, partition int) string {
 	return "journal." + name + "." + strconv.Itoa(partition)
 }
@@ -53,7 +55,8 @@ func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }
 
-// covers reports whether filter matches everything that subject (a subject or a filter itself) matches.
+// covers reports whether filter matches everything that subject (a subject or a filter
+// itself) matches.
 func covers(filter, subject string) bool {
 	for {
 		f, restF, moreF := strings.Cut(filter, ".")

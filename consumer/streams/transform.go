@@ -11,15 +11,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The server spreads the rows of a stream over partitions by the stream's subject transform: of `rows.*` it makes
-// `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that the key in the subject decides, and rows of one key keep
-// their order. What follows does the same arithmetic, to find the subject on which a row must be published to
-// reach its partition.
+// The server spreads the rows of a stream over partitions by the stream's subject
+// transform: of `rows.*` it makes `rows.{{partition(8,1)}}.{{wildcard(1)}}`, say, so that
+// the key in the subject decides, and rows of one key keep their order. What follows does
+// the same arithmetic, to find the subject on which a row must be published to reach its
+// partition.
 
-// partitionTransform returns the subjects and the transform of an input stream that spreads rows over partitions: for
-// the input subject `rows.{partition}.>` rows are published on `rows.KEY`, or on `rows.3.KEY` by those who choose
-// themselves. Partitions that do not exist are no subjects of the stream, so a row there is refused rather than left
-// lying.
+// partitionTransform returns the subjects and the transform of an input stream that
+// spreads rows over partitions: for the input subject `rows.{partition}.>` rows are
+// published on `rows.KEY`, or on `rows.3.KEY` by those who choose themselves. Partitions
+// that do not exist are no subjects of the stream, so a row there is refused rather than
+// left lying.
 func partitionTransform(input string, partitions int) (subjects []string, transform *jetstream.SubjectTransformConfig) {
 	spread := fmt.Sprintf("{{partition(%d,1)}}", partitions)
 	var source, dest []string
@@ -57,8 +59,8 @@ type transform struct {
 // destToken is a token of a transform's destination.
 type destToken struct {
 	text       string
-	wildcards  []int // counted from 1: one, or those whose text chooses the partition
-	partitions int   // 0: the wildcard itself
+	wildcards  []int // counted from 1: the one, or all whose text chooses the partition
+	partitions int   // 0 if the token is the wildcard itself
 }
 
 var errForeignTransform = errors.New("only literal tokens, {{wildcard(n)}} and {{partition(p,n)}} are understood")
@@ -114,7 +116,8 @@ func parseDestToken(token string) (destToken, error) {
 	}
 }
 
-// partitions is the number of partitions that the transform makes; 0: none.
+// partitions is the number of partitions that the transform makes, and 0 if it makes
+// none.
 func (t transform) partitions() int {
 	for _, d := range t.dest {
 		if d.partitions > 0 {
@@ -135,8 +138,8 @@ func (t transform) filter() string {
 	return strings.Join(tokens, ".")
 }
 
-// forward is the subject under which a message is stored that is published on subject. A subject that the source does
-// not match stays as it is.
+// forward is the subject under which a message is stored that is published on subject. A
+// subject that the source does not match stays as it is.
 func (t transform) forward(subject string) string {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) != len(t.source) {
@@ -171,7 +174,8 @@ func (t transform) forward(subject string) string {
 	return strings.Join(out, ".")
 }
 
-// inverse is a subject on which a message must be published to be stored under stored; ok is false where there is none.
+// inverse is a subject on which a message must be published to be stored under stored; ok
+// is false where there is none.
 func (t transform) inverse(stored string) (subject string, ok bool) {
 	tokens := strings.Split(stored, ".")
 	if len(tokens) != len(t.dest) {
@@ -196,12 +200,13 @@ func (t transform) inverse(stored string) (subject string, ok bool) {
 	return subject, t.forward(subject) == stored
 }
 
-// InputAddress is where a row is published to get into one partition, and the subject under which it is stored then.
+// InputAddress is where a row is published to get into one partition, and the subject
+// under which it is stored then.
 type InputAddress struct{ Publish, Stored string }
 
-// AddressInput returns an address for a source's rows in one partition of an input stream: a subject of the source's
-// own, made of id. Input is the input subject, with [PartitionToken] where there are partitions. The error says why no
-// subject leads there.
+// AddressInput returns an address for a source's rows in one partition of an input
+// stream: a subject of the source's own, made of id. Input is the input subject, with
+// [PartitionToken] where there are partitions. The error says why no subject leads there.
 func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id string) (InputAddress, error) {
 	filter := InputFilter(input, partition)
 	own := func(key string) string {
@@ -219,8 +224,8 @@ func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id st
 	if a, ok := publishTo(cfg, own(id)); ok {
 		return a, nil
 	}
-	// A source's subject is hashed to one partition; others like it lead to the others. So many tries miss one of them
-	// once in e^100 times.
+	// A source's subject is hashed to one partition; others like it lead to the others.
+	// So many tries miss one of them once in e^100 times.
 	tries := 0
 	if cfg.SubjectTransform != nil {
 		if t, err := parseTransform(*cfg.SubjectTransform); err == nil {
@@ -235,7 +240,8 @@ func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id st
 	return InputAddress{}, noSubject(cfg, own(id))
 }
 
-// publishTo returns the address under which messages are stored as stored; ok is false where the stream has none.
+// publishTo returns the address under which messages are stored as stored; ok is false
+// where the stream has none.
 func publishTo(cfg jetstream.StreamConfig, stored string) (a InputAddress, ok bool) {
 	a = InputAddress{Publish: stored, Stored: stored}
 	if cfg.SubjectTransform != nil {
@@ -252,7 +258,8 @@ func publishTo(cfg jetstream.StreamConfig, stored string) (a InputAddress, ok bo
 	return a, slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, a.Publish) })
 }
 
-// noSubject returns the error of a stream without a subject under which messages are stored as stored.
+// noSubject returns the error of a stream without a subject under which messages are
+// stored as stored.
 func noSubject(cfg jetstream.StreamConfig, stored string) error {
 	text := fmt.Sprintf("no subject of stream %s leads to %s: it captures %s", cfg.Name, stored, strings.Join(cfg.Subjects, ", "))
 	if t := cfg.SubjectTransform; t != nil {
@@ -264,7 +271,8 @@ func noSubject(cfg jetstream.StreamConfig, stored string) error {
 	return errors.New(text)
 }
 
-// InputSubjectOf returns the subject on which a stored row was published, so that it may be published again.
+// InputSubjectOf returns the subject on which a stored row was published, so that it may
+// be published again.
 func InputSubjectOf(cfg jetstream.StreamConfig, stored string) (string, error) {
 	a, ok := publishTo(cfg, stored)
 	if !ok {

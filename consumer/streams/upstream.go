@@ -7,8 +7,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Upstream returns the name of the stage of whose results a row is one; empty: it is no result of a stage. The headers of
-// a result agree: its state id names the stream and the sequence that it also has as its source. So a row on which a
+// Upstream returns the name of the stage that made a row, as one of its results. It is
+// empty if the row is no result of a stage. The headers of a result agree: its state id
+// names the stream and the sequence that it also has as its source. So a row on which a
 // publisher has set one of them is not taken for a result.
 func Upstream(header nats.Header) (stage string) {
 	id := header.Get(HeaderStateID)
@@ -27,9 +28,9 @@ func Upstream(header nats.Header) (stage string) {
 	return stage
 }
 
-// Origin returns the values of [HeaderOriginStream] and [HeaderOriginSeq] on the result of a row: those of the row where
-// it has both, else its own source. Both are empty for a row that is no result of a stage, whose result is the first of a
-// chain.
+// Origin returns the values of [HeaderOriginStream] and [HeaderOriginSeq] on the result
+// of a row: the row's own if it has both, and otherwise its source. Both are empty for a
+// row that is no result of a stage, whose result is the first of a chain.
 func Origin(header nats.Header) (stream, seq string) {
 	if Upstream(header) == "" {
 		return "", ""
@@ -41,12 +42,14 @@ func Origin(header nats.Header) (stream, seq string) {
 	return header.Get(HeaderSourceStream), header.Get(HeaderSourceSeq)
 }
 
-// lineage are the headers that make a row a result of a stage, and those that a stage after it reads.
+// lineage are the headers that make a row a result of a stage, and those that a stage
+// after it reads.
 var lineage = []string{
 	HeaderSourceStream, HeaderSourceSeq, HeaderSourceSubject, HeaderStatus, HeaderStateID, HeaderOriginStream, HeaderOriginSeq, HeaderKey,
 }
 
-// CopyLineage copies to a copy of a row what makes that a result of a stage. It copies nothing of any other row.
+// CopyLineage copies to a copy of a row what makes that a result of a stage. It copies
+// nothing of any other row.
 func CopyLineage(to, row nats.Header) {
 	if Upstream(row) == "" {
 		return
@@ -58,8 +61,9 @@ func CopyLineage(to, row nats.Header) {
 	}
 }
 
-// InLog returns the stage whose log a message is part of, as one of its results; empty: it is none, or a copy that lies
-// elsewhere. Nobody but that stage may publish on the subject, as it could not append to its log any more.
+// InLog returns the stage whose log a message is part of, as one of its results. It is
+// empty for any other message, and for a copy of a result that lies elsewhere. Nobody but
+// that stage may publish on the subject, as it could not append to its log any more.
 func InLog(subject string, header nats.Header) (stage string) {
 	if tokens := strings.Split(subject, "."); len(tokens) > logTokens && tokens[len(tokens)-1] == "rows" {
 		if _, err := strconv.Atoi(tokens[len(tokens)-2]); err == nil && tokens[len(tokens)-3] == Upstream(header) {
@@ -69,13 +73,16 @@ func InLog(subject string, header nats.Header) (stage string) {
 	return ""
 }
 
-// logTokens are the tokens of the subject of a result after the prefix: name, partition, rows.
+// logTokens are the tokens of the subject of a result after the prefix: name, partition,
+// rows.
 const logTokens = 3
 
-// CopySubject returns the subject on which the stage of that name publishes a row of its input again that is in the log
-// of another ([InLog]): that of the row, with a token of the stage in the place of the partition. ok is false where
-// filter, the input subject of the partition, does not match it: only one with a wildcard there, such as
-// results.map.*.rows, does.
+// CopySubject returns the subject on which the stage of that name publishes a row of its
+// input again that is in the log of another ([InLog]): the row's own subject, with a
+// token of the stage in the place of the partition. For example, a stage reduce publishes
+// a row of results.map.0.rows on results.map.redriven-reduce.rows. ok is false where
+// filter, the input subject of the partition, does not match it: only one with a wildcard
+// there, such as results.map.*.rows, does.
 func CopySubject(filter, subject, name string) (copied string, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) <= logTokens {
@@ -92,7 +99,8 @@ func isSequence(text string) bool {
 	return err == nil && n > 0 && text[0] != '0' && text[0] != '+'
 }
 
-// isStreamName reports whether text can be the name of a stream: it goes into a header of the result.
+// isStreamName reports whether text can be the name of a stream: it goes into a header of
+// the result.
 func isStreamName(text string) bool { return text != "" && len(text) <= 255 }
 
 // isStageName reports whether text can be the name of a stage.

@@ -20,12 +20,14 @@ func checkServer(version string) error {
 	return nil
 }
 
-// versionKey is the entry of a stream's metadata under which the server that answers names its version, since 2.11.
+// versionKey is the entry of a stream's metadata under which the server that answers
+// names its version, since 2.11.
 const versionKey = "_nats.ver"
 
-// serverVersion is the version of the server that has the streams. It is the one of the connection, unless JetStream is
-// reached through another domain or account: the hub of a leaf node may be newer than the leaf, or older. Then the answer
-// about a stream names it. Empty: it is unknown, or hidden.
+// serverVersion is the version of the server that has the streams. It is the one of the
+// connection, unless JetStream is reached through another domain or account: the hub of a
+// leaf node may be newer than the leaf, or older. Then the answer about a stream names
+// it. It is empty if it is unknown or hidden.
 func serverVersion(nc *nats.Conn, info *jetstream.StreamInfo) string {
 	switch {
 	case !elsewhere(nc):
@@ -36,7 +38,8 @@ func serverVersion(nc *nats.Conn, info *jetstream.StreamInfo) string {
 	return cmp.Or(info.Config.Metadata[versionKey], "2.10")
 }
 
-// serverSince reports whether a server has version 2.minor or newer; one that hides its version is taken to have it.
+// serverSince reports whether a server has version 2.minor or newer; one that hides its
+// version is taken to have it.
 func serverSince(version string, minor int) bool {
 	var major, have int
 	n, _ := fmt.Sscanf(version, "%d.%d", &major, &have) // a part that can't be read is not counted
