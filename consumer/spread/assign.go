@@ -56,7 +56,8 @@ func assign(members []member, partitions int) []string {
 			owner[p] = members[i].id
 			return false
 		})
-		slices.SortStableFunc(members[i].owned, func(a, b int) int { return cmp.Compare(shunned[b], shunned[a]) })
+		slices.SortStableFunc(members[i].owned,
+			func(a, b int) int { return cmp.Compare(shunned[b], shunned[a]) })
 	}
 	room := rooms(members, partitions)
 	for _, m := range members {

@@ -112,12 +112,16 @@ type roster struct {
 	places []place
 	peers  map[string]*peer
 
-	leaving bool                 // it takes nothing, and hands over what it has
-	lost    map[string]time.Time // replicas that fell silent without leaving, and when they were last heard
+	leaving bool // it takes nothing, and hands over what it has
+	// lost has the replicas that fell silent without leaving, and when they were last heard.
+	lost map[string]time.Time
 }
 
 func newRoster(id string, partitions int, now time.Time) *roster {
-	r := &roster{id: id, places: make([]place, partitions), peers: make(map[string]*peer), lost: make(map[string]time.Time)}
+	r := &roster{
+		id: id, places: make([]place, partitions),
+		peers: make(map[string]*peer), lost: make(map[string]time.Time),
+	}
 	for n := range r.places {
 		r.places[n].changed = now
 	}
@@ -126,7 +130,9 @@ func newRoster(id string, partitions int, now time.Time) *roster {
 
 // announce returns this replica's announcement.
 func (r *roster) announce() announcement {
-	a := announcement{ID: r.id, Partitions: len(r.places), Owned: []int{}, Leaving: r.leaving, Stays: r.leaving}
+	a := announcement{
+		ID: r.id, Partitions: len(r.places), Owned: []int{}, Leaving: r.leaving, Stays: r.leaving,
+	}
 	for p := range r.places {
 		switch pl := &r.places[p]; {
 		case pl.hold == heldInstead:
@@ -153,7 +159,8 @@ func (r *roster) hear(a announcement, now time.Time) {
 		r.peers[a.ID] = p
 	}
 	p.heard, p.leaving, p.stays = now, a.Leaving, a.Stays
-	p.owned, p.taken, p.standby, p.avoid = setOf(a.Owned), setOf(a.Taken), setOf(a.Standby), setOf(a.Avoid)
+	p.owned, p.taken = setOf(a.Owned), setOf(a.Taken)
+	p.standby, p.avoid = setOf(a.Standby), setOf(a.Avoid)
 	delete(r.lost, a.ID)
 	maps.DeleteFunc(p.refuted, func(partition int, _ bool) bool { return !p.owned[partition] })
 }
@@ -186,7 +193,8 @@ func (r *roster) forget(now time.Time) (some bool) {
 			}
 		}
 	}
-	maps.DeleteFunc(r.lost, func(_ string, heard time.Time) bool { return now.Sub(heard) > lostFor })
+	maps.DeleteFunc(r.lost,
+		func(_ string, heard time.Time) bool { return now.Sub(heard) > lostFor })
 	return some
 }
 
@@ -323,10 +331,13 @@ func (r *roster) attended(partition int, now time.Time) bool {
 
 // hasFailed reports whether a peer stood by for a partition lately and did not take it:
 //
-//	A releases a partition to B. No row waits when A looks at it, so A relies on B. Rows come; B takes none of them, and
-//	nobody notices until A checks that partition again in its turn, which takes 3 s for each one that it does not serve.
+//  1. A releases a partition to B. No row waits when A looks at it, so A relies on B.
+//  2. Rows come, and B takes none of them.
+//  3. Nobody notices until A checks that partition again in its turn. That takes 3 s for each
+//     partition that A does not serve, such as 21 s if it does not serve 7.
 func (r *roster) hasFailed(id string, now time.Time) bool {
-	return slices.ContainsFunc(r.places, func(pl place) bool { return pl.failed == id && now.Sub(pl.failedAt) < returnForget })
+	return slices.ContainsFunc(r.places,
+		func(pl place) bool { return pl.failed == id && now.Sub(pl.failedAt) < returnForget })
 }
 
 // lookAt returns when the consumer of a partition that this replica does not serve should
@@ -335,7 +346,8 @@ func (r *roster) hasFailed(id string, now time.Time) bool {
 func (r *roster) lookAt(partition int, now time.Time) time.Time {
 	pl := &r.places[partition]
 	released := pl.holder == "" && pl.looked.Before(pl.changed)
-	if !pl.look && !released && !r.contested(partition) && pl.waitsSince.IsZero() && r.attended(partition, now) {
+	if !pl.look && !released && !r.contested(partition) && pl.waitsSince.IsZero() &&
+		r.attended(partition, now) {
 		return time.Time{}
 	}
 	last := pl.looked

@@ -93,9 +93,11 @@ func New(nc *nats.Conn, cfg Config) *Spread {
 		cfg.Explain = error.Error
 	}
 	s := &Spread{
-		nc: nc, subject: Subject(cfg.Name), explain: cfg.Explain, log: cfg.Logger, news: make(chan struct{}, 1), moved: make(chan *nats.Conn, 1),
+		nc: nc, subject: Subject(cfg.Name), explain: cfg.Explain, log: cfg.Logger,
+		news: make(chan struct{}, 1), moved: make(chan *nats.Conn, 1),
 		roster: newRoster(cfg.ID, cfg.Partitions, time.Now()), listening: true,
-		serves: make([]bool, cfg.Partitions), looks: make([]time.Time, cfg.Partitions), changed: make([]chan struct{}, cfg.Partitions),
+		serves: make([]bool, cfg.Partitions), looks: make([]time.Time, cfg.Partitions),
+		changed: make([]chan struct{}, cfg.Partitions),
 	}
 	for p := range s.changed {
 		s.changed[p] = make(chan struct{}, 1)
@@ -137,7 +139,8 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			s.mu.Lock()
 			s.nc = nc
 			s.mu.Unlock()
-			if again, err := nc.ChanSubscribe(s.subject, heard); err == nil { // an error means that nc is closed, too, and another follows
+			// An error means that nc is closed, too, and another one follows.
+			if again, err := nc.ChanSubscribe(s.subject, heard); err == nil {
 				sub = again
 			}
 			connected = nc.StatusChanged(nats.CONNECTED)
@@ -208,8 +211,10 @@ func (s *Spread) hear(body []byte, now time.Time) (hello bool) {
 		if !s.warned {
 			s.warned = true
 			s.log.Warn("another replica of this stage has a different number of partitions",
-				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions), slog.Int("ours", ours),
-				slog.String("reason", s.explain(streams.NewSettingError(streams.FieldPartitions, "give all replicas the same %s", streams.FieldPartitions))))
+				slog.String("replica", a.ID), slog.Int("theirs", a.Partitions),
+				slog.Int("ours", ours),
+				slog.String("reason", s.explain(streams.NewSettingError(streams.FieldPartitions,
+					"give all replicas the same %s", streams.FieldPartitions))))
 		}
 		return false
 	}

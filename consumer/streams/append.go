@@ -41,7 +41,10 @@ func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, e
 }
 
 // appendBy sends all messages but the last, and the last one by request.
-func appendBy(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg, request func(context.Context, *nats.Msg) (*nats.Msg, error)) (seq uint64, err error) {
+func appendBy(
+	ctx context.Context, nc *nats.Conn, msgs []*nats.Msg,
+	request func(context.Context, *nats.Msg) (*nats.Msg, error),
+) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
 	for _, msg := range msgs { // headers that an earlier attempt in another batch has left
 		delete(msg.Header, HeaderBatchID)

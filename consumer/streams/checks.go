@@ -11,20 +11,24 @@ import (
 
 // takes returns what keeps a stream from storing messages on subjects, which field sets,
 // as they are published. All is a subject that matches them.
-func takes(cfg jetstream.StreamConfig, field Field, all string, subjects ...string) (wrong findings) {
+func takes(
+	cfg jetstream.StreamConfig, field Field, all string, subjects ...string,
+) (wrong findings) {
 	if cfg.Sealed || cfg.Mirror != nil {
 		wrong.add("takes no messages (sealed or a mirror): name another stream")
 		return wrong
 	}
 	for _, subject := range subjects {
 		if !slices.ContainsFunc(cfg.Subjects, func(s string) bool { return covers(s, subject) }) {
-			wrong.addSetting(field, "does not capture %s, only %s: add it to the stream's subjects (%s), or change %s",
+			wrong.addSetting(field,
+				"does not capture %s, only %s: add it to the stream's subjects (%s), or change %s",
 				subject, strings.Join(cfg.Subjects, ", "), editSubjects(cfg, all), field)
 			break // the others are likely to be missing, too
 		}
 	}
 	if cfg.NoAck {
-		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false (%s)", edit(cfg, "--ack"))
+		wrong.add("does not acknowledge messages, so nobody knows whether they are stored: set no_ack to false (%s)",
+			edit(cfg, "--ack"))
 	}
 	if cfg.SubjectTransform != nil {
 		wrong.add("transforms subjects, so stored messages could not be found: remove the transform")
@@ -41,12 +45,16 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 	}
 	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
 	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, filter) }) {
-		wrong.addSetting(FieldInputSubject, "holds %s, no row on %s: add it to the stream's subjects (%s), or change %s",
-			strings.Join(cfg.Subjects, ", "), s.InputSubject, editSubjects(cfg, filter), FieldInputSubject)
+		wrong.addSetting(FieldInputSubject,
+			"holds %s, no row on %s: add it to the stream's subjects (%s), or change %s",
+			strings.Join(cfg.Subjects, ", "), s.InputSubject, editSubjects(cfg, filter),
+			FieldInputSubject)
 	}
 	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>", LaneSubjects(s.Name)} {
 		if Overlap(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, out) }) {
-			wrong.addSetting(FieldInputSubject, "would feed the stage's own %s back to it as rows: change %s %s", out, FieldInputSubject, s.InputSubject)
+			wrong.addSetting(FieldInputSubject,
+				"would feed the stage's own %s back to it as rows: change %s %s", out,
+				FieldInputSubject, s.InputSubject)
 		}
 	}
 	return append(wrong, s.checkPartitions(cfg)...)
@@ -70,20 +78,25 @@ func resultPrefix(filter string) string {
 func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
-		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p), ClaimSubject(s.ResultSubject, s.Name, p))
+		subjects = append(subjects, ResultSubject(s.ResultSubject, s.Name, p),
+			ClaimSubject(s.ResultSubject, s.Name, p))
 	}
 	wrong = takes(cfg, FieldResultSubject, s.ResultSubject+".>", subjects...)
 	if cfg.Retention != jetstream.LimitsPolicy {
-		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits", cfg.Retention)
+		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits",
+			cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0 (%s)", cfg.MaxAge, edit(cfg, "--max-age=0s"))
+		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0 (%s)",
+			cfg.MaxAge, edit(cfg, "--max-age=0s"))
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait (%s)", edit(cfg, "--discard=new"))
+		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait (%s)",
+			edit(cfg, "--discard=new"))
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
-		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)", cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)",
+			cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
 	}
 	if cfg.PersistMode == jetstream.AsyncPersistMode {
 		wrong.add("acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
@@ -94,10 +107,12 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 func (s Config) checkAudit(cfg jetstream.StreamConfig) findings {
 	subjects := []string{AuditSubject(s.AuditSubject, s.Name, auditlog.All, auditlog.KindRun)}
 	for p := range max(1, s.Partitions) {
-		subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
+		subjects = append(subjects,
+			AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindCall),
 			AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindRow))
 		if s.LaneStream != "" {
-			subjects = append(subjects, AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindBatch))
+			subjects = append(subjects,
+				AuditSubject(s.AuditSubject, s.Name, auditlog.Partition(p), auditlog.KindBatch))
 		}
 	}
 	return takes(cfg, FieldAuditSubject, s.AuditSubject+".>", subjects...)
@@ -110,7 +125,8 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	}
 	wrong := takes(cfg, FieldJournalStream, "journal.>", subjects...)
 	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)",
+			edit(cfg, "--allow-direct"))
 	}
 	return wrong
 }
@@ -120,19 +136,24 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 	wrong := takes(cfg, FieldLaneStream, "lane.>", LaneSubjects(s.Name))
 	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)", edit(cfg, "--allow-direct"))
+		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)",
+			edit(cfg, "--allow-direct"))
 	}
 	if cfg.Retention != jetstream.LimitsPolicy {
-		wrong.add("has %s retention, which deletes records once they are read: set retention to limits", cfg.Retention)
+		wrong.add("has %s retention, which deletes records once they are read: set retention to limits",
+			cfg.Retention)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0 (%s)", cfg.MaxAge, edit(cfg, "--max-age=0s"))
+		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0 (%s)",
+			cfg.MaxAge, edit(cfg, "--max-age=0s"))
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full (%s)", edit(cfg, "--discard=new"))
+		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full (%s)",
+			edit(cfg, "--discard=new"))
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
-		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)", cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
+		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)",
+			cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
 	}
 	if cfg.DenyPurge {
 		wrong.add("does not allow purges, by which batches that are done are removed: set deny_purge to false")

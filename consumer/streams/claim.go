@@ -58,7 +58,9 @@ func (c *Claim) SameOrder(order Order, key string) bool {
 
 // LastClaim returns the newest claim on a subject, and its message. Both are nil if there
 // is none.
-func LastClaim(ctx context.Context, nc *nats.Conn, stream, subject string) (*Claim, *jetstream.RawStreamMsg, error) {
+func LastClaim(
+	ctx context.Context, nc *nats.Conn, stream, subject string,
+) (*Claim, *jetstream.RawStreamMsg, error) {
 	m, err := LastMessage(ctx, nc, stream, subject)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the last claim: %w", err)

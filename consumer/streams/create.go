@@ -32,7 +32,9 @@ const codeSubjectTaken jetstream.ErrorCode = 10065
 // configuration at the same moment is no error. It returns [ErrSubjectTaken] with the
 // name of the other stream where a subject belongs to one, and waits for an answer for
 // five seconds.
-func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+func Create(
+	ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig,
+) (jetstream.Stream, error) {
 	creating, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	stream, err := js.CreateStream(creating, cfg)
@@ -42,7 +44,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == codeSubjectTaken {
 		err = fmt.Errorf("%w: %s", ErrSubjectTaken, holder(ctx, js, cfg.Subjects))
 	}
-	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name, strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
+	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name,
+		strings.Join(cfg.Subjects, ", "), Denied(js.Conn(), err))
 }
 
 // holder names a stream that captures some message on one of the subjects.
@@ -63,10 +66,13 @@ func captured(ctx context.Context, js jetstream.JetStream, subject string) error
 	defer cancel()
 	_, err := js.StreamNameBySubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return NewSettingError(FieldDeadLetterSubject, "%s: no stream captures the subject %s: add it to a stream's subjects", FieldDeadLetterSubject, subject)
+		return NewSettingError(FieldDeadLetterSubject,
+			"%s: no stream captures the subject %s: add it to a stream's subjects",
+			FieldDeadLetterSubject, subject)
 	}
 	if err != nil {
-		return NewSettingError(FieldDeadLetterSubject, "%s: look for the stream of subject %s: %w", FieldDeadLetterSubject, subject, Denied(js.Conn(), err))
+		return NewSettingError(FieldDeadLetterSubject, "%s: look for the stream of subject %s: %w",
+			FieldDeadLetterSubject, subject, Denied(js.Conn(), err))
 	}
 	return nil
 }

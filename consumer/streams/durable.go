@@ -120,7 +120,10 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 	if err != nil {
 		return nil, fmt.Errorf("durable consumer: %w", err)
 	}
-	d := &Durable{Name: DurableName(cfg.Name, cfg.Partition), MessageBytesMax: int(nc.MaxPayload()), cfg: cfg, nc: nc, js: js}
+	d := &Durable{
+		Name: DurableName(cfg.Name, cfg.Partition), MessageBytesMax: int(nc.MaxPayload()),
+		cfg: cfg, nc: nc, js: js,
+	}
 	input, err := Look(ctx, js, cfg.InputStream)
 	if err != nil {
 		return nil, err
@@ -148,15 +151,18 @@ func (d *Durable) open(ctx context.Context, input jetstream.Stream) (jetstream.C
 	case err == nil:
 		return d.check(ctx, input, handle)
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
+		return nil, fmt.Errorf("look at consumer %s of stream %s: %w", d.Name, d.cfg.InputStream,
+			d.denied(err))
 	case !d.cfg.Create:
-		return nil, unfit("consumer %s of stream %s does not exist: create it, or set %s=true", d.Name, d.cfg.InputStream, FieldCreate)
+		return nil, unfit("consumer %s of stream %s does not exist: create it, or set %s=true",
+			d.Name, d.cfg.InputStream, FieldCreate)
 	}
 	// Another replica may create it at the same moment; the same configuration twice is
 	// no error.
 	handle, err = input.CreateConsumer(ctx, d.config())
 	if err != nil {
-		return nil, fmt.Errorf("create consumer %s of stream %s: %w", d.Name, d.cfg.InputStream, d.denied(err))
+		return nil, fmt.Errorf("create consumer %s of stream %s: %w", d.Name, d.cfg.InputStream,
+			d.denied(err))
 	}
 	return handle, nil
 }
@@ -186,7 +192,9 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 
 // check refuses a consumer that would serve other rows or in another way, and sets its
 // window and time-outs.
-func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jetstream.Consumer) (jetstream.Consumer, error) {
+func (d *Durable) check(
+	ctx context.Context, input jetstream.Stream, handle jetstream.Consumer,
+) (jetstream.Consumer, error) {
 	have, want := handle.CachedInfo().Config, d.config()
 	name := fmt.Sprintf("consumer %s of stream %s", d.Name, d.cfg.InputStream)
 	d.acksOthers = d.cfg.acksEach() && have.AckPolicy == jetstream.AckAllPolicy
@@ -202,11 +210,13 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 			const tooFew = "%s delivers at most %d rows ahead (max ack pending), the stage takes %d: raise it"
 			switch {
 			case d.cfg.LaneRows > 0:
-				return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldLaneRows)
+				return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending,
+					want.MaxAckPending, FieldLaneRows)
 			case d.cfg.Order == OrderKey:
 				return nil, unfit(tooFew, name, have.MaxAckPending, want.MaxAckPending)
 			}
-			return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending, want.MaxAckPending, FieldWindowRows)
+			return nil, unfit(tooFew+", or lower %s", name, have.MaxAckPending, want.MaxAckPending,
+				FieldWindowRows)
 		}
 		return handle, nil
 	}
@@ -222,22 +232,27 @@ func (d *Durable) check(ctx context.Context, input jetstream.Stream, handle jets
 func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
-		return unfit("%s filters %q, the stage wants %q: choose another %s, or delete the consumer", name, have.FilterSubject, want.FilterSubject, FieldName)
+		return unfit("%s filters %q, the stage wants %q: choose another %s, or delete the consumer",
+			name, have.FilterSubject, want.FilterSubject, FieldName)
 	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreate
-		return unfit("%s has deliver policy %s, the stage needs %s: choose another %s, or delete the consumer", name, have.DeliverPolicy, want.DeliverPolicy, FieldName)
+		return unfit("%s has deliver policy %s, the stage needs %s: choose another %s, or delete the consumer",
+			name, have.DeliverPolicy, want.DeliverPolicy, FieldName)
 	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
 		d.AcksDelete && have.AckPolicy != jetstream.AckExplicitPolicy:
-		return unfit("%s has ack policy %s, the stage needs %s: choose another %s, or delete the consumer", name, have.AckPolicy, want.AckPolicy, FieldName)
+		return unfit("%s has ack policy %s, the stage needs %s: choose another %s, or delete the consumer",
+			name, have.AckPolicy, want.AckPolicy, FieldName)
 	case d.acksOthers && !d.cfg.Create:
 		return unfit("%s has ack policy %s, which can't be changed, and this %s acks rows one by one: stop the stage and delete the consumer, or set %s=true to have it replaced",
 			name, have.AckPolicy, FieldOrder, FieldCreate)
 	case have.HeadersOnly:
-		return unfit("%s delivers headers only: choose another %s, or delete the consumer", name, FieldName)
+		return unfit("%s delivers headers only: choose another %s, or delete the consumer", name,
+			FieldName)
 	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin, have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
 		return unfit("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
 			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, PullRowsMin)
 	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
-		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another %s, or delete the consumer", name, PinGroup, FieldName)
+		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another %s, or delete the consumer",
+			name, PinGroup, FieldName)
 	}
 	return nil
 }

@@ -64,7 +64,8 @@ type Inspector struct {
 func NewInspector(conn func() *nats.Conn, s Config, log *slog.Logger) *Inspector {
 	return &Inspector{
 		conn: conn, cfg: s, log: log, wrong: make(map[string]error), first: make(map[string]uint64),
-		stored: make(chan struct{}, 1), edited: make(chan struct{}, 1), looking: make(chan struct{}, 1),
+		stored: make(chan struct{}, 1), edited: make(chan struct{}, 1),
+		looking: make(chan struct{}, 1),
 	}
 }
 
@@ -234,7 +235,8 @@ func (i *Inspector) compare(p part, info *jetstream.StreamInfo) {
 	i.first[name] = begins
 	if known && begins > began && began > 0 {
 		i.log.Warn("messages are gone from the front of a stream: it was purged, or its settings remove old messages",
-			slog.String("stream", name), slog.Uint64("began_at", began), slog.Uint64("begins_at", begins),
+			slog.String("stream", name), slog.Uint64("began_at", began),
+			slog.Uint64("begins_at", begins),
 			slog.String("do", fmt.Sprintf("stage verify shows what is missing; nats stream info %s shows the limits", name)))
 	}
 }

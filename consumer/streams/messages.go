@@ -35,7 +35,9 @@ func Denied(nc *nats.Conn, err error, subjects ...string) error {
 	return &deniedError{why: errors.New(whyUnanswered), err: err}
 }
 
-const whyUnanswered = "no answer: does the stream or consumer have a leader at the moment and do its nodes run (nats server report jetstream), does the NATS user have the permission, is JetStream enabled for its account"
+const whyUnanswered = "no answer: does the stream or consumer have a leader at the moment " +
+	"and do its nodes run (nats server report jetstream), " +
+	"does the NATS user have the permission, is JetStream enabled for its account"
 
 // deniedError is why a request had no answer, as far as [Denied] knows.
 type deniedError struct{ why, err error }
@@ -60,13 +62,17 @@ func Unanswered(err error) bool {
 
 // NextMessage returns the first message of a stream at or after seq that matches filter,
 // or nil if there is none.
-func NextMessage(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (*jetstream.RawStreamMsg, error) {
+func NextMessage(
+	ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64,
+) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq, NextFor: filter})
 }
 
 // NextSequence returns the sequence of the first message at or after seq that matches
 // filter, or 0 if there is none.
-func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64) (uint64, error) {
+func NextSequence(
+	ctx context.Context, nc *nats.Conn, stream, filter string, seq uint64,
+) (uint64, error) {
 	m, err := NextMessage(ctx, nc, stream, filter, seq)
 	if err != nil || m == nil {
 		return 0, err
@@ -76,12 +82,16 @@ func NextSequence(ctx context.Context, nc *nats.Conn, stream, filter string, seq
 
 // LastMessage returns the last message of a stream that matches filter, or nil if there
 // is none.
-func LastMessage(ctx context.Context, nc *nats.Conn, stream, filter string) (*jetstream.RawStreamMsg, error) {
+func LastMessage(
+	ctx context.Context, nc *nats.Conn, stream, filter string,
+) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{LastFor: filter})
 }
 
 // MessageAt returns the message of a stream at seq, or nil if there is none.
-func MessageAt(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
+func MessageAt(
+	ctx context.Context, nc *nats.Conn, stream string, seq uint64,
+) (*jetstream.RawStreamMsg, error) {
 	return getMessage(ctx, nc, stream, messageQuery{Seq: seq})
 }
 
@@ -96,7 +106,9 @@ type messageQuery struct {
 // getMessage asks the stream's leader for one message, and returns nil if it does not
 // exist. It never uses a direct get, which the library prefers where the stream allows
 // it: any replica answers that, and it may lag behind a rival's append.
-func getMessage(ctx context.Context, nc *nats.Conn, stream string, query messageQuery) (*jetstream.RawStreamMsg, error) {
+func getMessage(
+	ctx context.Context, nc *nats.Conn, stream string, query messageQuery,
+) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	body, err := json.Marshal(query)
@@ -121,7 +133,9 @@ const messageGet = "STREAM.MSG.GET." // below the prefix of the API
 // adds. Their own can't be read then, or may have become one with the server's: a block
 // "NATS/1.0\r\nA: b" without its end arrives with a header A of the value "Nats-Msg-Size:
 // 5".
-func StoredHeader(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (nats.Header, error) {
+func StoredHeader(
+	ctx context.Context, nc *nats.Conn, stream string, seq uint64,
+) (nats.Header, error) {
 	m, err := MessageAt(ctx, nc, stream, seq)
 	if err != nil || m == nil {
 		return nil, err
@@ -146,7 +160,9 @@ func AskForMessage(nc *nats.Conn, stream string, seq uint64, reply string) error
 // answers. It is nil if there is none, or if its headers can't be read. The stream must
 // allow direct gets. [jetstream.Stream] takes a message without a body and with a header
 // "Status" for the answer that there is none.
-func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*jetstream.RawStreamMsg, error) {
+func DirectLast(
+	ctx context.Context, nc *nats.Conn, stream, subject string,
+) (*jetstream.RawStreamMsg, error) {
 	m, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"DIRECT.GET."+stream+"."+subject, nil)
 	if err != nil {
 		return nil, err
@@ -154,13 +170,16 @@ func DirectLast(ctx context.Context, nc *nats.Conn, stream, subject string) (*je
 	if Added(m.Header, jetstream.StreamHeader) == stream {
 		seq, numberErr := strconv.ParseUint(Added(m.Header, jetstream.SequenceHeader), 10, 64)
 		at, timeErr := time.Parse(time.RFC3339Nano, Added(m.Header, jetstream.TimeStampHeaer))
-		return &jetstream.RawStreamMsg{Subject: subject, Sequence: seq, Header: m.Header, Data: m.Data, Time: at}, errors.Join(numberErr, timeErr)
+		return &jetstream.RawStreamMsg{
+			Subject: subject, Sequence: seq, Header: m.Header, Data: m.Data, Time: at,
+		}, errors.Join(numberErr, timeErr)
 	}
 	code, why := StatusOf(m)
 	if code == "404" || code == "" {
 		return nil, nil //nolint:nilnil // no message is an answer
 	}
-	return nil, fmt.Errorf("get the last message on %s: unexpected answer: %s", subject, strings.TrimSpace(code+" "+why))
+	return nil, fmt.Errorf("get the last message on %s: unexpected answer: %s", subject,
+		strings.TrimSpace(code+" "+why))
 }
 
 // ReadMessage reads the answer to a request for a message. It returns nil if the message
@@ -191,7 +210,10 @@ func ReadMessage(reply *nats.Msg) (*jetstream.RawStreamMsg, error) {
 	if resp.Message == nil {
 		return nil, fmt.Errorf("unexpected answer %q", Preview(reply.Data))
 	}
-	m := &jetstream.RawStreamMsg{Subject: resp.Message.Subject, Sequence: resp.Message.Seq, Data: resp.Message.Data, Time: resp.Message.Time}
+	m := &jetstream.RawStreamMsg{
+		Subject: resp.Message.Subject, Sequence: resp.Message.Seq,
+		Data: resp.Message.Data, Time: resp.Message.Time,
+	}
 	if len(resp.Message.Header) > 0 {
 		// A server stores any bytes as headers. A message whose bytes are no headers is
 		// read as one without headers, so it can't stop a reader. The client library does

@@ -95,7 +95,9 @@ type Reading struct {
 
 // Read makes a consumer of a stream that begins where cfg says. The other fields of cfg
 // that matter are set here, but for InactiveThreshold.
-func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig) (*Reading, error) {
+func Read(
+	ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig,
+) (*Reading, error) {
 	cfg.Name = readingPrefix + rand.Text()
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas = jetstream.AckNonePolicy, true, 1
 	consumer, err := createReading(ctx, js, stream, cfg)
@@ -105,7 +107,8 @@ func Read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	info := consumer.CachedInfo()
 	r := &Reading{
 		Left: info.NumPending, name: cfg.Name, Before: info.Delivered.Stream,
-		nc: js.Conn(), api: APIPrefix(js.Conn()), stream: stream, headers: cfg.HeadersOnly, most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
+		nc: js.Conn(), api: APIPrefix(js.Conn()), stream: stream, headers: cfg.HeadersOnly,
+		most: max(readAheadBytes, 2*int(js.Conn().MaxPayload())), inbox: js.Conn().NewInbox() + ".",
 		// Room for all that one request may bring: its messages, its heartbeats, and the
 		// status at its end.
 		msgs:    make(chan *nats.Msg, readAhead+int(readExpires/readHeartbeat)+16),
@@ -156,7 +159,9 @@ func (r *Reading) ask() error {
 // may be none at the moment, or a delivery may have got lost. The error is [ErrNoMore]
 // when late is ready before there is a message, and another one when the server does not
 // answer, the consumer is gone, or a message did not arrive.
-func (r *Reading) Next(ctx context.Context, late <-chan time.Time) (*jetstream.RawStreamMsg, error) {
+func (r *Reading) Next(
+	ctx context.Context, late <-chan time.Time,
+) (*jetstream.RawStreamMsg, error) {
 	for {
 		if r.left == 0 {
 			if err := r.ask(); err != nil {
@@ -228,7 +233,10 @@ func (r *Reading) delivered(ctx context.Context, m *nats.Msg) (*jetstream.RawStr
 			r.left = 0
 		}
 	}
-	raw := &jetstream.RawStreamMsg{Subject: m.Subject, Sequence: md.Sequence.Stream, Header: m.Header, Data: m.Data, Time: md.Timestamp}
+	raw := &jetstream.RawStreamMsg{
+		Subject: m.Subject, Sequence: md.Sequence.Stream,
+		Header: m.Header, Data: m.Data, Time: md.Timestamp,
+	}
 	if r.headers && Added(m.Header, HeaderMessageSize) == "" {
 		raw.Header, err = StoredHeader(ctx, r.nc, r.stream, raw.Sequence)
 	}
@@ -251,7 +259,8 @@ func (r *Reading) status(m *nats.Msg) (ended bool, err error) {
 	case code == "503":
 		return false, nats.ErrNoResponders
 	default: // the consumer was deleted or changed its leader, or the server shuts down
-		return false, fmt.Errorf("the server ended the request: %s", strings.TrimSpace(code+" "+why))
+		return false, fmt.Errorf("the server ended the request: %s",
+			strings.TrimSpace(code+" "+why))
 	}
 	r.left = 0
 	return true, nil

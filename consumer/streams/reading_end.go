@@ -26,7 +26,9 @@ const (
 // one reading only, and the server handles requests side by side: it may look at the
 // limit before it has removed the consumer of a reading that ended a moment ago, here or
 // in the command before this one.
-func createReading(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig) (consumer jetstream.Consumer, err error) {
+func createReading(
+	ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.ConsumerConfig,
+) (consumer jetstream.Consumer, err error) {
 	for wait := range Retry(ctx, readingRetryFirst, 2*readingRetryMost) {
 		consumer, err = js.CreateConsumer(ctx, stream, cfg)
 		refused, answered := errors.AsType[*jetstream.APIError](err)

@@ -61,7 +61,8 @@ func Refusal(m *nats.Msg) error {
 // TooLarge reports whether a message was larger than the server or the stream takes.
 func TooLarge(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
-	return errors.Is(err, nats.ErrMaxPayload) || ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
+	return errors.Is(err, nats.ErrMaxPayload) ||
+		ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
 }
 
 // RefusedForGood reports whether the server has refused a message for another reason than

@@ -104,9 +104,11 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 		return nil
 	}
 	text := strings.TrimPrefix(last.Error(), nats.ErrPermissionViolation.Error()+": ") // the server's own words
-	why := fmt.Errorf("the server denied it: %s: grant the NATS user that permission, or log in as another user", text)
+	why := fmt.Errorf("the server denied it: %s: grant the NATS user that permission, or log in as another user",
+		text)
 	if strings.Contains(text, "for Subscription to") { // answers come on subjects of the client's own choice
-		why = NewSettingError(FieldInboxPrefix, "the server denied it: %s: grant the NATS user that permission, or set %s to a prefix that the user may subscribe to",
+		why = NewSettingError(FieldInboxPrefix,
+			"the server denied it: %s: grant the NATS user that permission, or set %s to a prefix that the user may subscribe to",
 			text, FieldInboxPrefix)
 	}
 	return &violationError{why, last}

@@ -1,7 +1,8 @@
 // Package streams knows the JetStream side of a stage by name: its streams, durable
 // consumers, subjects and headers, which it creates, checks, reads and appends to.
 //
-//	err := streams.Ensure(ctx, nc, streams.Config{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", …})
+//	cfg := streams.Config{Name: "stage", InputStream: "ROWS", InputSubject: "rows.>", …}
+//	err := streams.Ensure(ctx, nc, cfg)
 //	durable, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{Name: "stage", …})
 //	seq, err := streams.Append(ctx, nc, msgs) // all or none
 //
@@ -98,7 +99,9 @@ func (s Config) parts(nc *nats.Conn) []part {
 	results := part{s.resultConfig(), FieldResultStream, s.checkResult}
 	var parts []part
 	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
-		results.check = func(cfg jetstream.StreamConfig) findings { return append(s.checkResult(cfg), s.checkInput(cfg)...) }
+		results.check = func(cfg jetstream.StreamConfig) findings {
+			return append(s.checkResult(cfg), s.checkInput(cfg)...)
+		}
 	} else {
 		parts = append(parts, part{s.inputConfig(), FieldInputStream, s.checkInput})
 	}
@@ -113,10 +116,13 @@ func (s Config) parts(nc *nats.Conn) []part {
 }
 
 // stream is what all streams of a stage have in common.
-func (s Config) stream(name, description string, bytesMax int64, subjects ...string) jetstream.StreamConfig {
+func (s Config) stream(
+	name, description string, bytesMax int64, subjects ...string,
+) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
 		Name: name, Description: description, Subjects: subjects, MaxBytes: cmp.Or(bytesMax, -1),
-		Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true, AllowAtomicPublish: true,
+		Replicas: s.Replicas, Discard: jetstream.DiscardNew, AllowDirect: true,
+		AllowAtomicPublish: true,
 	}
 	if s.Memory {
 		cfg.Storage = jetstream.MemoryStorage
@@ -141,13 +147,15 @@ func (s Config) inputConfig() jetstream.StreamConfig {
 }
 
 func (s Config) resultConfig() jetstream.StreamConfig {
-	cfg := s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes, s.ResultSubject+".>")
+	cfg := s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes,
+		s.ResultSubject+".>")
 	cfg.DenyDelete = true // the resume point is in here: nothing may be deleted unnoticed
 	return cfg
 }
 
 func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
-	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes, s.AuditSubject+".>")
+	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes,
+		s.AuditSubject+".>")
 	cfg.MaxAge, cfg.Discard, cfg.DenyDelete = s.AuditMaxAge, jetstream.DiscardOld, true
 	cfg.Duplicates = s.AuditDuplicates
 	if s.AuditMaxAge > 0 {
@@ -160,7 +168,8 @@ func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 // journalConfig refuses newer replies when the journal is full: the older ones are nearer
 // to their turn.
 func (s Config) journalConfig() jetstream.StreamConfig {
-	cfg := s.stream(s.JournalStream, "replies of llm-stage that wait for their turn", s.JournalMaxBytes, "journal.>")
+	cfg := s.stream(s.JournalStream, "replies of llm-stage that wait for their turn",
+		s.JournalMaxBytes, "journal.>")
 	cfg.AllowAtomicPublish = false
 	return cfg
 }
@@ -174,7 +183,9 @@ func (s Config) laneConfig() jetstream.StreamConfig {
 // subjectOf maps the setting of a stream's name to the setting of its subject. The
 // subjects of journal and lane are fixed.
 var subjectOf = map[Field]Field{
-	FieldInputStream: FieldInputSubject, FieldResultStream: FieldResultSubject, FieldAuditStream: FieldAuditSubject,
+	FieldInputStream:  FieldInputSubject,
+	FieldResultStream: FieldResultSubject,
+	FieldAuditStream:  FieldAuditSubject,
 }
 
 // ensure finds or creates one stream and checks it.
@@ -188,10 +199,13 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, p part) erro
 	case !s.Create && field == FieldJournalStream:
 		return nil // replies are not kept, then
 	case field == FieldInputStream && Overlap(s.filter(), s.ResultSubject+".*.*.rows"):
-		return NewSettingError(field, "%s: stream %s does not exist, and %s is a subject of results: name the stream of the stage before this one, such as %s, "+
-			"or start that stage first", field, want.Name, s.InputSubject, s.ResultStream)
+		return NewSettingError(field,
+			"%s: stream %s does not exist, and %s is a subject of results: "+
+				"name the stream of the stage before this one, such as %s, or start that stage first",
+			field, want.Name, s.InputSubject, s.ResultStream)
 	case !s.Create:
-		return NewSettingError(field, "%s: stream %s does not exist: create it, or set %s=true", field, want.Name, FieldCreate)
+		return NewSettingError(field, "%s: stream %s does not exist: create it, or set %s=true",
+			field, want.Name, FieldCreate)
 	default:
 		if stream, err = s.create(ctx, js, want, field); err != nil {
 			return err
@@ -207,7 +221,9 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, p part) erro
 }
 
 // create creates one stream, without fast batches where the server refuses them.
-func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field) (stream jetstream.Stream, err error) {
+func (s Config) create(
+	ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field,
+) (stream jetstream.Stream, err error) {
 	stream, err = Create(ctx, js, want)
 	if err != nil && want.AllowBatchPublish && !Unanswered(err) {
 		want.AllowBatchPublish = false
@@ -218,9 +234,13 @@ func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstre
 	}
 	if errors.Is(err, ErrSubjectTaken) {
 		if subject, has := subjectOf[field]; has {
-			return nil, NewSettingError(field, "%s: %w: set %s to that stream if it is meant, else change %s", field, err, field, subject)
+			return nil, NewSettingError(field,
+				"%s: %w: set %s to that stream if it is meant, else change %s", field, err, field,
+				subject)
 		}
-		return nil, NewSettingError(field, "%s: %w: set it to that stream if it is meant, else take the subject out of it", field, err)
+		return nil, NewSettingError(field,
+			"%s: %w: set it to that stream if it is meant, else take the subject out of it", field,
+			err)
 	}
 	if err != nil {
 		return nil, NewSettingError(field, "%s: %w", field, err)

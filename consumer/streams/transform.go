@@ -22,7 +22,9 @@ import (
 // published on `rows.KEY`, or on `rows.3.KEY` by those who choose themselves. Partitions
 // that do not exist are no subjects of the stream, so a row there is refused rather than
 // left lying.
-func partitionTransform(input string, partitions int) (subjects []string, transform *jetstream.SubjectTransformConfig) {
+func partitionTransform(
+	input string, partitions int,
+) (subjects []string, transform *jetstream.SubjectTransformConfig) {
 	spread := fmt.Sprintf("{{partition(%d,1)}}", partitions)
 	var source, dest []string
 	wildcards := 0
@@ -32,7 +34,8 @@ func partitionTransform(input string, partitions int) (subjects []string, transf
 			dest = append(dest, spread)
 		case "*", ">":
 			wildcards++
-			source, dest = append(source, "*"), append(dest, fmt.Sprintf("{{wildcard(%d)}}", wildcards))
+			source = append(source, "*")
+			dest = append(dest, fmt.Sprintf("{{wildcard(%d)}}", wildcards))
 		default:
 			source, dest = append(source, token), append(dest, token)
 		}
@@ -47,7 +50,9 @@ func partitionTransform(input string, partitions int) (subjects []string, transf
 			subjects = append(subjects, filter)
 		}
 	}
-	return subjects, &jetstream.SubjectTransformConfig{Source: published, Destination: strings.Join(dest, ".")}
+	return subjects, &jetstream.SubjectTransformConfig{
+		Source: published, Destination: strings.Join(dest, "."),
+	}
 }
 
 // transform is a stream's subject transform, token by token.
@@ -207,7 +212,9 @@ type InputAddress struct{ Publish, Stored string }
 // AddressInput returns an address for a source's rows in one partition of an input
 // stream: a subject of the source's own, made of id. Input is the input subject, with
 // [PartitionToken] where there are partitions. The error says why no subject leads there.
-func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id string) (InputAddress, error) {
+func AddressInput(
+	cfg jetstream.StreamConfig, input string, partition int, id string,
+) (InputAddress, error) {
 	filter := InputFilter(input, partition)
 	own := func(key string) string {
 		tokens := strings.Split(filter, ".")
@@ -219,7 +226,9 @@ func AddressInput(cfg jetstream.StreamConfig, input string, partition int, id st
 		return strings.Join(tokens, ".")
 	}
 	if own(id) == filter {
-		return InputAddress{}, NewSettingError(FieldInputSubject, "%s %s has no place for a subject of each source's own: end it with .> or .*", FieldInputSubject, input)
+		return InputAddress{}, NewSettingError(FieldInputSubject,
+			"%s %s has no place for a subject of each source's own: end it with .> or .*",
+			FieldInputSubject, input)
 	}
 	if a, ok := publishTo(cfg, own(id)); ok {
 		return a, nil
@@ -261,7 +270,8 @@ func publishTo(cfg jetstream.StreamConfig, stored string) (a InputAddress, ok bo
 // noSubject returns the error of a stream without a subject under which messages are
 // stored as stored.
 func noSubject(cfg jetstream.StreamConfig, stored string) error {
-	text := fmt.Sprintf("no subject of stream %s leads to %s: it captures %s", cfg.Name, stored, strings.Join(cfg.Subjects, ", "))
+	text := fmt.Sprintf("no subject of stream %s leads to %s: it captures %s", cfg.Name, stored,
+		strings.Join(cfg.Subjects, ", "))
 	if t := cfg.SubjectTransform; t != nil {
 		text += fmt.Sprintf(" and stores %s as %s", t.Source, t.Destination)
 		if _, err := parseTransform(*t); err != nil {
@@ -291,10 +301,14 @@ func (s Config) checkPartitions(cfg jetstream.StreamConfig) (wrong findings) {
 		return nil // the user's own transform, taken to be intended
 	}
 	if n := t.partitions(); n > 0 && n != s.Partitions {
-		wrong.addSetting(FieldPartitions, "spreads rows over %d partitions (%s), so %s=%d would leave some without rows or without a stage: make them equal", n, cfg.SubjectTransform.Destination, FieldPartitions, s.Partitions)
+		wrong.addSetting(FieldPartitions,
+			"spreads rows over %d partitions (%s), so %s=%d would leave some without rows or without a stage: make them equal",
+			n, cfg.SubjectTransform.Destination, FieldPartitions, s.Partitions)
 	}
 	if !Overlap(t.filter(), s.filter()) {
-		wrong.addSetting(FieldInputSubject, "stores rows as %s, none of which is on %s: change %s or the stream's transform", cfg.SubjectTransform.Destination, s.InputSubject, FieldInputSubject)
+		wrong.addSetting(FieldInputSubject,
+			"stores rows as %s, none of which is on %s: change %s or the stream's transform",
+			cfg.SubjectTransform.Destination, s.InputSubject, FieldInputSubject)
 	}
 	return wrong
 }

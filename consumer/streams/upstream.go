@@ -19,7 +19,8 @@ func Upstream(header nats.Header) (stage string) {
 	stage, rest, _ := strings.Cut(id, "/")
 	stream, rest, _ := strings.Cut(rest, "/")
 	partition, seq, ok := strings.Cut(rest, "/")
-	if !ok || !isStageName(stage) || !isStreamName(stream) || stream != header.Get(HeaderSourceStream) {
+	if !ok || !isStageName(stage) || !isStreamName(stream) ||
+		stream != header.Get(HeaderSourceStream) {
 		return ""
 	}
 	if n, err := strconv.Atoi(partition); err != nil || n < 0 || !isSequence(seq) || seq != header.Get(HeaderSourceSeq) {
@@ -45,7 +46,8 @@ func Origin(header nats.Header) (stream, seq string) {
 // lineage are the headers that make a row a result of a stage, and those that a stage
 // after it reads.
 var lineage = []string{
-	HeaderSourceStream, HeaderSourceSeq, HeaderSourceSubject, HeaderStatus, HeaderStateID, HeaderOriginStream, HeaderOriginSeq, HeaderKey,
+	HeaderSourceStream, HeaderSourceSeq, HeaderSourceSubject, HeaderStatus, HeaderStateID,
+	HeaderOriginStream, HeaderOriginSeq, HeaderKey,
 }
 
 // CopyLineage copies to a copy of a row what makes that a result of a stage. It copies
@@ -105,5 +107,6 @@ func isStreamName(text string) bool { return text != "" && len(text) <= 255 }
 
 // isStageName reports whether text can be the name of a stage.
 func isStageName(text string) bool {
-	return text != "" && len(text) <= 32 && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	return text != "" && len(text) <= 32 &&
+		strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }

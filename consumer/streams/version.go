@@ -15,7 +15,8 @@ var ErrServer = errors.New("the NATS server can't serve a stage")
 // checkServer returns [ErrServer] for a server that lacks what the protocol needs.
 func checkServer(version string) error {
 	if !serverSince(version, 11) {
-		return fmt.Errorf("%w: version %s has no pinned consumers: use 2.11 or newer", ErrServer, version)
+		return fmt.Errorf("%w: version %s has no pinned consumers: use 2.11 or newer", ErrServer,
+			version)
 	}
 	return nil
 }
