@@ -45,11 +45,13 @@ func assign(members []member, partitions int) []string {
 	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.id, b.id) })
 	shunned := shunnedBy(members, partitions)
 	avoids := func(i, p int) bool {
-		return shunned[p] > 0 && shunned[p] < len(members) && members[i].avoids != nil && members[i].avoids(p)
+		return shunned[p] > 0 && shunned[p] < len(members) &&
+			members[i].avoids != nil && members[i].avoids(p)
 	}
 	owner := make([]string, partitions)
 	for i := range members {
-		members[i].owned = slices.DeleteFunc(slices.Sorted(slices.Values(members[i].owned)), func(p int) bool {
+		owned := slices.Sorted(slices.Values(members[i].owned))
+		members[i].owned = slices.DeleteFunc(owned, func(p int) bool {
 			if p < 0 || p >= partitions || owner[p] != "" || avoids(i, p) {
 				return true
 			}

@@ -372,7 +372,8 @@ func (r *roster) saw(partition int, s Sight, now time.Time) {
 	if s.Log {
 		r.believe(partition, s.Owner, now)
 	}
-	if s.Pinned || !s.Rows || pl.holder != "" { // with a holder: it has lost the pin while its window is full
+	// A holder without a pin has lost it while its window is full, and serves its rows.
+	if s.Pinned || !s.Rows || pl.holder != "" {
 		pl.waitsSince = time.Time{}
 		return
 	}

@@ -65,7 +65,7 @@ type Spread struct {
 	looks     []time.Time     // when each partition should be looked at
 	changed   []chan struct{} // one a partition; holds a token when serves or looks have changed
 	listening bool            // to the others, before a decision
-	check     int             // the partition that was looked at last although another replica serves it
+	check     int             // the last partition of another replica that was looked at
 	warned    bool            // of a replica with another number of partitions
 }
 

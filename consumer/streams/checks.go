@@ -44,14 +44,21 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 		wrong.add("is sealed, so its rows can't be acked: use limits retention")
 	}
 	own := cfg.Mirror == nil && len(cfg.Sources) == 0 && cfg.SubjectTransform == nil
-	if filter := s.filter(); own && !slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, filter) }) {
+	filter := s.filter()
+	captures := func(subject string) bool {
+		return slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, subject) })
+	}
+	if own && !captures(filter) {
 		wrong.addSetting(FieldInputSubject,
 			"holds %s, no row on %s: add it to the stream's subjects (%s), or change %s",
 			strings.Join(cfg.Subjects, ", "), s.InputSubject, editSubjects(cfg, filter),
 			FieldInputSubject)
 	}
-	for _, out := range []string{s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>", "journal." + s.Name + ".>", LaneSubjects(s.Name)} {
-		if Overlap(s.filter(), out) && slices.ContainsFunc(cfg.Subjects, func(c string) bool { return Overlap(c, out) }) {
+	for _, out := range []string{
+		s.ResultSubject + "." + s.Name + ".>", s.AuditSubject + "." + s.Name + ".>",
+		"journal." + s.Name + ".>", LaneSubjects(s.Name),
+	} {
+		if Overlap(filter, out) && captures(out) {
 			wrong.addSetting(FieldInputSubject,
 				"would feed the stage's own %s back to it as rows: change %s %s", out,
 				FieldInputSubject, s.InputSubject)
@@ -65,7 +72,8 @@ func (s Config) checkInput(cfg jetstream.StreamConfig) (wrong findings) {
 func resultPrefix(filter string) string {
 	tokens := strings.Split(filter, ".")
 	n := len(tokens) - 3 // name, partition, rows
-	if n < 1 || tokens[n+2] != "rows" || slices.ContainsFunc(tokens[:n], func(t string) bool { return t == "*" || t == ">" }) {
+	wildcard := func(token string) bool { return token == "*" || token == ">" }
+	if n < 1 || tokens[n+2] != "rows" || slices.ContainsFunc(tokens[:n], wildcard) {
 		return ""
 	}
 	if _, err := strconv.Atoi(tokens[n+1]); err != nil && tokens[n+1] != "*" {
@@ -174,7 +182,9 @@ func edit(cfg jetstream.StreamConfig, flag string) string {
 // and * mean something to a shell.
 func editSubjects(cfg jetstream.StreamConfig, subject string) string {
 	flags := []string{}
-	for _, s := range append(slices.DeleteFunc(slices.Clone(cfg.Subjects), func(s string) bool { return covers(subject, s) }), subject) {
+	others := slices.DeleteFunc(slices.Clone(cfg.Subjects),
+		func(s string) bool { return covers(subject, s) })
+	for _, s := range append(others, subject) {
 		flags = append(flags, "--subjects='"+s+"'")
 	}
 	return edit(cfg, strings.Join(flags, " "))

@@ -41,7 +41,8 @@ func Create(
 	if err == nil {
 		return stream, nil
 	}
-	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == codeSubjectTaken {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	if ok && refused.ErrorCode == codeSubjectTaken {
 		err = fmt.Errorf("%w: %s", ErrSubjectTaken, holder(ctx, js, cfg.Subjects))
 	}
 	return nil, fmt.Errorf("create stream %s on subject %s: %w", cfg.Name,

@@ -135,7 +135,8 @@ func OpenDurable(ctx context.Context, nc *nats.Conn, cfg DurableConfig) (*Durabl
 	if size := results.CachedInfo().Config.MaxMsgSize; size > 0 {
 		d.MessageBytesMax = min(d.MessageBytesMax, int(size))
 	}
-	d.AcksDelete, d.version = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy, serverVersion(nc, input.CachedInfo())
+	d.AcksDelete = input.CachedInfo().Config.Retention != jetstream.LimitsPolicy
+	d.version = serverVersion(nc, input.CachedInfo())
 	if err := d.checkResettable(); err != nil {
 		return nil, err
 	}
@@ -201,8 +202,8 @@ func (d *Durable) check(
 	if err := d.serves(name, have, want); err != nil {
 		return nil, err
 	}
-	if have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait && have.PinnedTTL == want.PinnedTTL &&
-		have.MaxDeliver == want.MaxDeliver && len(have.BackOff) == 0 {
+	if have.MaxAckPending == want.MaxAckPending && have.AckWait == want.AckWait &&
+		have.PinnedTTL == want.PinnedTTL && have.MaxDeliver == want.MaxDeliver && len(have.BackOff) == 0 {
 		return handle, nil
 	}
 	if !d.cfg.Create {
@@ -220,7 +221,8 @@ func (d *Durable) check(
 		}
 		return handle, nil
 	}
-	have.MaxAckPending, have.AckWait, have.PinnedTTL, have.MaxDeliver, have.BackOff = want.MaxAckPending, want.AckWait, want.PinnedTTL, want.MaxDeliver, nil
+	have.MaxAckPending, have.AckWait, have.PinnedTTL = want.MaxAckPending, want.AckWait, want.PinnedTTL
+	have.MaxDeliver, have.BackOff = want.MaxDeliver, nil
 	handle, err := input.UpdateConsumer(ctx, have)
 	if err != nil {
 		return nil, fmt.Errorf("set window and time-outs of %s: %w", name, d.denied(err))
@@ -234,7 +236,8 @@ func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
 		return unfit("%s filters %q, the stage wants %q: choose another %s, or delete the consumer",
 			name, have.FilterSubject, want.FilterSubject, FieldName)
-	case have.DeliverPolicy != jetstream.DeliverAllPolicy && have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreate
+	case have.DeliverPolicy != jetstream.DeliverAllPolicy &&
+		have.DeliverPolicy != jetstream.DeliverByStartSequencePolicy: // see recreate
 		return unfit("%s has deliver policy %s, the stage needs %s: choose another %s, or delete the consumer",
 			name, have.DeliverPolicy, want.DeliverPolicy, FieldName)
 	case have.AckPolicy != jetstream.AckAllPolicy && have.AckPolicy != jetstream.AckExplicitPolicy,
@@ -247,10 +250,13 @@ func (d *Durable) serves(name string, have, want jetstream.ConsumerConfig) error
 	case have.HeadersOnly:
 		return unfit("%s delivers headers only: choose another %s, or delete the consumer", name,
 			FieldName)
-	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin, have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL, have.MaxRequestMaxBytes > 0:
+	case have.MaxRequestBatch > 0 && have.MaxRequestBatch < PullRowsMin,
+		have.MaxRequestExpires > 0 && have.MaxRequestExpires < d.cfg.PinnedTTL,
+		have.MaxRequestMaxBytes > 0:
 		return unfit("%s limits requests (batch %d, expires %v, bytes %d), the stage asks for %d rows at once and more: remove the limits, or delete the consumer",
 			name, have.MaxRequestBatch, have.MaxRequestExpires, have.MaxRequestMaxBytes, PullRowsMin)
-	case have.PriorityPolicy != want.PriorityPolicy || !slices.Equal(have.PriorityGroups, want.PriorityGroups):
+	case have.PriorityPolicy != want.PriorityPolicy,
+		!slices.Equal(have.PriorityGroups, want.PriorityGroups):
 		return unfit("%s is not pinned to the group %q, so replicas would share its rows: choose another %s, or delete the consumer",
 			name, PinGroup, FieldName)
 	}
@@ -316,7 +322,8 @@ func (d *Durable) recreate(ctx context.Context, seq uint64) error {
 	if err := d.checkResettable(); err != nil {
 		return err
 	}
-	if err := d.js.DeleteConsumer(ctx, d.cfg.InputStream, d.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	err := d.js.DeleteConsumer(ctx, d.cfg.InputStream, d.Name)
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return fmt.Errorf("delete consumer %s: %w", d.Name, d.denied(err))
 	}
 	cfg := d.config()

@@ -96,7 +96,8 @@ func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 		case <-i.edited:
 			i.look(ctx, everyPart)
 		case <-timer.C:
-			i.dirty.Store(false) // before the look, since results that are stored meanwhile call for another one
+			// Before the look, since results that are stored meanwhile call for another one.
+			i.dirty.Store(false)
 			results = time.Time{}
 			if next != all {
 				i.look(ctx, resultsPart)
@@ -259,7 +260,8 @@ func (a *advisories) follow(nc *nats.Conn, cfg Config, edited chan<- struct{}) {
 	a.close()
 	a.nc = nc
 	for _, part := range cfg.parts(nc) {
-		if sub, err := nc.Subscribe(updatedAdvisory+part.want.Name, func(*nats.Msg) { signal(edited) }); err == nil {
+		subject := updatedAdvisory + part.want.Name
+		if sub, err := nc.Subscribe(subject, func(*nats.Msg) { signal(edited) }); err == nil {
 			a.subs = append(a.subs, sub)
 		}
 	}

@@ -67,7 +67,9 @@ const noJetStream = "JetStream does not answer: the server runs without it, or t
 func sentence(err error) (text string, ok bool) {
 	switch e := any(err).(type) {
 	case *jetstream.APIError:
-		if e.ErrorCode == codeClusterNoPeers { // the server's words have the reason, as in "no suitable peers for placement, insufficient storage"
+		if e.ErrorCode == codeClusterNoPeers {
+			// The server's words have the reason, for example "no suitable peers for
+			// placement, insufficient storage".
 			return noPeers(e.Description), true
 		}
 		if text, ok = sentences[e.ErrorCode]; ok {
@@ -100,7 +102,8 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 		subjects = append(slices.Clone(subjects), APIPrefix(nc)+">")
 	}
 	last := nc.LastError()
-	if !errors.Is(last, nats.ErrPermissionViolation) || IsReadingEnd(last) || !concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
+	if !errors.Is(last, nats.ErrPermissionViolation) || IsReadingEnd(last) ||
+		!concerns(last.Error(), nc.Opts.InboxPrefix, subjects) {
 		return nil
 	}
 	text := strings.TrimPrefix(last.Error(), nats.ErrPermissionViolation.Error()+": ") // the server's own words
@@ -119,7 +122,8 @@ func Violation(nc *nats.Conn, subjects ...string) error {
 // client library makes it again only when it connects again.
 func InboxDenied(nc *nats.Conn) bool {
 	last := nc.LastError()
-	return errors.Is(last, nats.ErrPermissionViolation) && concerns(last.Error(), nc.Opts.InboxPrefix, nil)
+	return errors.Is(last, nats.ErrPermissionViolation) &&
+		concerns(last.Error(), nc.Opts.InboxPrefix, nil)
 }
 
 // concerns reports whether the server's words about a violation are about a publication

@@ -229,7 +229,8 @@ func (s Config) create(
 		want.AllowBatchPublish = false
 		stream, err = Create(ctx, js, want)
 	}
-	if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == jetstream.JSErrCodeStreamNameInUse {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	if ok && refused.ErrorCode == jetstream.JSErrCodeStreamNameInUse {
 		return Look(ctx, js, want.Name) // another process, or stage, was first, with other limits
 	}
 	if errors.Is(err, ErrSubjectTaken) {

@@ -23,7 +23,8 @@ func Upstream(header nats.Header) (stage string) {
 		stream != header.Get(HeaderSourceStream) {
 		return ""
 	}
-	if n, err := strconv.Atoi(partition); err != nil || n < 0 || !isSequence(seq) || seq != header.Get(HeaderSourceSeq) {
+	n, err := strconv.Atoi(partition)
+	if err != nil || n < 0 || !isSequence(seq) || seq != header.Get(HeaderSourceSeq) {
 		return ""
 	}
 	return stage
@@ -67,12 +68,15 @@ func CopyLineage(to, row nats.Header) {
 // empty for any other message, and for a copy of a result that lies elsewhere. Nobody but
 // that stage may publish on the subject, as it could not append to its log any more.
 func InLog(subject string, header nats.Header) (stage string) {
-	if tokens := strings.Split(subject, "."); len(tokens) > logTokens && tokens[len(tokens)-1] == "rows" {
-		if _, err := strconv.Atoi(tokens[len(tokens)-2]); err == nil && tokens[len(tokens)-3] == Upstream(header) {
-			return tokens[len(tokens)-3]
-		}
+	tokens := strings.Split(subject, ".")
+	n := len(tokens)
+	if n <= logTokens || tokens[n-1] != "rows" {
+		return ""
 	}
-	return ""
+	if _, err := strconv.Atoi(tokens[n-2]); err != nil || tokens[n-3] != Upstream(header) {
+		return ""
+	}
+	return tokens[n-3]
 }
 
 // logTokens are the tokens of the subject of a result after the prefix: name, partition,
