@@ -62,8 +62,8 @@ race: ## run the tests in any order under the race detector, but those that SKIP
 	go test -race -short $(SIDE) -vet=off -shuffle=on -timeout 30m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
 
 # The packages whose goroutines share state.
-RACED := consumer/... internal/budget internal/dashboard internal/executor internal/job internal/lane internal/natsconn internal/stage \
-	internal/stored llm/... pool
+RACED := consumer/... internal/budget internal/ops/dashboard internal/executor internal/files/job internal/lane internal/natsconn internal/stage \
+	internal/ops/stored llm/... pool
 # Names, or their beginnings, of tests that take more than 3 s each under the detector: most of its time.
 SLOW   := $(shell paste -sd '|' test/slow-under-race)
 .PHONY: race-short

@@ -9,8 +9,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/status"
 )
 
 const nothingListens = `openai: nothing listens at first.test:80: is the server started\? \(dial tcp: connection refused\)`

@@ -12,8 +12,8 @@ import (
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/verify"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
 // recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads

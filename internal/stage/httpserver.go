@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net"
 
-	"github.com/llm-stage/stage/internal/dashboard"
-	"github.com/llm-stage/stage/internal/metrics"
+	"github.com/llm-stage/stage/internal/ops/dashboard"
+	"github.com/llm-stage/stage/internal/ops/metrics"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lane"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/nats-io/nats.go"

@@ -12,8 +12,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/ops/usage"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/usage"
 	"github.com/nats-io/nats.go"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/ops/usage"
+	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/usage"
-	"github.com/llm-stage/stage/internal/verify"
 )
 
 // newBatchesLab is a stage whose provider has a Batch API that answers after 20 minutes.

@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go/jetstream"
 )
 

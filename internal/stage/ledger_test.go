@@ -14,8 +14,8 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/status"
 	"github.com/nats-io/nats.go"
 
 	"github.com/llm-stage/stage/auditlog"

@@ -14,8 +14,8 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/internal/stored"
 	"golang.org/x/sync/errgroup"
 )
 

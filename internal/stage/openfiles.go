@@ -3,8 +3,8 @@ package stage
 import (
 	"log/slog"
 
-	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/openfiles"
+	"github.com/llm-stage/stage/internal/ops/dashboard"
 )
 
 // Descriptors that the process may need besides those of calls and of the HTTP server.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/status"
 )
 
 // progressEvery is the time between two log lines of the progress.

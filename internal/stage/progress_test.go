@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/status"
 )
 
 // A replica without a partition does not know what waits: "rows_left": 0 in its log, while the servers of the cluster that

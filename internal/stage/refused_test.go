@@ -10,8 +10,8 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/status"
 )
 
 func TestAProviderThatRefusesEveryCallIsAWarningAMinuteLaterAndEachTenMinutes(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stored"
-	"github.com/llm-stage/stage/internal/tail"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/ops/tail"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/tail"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/tail"
 )
 
 // failingSecrets refuses each first call, and fails those for secrets for good.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go/jetstream"
 )

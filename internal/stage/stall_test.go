@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/status"
 	"github.com/nats-io/nats.go"
 )
 

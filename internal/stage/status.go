@@ -12,8 +12,8 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/replicas"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/replicas"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/pool"
 )

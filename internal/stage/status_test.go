@@ -10,8 +10,8 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/status"
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"

@@ -13,10 +13,10 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/internal/control"
-	"github.com/llm-stage/stage/internal/operator"
-	"github.com/llm-stage/stage/internal/replicas"
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/operator"
+	"github.com/llm-stage/stage/internal/ops/replicas"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
 )

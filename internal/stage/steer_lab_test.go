@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/control"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 

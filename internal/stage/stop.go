@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/llm-stage/stage/internal/status"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go"
 )
 

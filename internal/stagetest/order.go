@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go"
 )
 

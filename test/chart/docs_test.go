@@ -11,7 +11,7 @@ import (
 // TestTheDocumentsNameWhatThereIs looks up every variable, metric, message and linked file of the operator's documents.
 func TestTheDocumentsNameWhatThereIs(t *testing.T) {
 	known := variables(t)
-	exposition, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
+	exposition, err := os.ReadFile(root + "/internal/ops/metrics/testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ func TestDashboardAndAlertsQueryWhatTheStageServes(t *testing.T) {
 
 func checkQueries(t *testing.T, several bool) {
 	served := runningStage(t, several)
-	text, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
+	text, err := os.ReadFile(root + "/internal/ops/metrics/testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func checkQueries(t *testing.T, several bool) {
 
 // TestEveryMetricIsOnTheDashboard finds what was added to the program and forgotten there.
 func TestEveryMetricIsOnTheDashboard(t *testing.T) {
-	text, err := os.ReadFile(root + "/internal/metrics/testdata/metrics.txt")
+	text, err := os.ReadFile(root + "/internal/ops/metrics/testdata/metrics.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

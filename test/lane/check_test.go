@@ -11,9 +11,9 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/usage"
+	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/llm-stage/stage/internal/usage"
-	"github.com/llm-stage/stage/internal/verify"
 )
 
 const (

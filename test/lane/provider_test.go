@@ -5,7 +5,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
-	"github.com/llm-stage/stage/internal/verify"
+	"github.com/llm-stage/stage/internal/ops/verify"
 )
 
 // llmConfig is how the provider behaves: a fifth of its batches expires, a twentieth of the lines fails.

@@ -14,7 +14,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/usage"
+	"github.com/llm-stage/stage/internal/ops/usage"
 	"github.com/llm-stage/stage/llm"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
-	"github.com/llm-stage/stage/internal/redrive"
+	"github.com/llm-stage/stage/internal/ops/redrive"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/internal/control"
-	"github.com/llm-stage/stage/internal/replicas"
+	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/replicas"
 )
 
 // steer has an operator pause or drain processes, or partitions, and end that after a while, in which another process may

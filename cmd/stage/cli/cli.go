@@ -31,12 +31,12 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/control"
-	"github.com/llm-stage/stage/internal/job"
+	"github.com/llm-stage/stage/internal/files/job"
+	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/internal/verify"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/spf13/cobra"
 )

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/files/jobs"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/results"
+	"github.com/llm-stage/stage/internal/ops/results"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"

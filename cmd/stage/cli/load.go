@@ -10,12 +10,12 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/job"
-	"github.com/llm-stage/stage/internal/load"
+	"github.com/llm-stage/stage/internal/files/job"
+	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/rowfile"
-	"github.com/llm-stage/stage/internal/stored"
+	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )

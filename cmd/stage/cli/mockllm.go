@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/dashboard"
 	"github.com/spf13/cobra"
 )
 

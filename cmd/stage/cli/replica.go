@@ -8,9 +8,9 @@ import (
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/dashboard"
 	"github.com/llm-stage/stage/internal/lab/show"
 	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/ops/dashboard"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"

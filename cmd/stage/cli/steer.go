@@ -8,10 +8,10 @@ import (
 	"os/user"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/control"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/operator"
+	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/operator"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/spf13/cobra"
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/jobs"
+	"github.com/llm-stage/stage/internal/files/jobs"
 	"github.com/spf13/cobra"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/preview"
+	"github.com/llm-stage/stage/internal/files/preview"
 	"github.com/spf13/cobra"
 )
 

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/follow"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/follow"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/ops/usage"
 	"github.com/llm-stage/stage/internal/stopping"
-	"github.com/llm-stage/stage/internal/stored"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/internal/usage"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )

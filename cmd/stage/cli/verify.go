@@ -8,9 +8,9 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/verify"
+	"github.com/llm-stage/stage/internal/ops/verify/chain"
 	"github.com/llm-stage/stage/internal/terminal"
-	"github.com/llm-stage/stage/internal/verify"
-	"github.com/llm-stage/stage/internal/verify/chain"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/replicas"
+	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 

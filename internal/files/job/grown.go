@@ -1,0 +1,102 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/llm"
+)
+
+// compare returns an error that names what has changed since the job of that name was started in dir. An input that has
+// grown at its end by whole rows is the same one.
+func (id identity) compare(ctx context.Context, now identity, in *load.Source, dir, name string) error {
+	why := ""
+	empty := id.Bytes == 0 && id.Content == llm.Hash(nil) // else an earlier version has not noted how long it was
+	if (id.Bytes > 0 || empty) && id.Content != now.Content {
+		var same bool
+		var err error
+		if same, why, err = in.Extends(ctx, id.Bytes, id.Content); err != nil {
+			return fmt.Errorf("compare the input with that of job %s: %w", name, err)
+		}
+		if same {
+			id.Content = now.Content
+		}
+	}
+	if !in.StrayQuotes { // both readings have the same rows
+		id.Quotes = now.Quotes
+	}
+	changed := id.differences(now)
+	if len(changed) == 0 {
+		return nil
+	}
+	if why != "" {
+		why = " (the content: " + why + ")"
+	}
+	return config.Invalid(fmt.Errorf(
+		"job %s was started differently: %s changed since%s. Its results are in %s: start over with --fresh, which discards them, or give this job another name with --job",
+		name, strings.Join(changed, ", "), why, dir))
+}
+
+// takeOver writes the identity of a job in the place of the one that it had: the rows that its input has grown by belong
+// to it. The job's store must be open, which keeps others away. A kill leaves one of the two, and with either of them the
+// same command goes on.
+func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
+	if id == then {
+		return nil
+	}
+	if id.Content != then.Content {
+		log.Info("the input has grown at its end", slog.String("input", id.Input), slog.Int64("bytes", id.Bytes-then.Bytes))
+	}
+	raw, err := json.MarshalIndent(id, "", "  ")
+	if err == nil {
+		err = jobs.WriteFile(filepath.Join(dir, jobs.IdentityFile), append(raw, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("job %s: %w", filepath.Base(dir), err)
+	}
+	return nil
+}
+
+// skip skips the rows of the source that are in the stream. Those of a pipe, of which no hash is kept, are compared with
+// them: the results of other rows would be taken for theirs.
+func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
+	if p.unhashed == nil || loaded == 0 {
+		return explainAnother(p.Source.Skip(loaded))
+	}
+	js, err := streams.JetStream(p.Stage.Conn.NC())
+	if err != nil {
+		return err
+	}
+	rows, err := stored.OpenReader(ctx, js, p.Stage.Cfg.Input.Stream, p.places.subject, math.MaxUint64, false)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return explainAnother(p.unhashed.SkipSame(loaded, func() ([]byte, error) {
+		m, err := rows.Next(ctx)
+		if err != nil || m == nil {
+			return nil, err
+		}
+		return m.Data, nil
+	}))
+}
+
+// explainAnother adds to the error of another input what to do.
+func explainAnother(err error) error {
+	if !errors.Is(err, load.ErrAnotherInput) {
+		return err
+	}
+	return config.Invalid(fmt.Errorf("%w: give the same rows from the first on, as tail -n +1 -f does, and then new ones; "+
+		"or start over with --fresh, or give this job another name with --job", err))
+}

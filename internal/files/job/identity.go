@@ -1,0 +1,84 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/llm"
+)
+
+// identity is what the results of a job depend on. A job is resumed only with the identity that it was started with. The
+// tag name is what users call the field.
+type identity struct {
+	Input    string `json:"input" name:"the input's name"`
+	Content  string `json:"content_sha256" name:"the input's content"`                                          // empty for standard input
+	Bytes    int64  `json:"content_bytes,omitempty"`                                                            // what Content is the hash of; 0: none, or written by an earlier version
+	Format   string `json:"format" name:"the input's format"`                                                   // empty: written by an earlier version, or recognised once the rows are read
+	Column   string `json:"delimiter,omitempty" name:"the delimiter"`                                           // of CSV; empty: a comma
+	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"`                                 // empty: strings
+	Quotes   string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"` // text; empty: strict, as in earlier versions
+	Template string `json:"template_sha256" name:"the template"`
+	System   string `json:"system_prompt_sha256" name:"the system prompt"`
+	Lookup   string `json:"lookup_sha256" name:"the lookup"`
+	Schema   string `json:"schema_sha256" name:"the response schema"`
+	Field    string `json:"response_field" name:"the response field"`
+	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
+	Provider string `json:"provider" name:"the provider"`
+	Model    string `json:"model" name:"the model"`
+}
+
+// differences names what has changed, in the user's words. An earlier version kept no format, and read arrays as lines.
+func (id identity) differences(now identity) (changed []string) {
+	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
+		id.Format = now.Format
+	}
+	if id.Format != now.Format {
+		id.Quotes = now.Quotes // another format has no such reading: it is named alone
+	}
+	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
+	for field, value := range then.Fields() {
+		if field.Name != "Bytes" && value.String() != present.FieldByIndex(field.Index).String() {
+			changed = append(changed, field.Tag.Get("name"))
+		}
+	}
+	return changed
+}
+
+// newIdentity returns the identity of a job; it hashes the files that the configuration names.
+func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
+	id := identity{
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field,
+		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
+		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
+	}
+	layout := in.Layout
+	if layout.Format == rowfile.FormatCSV && layout.Delimiter != ',' {
+		id.Column = layout.DelimiterName()
+	}
+	if layout.Typed {
+		id.Types = "auto"
+	}
+	if layout.Format == rowfile.FormatCSV && !layout.Strict {
+		id.Quotes = "text"
+	}
+	for _, f := range []struct {
+		path string
+		hash *string
+	}{
+		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema},
+	} {
+		if f.path == "" {
+			continue
+		}
+		text, err := os.ReadFile(f.path)
+		if err != nil {
+			return id, err
+		}
+		*f.hash = llm.Hash(text)
+	}
+	return id, nil
+}

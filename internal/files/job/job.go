@@ -1,0 +1,194 @@
+// Package job takes one file from rows to ordered results, and resumes where it was.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"path/filepath"
+	"sync"
+
+	"github.com/llm-stage/stage/internal/call"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/logging"
+	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
+)
+
+// IO are the standard streams of a command.
+type IO struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+}
+
+// Options are the flags of process.
+type Options struct {
+	Out    string       // file for the results; "" or "-": standard output
+	Job    string       // name of the job; "": derived from the input
+	Format rowfile.Spec // of the input
+	Table  TableOptions // of the results, if Out is CSV
+	Fresh  bool         // discard what earlier runs have stored
+	Limit  int64        // rows to process; 0: all
+	Force  bool         // replace Out, whatever it holds
+	Retry  *Retry       // failed rows to send again; nil: none
+
+	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
+	// Where returns the flags with which stage tail finds the events of the job in dir. Required.
+	Where func(dir string) string
+	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
+	CancelBatches bool
+	Mock          call.MockLLM // see [SiteOptions]
+
+	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil: nothing is
+}
+
+// Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
+// the results. It drains when soft ends, and stops immediately when hard does. It blocks until all that it started has
+// ended. The error is nil when each row has its result written, also where the result is an error.
+func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
+	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+	cfg.Order.Span = spanOf(cfg, o.Limit)
+	reading, endInput := context.WithCancelCause(soft)
+	defer endInput(nil)
+	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
+	if err != nil {
+		return err
+	}
+	defer in.File.Close() //nolint:errcheck // read only
+	name, err := nameOf(o.Job, in.Name)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	dir := filepath.Join(cfg.Data.Dir, name)
+	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
+	if err != nil {
+		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
+	}
+	prompt, err := executor.LoadPrompt(cfg)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	fields, err := o.Table.fields(o.Out, prompt.Base.Schema, cfg.Foreach.Field != "")
+	if err != nil {
+		return config.Invalid(err)
+	}
+	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField, fields, o.Table)
+	if err != nil {
+		return err
+	}
+	now, err := newIdentity(cfg, in)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	then, err := openDir(reading, dir, now, in, o.Fresh, cfg.Rows.Dedupe == "stored")
+	if err != nil {
+		return err
+	}
+	console := terminal.NewConsole(stdio.Err)
+	log := logging.NewConfigured(cfg, console)
+	defer logging.Flush(log)
+	unnamed, done := input == "-" && o.Job == "", true // nothing can resume it, or would
+	defer func() {
+		if unnamed && done { // only now has the server stopped, which stores in the directory until then
+			remove(dir, log)
+		}
+	}()
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
+	if err != nil {
+		return err
+	}
+	defer site.Close()
+	s := site.Stage
+	defer limitMemory(hard, s, o.LimitMemory)()
+	if then != nil {
+		if err := checkOrder(soft, s.Conn.NC(), cfg, name); err != nil {
+			return err
+		}
+		s.Log.Info("resuming", slog.String("job", dir))
+		if err := now.takeOver(*then, dir, s.Log); err != nil {
+			return err
+		}
+	}
+	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s.Log, s)))
+	if err := out.open(); err != nil {
+		return err
+	}
+	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
+	p := &Pipeline{
+		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
+		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
+		resumable: !unnamed, earlier: then != nil,
+		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
+		flush: func() { logging.Flush(log) },
+	}
+	if out.special != nil && terminal.Is(out.special) {
+		p.Format = showResult
+	}
+	if in.Sum == "" {
+		p.unhashed = rows
+	}
+	if results != nil {
+		p.Format = results.write
+		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
+	}
+	done = false
+	record(dir, jobs.Record{State: jobs.Running, Rows: in.Rows}, s.Log)
+	err = p.Run(soft, hard)
+	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
+	err = errors.Join(err, out.close(err == nil))
+	record(dir, p.record(soft, hard, err), s.Log) // before another process can open the job
+	if err == nil && o.Limit == 0 && in.Grown() {
+		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
+	}
+	done = err == nil || config.IsInvalid(err)
+	if err != nil {
+		return err
+	}
+	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// limitMemory tells limit how much memory the process needs at most, as it changes, until stop is called.
+func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (stop func()) {
+	if limit == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var limiter sync.WaitGroup
+	limiter.Go(func() { s.LimitEmbedded(ctx, limit) })
+	return func() {
+		cancel()
+		limiter.Wait()
+	}
+}
+
+// howToResume tells how an interrupted job goes on.
+func (o *Options) howToResume(input, name string) string {
+	if input == "-" && o.Job == "" {
+		return fmt.Sprintf("only with --job can standard input be resumed; job %s has the results that are stored", name)
+	}
+	return "the same command resumes where it was"
+}
+
+// rest returns what shows all rows that failed for a reason. The events of rows that were repaired stay.
+func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason, repaired bool) string {
+	return func(reason llm.Reason, repaired bool) string {
+		if input == "-" && o.Job == "" { // the job is removed when it is done
+			return fmt.Sprintf("their results have it in %s_error; with --job NAME the job is kept, and stage tail shows it", cfg.Prompt.ResponseField)
+		}
+		which := "all of them: "
+		if repaired {
+			which = "all of them, and those repaired since: "
+		}
+		return which + fmt.Sprintf("stage tail --reason %s %s", reason, o.Where(dir))
+	}
+}

@@ -1,0 +1,91 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// settlePoll is the time between two looks for the owner of the rows.
+const settlePoll = 20 * time.Millisecond
+
+// checkOrder refuses another order of the results than that of the job where rows of it wait that others have overtaken:
+// the consumer would refuse it, too, but after the output was begun, and in words that are not a job's.
+func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name string) error {
+	end, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound): // it was killed before it began
+		return nil
+	case err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "":
+		return err
+	}
+	claim, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, "claim"))
+	if err != nil || claim == nil {
+		return err
+	}
+	var then streams.Claim
+	if err := json.Unmarshal(claim.Data, &then); err != nil {
+		return fmt.Errorf("claim %d of stream %s: %w", claim.Sequence, cfg.Result.Stream, err)
+	}
+	order := &cfg.Order
+	if then.SameOrder(order.Mode, order.Key.String()) {
+		return nil
+	}
+	return config.Invalid(fmt.Errorf(
+		"job %s: some of its rows wait while later ones have their results, so the order of the results may not change from %s to %s now: "+
+			"run the same command with %[2]s until it is done, or start over with --fresh, which discards the results, or give this job another name with --job",
+		name, orderFlags(then.Order, then.Key), orderFlags(order.Mode, order.Key.String())))
+}
+
+// orderFlags returns the flags of an order.
+func orderFlags(order streams.Order, key string) string {
+	flags := "--order " + string(cmp.Or(order, streams.OrderStream))
+	if order == streams.OrderKey {
+		flags += " --order-key " + key
+	}
+	return flags
+}
+
+// settle waits until the stage owns its rows if, by the end of the log, some wait that others have overtaken: all have
+// their results, and at its end the stage says so. Else the order of the job could never be changed.
+func (p *Pipeline) settle(ctx context.Context) error {
+	cfg := p.Stage.Cfg
+	if cfg.Order.OfStream() {
+		return nil
+	}
+	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
+		return err
+	}
+	poll := time.NewTicker(settlePoll)
+	defer poll.Stop()
+	for !slices.ContainsFunc(p.Stage.Status().Partitions, func(r status.PartitionReport) bool { return r.Role == string(consumer.Owner) }) {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil // everything is written
+		}
+	}
+	return nil
+}
+
+// spanOf returns how far rows may run ahead. An earlier run may have loaded more than limit rows: while one of the first
+// waits, no more of the others are called for than in stream order.
+func spanOf(cfg *config.Config, limit int64) int {
+	if limit == 0 {
+		return cfg.Order.Span
+	}
+	return min(cfg.Order.Span, cfg.Window.Rows)
+}

@@ -1,0 +1,371 @@
+package job
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+)
+
+// noteEvery is how often it is noted what a growing file holds: what a kill leaves beyond that is looked at line by line.
+const noteEvery = time.Second
+
+// output is where the results of a job go. A file is written beside its place, under a hidden name, and takes its place
+// once it holds as many results as the one that is there: at once if there is none. From then on it grows in place. So
+// the file holds whole results in order at any moment, and never fewer than before unless fewer were asked for: a run
+// that ends early, also on a full disk, leaves the old file or a longer one. What is no regular file, such as a pipe, is
+// written as it is.
+//
+// Safe for concurrent use: a write that was abandoned may come after close.
+type output struct {
+	path    string // of the file, links resolved; "": not a file
+	temp    string // where it is written before it takes its place
+	force   bool   // whatever is there is replaced
+	notes   outputNotes
+	special io.Writer // what is written as it is; nil: a file
+	device  string    // to open as special; "": special is open
+
+	mu     sync.Mutex
+	old    os.FileInfo // what is at path; nil: nothing
+	wanted int64       // lines that the file must have before it takes its place
+	file   *os.File    // nil: not open
+	placed bool        // the file is at path
+	sum    hash.Hash   // of what is written
+	size   int64
+	lines  int64
+	noted  time.Time // when a note was written last
+}
+
+// newOutput checks whether the results of the job in dir can go to path, before anything is started or written: "" and
+// "-" are stdout. A file that holds anything but results that this job has written is refused, unless force is set.
+func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*output, error) {
+	if path == "" || path == "-" {
+		return &output{special: stdout}, nil
+	}
+	if err := checkOut(path, input); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	switch out, isFile := stdout.(*os.File); {
+	case info == nil:
+	case isFile && isSame(out, info):
+		return &output{special: stdout}, nil // as -o /dev/stdout: what the shell has opened is not replaced
+	case !info.Mode().IsRegular() || isDevice(path):
+		return &output{device: path}, nil
+	}
+	o := &output{path: resolveLinks(path), force: force, notes: outputNotes{dir: dir}}
+	if abs, err := filepath.Abs(o.path); err == nil {
+		o.path = abs
+	}
+	name := strings.ToValidUTF8(filepath.Base(o.path)[:min(len(filepath.Base(o.path)), 180)], "")
+	job := sha256.Sum256([]byte(dir)) // two jobs never share a file, and one runs only once at a time
+	o.temp = filepath.Join(filepath.Dir(o.path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
+	if o.old = info; info == nil {
+		return o, nil
+	}
+	o.wanted, err = o.notes.check(o.path, field, force)
+	return o, err
+}
+
+// checkOut reports why results can't go to a file, before anything is started.
+func checkOut(path, input string) error {
+	switch ext := filepath.Ext(path); strings.ToLower(ext) {
+	case ".gz", ".zst", ".xz", ".bz2", ".zip":
+		return fmt.Errorf("results are not compressed: leave %s out", ext)
+	}
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
+		return err
+	} else if !dir.IsDir() {
+		return fmt.Errorf("%s is not a directory", filepath.Dir(path))
+	}
+	out, err := os.Stat(path)
+	if err != nil {
+		return nil //nolint:nilerr // it will be created
+	}
+	in, err := os.Stat(input)
+	switch {
+	case out.IsDir():
+		return errors.New("that is a directory: name a file")
+	case err == nil && out.Mode().IsRegular() && os.SameFile(in, out):
+		return errors.New("that is the input, whose rows would be lost: name another file")
+	case out.Mode().IsRegular():
+		f, err := os.OpenFile(path, os.O_WRONLY, 0) // a rename would not ask for the permission
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	}
+	return nil
+}
+
+// resolveLinks returns where symbolic links lead, also to a file that does not exist yet: a rename replaces the file, not
+// the link.
+func resolveLinks(path string) string {
+	for range 40 {
+		target, err := os.Readlink(path)
+		if err != nil {
+			return path
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	return path
+}
+
+// isSame reports whether an open file is the one that info describes.
+func isSame(f *os.File, info os.FileInfo) bool {
+	open, err := f.Stat()
+	return err == nil && os.SameFile(open, info)
+}
+
+// isDevice reports whether a path may name an open file of the process, such as /dev/fd/3, whose place is not its own.
+func isDevice(path string) bool {
+	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/")
+}
+
+// open makes the output ready for the results. The caller must close it.
+func (o *output) open() error {
+	if o.device != "" {
+		f, err := os.OpenFile(o.device, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return config.Invalid(fmt.Errorf("-o %w", err))
+		}
+		o.special, o.file = f, f
+	}
+	if o.special != nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.begin(); err != nil {
+		if o.file != nil { // nothing is left beside a file that can't be replaced
+			_ = o.file.Close()
+			_ = os.Remove(o.temp)
+		}
+		return config.Invalid(fmt.Errorf("-o %w", err))
+	}
+	return nil
+}
+
+// writer returns where the results are written: whole lines at a time.
+func (o *output) writer() io.Writer {
+	if o.special != nil {
+		return o.special
+	}
+	return o
+}
+
+// rewriter returns how to write the results again from the first; nil: what is written can't be taken back.
+func (o *output) rewriter() func() error {
+	if o.special != nil {
+		return nil
+	}
+	return o.again
+}
+
+// again begins a new file, which takes the place of what is written so far once it holds as many results.
+func (o *output) again() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.placed {
+		o.wanted = o.lines
+		if err := o.end(); err != nil {
+			return err
+		}
+		var err error
+		if o.old, err = os.Stat(o.path); err != nil {
+			return err
+		}
+	} else {
+		_ = o.file.Close() // it is written again
+	}
+	return o.begin()
+}
+
+// begin creates the file beside its place.
+func (o *output) begin() error {
+	mode := fs.FileMode(0o666)
+	if o.old != nil {
+		mode = o.old.Mode().Perm()
+	}
+	f, err := os.OpenFile(o.temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, mode)
+	if err != nil {
+		return fmt.Errorf("%s: results are written beside that file first: %w", o.path, err)
+	}
+	o.file, o.placed, o.sum, o.size, o.lines = f, false, sha256.New(), 0, 0
+	if o.old != nil {
+		_ = f.Chmod(mode) // whatever the umask; a file system without permissions is none the worse
+	}
+	return o.takePlace()
+}
+
+// Write implements [io.Writer] for a file.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.file == nil {
+		return 0, fs.ErrClosed
+	}
+	if n, err := o.file.Write(p); err != nil {
+		_ = o.file.Truncate(o.size) // no half line stays
+		return n, o.explain(err)
+	}
+	_, _ = o.sum.Write(p) // a hash never fails
+	o.size += int64(len(p))
+	o.lines += int64(bytes.Count(p, []byte("\n")))
+	if !o.placed {
+		return len(p), o.takePlace()
+	}
+	if time.Since(o.noted) > noteEvery {
+		_ = o.note(true) // without it the next start looks at more lines
+	}
+	return len(p), nil
+}
+
+// explain reports what a failed write means for the file that the user has named.
+func (o *output) explain(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
+	if o.old != nil && !o.placed {
+		return fmt.Errorf("%s: %w: the file is as it was", o.path, err)
+	}
+	return fmt.Errorf("%s: %w", o.path, err)
+}
+
+// takePlace moves the file to its place if it holds enough. Where another file is there that can wait: for the next write,
+// or the end, if the calls have taken all file descriptors.
+func (o *output) takePlace() error {
+	if o.lines < o.wanted {
+		return nil
+	}
+	err := o.place()
+	if o.old != nil && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) {
+		return nil
+	}
+	return err
+}
+
+// place moves the file to its place. What it holds is noted before, so that the next start knows it, wherever this
+// process is killed.
+func (o *output) place() error {
+	now, err := os.Stat(o.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !o.force && !unchanged(o.old, now) {
+		return fmt.Errorf("%s: another program has written it meanwhile, and it is left as it is: name another file (the results are stored, no call is made again), or replace it with --force", o.path)
+	}
+	if err := o.file.Sync(); err != nil {
+		return o.explain(err)
+	}
+	if err := o.note(true); err != nil {
+		return err
+	}
+	if runtime.GOOS == "windows" { // which renames no open file
+		if err := o.file.Close(); err != nil {
+			return o.explain(err)
+		}
+		o.file = nil
+	}
+	if err := os.Rename(o.temp, o.path); err != nil {
+		return fmt.Errorf("%s: move the results there: %w", o.path, err)
+	}
+	o.placed = true
+	if o.file == nil {
+		o.file, err = os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND, 0)
+		return err
+	}
+	return nil
+}
+
+// unchanged reports whether a file is as it was; nil: it does not exist.
+func unchanged(then, now os.FileInfo) bool {
+	if then == nil || now == nil {
+		return then == now
+	}
+	return os.SameFile(then, now) && then.Size() == now.Size() && then.ModTime().Equal(now.ModTime())
+}
+
+// note notes what the file holds, and whether it still grows.
+func (o *output) note(growing bool) error {
+	o.noted = time.Now()
+	return o.notes.add(outputNote{Path: o.path, Bytes: o.size, Sum: hex.EncodeToString(o.sum.Sum(nil)), Growing: growing})
+}
+
+// end closes a file that is in its place.
+func (o *output) end() error {
+	err := errors.Join(o.file.Sync(), o.checkPlace(), o.note(false), o.file.Close())
+	o.file = nil
+	return err
+}
+
+// checkPlace reports whether the file at its place is still the one that is written, and holds nothing else.
+func (o *output) checkPlace() error {
+	now, err := os.Stat(o.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: another program has removed it meanwhile: the same command writes it again, without a call", o.path)
+	case err != nil:
+		return err
+	case !isSame(o.file, now) || now.Size() != o.size:
+		return fmt.Errorf("%s: another program has written it meanwhile: name another file (the results are stored, no call is made again), or replace it with --force", o.path)
+	}
+	return nil
+}
+
+// close ends the output. complete says that it holds all results that were asked for; one that is not, and has not yet
+// taken its place, is removed.
+func (o *output) close(complete bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.special != nil {
+		if o.file != nil {
+			return o.file.Close()
+		}
+		return nil
+	}
+	var err error
+	if o.file != nil && !o.placed && complete {
+		err = o.place()
+	}
+	if o.placed && o.file != nil {
+		return errors.Join(err, o.end())
+	}
+	if o.file != nil {
+		_ = o.file.Close() // it is removed
+		o.file = nil
+	}
+	if !o.placed {
+		_ = os.Remove(o.temp)
+	}
+	return err
+}
+
+// showResult is [WriteResult] to a terminal.
+func showResult(w io.Writer, r stored.Result) error {
+	return stored.WriteLine(w, terminal.EscapeJSON(r.Body))
+}
+
+// WriteResult writes a result as one line of JSON.
+func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }

@@ -1,0 +1,230 @@
+package job
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/files/rowfile"
+)
+
+const (
+	// notesFile holds what a job has written to which file, below the job's directory. --fresh keeps it: results of an
+	// earlier run of the job may be replaced.
+	notesFile = "outputs.json"
+	// notesMax bounds the notes of a job; the oldest go first.
+	notesMax = 32
+	// headerBytesMax bounds how much of the header of a table is held, whose names are bounded when it is written.
+	headerBytesMax = 4 << 20
+)
+
+// outputNote is what a job has written to a file.
+type outputNote struct {
+	Path    string `json:"path"`
+	Bytes   int64  `json:"bytes"`
+	Sum     string `json:"sha256"`
+	Growing bool   `json:"growing,omitempty"` // more may have been written since
+}
+
+// outputNotes are the notes of the job in a directory.
+type outputNotes struct{ dir string }
+
+// read returns the notes. Damaged ones are none: then the user is asked.
+func (n outputNotes) read() (notes []outputNote, err error) {
+	raw, err := os.ReadFile(filepath.Join(n.dir, notesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(raw, &notes) != nil {
+		notes = nil // damaged
+	}
+	return notes, nil
+}
+
+// add adds a note. It replaces one of the same content, and of the same file while that was growing.
+func (n outputNotes) add(note outputNote) error {
+	notes, err := n.read()
+	notes = slices.DeleteFunc(notes, func(old outputNote) bool {
+		return old.Path == note.Path && (old.Growing || old.Sum == note.Sum)
+	})
+	notes = append(notes, note)
+	var raw []byte
+	if err == nil { // else all others would be forgotten
+		raw, err = json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
+	}
+	if err == nil {
+		err = jobs.WriteFile(filepath.Join(n.dir, notesFile), append(raw, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("note what the output holds: %w", err)
+	}
+	return nil
+}
+
+// check returns how many lines a file has. It is an error if the file holds anything but results that the job has
+// written, unless force is set; field is that of the replies.
+func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 || force {
+		return 0, err
+	}
+	notes, err := n.read()
+	if err != nil {
+		return 0, err
+	}
+	for _, note := range notes {
+		if note.Bytes != info.Size() && (!note.Growing || note.Path != path || note.Bytes > info.Size()) {
+			continue
+		}
+		if lines, ok := note.matches(f, field); ok {
+			return lines, nil
+		}
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, jobs.IdentityFile)); errors.Is(err, fs.ErrNotExist) {
+		return 0, errors.New("that file exists, and the job has written no results yet: name another file, or replace it with --force")
+	}
+	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))
+}
+
+// matches reports whether a file holds what was noted, and after that, if the file was growing, nothing but results.
+func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
+	sum, count := sha256.New(), &lineCounter{}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, false
+	}
+	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil || hex.EncodeToString(sum.Sum(nil)) != note.Sum {
+		return 0, false
+	}
+	if IsTable(note.Path) && note.Growing {
+		return tableLines(f, field)
+	}
+	for rest := bufio.NewReader(f); ; count.lines++ {
+		line, err := rest.ReadBytes('\n')
+		switch {
+		case errors.Is(err, io.EOF): // the line that a kill has cut off
+			return count.lines, len(line) == 0 || note.Growing
+		case err != nil || !note.Growing || !isResult(line, field):
+			return 0, false
+		}
+	}
+}
+
+// isResult reports whether a line is a result of a stage.
+func isResult(line []byte, field string) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(line, &members) != nil {
+		return false
+	}
+	for name := range members {
+		if strings.HasPrefix(name, field) {
+			return true
+		}
+	}
+	return false
+}
+
+// tableLines returns how many lines a table of results has that was growing. ok is false if it holds anything else. All
+// of it is read again: a record may have any number of lines, and as many columns as the first. Which character separates
+// the columns is an option of the run that wrote it, and the header shows it: it ends with two columns of known names.
+func tableLines(f *os.File, field string) (lines int64, ok bool) {
+	header, whole, lines, err := wholeRecords(f)
+	if err != nil {
+		return 0, false
+	}
+	if whole == 0 {
+		return 0, true
+	}
+	delimiter, ok := headerDelimiter(header, field)
+	if !ok {
+		return 0, false
+	}
+	mark := int64(0)
+	if bytes.HasPrefix(header, []byte(byteOrderMark)) { // else a quote behind it were within a field
+		mark = int64(len(byteOrderMark))
+	}
+	in := csv.NewReader(io.NewSectionReader(f, mark, whole-mark))
+	in.Comma, in.ReuseRecord = rune(delimiter), true
+	names, err := in.Read()
+	if last := lastColumns(field); err == nil && (len(names) < len(last) || !slices.Equal(names[len(names)-len(last):], last) || !slices.Contains(names, field)) {
+		return 0, false
+	}
+	for err == nil {
+		_, err = in.Read()
+	}
+	return lines, errors.Is(err, io.EOF)
+}
+
+// headerDelimiter returns what separates the columns of a table whose header is given: the character before its last
+// column, which is the error of the reply.
+func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
+	lasts := lastColumns(field)
+	name := lasts[len(lasts)-1]
+	line := bytes.TrimSuffix(header, []byte("\n"))
+	for _, text := range []string{name, `"` + strings.ReplaceAll(name, `"`, `""`) + `"`} { // in quotes where it holds the delimiter
+		if rest, found := bytes.CutSuffix(line, []byte(text)); found && len(rest) > 0 {
+			delimiter = rest[len(rest)-1]
+			if _, err := rowfile.ParseDelimiter("", string(delimiter)); err == nil {
+				return delimiter, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// wholeRecords returns how many bytes and lines of a table are whole records, and the first of these. What follows is one
+// that a kill has cut off.
+func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, 0, 0, err
+	}
+	quoted := false
+	var at, seen int64
+	for in := bufio.NewReader(f); ; {
+		piece, err := in.ReadSlice('\n')
+		at += int64(len(piece))
+		if size == 0 && len(first) < headerBytesMax {
+			first = append(first, piece...)
+		}
+		quoted = quoted != (bytes.Count(piece, []byte{'"'})%2 == 1)
+		if bytes.HasSuffix(piece, []byte("\n")) {
+			if seen++; !quoted {
+				size, lines = at, seen
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return first, size, lines, nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return nil, 0, 0, err
+		}
+	}
+}
+
+// lineCounter counts the lines that are written to it.
+type lineCounter struct{ lines int64 }
+
+// Write implements [io.Writer].
+func (c *lineCounter) Write(p []byte) (int, error) {
+	c.lines += int64(bytes.Count(p, []byte("\n")))
+	return len(p), nil
+}

@@ -1,0 +1,333 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/redrive"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/seqset"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// loadID is the source of a job's rows. They have a subject of their own, and what a redrive publishes of them has
+// another.
+const loadID = "in"
+
+// places are the rows of a job by their places in OUT, and what was answered in their place since: rows that a redrive
+// has published again are rows of the input like others, but their results take the place of a failed one. What is held
+// grows with the rows that were published again, and by two bytes for each other row at most.
+//
+// Not safe for concurrent use.
+type places struct {
+	cfg      *config.Config
+	js       jetstream.JetStream
+	input    jetstream.Stream
+	subject  string // of the job's own rows, as they are stored
+	redriven string // of those that were published again
+
+	until   uint64            // the last row that has a place: others are not asked for
+	seen    uint64            // the last result that is noted, by its sequence in the results stream
+	low     uint64            // every row up to it has a result by then
+	own     seqset.Set        // rows with a place of their own that have a result
+	rows    int64             // how many of them
+	newest  map[uint64]answer // by row: the last result in its place
+	pending map[uint64]uint64 // by row: the row of the input that is to take its place and has no result yet
+}
+
+// answer is a result that takes the place of an earlier one.
+type answer struct {
+	at  uint64 // its sequence in the results stream
+	row uint64 // that it answers
+}
+
+// openPlaces finds the places of a job whose streams exist.
+func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (*places, error) {
+	p := &places{cfg: cfg, js: js, until: math.MaxUint64, newest: make(map[uint64]answer), pending: make(map[uint64]uint64)}
+	var err error
+	if p.input, err = js.Stream(ctx, cfg.Input.Stream); err != nil {
+		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
+	}
+	if _, err = js.Stream(ctx, cfg.Result.Stream); err != nil {
+		return nil, stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
+	}
+	for id, subject := range map[string]*string{loadID: &p.subject, loadID + redrive.LoadSuffix: &p.redriven} {
+		address, err := streams.AddressInput(p.input.CachedInfo().Config, cfg.Input.Subject, 0, id)
+		if err != nil {
+			return nil, config.Invalid(config.Explained(err))
+		}
+		*subject = address.Stored
+	}
+	return p, nil
+}
+
+// limitTo leaves places to the first rows of the job alone: their results need not be the first that are stored. Where
+// fewer are loaded, no others will be.
+func (p *places) limitTo(ctx context.Context, rows int64) error {
+	for from := uint64(rows); ; { //nolint:gosec // above 0
+		m, err := streams.NextMessage(ctx, p.js.Conn(), p.cfg.Input.Stream, p.subject, from)
+		if err != nil || m == nil {
+			return err
+		}
+		number, err := rowNumber(m)
+		if err != nil {
+			return err
+		}
+		if number >= rows {
+			p.until = m.Sequence
+			return nil
+		}
+		from = m.Sequence + uint64(rows-number) //nolint:gosec // above 0; what is between them was published again
+	}
+}
+
+// rowNumber returns which row of the input file a message is, counted from 1.
+func rowNumber(m *jetstream.RawStreamMsg) (int64, error) {
+	number, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("message %d on %s has no %s: another program has published it", m.Sequence, m.Subject, streams.HeaderLoadRow)
+	}
+	return number, nil
+}
+
+// number returns which row of the input file a row is, counted from 1.
+func (p *places) number(ctx context.Context, row uint64) (int64, error) {
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Input.Stream, row)
+	if err == nil && m == nil {
+		err = jetstream.ErrMsgNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read row %d: %w", row, err)
+	}
+	return rowNumber(m)
+}
+
+// note notes a result, which may be known. It returns the place that the result takes; 0: none, since its row is not of
+// those asked for. newer says that it takes the place of a result that came before it.
+func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer bool, err error) {
+	if r.Subject == p.subject {
+		if r.Seq <= p.until {
+			place = r.Seq
+		}
+	} else if place, err = p.placeOf(ctx, r); err != nil {
+		return 0, false, err
+	}
+	if r.At <= p.seen {
+		return place, false, nil
+	}
+	p.seen, p.low = r.At, r.Low
+	switch place {
+	case 0:
+		return 0, false, nil
+	case r.Seq:
+		if p.own.Add(place) {
+			p.rows++
+		}
+		return place, false, nil
+	}
+	p.newest[place] = answer{at: r.At, row: r.Seq}
+	if r.Seq >= p.pending[place] {
+		delete(p.pending, place)
+	}
+	return place, true, nil
+}
+
+// placeOf returns the place of a result whose row is not one of the job's own; 0: none. Where the headers name none,
+// an older version has published or answered the row.
+func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
+	if p.own.Has(r.Replaces) {
+		return r.Replaces, nil
+	}
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Input.Stream, r.Seq)
+	if err != nil {
+		return 0, fmt.Errorf("read row %d: %w", r.Seq, err)
+	}
+	if m == nil {
+		return 0, nil
+	}
+	first, err := stored.Replaced(ctx, p.js.Conn(), p.cfg, m.Header)
+	if err != nil || !p.own.Has(first) {
+		return 0, err
+	}
+	return first, nil
+}
+
+// failedResults are the rows whose newest result is an error, with that result's sequence in the results stream.
+type failedResults map[uint64]uint64
+
+// read notes the results that are stored, and returns those that have failed.
+func (p *places) read(ctx context.Context) (failedResults, error) {
+	failed := make(failedResults)
+	end, err := p.end(ctx)
+	if err != nil || end == 0 {
+		return failed, err
+	}
+	results, err := p.open(ctx, stored.ReadOptions{From: p.seen + 1, Until: end})
+	if err != nil {
+		return nil, err
+	}
+	defer results.Close()
+	for {
+		r, err := stored.NextResult(ctx, results, 0)
+		if errors.Is(err, stored.ErrNoMore) {
+			return failed, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		place, _, err := p.note(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case r.Failed && place > 0:
+			failed[place] = r.At
+		case !r.Failed:
+			delete(failed, place)
+		}
+	}
+}
+
+// end returns the last result that is stored; 0: there is none.
+func (p *places) end(ctx context.Context) (uint64, error) {
+	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.LogSubject(p.cfg, 0, "rows"))
+	if err != nil || m == nil {
+		return 0, err
+	}
+	return m.Sequence, nil
+}
+
+// open begins to read the headers of results.
+func (p *places) open(ctx context.Context, o stored.ReadOptions) (*stored.Reader, error) {
+	o.Stream, o.HeadersOnly = p.cfg.Result.Stream, true
+	o.Filters = []string{stored.LogSubject(p.cfg, 0, "rows")}
+	return stored.Open(ctx, p.js, o)
+}
+
+// findPending looks in the input for the rows that were published again and have no result yet. of selects places.
+func (p *places) findPending(ctx context.Context, of func(place uint64) bool) error {
+	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven, p.low+1); err != nil || next == 0 {
+		return err
+	}
+	rows, err := stored.Open(ctx, p.js, stored.ReadOptions{
+		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1, Until: math.MaxUint64,
+	})
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for {
+		m, err := rows.Next(ctx)
+		if err != nil || m == nil {
+			return err
+		}
+		place, err := stored.Replaced(ctx, p.js.Conn(), p.cfg, m.Header)
+		if err != nil {
+			return err
+		}
+		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row { // a result may be above the low-water mark
+			p.pending[place] = m.Sequence
+		}
+	}
+}
+
+// wait notes results until no row that was published again lacks one.
+func (p *places) wait(ctx context.Context) error {
+	if len(p.pending) == 0 {
+		return nil
+	}
+	results, err := p.open(ctx, stored.ReadOptions{From: p.seen + 1, Follow: true})
+	if err != nil {
+		return err
+	}
+	defer results.Close()
+	for len(p.pending) > 0 {
+		r, err := stored.NextResult(ctx, results, resultPoll)
+		if errors.Is(err, stored.ErrNoMore) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, _, err := p.note(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newestOf returns the result that counts for the row of a result: that, or the last that has taken its place.
+func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, error) {
+	newest, replaced := p.newest[r.Seq]
+	if !replaced {
+		return r, nil
+	}
+	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Result.Stream, newest.at)
+	if err == nil && m == nil {
+		err = jetstream.ErrMsgNotFound
+	}
+	if err != nil {
+		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq, err)
+	}
+	r.At, r.Body, r.Failed = newest.at, m.Data, m.Header.Get(streams.HeaderStatus) == auditlog.RowError
+	return r, nil
+}
+
+// Retry asks for failed rows to be sent again.
+type Retry struct {
+	Reasons []string // only those that failed for one of these; empty: all
+}
+
+// repair prepares what a run must know of rows that were published again, and publishes failed ones again if that was
+// asked for. The stage must not run yet: nothing is answered meanwhile.
+func (p *Pipeline) repair(ctx context.Context) error {
+	js, err := streams.JetStream(p.Stage.Conn.NC())
+	if err != nil {
+		return err
+	}
+	if p.places, err = openPlaces(ctx, js, p.Stage.Cfg); err != nil {
+		return err
+	}
+	redriven, err := streams.NextSequence(ctx, js.Conn(), p.Stage.Cfg.Input.Stream, p.places.redriven, 1)
+	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 { // most jobs: their results are read only once
+		return err
+	}
+	if p.limit > 0 {
+		if err := p.places.limitTo(ctx, p.limit); err != nil {
+			return err
+		}
+	}
+	failed, err := p.places.read(ctx)
+	if err != nil {
+		return err
+	}
+	if p.retry != nil {
+		if err := p.publishAgain(ctx, js, failed); err != nil {
+			return err
+		}
+	}
+	return p.places.findPending(ctx, func(place uint64) bool {
+		_, has := failed[place]
+		return has
+	})
+}
+
+// publishAgain publishes the rows of failed results again, of those reasons that were asked for.
+func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, failed failedResults) error {
+	var chosen seqset.Set
+	for _, at := range failed {
+		chosen.Add(at)
+	}
+	o := redrive.Options{Reasons: p.retry.Reasons, Only: chosen.Has}
+	report, err := redrive.Run(ctx, js, p.Stage.Cfg, o, p.Stderr)
+	if report != nil {
+		report.Write(p.Stderr)
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+package job
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
+)
+
+// byteOrderMark is that of UTF-8, by which Excel knows the encoding of CSV.
+const byteOrderMark = "\xef\xbb\xbf"
+
+// TableOptions are how results are written as CSV. The zero value keeps what a CSV input has.
+type TableOptions struct {
+	Delimiter byte  // between the columns; 0: that of a CSV input, a comma, or by the name of the file a tab
+	Mark      *bool // the file begins with the byte order mark of UTF-8; nil: it does if a CSV input does
+	Flatten   bool  // each member of the reply's object has a column, by the response schema
+}
+
+// IsTable reports whether a file for results is CSV, by its name.
+func IsTable(out string) bool { return tableName(out) != 0 }
+
+// tableName returns what separates the columns of a file for results by its name alone; 0: it is JSONL.
+func tableName(out string) byte {
+	switch strings.ToLower(filepath.Ext(out)) {
+	case ".csv":
+		return ','
+	case ".tsv", ".tab":
+		return '\t'
+	}
+	return 0
+}
+
+// delimiter returns what separates the columns of the file of that name. Tabs belong to files called .tsv: an input that
+// has them is converted where the file is called .csv.
+func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
+	named := tableName(out)
+	switch {
+	case o.Delimiter != 0:
+		return o.Delimiter
+	case named == ',' && in.Format == rowfile.FormatCSV && in.Delimiter != '\t' && in.Delimiter != 0:
+		return in.Delimiter
+	}
+	return named
+}
+
+// fields returns the members of the reply that have columns of their own in a file of that name: the members of the
+// object that the response schema describes, in its order. fansOut says that a reply is an array of replies. The error
+// names the option that cannot be.
+func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool) ([]string, error) {
+	if !IsTable(out) {
+		switch {
+		case o.Flatten:
+			return nil, errors.New("--flatten is for results as CSV: give -o FILE.csv")
+		case o.Mark != nil && *o.Mark:
+			return nil, errors.New("--bom is for results as CSV: give -o FILE.csv")
+		case o.Delimiter != 0:
+			return nil, errors.New("--out-delimiter is for results as CSV: give -o FILE.csv")
+		}
+	}
+	switch {
+	case !o.Flatten:
+		return nil, nil
+	case fansOut:
+		return nil, errors.New("--flatten: with STAGE_FOREACH the reply of a row is an array, which has one column: leave --flatten out")
+	case response == nil:
+		return nil, errors.New("--flatten: the columns are those of the response schema: set STAGE_RESPONSE_SCHEMA_FILE")
+	}
+	names := propertiesOf([]byte(response.Source()))
+	if len(names) == 0 {
+		return nil, errors.New("--flatten: the response schema names no properties: set STAGE_RESPONSE_SCHEMA_FILE to the schema of an object with properties")
+	}
+	return names, nil
+}
+
+// propertiesOf returns the names of the members of the object that a schema describes, in their order.
+func propertiesOf(root []byte) (names []string) {
+	properties := findIn(root, "properties")
+	if ref := findIn(root, "$ref"); properties == nil && len(ref) > 0 && ref[0] == '"' { // as pydantic writes a recursive model
+		properties = findIn(definition(root, jsonbytes.Text(ref)), "properties")
+	}
+	if len(properties) == 0 || properties[0] != '{' {
+		return nil
+	}
+	for key := range jsonbytes.Members(properties) {
+		if !slices.Contains(names, string(key)) {
+			names = append(names, string(key))
+		}
+	}
+	return names
+}
+
+// definition returns the part of a schema that a reference such as #/$defs/Ticket leads to; nil: it leads elsewhere.
+func definition(root []byte, ref string) []byte {
+	path, local := strings.CutPrefix(ref, "#/")
+	if !local {
+		return nil
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		root = findIn(root, strings.NewReplacer("~1", "/", "~0", "~").Replace(name))
+	}
+	return root
+}

@@ -1,0 +1,152 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// write writes the newest result of each row, in the order in which the first ones were stored, and returns when the last
+// is written. The
+// result of a row that is published again comes long after its place: a file shows the failed one meanwhile, and is
+// written again at the end. What can't be taken back, such as standard output, is written once no such row is left.
+func (p *Pipeline) write(ctx context.Context) error {
+	js, err := streams.JetStream(p.Stage.Conn.NC())
+	if err != nil {
+		return err
+	}
+	if p.rewrite == nil {
+		if err := p.places.wait(ctx); err != nil {
+			return err
+		}
+	}
+	for first := true; ; first = false {
+		stale, err := p.writeAll(ctx, js, first)
+		if err != nil || stale == 0 {
+			return err
+		}
+		if p.rewrite == nil {
+			p.Stage.Log.Warn("rows were answered again after their results were written: the same command writes the new ones", slog.Int("rows", stale))
+			return nil
+		}
+		if err := p.rewrite(); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
+	}
+}
+
+// writeAll writes the results from the first on. stale is how many of them were replaced after they were written.
+func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first bool) (stale int, err error) {
+	results, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
+	if err != nil {
+		return 0, err
+	}
+	defer results.Close()
+	p.written, p.failed, p.failures = 0, 0, failures{}
+	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
+	if p.header != nil {
+		if err := p.header(ctx, out); err != nil {
+			return 0, err
+		}
+	}
+	flushed := time.Now()
+	for !p.complete() {
+		r, err := stored.NextResult(ctx, results, resultPoll)
+		none := errors.Is(err, stored.ErrNoMore)
+		if err != nil && !none {
+			return stale, errors.Join(err, out.Flush())
+		}
+		if none || time.Since(flushed) > flushEvery {
+			if err := out.Flush(); err != nil { // whole lines, also above a bar
+				return stale, fmt.Errorf("write results: %w", err)
+			}
+			flushed = time.Now()
+		}
+		if none {
+			continue
+		}
+		newer, err := p.take(ctx, out, r, first)
+		if err != nil {
+			return stale, err
+		}
+		if newer {
+			stale++
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return stale, fmt.Errorf("write results: %w", err)
+	}
+	return stale, nil
+}
+
+// complete reports whether each row has its result written, and none is expected to be replaced.
+func (p *Pipeline) complete() bool {
+	return p.full() && len(p.places.pending) == 0
+}
+
+// full reports whether each row has a result written.
+func (p *Pipeline) full() bool {
+	rows := p.rows.Load()
+	return rows >= 0 && p.written >= rows || p.limit > 0 && p.written >= p.limit
+}
+
+// take writes the row of a result, if the result has a place of its own. stale says that it takes the place of one that
+// is written.
+func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result, first bool) (stale bool, err error) {
+	expected := len(p.places.pending)
+	place, newer, err := p.places.note(ctx, r)
+	switch {
+	case err != nil:
+		return false, err
+	case newer:
+		if len(p.places.pending) < expected { // it was not counted when the failed result was written
+			p.progress.count(r.Failed, nil)
+		}
+		return true, nil // each result comes after the one that it replaces
+	case place != r.Seq || p.full():
+		return false, nil
+	}
+	if r, err = p.places.newestOf(ctx, r); err != nil {
+		return false, err
+	}
+	kind, err := p.writeResult(ctx, out, r)
+	if err != nil {
+		return false, err
+	}
+	if _, expected := p.places.pending[r.Seq]; first && !expected {
+		p.progress.count(r.Failed, kind)
+	}
+	return false, nil
+}
+
+// writeResult writes one result and counts it. It returns the rows that failed for its reason if it is the first of them.
+func (p *Pipeline) writeResult(ctx context.Context, out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
+	p.text.Reset()
+	err = p.Format(&p.text, r)
+	if err == nil && p.text.Len() > out.Available() { // each write to the file is of whole results
+		err = out.Flush()
+	}
+	if err == nil {
+		_, err = out.Write(p.text.Bytes())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write results: %w", err)
+	}
+	p.written++
+	if !r.Failed {
+		return nil, nil //nolint:nilnil // a result that has not failed is the first of no reason
+	}
+	p.failed++
+	if first = p.failures.add(r); first != nil {
+		first.number, err = p.places.number(ctx, r.Seq)
+	}
+	return first, err
+}

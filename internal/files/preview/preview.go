@@ -1,0 +1,115 @@
+// Package preview shows what would be sent for the rows of a file, and which rows would fail, without a call.
+//
+// It renders the prompts as a stage does and prints them: [DryRun] those of a job, with an estimate of its tokens and
+// cost, [Try] those of several templates side by side. It needs no key, and stores nothing.
+package preview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm/row"
+)
+
+// Input is the file whose rows are shown.
+type Input struct {
+	Name   string    // - is Stdin
+	Stdin  io.Reader // may be nil where Name is another
+	Format rowfile.Spec
+	Rows   int64 // how many of the first ones; 0: all
+}
+
+// open opens the file. The caller must close File of the source.
+func (in *Input) open(ctx context.Context) (*load.Source, error) {
+	return load.OpenSource(ctx, in.Stdin, in.Name, in.Format)
+}
+
+// each calls f with each row of the source that open has returned.
+func (in *Input) each(ctx context.Context, source *load.Source, f func(rowfile.Row) error) error {
+	rows := rowfile.NewReader(source.File, source.Layout, load.RowBytesMax-load.MessageOverhead)
+	for seen := int64(0); in.Rows == 0 || seen < in.Rows; seen++ {
+		row, err := rows.Next()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return config.Invalid(fmt.Errorf("%s: %w", in.Name, err))
+		}
+		if err := f(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shownItems is how many elements of a row are shown, where each is a call.
+const shownItems = 3
+
+// calls are what a row is sent as: one call, or one for each element of an array.
+type calls struct {
+	line  int64
+	row   *row.Row
+	items *row.Items // nil: the row is one call
+}
+
+// callsOf reads one row of a file. The error is why it fails before any call.
+func callsOf(cfg *config.ForeachConfig, in rowfile.Row) (*calls, error) {
+	if in.Fault != nil {
+		return nil, errors.New(in.Fault.Problem)
+	}
+	parsed, err := row.Parse(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	c := &calls{line: in.Line, row: parsed}
+	if cfg.Field != "" {
+		c.items, err = parsed.Items(cfg.Field, cfg.Max)
+	}
+	return c, err
+}
+
+// count returns how many calls they are.
+func (c *calls) count() int {
+	if c.items == nil {
+		return 1
+	}
+	return c.items.Len()
+}
+
+// render renders the prompt of one of the calls, from 0.
+func (c *calls) render(p *executor.Prompt, i int) (prompt string, err error) {
+	if c.items == nil {
+		r, _, err := p.Request(c.row)
+		return r.Prompt, err
+	}
+	r, _, err := p.ItemRequest(c.items, i)
+	return r.Prompt, err
+}
+
+// placeText is the line of a row; of an element, from 0, also which of how many it is.
+func placeText(line int64, item *int, items int) string {
+	if item == nil {
+		return fmt.Sprint("line ", line)
+	}
+	return fmt.Sprintf("line %d, element %d of %d", line, *item, items)
+}
+
+// rest is the line in place of the calls that are not shown; "": all are.
+func (c *calls) rest() string {
+	switch n := c.count(); {
+	case n == 0:
+		return fmt.Sprintf("--- line %d: no elements, no call", c.line)
+	case n > shownItems:
+		return fmt.Sprintf("--- line %d: %s", c.line, terminal.Plural(n-shownItems, "more element"))
+	}
+	return ""
+}

@@ -1,0 +1,186 @@
+// Package follow reads streams as they grow: of a NATS server, or of an embedded store through the processes that serve
+// it, one after the other.
+package follow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// poll is the time between two looks at which process serves a store.
+const poll = 500 * time.Millisecond
+
+// endGrace is how long a server may take to stop after its first error.
+const endGrace = 5 * time.Second
+
+// ErrServerEnded ends the reading from an embedded server that is gone.
+var ErrServerEnded = errors.New("the process that served the store has ended")
+
+// ReadFunc reads what it has not read yet: with more until ctx ends, else what is stored now.
+type ReadFunc func(ctx context.Context, js jetstream.JetStream, more bool) error
+
+// Run calls read until ctx ends, which is no error. It never keeps an embedded store open itself, since a stage or a job
+// could not start then: it calls read with the server of each process that serves the store, and in between once for
+// what a process has stored that has come and gone meanwhile. waiting is called when there is none.
+func Run(ctx context.Context, cfg *config.Config, log *slog.Logger, waiting func(), read ReadFunc) (err error) {
+	f := &follower{cfg: cfg, log: log, read: read}
+	if len(cfg.NATS.URL) > 0 {
+		err = f.connected(ctx, func(_ *natsconn.Conn, js jetstream.JetStream) error { return read(ctx, js, true) })
+	} else {
+		f.log = slog.New(slog.DiscardHandler) // that a connection ends with its process is expected
+		err = f.store(ctx, waiting)
+	}
+	if ctx.Err() != nil {
+		err = nil
+	}
+	return err
+}
+
+type follower struct {
+	cfg  *config.Config
+	log  *slog.Logger
+	read ReadFunc
+}
+
+// store reads an embedded store.
+func (f *follower) store(ctx context.Context, waiting func()) error {
+	dir := f.cfg.Data.Dir
+	var before, read time.Time // when the directory was changed, at the last look, and when it was read
+	for waits := false; ctx.Err() == nil; sleep(ctx) {
+		_, running, err := natsd.Discover(dir)
+		if err != nil {
+			return err
+		}
+		now := changed(dir)
+		switch {
+		case running:
+			waits = false
+			err = f.server(ctx)
+		case !now.Equal(read) && now.Equal(before): // no process is about to serve it
+			err = f.stored(ctx)
+			if read = changed(dir); errors.Is(err, natsd.ErrLocked) || errors.Is(err, errServed) {
+				read, err = time.Time{}, nil
+			}
+		case !waits:
+			waits = true
+			waiting()
+		}
+		if err != nil {
+			return err
+		}
+		before = now
+	}
+	return nil
+}
+
+// changed returns when an entry of the directory was created or removed last, as the address of a server is at its
+// start and its end; zero if there is no directory.
+func changed(dir string) time.Time {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// server reads until the process that serves the store does so no more, which is no error.
+func (f *follower) server(ctx context.Context) error {
+	ctx, stop := WhileServed(ctx, f.cfg.Data.Dir)
+	defer stop()
+	err := f.connected(ctx, func(conn *natsconn.Conn, js jetstream.JetStream) error {
+		if conn.Server != nil { // the other process has ended just now
+			return nil
+		}
+		return f.read(ctx, js, true)
+	})
+	if err != nil && Ended(ctx) {
+		return nil
+	}
+	return err
+}
+
+// errServed says that a process has begun to serve the store.
+var errServed = errors.New("another process serves the store")
+
+// stored reads a store that no process serves; there may be none yet.
+func (f *follower) stored(ctx context.Context) error {
+	if has, err := jobs.HasStore(f.cfg.Data.Dir); !has || err != nil {
+		return err
+	}
+	err := f.connected(ctx, func(conn *natsconn.Conn, js jetstream.JetStream) error {
+		// None served it when this was called, and then another command or a stage was faster than this process. Its server may
+		// end in the middle of the reading, which only [follower.server] takes for no error.
+		if conn.Server == nil {
+			return errServed
+		}
+		return f.read(ctx, js, false)
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	return err
+}
+
+// connected calls g with a connection.
+func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstream.JetStream) error) error {
+	conn, err := natsconn.ConnectReader(ctx, f.cfg, f.cfg.Data.Dir, false, f.log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
+	js, err := streams.JetStream(conn.NC())
+	if err != nil {
+		return err
+	}
+	return conn.Explain(g(conn, js))
+}
+
+// WhileServed returns a context that ends with [ErrServerEnded] when the process that serves the embedded store in dir
+// does so no more: a connection to it would only be tried again, since the address of the next process is another one.
+// The caller must call stop.
+func WhileServed(ctx context.Context, dir string) (served context.Context, stop func()) {
+	addr, _, _ := natsd.Discover(dir) // none: it has ended just now, which is found next
+	served, end := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for served.Err() == nil {
+			if now, running, err := natsd.Discover(dir); err == nil && (!running || now != addr) {
+				end(ErrServerEnded)
+			}
+			sleep(served)
+		}
+	})
+	return served, func() {
+		end(nil)
+		watch.Wait()
+	}
+}
+
+// Ended reports, after an error, whether the process that served the store has ended: a server that stops answers with
+// errors of all kinds before it is gone. ctx is that of [WhileServed].
+func Ended(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+	case <-time.After(endGrace):
+	}
+	return errors.Is(context.Cause(ctx), ErrServerEnded)
+}
+
+// sleep waits until the next look.
+func sleep(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(poll):
+	}
+}

@@ -1,0 +1,85 @@
+package follow_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/follow"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestMain(m *testing.M) { stagetest.Main(m) }
+
+// serve starts an embedded server with one stream on dir, as a stage does: it waits for a reader to close the store.
+func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
+	t.Helper()
+	conn, err := natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn.NC())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// The store is read through each process that serves it, once more after that has ended, and is never kept open.
+func TestOneServerAfterTheOtherIsRead(t *testing.T) {
+	cfg := stagetest.Config(t, "STAGE_DATA_DIR", filepath.Join(t.TempDir(), "later"))
+	ctx, cancel := context.WithCancel(t.Context())
+	waits, reads, ended := make(chan bool, 10), make(chan bool), make(chan error, 1)
+	go func() {
+		ended <- follow.Run(ctx, cfg, slog.New(slog.DiscardHandler), func() { waits <- true }, func(ctx context.Context, js jetstream.JetStream, more bool) error {
+			if _, err := js.AccountInfo(ctx); err != nil {
+				return err
+			}
+			reads <- more
+			if !more {
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}()
+	<-waits
+	for range 2 {
+		srv := serve(t, cfg)
+		if more := <-reads; !more {
+			t.Fatal("the store was opened beside the server")
+		}
+		srv.Close()
+		if more := <-reads; more {
+			t.Fatal("a server was followed that does not run")
+		}
+	}
+	serve(t, cfg)
+	if more := <-reads; !more {
+		t.Fatal("the store was opened beside the server")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ended by %v, want nil", err)
+	}
+}
+
+func TestAnErrorOfTheReaderEndsIt(t *testing.T) {
+	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
+	serve(t, cfg)
+	err := follow.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func() {},
+		func(context.Context, jetstream.JetStream, bool) error { return io.ErrShortWrite })
+	if !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("got %v, want %v", err, io.ErrShortWrite)
+	}
+}

@@ -1,0 +1,237 @@
+// Package results prints stored results: all of a stage or some, partition by partition or as they come.
+package results
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// AllPartitions and All are the values of options that select everything.
+const (
+	AllPartitions = -1
+	All           = -1
+)
+
+// Options say which results to print, and how.
+type Options struct {
+	Partition int       // AllPartitions: of all
+	Failed    bool      // only those that are errors, and that no later result replaces
+	Since     time.Time // only those stored since; zero: from the first
+	Last      int       // of these, only so many that were stored last; All: all
+	WithMeta  bool      // with what is known of each beside its body
+	// Merged prints the results of all partitions in the order in which they were stored, which keeps that of each
+	// partition; else one partition comes after the other.
+	Merged bool
+	// Recreated makes the printer look whether the stream is still the one that it has printed, which a user of NATS needs
+	// a permission for that reading does not.
+	Recreated bool
+}
+
+// Printer prints results. It knows which it has printed, so a caller that lost the server goes on with another. Not
+// safe for concurrent use.
+type Printer struct {
+	cfg     *config.Config
+	out     *bufio.Writer
+	options Options
+
+	begun   bool
+	created time.Time // of the stream, with Recreated
+	at      uint64    // sequence of the last result printed or left out, with Merged
+	last    selection // of those that were stored when it began
+}
+
+const (
+	// streamPoll is the time between two looks for a stream that does not exist yet.
+	streamPoll = time.Second
+	// flushAfter bounds how long a line may wait for the next one if the server's count of messages behind it is wrong.
+	flushAfter = time.Second
+)
+
+// NewPrinter returns a printer. The caller must flush out when it is done.
+func NewPrinter(cfg *config.Config, out *bufio.Writer, o Options) *Printer {
+	return &Printer{cfg: cfg, out: out, options: o}
+}
+
+// Print prints the results that are stored now, with Merged those that it has not printed yet.
+func (p *Printer) Print(ctx context.Context, js jetstream.JetStream) error {
+	if err := p.begin(ctx, js); err != nil {
+		return err
+	}
+	if p.options.Merged || p.options.Partition != AllPartitions {
+		return p.read(ctx, js, p.filter(), false)
+	}
+	n, err := stored.Partitions(ctx, js, p.cfg)
+	for i := 0; i < n && err == nil; i++ {
+		err = p.read(ctx, js, stored.LogSubject(p.cfg, i, "rows"), false)
+	}
+	return err
+}
+
+// Follow prints the results that are stored and those that come, until ctx ends, and returns its cause. While the
+// stream does not exist it waits; it calls waiting once when it begins to. A stream that was deleted and created again
+// is printed from its beginning.
+func (p *Printer) Follow(ctx context.Context, js jetstream.JetStream, waiting func()) error {
+	for waits := false; ; {
+		err := p.begin(ctx, js)
+		if err == nil {
+			err = p.read(ctx, js, p.filter(), true)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return err
+		}
+		if err := p.out.Flush(); err != nil {
+			return err
+		}
+		if !p.options.Recreated { // else begin finds out: a server that stops denies its streams, too
+			p.restart()
+		}
+		if !waits {
+			waits = true
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(streamPoll):
+		}
+	}
+}
+
+// restart makes the printer begin with the first result again: the stream is another one.
+func (p *Printer) restart() {
+	if p.begun {
+		p.begun, p.at, p.options.Last = false, 0, All // the last of the first stream were asked for
+	}
+}
+
+// filter is the subject of all results that may be printed.
+func (p *Printer) filter() string {
+	if p.options.Partition != AllPartitions {
+		return stored.LogSubject(p.cfg, p.options.Partition, "rows")
+	}
+	return stored.AllResults(p.cfg)
+}
+
+// begin selects among what is stored, once for a stream.
+func (p *Printer) begin(ctx context.Context, js jetstream.JetStream) (err error) {
+	if p.options.Recreated {
+		s, err := js.Stream(ctx, p.cfg.Result.Stream)
+		if err != nil {
+			return err
+		}
+		now := s.CachedInfo().Created
+		if !p.created.Equal(now) {
+			p.restart()
+		}
+		p.created = now
+	}
+	if p.begun {
+		return nil
+	}
+	if p.last, err = p.choose(ctx, js); err == nil {
+		p.begun = true
+	}
+	return err
+}
+
+// read prints the results of one subject.
+func (p *Printer) read(ctx context.Context, js jetstream.JetStream, filter string, follow bool) error {
+	o := stored.ReadOptions{Stream: p.cfg.Result.Stream, Filters: []string{filter}, Follow: follow, From: p.last.from}
+	switch {
+	case p.at > 0:
+		o.From = p.at + 1
+	case o.From == 0:
+		o.Since = p.options.Since
+	}
+	r, err := stored.Open(ctx, js, o)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		var late <-chan time.Time
+		if follow && p.out.Buffered() > 0 {
+			late = time.After(flushAfter)
+		}
+		m, err := r.NextBefore(ctx, late)
+		switch {
+		case errors.Is(err, stored.ErrNoMore):
+			err = p.out.Flush()
+		case err != nil || m == nil:
+			return err
+		default:
+			err = p.result(m)
+			if err == nil && follow && r.Left == 0 { // somebody waits for it
+				err = p.out.Flush()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// result prints one message if it is a result that is wanted.
+func (p *Printer) result(m *jetstream.RawStreamMsg) error {
+	if p.options.Merged {
+		p.at = m.Sequence
+	}
+	partition, ok := stored.PartitionOf(m.Subject)
+	if !ok {
+		return nil
+	}
+	r, err := stored.NewResult(m)
+	if err != nil || p.options.Failed && (!r.Failed || !p.last.current(r)) {
+		return err
+	}
+	if p.options.WithMeta {
+		err = writeWithMeta(p.out, p.cfg.Result.Stream, partition, r, m.Header)
+	} else {
+		err = stored.WriteLine(p.out, r.Body)
+	}
+	if err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
+}
+
+// Counts are the results of a stage by what has become of the rows.
+type Counts struct {
+	Results   uint64 `json:"results"`   // stored, those that were replaced too
+	Succeeded uint64 `json:"succeeded"` // rows whose last result is a success
+	Failed    uint64 `json:"failed"`    // rows whose last result is an error
+}
+
+// Count reads all results, without their bodies.
+func Count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (c Counts, err error) {
+	replaced := make(map[uint64]bool) // rows with a result in place of their first one: whether the last is an error
+	err = eachResult(ctx, js, cfg, stored.ReadOptions{Filters: []string{stored.AllResults(cfg)}}, func(r stored.Result) {
+		c.Results++
+		switch {
+		case r.Replaces > 0:
+			replaced[r.Replaces] = r.Failed
+		case r.Failed:
+			c.Failed++
+		default:
+			c.Succeeded++
+		}
+	})
+	c.Failed -= min(c.Failed, uint64(len(replaced))) // only errors are replaced
+	for _, failed := range replaced {
+		if failed {
+			c.Failed++
+		} else {
+			c.Succeeded++
+		}
+	}
+	return c, err
+}

@@ -1,0 +1,236 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Options are what of the audit is read.
+type Options struct {
+	// Stages are the names of the stages, at least one, each once.
+	Stages []string
+	// Since is when the first event was stored; zero: all are read.
+	Since time.Time
+	// Recreated is set where each connection may be to another process, of an embedded store: whether the stream is another
+	// one too is then found out by asking.
+	Recreated bool
+}
+
+// Reader reads the events of some stages from one audit stream into a book. Not safe for concurrent use.
+type Reader struct {
+	cfg     *config.Config
+	book    *Book
+	options Options
+	at      uint64    // the last message that was read
+	created time.Time // of the stream; with Recreated
+	begins  time.Time // of the stream; zero: nothing of it is gone
+	show    shower
+}
+
+// NewReader returns a reader at the beginning of the stream.
+func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
+	return &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
+}
+
+// Report returns the sums of what was read.
+func (r *Reader) Report() *Report {
+	p := r.book.Report(time.Now())
+	p.Stages, p.Since = r.options.Stages, timeOrNil(r.options.Since)
+	if r.begins.After(r.options.Since) {
+		p.AuditBegins = timeOrNil(r.begins)
+	}
+	p.sortBy(r.options.Stages)
+	return p
+}
+
+// Read reads the events that are stored now and that it has not read yet. A stream that does not exist is
+// [jetstream.ErrStreamNotFound].
+func (r *Reader) Read(ctx context.Context, js jetstream.JetStream) error {
+	if err := r.begin(ctx, js); err != nil {
+		return err
+	}
+	return r.read(ctx, js, nil)
+}
+
+// Show calls changed if events were read since [Reader.Follow] or Show have done so last, and the first time.
+func (r *Reader) Show(changed func() error) error {
+	if !r.show.dirty {
+		return nil
+	}
+	r.show.changed = changed
+	return r.show.now()
+}
+
+const (
+	// streamPoll is the time between two looks for a stream that does not exist.
+	streamPoll = time.Second
+	// showEvery is the time between two reports of what has changed.
+	showEvery = time.Second
+)
+
+// Follow reads the events that are stored and those that come, until ctx ends, and returns its cause. It calls changed
+// once all that was stored has been read, then after events that changed the sums, at most once a second. While the
+// stream does not exist it waits; it calls waiting once when it begins to. A stream that was deleted and created again
+// is read from its beginning, and adds to the sums.
+func (r *Reader) Follow(ctx context.Context, js jetstream.JetStream, waiting func(), changed func() error) error {
+	for waits := false; ; {
+		err := r.begin(ctx, js)
+		if err == nil {
+			err = r.read(ctx, js, changed)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return err
+		}
+		if !r.options.Recreated { // else begin finds out: a server that stops denies its streams, too
+			r.at = 0
+		}
+		if !waits {
+			waits = true
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(streamPoll):
+		}
+	}
+}
+
+// begin finds out what stream is there, and since when.
+func (r *Reader) begin(ctx context.Context, js jetstream.JetStream) error {
+	if r.options.Recreated {
+		s, err := js.Stream(ctx, r.cfg.Audit.Stream)
+		if err != nil {
+			return err
+		}
+		if now := s.CachedInfo().Created; !r.created.Equal(now) {
+			r.at, r.created = 0, now
+		}
+	}
+	if r.at > 0 {
+		return nil
+	}
+	first, err := streams.NextMessage(ctx, js.Conn(), r.cfg.Audit.Stream, ">", 1)
+	if err == nil && first != nil && first.Sequence > 1 {
+		r.begins = first.Time
+	}
+	return err
+}
+
+// read reads on. With changed it follows.
+func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func() error) error {
+	o := stored.ReadOptions{Stream: r.cfg.Audit.Stream, Since: r.options.Since, Follow: changed != nil}
+	if r.at > 0 {
+		o.Since, o.From = time.Time{}, r.at+1
+	}
+	for _, name := range r.options.Stages {
+		prefix := r.cfg.Audit.Subject + "." + name + ".*."
+		o.Filters = append(o.Filters, prefix+string(auditlog.KindCall), prefix+string(auditlog.KindBatch))
+	}
+	in, err := stored.Open(ctx, js, o)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	show := &r.show
+	show.changed = changed
+	for {
+		m, err := in.NextBefore(ctx, show.late(in.Left))
+		switch {
+		case errors.Is(err, stored.ErrNoMore):
+			err = show.now()
+		case err != nil && ctx.Err() != nil && changed != nil: // the end of the command
+			return errors.Join(err, r.Show(changed))
+		case err != nil || m == nil:
+			return err
+		default:
+			r.at, show.dirty = m.Sequence, true
+			r.book.Add(decode(m.Data))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// decode returns an event; nil: it is none of this version.
+func decode(data []byte) *auditlog.Event {
+	e, err := auditlog.Decode(data)
+	if err != nil {
+		return nil
+	}
+	return e
+}
+
+// shower calls changed when it is time.
+type shower struct {
+	changed func() error // nil: never
+	dirty   bool         // there is something to show
+	shown   time.Time
+}
+
+// late returns when to call now; nil: when there is another message. What is stored is read before anything is shown.
+func (s *shower) late(left uint64) <-chan time.Time {
+	if s.changed == nil || !s.dirty || s.shown.IsZero() && left > 0 {
+		return nil
+	}
+	return time.After(showEvery - time.Since(s.shown))
+}
+
+func (s *shower) now() error {
+	s.dirty, s.shown = false, time.Now()
+	return s.changed()
+}
+
+// Unknown looks for stages that the audit holds no event of: it returns their names, and the names of all that it holds
+// events of. A stream that does not exist is [jetstream.ErrStreamNotFound].
+func Unknown(ctx context.Context, js jetstream.JetStream, cfg *config.Config, stages []string) (unknown, known []string, err error) {
+	prefix := cfg.Audit.Subject + "."
+	r, err := stored.Open(ctx, js, stored.ReadOptions{
+		Stream: cfg.Audit.Stream, Filters: []string{prefix + "*.*.*"}, LastPerSubject: true, HeadersOnly: true,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	for {
+		m, err := r.Next(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if m == nil {
+			break
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
+		if i, has := slices.BinarySearch(known, name); !has {
+			known = slices.Insert(known, i, name)
+		}
+	}
+	for _, name := range stages {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown, known, nil
+}
+
+// UnknownError says that the audit holds no event of some stages.
+func UnknownError(stream string, unknown, known []string) error {
+	there := "it holds events of no stage"
+	if len(known) > 0 {
+		there = "it holds events of " + strings.Join(known, ", ")
+	}
+	return fmt.Errorf("stream %s has no audit event of stage %s: %s", stream, strings.Join(unknown, ", "), there)
+}

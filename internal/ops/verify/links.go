@@ -1,0 +1,481 @@
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
+	"github.com/nats-io/nats.go"
+)
+
+// bodies is what the check of a partition reads bodies for; the zero value: only headers are read.
+type bodies struct {
+	read bool
+	// linked says that each result is compared with the row that it names.
+	linked bool
+	// upstream is the stage whose results the rows are.
+	upstream Upstream
+	// arrays are the members of rows that runs of the stage have fanned out over.
+	arrays []string
+	// fields are those that runs of the stage have put replies into.
+	fields []string
+	// every says that the settings of some run are unknown: any array of a row may have been fanned out over.
+	every bool
+}
+
+// Upstream is the stage whose results the rows of another are; the zero value: it is not known, and they are the first of
+// their chain. Its results are those in the logs of its partitions.
+type Upstream struct {
+	Name, ResultSubject string
+	Partitions          int
+}
+
+// source is what a row shows to be compared with its result. It holds no part of the body.
+type source struct {
+	// hash is that of the row's variables; empty: the body is no row.
+	hash   string
+	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
+	values uint64     // of the members, but for errors
+	// kept is values without the members that a success replaces, for each of [bodies.fields]; nil: there is no such member.
+	kept     []uint64
+	previews [2]uint64 // what an error without the row's members may quote of it
+	body     uint64
+	subject  uint64
+	failed   bool // it is an error of a stage
+
+	upstream                string // the stage whose result it is; empty: of none
+	originStream, originSeq string // that its result must name
+	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
+	inLog                   bool   // it is in the log of the stage before, not beside it
+}
+
+// elements are those of an array of a row, or the replies to them.
+type elements struct {
+	n    int
+	hash string // of the hashes of what a template sees of each
+}
+
+// made is what a result shows of the row that it is made from.
+type made struct {
+	hash    string    // of the row's variables, in a success; empty: it has none
+	items   *elements // of a success of a row that fans out
+	values  uint64    // of the row's members, but for errors
+	field   string    // that the reply of a success is in
+	cut     bool      // it has none of the row's members
+	preview *uint64   // of the row, in an error without its members; nil: there is no room for it either
+	body    uint64
+	sha     string // SHA-256 of the body, in hexadecimal
+	broken  bool   // it is neither a success nor an error
+}
+
+func digest(body []byte) uint64 { return maphash.Bytes(keySeed, body) }
+
+// sourceOf reads a row of the input.
+func (b *bodies) sourceOf(in *stored.InputRow) *source {
+	if !b.read {
+		return nil
+	}
+	s := &source{body: digest(in.Body), subject: digest([]byte(streams.Text(in.Subject))), previews: previewsOf(in)}
+	s.upstream = upstreamOf(in.Header)
+	if s.upstream != "" {
+		s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderOriginStream)), in.Header.Get(streams.HeaderOriginSeq)
+		if !isSequence(s.originSeq) || s.originStream == "" {
+			s.originStream, s.originSeq = strings.Clone(in.Header.Get(streams.HeaderSourceStream)), in.Header.Get(streams.HeaderSourceSeq)
+		}
+		s.originSeq = strings.Clone(s.originSeq)
+		s.failed = in.Header.Get(streams.HeaderStatus) == auditlog.RowError
+		s.inLog = b.inLog(in)
+		s.replaces = strings.Clone(in.Header.Get(streams.HeaderReplaces))
+	}
+	r, err := row.Parse(in.Body)
+	if err != nil {
+		return s
+	}
+	s.hash = r.VariablesHash()
+	members, _ := jsonbytes.ReadObject(nil, in.Body) // it is one
+	for _, name := range b.arraysOf(in.Body, members) {
+		if items, err := r.Items(name, math.MaxInt); err == nil {
+			hashes := make([]string, items.Len())
+			for i := range hashes {
+				hashes[i] = items.VariablesHash(i)
+			}
+			s.items = append(s.items, elementsOf(hashes))
+		}
+	}
+	s.values = valuesOf(in.Body, members)
+	if s.upstream == "" { // else a success has all of them, some by other names
+		s.kept = b.keptOf(in.Body, members)
+	}
+	return s
+}
+
+// keptOf returns [source.kept] of a row of no stage.
+func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []uint64) {
+	replaced := false
+	for _, field := range b.fields {
+		left := slices.DeleteFunc(slices.Clone(members), func(m jsonbytes.Member) bool {
+			suffix, of := strings.CutPrefix(nameOf(body, &m), field)
+			return of && slices.Contains(answerMembers, suffix)
+		})
+		replaced = replaced || len(left) < len(members)
+		kept = append(kept, valuesOf(body, left))
+	}
+	if !replaced {
+		return nil
+	}
+	return kept
+}
+
+// inLog reports whether a row is in the log of the partition of the stage before that its state id names.
+func (b *bodies) inLog(in *stored.InputRow) bool {
+	p, err := strconv.Atoi(partitionOf(in.Header))
+	return err == nil && p < b.upstream.Partitions && in.Subject == streams.ResultSubject(b.upstream.ResultSubject, b.upstream.Name, p)
+}
+
+// previewsOf returns what an error may quote of a row: the beginning of its body or, where a loader has put its problem
+// before that, of what follows.
+func previewsOf(in *stored.InputRow) [2]uint64 {
+	begin := in.Body
+	if problem := in.Header.Get(streams.HeaderRowProblem); problem != "" {
+		begin = bytes.TrimRight(bytes.TrimPrefix(begin, []byte(problem+": ")), "\r\n")
+	}
+	return [2]uint64{quoted(in.Body), quoted(begin)}
+}
+
+// quoted stands for what an error quotes of a text: whole characters of its first 500 bytes.
+func quoted(text []byte) uint64 {
+	end := min(len(text), 500)
+	for end > 0 && end < len(text) && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return digest(bytes.ToValidUTF8(text[:end], nil))
+}
+
+// arraysOf returns the names of the members of a row that may have been fanned out over.
+func (b *bodies) arraysOf(body []byte, members []jsonbytes.Member) (names []string) {
+	if !b.every {
+		return b.arrays
+	}
+	for i := range members {
+		if body[members[i].Value] == '[' {
+			names = append(names, nameOf(body, &members[i]))
+		}
+	}
+	return names
+}
+
+func elementsOf(hashes []string) elements {
+	return elements{n: len(hashes), hash: llm.Hash([]byte(strings.Join(hashes, " ")))}
+}
+
+// valuesOf stands for the values of members but errors, whose names a stage may change.
+func valuesOf(body []byte, members []jsonbytes.Member) uint64 {
+	var h maphash.Hash
+	h.SetSeed(keySeed)
+	for i := range members {
+		if m := &members[i]; !strings.HasSuffix(nameOf(body, m), "_error") {
+			_, _ = h.Write(body[m.Value:m.End]) // it never fails
+			_ = h.WriteByte('\n')
+		}
+	}
+	return h.Sum64()
+}
+
+func nameOf(body []byte, m *jsonbytes.Member) string { return jsonbytes.Text(body[m.Start:m.KeyEnd]) }
+
+// upstreamOf returns the stage whose result a row is, as its state id says in accord with its other headers; empty: none.
+// Like keyOf it is written apart from what stages do.
+func upstreamOf(h nats.Header) string {
+	parts := strings.Split(h.Get(streams.HeaderStateID), "/")
+	if len(parts) != 4 || parts[0] == "" || parts[1] == "" || parts[1] != h.Get(streams.HeaderSourceStream) ||
+		parts[3] != h.Get(streams.HeaderSourceSeq) || !isSequence(parts[3]) {
+		return ""
+	}
+	if n, err := strconv.Atoi(parts[2]); err != nil || n < 0 {
+		return ""
+	}
+	if !config.ValidStageName(parts[0]) {
+		return ""
+	}
+	return strings.Clone(parts[0])
+}
+
+// partitionOf is that of the state id of a result.
+func partitionOf(h nats.Header) string {
+	_, rest, _ := strings.Cut(h.Get(streams.HeaderStateID), "/")
+	_, rest, _ = strings.Cut(rest, "/")
+	partition, _, _ := strings.Cut(rest, "/")
+	return partition
+}
+
+func isSequence(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 64)
+	return err == nil && n > 0 && strconv.FormatUint(n, 10) == text
+}
+
+// answerMembers are those that a success ends with, by what follows the name of the first, and variablesMember the one
+// with the hash.
+var answerMembers = []string{
+	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
+}
+
+const variablesMember = 3
+
+// madeOf reads the body of a result.
+func (b *bodies) madeOf(r *stored.ResultRow) *made {
+	if !b.read {
+		return nil
+	}
+	m := &made{body: digest(r.Body), sha: llm.Hash(r.Body)}
+	members, err := jsonbytes.ReadObject(nil, r.Body)
+	if err != nil {
+		m.broken = r.Status == auditlog.RowSuccess
+		m.cut = true
+		return m
+	}
+	if r.Status == auditlog.RowError {
+		m.cut = len(members) <= 1
+		m.values = valuesOf(r.Body, members)
+		if len(members) == 1 {
+			m.preview = previewOf(r.Body[members[0].Value:members[0].End])
+		}
+		return m
+	}
+	tail := members[max(0, len(members)-len(answerMembers)):]
+	m.broken = len(tail) < len(answerMembers)
+	for i := range tail {
+		m.broken = m.broken || nameOf(r.Body, &tail[i]) != nameOf(r.Body, &tail[0])+answerMembers[i]
+	}
+	if m.broken {
+		return m
+	}
+	m.field, m.values = nameOf(r.Body, &tail[0]), valuesOf(r.Body, members[:len(members)-len(tail)])
+	switch vars := r.Body[tail[variablesMember].Value:tail[variablesMember].End]; vars[0] {
+	case '"':
+		m.hash = jsonbytes.Text(vars)
+	case '[':
+		var hashes []string
+		for text := range jsonbytes.Elements(vars) {
+			hash := ""
+			if text[0] == '"' {
+				hash = jsonbytes.Text(text)
+			}
+			hashes = append(hashes, hash)
+		}
+		m.items = new(elementsOf(hashes))
+		replies := 0
+		if reply := r.Body[tail[0].Value:tail[0].End]; reply[0] == '[' {
+			for range jsonbytes.Elements(reply) {
+				replies++
+			}
+		}
+		if replies != m.items.n {
+			m.items.n = -1 // of a result that contradicts itself
+		}
+	}
+	return m
+}
+
+// previewOf returns what an error quotes of its row; nil: nothing.
+func previewOf(failure []byte) *uint64 {
+	preview := jsonbytes.Find(failure, "body_preview")
+	if len(preview) == 0 || preview[0] != '"' {
+		return nil
+	}
+	return new(digest([]byte(jsonbytes.Text(preview))))
+}
+
+// differs returns what shows that a result is not made from the row; empty: nothing.
+func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
+	switch {
+	case digest([]byte(streams.Text(r.Subject))) != s.subject:
+		return fmt.Sprintf("names %q as its subject", r.Subject)
+	case r.Status == auditlog.RowError && s.failed && s.body == m.body: // passed on
+	case r.Status == auditlog.RowError && m.cut && m.preview != nil && !slices.Contains(s.previews[:], *m.preview):
+		return "quotes another row"
+	case r.Status == auditlog.RowError && m.cut:
+	case r.Status == auditlog.RowError && s.values != m.values:
+		return "has other members"
+	case r.Status == auditlog.RowError:
+	case m.broken:
+		return "lacks the fields of a success"
+	case m.items != nil && !slices.Contains(s.items, *m.items):
+		return "has the hashes of other elements"
+	case m.items == nil && m.hash != s.hash:
+		return fmt.Sprintf("has the variables' hash %q, the row's is %q", m.hash, s.hash)
+	case !b.keeps(s, m):
+		return "has other members"
+	}
+	return ""
+}
+
+// keeps reports whether a success has the members of its row that it does not replace. Of a field that no known run has
+// had nobody knows which those are.
+func (b *bodies) keeps(s *source, m *made) bool {
+	i := slices.Index(b.fields, m.field)
+	switch {
+	case s.upstream == "" && i < 0:
+		return true
+	case s.kept != nil:
+		return s.kept[i] == m.values
+	}
+	return s.values == m.values
+}
+
+// checkItems compares how many replies the result of a row that fans out has with the elements of the row.
+func (v *partitionVerifier) checkItems(h *verifiedRow) {
+	if h.made == nil || h.made.items == nil {
+		if h.source != nil && len(h.source.items) == 1 {
+			h.items = h.source.items[0].n
+		}
+		return
+	}
+	have := h.made.items.n
+	if have < 0 {
+		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has not as many replies as hashes of elements", h.Seq, h.At)
+		return
+	}
+	h.items = have
+	if s := h.source; s != nil && len(s.items) > 0 && !slices.ContainsFunc(s.items, func(e elements) bool { return e.n == have }) {
+		h.items = s.items[0].n
+		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has replies to %d elements; its row has %d", h.Seq, h.At, have, h.items)
+	}
+}
+
+// checkLink compares the head with the row that it names.
+func (v *partitionVerifier) checkLink(h *verifiedRow) error {
+	if !v.linked {
+		return nil
+	}
+	s := h.source
+	if s == nil {
+		return nil // it is counted by the audit, or not at all
+	}
+	v.stats.Linked++
+	if what := v.differs(s, h.ResultRow, h.made); what != "" {
+		v.violate(violationLink, h.Seq, "the result at %d of the results stream is not made from row %d, which it names: it %s", h.At, h.Seq, what)
+	}
+	stream, seq := h.Header.Get(streams.HeaderOriginStream), h.Header.Get(streams.HeaderOriginSeq)
+	if stream != s.originStream || seq != s.originSeq {
+		v.violate(violationOrigin, h.Seq, "the result of row %d, at %d of the results stream, names %s as the first row of its chain; it is %s", h.Seq, h.At,
+			originText(stream, seq), originText(s.originStream, s.originSeq))
+	}
+	if v.upstream.Name == "" {
+		return nil
+	}
+	if s.upstream != v.upstream.Name {
+		v.stats.foreign++
+		return nil
+	}
+	if s.inLog {
+		return nil
+	}
+	return v.checkCopy(h)
+}
+
+// checkPassed compares the result of a row that was passed on with the row, of which it has all bytes.
+func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
+	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.source.body != h.made.body {
+		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)
+	}
+}
+
+// checkCopy compares a row that was published again with the one that it is a copy of, a result of the stage before.
+func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
+	place, err := strconv.ParseUint(h.source.replaces, 10, 64)
+	if err != nil || v.original == nil {
+		v.stats.foreign++
+		return nil //nolint:nilerr // it names no row: nobody knows what it is a copy of
+	}
+	in, err := v.original(place)
+	if err != nil || in == nil {
+		v.stats.foreign++
+		return err
+	}
+	s, first := h.source, v.sourceOf(in)
+	switch {
+	case first.upstream != v.upstream.Name || !first.inLog:
+		v.stats.foreign++
+	case first.body != s.body || first.failed != s.failed:
+		v.violate(violationLink, h.Seq, "row %d was published again for row %d, and has another body", h.Seq, place)
+	case first.originStream != s.originStream || first.originSeq != s.originSeq:
+		v.violate(violationOrigin, h.Seq, "row %d was published again for row %d, and names %s as the first row of its chain; it is %s", h.Seq, place,
+			originText(s.originStream, s.originSeq), originText(first.originStream, first.originSeq))
+	}
+	return nil
+}
+
+// checkVariables compares the row event of a result with the row, or with the result if the row is gone.
+func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
+	if !v.linked || event.vars == "" {
+		return
+	}
+	var want string
+	of := "row"
+	switch {
+	case h.source != nil:
+		want = h.source.hash
+	case h.made != nil && h.made.hash != "":
+		want, of = h.made.hash, "result"
+	default:
+		return
+	}
+	if event.vars != want {
+		v.violate(violationLink, h.Seq, "the row event of row %d has the variables' hash %s, its %s %s", h.Seq, event.vars, of, cmp.Or(want, "none"))
+	}
+}
+
+func originText(stream, seq string) string {
+	if stream == "" && seq == "" {
+		return "none"
+	}
+	return cmp.Or(seq, "none") + " of stream " + cmp.Or(stream, "none")
+}
+
+// bodiesOf decides what bodies are read for.
+func (v *verification) bodiesOf() bodies {
+	b := bodies{linked: v.options.Linked, upstream: v.options.Upstream}
+	if v.cfg.FansOut() {
+		b.arrays = append(b.arrays, v.cfg.Foreach.Field)
+	}
+	b.fields = []string{v.cfg.Prompt.ResponseField}
+	for _, r := range v.runs.runs {
+		if name := r.settings["STAGE_RESPONSE_FIELD"]; name != "" && !slices.Contains(b.fields, name) {
+			b.fields = append(b.fields, name)
+		}
+		if name := r.settings["STAGE_FOREACH"]; name != "" && !slices.Contains(b.arrays, name) {
+			b.arrays = append(b.arrays, name)
+		}
+	}
+	slices.Sort(b.arrays)
+	b.read = b.linked || len(b.arrays) > 0
+	return b
+}
+
+// originalFunc returns a function that reads one row of the input; nil: it is gone.
+func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stored.InputRow, error) {
+	return func(seq uint64) (*stored.InputRow, error) {
+		m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Input.Stream, seq)
+		if err != nil {
+			return nil, fmt.Errorf("read row %d of stream %s: %w", seq, v.cfg.Input.Stream, err)
+		}
+		if m == nil {
+			return nil, nil //nolint:nilnil // that it is gone is an answer
+		}
+		return &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
+	}
+}

@@ -1,0 +1,68 @@
+package verify
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go"
+)
+
+// keyOf returns the key of a row as its result names it; place is where it is, as in STAGE_ORDER_KEY. ok is false for a
+// key that subject and headers do not show: that of a member of the row, and that of an order unknown here.
+//
+// It is written apart from what gives rows their keys, so that an error there is found here.
+func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
+	kind, name, _ := strings.Cut(place, ".")
+	switch {
+	case place == "subject":
+		key = subject
+	case kind == "subject":
+		n, err := strconv.Atoi(name)
+		if err != nil || n < 1 {
+			return "", false
+		}
+		if tokens := strings.Split(subject, "."); n <= len(tokens) {
+			key = tokens[n-1]
+		}
+	case kind == "header":
+		if values := streams.CarriedValues(header, name); len(values) > 0 {
+			key = values[0]
+		}
+	default:
+		return "", false
+	}
+	return streams.KeyHeader(key), true
+}
+
+// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on or not
+// as it was, or that an error result without room for the row's headers has lost.
+func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
+	if mayBeInvalid(r) {
+		return "", false
+	}
+	if name, in := strings.CutPrefix(place, "header."); in && (!streams.PassHeader(name) || len(streams.CarriedValues(r.Header, name)) == 0) {
+		return "", false
+	}
+	key, ok = keyOf(place, r.Subject, r.Header)
+	if strings.HasPrefix(place, "header.") && r.Key != nil && key != *r.Key && isHash(*r.Key) {
+		return "", false // a value with white space around it, or a line break in it, is passed on without
+	}
+	return key, ok
+}
+
+// isHash reports whether a key is the hash of one that a header does not hold unchanged, see [streams.KeyHeader].
+func isHash(key string) bool {
+	_, err := hex.DecodeString(key)
+	return err == nil && len(key) == hex.EncodedLen(sha256.Size)
+}
+
+// mayBeInvalid reports whether a result may be that of an invalid row, which has the empty key whatever its subject and
+// headers are.
+func mayBeInvalid(r *stored.ResultRow) bool {
+	return r.Status == auditlog.RowError && r.Key != nil && *r.Key == ""
+}

@@ -1,0 +1,463 @@
+// Package verify proves from the streams alone that every row has exactly one result, in order, and that the audit adds
+// up.
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// claimVersionKnown is the format of claims that verify reads.
+const claimVersionKnown = 2
+
+// windowMax is the largest STAGE_WINDOW. A process had it at most, also where the event of its start, which has its
+// settings, is gone from the audit.
+const windowMax = 50_000
+
+// claimVersionOrder is the format of claims that name an order.
+const claimVersionOrder = 2
+
+// verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
+// bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, by
+// the batches that were open, and by two bytes a row at most for sets of sequences.
+type verification struct {
+	js      jetstream.JetStream
+	cfg     *config.Config
+	options Options
+	bodies  bodies // once the runs are known
+	report  *Report
+	runs    *runVerifier
+	lane    *batchVerifier
+	laned   bool                 // there are batches
+	parts   []*partitionVerifier // by partition; none if there is no log to check
+
+	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
+
+	readers []*stored.Reader // to close at the end
+
+	total  int64        // results
+	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
+}
+
+// logBound is where the log of a partition ended when the check began: what is stored later is not checked.
+type logBound struct {
+	at   uint64 // its last message; 0: there is no log
+	mark uint64 // the row of its last result
+}
+
+// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order or
+// that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a
+// terminal. An error means that the check could not be made; violations are in the report (see [Report.Err]).
+func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
+	return RunWith(ctx, js, cfg, Options{}, progress)
+}
+
+// Options of [RunWith].
+type Options struct {
+	// Linked has each result compared with the row that it names, as far as the input still has it: by the hash of the row's
+	// variables, the members that it has kept, and the first row of the chain. It reads all bodies.
+	Linked bool
+	// Upstream is the stage whose results the rows are.
+	Upstream Upstream
+}
+
+// RunWith is [Run] with options.
+func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
+	report := newReport(cfg.Name)
+	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
+	defer v.closeReaders()
+	if err := v.open(ctx); err != nil {
+		return nil, err
+	}
+	if len(v.parts) > 0 {
+		bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64, bool) terminal.Beside {
+			return terminal.Beside{First: []string{fmt.Sprintf("%d audit events", v.events.Load())}}
+		})
+		err := v.read(ctx, bar)
+		bar.Finish()
+		if err != nil {
+			return nil, err
+		}
+	}
+	v.conclude()
+	return v.report, nil
+}
+
+// conclude reaches the verdict once everything is read.
+func (v *verification) conclude() {
+	if len(v.parts) > 0 {
+		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
+		v.lane.finish()
+		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
+		v.explain()
+	}
+	used := v.report.Audit.Batched
+	for _, p := range v.parts {
+		used += p.used
+		if n := p.stats.foreign; n > 0 {
+			v.report.cannot("partition %d: %d results are made from rows that are in no log of stage %s, nor copies of its results: of another publisher, or of a result that is gone", p.stats.Partition, n, p.upstream.Name)
+		}
+		v.report.Partitions = append(v.report.Partitions, p.stats)
+	}
+	v.report.Audit.Elsewhere = v.report.Audit.Calls - min(used, v.report.Audit.Calls)
+	v.report.conclude()
+}
+
+// open takes a snapshot of where the streams end and begins to read them. The order matters on a running stage: the
+// summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then
+// the audit, which holds the events of every result by then.
+func (v *verification) open(ctx context.Context) (err error) {
+	if err := v.readRuns(ctx); err != nil {
+		return err
+	}
+	v.bodies = v.bodiesOf()
+	bounds, err := v.readEnds(ctx)
+	if err != nil || bounds == nil {
+		return err
+	}
+	input, err := v.streamInfo(ctx, v.cfg.Input.Stream)
+	if err != nil {
+		return err
+	}
+	audit, err := v.streamInfo(ctx, v.cfg.Audit.Stream)
+	if err != nil {
+		return err
+	}
+	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
+	v.lane.resultsLost = v.resultsLoss.any()
+	if input == nil {
+		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
+	}
+	if audit == nil {
+		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): calls, tokens and cost were not checked", v.cfg.Audit.Stream)
+	}
+	for i, bound := range bounds {
+		if err := v.openPartition(ctx, i, bound); err != nil {
+			return err
+		}
+	}
+	v.lane.auditLost = v.auditLoss.any() // as the partitions have shown, too
+	return nil
+}
+
+// reader opens a reader that is closed at the end.
+func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
+	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
+	if err == nil {
+		v.readers = append(v.readers, r)
+	}
+	return r, err
+}
+
+func (v *verification) closeReaders() {
+	for _, r := range v.readers {
+		r.Close()
+	}
+}
+
+// streamInfo returns nil for a stream that does not exist.
+func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	s, err := v.js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, nil //nolint:nilnil // that it is missing is an answer
+	case err != nil:
+		return nil, fmt.Errorf("look at stream %s: %w", name, err)
+	}
+	return s.CachedInfo(), nil
+}
+
+// readRuns reads the run events that are there now, and looks for those of batches: more rows than the window may be
+// answered from the first on.
+func (v *verification) readRuns(ctx context.Context) error {
+	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun, auditlog.KindBatch}, func(_ []byte, e *auditlog.Event) error {
+		if e != nil && e.Run != nil {
+			v.runs.run(e.Run)
+		}
+		v.laned = v.laned || e != nil && e.Batch != nil
+		return nil
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	return err
+}
+
+// readEnds reads where the logs of all partitions end; nil: there are none.
+func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
+	results := v.cfg.Result.Stream
+	info, err := v.streamInfo(ctx, results)
+	if err != nil {
+		return nil, err
+	}
+	if info == nil {
+		v.report.cannot("stream %s does not exist (STAGE_RESULT_STREAM)", results)
+		return nil, nil
+	}
+	n := v.runs.number("STAGE_PARTITIONS", 0)
+	if n == 0 { // the start of its runs has expired
+		if n, err = stored.Partitions(ctx, v.js, v.cfg); err != nil {
+			return nil, fmt.Errorf("look for partitions in stream %s: %w", results, err)
+		}
+	}
+	if n > v.cfg.Streams.Partitions {
+		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
+		return nil, nil
+	}
+	v.resultsLoss = lossOf(info)
+	bounds := make([]logBound, v.cfg.Streams.Partitions)
+	for i := range bounds {
+		m, err := streams.LastMessage(ctx, v.js.Conn(), results, stored.LogSubject(v.cfg, i, ">"))
+		if err != nil {
+			return nil, fmt.Errorf("read the end of the results of partition %d: %w", i, err)
+		}
+		if m == nil {
+			continue
+		}
+		bounds[i].at = m.Sequence
+		if bounds[i].mark, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
+			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, results, streams.HeaderSourceSeq)
+		}
+	}
+	if !slices.ContainsFunc(bounds, func(b logBound) bool { return b.at > 0 }) {
+		v.explainNoLog()
+		return nil, nil
+	}
+	return bounds, nil
+}
+
+// explainNoLog reports that there is nothing of this stage to check.
+func (v *verification) explainNoLog() {
+	if v.resultsLoss.any() {
+		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
+		return
+	}
+	v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT correct",
+		v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject)
+}
+
+// openPartition opens the streams of one partition.
+func (v *verification) openPartition(ctx context.Context, number int, bound logBound) error {
+	cfg := v.cfg
+	p := v.partition(number, bound)
+	if bound.at > 0 {
+		var err error
+		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
+			return err
+		}
+		p.window = newAuditWindow(v.windowRows(p.claims))
+		p.every = p.linked && slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) })
+		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
+		if err != nil {
+			return err
+		}
+		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
+		p.results = stored.NextResultFunc(ctx, rows)
+	}
+	if err := v.openInput(ctx, p); err != nil {
+		return err
+	}
+	p.auditGone = v.auditOf(p)
+	return p.start()
+}
+
+// partition makes the verifier of a partition, which reads nothing yet.
+func (v *verification) partition(number int, bound logBound) *partitionVerifier {
+	p := &partitionVerifier{
+		report: v.report, runs: v.runs, bodies: v.bodies,
+		partitionFacts: partitionFacts{
+			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
+			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
+		},
+		stats:  verifiedPartition{Partition: number},
+		window: newAuditWindow(v.windowRows(nil)),
+	}
+	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
+	v.parts = append(v.parts, p)
+	return p
+}
+
+// windowRows returns how many rows without a result may have events, see [auditWindow.full]: twice the window that the
+// stage had, with the rows that may be in batches. By key, a term may set rows aside that an earlier one has called, so
+// after some take-overs there are more.
+func (v *verification) windowRows(claims []stored.Claim) int {
+	windows := 2
+	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {
+		windows = 8
+	}
+	rows := v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
+	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) }) {
+		rows = windowMax
+	}
+	if v.laned || v.cfg.LaneOn() {
+		rows += v.runs.number("STAGE_LANE_OPEN", v.cfg.Lane.Open) * v.runs.number("STAGE_LANE_ROWS", v.cfg.Lane.Rows)
+	}
+	return windows * rows
+}
+
+// openInput opens the rows of a partition, unless the results are of another input stream.
+func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
+	p.inputLast = math.MaxUint64
+	input, number := v.inputLoss.info, p.stats.Partition
+	for _, c := range p.claims {
+		if c.Version > claimVersionKnown {
+			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: run the verify of that version", number, c.At, c.Version)
+		}
+	}
+	if n := len(p.claims); n > 0 {
+		switch last := p.claims[n-1]; {
+		case last.Input != p.stream:
+			p.stream = last.Input
+			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
+			return nil
+		case input != nil && !last.Created.Equal(input.Created):
+			v.report.note("partition %d: stream %s was re-created after the last claim and has other rows: the results were checked against the audit alone",
+				number, v.cfg.Input.Stream)
+			return nil
+		}
+	}
+	if input == nil {
+		return nil
+	}
+	p.inputLast = input.State.LastSeq
+	filter := v.cfg.Input.PartitionSubject(number)
+	if input.Config.Retention == jetstream.LimitsPolicy {
+		var err error
+		if p.rows, err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, false); err != nil {
+			return err
+		}
+	}
+	p.original = v.originalFunc(ctx)
+	p.input = stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
+	return nil
+}
+
+// read reads the audit and hands each event to its partition, which reads results and input as far as the events allow.
+func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
+	if audit := v.auditLoss.info; audit != nil {
+		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
+		if err != nil {
+			return err
+		}
+		if err := v.readAudit(ctx, r, bar); err != nil {
+			return err
+		}
+	}
+	for _, p := range v.parts {
+		err := p.finish()
+		if err != nil {
+			return err
+		}
+		bar.Set(v.results())
+		if p.stats.Pending, err = v.pending(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// results counts the results that are read.
+func (v *verification) results() (n int64) {
+	for _, p := range v.parts {
+		n += int64(p.stats.Results)
+	}
+	return n
+}
+
+func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
+	later, foreign := 0, 0
+	for {
+		m, err := r.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			break
+		}
+		e, err := auditlog.Decode(m.Data)
+		switch {
+		case errors.Is(err, auditlog.ErrSchemaVersion):
+			later++
+		case err != nil:
+			foreign++
+		default:
+			if err := v.event(e); err != nil {
+				return err
+			}
+		}
+		if v.events.Add(1)%1024 == 0 {
+			bar.Set(v.results())
+		}
+	}
+	if later > 0 {
+		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of that version", later)
+	}
+	if foreign > 0 {
+		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign, v.cfg.Audit.Stream)
+	}
+	return nil
+}
+
+// event hands an event to its run and its partition.
+func (v *verification) event(e *auditlog.Event) error {
+	var p *partitionVerifier // nil: it is about no row
+	if e.Partition >= 0 && int(e.Partition) < len(v.parts) {
+		p = v.parts[e.Partition]
+	}
+	switch c := e.Call; {
+	case e.Batch != nil:
+		v.lane.event(e.Batch)
+		return nil
+	case c == nil:
+	case c.Lane != "" && p != nil:
+		v.runs.call(c, v.lane.call(c, p.term(c.Owner).epoch))
+	default:
+		v.lane.wentLive(c)
+		v.runs.call(c, true)
+	}
+	if e.Call != nil && e.Call.Unused {
+		return nil // the row was answered by others
+	}
+	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
+		return nil
+	}
+	return p.event(e)
+}
+
+// pending counts the rows after the high-water mark; nil: unknown.
+func (v *verification) pending(ctx context.Context, p *partitionVerifier) (*uint64, error) {
+	n := uint64(0)
+	switch {
+	case p.input == nil:
+		return nil, nil //nolint:nilnil // unknown
+	case p.rows != nil && p.nextInput.Seq != 0:
+		n = p.rows.Left + 1 + p.pendingAhead
+	case p.rows != nil:
+		n = p.pendingAhead
+	case p.rows == nil:
+		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, p.stats.Partition))
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return nil, nil //nolint:nilnil // as above
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the consumer of partition %d: %w", p.stats.Partition, err)
+		}
+		info := c.CachedInfo()
+		n = info.NumPending + uint64(info.NumAckPending) //nolint:gosec // a count
+	}
+	return &n, nil
+}
