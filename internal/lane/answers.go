@@ -36,6 +36,7 @@ func (a *answers) back(seq uint64) {
 	}
 }
 
+// add counts an answer that is sent to its row.
 func (a *answers) add(seq uint64, o outLine) {
 	a.out[seq] = o
 	a.bytes += o.bytes

@@ -148,10 +148,11 @@ func newBatch(r *Record) *batch {
 	}
 }
 
-// wentLive reports whether a row has been called live since it was submitted, so that it takes no answer of the batch.
+// wentLive reports whether a row has been called live since it was submitted, so that it takes
+// no answer of the batch.
 //
-// A row that was kept before this term leaves no other trace of that than its deadline: where it had come before the
-// batch was over, only a live call can have answered the row.
+// A row that was kept before this term leaves no other trace of that than its deadline: where
+// it had come before the batch was over, only a live call can have answered the row.
 func (b *batch) wentLive(i int) bool {
 	at := b.deadline(i)
 	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()

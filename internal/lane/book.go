@@ -29,12 +29,14 @@ const (
 	proofAge = time.Second
 )
 
-// book appends records to the stream, one after the other, each on condition that nobody else has
-// appended since: the lane's fence. Its invariant is that end is the sequence of the partition's last
-// record as long as this term owns the partition. Another term that claims appends, so the next
-// append here is refused, and the stream's last record says by whom we are fenced.
+// book appends records to the stream, one after the other, each on condition that nobody else
+// has appended since: the lane's fence. Its invariant is that end is the sequence of the
+// partition's last record as long as this term owns the partition. Another term that claims
+// appends, so the next append here is refused, and the stream's last record says by whom we are
+// fenced.
 //
-// The keeper owns it, but for proof: a creation reads and renews the proof in a goroutine of its own.
+// The keeper owns it, but for proof: a creation reads and renews the proof in a goroutine of
+// its own.
 type book struct {
 	lane           *Lane
 	cfg            *Config

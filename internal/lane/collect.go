@@ -116,6 +116,14 @@ func (c *collector) readable(b *batch, now time.Time) bool {
 	return true
 }
 
+// startReading begins a pass over the results of a batch. The pass runs in a goroutine of its own
+// and hands over one line at a time:
+//
+//	the pass   sends the line to the keeper, and waits for unused
+//	keeper     has the row take it, and answers at once
+//	the pass   records the line if no row took it, and reads the next one
+//
+// While the answers on their way are enough, the keeper takes no line, and so the reading stops.
 func (c *collector) startReading(ctx context.Context, b *batch, now time.Time) {
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	if b.counted == nil {
@@ -165,6 +173,7 @@ func (c *collector) recordUnused(b *batch, line batchapi.Line) {
 // line takes one line of the results, and answers whether it is to be recorded as unused.
 func (c *collector) line(r lineRead) { r.pass.unused <- c.takeLine(r) }
 
+// takeLine finds the row of a line. A row takes one line of a pass, and one in all.
 func (c *collector) takeLine(r lineRead) (unused bool) {
 	p, b := r.pass, r.pass.batch
 	p.last = c.loop.now

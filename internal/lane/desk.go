@@ -170,6 +170,8 @@ func (d *desk) pollEvery(b *batch) time.Duration {
 	return every + rand.N(every/10+1)
 }
 
+// lookEvery is the time between two looks for a batch whose creation got no answer. With an
+// AdoptWait of 60 s, which is how long a batch is looked for, it is 6 s.
 func (d *desk) lookEvery() time.Duration {
 	return max(d.cfg.Settings.AdoptWait/10, time.Millisecond, min(d.limits.Poll, time.Second))
 }
@@ -220,6 +222,7 @@ func (d *desk) drop(b *batch) {
 	d.reindex()
 }
 
+// freeBody frees the prompts of a batch, which makes room for another to gather.
 func (d *desk) freeBody(b *batch) {
 	for _, r := range b.body {
 		d.intake.bodies -= int64(r.size)
@@ -233,6 +236,7 @@ func (d *desk) reindex() {
 	d.lane.inBatch.Store(&x)
 }
 
+// settle replaces what was reserved for a batch by the amount that was billed.
 func (d *desk) settle(b *batch, usd float64) {
 	if d.cfg.Settle != nil {
 		d.cfg.Settle(b.token, usd)

@@ -165,6 +165,7 @@ func (f *finder) lookForLost(ctx context.Context, now time.Time) {
 	}
 }
 
+// lookForOne looks for one batch that was given up.
 func (f *finder) lookForOne(ctx context.Context, lost *lostBatch) {
 	b := &batch{sealed: sealed{token: lost.token, model: lost.model, intent: lost.since}}
 	known := f.batches.known(b)

@@ -48,6 +48,7 @@ func (s *submitter) add(r *Request, now time.Time) {
 	s.gather(row, now)
 }
 
+// sizingToken has the length of a token. A row is measured before its batch has one.
 const sizingToken = "00000000000000000000"
 
 // gather puts a row into the batch that gathers for its model, or has it wait.
@@ -132,6 +133,7 @@ func (s *submitter) recall(now time.Time) {
 	}
 }
 
+// callIn recalls a row, so that its body is read again and it can join a batch.
 func (s *submitter) callIn(seq uint64) {
 	s.intake.coming[seq] = true
 	s.of.Recall(seq, nil)

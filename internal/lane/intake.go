@@ -41,6 +41,7 @@ type half struct {
 	left    rowSet // not gathered yet, pending ones included
 }
 
+// await has a row wait for a batch of its model.
 func (in *intake) await(model string, seq uint64) {
 	w := in.waiting[model]
 	if w == nil {

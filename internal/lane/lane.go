@@ -1,13 +1,13 @@
 // Package lane has rows answered by a provider's Batch API: half the price, an answer within a day.
 //
-// Rows gather into a batch. Before the batch is submitted an intent is recorded: a token, the rows,
-// the hashes of their requests. The token travels with the batch, so the next owner of the partition
-// finds the batch at the provider and adopts it. A batch is given up only when it is surely absent.
-// Answers are matched by custom id, go through the executor like answers of live calls, and wait for
-// their turn in the journal.
+// Rows gather into a batch. Before the batch is submitted an intent is recorded: a token, the
+// rows, the hashes of their requests. The token travels with the batch, so the next owner of
+// the partition finds the batch at the provider and adopts it. A batch is given up only when it
+// is surely absent. Answers are matched by custom id, go through the executor like answers of
+// live calls, and wait for their turn in the journal.
 //
-// The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go), which owns a
-// desk (desk.go) with all that the term knows:
+// The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go), which
+// owns a desk (desk.go) with all that the term knows:
 //
 //	takeover.go   the records of earlier terms become batches again
 //	gather.go     rows join a batch
@@ -72,12 +72,13 @@ type Config struct {
 	// term was killed too soon. Record may be nil if nobody wants events.
 	Record func(e *auditlog.Batch, again bool, stored func())
 	// Reserve reserves the estimated cost of a batch before it is submitted, in USD. The estimate
-	// is 0 if it is not known. An error keeps the batch back until the next probe. Hold does the
-	// same for a batch of an earlier term and cannot refuse. Settle replaces either by the amount
-	// that was billed for all answers, or 0 if nothing was or nobody knows. All may be nil.
-	Reserve func(token string, usd float64) error
-	Hold    func(token string, usd float64)
-	Settle  func(token string, usd float64)
+	// is 0 if it is not known. An error keeps the batch back until the next probe. ReserveAgain
+	// does the same for a batch of an earlier term, and cannot refuse. Settle replaces either by
+	// the amount that was billed for all answers, or by 0 if nothing was, or nobody knows. All may
+	// be nil.
+	Reserve      func(token string, usd float64) error
+	ReserveAgain func(token string, usd float64)
+	Settle       func(token string, usd float64)
 	// Exhausted returns why no money may be spent at the moment, or nil if it may. The func may be
 	// nil, too.
 	Exhausted func() error

@@ -16,6 +16,7 @@ type liveRows struct {
 // liveErrands are the errands of rows that go live, by the number of batches that they were in.
 var liveErrands = [triesMax + 1]*Errand{{Live: true}, {Live: true, Tries: 1}, {Live: true, Tries: 2}, {Live: true, Tries: 3}}
 
+// add has a row go live, when it is its turn.
 func (l *liveRows) add(seq uint64) {
 	if l.rows.add(seq) {
 		l.queue = append(l.queue, seq)
@@ -45,6 +46,7 @@ func (l *liveRows) again(seq uint64) {
 	}
 }
 
+// forget removes a row that is kept, which makes room for another.
 func (l *liveRows) forget(seq uint64) {
 	l.rows.remove(seq)
 	l.sent.remove(seq)

@@ -31,6 +31,7 @@ type standing struct {
 	reportedFatal error
 }
 
+// capacity returns how much room the provider's queue has for a model.
 func (st *standing) capacity(model string) *capacity {
 	c := st.room[model]
 	if c == nil {
@@ -89,6 +90,7 @@ func (p *pause) begin() bool {
 	return p.probing
 }
 
+// over notes that the request that was let through has an answer.
 func (p *pause) over() { p.probing = false }
 
 func (p *pause) set(err error, now time.Time, interval time.Duration) {

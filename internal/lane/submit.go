@@ -157,6 +157,7 @@ func firstTokens(body []*gathered, limit int64) []*gathered {
 	return body
 }
 
+// recordSize is the size of rows in a record, in bytes.
 func recordSize(rows *Rows) int {
 	data, err := json.Marshal(rows)
 	if err != nil {
@@ -287,6 +288,7 @@ func uncertain(err error) bool {
 	return batchapi.Uncertain(err) || !verdict
 }
 
+// asLLM returns an error as the refusal that it is.
 func asLLM(err error) *llm.Error {
 	if e, ok := errors.AsType[*llm.Error](err); ok {
 		return e

@@ -51,6 +51,7 @@ func (d *desk) recover(records []Record, now time.Time) {
 	d.reindex()
 }
 
+// otherInput is the problem of a batch whose rows were in an input stream that no longer exists.
 const otherInput = "the input stream was re-created since: its rows mean others"
 
 // takeOver prepares a batch of an earlier term.
@@ -68,8 +69,8 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 		d.tried.set(seq, uint8(b.tries(i))) //nolint:gosec // read from a byte
 	}
 	d.batches.supersede(b)
-	if d.cfg.Hold != nil {
-		d.cfg.Hold(b.token, b.cost)
+	if d.cfg.ReserveAgain != nil {
+		d.cfg.ReserveAgain(b.token, b.cost)
 	}
 }
 

@@ -14,8 +14,9 @@ func transfer(bytes int64) time.Duration {
 	return time.Duration(bytes) * time.Second / transferRate
 }
 
-// createTime bounds the creation of a batch, from the moment that the ownership of the partition was proven. It ends
-// well before the time after which the next owner concludes that the batch is absent, [adoptTime]:
+// createTime bounds the creation of a batch, from the moment that the ownership of the
+// partition was proven. It ends well before the time after which the next owner concludes that
+// the batch is absent, [adoptTime]:
 //
 //	A proves that it owns the partition, and creates batch b. B claims, and reads the intent of b.
 //	B looks for b until adoptTime has passed since its claim, which came after A's proof. By then A's creation has

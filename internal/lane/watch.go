@@ -49,6 +49,7 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
+// polled goes on with what the provider has said of a batch.
 func (w *watcher) polled(ctx context.Context, b *batch, remote batchapi.Batch, now time.Time) {
 	b.remote = remote
 	switch {
@@ -103,6 +104,7 @@ func (w *watcher) cancel(ctx context.Context, b *batch) {
 	})
 }
 
+// cancelOnStop cancels a batch at a stop, where the settings want that.
 func (w *watcher) cancelOnStop(ctx context.Context, b *batch) {
 	if b.phase == phaseRunning && b.ours() && !b.cancelled && w.cfg.CancelOnStop != nil && w.cfg.CancelOnStop() {
 		w.cancel(ctx, b)
