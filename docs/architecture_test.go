@@ -33,10 +33,15 @@ func TestTheMapOfPackagesIsTrue(t *testing.T) {
 	}
 }
 
-// Every file, directory and test that ARCHITECTURE.md names is there.
+// Every file, directory and test that ARCHITECTURE.md and the records of decisions name is there.
 func TestArchitectureNamesWhatIsThere(t *testing.T) {
 	tests := testsOf(t)
-	for _, quoted := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(read(t, "../ARCHITECTURE.md"), -1) {
+	pages, _ := filepath.Glob("decisions/*.md")
+	text := read(t, "../ARCHITECTURE.md")
+	for _, page := range pages {
+		text += read(t, page)
+	}
+	for _, quoted := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {
 		name := quoted[1]
 		if dir, test, ok := strings.Cut(name, ": "); ok {
 			name = dir
