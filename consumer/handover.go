@@ -29,6 +29,7 @@ func (t *term) release() {
 	}
 	t.c.log.Info("releasing the partition to another replica", slog.String("owner", t.owner))
 	t.stopping, t.released = true, true
+	t.c.cfg.Spread.Release(t.c.cfg.Partition)
 	for _, row := range t.open {
 		if !row.answered {
 			row.wanted.Store(false)

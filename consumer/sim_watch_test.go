@@ -256,14 +256,14 @@ func (s *sim) keepBusy(lasts time.Duration) {
 }
 
 // ownersSoon are the owners once each partition has one, or after some time: one that was given to a replica that does
-// not take it is served again after neglectMost of package spread.
+// not take it is served again after neglectMost of package spread, if rows wait there.
 func (s *sim) ownersSoon() (owners [][]string) {
 	for range 4 * time.Second / simLook {
 		owners = s.owners()
 		if !slices.ContainsFunc(owners, func(some []string) bool { return len(some) != 1 }) {
 			break
 		}
-		time.Sleep(simLook)
+		s.keepBusy(simLook)
 	}
 	return owners
 }

@@ -20,13 +20,23 @@ const (
 	// neglectLook is the time between two looks at a partition that nobody serves, as far
 	// as is known.
 	neglectLook = 500 * time.Millisecond
-	// returnFirst is how long a partition is not released to a replica that said it stood
-	// by for it and did not take it; twice as long each time, at most returnMost: it may
-	// be able by now, and the shares must be even after ten seconds. returnForget is
-	// after how long the count begins again.
+	// returnFirst is how long nothing is released to a replica that stood by for a
+	// partition and did not take it. It is twice as long each time, up to returnMost: the
+	// replica may be able by now, and the shares must be even after ten seconds.
+	// returnForget is after how long such a failure is forgotten.
 	returnFirst  = time.Second
 	returnMost   = 8 * time.Second
 	returnForget = time.Minute
+	// returnDrains times as long as the partition drained for it, up to returnLongest,
+	// comes on top. Without that, calls of 25 s would leave 8 s of every 35 to the rows:
+	// the partition drains for 25, waits for 2 until it is taken over, and is released 8 s
+	// later.
+	returnDrains  = 3
+	returnLongest = 10 * time.Minute
+	// proveFor is how long a replica must have been there until a partition is released
+	// to it that was released for nothing within returnForget. One that dies whenever it
+	// starts is gone by then, and half of the ten seconds is left for the move.
+	proveFor = 5 * time.Second
 	// lostFor is how long a replica that fell silent is remembered, and lostMost how many
 	// of them.
 	lostFor  = time.Minute
@@ -56,6 +66,7 @@ type announcement struct {
 
 // peer is another replica, as it announced itself last.
 type peer struct {
+	since   time.Time // it was heard first
 	heard   time.Time
 	leaving bool
 	stays   bool // though it leaves
@@ -66,6 +77,9 @@ type peer struct {
 	// refuted are the partitions that it says it serves while the log names another
 	// owner.
 	refuted map[int]bool
+
+	failures  int       // how often it stood by for a partition and did not take it
+	keepUntil time.Time // nothing is released to it before
 }
 
 // Hold is how this replica holds a partition.
@@ -93,10 +107,10 @@ type place struct {
 
 	avoid bool // another replica should have it, as long as one takes it
 
-	failed    string    // the replica that stood by for it and did not take it
-	failures  int       // how often
-	failedAt  time.Time // the last time
-	keepUntil time.Time // it is not released to that one before
+	released   time.Time     // when its release began; zero once another replica serves it
+	releasedTo string        // its assignee then
+	drained    time.Duration // how long it took until it was free
+	failedAt   time.Time     // when it was last found that nobody had taken it
 }
 
 // roster is what a replica knows of the others, and what follows for it. It is pure: the
@@ -105,8 +119,9 @@ type place struct {
 // It trusts no peer: a partition is released only to a replica that stands by for it, so
 // one that is silent, or unable to take its share, costs nothing; one that announces that
 // it stands by and does not take what it is given costs its own share, less and less
-// often. A peer's claim to own a partition counts until another replica claims the same
-// one, or until rows wait there and nobody is pinned. Then the log decides.
+// often, and about a third of the time at most. A peer's claim to own a partition counts
+// until another replica claims the same one, or until rows wait there and nobody is
+// pinned. Then the log decides.
 type roster struct {
 	id     string
 	places []place
@@ -155,7 +170,7 @@ func (r *roster) announce() announcement {
 func (r *roster) hear(a announcement, now time.Time) {
 	p := r.peers[a.ID]
 	if p == nil {
-		p = &peer{refuted: make(map[int]bool)}
+		p = &peer{since: now, refuted: make(map[int]bool)}
 		r.peers[a.ID] = p
 	}
 	p.heard, p.leaving, p.stays = now, a.Leaving, a.Stays
@@ -223,6 +238,9 @@ func (r *roster) update(now time.Time) {
 		}
 		if pl.holder != "" {
 			pl.takeOver = false
+			if pl.holder != r.id {
+				pl.released = time.Time{}
+			}
 		}
 	}
 }
@@ -307,7 +325,7 @@ func (r *roster) serve(now time.Time) []bool {
 			}
 			serve[n] = true
 		case pl.hold != NotHeld:
-			serve[n] = !r.peers[id].standsBy(n) || id == pl.failed && now.Before(pl.keepUntil)
+			serve[n] = !r.peers[id].standsBy(n) || r.doubts(id, n, now)
 		default:
 			serve[n] = pl.takeOver
 		}
@@ -321,23 +339,18 @@ func (r *roster) attended(partition int, now time.Time) bool {
 	if r.places[partition].holder != "" || r.places[partition].standby {
 		return true
 	}
-	for id, p := range r.peers {
-		if p.standsBy(partition) && !r.hasFailed(id, now) {
-			return true
-		}
-	}
-	return false
+	return !r.hasFailed(now) && r.count(func(p *peer) bool { return p.standsBy(partition) }) > 0
 }
 
-// hasFailed reports whether a peer stood by for a partition lately and did not take it:
+// hasFailed reports whether a partition was released lately and nobody took it:
 //
 //  1. A releases a partition to B. No row waits when A looks at it, so A relies on B.
 //  2. Rows come, and B takes none of them.
 //  3. Nobody notices until A checks that partition again in its turn. That takes 3 s for each
 //     partition that A does not serve, such as 21 s if it does not serve 7.
-func (r *roster) hasFailed(id string, now time.Time) bool {
+func (r *roster) hasFailed(now time.Time) bool {
 	return slices.ContainsFunc(r.places,
-		func(pl place) bool { return pl.failed == id && now.Sub(pl.failedAt) < returnForget })
+		func(pl place) bool { return now.Sub(pl.failedAt) < returnForget })
 }
 
 // lookAt returns when the consumer of a partition that this replica does not serve should
@@ -382,7 +395,7 @@ func (r *roster) saw(partition int, s Sight, now time.Time) {
 	}
 	switch waited := now.Sub(pl.waitsSince); {
 	case waited >= neglectMost, waited >= neglectPatience && r.nextInLine(partition) == r.id:
-		r.takeOver(partition, now)
+		pl.takeOver = true
 	}
 }
 
@@ -425,31 +438,74 @@ func (r *roster) nextInLine(partition int) string {
 	return assign(r.members(r.assignee(partition)), len(r.places))[partition]
 }
 
-// takeOver has this replica take a partition that nobody serves. If its assignee
-// announced that it stood by, it is not believed at once when it does so again.
-func (r *roster) takeOver(partition int, now time.Time) {
+// release notes that this replica begins to release a partition.
+func (r *roster) release(partition int, now time.Time) {
 	pl := &r.places[partition]
-	pl.takeOver = true
-	id := r.assignee(partition)
-	if !r.peers[id].standsBy(partition) {
-		return
-	}
-	if id != pl.failed || now.Sub(pl.failedAt) > returnForget {
-		pl.failures = 0
-	}
-	pl.failed, pl.failedAt = id, now
-	pl.keepUntil = now.Add(min(returnFirst<<min(pl.failures, 10), returnMost))
-	pl.failures++
+	pl.released, pl.releasedTo, pl.drained = now, r.assignee(partition), 0
 }
 
 // own notes how this replica holds a partition from now on. It can only lose what it had.
-func (r *roster) own(partition int, h Hold) {
+func (r *roster) own(partition int, h Hold, now time.Time) {
 	pl := &r.places[partition]
 	switch {
-	case h == HeldRightly && pl.takeOver:
-		h = heldInstead
+	case h == HeldRightly:
+		r.fail(partition, now)
+		if pl.takeOver {
+			h = heldInstead
+		}
 	case h == HeldLost && pl.hold == NotHeld:
 		h = NotHeld
 	}
+	if h < HeldRightly && pl.hold >= HeldRightly && !pl.released.IsZero() {
+		pl.drained = now.Sub(pl.released)
+	}
 	pl.hold, pl.takeOver = h, false
+}
+
+// fail notes who has not taken a partition that this replica begins to serve, if anybody
+// has not: rows waited there for the one that it was released to, or for an assignee that
+// stands by; or it was released, no other has served it since, and the one that it was
+// released to is gone.
+func (r *roster) fail(partition int, now time.Time) {
+	pl := &r.places[partition]
+	released, to, drained := !pl.released.IsZero(), pl.releasedTo, pl.drained
+	if !released {
+		to, drained = r.assignee(partition), 0
+	}
+	pl.released = time.Time{}
+	p := r.peers[to]
+	gone := released && p == nil
+	neglects := pl.takeOver && (released || p.standsBy(partition))
+	if !gone && !neglects {
+		return
+	}
+	pl.failedAt = now
+	if p == nil {
+		return
+	}
+	if !now.Before(p.keepUntil) { // else it fails with several at once, which counts once
+		if now.Sub(p.keepUntil) > returnForget {
+			p.failures = 0
+		}
+		p.failures++
+	}
+	wait := min(returnFirst<<min(p.failures-1, 10), returnMost) +
+		min(returnDrains*drained, returnLongest)
+	if until := now.Add(wait); until.After(p.keepUntil) {
+		p.keepUntil = until
+	}
+}
+
+// doubts reports whether a partition is not released to a peer that stands by for it,
+// though it is its assignee. One that has failed must wait. So must one that this replica
+// has known only for a short time, where somebody has failed, because a replica that dies
+// whenever it starts comes back under another id:
+//
+//  1. A releases the partition to B, which dies before the calls of A have ended.
+//  2. A serves the partition again. B is restarted, and is C from now on.
+//  3. C stands by, and A releases the partition to C. This repeats.
+func (r *roster) doubts(id string, partition int, now time.Time) bool {
+	p := r.peers[id]
+	return now.Before(p.keepUntil) ||
+		now.Sub(r.places[partition].failedAt) < returnForget && now.Sub(p.since) < proveFor
 }

@@ -114,16 +114,19 @@ func (c *crew) act(i, p int, serve bool) {
 	pl := &r.places[p]
 	switch {
 	case c.owner[p] == i && !serve:
+		if pl.released.IsZero() {
+			r.release(p, c.now)
+		}
 		if c.drains[p]--; c.drains[p] <= 0 {
 			c.owner[p] = -1
-			r.own(p, NotHeld)
+			r.own(p, NotHeld, c.now)
 		}
 	case c.owner[p] == i:
 		c.drains[p] = 2
 	case serve && c.owner[p] < 0 && c.kinds[i] == sound && pl.standby:
 		c.owner[p], c.last[p], pl.standby = i, i, false
 		c.moves[p]++
-		r.own(p, HeldRightly)
+		r.own(p, HeldRightly, c.now)
 	default:
 		pl.standby = serve
 		if at := r.lookAt(p, c.now); !serve && !at.IsZero() && !at.After(c.now) {
@@ -254,20 +257,99 @@ func TestWhoDoesNotServeCostsItsOwnShareOnly(t *testing.T) {
 	})
 }
 
+// A partition that is released and that nobody takes stands still while it drains and
+// until it is taken over. That is a third of the time at most, whether those who stand by
+// for it stay and take nothing, or die and come back under other ids.
+func TestReleasesForNothingCostAThirdOfTheTime(t *testing.T) {
+	const step, lasts = 100 * time.Millisecond, 10 * time.Minute
+	for _, tt := range []struct {
+		name  string
+		drain time.Duration
+		// ghosts are those that stand by for both partitions at an instant, and serve none.
+		ghosts func(at time.Duration) []string
+	}{
+		{"one", 0, func(time.Duration) []string { return []string{"z"} }},
+		{"one, long calls", 25 * time.Second, func(time.Duration) []string {
+			return []string{"a"}
+		}},
+		{"three", time.Second, func(time.Duration) []string {
+			return []string{"a", "b", "z"}
+		}},
+		{"a new one each second", 0, func(at time.Duration) []string {
+			return []string{fmt.Sprint("a", int(at.Seconds()))}
+		}},
+		{"two new ones each second", time.Second, func(at time.Duration) []string {
+			second := int(at.Seconds())
+			return []string{fmt.Sprint("a", second), fmt.Sprint("z", second)}
+		}},
+		{
+			"one that dies after a second, each half minute", 25 * time.Second,
+			func(at time.Duration) []string {
+				if at%(30*time.Second) < time.Second {
+					return []string{fmt.Sprint("a", int(at.Seconds()))}
+				}
+				return nil
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			began := time.Unix(1, 0)
+			r := newRoster("us", 2, began)
+			var still, drained [2]time.Duration // drained: how long it has drained already
+			for at := time.Duration(0); at < lasts; at += step {
+				now := began.Add(at)
+				for _, id := range tt.ghosts(at) {
+					r.hear(announcement{ID: id, Partitions: 2, Standby: []int{0, 1}}, now)
+				}
+				r.forget(now)
+				for p, serve := range r.serve(now) {
+					pl := &r.places[p]
+					switch {
+					case pl.hold == NotHeld && serve:
+						r.own(p, HeldRightly, now)
+					case pl.hold == NotHeld:
+						if look := r.lookAt(p, now); !look.IsZero() && !look.After(now) {
+							r.saw(p, Sight{Rows: true}, now)
+						}
+						still[p] += step
+					case pl.released.IsZero() && serve:
+						drained[p] = 0
+					case drained[p] >= tt.drain: // its calls have ended
+						r.own(p, NotHeld, now)
+						still[p] += step
+					default: // a release goes on even if the others are gone meanwhile
+						if pl.released.IsZero() {
+							r.release(p, now)
+						}
+						drained[p] += step
+						still[p] += step
+					}
+				}
+			}
+			for p := range still {
+				if most := lasts / 3; still[p] > most {
+					t.Errorf("partition %d stands still for %v of %v, want at most %v",
+						p, still[p], lasts, most)
+				}
+			}
+		})
+	}
+}
+
 // Rows may come after the look that follows a release: a replica that has failed to take
 // a partition is not relied on.
 func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
 	now := time.Unix(1, 0)
 	r := newRoster("b", 2, now)
 	for p := range r.places {
-		r.own(p, HeldRightly)
+		r.own(p, HeldRightly, now)
 	}
 	release := func() (p int) {
 		r.hear(announcement{ID: "a", Partitions: 2, Standby: []int{0, 1}}, now)
 		if p = slices.Index(r.serve(now), false); p < 0 {
 			t.Fatal("no partition is released to a standby")
 		}
-		r.own(p, NotHeld)
+		r.own(p, NotHeld, now)
 		r.serve(now)
 		now = now.Add(neglectLook)
 		r.saw(p, Sight{}, now) // no row waits
@@ -284,7 +366,7 @@ func TestAReplicaThatHasFailedIsNotReliedOn(t *testing.T) {
 	if !r.serve(now)[p] {
 		t.Fatal("a partition that nobody serves is not taken over")
 	}
-	r.own(p, HeldRightly)
+	r.own(p, HeldRightly, now)
 	now = now.Add(returnMost)
 	p = release()
 	if at := r.lookAt(p, now); at.IsZero() || at.Sub(now) > neglectLook {

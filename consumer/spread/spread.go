@@ -339,7 +339,13 @@ func (s *Spread) Saw(partition int, seen Sight) {
 
 // Own notes how this replica holds the partition from now on, and announces it soon.
 func (s *Spread) Own(partition int, h Hold) {
-	s.change(func(r *roster) { r.own(partition, h) })
+	s.change(func(r *roster) { r.own(partition, h, time.Now()) })
+}
+
+// Release notes that this replica begins to release the partition: from now on until the
+// partition is free its rows wait for the calls in flight.
+func (s *Spread) Release(partition int) {
+	s.change(func(r *roster) { r.release(partition, time.Now()) })
 }
 
 // StandBy notes whether this replica waits for the partition, and announces it soon.
