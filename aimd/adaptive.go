@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Adaptive is the law that stays close to the server's true capacity. It sets the rate of attempts,
-// measures what the server admits whenever it refuses, cruises at that, and from time to time climbs until the next
-// refusal, to see whether there is more. It also finds out whether the server limits the attempts in flight
-// rather than their rate, and whether it refuses at random.
+// Adaptive is the law that stays close to the server's true capacity. It sets the rate of
+// attempts, measures what the server admits whenever it refuses, cruises at that, and
+// from time to time climbs until the next refusal, to see whether there is more. It also
+// finds out whether the server limits the attempts in flight rather than their rate, and
+// whether it refuses at random.
 //
 //	             refused                    accepted
 //	┌───────┐ ───────────> ┌─────────┐ ─────────────────> ┌────────┐
@@ -22,10 +23,10 @@ import (
 //	                          │ probe │ are these refusals about the rate at all?
 //	                          └───────┘
 //
-// The page docs/throttle.md shows it at work. Files: the rate in each phase here, the measurement and the sense of
-// time in adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, sporadic refusals in
-// adaptive_sporadic.go, those of a server that refuses many at random in adaptive_noise.go, the server's hints in
-// adaptive_hint.go.
+// The page docs/throttle.md shows it at work. Files: the rate in each phase here, the
+// measurement and the sense of time in adaptive_estimate.go, limits on attempts in flight
+// in adaptive_slots.go, sporadic refusals in adaptive_sporadic.go, those of a server that
+// refuses many at random in adaptive_noise.go, the server's hints in adaptive_hint.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {
@@ -38,7 +39,7 @@ type Adaptive struct {
 
 	phase    Phase
 	since    float64 // when the phase began
-	estimate float64 // the server's rate as last measured, per second; 0: never
+	estimate float64 // the server's rate as last measured, per second; 0 means never
 	cuts     float64 // how often the multiplier divides the estimate in drain
 	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
@@ -48,7 +49,7 @@ type Adaptive struct {
 
 	restarted float64 // when Restart was called last; attempts sent before it are no part of a measurement
 
-	limit  float64 // the most that the rate may be, per second; 0: see Limit
+	limit  float64 // the most that the rate may be, per second; 0 means see Limit
 	shared bool    // see Share
 
 	history history
@@ -64,22 +65,26 @@ type Adaptive struct {
 	stats Stats
 }
 
-// AdaptiveConfig sets up an [Adaptive] law. Start from [DefaultAdaptive]: the zero value is not valid.
+// AdaptiveConfig sets up an [Adaptive] law. Start from [DefaultAdaptive]: the zero value
+// is not valid.
 type AdaptiveConfig struct {
-	// Config has the four settings. Here MinDelay and MaxDelay bound the delay between dispatches, which is the
-	// inverse of the rate; Multiplier divides the rate after a capacity error; and RecoveryStep sets how fast the law
-	// climbs again: all its waits are inversely proportional to it. At 0 it never climbs above what it measured.
+	// Config has the four settings. Here MinDelay and MaxDelay bound the delay between
+	// dispatches, which is the inverse of the rate; Multiplier divides the rate after a
+	// capacity error; and RecoveryStep sets how fast the law climbs again: all its waits
+	// are inversely proportional to it. At 0 it never climbs above what it measured.
 	Config
-	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this many slots could never use is
-	// no limit, so from there on the law does not pace.
+	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this
+	// many slots could never use is no limit, so from there on the law does not pace.
 	PoolSize int
-	// SureSilence is after how long without a refusal an attempt counts as accepted, after two refusals in a row, where that
-	// is longer than refusals are known to take: news of some may come late. 0: no longer.
+	// SureSilence is after how long without a refusal an attempt counts as accepted,
+	// after two refusals in a row, where that is longer than refusals are known to take:
+	// news of some may come late. 0: no longer.
 	SureSilence time.Duration
-	// KeepConcurrency is for callers that do not know when exactly attempts end: the law then does not look for the
-	// concurrency of servers that queue.
+	// KeepConcurrency is for callers that do not know when exactly attempts end: the law
+	// then does not look for the concurrency of servers that queue.
 	KeepConcurrency bool
-	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the law's goroutine. Nil: none.
+	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the
+	// law's goroutine. Nil: none.
 	Rand func() float64
 }
 
@@ -96,11 +101,14 @@ func (c AdaptiveConfig) Validate() error {
 type Phase uint8
 
 const (
-	// Start has no measurement of the server, or none that still holds, and speeds up until the first refusal.
+	// Start has no measurement of the server, or none that still holds, and speeds up
+	// until the first refusal.
 	Start Phase = iota
-	// Drain has been refused, and goes slowly until the server has accepted an attempt that was sent since.
+	// Drain has been refused, and goes slowly until the server has accepted an attempt
+	// that was sent since.
 	Drain
-	// Cruise keeps the rate that was measured, for a while, then climbs until it is refused.
+	// Cruise keeps the rate that was measured, for a while, then climbs until it is
+	// refused.
 	Cruise
 	// Probe sends a few attempts at once, to tell a limit from refusals at random.
 	Probe
@@ -116,38 +124,44 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// The constants of the phases; those of the other rules are in their files. All were found by simulation against the
-// servers of docs/throttle.md, which shows the figures without each rule.
+// The constants of the phases; those of the other rules are in their files. All were
+// found by simulation against the servers of docs/throttle.md, which shows the figures
+// without each rule.
 const (
 	// A call every 200 ms at first, so that a server with a very low limit is not flooded.
 	startRate = 5.0
 	// Doubling in 0.6 s reaches 20/s before the first reply of a call that takes a second.
 	startDoubling = 0.6
-	// How long to hold the measured rate, and then to climb to twice that, where the server allows referenceRate or
-	// more. Each climb ends in a refusal: at 20/s these make one in about 70 calls.
+	// How long to hold the measured rate, and then to climb to twice that, where the
+	// server allows referenceRate or more. Each climb ends in a refusal: at 20/s these
+	// make one in about 70 calls.
 	cruiseSec     = 2.35
 	referenceRate = 20.0
-	// The first refusal of a climb divides the rate by the multiplier to this power: the server needs little time to
-	// recover, and one without a bucket gets nothing back of what is not sent.
+	// The first refusal of a climb divides the rate by the multiplier to this power: the
+	// server needs little time to recover, and one without a bucket gets nothing back of
+	// what is not sent.
 	firstCut = 1.0 / 3
-	// After this many epochs without one accepted attempt it was an outage, and the old estimate is void.
+	// After this many epochs without one accepted attempt it was an outage, and the old
+	// estimate is void.
 	outageFailures = 3
-	// The pool is the limit where the rate would fill its slots this many times over. More than once, as the replies
-	// may get faster, or fail fast.
+	// The pool is the limit where the rate would fill its slots this many times over.
+	// More than once, as the replies may get faster, or fail fast.
 	ceilingFills = 4.0
-	// An attempt that goes late gains up to this share of the delay on the next, so that late timers do not lower the
-	// rate.
+	// An attempt that goes late gains up to this share of the delay on the next, so that
+	// late timers do not lower the rate.
 	lateness = 0.2
 
 	none = -1.0 // an instant that has not come
 )
 
-// DefaultAdaptive returns the default settings for a pool of that size: four of [Default], and no other.
+// DefaultAdaptive returns the default settings for a pool of that size: four of
+// [Default], and no other.
 func DefaultAdaptive(poolSize int) AdaptiveConfig {
 	return AdaptiveConfig{Config: Default(), PoolSize: poolSize}
 }
 
-// NewAdaptive returns a law in the phase [Start], or all problems of cfg joined into one error.
+// NewAdaptive returns a law in the phase [Start], or all problems of cfg joined into one
+// error.
 func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	err := cfg.Validate()
 	if err != nil {
@@ -166,8 +180,9 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	return l, nil
 }
 
-// Next returns the instant at which one attempt may go, now at the earliest. Call it again at that instant, and after
-// each verdict: the law acts on the passing of time, too, only when it is called.
+// Next returns the instant at which one attempt may go, now at the earliest. Call it
+// again at that instant, and after each verdict: the law acts on the passing of time,
+// too, only when it is called.
 func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.arrive(now)
 	l.judgeSilence()
@@ -222,9 +237,10 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	return Ticket{Sent: now, InFlight: inFlight, mark: m}
 }
 
-// discountIdle takes time in which there was nothing to send off the age of the phase: a climb without attempts is no
-// evidence, and the next burst of work would be sent at an untested rate. TCP does the same. Time in which all slots
-// were taken counts: there the rate is no limit.
+// discountIdle takes time in which there was nothing to send off the age of the phase: a
+// climb without attempts is no evidence, and the next burst of work would be sent at an
+// untested rate. TCP does the same. Time in which all slots were taken counts: there the
+// rate is no limit.
 func (l *Adaptive) discountIdle(idle, delay float64, inFlight int) {
 	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now) || l.queue.full(inFlight)
 	if idle <= delay || full || math.IsInf(idle, 1) {
@@ -252,8 +268,8 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.note()
 }
 
-// Rejected records a capacity error, with the server's hint. One that is no evidence about the rate, or no new
-// evidence, changes no rate.
+// Rejected records a capacity error, with the server's hint. One that is no evidence
+// about the rate, or no new evidence, changes no rate.
 func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	l.arrive(now)
 	defer l.note()
@@ -290,11 +306,12 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	l.note()
 }
 
-// Restart returns to the phase [Start], because the server is back after an outage that was not about capacity: it
-// accepts attempts again, and its present capacity is unknown. The rate grows from a few attempts a second until the
-// first refusal, pauses that the server asked for are over, and the outcome of attempts sent before now changes no
-// rate. What does not depend on the outage stays: how long refusals take, a limit on attempts in flight, refusals at
-// random, the statistics.
+// Restart returns to the phase [Start], because the server is back after an outage that
+// was not about capacity: it accepts attempts again, and its present capacity is unknown.
+// The rate grows from a few attempts a second until the first refusal, pauses that the
+// server asked for are over, and the outcome of attempts sent before now changes no rate.
+// What does not depend on the outage stays: how long refusals take, a limit on attempts
+// in flight, refusals at random, the statistics.
 func (l *Adaptive) Restart(now time.Time) {
 	l.arrive(now)
 	l.failures, l.cuts = 0, 0
@@ -310,9 +327,10 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.note()
 }
 
-// Share tells the law whether others are known to send attempts to the same server. It then never takes that for a server
-// that refuses at random whatever the rate: to each of many clients the others look like one, and whichever stopped
-// yielding first would have it all. Sporadic refusals are spared as ever.
+// Share tells the law whether others are known to send attempts to the same server. It
+// then never takes that for a server that refuses at random whatever the rate: to each of
+// many clients the others look like one, and whichever stopped yielding first would have
+// it all. Sporadic refusals are spared as ever.
 func (l *Adaptive) Share(others bool) {
 	l.shared = others
 	if l.noise.on && others {
@@ -320,10 +338,12 @@ func (l *Adaptive) Share(others bool) {
 	}
 }
 
-// Limit bounds the rate, in attempts per second, beside [Config].MinDelay; 0: no bound.
+// Limit bounds the rate, in attempts per second, beside [Config].MinDelay; 0 means no
+// bound.
 func (l *Adaptive) Limit(perSec float64) { l.limit = perSec }
 
-// Resume makes the law cruise from now on at a rate that another law has measured, per second and above 0.
+// Resume makes the law cruise from now on at a rate that another law has measured, per
+// second and above 0.
 func (l *Adaptive) Resume(now time.Time, perSec float64) {
 	l.arrive(now)
 	l.estimate = perSec
@@ -333,8 +353,9 @@ func (l *Adaptive) Resume(now time.Time, perSec float64) {
 	l.note()
 }
 
-// Rate returns how many attempts may go per second at an instant that is not before the last one that was passed in, if
-// nothing happens until then. In a pause that the server asked for it is 0.
+// Rate returns how many attempts may go per second at an instant that is not before the
+// last one that was passed in, if nothing happens until then. In a pause that the server
+// asked for it is 0.
 func (l *Adaptive) Rate(at time.Time) float64 {
 	t := at.Sub(l.begin).Seconds()
 	if l.pause.until > t {
@@ -343,15 +364,16 @@ func (l *Adaptive) Rate(at time.Time) float64 {
 	return l.rate(t)
 }
 
-// Estimate returns the rate of the server as last measured, per second; 0: never.
+// Estimate returns the rate of the server as last measured, per second; 0 means never.
 func (l *Adaptive) Estimate() float64 { return l.estimate }
 
-// Epoch returns a number that grows with each refusal that changes the rate: one of an attempt that went in an earlier
-// epoch is no news.
+// Epoch returns a number that grows with each refusal that changes the rate: one of an
+// attempt that went in an earlier epoch is no news.
 func (l *Adaptive) Epoch() int { return l.epoch }
 
-// Idle takes a time in which there was too little to send off the age of the phase, as the law does by itself where
-// whole turns went unused: a climb that nothing tests is no evidence.
+// Idle takes a time in which there was too little to send off the age of the phase, as
+// the law does by itself where whole turns went unused: a climb that nothing tests is no
+// evidence.
 func (l *Adaptive) Idle(d time.Duration) {
 	l.since += d.Seconds()
 	l.slots.since += d.Seconds()
@@ -360,16 +382,18 @@ func (l *Adaptive) Idle(d time.Duration) {
 	}
 }
 
-// Stats returns the statistics as of the last instant that was passed in. The delay is the inverse of the rate: the
-// time between two attempts, pauses apart; 0 while the law does not pace.
+// Stats returns the statistics as of the last instant that was passed in. The delay is
+// the inverse of the rate: the time between two attempts, pauses apart; 0 while the law
+// does not pace.
 func (l *Adaptive) Stats() Stats { return l.stats }
 
 // Phase returns the present phase.
 func (l *Adaptive) Phase() Phase { return l.phase }
 
-// giveWay measures the server by the refusal of m, halves the rate (or whatever Multiplier says) and waits for an
-// attempt to be accepted. As in TCP this happens once in an epoch: what was sent before the law knew teaches no more
-// than the first refusal did.
+// giveWay measures the server by the refusal of m, halves the rate (or whatever
+// Multiplier says) and waits for an attempt to be accepted. As in TCP this happens once
+// in an epoch: what was sent before the law knew teaches no more than the first refusal
+// did.
 func (l *Adaptive) giveWay(m mark) {
 	measured := l.measure(m)
 	if m.seq > l.mark.seq {
@@ -394,8 +418,8 @@ func (l *Adaptive) giveWay(m mark) {
 	l.enter(Drain)
 }
 
-// judgeSilence takes an attempt that has met no refusal for as long as refusals take for accepted. To wait for its
-// reply instead would cost a second in each epoch.
+// judgeSilence takes an attempt that has met no refusal for as long as refusals take for
+// accepted. To wait for its reply instead would cost a second in each epoch.
 func (l *Adaptive) judgeSilence() {
 	switch {
 	case l.pause.flies && l.now >= l.pause.known(l):
@@ -426,12 +450,14 @@ func (l *Adaptive) enter(p Phase) {
 	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now, the second is not to make up for the wait
 }
 
-// rate returns the rate at instant t, in attempts per second, if nothing happens until then.
+// rate returns the rate at instant t, in attempts per second, if nothing happens until
+// then.
 func (l *Adaptive) rate(t float64) float64 {
 	var r float64
 	switch l.phase {
 	case Start:
-		// Each reply adds one call per reply time, as TCP's slow start does: that finds fast servers fast.
+		// Each reply adds one call per reply time, as TCP's slow start does: that finds
+		// fast servers fast.
 		r = startRate*math.Exp2((t-l.since)/startDoubling) + float64(l.replies)/l.callSec.value
 	case Drain, Probe:
 		r = l.estimate / math.Pow(l.cfg.Multiplier, l.cuts)
@@ -446,7 +472,8 @@ func (l *Adaptive) rate(t float64) float64 {
 	return min(r, 1/l.cfg.MinDelay.Seconds())
 }
 
-// silence returns the seconds after which an attempt in drain that has met no refusal counts as accepted.
+// silence returns the seconds after which an attempt in drain that has met no refusal
+// counts as accepted.
 func (l *Adaptive) silence() float64 {
 	if l.failures < 2 {
 		return l.refusal.expected()
@@ -454,9 +481,9 @@ func (l *Adaptive) silence() float64 {
 	return max(l.refusal.expected(), l.cfg.SureSilence.Seconds())
 }
 
-// cruise returns how long to hold the cruise, and to climb from there to about twice the rate. At low rates it is
-// shorter, by the root of the rate, since a refusal costs no more there and a rise is missed more: one from 5/s to 20/s
-// is found within 2 s.
+// cruise returns how long to hold the cruise, and to climb from there to about twice the
+// rate. At low rates it is shorter, by the root of the rate, since a refusal costs no
+// more there and a rise is missed more: one from 5/s to 20/s is found within 2 s.
 func (l *Adaptive) cruise() float64 {
 	return l.pace * l.patience() * cruiseSec * math.Sqrt(min(1, l.estimate/referenceRate))
 }
@@ -466,7 +493,8 @@ func (l *Adaptive) ceiling() float64 {
 	return ceilingFills * float64(l.cfg.PoolSize) / min(1, l.callSec.value)
 }
 
-// delay returns the seconds between two attempts at instant t; 0 when the law does not pace.
+// delay returns the seconds between two attempts at instant t; 0 when the law does not
+// pace.
 func (l *Adaptive) delay(t float64) float64 {
 	r := l.rate(t)
 	if r >= l.ceiling() && l.cfg.MinDelay == 0 {

@@ -4,8 +4,9 @@ import "math"
 
 // The constants of cohorts.
 const (
-	// A cohort has at least so many attempts, at least as many as are in flight, and enough for a standard error of
-	// cohortError, or of a quarter of the step that it measures; but no more than cohortMost.
+	// A cohort has at least so many attempts, at least as many as are in flight, and
+	// enough for a standard error of cohortError, or of a quarter of the step that it
+	// measures; but no more than cohortMost.
 	cohortLeast = 16
 	cohortMost  = 256
 	cohortError = 0.05
@@ -13,15 +14,16 @@ const (
 	cohortsOpen = 8
 	// No comparison is taken to be better than this.
 	errorLeast = 0.01
-	// A cohort is judged without its last eighth once these have been waited for this many times the others' duration.
+	// A cohort is judged without its last eighth once these have been waited for this
+	// many times the others' duration.
 	stragglerWaits = 3.0
-	// The standard deviation of the duration of some calls is off by about this much, relatively, by the root of their
-	// number.
+	// The standard deviation of the duration of some calls is off by about this much,
+	// relatively, by the root of their number.
 	spreadError = 2.0
 )
 
-// cohort is some attempts that were sent one after the other. All of them count, not those of them that have ended by
-// some time: the first to end are the short ones.
+// cohort is some attempts that were sent one after the other. All of them count, not
+// those of them that have ended by some time: the first to end are the short ones.
 type cohort struct {
 	id         int // counts from 1
 	size       int // attempts that belong to it, at most
@@ -45,8 +47,9 @@ func (c *cohort) over(now float64) bool {
 	return left <= 0 || left <= float64(c.size/8) && now-c.lastSent > stragglerWaits*c.sec/c.n
 }
 
-// waited adds the attempts that have not ended as if they did now. Where the lengths of replies are not known, those
-// are the long ones, and not to count them would make calls look fast.
+// waited adds the attempts that have not ended as if they did now. Where the lengths of
+// replies are not known, those are the long ones, and not to count them would make calls
+// look fast.
 func (c *cohort) waited(now float64) {
 	left := float64(c.sent-c.lost) - c.n
 	if left <= 0 {
@@ -77,8 +80,9 @@ func (c *cohort) mean() float64 { return c.sec / max(c.n, 1) }
 // secPer returns the seconds that a call takes for each unit of its reply.
 func (c *cohort) secPer() float64 { return c.sec / c.output }
 
-// seconds returns how long a call with a reply of this length took, by regression, and the standard error of that.
-// Without lengths, or where they make no difference, it is the mean.
+// seconds returns how long a call with a reply of this length took, by regression, and
+// the standard error of that. Without lengths, or where they make no difference, it is
+// the mean.
 func (c *cohort) seconds(output float64) (sec, err float64) {
 	mx, my := c.output/c.n, c.sec/c.n
 	sxx, sxy, syy := c.oo-c.output*mx, c.os-c.sec*mx, max(0, c.ss-c.sec*my)
@@ -93,9 +97,10 @@ func (c *cohort) seconds(output float64) (sec, err float64) {
 	return my + slope*(output-mx), math.Sqrt(variance)
 }
 
-// waits returns for how much longer than in d calls took, whatever the length of their replies, and the standard error
-// of that: they waited for their turn, and were then no slower. Where lengths are not known, a wait is what lengthens
-// all calls but does not make them differ more.
+// waits returns for how much longer than in d calls took, whatever the length of their
+// replies, and the standard error of that: they waited for their turn, and were then no
+// slower. Where lengths are not known, a wait is what lengthens all calls but does not
+// make them differ more.
 func (c *cohort) waits(d *cohort) (sec, err float64) {
 	if c.oo-c.output*c.output/c.n < 1e-9*c.oo || d.oo-d.output*d.output/d.n < 1e-9*d.oo {
 		a, ea := c.seconds(0)
@@ -108,7 +113,8 @@ func (c *cohort) waits(d *cohort) (sec, err float64) {
 	return a - max(0, b), math.Hypot(ea, eb)
 }
 
-// variance returns how much the duration of calls varies for replies of the same length, relative to its square.
+// variance returns how much the duration of calls varies for replies of the same length,
+// relative to its square.
 func (c *cohort) variance() float64 {
 	sec, err := c.seconds(c.output / c.n)
 	return c.n * err * err / (sec * sec)
@@ -117,9 +123,10 @@ func (c *cohort) variance() float64 {
 // more returns the logarithm of how many more attempts were in flight than in d.
 func (c *cohort) more(d *cohort) float64 { return math.Log(c.inFlight() / d.inFlight()) }
 
-// slower returns the logarithm of how much longer calls took in c than in d for the length of their replies, and its
-// standard error. Where calls do not wait for each other, those with equal replies take equally long: so both are taken
-// at the same length.
+// slower returns the logarithm of how much longer calls took in c than in d for the
+// length of their replies, and its standard error. Where calls do not wait for each
+// other, those with equal replies take equally long: so both are taken at the same
+// length.
 func (c *cohort) slower(d *cohort) (log, err float64) {
 	output := (c.output + d.output) / (c.n + d.n)
 	a, ea := c.seconds(output)
@@ -128,15 +135,16 @@ func (c *cohort) slower(d *cohort) (log, err float64) {
 	return math.Log(a / b), max(errorLeast, math.Hypot(ea/a, eb/b))
 }
 
-// slowerInQueue is slower where calls wait for each other. Then each waits for the replies of others, too, and what all
-// take is in proportion to what all return. Variance is that of the time that the server works at a call, by its square.
+// slowerInQueue is slower where calls wait for each other. Then each waits for the
+// replies of others, too, and what all take is in proportion to what all return. Variance
+// is that of the time that the server works at a call, by its square.
 func (c *cohort) slowerInQueue(d *cohort, variance float64) (log, err float64) {
 	return math.Log(c.secPer() / d.secPer()), math.Sqrt(variance * (c.chance() + d.chance()))
 }
 
-// chance returns by how much the variance of secPer is less than that of a single call. Calls that wait share what they
-// wait for, and only those at the edges of a cohort wait for others than its own: so it falls faster than with their
-// number.
+// chance returns by how much the variance of secPer is less than that of a single call.
+// Calls that wait share what they wait for, and only those at the edges of a cohort wait
+// for others than its own: so it falls faster than with their number.
 func (c *cohort) chance() float64 { return min(1, 2*c.inFlight()/(3*c.n)) / c.n }
 
 // lengths returns the variance of the lengths of replies, by the square of their mean.

@@ -7,19 +7,24 @@ import (
 
 // The constants of the measurement and of the law's sense of time.
 const (
-	// The most calls that a server's bucket is taken to give beyond its rate. Less makes the law overrate servers with
-	// a larger one, more makes it underrate those with a smaller one.
+	// The most calls that a server's bucket is taken to give beyond its rate. Less makes
+	// the law overrate servers with a larger one, more makes it underrate those with a
+	// smaller one.
 	burstCalls = 3.0
-	// How far back a rise of the rate is looked for. Longer than a climb; more only lets old times count.
+	// How far back a rise of the rate is looked for. Longer than a climb; more only lets
+	// old times count.
 	lookBackSec = 2.0
-	// Refusals that take longer than this are not waited for. The server's bucket runs over meanwhile.
+	// Refusals that take longer than this are not waited for. The server's bucket runs
+	// over meanwhile.
 	silenceMaxSec = 0.3
 	// The guess until the first refusal has shown how long they take.
 	silenceFirstSec = 1.0
-	// The loss is an average over about so many attempts: a second of them at the pace of most limits.
+	// The loss is an average over about so many attempts: a second of them at the pace of
+	// most limits.
 	lossCalls = 32.0
-	// At this loss all the law's waits are twice as long; they grow with the cube, so the loss of a client that is alone
-	// with the server (1 to 10%) has nearly no effect, while 16 that disturb each other share it fairly.
+	// At this loss all the law's waits are twice as long; they grow with the cube, so the
+	// loss of a client that is alone with the server (1 to 10%) has nearly no effect,
+	// while 16 that disturb each other share it fairly.
 	impatienceLoss = 0.18
 	// A usual loss below this does not correct a measurement.
 	usualRare = 0.015
@@ -39,11 +44,14 @@ type mark struct {
 	cohort int // see queue
 }
 
-// measure returns the rate at which the server admitted attempts up to the refusal of m, in attempts per second.
+// measure returns the rate at which the server admitted attempts up to the refusal of m,
+// in attempts per second.
 //
-// A limiter refuses when its bucket is empty. So between two refusals it admitted just what it allows, give or take one
-// call, unless its bucket ran over meanwhile: then it allows more. And in any time up to a refusal it admitted at most
-// what it allows plus what was in its bucket: so it allows at least the rest. The most of these is the measurement.
+// A limiter refuses when its bucket is empty. So between two refusals it admitted just
+// what it allows, give or take one call, unless its bucket ran over meanwhile: then it
+// allows more. And in any time up to a refusal it admitted at most what it allows plus
+// what was in its bucket: so it allows at least the rest. The most of these is the
+// measurement.
 func (l *Adaptive) measure(m mark) float64 {
 	r := (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls
@@ -61,9 +69,10 @@ func (l *Adaptive) measure(m mark) float64 {
 	return min(r, m.rate)
 }
 
-// corrected returns the old estimate where the measurement may be less only because some attempts are refused for no
-// reason: each climb that such refusals end would otherwise lower it a little. Where they are rare they end few climbs,
-// and an estimate that is a little too high must not go on making them look usual.
+// corrected returns the old estimate where the measurement may be less only because some
+// attempts are refused for no reason: each climb that such refusals end would otherwise
+// lower it a little. Where they are rare they end few climbs, and an estimate that is a
+// little too high must not go on making them look usual.
 func (l *Adaptive) corrected(measured float64) float64 {
 	usual := l.noise.base
 	if l.phase == Cruise && !l.noise.on && usual >= usualRare && measured < l.estimate && measured >= l.estimate*(1-usual) {
@@ -72,8 +81,9 @@ func (l *Adaptive) corrected(measured float64) float64 {
 	return measured
 }
 
-// patience returns by how much to wait longer because many attempts are refused: then others use the server too, and
-// the climbs of all add up. All of them see the same loss, so none gains by it.
+// patience returns by how much to wait longer because many attempts are refused: then
+// others use the server too, and the climbs of all add up. All of them see the same loss,
+// so none gains by it.
 func (l *Adaptive) patience() float64 {
 	if l.noise.on {
 		return 1
@@ -138,7 +148,8 @@ type sending struct {
 	refused bool
 }
 
-// newHistory returns a history long enough to hold the calls in flight and as many before them.
+// newHistory returns a history long enough to hold the calls in flight and as many before
+// them.
 func newHistory(poolSize int) history { return history{ring: make([]sending, max(128, 2*poolSize))} }
 
 func (h *history) add(at float64, level int) (seq int) {

@@ -2,25 +2,29 @@ package aimd
 
 // The constants of the server's hints.
 const (
-	// A Retry-After above this is long. Limiters that refill continuously ask for a second or so at each refusal, as
-	// the header counts whole seconds: waiting that long would leave the server idle for most of it.
+	// A Retry-After above this is long. Limiters that refill continuously ask for a
+	// second or so at each refusal, as the header counts whole seconds: waiting that long
+	// would leave the server idle for most of it.
 	longSec = 2.0
-	// A long one is obeyed, and all attempts wait, from the second refusal without an accepted attempt in between. A
-	// short one from the third.
+	// A long one is obeyed, and all attempts wait, from the second refusal without an
+	// accepted attempt in between. A short one from the third.
 	longFailures  = 2
 	shortFailures = 3
-	// Pauses are longer by up to this share, so that clients that got the same hint do not all return at once.
+	// Pauses are longer by up to this share, so that clients that got the same hint do
+	// not all return at once.
 	pauseJitter = 0.02
-	// The first canary goes this long after a pause began, and each next one after so many times as long as the last: a
-	// wait of two minutes costs seven calls, and one that is untrue at most doubles the time that it lasts.
+	// The first canary goes this long after a pause began, and each next one after so
+	// many times as long as the last: a wait of two minutes costs seven calls, and one
+	// that is untrue at most doubles the time that it lasts.
 	canarySec    = 0.95
 	canaryGrowth = 2.0
 	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
 )
 
-// pause is a time in which no attempt may go, because the server asked for it. A Retry-After is often far longer than
-// what it waits for, so single attempts, canaries, go meanwhile: the first that is accepted ends the pause.
+// pause is a time in which no attempt may go, because the server asked for it. A
+// Retry-After is often far longer than what it waits for, so single attempts, canaries,
+// go meanwhile: the first that is accepted ends the pause.
 type pause struct {
 	until float64
 	why   PauseReason

@@ -4,35 +4,40 @@ import "math"
 
 // The constants of random refusals.
 const (
-	// The first probe of a series must all be accepted, and is for one call more than a limiter at the estimated rate
-	// has room for, rounded up.
+	// The first probe of a series must all be accepted, and is for one call more than a
+	// limiter at the estimated rate has room for, rounded up.
 	probeRoom = 1.5
-	// The second is twice what a limiter at twice the estimated rate has room for, and half of it must be accepted:
-	// no limiter does that, and at random it fails once in a hundred times even if a fifth is refused.
+	// The second is twice what a limiter at twice the estimated rate has room for, and
+	// half of it must be accepted: no limiter does that, and at random it fails once in a
+	// hundred times even if a fifth is refused.
 	probeRoomSure = 2.0
 	// A probe larger than this costs more than it is worth.
 	probeMax = 32
-	// Attempts between two probes at least. A probe that was mostly refused met a limiter: the next comes after four
-	// times as many attempts as the last.
+	// Attempts between two probes at least. A probe that was mostly refused met a
+	// limiter: the next comes after four times as many attempts as the last.
 	probeGap       = 8
 	probeGapGrowth = 4
-	// The base loss is an average over about so many attempts, taken only where a limiter would not refuse.
+	// The base loss is an average over about so many attempts, taken only where a limiter
+	// would not refuse.
 	baseCalls = 64.0
-	// At less base loss than this the noise has gone, at more it is none. When it is found the base is what the probe
-	// met, within bounds, as that is few attempts.
+	// At less base loss than this the noise has gone, at more it is none. When it is
+	// found the base is what the probe met, within bounds, as that is few attempts.
 	baseGone, baseMost       = 0.02, 0.5
 	baseFirst, baseFirstMost = 0.05, 0.2
-	// The loss above the measured rate is an average over about so many attempts: it bounds the base for minutes, and an
-	// average that varies more would make usual refusals look like too many. Where a half is refused it varies by .02, so
-	// more than the second is no noise.
+	// The loss above the measured rate is an average over about so many attempts: it
+	// bounds the base for minutes, and an average that varies more would make usual
+	// refusals look like too many. Where a half is refused it varies by .02, so more than
+	// the second is no noise.
 	aboveCalls, aboveMost = 256.0, 0.55
-	// A refusal counts at least once in this time, so that the base loss is measured again.
+	// A refusal counts at least once in this time, so that the base loss is measured
+	// again.
 	noiseCheckSec = 120.0
 )
 
-// noise finds out whether the server refuses at random, whatever the rate: a gateway that sheds load by itself, many
-// limiters behind one address. To give way to such refusals ends at the longest delay. Once it knows, it keeps from
-// the law all refusals but those that exceed the usual loss.
+// noise finds out whether the server refuses at random, whatever the rate: a gateway that
+// sheds load by itself, many limiters behind one address. To give way to such refusals
+// ends at the longest delay. Once it knows, it keeps from the law all refusals but those
+// that exceed the usual loss.
 type noise struct {
 	on      bool
 	base    float64 // the usual loss: while on, the base loss
@@ -42,8 +47,8 @@ type noise struct {
 	probe   probe
 }
 
-// suspect takes note of a refusal of m while cruising at no more than the rate that was measured. It calls for a
-// probe, unless there was one not long ago.
+// suspect takes note of a refusal of m while cruising at no more than the rate that was
+// measured. It calls for a probe, unless there was one not long ago.
 func (n *noise) suspect(l *Adaptive, m mark) {
 	if n.on || l.shared || m.seq < n.probe.notBefore {
 		return
@@ -102,8 +107,9 @@ func (n *noise) conclude(l *Adaptive) {
 	}
 }
 
-// explain reports whether the refusal of m is nothing but noise. In drain that of its first attempt is not: what was
-// refused there must not pass for accepted, or an outage would never be noticed.
+// explain reports whether the refusal of m is nothing but noise. In drain that of its
+// first attempt is not: what was refused there must not pass for accepted, or an outage
+// would never be noticed.
 func (n *noise) explain(l *Adaptive, m mark) bool {
 	n.learn(l, m, 1)
 	due := n.on && l.phase != Drain && l.now-n.checked >= noiseCheckSec
@@ -114,9 +120,10 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 	return true
 }
 
-// learn counts the outcome of an attempt at the measured rate into the usual loss. What is lost above it bounds that: a
-// law that climbs for minutes without a refusal would otherwise take a new limit for the noise of long ago, and one that
-// meets a limit far above the measured rate would never measure again.
+// learn counts the outcome of an attempt at the measured rate into the usual loss. What
+// is lost above it bounds that: a law that climbs for minutes without a refusal would
+// otherwise take a new limit for the noise of long ago, and one that meets a limit far
+// above the measured rate would never measure again.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 	switch {
 	case l.phase == Drain:
@@ -143,7 +150,8 @@ func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 // end ends the noise; a usual loss above usualMost is believed of noise alone.
 func (n *noise) end() { n.on, n.base = false, min(n.base, usualMost) }
 
-// probe is a group of attempts sent at once just after a refusal. An empty bucket has no room for it.
+// probe is a group of attempts sent at once just after a refusal. An empty bucket has no
+// room for it.
 type probe struct {
 	wanted    bool
 	sure      bool    // the second of a series
@@ -154,7 +162,7 @@ type probe struct {
 	empty     float64 // when the bucket was empty
 	sent      float64 // when the last attempt went
 	notBefore int     // the seq from which on there may be another series
-	gap       int     // attempts between two series; 0: the least
+	gap       int     // attempts between two series; 0 means the least
 }
 
 // required returns how many must be accepted to rule out a limiter.

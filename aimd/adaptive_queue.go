@@ -6,60 +6,67 @@ import "math"
 const (
 	// With fewer slots than this there is little to bound.
 	queuePoolLeast = 5
-	// A queue is suspected when calls of the same length take this much longer than they did with fewer in flight, by
-	// at least queueSec, and surely: by so many standard errors.
+	// A queue is suspected when calls of the same length take this much longer than they
+	// did with fewer in flight, by at least queueSec, and surely: by so many standard
+	// errors.
 	queueSlower = 1.2
 	queueSec    = 0.02
 	queueSigmas = 3.0
-	// What may be left when a queue is gone, and the share of calls' time that waits may surely take at most.
+	// What may be left when a queue is gone, and the share of calls' time that waits may
+	// surely take at most.
 	queueLeft = 1.1
 	queueFree = 0.25
-	// More attempts in flight are worth while if the throughput grows by this share of what it would on an idle server.
+	// More attempts in flight are worth while if the throughput grows by this share of
+	// what it would on an idle server.
 	queueWorth = 0.15
 	// But a lower bound never gives up more than this share of the throughput.
 	queueLoss = 0.05
-	// The bound is larger than what the server is measured to need by this much: a slot of it that stays empty costs
-	// more than a short queue.
+	// The bound is larger than what the server is measured to need by this much: a slot
+	// of it that stays empty costs more than a short queue.
 	queueSlack = 1.08
-	// A bound is tried that is this many times larger or smaller, or more where calls vary a lot; the next in the same
-	// direction up to twice.
+	// A bound is tried that is this many times larger or smaller, or more where calls
+	// vary a lot; the next in the same direction up to twice.
 	queueStep     = 1.25
 	queueStepMost = 2.0
 	// A trial is prolonged up to so many times while its result could be chance.
 	trialExtensions = 4
-	// The first calls of a trial do not count until its bound is reached, for as long as a call takes and this much.
+	// The first calls of a trial do not count until its bound is reached, for as long as
+	// a call takes and this much.
 	risingSec = 1.0
-	// A bound is checked after this many times what the last check took, and after checkRestSec at least: upwards, which
-	// costs no throughput, up to checkCalm times as often as downwards. A trial that chance may have spoilt is repeated
-	// after retryRests times what it took.
+	// A bound is checked after this many times what the last check took, and after
+	// checkRestSec at least: upwards, which costs no throughput, up to checkCalm times as
+	// often as downwards. A trial that chance may have spoilt is repeated after
+	// retryRests times what it took.
 	checkRests   = 8.0
 	checkRestSec = 15.0
 	retryRests   = 2.0
 	checkCalm    = 4
-	// Where nothing was ever suspected, a check comes after this time, and after twice the time whenever it finds
-	// nothing.
+	// Where nothing was ever suspected, a check comes after this time, and after twice
+	// the time whenever it finds nothing.
 	checkIdleSec     = 20 * 60.0
 	checkIdleSecMost = 4 * 3600.0
 	// After so many replies without a length they have none any more.
 	lengthsGone = 64
-	// A server that refuses more than this limits what it takes. After forgetSec the bound is no longer of use.
+	// A server that refuses more than this limits what it takes. After forgetSec the
+	// bound is no longer of use.
 	refusesLoss = 0.05
 	forgetSec   = 60.0
 )
 
-// queue finds out how many attempts in flight the server can use, where it refuses none and lets them wait. More than
-// that add nothing to the throughput: they lengthen the queue, in which others wait, too.
+// queue finds out how many attempts in flight the server can use, where it refuses none
+// and lets them wait. More than that add nothing to the throughput: they lengthen the
+// queue, in which others wait, too.
 //
-// It measures how long calls take for the length of their replies. Where that grows with the attempts in flight, it
-// tries fewer: if the throughput stays, the rest was a queue.
+// It measures how long calls take for the length of their replies. Where that grows with
+// the attempts in flight, it tries fewer: if the throughput stays, the rest was a queue.
 type queue struct {
-	bound int // most attempts in flight; 0: the slots of the pool are
+	bound int // most attempts in flight; 0 means the slots of the pool are
 
 	cohorts [cohortsOpen]cohort
 	last    int     // the id of the latest
 	lengths bool    // replies have lengths
 	silent  int     // replies without one since the last with one
-	varies  float64 // cohort.variance of the latest; 0: not known
+	varies  float64 // cohort.variance of the latest, or 0 if it is unknown
 
 	low   cohort // calls that waited for no others, as far as is known; n = 0: not known
 	base  cohort // the latest at the bound
@@ -69,7 +76,7 @@ type queue struct {
 	found bool    // the trials began with a suspicion
 	seen  float64 // when it last could learn
 	rest  float64 // no suspicion counts before this
-	next  float64 // when the next check comes; 0: not planned
+	next  float64 // when the next check comes; 0 means not planned
 	given float64 // share of the throughput given up for the present bound, as a logarithm
 	ups   int     // checks upwards since one downwards
 	calm  int     // checks upwards between two downwards
@@ -77,7 +84,7 @@ type queue struct {
 	held  int     // the bound after the last check
 }
 
-// limit returns the most attempts in flight at present; 0: the slots of the pool are.
+// limit returns the most attempts in flight at present; 0 means the slots of the pool are.
 func (q *queue) limit() int {
 	if q.trial.bound > 0 {
 		return q.trial.bound
@@ -136,8 +143,8 @@ func (q *queue) ended(l *Adaptive, t Ticket) {
 	}
 }
 
-// learnLengths finds out whether replies have lengths. What was measured with them can't be compared with what was
-// measured without.
+// learnLengths finds out whether replies have lengths. What was measured with them can't
+// be compared with what was measured without.
 func (q *queue) learnLengths(l *Adaptive, output int64) {
 	before := q.silent
 	if q.silent++; output > 0 {
@@ -219,8 +226,8 @@ func (q *queue) learn(l *Adaptive, c cohort) {
 	}
 }
 
-// canLearn reports whether neither the rate limits the attempts in flight nor does the server refuse what is too much:
-// one that refuses does not queue.
+// canLearn reports whether neither the rate limits the attempts in flight nor does the
+// server refuse what is too much: one that refuses does not queue.
 func (q *queue) canLearn(l *Adaptive) bool {
 	if l.phase != Start && l.delay(l.now) > l.cfg.MinDelay.Seconds() || l.slots.limit > 0 || l.loss > refusesLoss {
 		return false
@@ -257,8 +264,9 @@ func (q *queue) watch(l *Adaptive, c cohort) {
 	}
 }
 
-// need returns how many attempts in flight would have been enough for c, where calls waited so long for their turn that
-// they took this many times longer; 0: they did not, surely. By Little's law the rest is the queue.
+// need returns how many attempts in flight would have been enough for c, where calls
+// waited so long for their turn that they took this many times longer; 0 means that they
+// did not, surely. By Little's law the rest is the queue.
 func (q *queue) need(c *cohort, times float64) float64 {
 	mean := c.mean()
 	wait, err := c.waits(&q.low)
@@ -268,14 +276,15 @@ func (q *queue) need(c *cohort, times float64) float64 {
 	return c.inFlight() * (1 - min(wait/mean, 1))
 }
 
-// free reports whether calls waited for their turn in c for a small part of their time at most, surely.
+// free reports whether calls waited for their turn in c for a small part of their time at
+// most, surely.
 func (q *queue) free(c *cohort) bool {
 	wait, err := c.waits(&q.low)
 	return wait+2*err < queueFree*c.mean()
 }
 
-// suspicious reports whether calls took longer in c than in low. It may be that the server works at more of them, and
-// all are slower.
+// suspicious reports whether calls took longer in c than in low. It may be that the
+// server works at more of them, and all are slower.
 func (q *queue) suspicious(c *cohort, slower, err float64) bool {
 	wait := c.mean() * (1 - math.Exp(-slower))
 	return slower > math.Log(queueSlower) && slower > queueSigmas*err && wait > queueSec

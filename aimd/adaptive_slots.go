@@ -4,25 +4,28 @@ import "math"
 
 // The constants of the limit on attempts in flight.
 const (
-	// Of this many first refusals of an epoch all but one must have met more attempts in flight than any accepted one.
+	// Of this many first refusals of an epoch all but one must have met more attempts in
+	// flight than any accepted one.
 	slotsRefusals = 5
 	// There must be this many accepted ones to compare with.
 	slotsAccepted = 20
-	// After this time without a refusal one slot more is tried, then one more each second. At the 6/s of eight slots and
-	// calls of 1.2 s that wastes 3% of the calls.
+	// After this time without a refusal one slot more is tried, then one more each
+	// second. At the 6/s of eight slots and calls of 1.2 s that wastes 3% of the calls.
 	slotsHoldSec = 5.0
 	slotsStepSec = 1.0
 )
 
-// slots finds out whether the server limits the attempts in flight. Then a refusal must not lower the rate: the attempt
-// was one too many at that moment, and the next may go as soon as one ends.
+// slots finds out whether the server limits the attempts in flight. Then a refusal must
+// not lower the rate: the attempt was one too many at that moment, and the next may go as
+// soon as one ends.
 type slots struct {
-	limit  int     // most attempts in flight; 0: no limit is known
+	limit  int     // most attempts in flight; 0 means that no limit is known
 	since  float64 // when that was found
 	levels []int   // attempts in flight at the latest refusals that began an epoch
 }
 
-// opens returns when one more attempt than inFlight may be in flight, apart from when one ends.
+// opens returns when one more attempt than inFlight may be in flight, apart from when one
+// ends.
 func (s *slots) opens(now float64, inFlight int) float64 {
 	limit := s.at(now)
 	if s.limit == 0 || inFlight < limit {
@@ -39,7 +42,8 @@ func (s *slots) at(now float64) int {
 	return s.limit + 1 + int(math.Floor(idle/slotsStepSec))
 }
 
-// explain reports whether it was a limit on attempts in flight that refused t. If so it has set or lowered its own.
+// explain reports whether it was a limit on attempts in flight that refused t. If so it
+// has set or lowered its own.
 func (s *slots) explain(l *Adaptive, t Ticket) bool {
 	first := t.mark.epoch == l.epoch
 	if s.limit > 0 && s.at(l.now) >= l.cfg.PoolSize {
@@ -80,7 +84,8 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 
 func (s *slots) set(l *Adaptive, limit int) { s.limit, s.since = max(1, limit), l.now }
 
-// highest returns the most attempts in flight that met acceptance before t, and how many there were to compare.
+// highest returns the most attempts in flight that met acceptance before t, and how many
+// there were to compare.
 func (s *slots) highest(l *Adaptive, t Ticket) (level, accepted int) {
 	for a := range l.history.before(t.mark.seq) {
 		if !a.refused {

@@ -4,28 +4,34 @@ import "math"
 
 // The constants of sporadic refusals.
 const (
-	// A refusal is judged by the attempts of this time before it: short, so that a fall of the rate is soon noticed.
+	// A refusal is judged by the attempts of this time before it: short, so that a fall
+	// of the rate is soon noticed.
 	sporadicSec = 0.25
-	// Fewer attempts than this in that time say nothing, so each refusal counts. It also keeps many slow clients of one
-	// server fair: to each of them the others' climbs look like sporadic refusals.
+	// Fewer attempts than this in that time say nothing, so each refusal counts. It also
+	// keeps many slow clients of one server fair: to each of them the others' climbs look
+	// like sporadic refusals.
 	sporadicLeast = 4
-	// Where others are known it takes more: what a client takes from the others would look sporadic to it, and the more it
-	// has the more.
+	// Where others are known it takes more: what a client takes from the others would
+	// look sporadic to it, and the more it has the more.
 	sporadicShared = 16
-	// In the first start, and where refusals are known to be noise, there must be so many attempts.
+	// In the first start, and where refusals are known to be noise, there must be so many
+	// attempts.
 	sporadicStart, sporadicNoise = 8, 32
-	// There are more refusals than usual if they exceed the usual number by so many standard deviations.
+	// There are more refusals than usual if they exceed the usual number by so many
+	// standard deviations.
 	sporadicSigmas = 4.0
-	// The usual loss: as guessed at first, as taken for start, where it can't be measured, and the most that is believed.
-	// A server that is too slow for the rate would otherwise be taken for one that refuses more and more.
+	// The usual loss: as guessed at first, as taken for start, where it can't be
+	// measured, and the most that is believed. A server that is too slow for the rate
+	// would otherwise be taken for one that refuses more and more.
 	usualFirst, usualStart, usualMost = 0.02, 0.05, 0.07
 	// It is an average over at least so many attempts, and over a second.
 	usualCalls = 256.0
 )
 
-// sporadic reports whether the refusal of m is of the kind that servers make for no reason, one call in a hundred, which
-// is none of the rate's business. It is unless there are more of them than usual. While climbing, one is more than usual
-// where there are none otherwise; at the measured rate, which should suit the server, it takes two.
+// sporadic reports whether the refusal of m is of the kind that servers make for no
+// reason, one call in a hundred, which is none of the rate's business. It is unless there
+// are more of them than usual. While climbing, one is more than usual where there are
+// none otherwise; at the measured rate, which should suit the server, it takes two.
 func (l *Adaptive) sporadic(m mark) bool {
 	least, enough := 0.0, float64(sporadicLeast)
 	if l.rivals() {
@@ -80,8 +86,8 @@ func (n *noise) usual() float64 {
 	return n.base
 }
 
-// reckon counts a sporadic refusal at the measured rate into the usual loss, and takes those before it out again if they
-// turn out to be more than usual.
+// reckon counts a sporadic refusal at the measured rate into the usual loss, and takes
+// those before it out again if they turn out to be more than usual.
 func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
 	if !more {
 		n.spared++
@@ -98,5 +104,6 @@ func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
 // usualGain is the weight of an attempt in the usual loss.
 func (l *Adaptive) usualGain() float64 { return 1 / max(usualCalls, l.estimate) }
 
-// rivals reports whether others are known whose laws are their own, rather than members that this law serves.
+// rivals reports whether others are known whose laws are their own, rather than members
+// that this law serves.
 func (l *Adaptive) rivals() bool { return l.shared && l.cfg.SureSilence == 0 }

@@ -37,7 +37,8 @@ func (q *queue) begin() {
 	q.from = q.last + 1
 }
 
-// down tries a lower bound, down to half: what the server is thought to need, or a step lower where that is 0.
+// down tries a lower bound, down to half: what the server is thought to need, or a step
+// lower where that is 0.
 func (q *queue) down(l *Adaptive, need, step float64) {
 	bound := float64(q.bound)
 	to := bound / step
@@ -62,8 +63,8 @@ func (q *queue) up(l *Adaptive, step float64) {
 	q.try(l, trial{bound: min(next, l.cfg.PoolSize), kind: higher, step: step})
 }
 
-// gain returns the logarithm of how much more was done per second in c than in d, and its standard error. By Little's
-// law that is attempts in flight by seconds.
+// gain returns the logarithm of how much more was done per second in c than in d, and its
+// standard error. By Little's law that is attempts in flight by seconds.
 func (q *queue) gain(c, d *cohort) (log, err float64) {
 	slower, err := c.slower(d)
 	if q.need(c, queueLeft) > 0 || q.need(d, queueLeft) > 0 {
@@ -228,7 +229,8 @@ func (q *queue) step() float64 {
 	return min(max(queueStep, math.Exp(3*q.error())), queueStepMost)
 }
 
-// error returns the standard error of the logarithm of a ratio, with as many calls as are ever waited for.
+// error returns the standard error of the logarithm of a ratio, with as many calls as are
+// ever waited for.
 func (q *queue) error() float64 { return math.Sqrt(2 * q.varies / cohortMost) }
 
 // slack returns how much larger than what is needed the bound should be.

@@ -1,14 +1,16 @@
-// Package aimd decides when the next attempt may go to a server whose capacity is unknown and changes.
+// Package aimd decides when the next attempt may go to a server whose capacity is unknown
+// and changes.
 //
-// The idea is TCP's: additive increase, multiplicative decrease. A capacity error multiplies the delay between
-// dispatches, a success takes a fixed step off it, so a caller backs off fast and speeds up slowly instead of
-// oscillating at the limit.
+// The idea is TCP's: additive increase, multiplicative decrease. A capacity error
+// multiplies the delay between dispatches, a success takes a fixed step off it, so a
+// caller backs off fast and speeds up slowly instead of oscillating at the limit.
 //
-// [Classic] is that idea alone, [Adaptive] stays closer to the server's true capacity. Both are laws built for a pacer:
-// it reports every attempt and its outcome, and they decide at which instant the next one may go.
+// [Classic] is that idea alone, [Adaptive] stays closer to the server's true capacity.
+// Both are laws built for a pacer: it reports every attempt and its outcome, and they
+// decide at which instant the next one may go.
 //
-// The package is pure. It starts no goroutine and reads no clock: every instant is an argument, so that the laws run
-// the same in production, in tests and in simulations.
+// The package is pure. It starts no goroutine and reads no clock: every instant is an
+// argument, so that the laws run the same in production, in tests and in simulations.
 //
 //	law, err := aimd.NewClassic(aimd.Default())
 //	...
@@ -24,21 +26,25 @@ import (
 	"time"
 )
 
-// Config holds the four settings that every law here obeys. The zero value is not valid; start from [Default].
+// Config holds the four settings that every law here obeys. The zero value is not valid;
+// start from [Default].
 type Config struct {
-	// MinDelay is the floor of the delay between two dispatches, at least 0. At 0 a law that meets no errors dispatches
-	// without delay.
+	// MinDelay is the floor of the delay between two dispatches, at least 0. At 0 a law
+	// that meets no errors dispatches without delay.
 	MinDelay time.Duration
 	// MaxDelay is the ceiling of that delay, at least MinDelay.
 	MaxDelay time.Duration
-	// Multiplier is the factor by which a capacity error lengthens the delay, above 1 and finite.
+	// Multiplier is the factor by which a capacity error lengthens the delay, above 1 and
+	// finite.
 	Multiplier float64
-	// RecoveryStep is what a success takes off the delay, and the first delay where there was none. It is at least 0,
-	// and above 0 where MinDelay is 0: else no error would ever lead to a delay.
+	// RecoveryStep is what a success takes off the delay, and the first delay where there
+	// was none. It is at least 0, and above 0 where MinDelay is 0: else no error would
+	// ever lead to a delay.
 	RecoveryStep time.Duration
 }
 
-// Default returns the settings that suit most servers: no floor, at most 5 s, times 2, minus 50 ms.
+// Default returns the settings that suit most servers: no floor, at most 5 s, times 2,
+// minus 50 ms.
 func Default() Config {
 	return Config{MaxDelay: 5 * time.Second, Multiplier: 2, RecoveryStep: 50 * time.Millisecond}
 }
@@ -69,11 +75,12 @@ type Stats struct {
 	PeakDelay time.Duration
 	// CurrentDelay is the delay between dispatches right now.
 	CurrentDelay time.Duration
-	// Concurrency is the number of attempts in flight that the law has found the server to make use of, where the server
-	// lets more than that wait; 0: no such number is known, or the law does not look for one.
+	// Concurrency is the number of attempts in flight that the law has found the server
+	// to make use of, where the server lets more than that wait; 0 means no such number
+	// is known, or the law does not look for one.
 	Concurrency int
-	// PausedUntil is when a pause that the server asked for ends, as of the last instant that was passed to the law;
-	// zero: there is none, or the law has no pauses.
+	// PausedUntil is when a pause that the server asked for ends, as of the last instant
+	// that was passed to the law; zero: there is none, or the law has no pauses.
 	PausedUntil time.Time
 	// PauseReason is the hint that caused that pause; empty where PausedUntil is zero.
 	PauseReason PauseReason
@@ -86,19 +93,21 @@ type PauseReason string
 const (
 	// PauseRetryAfter: the server sent a Retry-After with several refusals in a row.
 	PauseRetryAfter PauseReason = "retry_after"
-	// PauseLimitReset: the server reported that no requests remain until its limit is reset.
+	// PauseLimitReset: the server reported that no requests remain until its limit is
+	// reset.
 	PauseLimitReset PauseReason = "limit_reset"
 )
 
-// Ticket is what a law issues for an attempt when it is sent and receives with the verdict, so that it can judge the
-// verdict by its state at that time. Use it once and with the law that made it.
+// Ticket is what a law issues for an attempt when it is sent and receives with the
+// verdict, so that it can judge the verdict by its state at that time. Use it once and
+// with the law that made it.
 type Ticket struct {
 	// Sent is the instant at which the attempt went.
 	Sent time.Time
 	// InFlight is the number of attempts in flight from then on, this one included.
 	InFlight int
-	// Output is how long the reply is that the caller got, in a unit of its choice, such as tokens; the caller sets it
-	// before Accepted. 0: unknown.
+	// Output is how long the reply is that the caller got, in a unit of its choice, such
+	// as tokens; the caller sets it before Accepted. 0: unknown.
 	Output int64
 	// Turn is for laws outside this package: what they know the attempt by.
 	Turn uint64
@@ -108,11 +117,13 @@ type Ticket struct {
 
 // Hint is what the server reported with a capacity error. The zero value: nothing.
 type Hint struct {
-	// RetryAfter is the least wait before this row's next attempt; 0 or less: not reported. The caller delays the row;
-	// a law only takes it as evidence.
+	// RetryAfter is the least wait before this row's next attempt; 0 or less: not
+	// reported. The caller delays the row; a law only takes it as evidence.
 	RetryAfter time.Duration
-	// Remaining0 is set when the server reported that no requests remain before Reset has passed.
+	// Remaining0 is set when the server reported that no requests remain before Reset has
+	// passed.
 	Remaining0 bool
-	// Reset is the time until the server's limit is reset. It is used with Remaining0 only.
+	// Reset is the time until the server's limit is reset. It is used with Remaining0
+	// only.
 	Reset time.Duration
 }

@@ -14,27 +14,32 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// claimRetryMax is the longest wait before a claim that was refused, though nobody else has appended, is sent again.
+// claimRetryMax is the longest wait before a claim that was refused, though nobody else
+// has appended, is sent again.
 const claimRetryMax = 800 * time.Millisecond
 
 var (
-	// ErrFenced ends a term: another replica has appended to the results since this one read their end.
+	// ErrFenced ends a term: another replica has appended to the results since this one
+	// read their end.
 	ErrFenced = errors.New("fenced: another replica owns the partition")
-	// ErrInputRecreated means that the input stream is not the one that the results were made from.
+	// ErrInputRecreated means that the input stream is not the one that the results were
+	// made from.
 	ErrInputRecreated = errors.New("the input stream was re-created since the last claim, so its sequences mean other rows")
 	// ErrResumePointLost means that rows were acked but the results stream knows of none.
 	ErrResumePointLost = errors.New("the results stream has lost its resume point")
 )
 
-// logEnd is the last message of a partition's results: the only authority on what has been emitted.
+// logEnd is the last message of a partition's results: the only authority on what has
+// been emitted.
 type logEnd struct {
-	seq   uint64 // of the results stream; 0: nothing yet
+	seq   uint64 // of the results stream; 0 means nothing yet
 	owner string
 	row   uint64 // that it is about
 	logMark
 }
 
-// readEnd reads the end of the log from the stream's leader. A direct get would ask any replica, which may lag.
+// readEnd reads the end of the log from the stream's leader. A direct get would ask any
+// replica, which may lag.
 func (c *Consumer) readEnd(ctx context.Context) (logEnd, error) {
 	m, err := streams.LastMessage(ctx, c.nc, c.cfg.ResultStream, c.filter)
 	if err != nil {
@@ -86,8 +91,9 @@ func (c *Consumer) denied(err error) error {
 	return streams.Denied(c.nc, err, streams.APISubjects, c.filter, cmp.Or(c.cfg.DeadLetterSubject, c.filter))
 }
 
-// checkStart looks once, before this process stands by, for what would keep it from serving the partition: a person who
-// starts it should see that at once, and not when its turn comes.
+// checkStart looks once, before this process stands by, for what would keep it from
+// serving the partition: a person who starts it should see that at once, and not when its
+// turn comes.
 func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) error {
 	if c.started {
 		return nil
@@ -97,8 +103,8 @@ func (c *Consumer) checkStart(ctx context.Context, durable *streams.Durable) err
 	return err
 }
 
-// checkInput compares the input stream with the one of the last claim, and the place to go on at with the durable
-// consumer.
+// checkInput compares the input stream with the one of the last claim, and the place to
+// go on at with the durable consumer.
 func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.Durable, info *jetstream.ConsumerInfo, input *jetstream.StreamInfo) (logEnd, error) {
 	cl, err := c.lastClaim(ctx)
 	if err != nil {
@@ -137,14 +143,14 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 
 func unfit(err error) error { return &streams.UnfitError{Err: err} }
 
-// acked reports whether a row that is still there has been acked. A new consumer's ack floor lies right below the
-// row that it begins with, which may be any.
+// acked reports whether a row that is still there has been acked. A new consumer's ack
+// floor lies right below the row that it begins with, which may be any.
 func acked(durable *jetstream.ConsumerInfo, input *jetstream.StreamInfo) bool {
 	return input.State.Msgs > 0 && durable.AckFloor.Stream >= max(input.State.FirstSeq, durable.Config.OptStartSeq)
 }
 
-// claim appends the claim on condition that end is still the end, and returns the new end. ErrFenced means that
-// another replica was faster.
+// claim appends the claim on condition that end is still the end, and returns the new
+// end. ErrFenced means that another replica was faster.
 func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created time.Time) (logEnd, error) {
 	cl := streams.Claim{Owner: owner, HighWaterMark: end.low, InputStream: c.cfg.InputStream, InputCreated: created}
 	if c.cfg.Lane != nil {
@@ -167,8 +173,9 @@ func (c *Consumer) claim(ctx context.Context, owner string, end logEnd, created 
 		if err == nil {
 			return logEnd{seq: seq, owner: owner, row: end.low, logMark: end.logMark}, nil
 		}
-		// No answer, or a refusal that is no verdict: a replicated stream also refuses while another append on the same
-		// condition is under way, which may still fail. The log knows.
+		// No answer, or a refusal that is no verdict: a replicated stream also refuses
+		// while another append on the same condition is under way, which may still fail.
+		// The log knows.
 		now, readErr := c.readEnd(ctx)
 		switch {
 		case readErr != nil:

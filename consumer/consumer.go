@@ -1,18 +1,21 @@
-// Package consumer is the JetStream side of a stage: it takes rows in stream order, hands them to an executor, and
-// appends their results to the results stream in the same order, each exactly once.
+// Package consumer is the JetStream side of a stage: it takes rows in stream order, hands
+// them to an executor, and appends their results to the results stream in the same order,
+// each exactly once.
 //
-// The results stream is the only authority. Every append is conditional on the exact end of the partition's log, and
-// that end names the row to go on with; so whoever appends, appends the next row. All else (the pin, the acks) saves
-// time and money, and correctness never depends on it. A term of ownership goes: stand by until the pin is ours, read
-// the end of the log, claim it, reset the durable consumer to the row after it, take rows, emit, ack.
+// The results stream is the only authority. Every append is conditional on the exact end
+// of the partition's log, and that end names the row to go on with; so whoever appends,
+// appends the next row. All else (the pin, the acks) saves time and money, and
+// correctness never depends on it. A term of ownership goes: stand by until the pin is
+// ours, read the end of the log, claim it, reset the durable consumer to the row after
+// it, take rows, emit, ack.
 //
 //	partition := streams.DurableConfig{Name: "stage", InputStream: "ROWS", …}
 //	c, err := consumer.New(nc, consumer.Config{DurableConfig: partition, Executor: exec, Recorder: rec, …})
 //	if err != nil { … }
 //	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
 //
-// One Consumer serves one partition. Any number of processes may run one for the same partition: one owns it, the
-// others stand by.
+// One Consumer serves one partition. Any number of processes may run one for the same
+// partition: one owns it, the others stand by.
 package consumer
 
 import (
@@ -35,46 +38,54 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Config of one partition. Name, the streams and subjects, Executor, Recorder and Logger are required.
+// Config of one partition. Name, the streams and subjects, Executor, Recorder and Logger
+// are required.
 type Config struct {
-	// DurableConfig names stage, partition and streams. Its WindowRows bounds the rows taken of the partition and not yet
-	// emitted. A standby takes over within two PinnedTTL.
+	// DurableConfig names stage, partition and streams. Its WindowRows bounds the rows
+	// taken of the partition and not yet emitted. A standby takes over within two
+	// PinnedTTL.
 	streams.DurableConfig
 	// RunID of this process, for its run events.
 	RunID string
 	// ResultSubject is the prefix of the subjects of results.
 	ResultSubject string
-	// DeadLetterSubject gets the originals of failed rows; empty: none.
+	// DeadLetterSubject gets the originals of failed rows, or empty.
 	DeadLetterSubject string
-	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than that is let in alone. Default 256
-	// MiB.
+	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than
+	// that is let in alone. Default 256 MiB.
 	WindowBytes int64
-	// OrderKey says in words what the key is where the Order is [streams.OrderKey], for the claim, and Key returns that of
-	// a row as [streams.KeyHeader] writes it. Key is called once for each row, from the goroutine of [Consumer.Run].
+	// OrderKey says in words what the key is where the Order is [streams.OrderKey], for
+	// the claim, and Key returns that of a row as [streams.KeyHeader] writes it. Key is
+	// called once for each row, from the goroutine of [Consumer.Run].
 	OrderKey string
 	Key      func(*Row) string
-	// Streams looks at the settings of the streams while the partition is served: at each claim, and whenever it runs. What
-	// it finds ends the term, and the partition waits until the stream is changed. Nil: nobody looks.
+	// Streams looks at the settings of the streams while the partition is served: at each
+	// claim, and whenever it runs. What it finds ends the term, and the partition waits
+	// until the stream is changed. Nil: nobody looks.
 	Streams *streams.Inspector
-	// Moves says that somebody calls [Consumer.Use] with another connection when the present one is closed for good. False:
-	// that ends Run with an error.
+	// Moves says that somebody calls [Consumer.Use] with another connection when the
+	// present one is closed for good. False: that ends Run with an error.
 	Moves bool
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
-	// Spread says which partitions this process should serve, and when to give one up. Nil: every one, always.
+	// Spread says which partitions this process should serve, and when to give one up.
+	// Nil: every one, always.
 	Spread *spread.Spread
-	// Journal keeps replies that have waited JournalAfter for their turn in JournalStream, so that a crash does not pay
-	// for them again. Zero JournalAfter keeps them as soon as their call events are stored. A journal that is full, gone
-	// or forbidden is not used (see [Status.JournalProblem]).
+	// Journal keeps replies that have waited JournalAfter for their turn in
+	// JournalStream, so that a crash does not pay for them again. Zero JournalAfter keeps
+	// them as soon as their call events are stored. A journal that is full, gone or
+	// forbidden is not used (see [Status.JournalProblem]).
 	Journal       bool
 	JournalStream string
 	JournalAfter  time.Duration
-	// LaneLeft is asked before a claim where the last owner had a lane and this process has none. Its error says that
-	// batches are open: then there is no claim. Nil: nobody is asked.
+	// LaneLeft is asked before a claim where the last owner had a lane and this process
+	// has none. Its error says that batches are open: then there is no claim. Nil: nobody
+	// is asked.
 	LaneLeft func(ctx context.Context, left *streams.ClaimedLane) error
 	// ClaimedLane is what claims say of the lane. Nil: nothing.
 	ClaimedLane *streams.ClaimedLane
-	// Lane answers rows outside of the window, at most LaneRows at a time; it requires Journal. Nil: there is none.
+	// Lane answers rows outside of the window, at most LaneRows at a time; it requires
+	// Journal. Nil: there is none.
 	Lane Lane
 
 	Executor Executor
@@ -83,18 +94,22 @@ type Config struct {
 	Observer Observer
 	Tracer   Tracer
 	Logger   *slog.Logger
-	// Explain puts an error into words for the log and for [Status.Problem]; see [streams.Explain]. Nil: its own words.
+	// Explain puts an error into words for the log and for [Status.Problem]; see
+	// [streams.Explain]. Nil: its own words.
 	Explain func(error) string
 
-	// hook is called at each step of the protocol. Tests crash or suspend the process there.
+	// hook is called at each step of the protocol. Tests crash or suspend the process
+	// there.
 	hook func(step string)
 }
 
 // Observer is called when something happens, for metrics. Its methods must not block.
 type Observer interface {
-	// RowEmitted is called for each result stored: how long it was in the stage, and how long it was finished.
+	// RowEmitted is called for each result stored: how long it was in the stage, and how
+	// long it was finished.
 	RowEmitted(partition int, failed bool, sinceTaken, sinceFinished time.Duration)
-	// TermEnded is called when a term of ownership ends: "stopped", "released" to another replica, "fenced" or "error".
+	// TermEnded is called when a term of ownership ends: "stopped", "released" to another
+	// replica, "fenced" or "error".
 	TermEnded(partition int, how string)
 }
 
@@ -113,43 +128,52 @@ const (
 type Status struct {
 	Partition int
 	Role      Role
-	// Owner is the current term, and Claim the sequence of its claim in the results stream: of two that say they own the
-	// partition, as they may for a moment, the higher one does. Empty and 0 when there is none.
+	// Owner is the current term, and Claim the sequence of its claim in the results
+	// stream: of two that say they own the partition, as they may for a moment, the
+	// higher one does. Empty and 0 when there is none.
 	Owner string
 	Claim uint64
-	// Taking says that it is this process's turn to serve the partition, and that it has not claimed it yet.
+	// Taking says that it is this process's turn to serve the partition, and that it has
+	// not claimed it yet.
 	Taking bool
 	// Held says that the rows wait because somebody asked for it, see [Consumer.Hold].
 	Held bool
-	// Parked counts the rows that are in the batch lane, or wait behind one that is, with their replies in the journal.
+	// Parked counts the rows that are in the batch lane, or wait behind one that is, with
+	// their replies in the journal.
 	Parked int
-	// SetAside counts the rows that are taken but not held, so that a key whose rows wait leaves room for the others.
+	// SetAside counts the rows that are taken but not held, so that a key whose rows wait
+	// leaves room for the others.
 	SetAside int
-	// Window and Buffered are rows taken and not emitted, and those of them that are answered; BufferedBytes their size.
+	// Window and Buffered are rows taken and not emitted, and those of them that are
+	// answered; BufferedBytes their size.
 	Window, Buffered int
 	BufferedBytes    int64
-	// Head is the oldest row of the window and since when it is the head; 0 when the window is empty.
+	// Head is the oldest row of the window and since when it is the head; 0 when the
+	// window is empty.
 	Head      uint64
 	HeadSince time.Time
 	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
-	// HighWaterMark is the input sequence of the last row emitted or, where the order is not that of the stream, the
-	// low-water mark: every row up to it is emitted. Ahead counts the rows above it that are emitted, too.
+	// HighWaterMark is the input sequence of the last row emitted or, where the order is
+	// not that of the stream, the low-water mark: every row up to it is emitted. Ahead
+	// counts the rows above it that are emitted, too.
 	HighWaterMark uint64
 	Ahead         int
-	// KeysWaiting counts the keys of which answered rows wait for an earlier one; always 0 but in order by key. Of the
-	// row that others have waited for longest, WaitedFor is the sequence, WaitedForKey the key, WaitedForSince when it was
-	// taken; 0 when there is none.
+	// KeysWaiting counts the keys of which answered rows wait for an earlier one; always
+	// 0 but in order by key. Of the row that others have waited for longest, WaitedFor is
+	// the sequence, WaitedForKey the key, WaitedForSince when it was taken; 0 when there
+	// is none.
 	KeysWaiting    int
 	WaitedFor      uint64
 	WaitedForKey   string
 	WaitedForSince time.Time
-	// Emitted, Failed and Skipped count rows of this process: results stored, those that are errors, and rows seen again
-	// after they were emitted.
+	// Emitted, Failed and Skipped count rows of this process: results stored, those that
+	// are errors, and rows seen again after they were emitted.
 	Emitted, Failed, Skipped uint64
 	// Problem says what holds the partition up; empty when nothing does.
 	Problem string
-	// JournalProblem says why replies are not kept at the moment; empty when they are, and without a journal.
+	// JournalProblem says why replies are not kept at the moment; empty when they are,
+	// and without a journal.
 	JournalProblem string
 }
 
@@ -158,7 +182,7 @@ type Consumer struct {
 	cfg           Config
 	nc            *nats.Conn // of the present term; the goroutine of Run replaces it between two, see adopt
 	js            jetstream.JetStream
-	next          atomic.Pointer[nats.Conn] // the connection to use from the next term on; nil: the present one
+	next          atomic.Pointer[nats.Conn] // the connection to use from the next term on; nil means the present one
 	order         order
 	filter        string
 	resultSubject string
@@ -171,21 +195,24 @@ type Consumer struct {
 	steer         steering
 	storable      storable
 
-	// held are the rows of an earlier term that are not known to be emitted: a reply that was paid for is not thrown away
-	// because the connection broke. The goroutine of Run owns it; the window bounds it.
+	// held are the rows of an earlier term that are not known to be emitted: a reply that
+	// was paid for is not thrown away because the connection broke. The goroutine of Run
+	// owns it; the window bounds it.
 	held map[uint64]*Row
-	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty where there was none. The server
-	// may hold it still, see standBy.
+	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty
+	// where there was none. The server may hold it still, see standBy.
 	fencedPin string
-	// inputCreated is when the input stream was created, to whose sequences held and journal refer.
+	// inputCreated is when the input stream was created, to whose sequences held and
+	// journal refer.
 	inputCreated time.Time
-	// started says that all was well once, whether it was this process's turn or not: from then on a missing or
-	// misconfigured stream is a problem that may be fixed while it waits.
+	// started says that all was well once, whether it was this process's turn or not:
+	// from then on a missing or misconfigured stream is a problem that may be fixed while
+	// it waits.
 	started bool
 	// served says that a term has begun once.
 	served bool
-	// resultsLost says that the last attempt to begin a term found fewer results of rows above the low-water mark than the
-	// log says.
+	// resultsLost says that the last attempt to begin a term found fewer results of rows
+	// above the low-water mark than the log says.
 	resultsLost bool
 	// maxMessage is the largest message that the results stream takes.
 	maxMessage atomic.Int32
@@ -194,7 +221,8 @@ type Consumer struct {
 	status Status
 }
 
-// New checks the configuration and returns a Consumer; [Consumer.Run] does the work. It makes no request.
+// New checks the configuration and returns a Consumer; [Consumer.Run] does the work. It
+// makes no request.
 func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	var found []error
 	for name, value := range map[string]string{
@@ -266,9 +294,10 @@ func (c *Consumer) Status() Status {
 	return s
 }
 
-// Unkept is how many replies a crash would pay for again now, where all must be kept at once (no
-// [Config.JournalAfter]); else 0. An executor that lets them hold their slots pays again for no more calls than it has
-// slots; it is woken by [Resumer]. Safe for concurrent use.
+// Unkept is how many replies a crash would pay for again now, where all must be kept at
+// once (no [Config.JournalAfter]); else 0. An executor that lets them hold their slots
+// pays again for no more calls than it has slots; it is woken by [Resumer]. Safe for
+// concurrent use.
 func (c *Consumer) Unkept() int {
 	if !c.cfg.Journal || c.cfg.JournalAfter > 0 {
 		return 0
@@ -276,8 +305,9 @@ func (c *Consumer) Unkept() int {
 	return c.mail.lossy()
 }
 
-// Use has the consumer work over another connection, once the present one is closed for good: the term that it served ends
-// with it, and the next one begins over nc. The rows stay, with the replies that are there. Safe for concurrent use.
+// Use has the consumer work over another connection, once the present one is closed for
+// good: the term that it served ends with it, and the next one begins over nc. The rows
+// stay, with the replies that are there. Safe for concurrent use.
 func (c *Consumer) Use(nc *nats.Conn) { c.next.Store(nc) }
 
 // adopt takes the connection of [Consumer.Use], if there is another.
@@ -299,14 +329,15 @@ func (c *Consumer) setStatus(change func(*Status)) {
 	change(&c.status)
 }
 
-// Run serves the partition, term after term. When soft ends it takes no more rows, waits until the executor has
-// answered or handed back every row, emits what is contiguous, acks, and hands the partition over. When hard ends it
-// leaves everything where it is. It returns nil after either, and an error only where trying again can't help: an
-// input stream re-created ([ErrInputRecreated]), a claim of a newer format, a connection that was closed for ever where
-// nobody brings another ([Config.Moves]).
-// What a person can fix from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that can't
-// serve) is an error only at the start, before all was well once; later it is waited for, and [Status.Problem] reports
-// it.
+// Run serves the partition, term after term. When soft ends it takes no more rows, waits
+// until the executor has answered or handed back every row, emits what is contiguous,
+// acks, and hands the partition over. When hard ends it leaves everything where it is. It
+// returns nil after either, and an error only where trying again can't help: an input
+// stream re-created ([ErrInputRecreated]), a claim of a newer format, a connection that
+// was closed for ever where nobody brings another ([Config.Moves]). What a person can fix
+// from outside (a lost resume point, [ErrResumePointLost], or a stream or durable that
+// can't serve) is an error only at the start, before all was well once; later it is
+// waited for, and [Status.Problem] reports it.
 func (c *Consumer) Run(soft, hard context.Context) error {
 	defer c.setStatus(func(s *Status) {
 		s.standBy()
@@ -346,9 +377,10 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 	return nil
 }
 
-// Check reports what a person must fix before this process can serve the partition, and nothing else: [Consumer.Run] tries
-// again where that may help. A process that serves several partitions checks all of them before it runs any: of two
-// orders, one that was begun in one partition and refused in another would leave none in which both can go on.
+// Check reports what a person must fix before this process can serve the partition, and
+// nothing else: [Consumer.Run] tries again where that may help. A process that serves
+// several partitions checks all of them before it runs any: of two orders, one that was
+// begun in one partition and refused in another would leave none in which both can go on.
 func (c *Consumer) Check(ctx context.Context) error {
 	if !c.nc.IsConnected() {
 		return nil
@@ -428,7 +460,8 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	return err
 }
 
-// openDurable finds or creates the durable consumer and remembers the largest message that the results stream takes.
+// openDurable finds or creates the durable consumer and remembers the largest message
+// that the results stream takes.
 func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 	durable, err := streams.OpenDurable(ctx, c.nc, c.cfg.DurableConfig)
 	if err != nil {
@@ -463,7 +496,8 @@ func (c *Consumer) keepRows(t *term) {
 	c.openGate()
 }
 
-// forget drops the held rows that have been emitted, and all of them when the input stream has been replaced.
+// forget drops the held rows that have been emitted, and all of them when the input
+// stream has been replaced.
 func (c *Consumer) forget(mark uint64, created time.Time) {
 	if !created.Equal(c.inputCreated) {
 		c.abandonAll()

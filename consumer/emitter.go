@@ -18,16 +18,18 @@ const (
 	// The first guesses of what an append costs where replicas are asked.
 	singleCostReplicas = 700 * time.Microsecond
 	batchCostReplicas  = 3 * time.Millisecond
-	// From batchPaysRows on a batch costs client and server far less CPU than single appends (4.3 ms and 17 µs a row
-	// against 216 µs a row, measured on one replica), so it may take batchPatience times as long: it spends the time
-	// waiting for the disk. Fewer rows would wait for little gain, and might go on so: at 500 rows/s as many as a batch of
-	// 50 ms holds come while it is on its way.
+	// From batchPaysRows on a batch costs client and server far less CPU than single
+	// appends (4.3 ms and 17 µs a row against 216 µs a row, measured on one replica), so
+	// it may take batchPatience times as long: it spends the time waiting for the disk.
+	// Fewer rows would wait for little gain, and might go on so: at 500 rows/s as many as
+	// a batch of 50 ms holds come while it is on its way.
 	batchPaysRows       = 64
 	batchPatience       = 4
 	batchForgetRows     = 8 // stored one by one, so many rows at once let the measure of a batch fade
 	batchForgetFraction = 64
-	// singleForgetFraction is the fraction by which each batch lets the measure of a single append fade: a server that was
-	// slow for a moment would else be sent batches as long as they are long enough for the next to gather.
+	// singleForgetFraction is the fraction by which each batch lets the measure of a
+	// single append fade: a server that was slow for a moment would else be sent batches
+	// as long as they are long enough for the next to gather.
 	singleForgetFraction = 16
 
 	storeRetryFirst = 50 * time.Millisecond
@@ -40,15 +42,18 @@ var (
 	errLimitLowered = errors.New("the results stream takes only smaller messages than before")
 )
 
-// emitter appends results to the log, in order, each on condition that the log still ends where this term left it.
+// emitter appends results to the log, in order, each on condition that the log still ends
+// where this term left it.
 //
-// One append is in flight at a time. Several at once, each with the end that the one before it would make, are no
-// fence: a rival's claim can take a number in between, and a later append of the fenced owner fits the log again.
+// One append is in flight at a time. Several at once, each with the end that the one
+// before it would make, are no fence: a rival's claim can take a number in between, and a
+// later append of the fenced owner fits the log again.
 //
-// An append is one message, or one atomic batch with the condition on its first message. Which is cheaper depends on
-// the server: a batch costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms; it wins on three
-// replicas, and where each message is synced to disk. So both are measured as they happen and the cheaper one is
-// taken; a large batch may take longer, since it costs less work.
+// An append is one message, or one atomic batch with the condition on its first message.
+// Which is cheaper depends on the server: a batch costs a flat 20-30 ms on one replica,
+// where a message takes about 0.1 ms; it wins on three replicas, and where each message
+// is synced to disk. So both are measured as they happen and the cheaper one is taken; a
+// large batch may take longer, since it costs less work.
 type emitter struct {
 	c       *Consumer
 	owner   string
@@ -95,9 +100,9 @@ type emitted struct {
 	err   error // ErrFenced, or the context's cause
 }
 
-// emit stores rows; none means to see whether the log still ends where this term left it. It returns ErrFenced when
-// another replica has appended, and otherwise retries until ctx ends: a full, missing or leaderless stream recovers by
-// itself or is fixed by a person.
+// emit stores rows; none means to see whether the log still ends where this term left it.
+// It returns ErrFenced when another replica has appended, and otherwise retries until ctx
+// ends: a full, missing or leaderless stream recovers by itself or is fixed by a person.
 func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) {
 	if len(rows) == 0 {
 		return e.look(ctx)
@@ -122,8 +127,8 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 	return true, nil
 }
 
-// look reads the end of the log. One that can't be read proves nothing, and the term continues: its appends are
-// conditional.
+// look reads the end of the log. One that can't be read proves nothing, and the term
+// continues: its appends are conditional.
 func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	err = e.c.stillEndsAt(ctx, e.end)
 	switch {
@@ -139,7 +144,8 @@ func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	return true, nil
 }
 
-// groupSize returns how many of n rows are appended next: all of them as a batch where that is cheaper, else one.
+// groupSize returns how many of n rows are appended next: all of them as a batch where
+// that is cheaper, else one.
 func (e *emitter) groupSize(n int) int {
 	switch {
 	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
@@ -176,8 +182,9 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// Was it stored after all? A time-out proves nothing, and a conflict may be with our own first copy: the answer
-		// to it was lost, and the second copy finds the log one further.
+		// Was it stored after all? A time-out proves nothing, and a conflict may be with
+		// our own first copy: the answer to it was lost, and the second copy finds the
+		// log one further.
 		now, readErr := e.c.readEnd(ctx)
 		switch {
 		case readErr != nil:
@@ -257,11 +264,12 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
 }
 
-// ownHeaders is the most headers that the stage itself gives a result, without the headers of its order.
+// ownHeaders is the most headers that the stage itself gives a result, without the
+// headers of its order.
 const ownHeaders = 9
 
-// headerValues sets headers that have one value each. The values share one array: a slice of its own for each would be six
-// allocations for a result in place of one.
+// headerValues sets headers that have one value each. The values share one array: a slice
+// of its own for each would be six allocations for a result in place of one.
 type headerValues struct {
 	header nats.Header
 	values []string
@@ -273,7 +281,8 @@ func (h *headerValues) one(name, value string) {
 	h.header[name] = h.values[n : n+1 : n+1]
 }
 
-// replaced is the row whose place the result of a redriven row takes; 0: that of no other.
+// replaced is the row whose place the result of a redriven row takes; 0 means that that
+// of no other.
 func (c *Consumer) replaced(row *Row) uint64 {
 	return streams.Replaced(row.Header, c.cfg.Name, c.cfg.InputStream)
 }

@@ -9,14 +9,16 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// A row that fans out is answered element by element, and each reply waits for the others as a whole row's waits for
-// earlier rows. So each goes to the journal by itself. To the journal an element is a row of its own, with its row as
-// parent: it has the parent's sequence and turn, and its own reply and count of events that are not stored.
+// A row that fans out is answered element by element, and each reply waits for the others
+// as a whole row's waits for earlier rows. So each goes to the journal by itself. To the
+// journal an element is a row of its own, with its row as parent: it has the parent's
+// sequence and turn, and its own reply and count of events that are not stored.
 
-// KeepItem hands over the reply to one element of the row, counted from 0, which the journal keeps as it keeps that of a
-// whole row, and which counts in the window until the row is emitted. The row's own reply follows when all its elements
-// are answered, without a [Reply.RequestHash]. KeepItem must be called at most once for an element, before [Row.Reply],
-// also where the row is handed back and started again, and does not block.
+// KeepItem hands over the reply to one element of the row, counted from 0, which the
+// journal keeps as it keeps that of a whole row, and which counts in the window until the
+// row is emitted. The row's own reply follows when all its elements are answered, without
+// a [Reply.RequestHash]. KeepItem must be called at most once for an element, before
+// [Row.Reply], also where the row is handed back and started again, and does not block.
 func (r *Row) KeepItem(index int, reply Reply) {
 	item := r.item(index)
 	item.reply = &reply
@@ -28,7 +30,7 @@ func (r *Row) KeepItem(index int, reply Reply) {
 type paid struct {
 	owner       string // of the last one
 	index       int    // of the last one, see [auditlog.Call]
-	calls       int    // all of them; 0: none, or there is no reply yet
+	calls       int    // all of them; 0 means none, or there is no reply yet
 	callsByLast int    // that owner made
 }
 
@@ -43,7 +45,8 @@ func (r *Row) called(e *auditlog.Call) {
 	}
 }
 
-// isPaid notes which calls the reply to an element is from. A reply from the journal says it itself.
+// isPaid notes which calls the reply to an element is from. A reply from the journal says
+// it itself.
 func (r *Row) isPaid() {
 	e := &r.reply.Event
 	r.parent.mu.Lock()
@@ -56,8 +59,8 @@ func (r *Row) isPaid() {
 	r.paid = paid{owner: e.EarlierCalls[0].Owner, index: last.CallIndex, calls: last.Calls}
 }
 
-// earlierCalls says for the event of a row which calls are not the owner's, and for that of an element, which is for the
-// journal, which calls its reply is from.
+// earlierCalls says for the event of a row which calls are not the owner's, and for that
+// of an element, which is for the journal, which calls its reply is from.
 func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 	of := []*Row{r}
 	if r.parent == nil {
@@ -136,8 +139,9 @@ func (r *Row) answeredItems() (items []*Row) {
 	return items
 }
 
-// HasElements says how many elements the row has; 0: it is answered as a whole. Replies kept of others, by a run that had
-// another array, answer nothing. Without it they are waited for until the row is answered.
+// HasElements says how many elements the row has; 0 means that it is answered as a whole.
+// Replies kept of others, by a run that had another array, answer nothing. Without it
+// they are waited for until the row is answered.
 func (r *Row) HasElements(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +176,8 @@ func (r *Row) awaitsKeptItem() bool {
 	return false
 }
 
-// itemAnswered takes the reply to an element. Where its row is not open it waits until the row is taken again.
+// itemAnswered takes the reply to an element. Where its row is not open it waits until
+// the row is taken again.
 func (t *term) itemAnswered(item *Row) {
 	item.answered = true
 	row := item.parent
@@ -189,7 +194,8 @@ func (t *term) itemAnswered(item *Row) {
 	t.c.at("element answered")
 }
 
-// keepIdle keeps a row that nobody works on for the next term where it has replies to elements, and abandons it else.
+// keepIdle keeps a row that nobody works on for the next term where it has replies to
+// elements, and abandons it else.
 func (c *Consumer) keepIdle(row *Row) {
 	if row.idle = len(row.answeredItems()) > 0; !row.idle {
 		row.abandon()

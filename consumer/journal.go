@@ -19,22 +19,27 @@ import (
 const (
 	// journalScan is the shortest time between two looks at the replies that wait.
 	journalScan = 5 * time.Millisecond
-	// journalFullScan is the same while too many entries have no answer: it only releases the rows that are emitted.
+	// journalFullScan is the same while too many entries have no answer: it only releases
+	// the rows that are emitted.
 	journalFullScan = 100 * time.Millisecond
-	// journalStuck is how long a reply whose turn has come may wait for the streams of events and results until it is
-	// kept after all: normally it is stored there by then. With the time that storing takes, a crash loses no reply that
-	// is older than a tenth of a second.
+	// journalStuck is how long a reply whose turn has come may wait for the streams of
+	// events and results until it is kept after all: normally it is stored there by then.
+	// With the time that storing takes, a crash loses no reply that is older than a tenth
+	// of a second.
 	//
-	// Where results come so fast that hundreds of them are stored at a time, that takes longer, say 50 ms. Then the limit is
-	// journalStuckGroups times as long, 200 ms: a reply waits for its events, for the group before it and for its own.
-	// Without this rule each reply goes to the journal, too, which makes the server slower still: a quarter of all that it
-	// stored were entries that nobody needed a moment later.
+	// Where results come so fast that hundreds of them are stored at a time, that takes
+	// longer, say 50 ms. Then the limit is journalStuckGroups times as long, 200 ms: a
+	// reply waits for its events, for the group before it and for its own. Without this
+	// rule each reply goes to the journal, too, which makes the server slower still: a
+	// quarter of all that it stored were entries that nobody needed a moment later.
 	journalStuck       = 75 * time.Millisecond
 	journalStuckGroups = 4
 	journalStuckMost   = 250 * time.Millisecond
-	// journalRetry is the wait before a reply that the journal did not take is offered again.
+	// journalRetry is the wait before a reply that the journal did not take is offered
+	// again.
 	journalRetry = 5 * time.Second
-	// journalPurge is the shortest time between two purges: one call for all rows emitted since.
+	// journalPurge is the shortest time between two purges: one call for all rows emitted
+	// since.
 	journalPurge = time.Second
 	// journalReadBatch and journalReadBytes bound the answers to one request for entries.
 	journalReadBatch = 256
@@ -43,15 +48,18 @@ const (
 	journalLag = 50 * time.Millisecond
 )
 
-// journal keeps replies that wait for an earlier row where the next owner finds them, so that a crash does not pay for
-// them again. It saves money and never decides what is right: a journal that is full, gone or forbidden is not used.
+// journal keeps replies that wait for an earlier row where the next owner finds them, so
+// that a crash does not pay for them again. It saves money and never decides what is
+// right: a journal that is full, gone or forbidden is not used.
 //
-// An entry is an ordinary message, sent without waiting for the answer. Its call events are stored before it, so no
-// reply that is taken from it lacks its audit. At take-over a marker goes in behind all that came before, and the
-// entries up to it are read; rows wait for that moment unstarted. Entries are purged by stream sequence, below the
-// oldest that is still needed.
+// An entry is an ordinary message, sent without waiting for the answer. Its call events
+// are stored before it, so no reply that is taken from it lacks its audit. At take-over a
+// marker goes in behind all that came before, and the entries up to it are read; rows
+// wait for that moment unstarted. Entries are purged by stream sequence, below the oldest
+// that is still needed.
 //
-// The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and has nothing to read.
+// The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and
+// has nothing to read.
 type journal struct {
 	c       *Consumer
 	rows    journalRows
@@ -63,7 +71,7 @@ type journal struct {
 
 	// reading is true until the entries of earlier terms are known.
 	reading   bool
-	marker    uint64 // journal sequence; 0: not stored yet, or it never will be
+	marker    uint64 // journal sequence; 0 means not stored yet, or it never will be
 	readNext  uint64 // where the next request for entries begins
 	readBy    time.Time
 	readAgain time.Time // not zero: ask again then, the marker is not in sight
@@ -71,15 +79,16 @@ type journal struct {
 	kept      map[uint64]*Kept         // by row
 	keptItems map[uint64]map[int]*Kept // by row and element
 	keptBytes int64
-	// With a lane there may be many times more replies than memory has room for: only where they are is read.
+	// With a lane there may be many times more replies than memory has room for: only
+	// where they are is read.
 	index    map[uint64]uint64 // entry by row
 	indexDue bool
 	indexed  chan journalIndex
-	stop     context.CancelFunc // ends the reading of the index; nil: there is none
+	stop     context.CancelFunc // ends the reading of the index, or nil
 
 	fresh      []*Row    // answered, perhaps to be kept, by keepAt
 	due        []*Row    // whose time had come, and that could not be kept then or have no answer yet
-	next       time.Time // when to look through them; zero: nothing to do
+	next       time.Time // when to look through them; zero means nothing to do
 	flushUntil time.Time // not zero: the partition is about to be handed over
 	way        journalWay
 	blocked    bool            // a row in due waits for answers to other entries
@@ -100,13 +109,14 @@ type journal struct {
 
 // journalRows is what a journal must know of the rows of its term.
 type journalRows interface {
-	// opened returns a row that is taken and not emitted; nil: it is not.
+	// opened returns a row that is taken and not emitted; nil means that it is not.
 	opened(seq uint64) *Row
 	// finished reports whether a row is emitted.
 	finished(seq uint64) bool
 	// itsTurn reports whether an answered row waits for no other.
 	itsTurn(row *Row) bool
-	// keptNow takes note that the journal has a row's reply now ([Row.stored]), or will never have it.
+	// keptNow takes note that the journal has a row's reply now ([Row.stored]), or will
+	// never have it.
 	keptNow(row *Row)
 }
 
@@ -117,8 +127,9 @@ func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *j
 	}
 	j := &journal{
 		c: c, rows: rows, owner: owner, subject: streams.JournalSubject(c.cfg.Name, c.cfg.Partition), inbox: c.nc.NewInbox(),
-		// What may come at once: an answer for each row of the window, or for as many elements as may be on their way, and as
-		// many of emitted ones as may be, and those to one request for entries.
+		// What may come at once: an answer for each row of the window, or for as many
+		// elements as may be on their way, and as many of emitted ones as may be, and
+		// those to one request for entries.
 		answers:  make(chan *nats.Msg, max(c.cfg.WindowRows, journalItems)+journalVoid+journalReadBatch+64),
 		itemsMax: max(c.cfg.WindowRows, journalItems),
 		kept:     make(map[uint64]*Kept), keptItems: make(map[uint64]map[int]*Kept), sentItems: make(map[uint64]*Row), reading: true, readBy: now.Add(streams.RequestTimeout),
@@ -149,7 +160,8 @@ func (j *journal) send(topic string, msg *nats.Msg) error {
 	return j.c.nc.PublishMsg(msg)
 }
 
-// wait registers an answered row. Once it has waited long enough for its turn, its reply is kept.
+// wait registers an answered row. Once it has waited long enough for its turn, its reply
+// is kept.
 func (j *journal) wait(row *Row, now time.Time) {
 	if !j.c.cfg.Journal || row.reply.RequestHash == "" || row.reply.Event.Source == auditlog.SourceJournal {
 		return
@@ -167,8 +179,8 @@ func (j *journal) waitNow(row *Row, now time.Time) {
 	j.next = earlier(j.next, now)
 }
 
-// step keeps what has waited long enough, purges what is no longer needed, and returns when it wants to be called
-// again; zero: not before something happens.
+// step keeps what has waited long enough, purges what is no longer needed, and returns
+// when it wants to be called again; zero means not before something happens.
 func (j *journal) step(now time.Time) time.Time {
 	if j.reading {
 		j.readStep(now)
@@ -198,8 +210,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// keepDue looks through the replies whose time has come. One look covers them all, so that no row needs a timer; and
-// most rows are emitted by then, so a look costs next to nothing.
+// keepDue looks through the replies whose time has come. One look covers them all, so
+// that no row needs a timer; and most rows are emitted by then, so a look costs next to
+// nothing.
 func (j *journal) keepDue(now time.Time) {
 	n := 0
 	for n < len(j.fresh) && (!j.fresh[n].keep || !now.Before(j.fresh[n].keepAt)) {
@@ -253,7 +266,8 @@ func (j *journal) stuck() time.Duration {
 	return min(max(journalStuck, journalStuckGroups*time.Duration(j.groupTime)), journalStuckMost)
 }
 
-// keep sends the entry of one row. Without an answer in time it is sent again: a second copy does no harm.
+// keep sends the entry of one row. Without an answer in time it is sent again: a second
+// copy does no harm.
 func (j *journal) keep(row *Row, now time.Time) {
 	if row.entry > 0 {
 		j.setProblem("no answer")
@@ -279,7 +293,8 @@ func (j *journal) keep(row *Row, now time.Time) {
 	j.c.at("kept")
 }
 
-// forgetEntry notes that nobody waits any more for the answer to the entry that was sent for a row.
+// forgetEntry notes that nobody waits any more for the answer to the entry that was sent
+// for a row.
 func (j *journal) forgetEntry(row *Row) {
 	j.way.forget(row.entry)
 	delete(j.sentItems, row.entry)
@@ -293,7 +308,8 @@ func (j *journal) settle(row *Row) {
 	}
 }
 
-// lossy is how many replies a crash would lose that the journal should keep; 0 while it is not used.
+// lossy is how many replies a crash would lose that the journal should keep; 0 while it
+// is not used.
 func (j *journal) lossy() int {
 	if j.problem != "" {
 		return 0
@@ -352,8 +368,9 @@ func (j *journal) stored(m *nats.Msg, seq uint64, row *Row, now time.Time) {
 	j.setProblem("")
 }
 
-// holds reports whether a row's reply is in there from an earlier term, and this process still had it in memory. The
-// reply in there may be another one to the same request, which the executor could not use and has paid for again.
+// holds reports whether a row's reply is in there from an earlier term, and this process
+// still had it in memory. The reply in there may be another one to the same request,
+// which the executor could not use and has paid for again.
 func (j *journal) holds(row *Row) bool {
 	k := j.keptOf(row.Seq, row.itemIndex())
 	return k != nil && k.RequestHash == row.reply.RequestHash && k.Reply.Form == row.reply.Form && bytes.Equal(k.Reply.Body, row.reply.Body)
@@ -385,8 +402,9 @@ func (j *journal) emitted(rows []*Row) {
 	}
 }
 
-// moveUp bounds the entries behind the oldest one that is needed. Where results are not in stream order that one may wait
-// for hours, and no entry behind it can be purged: it is sent once more, and follows the others.
+// moveUp bounds the entries behind the oldest one that is needed. Where results are not
+// in stream order that one may wait for hours, and no entry behind it can be purged: it
+// is sent once more, and follows the others.
 func (j *journal) moveUp(now time.Time) {
 	for !j.reading && len(j.live) > 2*(j.c.cfg.WindowRows+j.openItems)+journalVoid {
 		oldest := j.live[0]
@@ -410,8 +428,8 @@ func (j *journal) moveUp(now time.Time) {
 	}
 }
 
-// moveItemsUp sends the replies to elements once more whose newest entry is the given one or an older one, and reports
-// whether there are any.
+// moveItemsUp sends the replies to elements once more whose newest entry is the given one
+// or an older one, and reports whether there are any.
 func (j *journal) moveItemsUp(row *Row, entry uint64, now time.Time) (some bool) {
 	for _, item := range row.answeredItems() { // to send while the row is locked would hold up its calls
 		if item.reply.RequestHash == "" && item.reply.Event.Source != auditlog.SourceJournal || item.stored > entry {
@@ -426,7 +444,8 @@ func (j *journal) moveItemsUp(row *Row, entry uint64, now time.Time) (some bool)
 
 // needed is the journal sequence below which nothing is needed any more.
 //
-// It goes no further than this term is known to have owned the partition, which one of its own appends has proved:
+// It goes no further than this term is known to have owned the partition, which one of
+// its own appends has proved:
 //
 //	A has been fenced by B, and has not noticed.
 //	B answers a row, and keeps the reply.
@@ -443,7 +462,8 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// purge asks for the removal of the entries that are not needed any more, and reports whether there are any.
+// purge asks for the removal of the entries that are not needed any more, and reports
+// whether there are any.
 func (j *journal) purge() bool {
 	below := j.needed()
 	if below <= max(1, j.purged) {
@@ -465,8 +485,9 @@ func (j *journal) purge() bool {
 	return true
 }
 
-// flushed reports whether every reply that waits is kept, so that the partition may be handed over. The first call
-// sends them off; it does not wait longer than a request may take.
+// flushed reports whether every reply that waits is kept, so that the partition may be
+// handed over. The first call sends them off; it does not wait longer than a request may
+// take.
 func (j *journal) flushed(now time.Time) bool {
 	if j.flushUntil.IsZero() {
 		j.flushUntil = now.Add(streams.RequestTimeout)
@@ -496,7 +517,7 @@ func (j *journal) waiting() iter.Seq[*Row] {
 	}
 }
 
-// setProblem notes why the journal is not used; empty: it is.
+// setProblem notes why the journal is not used; empty means that it is.
 func (j *journal) setProblem(why string) {
 	if j.problem == why {
 		return

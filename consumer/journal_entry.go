@@ -13,19 +13,22 @@ import (
 )
 
 const (
-	// journalVoid and journalVoidBytes bound the entries on their way that nobody waits for: with so many the journal is
-	// too slow for what it is sent.
+	// journalVoid and journalVoidBytes bound the entries on their way that nobody waits
+	// for: with so many the journal is too slow for what it is sent.
 	journalVoid      = 256
 	journalVoidBytes = 8 << 20
-	// journalItems is how many entries of elements may be on their way at least, where the window holds fewer rows.
+	// journalItems is how many entries of elements may be on their way at least, where
+	// the window holds fewer rows.
 	journalItems = 256
 )
 
-// journalWay counts the entries that were sent and have no answer yet. Those of open rows are no more than the window,
-// but a journal that stores fewer entries a second than rows are emitted would gather those of emitted rows in the memory
-// of the server, without end.
+// journalWay counts the entries that were sent and have no answer yet. Those of open rows
+// are no more than the window, but a journal that stores fewer entries a second than rows
+// are emitted would gather those of emitted rows in the memory of the server, without
+// end.
 //
-// It counts on nothing but order: an answer settles the entries sent before it, too, whose answers were lost.
+// It counts on nothing but order: an answer settles the entries sent before it, too,
+// whose answers were lost.
 type journalWay struct {
 	entries   []wayEntry // oldest first
 	first     uint64     // number of the oldest, from 1 on
@@ -39,8 +42,8 @@ type wayEntry struct {
 	void  bool
 }
 
-// full reports whether an entry has to wait for answers. Where none comes, one entry may go at a time: the others may be
-// lost.
+// full reports whether an entry has to wait for answers. Where none comes, one entry may
+// go at a time: the others may be lost.
 func (w *journalWay) full(now time.Time) bool {
 	return (w.void >= journalVoid || w.voidBytes >= journalVoidBytes) && now.Before(w.sent.Add(journalRetry))
 }
@@ -82,8 +85,9 @@ func (w *journalWay) answered(number uint64) {
 	}
 }
 
-// headerMarker marks a marker, headerRequestHash names the request that an entry answers, headerReplyForm is
-// [Reply.Form], and headerInputCreated names the input stream to whose sequences the entry refers.
+// headerMarker marks a marker, headerRequestHash names the request that an entry answers,
+// headerReplyForm is [Reply.Form], and headerInputCreated names the input stream to whose
+// sequences the entry refers.
 const (
 	headerMarker       = "Stage-Marker"
 	headerRequestHash  = "Stage-Request-Hash"
@@ -91,7 +95,8 @@ const (
 	headerInputCreated = "Stage-Input-Created"
 )
 
-// journalEntry returns the journal's message for a row's reply: the row event as one line of JSON, then the result's body.
+// journalEntry returns the journal's message for a row's reply: the row event as one line
+// of JSON, then the result's body.
 func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	e := c.rowEvent(row, owner, time.Now())
 	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
@@ -107,7 +112,8 @@ func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	return &nats.Msg{Subject: subject, Data: data, Header: header}
 }
 
-// errNoEntry is returned for a message of the journal that is no entry about the present input.
+// errNoEntry is returned for a message of the journal that is no entry about the present
+// input.
 var errNoEntry = errors.New("not an entry of the journal")
 
 // wholeRow is the index, in place of an element's, of what is about a row as a whole.

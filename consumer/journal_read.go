@@ -20,7 +20,8 @@ func (j *journal) marked(m *nats.Msg, now time.Time) {
 	}
 	marker, err := streams.StoredAt(m)
 	if err != nil {
-		// A full journal takes no marker but may hold entries: read until nothing is pending.
+		// A full journal takes no marker but may hold entries: read until nothing is
+		// pending.
 		j.setProblem(err.Error())
 	}
 	j.marker, j.last, j.readNext = marker, max(j.last, marker), 1
@@ -70,7 +71,8 @@ func (j *journal) askIndex(ctx context.Context) {
 	}()
 }
 
-// readIndex takes what askIndex has read. Of a row with several entries the last one counts.
+// readIndex takes what askIndex has read. Of a row with several entries the last one
+// counts.
 func (j *journal) readIndex(read journalIndex) {
 	if !j.reading {
 		return
@@ -93,7 +95,7 @@ func (j *journal) readIndex(read journalIndex) {
 	j.readDone()
 }
 
-// take returns where the reply to a row is, once; 0: nowhere.
+// take returns where the reply to a row is, once; 0 means nowhere.
 func (j *journal) take(row uint64) (entry uint64) {
 	entry = j.index[row]
 	delete(j.index, row)
@@ -116,7 +118,8 @@ func (j *journal) ask(now time.Time) {
 	}
 }
 
-// read handles one answer to a request for entries: an entry, the end of the request, or none.
+// read handles one answer to a request for entries: an entry, the end of the request, or
+// none.
 func (j *journal) read(m *nats.Msg, now time.Time) {
 	if !j.reading {
 		return
@@ -177,7 +180,7 @@ func (j *journal) readEntry(entry uint64, m *nats.Msg, now time.Time) {
 	j.live = append(j.live, journalRef{entry: entry, row: seq})
 }
 
-// keptOf returns what an earlier term has kept of a row, or of one of its elements; nil: nothing.
+// keptOf returns what an earlier term has kept of a row, or of one of its elements, or nil.
 func (j *journal) keptOf(seq uint64, index int) *Kept {
 	if index == wholeRow {
 		return j.kept[seq]
@@ -185,7 +188,8 @@ func (j *journal) keptOf(seq uint64, index int) *Kept {
 	return j.keptItems[seq][index]
 }
 
-// readEnd is reached when nothing is pending: all is read, or the replica that answered does not have the marker yet.
+// readEnd is reached when nothing is pending: all is read, or the replica that answered
+// does not have the marker yet.
 func (j *journal) readEnd(now time.Time) {
 	if j.marker == 0 || j.readNext > j.marker || now.After(j.lagUntil) && !j.lagUntil.IsZero() {
 		j.readDone()
@@ -215,8 +219,8 @@ func (j *journal) giveUp(why string) {
 
 func (j *journal) readDone() { j.reading, j.knownTo = false, j.last }
 
-// eachHeader calls f with the headers of each message on a subject, from one sequence of a stream to another. Bodies are
-// not read.
+// eachHeader calls f with the headers of each message on a subject, from one sequence of
+// a stream to another. Bodies are not read.
 func (c *Consumer) eachHeader(ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error) error {
 	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
 	defer cancel()

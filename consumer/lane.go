@@ -239,7 +239,8 @@ func (t *term) keptNow(row *Row) {
 	case t.lane == nil:
 	case t.lane.stashed[row.Seq] != row:
 		if row.stored > 0 {
-			// It waits in the window, perhaps for a row that the lane settles only after it.
+			// It waits in the window, perhaps for a row that the lane settles only after
+			// it.
 			t.laneKept(row.Seq)
 		}
 	case row.stored > 0:

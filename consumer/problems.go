@@ -22,7 +22,8 @@ const (
 	problemAway       = "rows set aside" // or parked
 )
 
-// problems holds what blocks the partition at the moment, for /readyz and the log. Safe for concurrent use.
+// problems holds what blocks the partition at the moment, for /readyz and the log. Safe
+// for concurrent use.
 type problems struct {
 	log     *slog.Logger
 	explain func(error) string
@@ -53,7 +54,8 @@ func (p *problems) clear(area string) {
 	}
 }
 
-// forget drops problems of a term that is over; the next one finds out whether they are solved.
+// forget drops problems of a term that is over; the next one finds out whether they are
+// solved.
 func (p *problems) forget(areas ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,8 +82,9 @@ func (e fatalError) Unwrap() error { return e.error }
 
 func fatal(err error) error { return fatalError{err} }
 
-// isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside ends only a start, so that it is
-// seen at once; a stage that has served waits until it is fixed.
+// isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside
+// ends only a start, so that it is seen at once; a stage that has served waits until it
+// is fixed.
 func isFatal(err error, hasServed bool) bool {
 	_, always := errors.AsType[fatalError](err)
 	_, unfit := errors.AsType[*streams.UnfitError](err)

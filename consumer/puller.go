@@ -12,24 +12,28 @@ import (
 )
 
 const (
-	// pullBatchMax bounds the rows of one pull request. The next one waits for its end, and a round trip may take
-	// milliseconds: beside so many rows that is nothing. A consumer that limits requests to fewer gets those, down to
-	// [PullRowsMin].
+	// pullBatchMax bounds the rows of one pull request. The next one waits for its end,
+	// and a round trip may take milliseconds: beside so many rows that is nothing. A
+	// consumer that limits requests to fewer gets those, down to [PullRowsMin].
 	pullBatchMax = 1024
-	// pullRowsMin is the room that is waited for while the window has plenty of rows, see [term.plenty].
+	// pullRowsMin is the room that is waited for while the window has plenty of rows, see
+	// [term.plenty].
 	pullRowsMin = 64
-	// pullRetry is the wait after a request that the server could not serve (no leader, for instance).
+	// pullRetry is the wait after a request that the server could not serve (no leader,
+	// for instance).
 	pullRetry = 100 * time.Millisecond
 )
 
-// errConsumerGone means that the durable consumer was deleted; the next term creates it again or says why it can't.
+// errConsumerGone means that the durable consumer was deleted; the next term creates it
+// again or says why it can't.
 var errConsumerGone = errors.New("the durable consumer was deleted")
 
-// puller asks for rows with one pull request at a time. Its subscription is its own: rows that the server still sends
-// to an earlier request, made before a reset, go nowhere and are found missing by their number.
+// puller asks for rows with one pull request at a time. Its subscription is its own: rows
+// that the server still sends to an earlier request, made before a reset, go nowhere and
+// are found missing by their number.
 //
-// Requests renew the pin, so one goes out at least every renew interval, also while there is no room for a row. The
-// goroutine of the term owns it.
+// Requests renew the pin, so one goes out at least every renew interval, also while there
+// is no room for a row. The goroutine of the term owns it.
 type puller struct {
 	nc      *nats.Conn
 	subject string // of pull requests
@@ -46,7 +50,7 @@ type puller struct {
 	over     time.Time // when it is over at the latest
 	asked    time.Time // last request of any kind
 	notUntil time.Time // earliest next request
-	refused  string    // why the server refused the last request; empty: it did not
+	refused  string    // why the server refused the last request; empty means that it did not
 	full     bool      // the next row is larger than the room that the last request had
 	unnamed  bool      // the last row did not name its pin
 }
@@ -65,7 +69,8 @@ func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Du
 		nc:      c.nc,
 		subject: streams.APIPrefix(c.nc) + "CONSUMER.MSG.NEXT." + c.cfg.InputStream + "." + durable.Name,
 		inbox:   c.nc.NewInbox(),
-		// Room for what two requests may bring: the one in flight and one that was given up as lost.
+		// Room for what two requests may bring: the one in flight and one that was given
+		// up as lost.
 		msgs:  make(chan *nats.Msg, 2*pullBatchMax+64),
 		pin:   pin,
 		renew: renew,
@@ -82,8 +87,8 @@ func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Du
 
 func (p *puller) close() { _ = p.sub.Unsubscribe() }
 
-// step sends the request that is due at now, given the room for rows and bytes, and returns when it wants to be called
-// again. overflow allows one row of any size.
+// step sends the request that is due at now, given the room for rows and bytes, and
+// returns when it wants to be called again. overflow allows one row of any size.
 func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time.Time, error) {
 	if p.left > 0 && now.After(p.over) {
 		p.left = 0 // its end got lost
@@ -111,13 +116,15 @@ func (p *puller) step(now time.Time, rows int, bytes int64, overflow bool) (time
 	if err := p.nc.PublishRequest(p.subject, p.inbox, body); err != nil {
 		return time.Time{}, fmt.Errorf("pull rows: %w", err)
 	}
-	// The server does not say that a request is over when its last row used up MaxBytes to the byte, and what it says may
-	// get lost. To wait for it much longer than the request lasts would cost the pin.
+	// The server does not say that a request is over when its last row used up MaxBytes
+	// to the byte, and what it says may get lost. To wait for it much longer than the
+	// request lasts would cost the pin.
 	p.asked, p.left, p.ends, p.over = now, req.Batch, now.Add(req.Expires), now.Add(req.Expires+p.renew)
 	return p.over.Add(time.Millisecond), nil
 }
 
-// received distinguishes a row from a status message about the request in flight; status messages return row false.
+// received distinguishes a row from a status message about the request in flight; status
+// messages return row false.
 func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	if streams.Delivered(m) {
 		p.left, p.refused, p.full = max(0, p.left-1), "", false
@@ -138,7 +145,8 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 	case "409":
 		why := strings.ToLower(description)
 		if strings.Contains(why, "batch completed") {
-			// Comes behind the last row where room for bytes is left: the next request may be in flight by now.
+			// Comes behind the last row where room for bytes is left: the next request
+			// may be in flight by now.
 			return false, nil
 		}
 		p.left, p.refused = 0, description
@@ -146,7 +154,8 @@ func (p *puller) received(m *nats.Msg, now time.Time) (row bool, err error) {
 		case strings.Contains(why, "consumer deleted"):
 			return false, errConsumerGone
 		case strings.Contains(why, "maxbytes"):
-			// The next row is larger than the room; asking again at once would be answered the same.
+			// The next row is larger than the room; asking again at once would be
+			// answered the same.
 			p.notUntil, p.refused, p.full = now.Add(p.renew/2), "", true
 		default: // leadership change, server shutdown, too many requests
 			p.notUntil = now.Add(pullRetry)

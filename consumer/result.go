@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// deadLetters stores the originals of the failed rows among rows, where the stage has a subject for them.
+// deadLetters stores the originals of the failed rows among rows, where the stage has a
+// subject for them.
 func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
 	for _, row := range rows {
 		if !row.reply.Failed || c.cfg.DeadLetterSubject == "" {
@@ -26,8 +27,9 @@ func (c *Consumer) deadLetters(ctx context.Context, rows []*Row) error {
 	return nil
 }
 
-// deadLetter stores the original of a failed row on the dead letter subject, before its result: a crash in between
-// stores it again, and the message id drops the second copy within the stream's window.
+// deadLetter stores the original of a failed row on the dead letter subject, before its
+// result: a crash in between stores it again, and the message id drops the second copy
+// within the stream's window.
 func (c *Consumer) deadLetter(ctx context.Context, row *Row) error {
 	form := deadWhole
 	msg := c.deadLetterMsg(row, form)
@@ -64,7 +66,8 @@ func (c *Consumer) tooLarge(msg *nats.Msg) bool {
 // headerError is why a dead letter's row failed, in one line.
 const headerError = "Stage-Error"
 
-// deadForm is how much of a failed row its dead letter holds: the most that fits into a message.
+// deadForm is how much of a failed row its dead letter holds: the most that fits into a
+// message.
 type deadForm int
 
 const (
@@ -119,11 +122,13 @@ func errorLine(row *Row) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// roomMin is the room that a result body is given at least: if the row's own headers leave less, they go.
+// roomMin is the room that a result body is given at least: if the row's own headers
+// leave less, they go.
 const roomMin = 1024
 
-// room is the room for a row's result body in one message of the results stream. bare says that the row's own headers
-// don't go with it, because with them there would be none, or more headers than a server takes.
+// room is the room for a row's result body in one message of the results stream. bare
+// says that the row's own headers don't go with it, because with them there would be
+// none, or more headers than a server takes.
 func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	// Status line, our own headers with generous values, the condition and the batch.
 	const fixed, separators = 640, len(": \r\n")
@@ -145,7 +150,8 @@ func (c *Consumer) room(row *Row) (bytes int, bare bool) {
 	return left - own, false
 }
 
-// carriedBytes is the size of the headers of a row that go with its result, but for those that its trace replaces.
+// carriedBytes is the size of the headers of a row that go with its result, but for those
+// that its trace replaces.
 func carriedBytes(row, trace nats.Header) (bytes int) {
 	const separators = len(": \r\n")
 	for name, values := range row {
@@ -160,8 +166,9 @@ func carriedBytes(row, trace nats.Header) (bytes int) {
 	return bytes
 }
 
-// fit replaces a reply that the results stream has no room for: a stream must never stand still for one row. It happens
-// where the limit was lowered after the executor had looked at it.
+// fit replaces a reply that the results stream has no room for: a stream must never stand
+// still for one row. It happens where the limit was lowered after the executor had looked
+// at it.
 func (c *Consumer) fit(row *Row) {
 	room, bare := c.room(row)
 	row.bare = bare

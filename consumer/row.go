@@ -10,31 +10,36 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Executor works on rows: it renders, calls and answers. [Consumer] hands it each row in stream order.
+// Executor works on rows: it renders, calls and answers. [Consumer] hands it each row in
+// stream order.
 type Executor interface {
-	// Start begins the work on a row and returns without waiting for it. The executor answers with [Row.Reply] exactly
-	// once for each Start, from any goroutine. A row that it hands back ([Reply.HandedBack]) may be started again.
+	// Start begins the work on a row and returns without waiting for it. The executor
+	// answers with [Row.Reply] exactly once for each Start, from any goroutine. A row
+	// that it hands back ([Reply.HandedBack]) may be started again.
 	Start(row *Row)
 }
 
-// Fitter is what an [Executor] is that makes the result of a row whose own result is too large, since the limit was
-// lowered after the executor had looked at it. It returns the body of an error with reason result_too_large, of at most
-// room bytes. The row is answered, and the consumer's goroutine calls it.
+// Fitter is what an [Executor] is that makes the result of a row whose own result is too
+// large, since the limit was lowered after the executor had looked at it. It returns the
+// body of an error with reason result_too_large, of at most room bytes. The row is
+// answered, and the consumer's goroutine calls it.
 type Fitter interface {
 	ResultTooLarge(row *Row, size, room int) (body []byte)
 }
 
-// Row is one message of the input, taken in stream order. Its fields don't change; its methods are safe for concurrent
-// use.
+// Row is one message of the input, taken in stream order. Its fields don't change; its
+// methods are safe for concurrent use.
 type Row struct {
 	// Partition and Seq identify the row: Seq is its sequence in the input stream.
 	Partition int
 	Seq       uint64
-	// Subject, Header and Body are the message as it was published. They must not be changed.
+	// Subject, Header and Body are the message as it was published. They must not be
+	// changed.
 	Subject string
 	Header  nats.Header
 	Body    []byte
-	// Key is the row's key where results are in order by key, as [streams.KeyHeader] writes it; else empty.
+	// Key is the row's key where results are in order by key, as [streams.KeyHeader]
+	// writes it; else empty.
 	Key string
 	// StateID is `<name>/<input stream>/<partition>/<sequence>`.
 	StateID string
@@ -44,16 +49,19 @@ type Row struct {
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that the results stream takes for this row.
 	MaxBodyBytes int
-	// Kept is the reply that an earlier term kept in the journal; nil: none. It counts only for the same request: an
-	// executor compares [Kept.RequestHash] with that of the request it would send, and answers with it instead of
-	// sending. Its body was made by the settings of that term, so the executor makes it again by its own.
+	// Kept is the reply that an earlier term kept in the journal, or nil. It counts only
+	// for the same request: an executor compares [Kept.RequestHash] with that of the
+	// request it would send, and answers with it instead of sending. Its body was made by
+	// the settings of that term, so the executor makes it again by its own.
 	Kept *Kept
-	// KeptItems are the replies to elements of the row that an earlier term kept, by index, as Kept is the row's; nil: none.
+	// KeptItems are the replies to elements of the row that an earlier term kept, by
+	// index, as Kept is the row's, or nil.
 	KeptItems map[int]*Kept
-	// Spent is the executor's own: what it needs to know, when the row is started again, of the attempts before it handed
-	// the row back. Nil at first.
+	// Spent is the executor's own: what it needs to know, when the row is started again,
+	// of the attempts before it handed the row back. Nil at first.
 	Spent any
-	// Errand is what a [Lane] wants of a row that it has recalled; nil: nothing in particular.
+	// Errand is what a [Lane] wants of a row that it has recalled; nil means that nothing
+	// in particular.
 	Errand any
 
 	parent *Row // of an element, which is kept in the journal as a row is; else nil
@@ -61,7 +69,8 @@ type Row struct {
 	paid   paid // of an element; guarded by the parent's mu
 	mu     sync.Mutex
 	items  map[int]*Row // elements, by index, with a reply or a call; guarded by mu
-	// elements is one more than [Row.HasElements] said; 0: nothing yet. Guarded by mu.
+	// elements is one more than [Row.HasElements] said; 0 means nothing yet. Guarded
+	// by mu.
 	elements int
 
 	mail        *mailbox
@@ -89,15 +98,16 @@ type Row struct {
 	keep       bool      // owned by the term: the reply must be kept in the journal, and is not yet
 	answeredAt time.Time // in this term
 	keepAt     time.Time // when to do so
-	stored     uint64    // owned by the term: where its newest entry is in the journal; 0: nowhere
-	entry      uint64    // number of the one that was sent to the journal, see [journalWay]; 0: none, or it was refused
+	stored     uint64    // owned by the term: where its newest entry is in the journal; 0 means nowhere
+	entry      uint64    // number of the one that was sent to the journal, see [journalWay]; 0 means none, or it was refused
 }
 
 // Kept is a reply from the journal.
 type Kept struct {
 	// RequestHash is that of the reply when it was given, never empty.
 	RequestHash string
-	// Reply is as it was given. An executor that uses it sets the event's source to [auditlog.SourceJournal].
+	// Reply is as it was given. An executor that uses it sets the event's source to
+	// [auditlog.SourceJournal].
 	Reply Reply
 }
 
@@ -113,26 +123,30 @@ type Reply struct {
 	Body []byte
 	// Failed says that the result is an error.
 	Failed bool
-	// Event holds what the executor knows of the row event; identity, indexes and owner are filled in here.
+	// Event holds what the executor knows of the row event; identity, indexes and owner
+	// are filled in here.
 	Event auditlog.Row
-	// UpstreamReason names the reason on the dead letter subject where the event has none: a row that arrived as an error.
+	// UpstreamReason names the reason on the dead letter subject where the event has
+	// none: a row that arrived as an error.
 	UpstreamReason string
-	// RequestHash distinguishes requests for the journal; empty: the reply is not kept. It covers what is sent to whom.
-	// The names of fields and what else shapes the body are not part of it, see [Row.Kept].
+	// RequestHash distinguishes requests for the journal; empty means that the reply is
+	// not kept. It covers what is sent to whom. The names of fields and what else shapes
+	// the body are not part of it, see [Row.Kept].
 	RequestHash string
-	// Form is what the executor must know of Body to make it again from a kept reply, in any encoding: printable
-	// ASCII. It is kept with the reply.
+	// Form is what the executor must know of Body to make it again from a kept reply, in
+	// any encoding: printable ASCII. It is kept with the reply.
 	Form string
-	// HandedBack says that there is no outcome: the stage is stopping or the row was no longer wanted. The rest is
-	// ignored.
+	// HandedBack says that there is no outcome: the stage is stopping or the row was no
+	// longer wanted. The rest is ignored.
 	HandedBack bool
 	// Parked says that the row is with the [Lane], which recalls it. The rest is ignored.
 	Parked bool
 }
 
-// Wanted reports whether the process still owns the row and could store its result, as far as it can know. An executor
-// asks before it spends money on the row, and hands back one that is not wanted: in the meantime another replica may have
-// taken over, for instance while this process was suspended, or the disk may be full.
+// Wanted reports whether the process still owns the row and could store its result, as
+// far as it can know. An executor asks before it spends money on the row, and hands back
+// one that is not wanted: in the meantime another replica may have taken over, for
+// instance while this process was suspended, or the disk may be full.
 func (r *Row) Wanted() bool {
 	return r.wanted.Load() && r.pulse.sure(time.Now()) && r.canStore()
 }
@@ -140,12 +154,14 @@ func (r *Row) Wanted() bool {
 // Owner is the term of ownership that the row belongs to at the moment.
 func (r *Row) Owner() string { return r.tenure.Load().owner }
 
-// Continue has the calls of the row numbered from n: it made so many in this term before it was parked and recalled.
+// Continue has the calls of the row numbered from n: it made so many in this term before
+// it was parked and recalled.
 func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint:gosec // a handful
 
-// RecordCall stores the event of one call for this row and completes its identity: state id, owner, sequence, index.
-// The row's result is published after it. RecordCall blocks while too many events wait for the server (see
-// [Recorder.Hurry]), and must not be called after [Row.Reply].
+// RecordCall stores the event of one call for this row and completes its identity: state
+// id, owner, sequence, index. The row's result is published after it. RecordCall blocks
+// while too many events wait for the server (see [Recorder.Hurry]), and must not be
+// called after [Row.Reply].
 func (r *Row) RecordCall(e *auditlog.Call) {
 	t := r.tenure.Load()
 	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq
@@ -182,9 +198,10 @@ func (r *Row) eventStored() {
 // emittable: answered, and nothing of its audit is missing.
 func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
 
-// mailbox passes answered rows from the executor's goroutines to the consumer's without ever blocking them. The window
-// bounds it. It also counts the replies that a crash would lose: those that have not been collected yet, and those
-// that the term reports as not kept.
+// mailbox passes answered rows from the executor's goroutines to the consumer's without
+// ever blocking them. The window bounds it. It also counts the replies that a crash would
+// lose: those that have not been collected yet, and those that the term reports as not
+// kept.
 type mailbox struct {
 	signal chan struct{} // holds one token while there may be something to see
 
@@ -220,8 +237,8 @@ func (m *mailbox) take(spare []*Row) []*Row {
 	return rows
 }
 
-// count replaces collected rows among the fresh ones by what is known of all by now, and reports whether the sum is
-// less than before.
+// count replaces collected rows among the fresh ones by what is known of all by now, and
+// reports whether the sum is less than before.
 func (m *mailbox) count(collected, unkept int) (fewer bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,26 +254,29 @@ func (m *mailbox) lossy() int {
 	return m.fresh + m.unkept
 }
 
-// Tracer follows rows on their way through the stage, for distributed traces. Its methods must not block.
+// Tracer follows rows on their way through the stage, for distributed traces. Its methods
+// must not block.
 type Tracer interface {
-	// RowTaken is called once for each row that this process takes, before the executor gets it, from the goroutine of
-	// [Consumer.Run]. Nil: this row is not followed.
+	// RowTaken is called once for each row that this process takes, before the executor
+	// gets it, from the goroutine of [Consumer.Run]. Nil: this row is not followed.
 	RowTaken(row *Row) Trace
 }
 
-// Trace follows one row. Exactly one of Emitted and Abandoned ends it, on the goroutine of [Consumer.Run].
+// Trace follows one row. Exactly one of Emitted and Abandoned ends it, on the goroutine
+// of [Consumer.Run].
 type Trace interface {
-	// Header holds what the row's result carries in place of the row's own headers of these names, so that the
-	// consumer of the result continues this trace. It returns the same headers at each call; they must not be changed.
+	// Header holds what the row's result carries in place of the row's own headers of
+	// these names, so that the consumer of the result continues this trace. It returns
+	// the same headers at each call; they must not be changed.
 	Header() nats.Header
 	// Emitted is called when the row's result was stored.
 	Emitted(reply *Reply, at time.Time)
-	// Abandoned is called when this process gives up the row, which then is, or will be, emitted by another term of
-	// ownership. Calls for the row may still be in flight.
+	// Abandoned is called when this process gives up the row, which then is, or will be,
+	// emitted by another term of ownership. Calls for the row may still be in flight.
 	Abandoned(at time.Time)
 }
 
-// Trace is what follows the row; nil: nothing does.
+// Trace is what follows the row; nil means that nothing does.
 func (r *Row) Trace() Trace { return r.trace }
 
 // traceHeader holds the headers that the row's trace puts on its result.

@@ -15,14 +15,17 @@ import (
 )
 
 const (
-	// promptLook leaves a request time to be served before the consumer is looked at: a stage that starts again after it
-	// was killed finds its rows taken and nobody pinned, and need not wait for the pin to run out.
+	// promptLook leaves a request time to be served before the consumer is looked at: a
+	// stage that starts again after it was killed finds its rows taken and nobody pinned,
+	// and need not wait for the pin to run out.
 	promptLook = 10 * time.Millisecond
 	// orphanWaitMax spreads the second look of those who stand by.
 	orphanWaitMax = 150 * time.Millisecond
-	// idleLookAlone and idleLookMost bound the time between two looks of those who stand by where no row waits. Without a
-	// spread nobody says that a replica is gone, which may have been given a row just before. It grows only after
-	// idleAfter: servers that have just elected a leader may say for a moment that no row waits and none is taken.
+	// idleLookAlone and idleLookMost bound the time between two looks of those who stand
+	// by where no row waits. Without a spread nobody says that a replica is gone, which
+	// may have been given a row just before. It grows only after idleAfter: servers that
+	// have just elected a leader may say for a moment that no row waits and none is
+	// taken.
 	idleLookAlone = 4 * time.Second
 	idleLookMost  = 30 * time.Second
 	idleAfter     = 15 * time.Second
@@ -30,8 +33,8 @@ const (
 
 var errConnectionLost = errors.New("the connection to NATS was lost")
 
-// standBy waits until this process may claim the partition, and returns the pin; empty when it goes on without one.
-// Once soft has ended what it returns means nothing.
+// standBy waits until this process may claim the partition, and returns the pin; empty
+// when it goes on without one. Once soft has ended what it returns means nothing.
 //
 // A pinned replica claims again, fenced or not, since no other gets a row:
 //
@@ -63,7 +66,8 @@ func (c *Consumer) keepPin(pin string, err error) {
 	}
 }
 
-// stillPinned returns the pin that was kept, if it is still valid; else none. It works once for each pin.
+// stillPinned returns the pin that was kept, if it is still valid; else none. It works
+// once for each pin.
 func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (pin string, err error) {
 	kept := c.fencedPin
 	if c.fencedPin = ""; kept == "" {
@@ -76,8 +80,9 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 	return kept, nil
 }
 
-// awaitTurn waits until the spread gives the partition to this replica, or until it no longer stands aside. Meanwhile it
-// looks whether rows wait that nobody serves, when the spread asks for that.
+// awaitTurn waits until the spread gives the partition to this replica, or until it no
+// longer stands aside. Meanwhile it looks whether rows wait that nobody serves, when the
+// spread asks for that.
 func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
 	shares, partition := c.cfg.Spread, c.cfg.Partition
 	unserved := 0
@@ -150,12 +155,13 @@ func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstr
 	return info, nil
 }
 
-// askForPin asks for rows until one brings the pin, or nobody turns out to hold it; passed says that the turn has gone
-// to another replica in the meantime.
+// askForPin asks for rows until one brings the pin, or nobody turns out to hold it;
+// passed says that the turn has gone to another replica in the meantime.
 //
-// The server grants the pin only together with a row. None can be delivered while every row is taken and unacked, so an
-// owner that died so would never be replaced; then a standby that finds nobody pinned, twice, goes on without
-// a pin: the first row after the reset brings it. The random wait keeps ten standbys from claiming at once.
+// The server grants the pin only together with a row. None can be delivered while every
+// row is taken and unacked, so an owner that died so would never be replaced; then a
+// standby that finds nobody pinned, twice, goes on without a pin: the first row after the
+// reset brings it. The random wait keeps ten standbys from claiming at once.
 func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
 	p, err := c.newPuller(durable, "", c.cfg.PinnedTTL/2)
 	if err != nil {
@@ -244,11 +250,12 @@ func newVacancy(c *Consumer) *vacancy {
 	return v
 }
 
-// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen twice; else the next look is
-// after wait.
+// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen
+// twice; else the next look is after wait.
 func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
 	if pinned(info) != "" {
-		// A pinned replica may set the consumer behind rows that it holds, and die: compare again then.
+		// A pinned replica may set the consumer behind rows that it holds, and die:
+		// compare again then.
 		v.seen, v.compared, v.short, v.idle = false, false, false, v.usual
 		return false, v.usual
 	}
@@ -272,10 +279,12 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 	return false, wait
 }
 
-// endsShort reports whether the results end before a row that is acked, or that the consumer was set behind: a power
-// cut has taken what the server had not synced to the disk, they are restored from a backup, or an owner died that had
-// reset the consumer to the row after those that it held. With every row acked, none would come that brings the
-// pin, and the results would stay short until the next new row. Without an answer it is unknown.
+// endsShort reports whether the results end before a row that is acked, or that the
+// consumer was set behind: a power cut has taken what the server had not synced to the
+// disk, they are restored from a backup, or an owner died that had reset the consumer to
+// the row after those that it held. With every row acked, none would come that brings the
+// pin, and the results would stay short until the next new row. Without an answer it is
+// unknown.
 func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := c.readEnd(ctx)
 	if err != nil {

@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// storable says whether the reply to a call could be stored. While it could not, no call begins. Without this rule calls
-// would go on until the window is full, say with 1,000 rows, whose replies are in memory alone: a process that is killed
-// then pays for 1,000 calls again.
+// storable says whether the reply to a call could be stored. While it could not, no call
+// begins. Without this rule calls would go on until the window is full, say with 1,000
+// rows, whose replies are in memory alone: a process that is killed then pays for 1,000
+// calls again.
 //
-// Calls in flight end, and their replies wait in the window. A refusal ends by itself: the append, or the audit event, is
-// tried again and again, and the first that is stored ends it.
+// Calls in flight end, and their replies wait in the window. A refusal ends by itself:
+// the append, or the audit event, is tried again and again, and the first that is stored
+// ends it.
 //
 // It is safe for concurrent use.
 type storable struct {
@@ -19,12 +21,13 @@ type storable struct {
 	refused atomic.Bool           // the last append of the emitter was not stored
 }
 
-// fullLook is the time between two looks of a term that starts no row because nothing can be stored: what ends that need
-// not wake the term.
+// fullLook is the time between two looks of a term that starts no row because nothing can
+// be stored: what ends that need not wake the term.
 const fullLook = 250 * time.Millisecond
 
-// SetFull says why nothing can be stored, so that the rows of the partition wait as after [Consumer.Hold]. A nil reason
-// lets them continue. It returns at once, and is safe for concurrent use.
+// SetFull says why nothing can be stored, so that the rows of the partition wait as after
+// [Consumer.Hold]. A nil reason lets them continue. It returns at once, and is safe for
+// concurrent use.
 func (c *Consumer) SetFull(why error) {
 	if why == nil {
 		c.storable.full.Store(nil)
@@ -46,7 +49,8 @@ func (r *Row) canStore() bool { return r.storable.room() && !r.recorder.Refused(
 
 func (s *storable) room() bool { return s.full.Load() == nil && !s.refused.Load() }
 
-// problem says why nothing can be stored, where the owner of the server has said so; empty: it has not.
+// problem says why nothing can be stored, where the owner of the server has said so;
+// empty means that it has not.
 func (s *storable) problem() string {
 	if why := s.full.Load(); why != nil {
 		return fmt.Sprintf("store: %v", *why)
@@ -54,7 +58,8 @@ func (s *storable) problem() string {
 	return ""
 }
 
-// mustWait reports whether no row may start now: an operator has asked for it, or nothing can be stored.
+// mustWait reports whether no row may start now: an operator has asked for it, or nothing
+// can be stored.
 func (t *term) mustWait() bool {
 	return t.c.steer.held.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
 }

@@ -46,8 +46,8 @@ type term struct {
 	pull     *puller // of the last reset: what came to an earlier one is not seen
 	accepted uint64  // stream sequence of the last row taken; never less than end.low
 	// delivered is the consumer sequence of the last delivery since the reset, and pin
-	// the pin that came with it; 0: none came, so the next proves nothing about the rows
-	// before it.
+	// the pin that came with it; 0 means that none came, so the next proves nothing about
+	// the rows before it.
 	delivered uint64
 	ackForm   string // subject of the ack of some row
 	pin       string

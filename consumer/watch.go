@@ -10,21 +10,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// silence is how long nothing may come, with room in the window, before the consumer is looked at: rows that were sent
-// to another client, or into a broken connection, would otherwise come only after AckWait. It doubles each time that
-// nothing is wrong, up to silenceMost: an idle stage should cost the server next to nothing.
+// silence is how long nothing may come, with room in the window, before the consumer is
+// looked at: rows that were sent to another client, or into a broken connection, would
+// otherwise come only after AckWait. It doubles each time that nothing is wrong, up to
+// silenceMost: an idle stage should cost the server next to nothing.
 const (
 	silence     = 2 * time.Second
 	silenceMost = 32 * time.Second
-	// doubtLook is the time between two looks at the log while nothing may be called before one.
+	// doubtLook is the time between two looks at the log while nothing may be called
+	// before one.
 	doubtLook = 50 * time.Millisecond
 )
 
 // moved notes that a row came or a result went.
 func (t *term) moved(at time.Time) { t.quietSince, t.quiet = at, silence }
 
-// stillOurs reads the log and returns ErrFenced when another replica has claimed the partition. A log that can't be read
-// proves nothing, and the term continues: its appends are conditional.
+// stillOurs reads the log and returns ErrFenced when another replica has claimed the
+// partition. A log that can't be read proves nothing, and the term continues: its appends
+// are conditional.
 func (t *term) stillOurs(ctx context.Context) error {
 	t.checked = time.Now()
 	now, err := t.c.readEnd(ctx)
@@ -41,15 +44,16 @@ func (t *term) stillOurs(ctx context.Context) error {
 	return nil
 }
 
-// checkOwner has the log looked at when nothing was appended for a while: an owner with nothing to append would not
-// learn that it was fenced, and go on making calls. Without a pin, requests just wait and show nothing. A pin proves
-// nothing:
+// checkOwner has the log looked at when nothing was appended for a while: an owner with
+// nothing to append would not learn that it was fenced, and go on making calls. Without a
+// pin, requests just wait and show nothing. A pin proves nothing:
 //
 //	A is slow. It sees nobody pinned, and nobody again.
 //	B is granted the pin with a row, claims, and resets.
 //	A reads the end of the log, which is B's claim, and claims. B holds the pin and renews it, so no row ever comes to A.
 //
-// The emitter looks, so that rows are taken and the pin is renewed meanwhile, however long the answer takes.
+// The emitter looks, so that rows are taken and the pin is renewed meanwhile, however
+// long the answer takes.
 func (t *term) checkOwner(now time.Time) {
 	every := t.quiet
 	switch {
@@ -65,14 +69,16 @@ func (t *term) checkOwner(now time.Time) {
 	t.groups <- nil
 }
 
-// beat notes a turn of the term. After a gap rows are called only once the log was read again, see pulse.
+// beat notes a turn of the term. After a gap rows are called only once the log was read
+// again, see pulse.
 func (t *term) beat(now time.Time) {
 	if t.c.pulse.beat(now) {
 		t.doubtSince = now
 	}
 }
 
-// settled takes the outcome of an append, or of a look at the log, that began after the gap.
+// settled takes the outcome of an append, or of a look at the log, that began after the
+// gap.
 func (t *term) settled(e emitted) {
 	if e.sure && e.began.After(t.doubtSince) {
 		t.doubtSince = time.Time{}
@@ -80,7 +86,8 @@ func (t *term) settled(e emitted) {
 	}
 }
 
-// watch looks at the consumer after a silence: when rows wait and none came, it is reset to the row after the last.
+// watch looks at the consumer after a silence: when rows wait and none came, it is reset
+// to the row after the last.
 func (t *term) watch(ctx context.Context) error {
 	if t.stopping || t.room() <= 0 || t.buf.Len() > 0 && t.pull.full || time.Since(t.quietSince) < t.quiet {
 		return nil
@@ -115,7 +122,8 @@ func (t *term) watch(ctx context.Context) error {
 	return t.reset(ctx)
 }
 
-// lookAtDurable looks at the settings of the durable consumer once a minute, as anybody may change them.
+// lookAtDurable looks at the settings of the durable consumer once a minute, as anybody
+// may change them.
 func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
 	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.fit) < streams.InspectEvery {
 		return nil
@@ -124,7 +132,8 @@ func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
 	return t.durable.Refit(ctx)
 }
 
-// takenByOthers reports whether rows after the last one taken here were delivered to another client and acked.
+// takenByOthers reports whether rows after the last one taken here were delivered to
+// another client and acked.
 func (t *term) takenByOthers(ctx context.Context, info *jetstream.ConsumerInfo) (bool, error) {
 	if info.Delivered.Stream <= t.accepted {
 		return false, nil

@@ -55,8 +55,9 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// messagesEnds are the documented stop reasons. Null is not one of them: it is in a message that has not ended yet.
-// Neither is a missing one: Ollama leaves the member out when the model's process has ended.
+// messagesEnds are the documented stop reasons. Null is not one of them: it is in a
+// message that has not ended yet. Neither is a missing one: Ollama leaves the member out
+// when the model's process has ended.
 var messagesEnds = map[string]Finish{
 	"end_turn":                      FinishStop,
 	"stop_sequence":                 FinishStop,

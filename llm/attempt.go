@@ -25,11 +25,12 @@ type Exchange struct {
 	// Unknown is set when the request was sent and its outcome is not known: no
 	// reply arrived, or a successful one was cut off. It may have been billed.
 	Unknown bool
-	// Latency is the time from the start of the attempt until the whole reply was read, or the attempt failed.
+	// Latency is the time from the start of the attempt until the whole reply was read,
+	// or the attempt failed.
 	Latency time.Duration
-	// Request is the body sent, and Response the body received: whole for a success, at most 64 KiB for an error status or
-	// a reply over the bound. In both "[redacted]" stands for each secret, or null for a number of the response that holds
-	// one.
+	// Request is the body sent, and Response the body received: whole for a success, at
+	// most 64 KiB for an error status or a reply over the bound. In both "[redacted]"
+	// stands for each secret, or null for a number of the response that holds one.
 	Request, Response []byte
 	// Reply is what the model answered. Nil where no body with a 2xx status
 	// could be read. Beside an error only its Usage is of use.
@@ -38,12 +39,14 @@ type Exchange struct {
 	Wait
 }
 
-// Do sends a request once and judges the reply. The Exchange is never nil. The error is nil or an [*Error]; its Class
-// is 0 only if ctx ended before the reply did, and it then wraps the cause. Do blocks until the whole reply is read, at
-// most the attempt's time-out.
+// Do sends a request once and judges the reply. The Exchange is never nil. The error is
+// nil or an [*Error]; its Class is 0 only if ctx ended before the reply did, and it then
+// wraps the cause. Do blocks until the whole reply is read, at most the attempt's
+// time-out.
 //
-// All that a server sends leaves the client here, in the Exchange and the Error, and secrets are removed here, from the
-// answer of the model as from the rest: so they cannot get into results, audit, spans, logs or pages by way of a reply.
+// All that a server sends leaves the client here, in the Exchange and the Error, and
+// secrets are removed here, from the answer of the model as from the rest: so they cannot
+// get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.Outcome
@@ -62,9 +65,10 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, c.read(x, o, now, body)
 }
 
-// ReadReply judges a reply to p that came by another way than an exchange of its own, as a line of a batch's results:
-// as [Client.Do] does, with the same redaction and the same errors. Its Exchange is never nil, and may share body. A
-// status of 0 is that of a reply without one, which is judged by its body.
+// ReadReply judges a reply to p that came by another way than an exchange of its own, as
+// a line of a batch's results: as [Client.Do] does, with the same redaction and the same
+// errors. Its Exchange is never nil, and may share body. A status of 0 is that of a reply
+// without one, which is judged by its body.
 func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.Outcome
@@ -89,7 +93,8 @@ func (c *Client) known(p *Prepared) Known {
 	}
 }
 
-// read judges the reply in x, whose body was body before redaction. The error is nil or an [*Error].
+// read judges the reply in x, whose body was body before redaction. The error is nil or
+// an [*Error].
 func (c *Client) read(x *Exchange, o *Outcome, now time.Time, body []byte) error {
 	var err error
 	x.Reply, err = parseReply(c.wire, o, now, x.Response)
@@ -106,8 +111,8 @@ func (c *Client) read(x *Exchange, o *Outcome, now time.Time, body []byte) error
 	return nil
 }
 
-// redactAnswer takes over the body and removes secrets from it and from the headers that errors quote, before anything
-// is read, quoted or cut.
+// redactAnswer takes over the body and removes secrets from it and from the headers that
+// errors quote, before anything is read, quoted or cut.
 func (c *Client) redactAnswer(x *Exchange, o *Outcome, body []byte) {
 	secrets := c.cfg.Redactor
 	x.Response = secrets.RedactJSON(body)
@@ -133,8 +138,8 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 	return e
 }
 
-// recount takes the usage from the body before redaction: a key of digits alone may equal a count of tokens, which
-// RedactJSON has removed. A usage contains no text.
+// recount takes the usage from the body before redaction: a key of digits alone may equal
+// a count of tokens, which RedactJSON has removed. A usage contains no text.
 func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
 	var whole Reply
 	readReply(c.wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
@@ -160,8 +165,9 @@ type sending struct {
 	progress atomic.Uint32 // a Progress
 }
 
-// again returns the body for another connection, which may have to be made first. Nothing went over the one before,
-// though the transport reported a request as written that was only buffered.
+// again returns the body for another connection, which may have to be made first. Nothing
+// went over the one before, though the transport reported a request as written that was
+// only buffered.
 func (s *sending) again() (io.ReadCloser, error) {
 	s.progress.Store(0)
 	return io.NopCloser(bytes.NewReader(s.content)), nil
@@ -179,7 +185,8 @@ func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 	}
 }
 
-// attempt does the HTTP exchange, notes in call how it went, and returns the body as far as it was read.
+// attempt does the HTTP exchange, notes in call how it went, and returns the body as far
+// as it was read.
 func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
 	defer cancel()
@@ -215,7 +222,8 @@ func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.
 		ProtoMajor: 1,
 		ProtoMinor: 1,
 		Header:     login.header,
-		// Of this type net/http knows that it is in memory, and writes headers and body at once.
+		// Of this type net/http knows that it is in memory, and writes headers and body
+		// at once.
 		Body:          io.NopCloser(&s.body),
 		ContentLength: int64(len(p.Body)),
 		// With GetBody the transport sends again by itself, but only if nothing was
@@ -279,7 +287,8 @@ func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	}
 }
 
-// redactReply removes secrets from what the model answered. cut: its text ends before its end.
+// redactReply removes secrets from what the model answered. cut: its text ends before its
+// end.
 func (c *Client) redactReply(r *Reply, cut bool) {
 	if r == nil {
 		return

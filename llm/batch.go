@@ -11,52 +11,63 @@ import (
 	"github.com/llm-stage/stage/internal/retry"
 )
 
-// Batch sends many prompts at once and gathers their answers in the order of the prompts. It bounds what a request may
-// ask for, keeps to a provider's limit of calls per minute, and retries capacity and transient errors a bounded number
-// of times with exponential backoff. A [BatchCaller] makes the calls: a [*Client], or something with a pool behind it.
+// Batch sends many prompts at once and gathers their answers in the order of the prompts.
+// It bounds what a request may ask for, keeps to a provider's limit of calls per minute,
+// and retries capacity and transient errors a bounded number of times with exponential
+// backoff. A [BatchCaller] makes the calls: a [*Client], or something with a pool behind
+// it.
 //
-// Make it with [NewBatch]. It is safe for concurrent use, and all requests that go through one Batch share its limits.
+// Make it with [NewBatch]. It is safe for concurrent use, and all requests that go
+// through one Batch share its limits.
 type Batch struct {
 	cfg   BatchConfig
 	limit map[string]chan struct{} // by provider: a token for each call of the last minute
 }
 
-// BatchCaller makes calls for a [Batch]. It is called from several goroutines at once. [*Client] is one.
+// BatchCaller makes calls for a [Batch]. It is called from several goroutines at once.
+// [*Client] is one.
 type BatchCaller interface {
 	// Provider names the provider that calls go to, as [BatchConfig.RPM] does.
 	Provider() string
-	// Call makes one attempt at a request and waits for its end. It should return soon after ctx ends. The error should be
-	// an [*Error]: its Class and RetryAfter decide what follows. One with [ReasonRateLimited], or with class 0 or
-	// [Fatal], ends the whole batch; an error of any other type counts as permanent. Of a Reply returned with an error
-	// only the Usage counts; it may be nil.
+	// Call makes one attempt at a request and waits for its end. It should return soon
+	// after ctx ends. The error should be an [*Error]: its Class and RetryAfter decide
+	// what follows. One with [ReasonRateLimited], or with class 0 or [Fatal], ends the
+	// whole batch; an error of any other type counts as permanent. Of a Reply returned
+	// with an error only the Usage counts; it may be nil.
 	Call(ctx context.Context, r *Request) (*Reply, error)
 }
 
 // BatchConfig bounds batches. Its zero value is not valid: start from [DefaultBatch].
 type BatchConfig struct {
-	// MaxParallel is the maximum of calls in flight of a request that sets none: at least 1 and at most ParallelLimit.
+	// MaxParallel is the maximum of calls in flight of a request that sets none: at least
+	// 1 and at most ParallelLimit.
 	MaxParallel int
 	// ParallelLimit is the maximum of calls in flight that a request may ask for.
 	ParallelLimit int
 	// MaxPrompts is the maximum of prompts in a request, at least 1.
 	MaxPrompts int
-	// RPM is the maximum of calls within any minute by provider, over all requests of the Batch. A call counts until a
-	// minute after its end. A call beyond the limit waits. 0, or no entry: no limit.
+	// RPM is the maximum of calls within any minute by provider, over all requests of the
+	// Batch. A call counts until a minute after its end. A call beyond the limit waits.
+	// 0, or no entry: no limit.
 	RPM map[string]int
-	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is at least what the server asked for
-	// in Retry-After. A server that asks for more than MaxDelay is not called again.
+	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is
+	// at least what the server asked for in Retry-After. A server that asks for more than
+	// MaxDelay is not called again.
 	Retry BatchRetry
 	// MaxContentBytes bounds the sum of all answers: beyond it no further call
 	// starts and [Batch.Do] returns a [*BatchReplyTooLargeError]. 0: no bound.
 	MaxContentBytes int
-	// Request is what all requests have in common. Its Model, Context and Prompt are replaced.
+	// Request is what all requests have in common. Its Model, Context and Prompt are
+	// replaced.
 	Request Request
-	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent use. Nil: math/rand/v2.
+	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent use. Nil:
+	// math/rand/v2.
 	Rand func() float64
 }
 
-// DefaultBatch returns 5 calls in flight, at most 20, of up to 1000 prompts; 60 calls per minute to anthropic and to
-// openai, 100 to openrouter; 3 attempts, the first wait up to 2 s, doubled after each, never more than a minute.
+// DefaultBatch returns 5 calls in flight, at most 20, of up to 1000 prompts; 60 calls per
+// minute to anthropic and to openai, 100 to openrouter; 3 attempts, the first wait up to
+// 2 s, doubled after each, never more than a minute.
 func DefaultBatch() BatchConfig {
 	cfg := BatchConfig{MaxParallel: 5, ParallelLimit: 20, MaxPrompts: 1000, RPM: make(map[string]int), Retry: retry.Default()}
 	for _, name := range Providers() {
@@ -98,8 +109,9 @@ func NewBatch(cfg BatchConfig) (*Batch, error) {
 	return b, nil
 }
 
-// BatchRetry bounds the attempts at one prompt and spreads them over time: MaxAttempts, of which each is followed by a
-// wait between 0 and BaseDelay × BackoffFactor^(n-1) after the n-th, at most MaxDelay.
+// BatchRetry bounds the attempts at one prompt and spreads them over time: MaxAttempts,
+// of which each is followed by a wait between 0 and BaseDelay × BackoffFactor^(n-1) after
+// the n-th, at most MaxDelay.
 type BatchRetry = retry.Config
 
 // BatchRequest is a batch of prompts. [Batch.Do] only reads it.
@@ -112,11 +124,12 @@ type BatchRequest struct {
 	// MaxParallel is the maximum of calls in flight, clamped to between 1 and
 	// [BatchConfig.ParallelLimit]. 0: [BatchConfig.MaxParallel].
 	MaxParallel int `json:"max_parallel,omitempty"`
-	// Model is used instead of the caller's own; empty: the caller's.
+	// Model is used instead of the caller's own; empty means the caller's.
 	Model string `json:"model,omitempty"`
 }
 
-// Check validates a request: it returns a [*BatchTooLargeError], an error that wraps [ErrBatchRequest], or nil.
+// Check validates a request: it returns a [*BatchTooLargeError], an error that wraps
+// [ErrBatchRequest], or nil.
 func (b *Batch) Check(r *BatchRequest) error {
 	switch n := len(r.Prompts); {
 	case n == 0:
@@ -135,9 +148,10 @@ func (b *Batch) parallel(r *BatchRequest) int {
 	return min(max(1, n), b.cfg.ParallelLimit, len(r.Prompts))
 }
 
-// TryTurn counts a call to a provider if [BatchConfig.RPM] allows one now. [Batch.Do] waits for the turn of each call to
-// the provider of its [BatchCaller] by itself: this is for a caller that sends a call to another one. ended must be
-// called at the end of the call; it is nil unless ok.
+// TryTurn counts a call to a provider if [BatchConfig.RPM] allows one now. [Batch.Do]
+// waits for the turn of each call to the provider of its [BatchCaller] by itself: this is
+// for a caller that sends a call to another one. ended must be called at the end of the
+// call; it is nil unless ok.
 func (b *Batch) TryTurn(provider string) (ended func(), ok bool) {
 	limit := b.limit[provider]
 	if limit == nil {
@@ -177,7 +191,8 @@ func turnEnded(limit chan struct{}) func() {
 	return func() { time.AfterFunc(time.Minute, func() { <-limit }) }
 }
 
-// wait returns the wait after the n-th failure of a prompt; ok is false if it must not be sent again.
+// wait returns the wait after the n-th failure of a prompt; ok is false if it must not be
+// sent again.
 func (b *Batch) wait(n int, retryAfter time.Duration) (d time.Duration, ok bool) {
 	r := &b.cfg.Retry
 	if n >= r.MaxAttempts || retryAfter > r.MaxDelay {
@@ -196,7 +211,8 @@ const (
 type BatchReply struct {
 	// Results are in the order of the prompts, one for each.
 	Results []BatchResult `json:"results"`
-	// TotalTokens sums the reported tokens, of failed attempts too. Nil: none were reported.
+	// TotalTokens sums the reported tokens, of failed attempts too. Nil: none were
+	// reported.
 	TotalTokens *BatchTokens `json:"total_tokens"`
 	// TotalTimeMS is the time from the start to the last result, in milliseconds.
 	TotalTimeMS int64 `json:"total_time_ms"`
@@ -218,7 +234,8 @@ type BatchResult struct {
 	// Error is the error as text, Reason its machine-readable cause.
 	Error  string `json:"error,omitempty"`
 	Reason Reason `json:"reason,omitempty"`
-	// Err is the error that Error is the text of; nil on success, and in a result that was read from JSON.
+	// Err is the error that Error is the text of; nil on success, and in a result that
+	// was read from JSON.
 	Err error `json:"-"`
 }
 
@@ -288,11 +305,12 @@ func (e *AllFailedError) Unwrap() []error {
 	return errs
 }
 
-// RateLimitedError is the error of a batch of which no prompt was answered, all for want of capacity.
+// RateLimitedError is the error of a batch of which no prompt was answered, all for want
+// of capacity.
 type RateLimitedError struct {
 	// Provider is the one without capacity.
 	Provider string
-	// RetryAfter is the longest wait that the provider asked for; 0: none.
+	// RetryAfter is the longest wait that the provider asked for, or 0.
 	RetryAfter time.Duration
 	// Reply holds the results.
 	Reply *BatchReply

@@ -12,13 +12,15 @@ import (
 // Do sends the prompts of r and waits for all results. Prompts start in their
 // order, with at most MaxParallel calls in flight.
 //
-// A prompt that fails does not affect the others: the reply holds an error in its place, and Do returns nil as long as
-// one prompt was answered. If none was, it returns a [*RateLimitedError] if that was for want of capacity alone, else
-// an [*AllFailedError]. For a request that [Batch.Check] rejects it sends nothing and returns that error; if the
-// answers are too large together, a [*BatchReplyTooLargeError].
+// A prompt that fails does not affect the others: the reply holds an error in its place,
+// and Do returns nil as long as one prompt was answered. If none was, it returns a
+// [*RateLimitedError] if that was for want of capacity alone, else an [*AllFailedError].
+// For a request that [Batch.Check] rejects it sends nothing and returns that error; if
+// the answers are too large together, a [*BatchReplyTooLargeError].
 //
-// No further call starts after a fatal error, after a prompt found no capacity in any of its attempts while no other
-// was answered, or when ctx ends. Prompts that were not sent then fail with that error.
+// No further call starts after a fatal error, after a prompt found no capacity in any of
+// its attempts while no other was answered, or when ctx ends. Prompts that were not sent
+// then fail with that error.
 func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*BatchReply, error) {
 	if err := b.Check(r); err != nil {
 		return nil, err
@@ -167,7 +169,8 @@ func (run *batchRun) count(reply *Reply) {
 	run.tokens.TotalTokens += reply.Usage.TotalTokens
 }
 
-// answered counts an answer of so many bytes, and ends the batch if they are too many together.
+// answered counts an answer of so many bytes, and ends the batch if they are too many
+// together.
 func (run *batchRun) answered(bytes int) {
 	run.mu.Lock()
 	run.last = time.Now()

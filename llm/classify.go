@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// Outcome is all that an attempt is judged by, in terms that every wire format shares. Its zero value means nothing; a
-// usable reply with status 200 is Outcome{Status: 200}.
+// Outcome is all that an attempt is judged by, in terms that every wire format shares.
+// Its zero value means nothing; a usable reply with status 200 is Outcome{Status: 200}.
 type Outcome struct {
 	// Err is why no complete reply arrived. Nil: one did.
 	Err error
@@ -39,18 +39,21 @@ type Outcome struct {
 
 // Known is what judging an attempt needs to know beyond the attempt itself.
 type Known struct {
-	// Proven is set when this client has had a success before, so that address, key and model were right once.
+	// Proven is set when this client has had a success before, so that address, key and
+	// model were right once.
 	Proven bool
-	// RowModel is set when the row chose the model: if that is unknown, the error is the row's and not the stage's.
+	// RowModel is set when the row chose the model: if that is unknown, the error is the
+	// row's and not the stage's.
 	RowModel bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. 0: not known.
 	RequestBytes int
-	// Cached is set when the request marks parts for the provider's cache. What is read from there counts towards no
-	// limit.
+	// Cached is set when the request marks parts for the provider's cache. What is read
+	// from there counts towards no limit.
 	Cached bool
-	// Raw is set where the request was no call of a model, but for instance asked for a file: a 404 is then about that.
+	// Raw is set where the request was no call of a model, but for instance asked for a
+	// file: a 404 is then about that.
 	Raw bool
 }
 
@@ -102,12 +105,14 @@ func (e *proxyError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
 }
 
-// judgement is what an attempt means. Its zero value belongs to success and to an attempt that the caller cancelled.
+// judgement is what an attempt means. Its zero value belongs to success and to an attempt
+// that the caller cancelled.
 type judgement struct {
 	class  Class
 	reason Reason
 	origin Origin
-	// general marks an error that wrong settings would produce for every request: it does not depend on a row's content.
+	// general marks an error that wrong settings would produce for every request: it does
+	// not depend on a row's content.
 	general bool
 }
 
@@ -121,9 +126,10 @@ func rejected(general bool) judgement {
 	return judgement{class: Permanent, reason: ReasonAPICallFailed, origin: OfRequest, general: general}
 }
 
-// judge decides what an attempt means, from status, typed fields and documented headers, never from the wording of a
-// message: the few sentences that a provider sends in place of a typed field have become fields of [Fault] before. It
-// is pure, and allocates nothing on success.
+// judge decides what an attempt means, from status, typed fields and documented headers,
+// never from the wording of a message: the few sentences that a provider sends in place
+// of a typed field have become fields of [Fault] before. It is pure, and allocates
+// nothing on success.
 func judge(o *Outcome) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
@@ -146,7 +152,8 @@ func judgeReply(o *Outcome) judgement {
 		// A proxy's page, or a truncated body: the model's server writes JSON.
 		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
 	case FormNotUTF8:
-		// Damaged on its way, as one that is cut: the model's server writes JSON, which is UTF-8.
+		// Damaged on its way, as one that is cut: the model's server writes JSON, which
+		// is UTF-8.
 		return judgement{class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true}
 	case FormMalformed:
 		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
@@ -163,7 +170,8 @@ func judgeReply(o *Outcome) judgement {
 			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
 	case FinishUnfinished:
-		// The model decides each time whether it calls a tool or stops early, so a few further attempts are worth their cost.
+		// The model decides each time whether it calls a tool or stops early, so a few
+		// further attempts are worth their cost.
 		return judgement{class: Transient, reason: ReasonTruncated, general: true}
 	case FinishDeadEnd:
 		return judgement{class: Permanent, reason: ReasonTruncated, general: true}
@@ -179,8 +187,9 @@ func judgeReply(o *Outcome) judgement {
 	return judgement{}
 }
 
-// judgeStatus judges an error by the words of its error object first, since one status may mean several things, then by
-// status: that of the reply, or the one named by an error object inside a 200 (0: none named).
+// judgeStatus judges an error by the words of its error object first, since one status
+// may mean several things, then by status: that of the reply, or the one named by an
+// error object inside a 200 (0: none named).
 func judgeStatus(o *Outcome, status int) judgement {
 	if o.Fault != nil {
 		if j := judgeFault(o, status); j.class != 0 {
@@ -215,7 +224,8 @@ func judgeStatus(o *Outcome, status int) judgement {
 	return callFailed(Transient, OfServer)
 }
 
-// judgeFault judges by the typed fields of an error object; a zero class leaves the verdict to the status.
+// judgeFault judges by the typed fields of an error object; a zero class leaves the
+// verdict to the status.
 func judgeFault(o *Outcome, status int) judgement {
 	f := o.Fault
 	if dashScopeLimit(o) {
@@ -246,8 +256,8 @@ func judgeFault(o *Outcome, status int) judgement {
 		case meansUnknownModel:
 			return unknownModel(o.Known)
 		case meansForbidden:
-			// The key has worked before, so the row is what was refused. If many rows in succession meet this, the key's
-			// permissions have changed.
+			// The key has worked before, so the row is what was refused. If many rows in
+			// succession meet this, the key's permissions have changed.
 			if o.Known.Proven {
 				return rejected(true)
 			}
@@ -265,9 +275,10 @@ func unknownModel(k Known) judgement {
 	return callFailed(Fatal, OfRequest)
 }
 
-// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic, between transient and
-// permanent. Capacity stays: a limit passes, whatever the advice about one call. A fatal error, which a retry cannot
-// fix, stays too, and so does the origin.
+// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic,
+// between transient and permanent. Capacity stays: a limit passes, whatever the advice
+// about one call. A fatal error, which a retry cannot fix, stays too, and so does the
+// origin.
 func applyShouldRetry(h http.Header, j judgement) judgement {
 	if j.class != Transient && j.class != Permanent {
 		return j
@@ -310,8 +321,9 @@ func judgeErr(o *Outcome) judgement {
 	return transient
 }
 
-// isTLS reports whether the server's certificate was refused, or the other side refused ours or does not speak TLS. A
-// certificate may expire at any time; the others, once a call has succeeded, are accidents.
+// isTLS reports whether the server's certificate was refused, or the other side refused
+// ours or does not speak TLS. A certificate may expire at any time; the others, once a
+// call has succeeded, are accidents.
 func isTLS(err error, proven bool) bool {
 	if wraps[*tls.CertificateVerificationError](err) {
 		return true
@@ -341,7 +353,8 @@ var hostShortages = [...]hostShortage{
 	{syscall.EHOSTUNREACH, "this machine has no route to the server: check its network"},
 }
 
-// shortage returns what this machine lacked, where that kept the request from being sent, and nil otherwise.
+// shortage returns what this machine lacked, where that kept the request from being sent,
+// and nil otherwise.
 func shortage(o *Outcome) *hostShortage {
 	if o.Status != 0 || o.Progress&(Sent|Replied) != 0 {
 		return nil
@@ -360,11 +373,12 @@ func shortage(o *Outcome) *hostShortage {
 	return nil
 }
 
-// alikeWordBytes is longer than any provider's code or type. With a status before them, two such words keep
-// [Error.Alike] within its bound.
+// alikeWordBytes is longer than any provider's code or type. With a status before them,
+// two such words keep [Error.Alike] within its bound.
 const alikeWordBytes = 44
 
-// alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the reply, nil without one.
+// alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the
+// reply, nil without one.
 func alike(o *Outcome, j *judgement, r *Reply, body []byte) string {
 	if !j.general {
 		return ""
@@ -381,8 +395,8 @@ func alike(o *Outcome, j *judgement, r *Reply, body []byte) string {
 	return string(j.reason)
 }
 
-// alikeStatus names an error status by the provider's words. The member of the request that OpenAI names beside them is
-// left out: one wrong setting may show up in several.
+// alikeStatus names an error status by the provider's words. The member of the request
+// that OpenAI names beside them is left out: one wrong setting may show up in several.
 func alikeStatus(o *Outcome) string {
 	name := strconv.Itoa(o.Status)
 	if e, ok := errors.AsType[*proxyError](o.Err); ok {
@@ -412,11 +426,13 @@ func isWord(text string) bool {
 	return text != "" && len(text) <= alikeWordBytes
 }
 
-// connectionRefused is ECONNREFUSED as Windows spells it; no other system has an error of that number.
+// connectionRefused is ECONNREFUSED as Windows spells it; no other system has an error of
+// that number.
 const connectionRefused = syscall.Errno(10061)
 
-// absent reports whether nothing listens at the server's address, and no call has succeeded yet: the server has not
-// been started, or the address is wrong. Later a refused connection is an outage like any other.
+// absent reports whether nothing listens at the server's address, and no call has
+// succeeded yet: the server has not been started, or the address is wrong. Later a
+// refused connection is an outage like any other.
 func absent(o *Outcome) bool {
 	if o.Status != 0 || o.Progress != 0 || o.Known.Proven {
 		return false
@@ -447,7 +463,8 @@ func proxyAddress(err error) (addr string, ok bool) {
 	return "the proxy's address", true
 }
 
-// serverAddress returns host and port as the base URL names them, else as they were dialled.
+// serverAddress returns host and port as the base URL names them, else as they were
+// dialled.
 func serverAddress(o *Outcome) string {
 	if u := o.URL; u != nil {
 		return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPorts[u.Scheme]))

@@ -41,31 +41,36 @@ type Client struct {
 	proven    atomic.Bool // had a success
 }
 
-// ProviderConfig configures a [Client] for one of the providers known by name. The zero value of a field is its
-// default, except where it is required.
+// ProviderConfig configures a [Client] for one of the providers known by name. The zero
+// value of a field is its default, except where it is required.
 type ProviderConfig struct {
-	// BaseURL replaces the provider's own address: http or https, without credentials, query or fragment. Required for
-	// "azure" (https://NAME.openai.azure.com) and "mock". For "openai" it may be any compatible server, with its version:
+	// BaseURL replaces the provider's own address: http or https, without credentials,
+	// query or fragment. Required for "azure" (https://NAME.openai.azure.com) and "mock".
+	// For "openai" it may be any compatible server, with its version:
 	// http://localhost:11434/v1.
 	BaseURL string
-	// APIKey is the credential. Required at the provider's own address and for "azure". Empty: none is sent.
+	// APIKey is the credential. Required at the provider's own address and for "azure".
+	// Empty: none is sent.
 	APIKey redact.Secret `json:"-"`
-	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in place of the client's own of the
-	// same names. The names of the connection and the body's (Host, Content-Length, Content-Type, ...) are refused, and
-	// with an APIKey the name that carries it. See [ValidateExtraHeaders]. Empty: none.
+	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in
+	// place of the client's own of the same names. The names of the connection and the
+	// body's (Host, Content-Length, Content-Type, ...) are refused, and with an APIKey
+	// the name that carries it. See [ValidateExtraHeaders]. Empty: none.
 	ExtraHeaders redact.Secret `json:"-"`
-	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do] returns holds one. The client adds
-	// APIKey, ExtraHeaders (but for well-known headers without secrets) and the credentials of the proxy. Nil: the client
-	// makes its own.
+	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
+	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known headers
+	// without secrets) and the credentials of the proxy. Nil: the client makes its own.
 	Redactor *redact.Redactor `json:"-"`
-	// Model is called where the request names none; for "azure" the name of the deployment. Required, except for "mock".
+	// Model is called where the request names none; for "azure" the name of the
+	// deployment. Required, except for "mock".
 	Model string
 	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Empty: its v1 path.
 	AzureAPIVersion string
-	// CAFile is a PEM file of further certificate authorities that may sign the server's certificate. Empty: those of the
-	// system alone.
+	// CAFile is a PEM file of further certificate authorities that may sign the server's
+	// certificate. Empty: those of the system alone.
 	CAFile string
-	// Concurrency is the most calls in flight: further ones wait for a connection, within their time-out. Default 64.
+	// Concurrency is the most calls in flight: further ones wait for a connection, within
+	// their time-out. Default 64.
 	Concurrency int
 	// Timeout bounds one attempt, connecting included. Default 120s.
 	Timeout time.Duration
@@ -73,8 +78,8 @@ type ProviderConfig struct {
 	MaxReplyBytes int64
 	// AcceptTruncated takes replies that end at the token limit as success.
 	AcceptTruncated bool
-	// Control is called with each new socket before it is connected, see [net.Dialer]; an error fails the call. Nil: none.
-	// Not used with DialContext.
+	// Control is called with each new socket before it is connected, see [net.Dialer]; an
+	// error fails the call. Nil: none. Not used with DialContext.
 	Control func(network, address string, conn syscall.RawConn) error
 	// DialContext opens connections. Nil: TCP.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
@@ -98,7 +103,8 @@ const (
 	defaultConcurrency   = 64
 	defaultTimeout       = 120 * time.Second
 	defaultMaxReplyBytes = 8 << 20
-	// connectTimeout bounds the set-up of one connection: a server that is up answers in far less.
+	// connectTimeout bounds the set-up of one connection: a server that is up answers in
+	// far less.
 	connectTimeout = 10 * time.Second
 	// idleTimeout is below the 75 s after which nginx and others close an idle
 	// connection, so that they rarely close one that we are about to use.
@@ -110,9 +116,10 @@ const (
 	headerBytes = 64 << 10
 )
 
-// NewProvider makes a client for a provider known by name. "mock" speaks [ChatCompletions] to the base URL, where
-// package llmtest serves. It opens no connection. Its error joins all problems of name and cfg, each a [*SettingError]
-// that names the field of cfg (or "Provider").
+// NewProvider makes a client for a provider known by name. "mock" speaks
+// [ChatCompletions] to the base URL, where package llmtest serves. It opens no
+// connection. Its error joins all problems of name and cfg, each a [*SettingError] that
+// names the field of cfg (or "Provider").
 func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	p, ok := LookupProvider(name)
 	if !ok {
@@ -192,8 +199,9 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConns:        c.cfg.Concurrency,
 		MaxIdleConnsPerHost: c.cfg.Concurrency,
 		MaxConnsPerHost:     c.cfg.Concurrency,
-		// Half of the default: with one connection a call in flight they are a quarter of its memory. What is larger passes
-		// them by, as a body does that is read or written in one piece.
+		// Half of the default: with one connection a call in flight they are a quarter of
+		// its memory. What is larger passes them by, as a body does that is read or
+		// written in one piece.
 		ReadBufferSize:  2 << 10,
 		WriteBufferSize: 2 << 10,
 		IdleConnTimeout: idleTimeout,
@@ -214,7 +222,8 @@ func (c *Client) Provider() string { return c.provider }
 // Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// Close closes the idle connections. Calls in flight continue; a later Do works and opens new ones.
+// Close closes the idle connections. Calls in flight continue; a later Do works and opens
+// new ones.
 func (c *Client) Close() {
 	c.transport.CloseIdleConnections()
 	c.side.CloseIdleConnections()
@@ -240,8 +249,8 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// rootCAs returns the system's certificate authorities and those in the PEM file at path, or nil, for the system's
-// alone, where path is empty.
+// rootCAs returns the system's certificate authorities and those in the PEM file at path,
+// or nil, for the system's alone, where path is empty.
 func rootCAs(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
@@ -260,7 +269,8 @@ func rootCAs(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It implements [BatchCaller].
+// Call makes one attempt at a request: [Client.Prepare], then [Client.Do]. It implements
+// [BatchCaller].
 func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 	p, err := c.Prepare(r)
 	if err != nil {
@@ -270,11 +280,13 @@ func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 	return x.Reply, err
 }
 
-// RawRequest is an exchange with another part of the provider's API than [Client.Do] calls, such as its files.
+// RawRequest is an exchange with another part of the provider's API than [Client.Do]
+// calls, such as its files.
 type RawRequest struct {
 	Method string
-	// URL is a path below the base URL, with its query, or an absolute URL. Only where it leads to the scheme, host and
-	// port of the base URL it gets the credential and the extra headers.
+	// URL is a path below the base URL, with its query, or an absolute URL. Only where it
+	// leads to the scheme, host and port of the base URL it gets the credential and the
+	// extra headers.
 	URL string
 	// Header is sent in place of the client's own headers of the same names.
 	Header http.Header
@@ -289,25 +301,28 @@ type RawRequest struct {
 
 // RawReply is what came back.
 type RawReply struct {
-	// Progress is how far the exchange got: without [Connected] the server knows nothing of it.
+	// Progress is how far the exchange got: without [Connected] the server knows nothing
+	// of it.
 	Progress Progress
 	// Status is the HTTP status. 0: no reply arrived.
 	Status int
 	Header http.Header
 	// Body is the whole body, without secrets.
 	Body []byte
-	// Stream is the body with [RawRequest.Stream], secrets and all, and has to be closed. A read of it takes at most the
-	// time-out of an attempt.
+	// Stream is the body with [RawRequest.Stream], secrets and all, and has to be closed.
+	// A read of it takes at most the time-out of an attempt.
 	Stream io.ReadCloser
 }
 
 // redirectsMax is how often Exchange follows a redirect.
 const redirectsMax = 3
 
-// Exchange makes one HTTP exchange: a redirect of a GET is followed, to another host without the credential, and
-// nothing is repeated. The time-out of an attempt bounds the time without progress while the body is sent, and the time
-// that the reply takes. The reply is never nil. The error is nil for a 2xx status, or an [*Error] as [Client.Do] returns
-// it, with one difference: a 404, and what else may be the row's fault there, is Fatal here, since no row is asked for.
+// Exchange makes one HTTP exchange: a redirect of a GET is followed, to another host
+// without the credential, and nothing is repeated. The time-out of an attempt bounds the
+// time without progress while the body is sent, and the time that the reply takes. The
+// reply is never nil. The error is nil for a 2xx status, or an [*Error] as [Client.Do]
+// returns it, with one difference: a 404, and what else may be the row's fault there, is
+// Fatal here, since no row is asked for.
 func (c *Client) Exchange(ctx context.Context, r *RawRequest) (*RawReply, error) {
 	u, err := c.resolve(r.URL)
 	for hops := 0; err == nil; hops++ {
@@ -329,8 +344,8 @@ func (c *Client) MaxReplyBytes() int64 { return c.cfg.MaxReplyBytes }
 // Redacted returns text without the secrets that the client knows.
 func (c *Client) Redacted(text string) string { return c.cfg.Redactor.RedactString(text) }
 
-// Account names whose data a server shows to this client, without disclosing the credential: provider, base URL, key,
-// and the headers that choose an account, hashed.
+// Account names whose data a server shows to this client, without disclosing the
+// credential: provider, base URL, key, and the headers that choose an account, hashed.
 func (c *Client) Account() string {
 	l := c.login.Load()
 	text := []byte(c.provider + "\n" + c.base.String() + "\n" + l.key)
@@ -451,8 +466,8 @@ func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) erro
 	return c.failed(&call.Exchange, err)
 }
 
-// watch is a body that is read under a time-out for each read, where it is that of a reply, or for the time since the
-// last, where it is that of a request.
+// watch is a body that is read under a time-out for each read, where it is that of a
+// reply, or for the time since the last, where it is that of a request.
 type watch struct {
 	io.Closer
 

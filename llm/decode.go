@@ -10,8 +10,9 @@ import (
 )
 
 // Replies are read member by member, without reflection: one is read for each row. A
-// member of a wrong type counts as not reported: servers differ in what they put where, and
-// one unusual member must not cost a paid reply. Of members with equal names the last counts.
+// member of a wrong type counts as not reported: servers differ in what they put where,
+// and one unusual member must not cost a paid reply. Of members with equal names the last
+// counts.
 
 // slot is where the value of a member of this name goes, or what reads it.
 type slot struct {
@@ -23,7 +24,8 @@ type slot struct {
 func at(name string, value *[]byte) slot         { return slot{name: name, value: value} }
 func each(name string, read func(v []byte)) slot { return slot{name: name, read: read} }
 
-// pick fills the slots from the members of an object. The value of one that is not there stays as it was.
+// pick fills the slots from the members of an object. The value of one that is not there
+// stays as it was.
 func pick(raw []byte, slots ...slot) {
 	for key, value := range jsonbytes.Members(raw) {
 		for i := range slots {
@@ -75,7 +77,8 @@ func joinParts(raw []byte, kinds ...string) string {
 	return strings.Join(texts, "") // of a single one no copy is made
 }
 
-// isRefusal reports whether a part of an answer, by its type and its member of that name, is a refusal of the model.
+// isRefusal reports whether a part of an answer, by its type and its member of that name,
+// is a refusal of the model.
 func isRefusal(kind string, refusal []byte) bool { return kind == "refusal" && string(refusal) != `""` }
 
 // hasRefusal reports whether a list of parts has a refusal.
@@ -88,8 +91,9 @@ func hasRefusal(raw []byte) bool {
 	return false
 }
 
-// endOf returns what a finish reason means by the list of a wire format. A reason that it does not list is not a
-// natural end: a provider's new reason must not turn half an answer into a success.
+// endOf returns what a finish reason means by the list of a wire format. A reason that it
+// does not list is not a natural end: a provider's new reason must not turn half an
+// answer into a success.
 func endOf(ends map[string]Finish, reason string) Finish {
 	if finish, ok := ends[reason]; ok {
 		return finish
@@ -107,8 +111,8 @@ func typed(raw []byte, name string) (kind string, member []byte) {
 // isReported reports whether a member is present and not null.
 func isReported(raw []byte) bool { return len(raw) > 0 && raw[0] != 'n' }
 
-// firstElement returns a non-empty array from its first element on, which is enough for [pick]; ok is false for anything
-// else.
+// firstElement returns a non-empty array from its first element on, which is enough for
+// [pick]; ok is false for anything else.
 func firstElement(raw []byte) (first []byte, ok bool) {
 	if len(raw) == 0 || raw[0] != '[' {
 		return nil, false
@@ -123,8 +127,8 @@ func isObject(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
 // isTrue reports whether a member is present and true.
 func isTrue(raw []byte) bool { return len(raw) > 0 && raw[0] == 't' }
 
-// isError reports whether a member is an error object with content. Gateways that write all members of a reply put
-// an empty one next to a complete answer.
+// isError reports whether a member is an error object with content. Gateways that write
+// all members of a reply put an empty one next to a complete answer.
 func isError(raw []byte) bool {
 	if isObject(raw) {
 		for _, value := range jsonbytes.Members(raw) {
@@ -138,7 +142,8 @@ func isError(raw []byte) bool {
 	return false
 }
 
-// count is a number of tokens: reported when it is a whole number from 0 up. Null counts as not reported.
+// count is a number of tokens: reported when it is a whole number from 0 up. Null counts
+// as not reported.
 type count struct {
 	n        int64
 	reported bool

@@ -23,7 +23,8 @@ type Class uint8
 
 // The zero Class belongs to success, and to an attempt that its caller cancelled.
 const (
-	// Capacity: the server has no room now. Slow down and try again, for as long as it takes.
+	// Capacity: the server has no room now. Slow down and try again, for as long as it
+	// takes.
 	Capacity Class = iota + 1
 	// Transient: a passing failure. Try again a bounded number of times.
 	Transient
@@ -39,19 +40,22 @@ func (c Class) String() string { return classNames[c] }
 
 var classNames = map[Class]string{Capacity: "capacity", Transient: "transient", Permanent: "permanent", Fatal: "fatal"}
 
-// Origin is where a transient or permanent error comes from: the request itself, or something else.
+// Origin is where a transient or permanent error comes from: the request itself, or
+// something else.
 type Origin uint8
 
 // The zero Origin is OfRequest.
 const (
 	// OfRequest: the provider answered about this very request.
 	OfRequest Origin = iota
-	// OfServer: the server is unhealthy. It answered 5xx, HTML, a cut or an empty body, or not within the time-out.
+	// OfServer: the server is unhealthy. It answered 5xx, HTML, a cut or an empty body,
+	// or not within the time-out.
 	OfServer
-	// OfNetwork: no server was reached, or the connection broke before a byte of the reply: refused, no name, TLS cut,
-	// no connection within the time-out, reset.
+	// OfNetwork: no server was reached, or the connection broke before a byte of the
+	// reply: refused, no name, TLS cut, no connection within the time-out, reset.
 	OfNetwork
-	// OfHost: this machine lacks a descriptor, port, buffer, memory or route. Nothing was sent.
+	// OfHost: this machine lacks a descriptor, port, buffer, memory or route. Nothing was
+	// sent.
 	OfHost
 )
 
@@ -97,12 +101,12 @@ const (
 	ReasonCancelled Reason = "cancelled"
 )
 
-// Error is the one error type of calls, templates and replies: what failed, what it means, and the facts that the
-// reason promises. It never holds a credential.
+// Error is the one error type of calls, templates and replies: what failed, what it
+// means, and the facts that the reason promises. It never holds a credential.
 type Error struct {
 	// Provider is the client's name; empty where no provider was called.
 	Provider string
-	// Status is the HTTP status; 0: no reply arrived.
+	// Status is the HTTP status; 0 means no reply arrived.
 	Status int
 	// Class is zero only when the caller cancelled the attempt.
 	Class Class
@@ -110,14 +114,15 @@ type Error struct {
 	Reason Reason
 	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
-	// Absent is set when nothing listens at the server's address and no call of this client has succeeded yet. The class
-	// is then Transient and the origin OfNetwork.
+	// Absent is set when nothing listens at the server's address and no call of this
+	// client has succeeded yet. The class is then Transient and the origin OfNetwork.
 	Absent bool
-	// Alike names, with class Transient or Permanent, an error that every request meets where the settings are wrong,
-	// the same name for the same verdict: "400 invalid_request_error unknown_parameter", "html",
-	// "malformed_response". At most 100 bytes, never any part of a message. Empty: not caused by settings.
+	// Alike names, with class Transient or Permanent, an error that every request meets
+	// where the settings are wrong, the same name for the same verdict: "400
+	// invalid_request_error unknown_parameter", "html", "malformed_response". At most 100
+	// bytes, never any part of a message. Empty: not caused by settings.
 	Alike string
-	// Code and Type are the provider's own words; empty: none were sent.
+	// Code and Type are the provider's own words; empty means that none were sent.
 	Code, Type string
 	// Wait is what the server reported about when to retry.
 	Wait
@@ -231,7 +236,8 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 	return errors.New(text)
 }
 
-// explainNotUTF8 names the first byte of a reply that is not UTF-8, and the charset that the reply claims.
+// explainNotUTF8 names the first byte of a reply that is not UTF-8, and the charset that
+// the reply claims.
 func explainNotUTF8(o *Outcome, body []byte) error {
 	at := jsonbytes.InvalidUTF8(body)
 	claim := ""
@@ -241,7 +247,8 @@ func explainNotUTF8(o *Outcome, body []byte) error {
 	return fmt.Errorf("reply is not UTF-8: byte %#02x at %d%s; a proxy or gateway damages replies: have it pass them on unchanged", body[at], at, claim)
 }
 
-// serverText returns the server's words about an error, else what its status means. title is that of an HTML page.
+// serverText returns the server's words about an error, else what its status means. title
+// is that of an HTML page.
 func serverText(o *Outcome, title string) string {
 	text := http.StatusText(o.Status)
 	switch {
@@ -259,7 +266,8 @@ func serverText(o *Outcome, title string) string {
 	return text
 }
 
-// advice is what to do about a fatal error. It is empty where a 404 is about what was asked for.
+// advice is what to do about a fatal error. It is empty where a 404 is about what was
+// asked for.
 func advice(o *Outcome) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
@@ -303,16 +311,17 @@ func location(h http.Header) string {
 	return excerpt.Of(u.String())
 }
 
-// remedies are what to set instead of a member of the request that is not supported. A list of models would be out
-// of date with every release.
+// remedies are what to set instead of a member of the request that is not supported. A
+// list of models would be out of date with every release.
 var remedies = map[string]string{
 	"temperature":           "leave the temperature unset: the model does not accept one with these settings",
 	"max_tokens":            `leave the token limit unset and put it into the extra body: {"max_completion_tokens": …}`,
 	"max_completion_tokens": `leave the token limit unset and put it into the extra body: {"max_tokens": …}`,
 }
 
-// requestID returns the id by which the provider's support finds a request: x-request-id (OpenAI, Azure, Groq, xAI),
-// request-id (Anthropic), apim-request-id (Azure). Empty: the reply has none.
+// requestID returns the id by which the provider's support finds a request: x-request-id
+// (OpenAI, Azure, Groq, xAI), request-id (Anthropic), apim-request-id (Azure). Empty: the
+// reply has none.
 func requestID(h http.Header) string {
 	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id"} {
 		if id := h.Get(name); isWord(id) {
@@ -370,7 +379,8 @@ func isHTML(body []byte) bool {
 // titleBytes bounds the title of a page in an error.
 const titleBytes = 80
 
-// readHTML reports whether body is an HTML page, and returns its title on one line; empty: it has none.
+// readHTML reports whether body is an HTML page, and returns its title on one line, or
+// empty.
 func readHTML(body []byte) (page bool, title string) {
 	body = jsonbytes.TrimBOM(body[:min(len(body), errorBytes)])
 	if !htmlStart.Match(body) {

@@ -20,23 +20,27 @@ import (
 type Fault struct {
 	// Status is the HTTP status that the object itself names. 0: none.
 	Status int
-	// Code and Type are the provider's words for what is wrong, Detail a narrower one where it has such (Anthropic's
-	// details.error_code, OpenRouter's metadata.reason, Azure's innererror.code, Gemini's ErrorInfo). Empty: not reported.
+	// Code and Type are the provider's words for what is wrong, Detail a narrower one
+	// where it has such (Anthropic's details.error_code, OpenRouter's metadata.reason,
+	// Azure's innererror.code, Gemini's ErrorInfo). Empty: not reported.
 	Code, Type, Detail string
 	// Message is the human-readable text. Empty: none.
 	Message string
-	// Unsupported is the member of the request that the model or the server does not take at all. Empty: none is named.
+	// Unsupported is the member of the request that the model or the server does not take
+	// at all. Empty: none is named.
 	Unsupported string
 	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil: none.
 	Header http.Header
-	// means is what the object means beyond its words, as known from other members or its sentence; it takes precedence.
+	// means is what the object means beyond its words, as known from other members or its
+	// sentence; it takes precedence.
 	means meaning
 }
 
-// decode unmarshals what it can of raw into v and reports whether raw is JSON at all. A member of a wrong type is left
-// zero. Errors are rare, and take many forms: struct types show most clearly what is read.
+// decode unmarshals what it can of raw into v and reports whether raw is JSON at all. A
+// member of a wrong type is left zero. Errors are rare, and take many forms: struct types
+// show most clearly what is read.
 func decode(raw []byte, v any) bool {
 	err := json.Unmarshal(raw, v)
 	if err == nil {
@@ -82,8 +86,9 @@ func (t *messageText) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// readFault finds the error object in a body, in any of the shapes that servers put it: under "error" (an object or a
-// text), at the top level, or in a list of one. It returns nil if there is none.
+// readFault finds the error object in a body, in any of the shapes that servers put it:
+// under "error" (an object or a text), at the top level, or in a list of one. It returns
+// nil if there is none.
 func readFault(body []byte) *Fault {
 	body = bytes.TrimSpace(jsonbytes.TrimBOM(body))
 	if len(body) > 0 && body[0] == '[' { // Gemini behind its OpenAI-compatible address
@@ -268,23 +273,27 @@ func (f *Fault) readDetails(raw json.RawMessage) {
 	}
 }
 
-// Sentences. Some providers report two different things with the same status, type and code, and only the sentence
-// distinguishes them. These sentences are read, where status and type match, and nothing else is.
+// Sentences. Some providers report two different things with the same status, type and
+// code, and only the sentence distinguishes them. These sentences are read, where status
+// and type match, and nothing else is.
 
-// disabled begins Anthropic's 400 for an organization that it has closed. Its type is that of a bad request.
+// disabled begins Anthropic's 400 for an organization that it has closed. Its type is
+// that of a bad request.
 const disabled = "This organization has been disabled"
 
-// noPrepaid reads Gemini's 429 for a prepaid balance that is used up: "Your prepayment credits are depleted." By status
-// it is a limit that passes, and it has none of the details of one. The sentence about a quota, which does pass, speaks
-// of plan and billing, but not of prepaid credit.
+// noPrepaid reads Gemini's 429 for a prepaid balance that is used up: "Your prepayment
+// credits are depleted." By status it is a limit that passes, and it has none of the
+// details of one. The sentence about a quota, which does pass, speaks of plan and
+// billing, but not of prepaid credit.
 func noPrepaid(message string) bool {
 	s := strings.ToLower(message)
 	return has(s, "prepayment", "prepaid") && has(s, "credit", "balance") &&
 		has(s, "depleted", "exhausted", "used up", "insufficient")
 }
 
-// noTeamCredit reads xAI's sentence for credit that is used up, which it answers by 429 and the code for any limit. Its
-// errors are a code and, in the place of an object, a text.
+// noTeamCredit reads xAI's sentence for credit that is used up, which it answers by 429
+// and the code for any limit. Its errors are a code and, in the place of an object, a
+// text.
 func noTeamCredit(message string) bool {
 	return strings.HasPrefix(message, "Your team ") &&
 		strings.Contains(message, "used all available credits or reached its monthly spending limit")
@@ -294,15 +303,18 @@ func has(s string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(s, word) })
 }
 
-// tokenBytes is far more than the bytes that a token has on average: 2 to 5 in most texts, 10 in some scripts.
+// tokenBytes is far more than the bytes that a token has on average: 2 to 5 in most
+// texts, 10 in some scripts.
 const tokenBytes = 16
 
-// exceedsBucket reports whether Anthropic has refused a request that is larger than all the input tokens of a minute.
-// Its words are those for a limit that others have used up. So one of two things must show that it cannot fit: its
-// length alone, or that nothing was used of the limit and still it was refused. In that case too it must have as many
-// bytes as the limit has tokens, so that no short row fails by it. As the number of tokens that remain is rounded to
-// thousands, a request within 500 tokens of the limit could be taken for one beyond it. The sentence about usage that
-// increases too fast speaks of input tokens per minute too, but of no "rate limit", and passes.
+// exceedsBucket reports whether Anthropic has refused a request that is larger than all
+// the input tokens of a minute. Its words are those for a limit that others have used up.
+// So one of two things must show that it cannot fit: its length alone, or that nothing
+// was used of the limit and still it was refused. In that case too it must have as many
+// bytes as the limit has tokens, so that no short row fails by it. As the number of
+// tokens that remain is rounded to thousands, a request within 500 tokens of the limit
+// could be taken for one beyond it. The sentence about usage that increases too fast
+// speaks of input tokens per minute too, but of no "rate limit", and passes.
 func exceedsBucket(o *Outcome) bool {
 	const bucket = "Anthropic-Ratelimit-Input-Tokens-"
 	f := o.Fault
@@ -326,27 +338,31 @@ func exceedsBucket(o *Outcome) bool {
 	return ok && remaining >= limit || !o.Known.Cached && size/tokenBytes > limit
 }
 
-// dashScopeLimit reports whether Alibaba's DashScope has refused a request for its limit of tokens a minute. It calls
-// that by OpenAI's code for a lack of credit, but its gateway marks each reply.
+// dashScopeLimit reports whether Alibaba's DashScope has refused a request for its limit
+// of tokens a minute. It calls that by OpenAI's code for a lack of credit, but its
+// gateway marks each reply.
 func dashScopeLimit(o *Outcome) bool {
 	return o.Status == http.StatusTooManyRequests && o.Fault.Code == "insufficient_quota" &&
 		o.Header.Get("X-Dashscope-Call-Gateway") != ""
 }
 
-// spendLimit reads the beginnings of Anthropic's 400 for a limit on spending that the organization or the workspace has
-// set itself, as its documentation spells them, and for a prepaid balance that is used up. By type they are invalid
-// requests; taken for such, every row would fail.
+// spendLimit reads the beginnings of Anthropic's 400 for a limit on spending that the
+// organization or the workspace has set itself, as its documentation spells them, and for
+// a prepaid balance that is used up. By type they are invalid requests; taken for such,
+// every row would fail.
 func spendLimit(message string) bool {
 	return strings.HasPrefix(message, "You have reached your specified API usage limits") ||
 		strings.HasPrefix(message, "You have reached your specified workspace API usage limits") ||
 		strings.HasPrefix(message, "Your credit balance is too low")
 }
 
-// noModel ends OpenRouter's 400 for a model that it does not have. It has no type, code or metadata.
+// noModel ends OpenRouter's 400 for a model that it does not have. It has no type, code
+// or metadata.
 const noModel = " is not a valid model ID"
 
-// exceedsLimit reads OpenAI's two numbers, "Limit 30000, Requested 36278". It answers the same type and code when a
-// request waits for room in the limit and when it can never fit, and gives the numbers nowhere else.
+// exceedsLimit reads OpenAI's two numbers, "Limit 30000, Requested 36278". It answers the
+// same type and code when a request waits for room in the limit and when it can never
+// fit, and gives the numbers nowhere else.
 func exceedsLimit(message string) bool {
 	numbers := limitRequested.FindStringSubmatch(message)
 	if numbers == nil {
@@ -369,8 +385,8 @@ func statusOf(code string) int {
 	return n
 }
 
-// unsupported returns [Fault.Unsupported] of an error object. A value out of range, which OpenAI and Together name by
-// the same param, does not count.
+// unsupported returns [Fault.Unsupported] of an error object. A value out of range, which
+// OpenAI and Together name by the same param, does not count.
 func (b *faultBody) unsupported() string {
 	switch {
 	case b.Code == "unsupported_parameter", b.Code == "unsupported_value",
@@ -380,8 +396,9 @@ func (b *faultBody) unsupported() string {
 	return cmp.Or(forbidden(string(b.Message)), deprecated(string(b.Message)))
 }
 
-// addUpstream appends the message of the provider behind OpenRouter, whose own message is "Provider returned error".
-// Classes are decided without it. What is nested deeper is not read: a reply must not cost more than its length.
+// addUpstream appends the message of the provider behind OpenRouter, whose own message is
+// "Provider returned error". Classes are decided without it. What is nested deeper is not
+// read: a reply must not cost more than its length.
 func (b *faultBody) addUpstream(f *Fault) {
 	words := string(b.Metadata.Raw)
 	var top struct {
@@ -417,8 +434,8 @@ func forbidden(detail string) string {
 	return ""
 }
 
-// deprecated returns the member that Anthropic's "`temperature` is deprecated for this model." names, which has no
-// field for it.
+// deprecated returns the member that Anthropic's "`temperature` is deprecated for this
+// model." names, which has no field for it.
 func deprecated(message string) string {
 	rest, ok := strings.CutPrefix(message, "`")
 	name, end, closed := strings.Cut(rest, "`")

@@ -22,7 +22,8 @@ func (GenerateContent) Path(model string) string {
 	return (&url.URL{Path: "/" + model}).EscapedPath() + ":generateContent"
 }
 
-// SetHeader implements [Wire]. The key goes into a header, never into the address, which ends up in logs.
+// SetHeader implements [Wire]. The key goes into a header, never into the address, which
+// ends up in logs.
 func (GenerateContent) SetHeader(h http.Header, key string) {
 	if key != "" {
 		h.Set("X-Goog-Api-Key", key)
@@ -107,7 +108,8 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	r.Text, calls = joinSpoken(jsonbytes.Find(content, "parts"))
 	o.Finish = endOf(geminiEnds, r.FinishReason)
 	if calls && o.Finish == FinishStop {
-		// The format has no finish reason for it: the model waits for what a function returns.
+		// The format has no finish reason for it: the model waits for what a function
+		// returns.
 		r.FinishReason, o.Finish = "functionCall", FinishUnfinished
 	}
 	if blank(r.Text) {
@@ -115,7 +117,8 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 }
 
-// geminiEnds are the documented finish reasons. A candidate without one has not been finished.
+// geminiEnds are the documented finish reasons. A candidate without one has not been
+// finished.
 var geminiEnds = map[string]Finish{
 	"STOP":       FinishStop,
 	"MAX_TOKENS": FinishLength,
@@ -142,7 +145,8 @@ var geminiEnds = map[string]Finish{
 	"MISSING_THOUGHT_SIGNATURE": FinishDeadEnd, // the request lacks it
 }
 
-// joinSpoken joins the texts of all parts in a list that are not thoughts, and reports whether a part calls a function.
+// joinSpoken joins the texts of all parts in a list that are not thoughts, and reports
+// whether a part calls a function.
 func joinSpoken(raw []byte) (text string, calls bool) {
 	var texts []string
 	for part := range jsonbytes.Elements(raw) {

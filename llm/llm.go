@@ -1,11 +1,12 @@
 // Package llm turns a row into one call of a language model and its reply into a verdict.
 //
-// It has two independent parts: wire formats (pure translations between a [Request] and the JSON of one family of
-// servers), and one classifier, which decides from status, typed fields and headers what a failed attempt means. Only
-// [Client] does input and output: one HTTP attempt per call, bounded in time and bytes, without retries. Retrying is
-// up to the caller, guided by [Error.Class]: package pool for rows, [Batch] for many prompts at once. The prompt, and
-// where the answer goes, are up to the packages below this one: template renders prompts, row reads rows and writes
-// results.
+// It has two independent parts: wire formats (pure translations between a [Request] and
+// the JSON of one family of servers), and one classifier, which decides from status,
+// typed fields and headers what a failed attempt means. Only [Client] does input and
+// output: one HTTP attempt per call, bounded in time and bytes, without retries. Retrying
+// is up to the caller, guided by [Error.Class]: package pool for rows, [Batch] for many
+// prompts at once. The prompt, and where the answer goes, are up to the packages below
+// this one: template renders prompts, row reads rows and writes results.
 //
 //	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"})
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
@@ -20,8 +21,8 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// Request is one question in terms that all wire formats share. Its zero value sends an empty prompt to the client's
-// own model. A Request is only read, never kept.
+// Request is one question in terms that all wire formats share. Its zero value sends an
+// empty prompt to the client's own model. A Request is only read, never kept.
 type Request struct {
 	// Model overrides the client's model. Empty: the client's.
 	Model string
@@ -36,14 +37,16 @@ type Request struct {
 	// MaxTokens bounds the reply, in tokens. It is sent only when set, except
 	// where the wire format demands one (Anthropic: 4096 then).
 	MaxTokens *int
-	// ExtraBody is a JSON object whose members are merged into the request last, each replacing a member of the same name;
-	// two objects of the same name are merged member by member. It must pass [ValidateExtraBody]. Empty: none.
+	// ExtraBody is a JSON object whose members are merged into the request last, each
+	// replacing a member of the same name; two objects of the same name are merged member
+	// by member. It must pass [ValidateExtraBody]. Empty: none.
 	ExtraBody json.RawMessage
-	// Schema is the schema that the reply must satisfy. It is sent where the provider supports it; [ValidateReply] checks
-	// the reply in any case. Nil: none.
+	// Schema is the schema that the reply must satisfy. It is sent where the provider
+	// supports it; [ValidateReply] checks the reply in any case. Nil: none.
 	Schema *schema.Schema
-	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong with it. With a Complaint both are
-	// sent after the prompt, so that the model can correct its answer. Empty: nothing is sent.
+	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong
+	// with it. With a Complaint both are sent after the prompt, so that the model can
+	// correct its answer. Empty: nothing is sent.
 	Rejected, Complaint string
 }
 
@@ -57,31 +60,35 @@ type Reply struct {
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string
-	// Usage is nil when the server reported none, or one from which neither a cost nor the tokens of both prompt and
-	// completion are known.
+	// Usage is nil when the server reported none, or one from which neither a cost nor
+	// the tokens of both prompt and completion are known.
 	Usage *Usage
 }
 
 // Usage counts the tokens of one call, as the server reported them. A nil *Usage
 // means that they are not known, which is not the same as no tokens.
 type Usage struct {
-	// PromptTokens counts all tokens read, those read from or written to a cache included. This and the next two are 0
-	// where a server reported a Cost and no such number.
+	// PromptTokens counts all tokens read, those read from or written to a cache
+	// included. This and the next two are 0 where a server reported a Cost and no such
+	// number.
 	PromptTokens int64 `json:"prompt_tokens"`
-	// CompletionTokens counts all tokens written, hidden reasoning included. Tokens that the server counts in its total
-	// alone are among them, for they are billed as such.
+	// CompletionTokens counts all tokens written, hidden reasoning included. Tokens that
+	// the server counts in its total alone are among them, for they are billed as such.
 	CompletionTokens int64 `json:"completion_tokens"`
 	// TotalTokens is the server's total, or the sum of the two where it reported none.
 	TotalTokens int64 `json:"total_tokens"`
 	// CachedTokens is the part of PromptTokens read from a cache. Nil: not reported.
 	CachedTokens *int64 `json:"cached_tokens,omitempty"`
-	// CacheWriteTokens is the part of PromptTokens written to a cache, for any time. Nil: not reported.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, for any time. Nil:
+	// not reported.
 	CacheWriteTokens *int64 `json:"cache_write_tokens,omitempty"`
-	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, which has its own price. Nil: not reported.
+	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, which
+	// has its own price. Nil: not reported.
 	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens,omitempty"`
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not reported.
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not
+	// reported.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`
-	// Cost is the price of the call in USD, that of an own key at the upstream provider included. Nil: not reported, or
-	// more than 1e9, which cannot be true.
+	// Cost is the price of the call in USD, that of an own key at the upstream provider
+	// included. Nil: not reported, or more than 1e9, which cannot be true.
 	Cost *float64 `json:"cost,omitempty"`
 }

@@ -85,7 +85,8 @@ func (c *Client) use(l *login) error {
 	return nil
 }
 
-// remember adds the secrets in use to the Redactor, which forgets those first that were added least recently.
+// remember adds the secrets in use to the Redactor, which forgets those first that were
+// added least recently.
 func (c *Client) remember(l *login) {
 	secrets := c.cfg.Redactor
 	addProxies(secrets)
@@ -93,8 +94,9 @@ func (c *Client) remember(l *login) {
 	secrets.Add(l.key)
 }
 
-// ValidateAPIKey returns why a key cannot be sent as it is, mostly because something of its file or variable was taken
-// as part of it. The error does not repeat it. An empty key is fine.
+// ValidateAPIKey returns why a key cannot be sent as it is, mostly because something of
+// its file or variable was taken as part of it. The error does not repeat it. An empty
+// key is fine.
 func ValidateAPIKey(key string) error {
 	switch {
 	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"), strings.HasPrefix(key, "\xFE\xFF"):
@@ -145,7 +147,8 @@ var refusedHeaders = []string{
 	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// openHeaders contain no secret, but words that any answer may contain: versions, names and addresses.
+// openHeaders contain no secret, but words that any answer may contain: versions, names
+// and addresses.
 var openHeaders = []string{
 	"Anthropic-Beta", "Anthropic-Version", "Http-Referer", "Openai-Beta", "Openai-Organization", "Openai-Project", "Referer",
 	"User-Agent", "X-Goog-Api-Client", "X-Goog-User-Project", "X-Openrouter-Categories", "X-Openrouter-Title", "X-Title",
@@ -198,8 +201,9 @@ const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcd
 
 func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
-// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but for those of well-known
-// headers without secrets, if they have 8 bytes or more. If text is not such an object, each word counts as a value.
+// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but
+// for those of well-known headers without secrets, if they have 8 bytes or more. If text
+// is not such an object, each word counts as a value.
 func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)
 	if err != nil {

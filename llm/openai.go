@@ -10,14 +10,16 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// ChatCompletions is OpenAI's /chat/completions, spoken by most servers: OpenAI, OpenRouter, Azure OpenAI, vLLM,
-// Ollama, llama.cpp. Its zero value suits any of them but Azure.
+// ChatCompletions is OpenAI's /chat/completions, spoken by most servers: OpenAI,
+// OpenRouter, Azure OpenAI, vLLM, Ollama, llama.cpp. Its zero value suits any of them but
+// Azure.
 type ChatCompletions struct {
-	// MaxCompletionTokens sends the token limit as max_completion_tokens, as OpenAI's own newer models demand, instead of
-	// max_tokens, which is all that some compatible servers know.
+	// MaxCompletionTokens sends the token limit as max_completion_tokens, as OpenAI's own
+	// newer models demand, instead of max_tokens, which is all that some compatible
+	// servers know.
 	MaxCompletionTokens bool
-	// Azure sends requests as Azure OpenAI wants them: the path with the deployment (or /openai/v1 where AzureAPIVersion
-	// is empty), the key in api-key.
+	// Azure sends requests as Azure OpenAI wants them: the path with the deployment (or
+	// /openai/v1 where AzureAPIVersion is empty), the key in api-key.
 	Azure           bool
 	AzureAPIVersion string
 }
@@ -73,8 +75,8 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// appendTurns appends the messages after the system prompt, each as appendTurn writes it. model is the wire format's
-// name for the model's role.
+// appendTurns appends the messages after the system prompt, each as appendTurn writes it.
+// model is the wire format's name for the model's role.
 func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byte, role, text string) []byte) []byte {
 	if r.Context != "" {
 		dst = appendTurn(dst, "user", r.Context)
@@ -92,7 +94,8 @@ func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byt
 	return dst
 }
 
-// appendSettings appends those of the temperature and the token limit that are set, each after a comma.
+// appendSettings appends those of the temperature and the token limit that are set, each
+// after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {
 	if r.Temperature != nil {
 		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
@@ -104,8 +107,8 @@ func appendSettings(dst []byte, r *Request, limit string) []byte {
 	return dst
 }
 
-// appendSchema appends whether the schema is within OpenAI's strict mode, and the schema, and closes both objects
-// around it.
+// appendSchema appends whether the schema is within OpenAI's strict mode, and the schema,
+// and closes both objects around it.
 func appendSchema(dst []byte, r *Request, strict schema.Dialect) []byte {
 	dst = strconv.AppendBool(dst, r.Schema.Within(strict))
 	dst = append(append(dst, `,"schema":`...), r.Schema.Source()...)
@@ -124,7 +127,8 @@ func appendMessage(dst []byte, role, content string) []byte {
 // ticksPerUSD is xAI's unit of cost.
 const ticksPerUSD = 1e10
 
-// usageNames are the members of a usage that chat completions and responses call differently.
+// usageNames are the members of a usage that chat completions and responses call
+// differently.
 type usageNames struct{ prompt, completion, promptDetails, completionDetails string }
 
 var (
@@ -132,14 +136,16 @@ var (
 	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"}
 )
 
-// openAIReply is what matters of a reply of chat completions or of responses, as far as it was reported.
+// openAIReply is what matters of a reply of chat completions or of responses, as far as
+// it was reported.
 type openAIReply struct {
 	fault                      []byte
 	choices                    []byte // chat completions
 	output, status, incomplete []byte // responses
 }
 
-// readOpenAI reads the id, the model and the usage into r, with the members that other servers add to the usage.
+// readOpenAI reads the id, the model and the usage into r, with the members that other
+// servers add to the usage.
 func readOpenAI(body []byte, r *Reply, names *usageNames) (v openAIReply) {
 	var id, model, prompt, completion, total, cached, written, reasoning, minutes, hour []byte
 	var hits, thoughts, created []byte // outside of the details, which take precedence
@@ -176,7 +182,8 @@ func readOpenAI(body []byte, r *Reply, names *usageNames) (v openAIReply) {
 	case !t.cost.reported && n.reported: // xAI
 		t.cost = amount{usd: float64(n.n) / ticksPerUSD, reported: true}
 	case isTrue(ownKey): // OpenRouter: the upstream provider bills the caller's own key
-		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost too, which their cost includes.
+		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost
+		// too, which their cost includes.
 		upstream := amountOf(upstream)
 		t.cost = amount{usd: t.cost.usd + upstream.usd, reported: t.cost.reported && upstream.reported}
 	}
@@ -215,11 +222,13 @@ func (c *chatChoice) read(raw []byte) {
 	}
 }
 
-// serverToolID begins the ids of calls that Anthropic has answered itself. LiteLLM lists them among the others.
+// serverToolID begins the ids of calls that Anthropic has answered itself. LiteLLM lists
+// them among the others.
 const serverToolID = "srvtoolu_"
 
-// chatEnds are the finish reasons that OpenAI and compatible servers document, each spelling with who uses it.
-// tool_calls and function_call are not among them: the stage answers no calls, so the answer is unfinished.
+// chatEnds are the finish reasons that OpenAI and compatible servers document, each
+// spelling with who uses it. tool_calls and function_call are not among them: the stage
+// answers no calls, so the answer is unfinished.
 var chatEnds = map[string]Finish{
 	"stop":          FinishStop,
 	"eos":           FinishStop, // Together
@@ -244,8 +253,8 @@ var chatEnds = map[string]Finish{
 	"refusal": FinishRefusal, // Anthropic
 }
 
-// end returns how the answer ended, and the finish reason for it. Some servers say "stop" of an answer that calls a
-// tool.
+// end returns how the answer ended, and the finish reason for it. Some servers say "stop"
+// of an answer that calls a tool.
 func (c *chatChoice) end() (Finish, string) {
 	end, reason := c.reported()
 	if end == FinishStop && c.calls {
@@ -271,7 +280,8 @@ func (c *chatChoice) reported() (end Finish, reason string) {
 	// Gateways turn reasons that they do not know into "stop".
 	for _, native := range [...]string{c.native, c.own} {
 		for _, ends := range [...]map[string]Finish{geminiEnds, messagesEnds} {
-			// tool_use is no evidence: gateways use a tool to get JSON from Anthropic's older models.
+			// tool_use is no evidence: gateways use a tool to get JSON from Anthropic's
+			// older models.
 			if end = ends[native]; end != FinishStop && native != "tool_use" {
 				return end, native
 			}
@@ -309,7 +319,8 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 		choice.finish == "insufficient_system_resource": // DeepSeek
 		o.Fault = &Fault{Code: choice.finish}
 	case !choice.answered && !choice.cut():
-		// Gemini's compatible address leaves the message out of what it has filtered; no other server has a reason to.
+		// Gemini's compatible address leaves the message out of what it has filtered; no
+		// other server has a reason to.
 		o.Form = FormMalformed
 		return
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// Prepared is a request as it goes over the wire, ready to be sent any number of times. It is read only.
+// Prepared is a request as it goes over the wire, ready to be sent any number of times.
+// It is read only.
 type Prepared struct {
 	// Model is the model called.
 	Model string
@@ -36,8 +37,9 @@ type address struct {
 	target string // its host and path
 }
 
-// Target returns the host and path that the request goes to, without credentials. Together with Body it identifies the
-// request: some wire formats name the model in the path alone.
+// Target returns the host and path that the request goes to, without credentials.
+// Together with Body it identifies the request: some wire formats name the model in the
+// path alone.
 func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
@@ -109,13 +111,13 @@ const (
 	wordBytes  = 80  // bounds each name and value
 )
 
-// Shape returns the request without its contents, to help find a wrong setting: method, address, and the
-// members of the body in order, such as
+// Shape returns the request without its contents, to help find a wrong setting: method,
+// address, and the members of the body in order, such as
 //
 //	POST http://host/v1/chat/completions {model: "m", messages: [2], temperature: 0.7, user: "…" (12 bytes), text: {…}}
 //
-// Of the strings only the model is shown; an array is shown as the number of its elements. It holds no credential, and
-// at most 500 bytes.
+// Of the strings only the model is shown; an array is shown as the number of its
+// elements. It holds no credential, and at most 500 bytes.
 func (p *Prepared) Shape() string {
 	const end = ", …}"
 	dst := append([]byte(http.MethodPost+" "), excerpt.Clip(p.url.Redacted(), urlBytes)...)
@@ -159,12 +161,13 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 // ErrStreaming refuses an extra body that asks for a streamed reply.
 var ErrStreaming = errors.New(`extra body: "stream" is not supported; remove it`)
 
-// ExtraBodyError refuses a member of an extra body that would replace a member of the request itself, or request a
-// reply that cannot be read.
+// ExtraBodyError refuses a member of an extra body that would replace a member of the
+// request itself, or request a reply that cannot be read.
 type ExtraBodyError struct {
 	// Member is the name as given; those of nested objects are joined by dots.
 	Member string
-	// Setting is the field of [Request] to set in its place: "Model", "Prompt" or "System". Empty: there is none.
+	// Setting is the field of [Request] to set in its place: "Model", "Prompt" or
+	// "System". Empty: there is none.
 	Setting string
 	reason  string
 }
@@ -178,8 +181,9 @@ func (e *ExtraBodyError) Error() string {
 	return fmt.Sprintf("extra body: %q %s; %s", e.Member, e.reason, advice)
 }
 
-// reservedMember is a member that no wire format may be given in an extra body. All formats refuse the same: one
-// extra body goes to fallbacks of other formats too, and no format uses the names of another in its own way.
+// reservedMember is a member that no wire format may be given in an extra body. All
+// formats refuse the same: one extra body goes to fallbacks of other formats too, and no
+// format uses the names of another in its own way.
 type reservedMember struct {
 	name     string // lower case, without underscores
 	setting  string
@@ -212,10 +216,11 @@ func isList(value []byte) bool { return value[0] == '[' }
 func isOff(value []byte) bool  { return value[0] == 'n' || value[0] == 'f' }
 func isOne(value []byte) bool  { return value[0] == 'n' || countOf(value).n == 1 }
 
-// ValidateExtraBody reports why raw cannot be merged into a request: it is not a JSON object, asks for a streamed reply
-// ([ErrStreaming]), or has a member that it may not set (an [*ExtraBodyError]): the model, the prompts, additional
-// text, replies in the background, or more than one. Names count in any case and with or without underscores, as some
-// servers read them. Empty is fine.
+// ValidateExtraBody reports why raw cannot be merged into a request: it is not a JSON
+// object, asks for a streamed reply ([ErrStreaming]), or has a member that it may not set
+// (an [*ExtraBodyError]): the model, the prompts, additional text, replies in the
+// background, or more than one. Names count in any case and with or without underscores,
+// as some servers read them. Empty is fine.
 func ValidateExtraBody(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
@@ -253,7 +258,8 @@ func reserved(key, value []byte) *ExtraBodyError {
 	return nil
 }
 
-// sameName reports whether key is name, which is in lower case, but for underscores and the case of ASCII letters.
+// sameName reports whether key is name, which is in lower case, but for underscores and
+// the case of ASCII letters.
 func sameName(key []byte, name string) bool {
 	n := 0
 	for _, c := range key {
@@ -271,18 +277,21 @@ func sameName(key []byte, name string) bool {
 	return n == len(name)
 }
 
-// valueDepthMax bounds the nesting of a validated reply: the result is an object that holds it, in an array where each
-// element of a row is a call, and must itself be a row that can be read.
+// valueDepthMax bounds the nesting of a validated reply: the result is an object that
+// holds it, in an array where each element of a row is a call, and must itself be a row
+// that can be read.
 const valueDepthMax = jsonbytes.DepthMax - 2
 
-// ValidateReply is [schema.Schema.Validate] with an [*Error] of class [Transient] and reason
-// [ReasonSchemaValidationFailed]: the model may do better when it is called again with a [Complaint]. A value that is
-// nested deeper than 9,998 does not satisfy a schema. Of a text that fails as a whole, what follows the last closing tag
-// of reasoning is validated: a chat template may have taken the opening tag into the prompt.
+// ValidateReply is [schema.Schema.Validate] with an [*Error] of class [Transient] and
+// reason [ReasonSchemaValidationFailed]: the model may do better when it is called again
+// with a [Complaint]. A value that is nested deeper than 9,998 does not satisfy a schema.
+// Of a text that fails as a whole, what follows the last closing tag of reasoning is
+// validated: a chat template may have taken the opening tag into the prompt.
 func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 	value, err := s.Validate(text)
 	if err != nil {
-		// A tag within a string of a JSON value never gets here by mistake: what follows it is no JSON value.
+		// A tag within a string of a JSON value never gets here by mistake: what follows
+		// it is no JSON value.
 		if answer, found := afterReasoning(text); found {
 			value, err = s.Validate(answer)
 		}
@@ -296,7 +305,8 @@ func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// Complaint returns the message to the model after [ValidateReply] returned err, for [Request.Complaint].
+// Complaint returns the message to the model after [ValidateReply] returned err, for
+// [Request.Complaint].
 func Complaint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		err = e.Err
@@ -304,7 +314,8 @@ func Complaint(err error) string {
 	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the schema, and nothing else."
 }
 
-// systemPrompt returns the system prompt, with the schema in it where the provider's own member would refuse it.
+// systemPrompt returns the system prompt, with the schema in it where the provider's own
+// member would refuse it.
 func (r *Request) systemPrompt(d schema.Dialect) string {
 	switch {
 	case r.Schema == nil || r.Schema.Within(d):

@@ -20,9 +20,9 @@ const (
 	Mock            = "mock"
 )
 
-// Provider describes one provider known by name. Its variables are named after it, such as
-// STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves all providers, since gateways
-// pass on those of others.
+// Provider describes one provider known by name. Its variables are named after it, such
+// as STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves
+// all providers, since gateways pass on those of others.
 type Provider struct {
 	// Name is its name in settings, errors, events and metrics.
 	Name string
@@ -36,9 +36,11 @@ type Provider struct {
 	Compatible bool
 	// BatchRPM is how many calls a minute a batch makes at most. 0: no limit.
 	BatchRPM int
-	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has none unless its line says so.
+	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has
+	// none unless its line says so.
 	Batches bool
-	// SchemaMember is where a request has the schema of the reply, object by object. Nil: in the system prompt, or never.
+	// SchemaMember is where a request has the schema of the reply, object by object. Nil:
+	// in the system prompt, or never.
 	SchemaMember []string
 
 	wire    func(*ProviderConfig) Wire
@@ -47,8 +49,8 @@ type Provider struct {
 	version string         // appended to an address that names none
 }
 
-// providers are all known providers, in the order of the documentation. To add one, add a line here, its name above,
-// and a section to docs/providers.md; its variables follow.
+// providers are all known providers, in the order of the documentation. To add one, add a
+// line here, its name above, and a section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
 		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
@@ -104,7 +106,8 @@ func LookupProvider(name string) (p Provider, ok bool) {
 }
 
 func openAIWire(cfg *ProviderConfig) Wire {
-	// Azure and OpenAI itself refuse max_tokens for newer models; of the compatible servers some know nothing else.
+	// Azure and OpenAI itself refuse max_tokens for newer models; of the compatible
+	// servers some know nothing else.
 	u, err := url.Parse(cfg.BaseURL)
 	return ChatCompletions{MaxCompletionTokens: err == nil && isOpenAI(u.Hostname())}
 }
@@ -118,8 +121,8 @@ func azureWire(cfg *ProviderConfig) Wire {
 	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
 }
 
-// base corrects an address as people copy it from a provider's page: without the version, or with the path that the
-// wire format appends itself.
+// base corrects an address as people copy it from a provider's page: without the version,
+// or with the path that the wire format appends itself.
 func (p *Provider) base(address string) string {
 	address = strings.TrimRight(address, "/")
 	for _, end := range p.trim {
@@ -132,12 +135,14 @@ func (p *Provider) base(address string) string {
 	return address + p.version
 }
 
-// needsKey reports whether calls need a key: at the provider's own address, or at any address if it has none.
+// needsKey reports whether calls need a key: at the provider's own address, or at any
+// address if it has none.
 func (p *Provider) needsKey(address string) bool {
 	return !p.Keyless && (address == "" || p.BaseURL == "")
 }
 
-// SchemaNote describes in one line how the provider may enforce less than the whole schema, and where the schema first
-// leaves what the provider accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that is
-// compatible with OpenAI may enforce more than OpenAI. Replies are validated in any case.
+// SchemaNote describes in one line how the provider may enforce less than the whole
+// schema, and where the schema first leaves what the provider accepts. It is "" where the
+// provider enforces all of it, and for [Mock]. A server that is compatible with OpenAI
+// may enforce more than OpenAI. Replies are validated in any case.
 func (p *Provider) SchemaNote(s *schema.Schema) string { return s.Note(p.dialect) }

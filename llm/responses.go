@@ -9,7 +9,8 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// Responses is OpenAI's /responses. Replies are not stored at the provider unless the extra body says "store": true.
+// Responses is OpenAI's /responses. Replies are not stored at the provider unless the
+// extra body says "store": true.
 type Responses struct{}
 
 var _ Wire = Responses{}
@@ -48,8 +49,9 @@ var responsesEnds = map[string]Finish{
 	"content_filter":    FinishFilter,
 }
 
-// clientCalls are the items of output that wait for the caller to do something, which the stage does not. Other calls
-// the provider has done itself, and those of shell_call and tool_search_call that are not marked as left to the caller.
+// clientCalls are the items of output that wait for the caller to do something, which the
+// stage does not. Other calls the provider has done itself, and those of shell_call and
+// tool_search_call that are not marked as left to the caller.
 var clientCalls = map[string]bool{
 	"function_call":        true,
 	"custom_tool_call":     true,

@@ -8,8 +8,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// tally is what a server reports of tokens and money, before it becomes a [Usage]. The prompt includes what was read
-// from and written to a cache, the completion includes reasoning, unless settle finds otherwise.
+// tally is what a server reports of tokens and money, before it becomes a [Usage]. The
+// prompt includes what was read from and written to a cache, the completion includes
+// reasoning, unless settle finds otherwise.
 type tally struct {
 	prompt, completion, total  count
 	cached, written, written1h count // parts of prompt
@@ -18,8 +19,9 @@ type tally struct {
 	omitsZeros                 bool // the format leaves out counts that are 0
 }
 
-// complete reports whether prompt and completion are known. Where one of them was not reported, it is what the total
-// has beyond the other. It is 0 only in a format that leaves out zeros: in others it would make the cost too low.
+// complete reports whether prompt and completion are known. Where one of them was not
+// reported, it is what the total has beyond the other. It is 0 only in a format that
+// leaves out zeros: in others it would make the cost too low.
 func (t *tally) complete() bool {
 	if t.prompt.bad || t.completion.bad {
 		return false
@@ -40,8 +42,9 @@ func (t *tally) complete() bool {
 	return missing.reported
 }
 
-// settle adds what some servers leave out of prompt or completion but count in their total, and bill: xAI its
-// reasoning, Gemini's OpenAI endpoint its thoughts. A part that is larger than the whole cannot be included in it.
+// settle adds what some servers leave out of prompt or completion but count in their
+// total, and bill: xAI its reasoning, Gemini's OpenAI endpoint its thoughts. A part that
+// is larger than the whole cannot be included in it.
 func (t *tally) settle() {
 	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
 		t.prompt.n += t.cached.n // xAI, sometimes
@@ -54,8 +57,8 @@ func (t *tally) settle() {
 	}
 }
 
-// usage returns nil where neither the cost nor the tokens of prompt and completion are known. With a cost, tokens that
-// are not known count as 0.
+// usage returns nil where neither the cost nor the tokens of prompt and completion are
+// known. With a cost, tokens that are not known count as 0.
 func (t *tally) usage() *Usage {
 	switch {
 	case t.complete():
@@ -89,7 +92,8 @@ func known[T any](n *T, reported bool) *T {
 	return n
 }
 
-// pickLifetimes finds how many of the tokens written to a cache stay for five minutes, and for an hour.
+// pickLifetimes finds how many of the tokens written to a cache stay for five minutes,
+// and for an hour.
 func pickLifetimes(raw []byte, minutes, hour *[]byte) {
 	pick(raw, at("ephemeral_5m_input_tokens", minutes), at("ephemeral_1h_input_tokens", hour))
 }
@@ -131,8 +135,9 @@ func (u *Usage) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// Plus returns the sum of two usages, as a new one unless either is nil: a nil one adds nothing. The cost of the sum is
-// unknown if that of a part is; of the other parts what is known adds up.
+// Plus returns the sum of two usages, as a new one unless either is nil: a nil one adds
+// nothing. The cost of the sum is unknown if that of a part is; of the other parts what
+// is known adds up.
 func (u *Usage) Plus(other *Usage) *Usage {
 	switch {
 	case u == nil:
@@ -152,7 +157,7 @@ func (u *Usage) Plus(other *Usage) *Usage {
 	return sum
 }
 
-// plusKnown adds what is known of two counts; nil: neither is.
+// plusKnown adds what is known of two counts; nil means neither is.
 func plusKnown(a, b *int64) *int64 {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)

@@ -8,26 +8,30 @@ import (
 	"time"
 )
 
-// maxWait bounds every wait that a server asks for. A row that waits blocks the results after it, and a header may be
-// wrong: a clock that is off, a proxy's fixed day. So the server is called again after an hour at the latest. If it
-// really meant a day, as daily quotas do, that costs one refused call an hour.
+// maxWait bounds every wait that a server asks for. A row that waits blocks the results
+// after it, and a header may be wrong: a clock that is off, a proxy's fixed day. So the
+// server is called again after an hour at the latest. If it really meant a day, as daily
+// quotas do, that costs one refused call an hour.
 const maxWait = time.Hour
 
-// Wait is what a server reported about when to retry. Every duration counts from the arrival of the reply, lies in (0,
-// 1h], and is 0 when not reported: a longer wait counts as an hour, after which the server may ask for another.
+// Wait is what a server reported about when to retry. Every duration counts from the
+// arrival of the reply, lies in (0, 1h], and is 0 when not reported: a longer wait counts
+// as an hour, after which the server may ask for another.
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
 	RetryAfter time.Duration
-	// Remaining0 is set when a limit is exhausted, Reset when there is room again (0: not reported): after RetryAfter,
-	// where that is sooner than when all exhausted limits are as full as they can be, which is what most servers report in
-	// their reset headers.
+	// Remaining0 is set when a limit is exhausted, Reset when there is room again (0: not
+	// reported): after RetryAfter, where that is sooner than when all exhausted limits
+	// are as full as they can be, which is what most servers report in their reset
+	// headers.
 	Remaining0 bool
 	Reset      time.Duration
 }
 
-// ParseWait reads the wait from the headers of a reply that arrived at now: retry-after-ms, else retry-after in
-// seconds, as a date or as Unix time (of several the longest), and the reset headers of every limit of which nothing
-// remains. Values that are malformed, zero, negative or infinite are ignored. It is pure.
+// ParseWait reads the wait from the headers of a reply that arrived at now:
+// retry-after-ms, else retry-after in seconds, as a date or as Unix time (of several the
+// longest), and the reset headers of every limit of which nothing remains. Values that
+// are malformed, zero, negative or infinite are ignored. It is pure.
 func ParseWait(h http.Header, now time.Time) Wait {
 	if now.IsZero() || len(h) == 0 {
 		return Wait{}
@@ -99,7 +103,8 @@ func (w *Wait) settle() {
 	}
 }
 
-// limitHeaders returns the pair of headers about one limit, if name is the one with how much remains of it:
+// limitHeaders returns the pair of headers about one limit, if name is the one with how
+// much remains of it:
 //
 //	X-Ratelimit-Remaining, X-Ratelimit-Remaining-Requests   (OpenAI and most others)
 //	Anthropic-Ratelimit-Requests-Remaining                   (Anthropic)
@@ -117,7 +122,8 @@ func limitHeaders(name string) (remaining, reset string) {
 	return name, name[:i+len(kind)] + strings.Replace(rest, "Remaining", "Reset", 1)
 }
 
-// longestDelay reads the longest of the waits that a proxy has joined by commas, "120, 120". A date has a comma too.
+// longestDelay reads the longest of the waits that a proxy has joined by commas, "120,
+// 120". A date has a comma too.
 func longestDelay(s string, clock time.Time) (longest time.Duration) {
 	before := ""
 	for part := range strings.SplitSeq(s, ",") {
@@ -127,8 +133,9 @@ func longestDelay(s string, clock time.Time) (longest time.Duration) {
 	return longest
 }
 
-// parseDelay reads a wait in any of the spellings that servers have for it: seconds, an instant in seconds or
-// milliseconds of Unix time, as an HTTP date or in RFC 3339, a Go duration (6m0s).
+// parseDelay reads a wait in any of the spellings that servers have for it: seconds, an
+// instant in seconds or milliseconds of Unix time, as an HTTP date or in RFC 3339, a Go
+// duration (6m0s).
 func parseDelay(s string, clock time.Time) time.Duration {
 	s = strings.TrimSpace(s)
 	if n, err := strconv.ParseFloat(s, 64); err == nil {

@@ -10,23 +10,27 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Wire is one wire format: a pure translation between [Request], [Reply] and the JSON of one kind of endpoint.
-// [ChatCompletions], [Responses], [Messages] and [GenerateContent] are wire formats.
+// Wire is one wire format: a pure translation between [Request], [Reply] and the JSON of
+// one kind of endpoint. [ChatCompletions], [Responses], [Messages] and [GenerateContent]
+// are wire formats.
 type Wire interface {
 	// Path returns the path and query of a request for model, below the base URL.
 	Path(model string) string
-	// SetHeader sets the headers that the wire format wants and, unless key is empty, the credential.
+	// SetHeader sets the headers that the wire format wants and, unless key is empty, the
+	// credential.
 	SetHeader(h http.Header, key string)
-	// AppendRequest appends the JSON of a request whose Model is not empty. It does not merge ExtraBody.
+	// AppendRequest appends the JSON of a request whose Model is not empty. It does not
+	// merge ExtraBody.
 	AppendRequest(dst []byte, r *Request) []byte
-	// ReadReply reads the body of a reply with a 2xx status, which is valid JSON, into r as far as possible, and notes in
-	// o how it ended: Form, Fault and Finish.
+	// ReadReply reads the body of a reply with a 2xx status, which is valid JSON, into r
+	// as far as possible, and notes in o how it ended: Form, Fault and Finish.
 	ReadReply(body []byte, r *Reply, o *Outcome)
 }
 
-// ParseReply translates one HTTP reply and judges it. The error is nil or an [*Error] without Provider. The Reply is
-// nil unless the status is 2xx; with an error it contains what could be read, such as the usage of a refused answer,
-// which is billed too. body is not kept. ParseReply is pure: now is when the reply arrived, from which waits count.
+// ParseReply translates one HTTP reply and judges it. The error is nil or an [*Error]
+// without Provider. The Reply is nil unless the status is 2xx; with an error it contains
+// what could be read, such as the usage of a refused answer, which is billed too. body is
+// not kept. ParseReply is pure: now is when the reply arrived, from which waits count.
 func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
 	o := Outcome{Status: status, Header: h, Known: k}
 	return parseReply(w, &o, now, body)
@@ -61,7 +65,8 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	return r, e
 }
 
-// readReply is [Wire.ReadReply] for a body that may be anything, and takes the reasoning out of the answer.
+// readReply is [Wire.ReadReply] for a body that may be anything, and takes the reasoning
+// out of the answer.
 func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	body = jsonbytes.TrimBOM(body)
 	isJSON, isUTF8 := jsonbytes.Valid(body), utf8.Valid(body)
@@ -83,7 +88,8 @@ func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
 	}
 }
 
-// malformed notes that the body is an error object, or does not have the shape of the wire format.
+// malformed notes that the body is an error object, or does not have the shape of the
+// wire format.
 func (o *Outcome) malformed(body []byte) {
 	o.Fault = readFault(body)
 	o.Form = FormMalformed

@@ -17,9 +17,10 @@ const (
 	meansForbidden
 )
 
-// words holds what the documented codes and types of providers mean where that is more than their status shows, or
-// where they are inside a 200. One table serves all providers: the words that mean something else at another are
-// handled before, as dashScopeLimit and errorType do. Numbers are not in it.
+// words holds what the documented codes and types of providers mean where that is more
+// than their status shows, or where they are inside a 200. One table serves all
+// providers: the words that mean something else at another are handled before, as
+// dashScopeLimit and errorType do. Numbers are not in it.
 var words = map[string]meaning{
 	// No room now.
 	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
@@ -92,14 +93,15 @@ var words = map[string]meaning{
 	"permission_denied": meansForbidden, // OpenRouter, 403; spent budgets were sorted out before
 }
 
-// baseResp is MiniMax's member base_resp, which every reply contains: an error is inside a 200, with choices of null.
+// baseResp is MiniMax's member base_resp, which every reply contains: an error is inside
+// a 200, with choices of null.
 type baseResp struct {
 	Code    looseText `json:"status_code"`
 	Message looseText `json:"status_msg"`
 }
 
-// miniMaxCodes are those of its error codes that a chat can meet. They have their own list: other providers give
-// other meanings to the same numbers.
+// miniMaxCodes are those of its error codes that a chat can meet. They have their own
+// list: other providers give other meanings to the same numbers.
 var miniMaxCodes = map[string]Fault{
 	"1000": {Status: 500}, // unknown error
 	"1001": {Status: 504}, // request timeout

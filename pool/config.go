@@ -13,57 +13,68 @@ import (
 
 // Config sets up a pool.
 type Config struct {
-	// Size is the most calls in flight, at least 1. With 1 the pool is sequential: a job starts when the one before
-	// it is done, or waits for another's verdict, or as a probe in an outage.
+	// Size is the most calls in flight, at least 1. With 1 the pool is sequential: a job
+	// starts when the one before it is done, or waits for another's verdict, or as a
+	// probe in an outage.
 	Size int
 	// Law paces all attempts at the server; Gates bound them besides. Both as in [Server].
 	Law   Law
 	Gates []Gate
-	// Fallbacks are called in the server's place, in this order: when a job's transient attempts at the one before are
-	// used up, and after FallbackAfter. Nil: none.
+	// Fallbacks are called in the server's place, in this order: when a job's transient
+	// attempts at the one before are used up, and after FallbackAfter. Nil: none.
 	Fallbacks []Server
-	// FallbackAfter is how long a server may be without capacity, counted from the first capacity error since its last
-	// success, or in a brown-out, or in an outage, before jobs go to the next. A brown-out is a time in which jobs wait
-	// and the server lets in less than a quarter of what is usual. The server still gets all jobs that it has capacity
-	// for, and the others back when the cause is over. 0: jobs wait for capacity without limit, but move past an outage
-	// at once, as there they would use up their attempts.
+	// FallbackAfter is how long a server may be without capacity, counted from the first
+	// capacity error since its last success, or in a brown-out, or in an outage, before
+	// jobs go to the next. A brown-out is a time in which jobs wait and the server lets
+	// in less than a quarter of what is usual. The server still gets all jobs that it has
+	// capacity for, and the others back when the cause is over. 0: jobs wait for capacity
+	// without limit, but move past an outage at once, as there they would use up their
+	// attempts.
 	FallbackAfter time.Duration
-	// Retry bounds the attempts at a job that meets transient errors. It has no default: see [DefaultRetry].
+	// Retry bounds the attempts at a job that meets transient errors. It has no default:
+	// see [DefaultRetry].
 	Retry RetryConfig
-	// RowTimeout is how long after its first attempt a job may still wait for another; pauses do not count. A call in
-	// flight at that moment is left to finish. 0: no limit.
+	// RowTimeout is how long after its first attempt a job may still wait for another;
+	// pauses do not count. A call in flight at that moment is left to finish. 0: no
+	// limit.
 	RowTimeout time.Duration
-	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks; retries may exceed it by
-	// Size. A lane (see [Laned]) below its share of the queue is still admitted, so that no other keeps it out: with
-	// several lanes twice as many jobs may wait, and one more for each lane. 0: 1024.
+	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks;
+	// retries may exceed it by Size. A lane (see [Laned]) below its share of the queue is
+	// still admitted, so that no other keeps it out: with several lanes twice as many
+	// jobs may wait, and one more for each lane. 0: 1024.
 	QueueLimit int
-	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or FailJob. One of a fallback
-	// never pauses: the fallback is skipped for ProbeInterval, and the job continues as if its attempts there were used
-	// up.
+	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or
+	// FailJob. One of a fallback never pauses: the fallback is skipped for ProbeInterval,
+	// and the job continues as if its attempts there were used up.
 	OnFatal FatalPolicy
-	// ProbeInterval is the time between a fatal verdict and the next attempt while the pool is paused, and the longest
-	// time between two attempts at a server in an outage. 0: one minute.
+	// ProbeInterval is the time between a fatal verdict and the next attempt while the
+	// pool is paused, and the longest time between two attempts at a server in an outage.
+	// 0: one minute.
 	ProbeInterval time.Duration
-	// OutageHold is how long an outage may hold a job before it fails with an error that wraps [ErrOutage] and the
-	// latest one of the server; it counts from the job's arrival (see [Dated]) or the start of the outage, whichever is
-	// later. 0: no limit.
+	// OutageHold is how long an outage may hold a job before it fails with an error that
+	// wraps [ErrOutage] and the latest one of the server; it counts from the job's
+	// arrival (see [Dated]) or the start of the outage, whichever is later. 0: no limit.
 	OutageHold time.Duration
-	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil: math/rand/v2.
+	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil:
+	// math/rand/v2.
 	Rand func() float64
-	// OnPause is called when the pool pauses, with the reason, OnResume with the pause that is over. Both run on the
-	// pool's goroutine and must not block. Nil: no callback.
+	// OnPause is called when the pool pauses, with the reason, OnResume with the pause
+	// that is over. Both run on the pool's goroutine and must not block. Nil: no
+	// callback.
 	OnPause  func(Pause)
 	OnResume func(Pause)
-	// OnShortage is called with what this machine is short of when that begins to bound the calls in flight, and with
-	// nil when it no longer does. It runs on the pool's goroutine and must not block. Nil: no callback.
+	// OnShortage is called with what this machine is short of when that begins to bound
+	// the calls in flight, and with nil when it no longer does. It runs on the pool's
+	// goroutine and must not block. Nil: no callback.
 	OnShortage func(error)
-	// Held returns how many slots are taken by calls that have ended already, because their replies are not stored yet.
-	// [Pool.Wake] must be called when there may be fewer. It runs on the pool's goroutine and must not block. Nil:
-	// none.
+	// Held returns how many slots are taken by calls that have ended already, because
+	// their replies are not stored yet. [Pool.Wake] must be called when there may be
+	// fewer. It runs on the pool's goroutine and must not block. Nil: none.
 	Held func() int
-	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown: at once, or while plenty of jobs
-	// wait, all of one lane and without keys, after a quarter of the queue. It runs on the pool's goroutine and must not
-	// block. Nil: no callback.
+	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown:
+	// at once, or while plenty of jobs wait, all of one lane and without keys, after a
+	// quarter of the queue. It runs on the pool's goroutine and must not block. Nil: no
+	// callback.
 	OnRoom func()
 }
 
@@ -71,28 +82,31 @@ type Config struct {
 type FatalPolicy uint8
 
 const (
-	// HoldAll holds everything but the calls in flight. Once in every ProbeInterval the job that is first in line is
-	// attempted, until a verdict is not fatal: the oldest that has been attempted before, else the next new one.
+	// HoldAll holds everything but the calls in flight. Once in every ProbeInterval the
+	// job that is first in line is attempted, until a verdict is not fatal: the oldest
+	// that has been attempted before, else the next new one.
 	HoldAll FatalPolicy = iota
-	// FailJob sends the job to the next fallback, or fails it with the error where there is none; the pool keeps
-	// running.
+	// FailJob sends the job to the next fallback, or fails it with the error where there
+	// is none; the pool keeps running.
 	FailJob
 )
 
 // Server is what a pool must know of a server that it calls.
 type Server struct {
-	// Law paces all attempts at the server. It belongs to this server of this pool, which calls it from one goroutine.
-	// Nil: [aimd.Classic] with the default settings.
+	// Law paces all attempts at the server. It belongs to this server of this pool, which
+	// calls it from one goroutine. Nil: [aimd.Classic] with the default settings.
 	Law Law
-	// Gates bound the attempts in addition, whatever the server reports. Servers may share them. Nil: none.
+	// Gates bound the attempts in addition, whatever the server reports. Servers may
+	// share them. Nil: none.
 	Gates []Gate
 }
 
-// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are gates. The pool calls a gate from
-// one goroutine.
+// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are
+// gates. The pool calls a gate from one goroutine.
 type Gate interface {
-	// Next returns the instant at which an attempt of this weight may go, at once if it is not after now. It may be far
-	// in the future; the pool calls Next again after each event.
+	// Next returns the instant at which an attempt of this weight may go, at once if it
+	// is not after now. It may be far in the future; the pool calls Next again after each
+	// event.
 	Next(now time.Time, weight int64) time.Time
 	// Sent: an attempt of this weight goes now.
 	Sent(now time.Time, weight int64)
@@ -102,8 +116,8 @@ type Gate interface {
 
 // Law decides when the next attempt may go. The laws of package aimd are documented there.
 type Law interface {
-	// Next returns the instant at which one attempt may go, at once if it is not after now. It may be far in the
-	// future; the pool calls Next again after each event.
+	// Next returns the instant at which one attempt may go, at once if it is not after
+	// now. It may be far in the future; the pool calls Next again after each event.
 	Next(now time.Time, inFlight int) time.Time
 	// Sent: an attempt goes now; inFlight counts it.
 	Sent(now time.Time, inFlight int) aimd.Ticket
@@ -164,11 +178,14 @@ func (c *Config) complete() {
 	}
 }
 
-// RetryConfig bounds the attempts at a job that meets transient errors and spreads them over time. MaxAttempts, at least
-// 1, is the number of attempts, the first included, that may meet such an error. After the n-th one the job waits for a
-// time uniform in [0, BaseDelay × BackoffFactor^(n-1)], the upper end capped at MaxDelay; delays are at least 0, the
-// factor is at least 1 and finite. The zero value is not valid: start from [DefaultRetry].
+// RetryConfig bounds the attempts at a job that meets transient errors and spreads them
+// over time. MaxAttempts, at least 1, is the number of attempts, the first included, that
+// may meet such an error. After the n-th one the job waits for a time uniform in [0,
+// BaseDelay × BackoffFactor^(n-1)], the upper end capped at MaxDelay; delays are at least
+// 0, the factor is at least 1 and finite. The zero value is not valid: start from
+// [DefaultRetry].
 type RetryConfig = retry.Config
 
-// DefaultRetry returns 3 attempts with a first wait of up to 2 s, doubled after each error and capped at a minute.
+// DefaultRetry returns 3 attempts with a first wait of up to 2 s, doubled after each
+// error and capped at a minute.
 func DefaultRetry() RetryConfig { return retry.Default() }

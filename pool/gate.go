@@ -2,15 +2,17 @@ package pool
 
 import "time"
 
-// slack is how far attempts may run ahead of a gate's even pace, so that a turn of the scheduler that is a moment late
-// costs no throughput.
+// slack is how far attempts may run ahead of a gate's even pace, so that a turn of the
+// scheduler that is a moment late costs no throughput.
 const slack = 100 * time.Millisecond
 
-// PerMinute is a gate that admits a certain weight per minute, evenly spread: servers that state a limit per minute
-// often enforce it per second. Attempts that each weigh 1 never exceed the limit in any minute; heavier ones by the
-// weight of one at most. When an attempt turns out lighter or heavier than estimated, the gate corrects its count.
+// PerMinute is a gate that admits a certain weight per minute, evenly spread: servers
+// that state a limit per minute often enforce it per second. Attempts that each weigh 1
+// never exceed the limit in any minute; heavier ones by the weight of one at most. When
+// an attempt turns out lighter or heavier than estimated, the gate corrects its count.
 //
-// Not safe for concurrent use; a pool calls it from one goroutine. Make it with [NewPerMinute].
+// Not safe for concurrent use; a pool calls it from one goroutine. Make it with
+// [NewPerMinute].
 type PerMinute struct {
 	unit time.Duration // how long a weight of 1 takes
 	one  bool          // attempts count, not their weight
@@ -22,15 +24,17 @@ func NewPerMinute(limit int) *PerMinute {
 	return &PerMinute{unit: perUnit(float64(limit))}
 }
 
-// NewCallsPerMinute returns a gate for limit attempts a minute, at least 1, whatever they weigh.
+// NewCallsPerMinute returns a gate for limit attempts a minute, at least 1, whatever they
+// weigh.
 func NewCallsPerMinute(limit int) *PerMinute {
 	g := NewPerMinute(limit)
 	g.one = true
 	return g
 }
 
-// SetLimit changes the limit from now on, at least 1 a minute. The weight for which the gate is closed stays the same, not
-// the time: what went at a low limit would otherwise keep the gate closed for long at a high one.
+// SetLimit changes the limit from now on, at least 1 a minute. The weight for which the
+// gate is closed stays the same, not the time: what went at a low limit would otherwise
+// keep the gate closed for long at a high one.
 func (g *PerMinute) SetLimit(now time.Time, limit float64) {
 	unit := perUnit(limit)
 	if wait := g.free.Sub(now); wait > 0 && unit != g.unit {
@@ -55,13 +59,14 @@ func (g *PerMinute) Sent(now time.Time, weight int64) {
 	g.free = g.free.Add(g.time(weight))
 }
 
-// Ended implements [Gate]. An attempt that was counted stays counted, whatever became of it.
+// Ended implements [Gate]. An attempt that was counted stays counted, whatever became of
+// it.
 func (g *PerMinute) Ended(_ time.Time, weight, actual int64) {
 	g.free = g.free.Add(g.time(actual) - g.time(weight))
 }
 
-// time returns how long the gate is closed for a weight, at most an hour: no usage that a server reports for one
-// attempt may close it for good.
+// time returns how long the gate is closed for a weight, at most an hour: no usage that a
+// server reports for one attempt may close it for good.
 func (g *PerMinute) time(weight int64) time.Duration {
 	if g.one {
 		return g.unit
@@ -72,9 +77,11 @@ func (g *PerMinute) time(weight int64) time.Duration {
 	return time.Duration(weight) * g.unit
 }
 
-// AtMost is a gate that bounds the attempts in flight. Servers that share it share the limit.
+// AtMost is a gate that bounds the attempts in flight. Servers that share it share the
+// limit.
 //
-// Not safe for concurrent use; a pool calls it from one goroutine. Make it with [NewAtMost].
+// Not safe for concurrent use; a pool calls it from one goroutine. Make it with
+// [NewAtMost].
 type AtMost struct{ limit, inFlight int }
 
 // NewAtMost returns a gate for limit attempts in flight, at least 1.

@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// inbox is how other goroutines reach the scheduler. It is a mutex around two queues rather than channels: the
-// scheduler takes what has gathered in one go, and a slow done callback does not block Submit. With an unbuffered
-// channel for each direction, instant calls cost twice as much.
+// inbox is how other goroutines reach the scheduler. It is a mutex around two queues
+// rather than channels: the scheduler takes what has gathered in one go, and a slow done
+// callback does not block Submit. With an unbuffered channel for each direction, instant
+// calls cost twice as much.
 type inbox struct {
 	limit   int           // Config.QueueLimit
 	wake    chan struct{} // holds a token while there may be something to take
@@ -32,8 +33,8 @@ type intake struct {
 	closed    bool             // no more jobs will come; never false again
 	draining  bool             // those that wait are handed back; never false again
 	withdrawn bool             // a single attempt was withdrawn
-	recall    func(*task) bool // jobs to hand back; nil: none
-	halt      *haltOrder       // the last one; nil: none
+	recall    func(*task) bool // jobs to hand back, or nil
+	halt      *haltOrder       // the last one, or nil
 	probe     bool             // the next probe goes at once
 }
 
@@ -47,7 +48,8 @@ func newInbox(limit int) *inbox {
 	}
 }
 
-// submit waits for room and passes t to the scheduler, or returns ErrStopped or the cause of ctx.
+// submit waits for room and passes t to the scheduler, or returns ErrStopped or the cause
+// of ctx.
 func (b *inbox) submit(ctx context.Context, t *task) error {
 	b.mu.Lock()
 	for !b.closed && b.room(t.Lane) <= 0 {
@@ -71,8 +73,9 @@ func (b *inbox) add(t *task) error {
 	return b.put(t)
 }
 
-// put completes submit and add, and unlocks. A single attempt takes no room: the queue stays full as long as a pause
-// holds the jobs, and a single attempt must not wait for that.
+// put completes submit and add, and unlocks. A single attempt takes no room: the queue
+// stays full as long as a pause holds the jobs, and a single attempt must not wait for
+// that.
 func (b *inbox) put(t *task) error {
 	if b.closed {
 		b.mu.Unlock()
@@ -87,9 +90,10 @@ func (b *inbox) put(t *task) error {
 	return nil
 }
 
-// room returns for how many more jobs of the lane there is room. A lane below its share of the queue may use the rest
-// of its share even in a full one, else the lane that filled it would keep the others out until it has drained; once
-// that has made the queue twice as long, each lane has room for one job.
+// room returns for how many more jobs of the lane there is room. A lane below its share
+// of the queue may use the rest of its share even in a full one, else the lane that
+// filled it would keep the others out until it has drained; once that has made the queue
+// twice as long, each lane has room for one job.
 func (b *inbox) room(lane int) int {
 	n, busy := b.lanes[lane], len(b.lanes)
 	if n == 0 {
@@ -111,7 +115,8 @@ func (b *inbox) count(lane, n int) {
 	}
 }
 
-// withdrawSingle reports to the scheduler that the caller of a waiting single attempt has given up.
+// withdrawSingle reports to the scheduler that the caller of a waiting single attempt has
+// given up.
 func (b *inbox) withdrawSingle() {
 	b.mu.Lock()
 	b.withdrawn = true
@@ -145,8 +150,8 @@ func (b *inbox) close(draining bool) {
 	}
 }
 
-// recallJobs makes the scheduler hand back the waiting jobs that are stale. Calls that the scheduler has not yet acted
-// on add up.
+// recallJobs makes the scheduler hand back the waiting jobs that are stale. Calls that
+// the scheduler has not yet acted on add up.
 func (b *inbox) recallJobs(stale func(*task) bool) {
 	b.mu.Lock()
 	if earlier := b.recall; earlier != nil {
@@ -173,7 +178,8 @@ func (b *inbox) take() intake {
 	return in
 }
 
-// occupy counts a job that waits again; it never blocks, so there may be more than the limit.
+// occupy counts a job that waits again; it never blocks, so there may be more than the
+// limit.
 func (b *inbox) occupy(t *task) {
 	b.mu.Lock()
 	b.count(t.Lane, 1)

@@ -6,33 +6,38 @@ import (
 	"github.com/llm-stage/stage/internal/turns"
 )
 
-// Laned is what a job's In may implement where several parties share the pool: lanes that have jobs take turns, and one
-// job starts each turn. Lanes should be few, as the pool never forgets one. Without it all jobs are in lane 0. Submit
-// calls Lane, which must always return the same number.
+// Laned is what a job's In may implement where several parties share the pool: lanes that
+// have jobs take turns, and one job starts each turn. Lanes should be few, as the pool
+// never forgets one. Without it all jobs are in lane 0. Submit calls Lane, which must
+// always return the same number.
 type Laned interface {
 	Lane() int
 }
 
-// Keyed is what a job's In may implement where the jobs of a lane have keys, so that a key with many jobs does not delay
-// the others: in each turn of the lane it is another key's turn. Keys may be many. Without it all jobs have the empty
-// key. Submit calls Key.
+// Keyed is what a job's In may implement where the jobs of a lane have keys, so that a
+// key with many jobs does not delay the others: in each turn of the lane it is another
+// key's turn. Keys may be many. Without it all jobs have the empty key. Submit calls Key.
 type Keyed interface {
 	Key() string
 }
 
-// Grouped is what a job's In may implement where several jobs may fail through one cause of their own, such as the calls
-// for one row: an outage or wrong settings are suspected only where different groups fail, unless there is no other group
-// left. The groups are compared by ==. Without it, or with nil, a job is a group of its own. Submit calls Group.
+// Grouped is what a job's In may implement where several jobs may fail through one cause
+// of their own, such as the calls for one row: an outage or wrong settings are suspected
+// only where different groups fail, unless there is no other group left. The groups are
+// compared by ==. Without it, or with nil, a job is a group of its own. Submit calls
+// Group.
 type Grouped interface {
 	Group() any
 }
 
-// line holds the jobs without an attempt. Those of one key of a lane start in the order of submission. The keys of a lane
-// that have any take turns, and one that joins is last in the present turn: between any two starts, the counts of keys
-// that had jobs in line throughout differ by at most one. The same holds for lanes.
+// line holds the jobs without an attempt. Those of one key of a lane start in the order
+// of submission. The keys of a lane that have any take turns, and one that joins is last
+// in the present turn: between any two starts, the counts of keys that had jobs in line
+// throughout differ by at most one. The same holds for lanes.
 //
-// A single attempt starts after as many jobs as were in line when it arrived, whatever their lanes. With one lane that
-// is the order of submission; with several, lanes wait no longer for single attempts than they would in one queue.
+// A single attempt starts after as many jobs as were in line when it arrived, whatever
+// their lanes. With one lane that is the order of submission; with several, lanes wait no
+// longer for single attempts than they would in one queue.
 type line struct {
 	lanes   map[int]*lane
 	turns   []*lane // those with jobs, in the order of their turns
@@ -94,9 +99,9 @@ func (l *line) take(t *task) {
 	}
 }
 
-// ample reports whether there are so many jobs, all of one lane without keys, that there is no hurry to ask for more: to
-// be asked for each by itself costs two wake-ups a job. Where several lanes or keys take turns, a full line would keep
-// their jobs waiting.
+// ample reports whether there are so many jobs, all of one lane without keys, that there
+// is no hurry to ask for more: to be asked for each by itself costs two wake-ups a job.
+// Where several lanes or keys take turns, a full line would keep their jobs waiting.
 func (l *line) ample(limit int) bool {
 	return l.size > limit-limit/4 && len(l.turns) == 1 && l.firstJob().Key == ""
 }

@@ -25,33 +25,36 @@ var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage", "ope
 // String returns the kind in one word in lower case; empty for NotPaused.
 func (k PauseKind) String() string { return nameOf(k, pauseNames[:], "pause") }
 
-// Pause describes why a pool is paused: only probes go out, until one finds that the problem is over.
+// Pause describes why a pool is paused: only probes go out, until one finds that the
+// problem is over.
 type Pause struct {
 	// Kind is NotPaused in the zero value, which describes a pool that runs.
 	Kind PauseKind
 	// Err is the error of the latest probe, or the one that began the pause.
 	Err error
-	// Since is when the problem began: for an outage the first failure after the last success.
+	// Since is when the problem began: for an outage the first failure after the last
+	// success.
 	Since time.Time
-	// Absent is, in an outage, since when nothing has listened at any of the servers, none of which has had a success;
-	// zero: something does, or did.
+	// Absent is, in an outage, since when nothing has listened at any of the servers,
+	// none of which has had a success; zero: something does, or did.
 	Absent time.Time
-	// Next is the instant of the next probe; one in the past waits for a job, or for the verdict on the last probe. Zero for
-	// Operator.
+	// Next is the instant of the next probe; one in the past waits for a job, or for the
+	// verdict on the last probe. Zero for Operator.
 	Next time.Time
 	// Probes counts those that have been sent.
 	Probes int
-	// Lost counts, in an outage, the calls that were sent and got no answer since it began, probes included. They may
-	// have been paid for.
+	// Lost counts, in an outage, the calls that were sent and got no answer since it
+	// began, probes included. They may have been paid for.
 	Lost int
 	// Server is the one concerned: 0 for the first, n for the n-th fallback.
 	Server int
-	// Passed means, of a pause that is over, that the server is still out and jobs go past it to a fallback.
+	// Passed means, of a pause that is over, that the server is still out and jobs go
+	// past it to a fallback.
 	Passed bool
 }
 
-// pause is what holds the whole pool: a breaker, the kind of problem that opened it, and the
-// server concerned. The zero value is that nothing does.
+// pause is what holds the whole pool: a breaker, the kind of problem that opened it, and
+// the server concerned. The zero value is that nothing does.
 type pause struct {
 	health.Breaker
 
@@ -67,8 +70,8 @@ func describe(kind PauseKind, server int, b *health.Breaker) Pause {
 	}
 }
 
-// breaker returns the one that decides when a probe goes to a server: the pool's own while that
-// is open.
+// breaker returns the one that decides when a probe goes to a server: the pool's own
+// while that is open.
 func (s *scheduler) breaker(at int) *health.Breaker {
 	if s.paused() {
 		return &s.pause.Breaker
@@ -76,9 +79,9 @@ func (s *scheduler) breaker(at int) *health.Breaker {
 	return &s.servers[at].Outage
 }
 
-// pauseAll opens the pool's own breaker because of an error of a server, the one that j met.
-// While it is open, others whose calls are in flight may meet such an error too: only that of a
-// probe postpones the next probe.
+// pauseAll opens the pool's own breaker because of an error of a server, the one that j
+// met. While it is open, others whose calls are in flight may meet such an error too:
+// only that of a probe postpones the next probe.
 func (s *scheduler) pauseAll(kind PauseKind, server int, err error, j *health.Job) {
 	b := &s.pause
 	switch {
@@ -95,8 +98,9 @@ func (s *scheduler) pauseAll(kind PauseKind, server int, err error, j *health.Jo
 	s.showPause()
 }
 
-// settleProbe acts on the verdict on the probe of the pool's own breaker. An error like the one that opened it opens it
-// again, see pauseAll. A probe that was cut off is no evidence, so the next in line goes at once.
+// settleProbe acts on the verdict on the probe of the pool's own breaker. An error like
+// the one that opened it opens it again, see pauseAll. A probe that was cut off is no
+// evidence, so the next in line goes at once.
 func (s *scheduler) settleProbe(t *task) {
 	b, v := &s.pause, &t.verdict
 	switch {
@@ -130,8 +134,9 @@ func (s *scheduler) paused() bool { return s.pause.IsOpen() }
 // held reports whether jobs may go only as probes.
 func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
 
-// showPause updates the pause that Stats reports, and calls OnPause or OnResume when one begins or ends. A pool is
-// paused by its own breaker, by that of the first server where jobs cannot go past it, and above all by an operator.
+// showPause updates the pause that Stats reports, and calls OnPause or OnResume when one
+// begins or ends. A pool is paused by its own breaker, by that of the first server where
+// jobs cannot go past it, and above all by an operator.
 func (s *scheduler) showPause() {
 	before, now := s.counts.Pause, describe(s.pause.kind, s.pause.server, &s.pause.Breaker)
 	if now.Kind == NotPaused && s.stuck() {
@@ -164,8 +169,9 @@ func (s *scheduler) showPause() {
 	s.delayAgain()
 }
 
-// probe returns the job that probes a server now, and the server. If there is none, next is the instant at which there
-// will be one, zero if that depends on an event or on time alone, see due.
+// probe returns the job that probes a server now, and the server. If there is none, next
+// is the instant at which there will be one, zero if that depends on an event or on time
+// alone, see due.
 func (s *scheduler) probe() (t *task, at int, next time.Time) {
 	for at := range s.servers {
 		t := s.probeOf(at)
@@ -178,16 +184,16 @@ func (s *scheduler) probe() (t *task, at int, next time.Time) {
 		}
 		next = sooner(next, when)
 		if s.paused() {
-			// The first server takes precedence, as its errors pause the pool: an answer of a fallback proves little
-			// and only beats waiting without end.
+			// The first server takes precedence, as its errors pause the pool: an answer
+			// of a fallback proves little and only beats waiting without end.
 			break
 		}
 	}
 	return nil, 0, next
 }
 
-// probeOf returns the job that may probe a server at this instant, or nil: one that waits there, or in an outage one
-// that may go past the servers before it.
+// probeOf returns the job that may probe a server at this instant, or nil: one that waits
+// there, or in an outage one that may go past the servers before it.
 func (s *scheduler) probeOf(at int) *task {
 	b := s.breaker(at)
 	if !b.IsOpen() || !b.MayProbe(s.tick) {
@@ -200,9 +206,10 @@ func (s *scheduler) probeOf(at int) *task {
 	return t
 }
 
-// prober returns the job that probes next for a breaker, of those that wait at a server, or nil: the oldest, and where
-// the job itself may be the problem the oldest that has not been a probe in this round, so that it cannot keep the
-// breaker open. A probe for another breaker counts too, else one job could keep two open by turns.
+// prober returns the job that probes next for a breaker, of those that wait at a server,
+// or nil: the oldest, and where the job itself may be the problem the oldest that has not
+// been a probe in this round, so that it cannot keep the breaker open. A probe for
+// another breaker counts too, else one job could keep two open by turns.
 func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	ready := &s.servers[at].ready
 	if s.pause.kind == FatalError || s.pause.kind == Shortage {
@@ -238,18 +245,20 @@ func later(a, b time.Time) time.Time {
 // haltOrder is what [Pool.Halt] and [Pool.Continue] ask for.
 type haltOrder struct{ why error } // nil: continue
 
-// Halt holds all jobs and refuses single attempts until [Pool.Continue], and returns at once. Calls in flight go on, and
-// their jobs wait where another attempt is needed. Nothing probes, deadlines stand still, and an outage fails no job
-// meanwhile. Why is the error of the pause, of kind [Operator], that Stats reports. A pool that is halted stays so, with
-// the error that it has.
+// Halt holds all jobs and refuses single attempts until [Pool.Continue], and returns at
+// once. Calls in flight go on, and their jobs wait where another attempt is needed.
+// Nothing probes, deadlines stand still, and an outage fails no job meanwhile. Why is the
+// error of the pause, of kind [Operator], that Stats reports. A pool that is halted stays
+// so, with the error that it has.
 func (p *Pool[In, Out]) Halt(why error) { p.sched.inbox.steer(&haltOrder{why}) }
 
-// Continue ends what [Pool.Halt] began, and has a pool that is paused for another reason probe at once. It returns at
-// once.
+// Continue ends what [Pool.Halt] began, and has a pool that is paused for another reason
+// probe at once. It returns at once.
 func (p *Pool[In, Out]) Continue() { p.sched.inbox.steer(&haltOrder{}) }
 
-// Probe has the next probe of each pause or outage go at once, or with the next job if none waits. While a probe is in
-// flight that is the next one. It returns at once, and does nothing while the pool is halted, or not paused.
+// Probe has the next probe of each pause or outage go at once, or with the next job if
+// none waits. While a probe is in flight that is the next one. It returns at once, and
+// does nothing while the pool is halted, or not paused.
 func (p *Pool[In, Out]) Probe() {
 	b := p.sched.inbox
 	b.mu.Lock()
@@ -258,7 +267,8 @@ func (p *Pool[In, Out]) Probe() {
 	b.signal()
 }
 
-// steer passes an order to the scheduler. Of several that it has not yet acted on the last one counts.
+// steer passes an order to the scheduler. Of several that it has not yet acted on the
+// last one counts.
 func (b *inbox) steer(o *haltOrder) {
 	b.mu.Lock()
 	b.halt = o
@@ -321,7 +331,8 @@ func (s *scheduler) outageBegan(at int) {
 	s.showPause()
 }
 
-// returnToFirst moves the jobs that wait at a fallback back to the first server, which may have recovered long ago.
+// returnToFirst moves the jobs that wait at a fallback back to the first server, which
+// may have recovered long ago.
 func (s *scheduler) returnToFirst(v *server) {
 	here := func(t *task) bool { return &s.servers[t.Server()] == v }
 	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
@@ -330,7 +341,8 @@ func (s *scheduler) returnToFirst(v *server) {
 	}
 }
 
-// absentSince returns since when nothing has listened at any of the servers; zero: something does, or did.
+// absentSince returns since when nothing has listened at any of the servers; zero means
+// something does, or did.
 func (s *scheduler) absentSince() (since time.Time) {
 	for i := range s.servers {
 		absent := s.servers[i].Outage.Absent
@@ -342,7 +354,8 @@ func (s *scheduler) absentSince() (since time.Time) {
 	return since
 }
 
-// stuckSince returns since when outages leave a job that waits at a server nowhere to go; zero: it has somewhere.
+// stuckSince returns since when outages leave a job that waits at a server nowhere to go;
+// zero means that it has somewhere.
 func (s *scheduler) stuckSince(at int) (since time.Time) {
 	for i := at; i < len(s.servers); i++ {
 		v := &s.servers[i]
@@ -389,7 +402,8 @@ func (s *scheduler) endHolds() {
 	}
 }
 
-// outageDue returns the instant at which the scheduler must look at an outage again; zero: none by itself.
+// outageDue returns the instant at which the scheduler must look at an outage again; zero
+// means that none by itself.
 func (s *scheduler) outageDue() (at time.Time) {
 	for i := range s.servers {
 		v := &s.servers[i]
@@ -412,21 +426,24 @@ func (s *scheduler) outageDue() (at time.Time) {
 	return at
 }
 
-// Shortages. Where this machine has no descriptor, port or buffer left, the calls in flight are as many as it can bear:
-// no more go until some end, and one more is tried from time to time. With no call in flight none will release what is
-// missing, so the pool pauses.
+// Shortages. Where this machine has no descriptor, port or buffer left, the calls in
+// flight are as many as it can bear: no more go until some end, and one more is tried
+// from time to time. With no call in flight none will release what is missing, so the
+// pool pauses.
 
-// shortageGrowth is how often one more call in flight is allowed. It is allowed even where fewer are wanted, else a
-// shortage that is long over would be reported until that many are.
+// shortageGrowth is how often one more call in flight is allowed. It is allowed even
+// where fewer are wanted, else a shortage that is long over would be reported until that
+// many are.
 const shortageGrowth = 5 * time.Second
 
 // shortage bounds the calls in flight. Its zero value does not.
 type shortage struct {
-	room  int       // most calls in flight, at least 1; 0: no shortage
+	room  int       // most calls in flight, at least 1; 0 means no shortage
 	grown time.Time // when room last changed
 }
 
-// limitCalls acts on a verdict that this machine was short of something for t, which keeps its place and its attempts.
+// limitCalls acts on a verdict that this machine was short of something for t, which
+// keeps its place and its attempts.
 func (s *scheduler) limitCalls(t *task) {
 	s.putBack(t)
 	begins := s.shortage.room == 0

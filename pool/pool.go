@@ -1,20 +1,24 @@
-// Package pool makes calls to a rate-limited server, many at a time and as fast as the server allows.
+// Package pool makes calls to a rate-limited server, many at a time and as fast as the
+// server allows.
 //
-// A job is done when its call succeeds or fails for good. Until then the pool retries: after a capacity error without
-// limit and through the shared pacer, after a transient error a bounded number of times with exponential backoff and
-// full jitter. A slot is held only while a call is in flight. Every attempt, first or retry, goes through one pacer,
-// whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go. The oldest retry precedes any new job, unless
-// retries are refused again and again: a job that is refused alone stops no other. A fatal error, one about the caller
-// rather than the job, pauses the pool, which probes until the cause is fixed. So do an outage of the server and an error
-// that all jobs meet: a failure counts against a job only while others succeed.
+// A job is done when its call succeeds or fails for good. Until then the pool retries:
+// after a capacity error without limit and through the shared pacer, after a transient
+// error a bounded number of times with exponential backoff and full jitter. A slot is
+// held only while a call is in flight. Every attempt, first or retry, goes through one
+// pacer, whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go. The
+// oldest retry precedes any new job, unless retries are refused again and again: a job
+// that is refused alone stops no other. A fatal error, one about the caller rather than
+// the job, pauses the pool, which probes until the cause is fixed. So do an outage of the
+// server and an error that all jobs meet: a failure counts against a job only while
+// others succeed.
 //
-// Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So do the keys of a lane's jobs: see
-// [Keyed]. Jobs with a fate in common are [Grouped].
+// Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So
+// do the keys of a lane's jobs: see [Keyed]. Jobs with a fate in common are [Grouped].
 //
 // Single attempts at jobs of another type may go through the same pool: see [Once].
 //
-// Other servers may serve as fallbacks, each with its own law. Gates bound what goes out: attempts per minute, weight
-// per minute, attempts in flight.
+// Other servers may serve as fallbacks, each with its own law. Gates bound what goes out:
+// attempts per minute, weight per minute, attempts in flight.
 //
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...
@@ -26,17 +30,19 @@
 //	}()
 //	err = p.Run(ctx) // returns when all jobs are done
 //
-// Cancel ctx to stop at once, or call Drain to finish only the calls in flight. [Pool.ExecuteBatch]
-// is the synchronous form. Stable are the names that this takes: Config, New, Pool, Func, Attempt,
-// Verdict with its classes and origins, Result and the errors. Everything else is for llm-stage.
+// Cancel ctx to stop at once, or call Drain to finish only the calls in flight.
+// [Pool.ExecuteBatch] is the synchronous form. Stable are the names that this takes:
+// Config, New, Pool, Func, Attempt, Verdict with its classes and origins, Result and the
+// errors. Everything else is for llm-stage.
 //
-// One goroutine owns all state, so callbacks never run at the same time and statistics are consistent.
+// One goroutine owns all state, so callbacks never run at the same time and statistics
+// are consistent.
 //
-// The files, in reading order: pool.go, config.go and verdict.go are the interface. inbox.go is how
-// callers reach the scheduler, and scheduler.go its loop. queue.go has the order in which jobs go,
-// line.go that of new ones, server.go the law and gates of each server, pause.go what stops all
-// jobs, worker.go the calls. Package health decides whose failure an error is and when a server is
-// out. gate.go and once.go stand alone.
+// The files, in reading order: pool.go, config.go and verdict.go are the interface.
+// inbox.go is how callers reach the scheduler, and scheduler.go its loop. queue.go has
+// the order in which jobs go, line.go that of new ones, server.go the law and gates of
+// each server, pause.go what stops all jobs, worker.go the calls. Package health decides
+// whose failure an error is and when a server is out. gate.go and once.go stand alone.
 package pool
 
 import (
@@ -47,25 +53,29 @@ import (
 )
 
 var (
-	// ErrStopped is returned by Submit and ExecuteBatch after Finish and once the pool stops: it takes no more jobs.
+	// ErrStopped is returned by Submit and ExecuteBatch after Finish and once the pool
+	// stops: it takes no more jobs.
 	ErrStopped = errors.New("pool is stopped")
-	// ErrHandedBack is the error of a job that the pool returned unfinished because it stops, or because the job's call
-	// was cancelled. The job may be submitted to another pool.
+	// ErrHandedBack is the error of a job that the pool returned unfinished because it
+	// stops, or because the job's call was cancelled. The job may be submitted to another
+	// pool.
 	ErrHandedBack = errors.New("job handed back unfinished")
-	// ErrRowTimeout is in the error of a job that found no capacity, or met transient errors, for Config.RowTimeout.
-	// The error also wraps that of the last attempt.
+	// ErrRowTimeout is in the error of a job that found no capacity, or met transient
+	// errors, for Config.RowTimeout. The error also wraps that of the last attempt.
 	ErrRowTimeout = errors.New("row timeout")
 
-	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and in that of a single attempt
-	// (see [Once]) that was not made because of an outage or a shortage of this machine.
+	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and
+	// in that of a single attempt (see [Once]) that was not made because of an outage or
+	// a shortage of this machine.
 	ErrOutage = errors.New("held by an outage")
 
 	errRunTwice = errors.New("pool: Run was called before; make a new pool")
 )
 
-// Func makes one attempt at a job and judges the reply. It runs on one of Config.Size goroutines and should return
-// soon after ctx is cancelled, with class Cancelled; the pool waits for it. Out is kept whatever the class. A panic
-// becomes a [*PanicError] of class Permanent.
+// Func makes one attempt at a job and judges the reply. It runs on one of Config.Size
+// goroutines and should return soon after ctx is cancelled, with class Cancelled; the
+// pool waits for it. Out is kept whatever the class. A panic becomes a [*PanicError] of
+// class Permanent.
 type Func[In, Out any] func(ctx context.Context, in In, a Attempt) (Out, Verdict)
 
 // Pool executes jobs. It serves one Run. All its methods are safe for concurrent use.
@@ -88,12 +98,13 @@ func New[In, Out any](cfg Config, call Func[In, Out]) (*Pool[In, Out], error) {
 	return &Pool[In, Out]{call: call, sched: sched}, nil
 }
 
-// Run executes jobs until Finish has been called and all jobs are done, or Drain and the calls in
-// flight have ended: then it returns nil. When ctx is cancelled it stops at once: calls are
-// cancelled, what did not finish is handed back, and Run returns the cause.
+// Run executes jobs until Finish has been called and all jobs are done, or Drain and the
+// calls in flight have ended: then it returns nil. When ctx is cancelled it stops at
+// once: calls are cancelled, what did not finish is handed back, and Run returns the
+// cause.
 //
-// When Run returns, done has been called for every job that Submit took, and every goroutine of the pool has ended. A
-// second Run is an error.
+// When Run returns, done has been called for every job that Submit took, and every
+// goroutine of the pool has ended. A second Run is an error.
 func (p *Pool[In, Out]) Run(ctx context.Context) error {
 	if p.started.Swap(true) {
 		return errRunTwice
@@ -101,25 +112,28 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 	return p.sched.run(ctx)
 }
 
-// Submit adds a job to the pool. It blocks while the queue is full, see Config.QueueLimit, and may be called before
-// Run. An error means that the job was not taken and done will not be called: ErrStopped, or the cause of ctx, which
-// governs Submit only, not the job.
+// Submit adds a job to the pool. It blocks while the queue is full, see
+// Config.QueueLimit, and may be called before Run. An error means that the job was not
+// taken and done will not be called: ErrStopped, or the cause of ctx, which governs
+// Submit only, not the job.
 //
-// Jobs of one lane start in the order in which Submit took them, but for keys, which take turns as lanes do: see [Laned]
-// and [Keyed]. Done is called exactly once, on the pool's own goroutine: no attempt starts until it returns. So it must
-// not block, and must not call Submit, which may block until that very goroutine makes room; Drain and Stats are fine.
+// Jobs of one lane start in the order in which Submit took them, but for keys, which take
+// turns as lanes do: see [Laned] and [Keyed]. Done is called exactly once, on the pool's
+// own goroutine: no attempt starts until it returns. So it must not block, and must not
+// call Submit, which may block until that very goroutine makes room; Drain and Stats are
+// fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.submit(ctx, p.task(in, done))
 }
 
-// Add is Submit without blocking: it takes the job even if the queue is full, so callers check [Pool.Room] first. The
-// only error is ErrStopped.
+// Add is Submit without blocking: it takes the job even if the queue is full, so callers
+// check [Pool.Room] first. The only error is ErrStopped.
 func (p *Pool[In, Out]) Add(in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.add(p.task(in, done))
 }
 
-// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without waiting; 0 or less: none. It
-// may be more as soon as Config.OnRoom has been called.
+// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without
+// waiting; 0 or less: none. It may be more as soon as Config.OnRoom has been called.
 func (p *Pool[In, Out]) Room(lane int) int {
 	b := p.sched.inbox
 	b.mu.Lock()
@@ -148,18 +162,21 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 // Wake makes the pool check again whether an attempt may go: see Config.Held.
 func (p *Pool[In, Out]) Wake() { p.sched.inbox.signal() }
 
-// Finish makes Run return once every job is done, and returns at once. Submit takes no more jobs. Jobs that wait for
-// capacity, a retry or the end of an outage are waited for, whatever time that takes; Drain ends that.
+// Finish makes Run return once every job is done, and returns at once. Submit takes no
+// more jobs. Jobs that wait for capacity, a retry or the end of an outage are waited for,
+// whatever time that takes; Drain ends that.
 func (p *Pool[In, Out]) Finish() { p.sched.inbox.finish() }
 
-// Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No attempt starts: waiting jobs,
-// those in backoff too, are handed back with ErrHandedBack and class Cancelled. Calls in flight finish, a job whose
-// verdict calls for another attempt is handed back, and then Run returns.
+// Drain makes the pool stop softly, and returns at once. Submit takes no more jobs. No
+// attempt starts: waiting jobs, those in backoff too, are handed back with ErrHandedBack
+// and class Cancelled. Calls in flight finish, a job whose verdict calls for another
+// attempt is handed back, and then Run returns.
 func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 
-// Recall hands back the waiting jobs, those in backoff too, whose In is stale, with ErrHandedBack and class Cancelled,
-// and returns at once. Calls in flight go on, and single attempts (see [Once]) stay. Stale is called on the pool's own
-// goroutine and must not block.
+// Recall hands back the waiting jobs, those in backoff too, whose In is stale, with
+// ErrHandedBack and class Cancelled, and returns at once. Calls in flight go on, and
+// single attempts (see [Once]) stay. Stale is called on the pool's own goroutine and must
+// not block.
 func (p *Pool[In, Out]) Recall(stale func(In) bool) {
 	p.sched.inbox.recallJobs(func(t *task) bool {
 		j, is := t.work.(*job[In, Out])
@@ -167,11 +184,13 @@ func (p *Pool[In, Out]) Recall(stale func(In) bool) {
 	})
 }
 
-// ExecuteBatch submits ins in their order, waits for all and returns their results in that same order, one for each.
-// Run must be running. A failed job is no error of the batch: see each Result's Err.
+// ExecuteBatch submits ins in their order, waits for all and returns their results in
+// that same order, one for each. Run must be running. A failed job is no error of the
+// batch: see each Result's Err.
 //
-// If the pool stops before it has taken them all, the rest are marked as handed back, and the error is ErrStopped. If
-// ctx is cancelled the results are nil and the error is its cause; jobs taken by then still run to their end.
+// If the pool stops before it has taken them all, the rest are marked as handed back, and
+// the error is ErrStopped. If ctx is cancelled the results are nil and the error is its
+// cause; jobs taken by then still run to their end.
 func (p *Pool[In, Out]) ExecuteBatch(ctx context.Context, ins []In) ([]Result[In, Out], error) {
 	results := make([]Result[In, Out], len(ins))
 	finished := make(chan struct{}, len(ins)) // with room for all, so that no callback blocks
@@ -211,14 +230,16 @@ type job[In, Out any] struct {
 	done func(Result[In, Out])
 }
 
-// Dated is what a job's In may implement where jobs wait for room before they enter the pool: Config.OutageHold then
-// counts from the earlier instant that Arrived returns. Submit calls it.
+// Dated is what a job's In may implement where jobs wait for room before they enter the
+// pool: Config.OutageHold then counts from the earlier instant that Arrived returns.
+// Submit calls it.
 type Dated interface {
 	Arrived() time.Time
 }
 
-// Weighted is what a job's In may implement where there are gates: without it every attempt weighs 1. The pool's
-// goroutine calls Weight before an attempt at the server; it must not block.
+// Weighted is what a job's In may implement where there are gates: without it every
+// attempt weighs 1. The pool's goroutine calls Weight before an attempt at the server; it
+// must not block.
 type Weighted interface {
 	Weight(server int) int64
 }

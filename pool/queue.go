@@ -10,19 +10,20 @@ import (
 // The order in which jobs go, and where they wait until then.
 
 const (
-	// lookEvery is how often jobs are looked at that wait for what no event announces: that no
-	// other job is left to settle the doubt about their failures, or that an outage has held them
-	// too long.
+	// lookEvery is how often jobs are looked at that wait for what no event announces:
+	// that no other job is left to settle the doubt about their failures, or that an
+	// outage has held them too long.
 	lookEvery = time.Second
 	// witnessStep is how often a job looks for the success of another one, see
 	// health.WitnessWait.
 	witnessStep = 50 * time.Millisecond
 )
 
-// first returns the task whose turn it is and the server that it goes to. If there is none, next is the instant at
-// which there will be one, zero if that depends on an event.
+// first returns the task whose turn it is and the server that it goes to. If there is
+// none, next is the instant at which there will be one, zero if that depends on an event.
 //
-// At each server the oldest waiting task goes first, and among those the oldest that has a server to go to.
+// At each server the oldest waiting task goes first, and among those the oldest that has
+// a server to go to.
 func (s *scheduler) first() (t *task, at int, next time.Time) {
 	t, at, next = s.probe()
 	if t != nil || s.paused() {
@@ -41,8 +42,9 @@ func (s *scheduler) first() (t *task, at int, next time.Time) {
 	return nil, 0, next
 }
 
-// oldest returns the task with the lowest index among those whose server is not skipped, or nil. It is another
-// one while retries are refused in vain, see refusal.go of package health.
+// oldest returns the task with the lowest index among those whose server is not skipped,
+// or nil. It is another one while retries are refused in vain, see refusal.go of package
+// health.
 func (s *scheduler) oldest() (t *task) {
 	for i := range s.servers {
 		v := &s.servers[i]
@@ -62,14 +64,15 @@ func (s *scheduler) oldest() (t *task) {
 	return t
 }
 
-// mustNotOvertake reports whether no new job may start: in a sequential pool, while one that has started waits.
+// mustNotOvertake reports whether no new job may start: in a sequential pool, while one
+// that has started waits.
 func (s *scheduler) mustNotOvertake() bool {
 	return s.cfg.Size == 1 && s.waiting()-s.health.Awaiting() > s.fresh.size+s.fresh.singles.size
 }
 
-// place finds the server that an attempt at t may go to now: its own or, past those without capacity, a later one. If
-// there is none it is -1; all that were considered are held for the younger tasks too, and when is the instant to try
-// again.
+// place finds the server that an attempt at t may go to now: its own or, past those
+// without capacity, a later one. If there is none it is -1; all that were considered are
+// held for the younger tasks too, and when is the instant to try again.
 func (s *scheduler) place(t *task) (at int, when time.Time) {
 	for i := t.Server(); i < len(s.servers); i++ {
 		v := &s.servers[i]
@@ -95,7 +98,7 @@ func (s *scheduler) place(t *task) (at int, when time.Time) {
 	return -1, when
 }
 
-// passable returns the instant from which attempts may go past server i; zero: there is none at present.
+// passable returns the instant from which attempts may go past server i, or zero.
 func (s *scheduler) passable(i int) time.Time {
 	v := &s.servers[i]
 	since := v.LackingSince()
@@ -117,7 +120,8 @@ func (s *scheduler) passed(i int) bool {
 	return !at.IsZero() && !at.After(s.tick)
 }
 
-// moveOn moves t, whose attempts at its server are used up, to the next one; behind the last it fails.
+// moveOn moves t, whose attempts at its server are used up, to the next one; behind the
+// last it fails.
 func (s *scheduler) moveOn(t *task) {
 	i := s.nextServer(t)
 	if i < 0 {
@@ -143,7 +147,8 @@ func (s *scheduler) nextServer(t *task) int {
 	return -1
 }
 
-// skipServer shuts the fallback that gave t a fatal verdict for a while: the pool continues without it.
+// skipServer shuts the fallback that gave t a fatal verdict for a while: the pool
+// continues without it.
 func (s *scheduler) skipServer(t *task) {
 	s.servers[t.att.Server].shut = s.tick.Add(s.cfg.ProbeInterval)
 	if t.Server() < t.att.Server { // it was sent there for lack of capacity, and keeps waiting for that
@@ -166,7 +171,8 @@ func (s *scheduler) putBack(t *task) {
 	s.servers[t.Server()].ready.push(t)
 }
 
-// delay puts t among the delayed tasks. While the pool is paused the deadlines stand still, and jobs pass no server.
+// delay puts t among the delayed tasks. While the pool is paused the deadlines stand
+// still, and jobs pass no server.
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
 	if !t.deadline.IsZero() && !s.held() {
@@ -178,7 +184,8 @@ func (s *scheduler) delay(t *task) {
 	s.delayed.push(t)
 }
 
-// delayAgain recomputes when to look at the delayed tasks, because a pause has begun or ended.
+// delayAgain recomputes when to look at the delayed tasks, because a pause has begun or
+// ended.
 func (s *scheduler) delayAgain() {
 	tasks := s.delayed.tasks
 	s.delayed.tasks = nil
@@ -187,8 +194,8 @@ func (s *scheduler) delayAgain() {
 	}
 }
 
-// release moves delayed tasks whose time has come to those that are ready, and fails those that are past their
-// deadline.
+// release moves delayed tasks whose time has come to those that are ready, and fails
+// those that are past their deadline.
 func (s *scheduler) release() {
 	for t := s.delayed.first(); t != nil && !t.wake.After(s.tick); t = s.delayed.first() {
 		switch t = s.delayed.pop(); {
@@ -209,7 +216,8 @@ func (s *scheduler) release() {
 			s.servers[t.Server()].ready.push(t)
 		}
 	}
-	// Jobs have their indexes in the order in which they start, so the oldest has the first deadline.
+	// Jobs have their indexes in the order in which they start, so the oldest has the
+	// first deadline.
 	for i := range s.servers {
 		ready := &s.servers[i].ready
 		for t := ready.first(); t != nil && s.expired(t); t = ready.first() {
@@ -218,14 +226,14 @@ func (s *scheduler) release() {
 	}
 }
 
-// awaitsWitness reports whether t, which is in no line, must keep waiting for the success of
-// another job.
+// awaitsWitness reports whether t, which is in no line, must keep waiting for the success
+// of another job.
 func (s *scheduler) awaitsWitness(t *task) bool {
 	return s.tick.Before(t.until) && s.health.LacksWitness(&t.Job, s.others())
 }
 
-// settleAwaiting reconsiders t, which has used up its attempts with failures in doubt and is in
-// no line.
+// settleAwaiting reconsiders t, which has used up its attempts with failures in doubt and
+// is in no line.
 func (s *scheduler) settleAwaiting(t *task) {
 	at := t.Server()
 	switch s.servers[at].Settle(s.tick, &t.Job, s.others()) {
@@ -242,8 +250,9 @@ func (s *scheduler) settleAwaiting(t *task) {
 	}
 }
 
-// others counts the jobs that have not ended, apart from one that is at hand and in no line.
-// Single attempts count while they are in flight, as their success would be evidence, too.
+// others counts the jobs that have not ended, apart from one that is at hand and in no
+// line. Single attempts count while they are in flight, as their success would be
+// evidence, too.
 func (s *scheduler) others() int {
 	return s.waiting() - s.fresh.singles.size + s.counts.InFlight
 }
@@ -267,7 +276,8 @@ func (s *scheduler) expire(t *task) {
 	s.finish(t, err, t.verdict.Class, s.tick)
 }
 
-// due returns the instant at which a job becomes ready or expires; zero: none will by itself.
+// due returns the instant at which a job becomes ready or expires; zero means that none
+// will by itself.
 func (s *scheduler) due() (at time.Time) {
 	if s.paused() && !s.pause.MayProbe(s.tick) {
 		return s.pause.Due()

@@ -12,33 +12,33 @@ import (
 
 var errNoReason = errors.New("call failed without a reason")
 
-// scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides which
-// attempt goes when, and acts on the verdicts. The calls themselves run on workers. Other
-// goroutines touch inbox, crew and shown only.
+// scheduler is the one goroutine that owns the state of a pool: it takes jobs, decides
+// which attempt goes when, and acts on the verdicts. The calls themselves run on workers.
+// Other goroutines touch inbox, crew and shown only.
 //
 //	inbox ─> fresh (by turns) ───┐
 //	           ready (oldest) ───┴─ law ─> workers ─> inbox ─> settle ─> finish
 //	delayed ────┘  └─────────────── after a fatal error ─────────┤
 //	   └─────────────────────────── again, after a wait ─────────┘
 //
-// Ready jobs and laws are kept per server: see [server]. Package health decides what the ends of
-// attempts mean. The methods are in three files: this one has the loop and the verdicts,
-// queue.go the order in which jobs go, pause.go what stops all of them.
+// Ready jobs and laws are kept per server: see [server]. Package health decides what the
+// ends of attempts mean. The methods are in three files: this one has the loop and the
+// verdicts, queue.go the order in which jobs go, pause.go what stops all of them.
 type scheduler struct {
 	cfg    Config
 	inbox  *inbox
 	crew   crew
 	health *health.Monitor
 
-	// Queues: between turns a job that is not in flight is in exactly one of fresh, delayed and
-	// the ready heap of its server.
+	// Queues: between turns a job that is not in flight is in exactly one of fresh,
+	// delayed and the ready heap of its server.
 	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
 	fresh   line     // jobs without an attempt
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes assigned so far; they rise in the order of first attempts
 
-	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs; deadlines
-	// stand still while one does.
+	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs;
+	// deadlines stand still while one does.
 	pause     pause         // of the whole pool; outages are in the health of the servers
 	halt      Pause         // an operator's, whatever else holds the pool; zero if there is none
 	heldSince time.Time     // when the present pause began
@@ -128,8 +128,8 @@ func (s *scheduler) run(ctx context.Context) error {
 	return nil
 }
 
-// takeUp empties the inbox. It reads the clock, once a turn: all that follows from what it found there happens at one
-// instant.
+// takeUp empties the inbox. It reads the clock, once a turn: all that follows from what
+// it found there happens at one instant.
 func (s *scheduler) takeUp() {
 	in := s.inbox.take()
 	s.finishing, s.stopping = in.closed, in.draining
@@ -171,7 +171,8 @@ func (s *scheduler) takeUp() {
 	}
 }
 
-// dispatch sends what may go now. It returns the instant at which to run again without an event; zero: never.
+// dispatch sends what may go now. It returns the instant at which to run again without an
+// event; zero means never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	s.throttled, s.full = false, false
 	if s.halted() {
@@ -192,8 +193,8 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	return s.due()
 }
 
-// send takes t, which is first, out of its line and hands it to a worker for an attempt at one of
-// the servers.
+// send takes t, which is first, out of its line and hands it to a worker for an attempt
+// at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
 	if t.started.IsZero() {
@@ -322,8 +323,8 @@ func (s *scheduler) failed(t *task) {
 	}
 }
 
-// hold makes t, whose last failure is in doubt, wait for its next attempt. If it has none left it
-// continues at the next server, or waits until the doubt is settled.
+// hold makes t, whose last failure is in doubt, wait for its next attempt. If it has none
+// left it continues at the next server, or waits until the doubt is settled.
 func (s *scheduler) hold(t *task) {
 	switch {
 	case !t.UsedUp():
@@ -461,8 +462,8 @@ type alarm struct {
 	at    time.Time // when the timer fires, never later than needed; zero if it is not set
 }
 
-// set makes the timer fire at wake or before: an extra turn of the loop costs less than setting
-// it each time. A zero wake needs no timer.
+// set makes the timer fire at wake or before: an extra turn of the loop costs less than
+// setting it each time. A zero wake needs no timer.
 func (a *alarm) set(now, wake time.Time) {
 	if wake.IsZero() || !a.at.IsZero() && !a.at.After(wake) {
 		return

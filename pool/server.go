@@ -7,13 +7,13 @@ import (
 	"github.com/llm-stage/stage/pool/internal/health"
 )
 
-// server is one of the servers that attempts go to, with the jobs that wait for it. Each has a
-// law and a health of its own: what one rejects is no evidence about the others.
+// server is one of the servers that attempts go to, with the jobs that wait for it. Each
+// has a law and a health of its own: what one rejects is no evidence about the others.
 //
-// A job waits at one server and moves from there only forwards, when its attempts are used up.
-// While that server has been without capacity, or slow, for Config.FallbackAfter an attempt may
-// go past it, to the next one that admits it. The job stays where it waits, so it comes back as
-// soon as there is capacity again.
+// A job waits at one server and moves from there only forwards, when its attempts are
+// used up. While that server has been without capacity, or slow, for Config.FallbackAfter
+// an attempt may go past it, to the next one that admits it. The job stays where it
+// waits, so it comes back as soon as there is capacity again.
 type server struct {
 	*health.Server
 
@@ -40,8 +40,8 @@ func newServers(cfg Config, m *health.Monitor) (servers []server, err error) {
 	return servers, nil
 }
 
-// next returns the instant at which an attempt at t may go to the server, the index of which
-// is i.
+// next returns the instant at which an attempt at t may go to the server, the index of
+// which is i.
 func (v *server) next(now time.Time, t *task, i int) time.Time {
 	at := v.law.Next(now, v.InFlight())
 	if at.After(now) && !v.Out() {
@@ -75,8 +75,8 @@ func (v *server) sent(now time.Time, t *task) {
 	}
 }
 
-// ended reports to health, law and gates how that attempt ended. It reports whether an outage is
-// over.
+// ended reports to health, law and gates how that attempt ended. It reports whether an
+// outage is over.
 func (v *server) ended(now time.Time, t *task) (over bool) {
 	verdict, actual := &t.verdict, t.weighed
 	seen := verdict.health()

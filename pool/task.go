@@ -11,10 +11,10 @@ import (
 	"github.com/llm-stage/stage/pool/internal/health"
 )
 
-// task is a job without its types, as the scheduler handles it. While its call is in flight att,
-// verdict, ended and exited belong to the worker, and the scheduler leaves them alone. Its health
-// may change meanwhile, because another job's success may confirm failures of this one. The
-// fields change hands through channels.
+// task is a job without its types, as the scheduler handles it. While its call is in
+// flight att, verdict, ended and exited belong to the worker, and the scheduler leaves
+// them alone. Its health may change meanwhile, because another job's success may confirm
+// failures of this one. The fields change hands through channels.
 type task struct {
 	health.Job // where it waits, and whose its failures are
 
@@ -54,7 +54,8 @@ type work interface {
 	finish(err error, class Class, finished time.Time, stats Stats)
 }
 
-// fifo is a queue of tasks linked through next, so that waiting costs no memory beyond the tasks' own.
+// fifo is a queue of tasks linked through next, so that waiting costs no memory beyond
+// the tasks' own.
 type fifo struct {
 	head, tail *task
 	size       int
@@ -91,7 +92,8 @@ func (q *fifo) remove(match func(*task) bool) (removed []*task) {
 	return removed
 }
 
-// taskHeap is a heap of tasks whose first is the least by less. Its exported methods are for container/heap.
+// taskHeap is a heap of tasks whose first is the least by less. Its exported methods are
+// for container/heap.
 type taskHeap struct {
 	tasks []*task
 	less  func(a, b *task) bool

@@ -34,8 +34,9 @@ func nameOf[K ~uint8](k K, names []string, kind string) string {
 	return fmt.Sprintf("%s(%d)", kind, uint8(k))
 }
 
-// Origin is where a transient or permanent error comes from. Only one of the job itself always counts against the job;
-// the others may have another cause, and then cost it no attempt: see [Config.OutageHold].
+// Origin is where a transient or permanent error comes from. Only one of the job itself
+// always counts against the job; the others may have another cause, and then cost it no
+// attempt: see [Config.OutageHold].
 type Origin uint8
 
 // The origins. The zero value is OfJob.
@@ -57,28 +58,34 @@ type Verdict struct {
 	Class Class
 	// Origin is, with class Transient or Permanent, where the error comes from.
 	Origin Origin
-	// Absent means, with origin OfNetwork, that nothing listens at the server's address. Before the first success there
-	// the server is taken to be out at once, rather than after several jobs have failed.
+	// Absent means, with origin OfNetwork, that nothing listens at the server's address.
+	// Before the first success there the server is taken to be out at once, rather than
+	// after several jobs have failed.
 	Absent bool
-	// Alike names, with class Transient or Permanent, an error that all jobs meet where the settings are wrong: two
-	// errors with the same name are the same verdict. Empty: not caused by settings.
+	// Alike names, with class Transient or Permanent, an error that all jobs meet where
+	// the settings are wrong: two errors with the same name are the same verdict. Empty:
+	// not caused by settings.
 	Alike string
 	// Err is the reason, for every class but OK.
 	Err error
-	// Hint is what the server reported with the error. A RetryAfter is the job's least wait after a capacity or
-	// transient error.
+	// Hint is what the server reported with the error. A RetryAfter is the job's least
+	// wait after a capacity or transient error.
 	Hint aimd.Hint
-	// Weight is what the attempt weighed in the end, for gates; 0: as estimated, or nothing after a capacity error.
+	// Weight is what the attempt weighed in the end, for gates; 0 means as estimated, or
+	// nothing after a capacity error.
 	Weight int64
-	// Output is the length of the reply, such as its tokens; 0: unknown. Laws use it to tell long replies from slow ones.
+	// Output is the length of the reply, such as its tokens, or 0 if it is unknown. Laws
+	// use it to tell long replies from slow ones.
 	Output int64
-	// Unsent means, with origin OfNetwork, that the request was not sent, so that it cannot have been paid for; with
-	// class Fatal or Cancelled, that nothing was sent: the attempt does not count and the law learns nothing from it.
-	// With class Fatal it pauses the pool whichever server it was meant for, and whatever the policy.
+	// Unsent means, with origin OfNetwork, that the request was not sent, so that it
+	// cannot have been paid for; with class Fatal or Cancelled, that nothing was sent:
+	// the attempt does not count and the law learns nothing from it. With class Fatal it
+	// pauses the pool whichever server it was meant for, and whatever the policy.
 	Unsent bool
 }
 
-// void reports whether the attempt is no evidence about the server, because nothing was sent.
+// void reports whether the attempt is no evidence about the server, because nothing was
+// sent.
 func (v *Verdict) void() bool {
 	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.failed()
 }
@@ -113,15 +120,18 @@ func (v *Verdict) health() health.Verdict {
 
 // Attempt describes to a Func the attempt that it makes.
 type Attempt struct {
-	// Number counts all attempts at the job from 1, this one included, whatever became of them.
+	// Number counts all attempts at the job from 1, this one included, whatever became of
+	// them.
 	Number int
 	// Server is the one to call: 0 for the first, n for the n-th fallback.
 	Server int
-	// Failures is the number of attempts at this server before this one that met a transient error.
+	// Failures is the number of attempts at this server before this one that met a
+	// transient error.
 	Failures int
 	// CapacityRetries is the number of attempts before this one that met a capacity error.
 	CapacityRetries int
-	// Probe is set while the pool is paused or the server out: this attempt finds out whether the cause has been fixed.
+	// Probe is set while the pool is paused or the server out: this attempt finds out
+	// whether the cause has been fixed.
 	Probe bool
 	// DispatchDelay is the law's delay between dispatches at this one.
 	DispatchDelay time.Duration
@@ -137,8 +147,8 @@ type Result[In, Out any] struct {
 	In In
 	// Out is what the last call returned; the zero value if none did.
 	Out Out
-	// Err is nil when the job succeeded. Otherwise it is the last verdict's error, or wraps ErrHandedBack or
-	// ErrRowTimeout.
+	// Err is nil when the job succeeded. Otherwise it is the last verdict's error, or
+	// wraps ErrHandedBack or ErrRowTimeout.
 	Err error
 	// Class is that of the last verdict, or Cancelled for a job that was handed back.
 	Class Class
@@ -146,8 +156,8 @@ type Result[In, Out any] struct {
 	Attempts int
 	// CapacityRetries counts the calls that met a capacity error.
 	CapacityRetries int
-	// Queued, Started and Finished are the instants at which the pool took the job, made its first attempt (zero if
-	// there was none), and had its last verdict or gave it up.
+	// Queued, Started and Finished are the instants at which the pool took the job, made
+	// its first attempt (zero if there was none), and had its last verdict or gave it up.
 	Queued, Started, Finished time.Time
 	// Stats are the pool's statistics at that moment, this job counted in.
 	Stats Stats
@@ -159,7 +169,8 @@ type Stats struct {
 	PoolSize int
 	// Dispatched counts attempts, those in flight included.
 	Dispatched uint64
-	// CapacityRetries counts attempts that met a capacity error, Successes those that succeeded.
+	// CapacityRetries counts attempts that met a capacity error, Successes those that
+	// succeeded.
 	CapacityRetries, Successes uint64
 	// MaxConcurrent is the highest number of calls that were in flight at once.
 	MaxConcurrent int
@@ -167,25 +178,28 @@ type Stats struct {
 	InFlight int
 	// Waiting is the number of jobs that wait for their first or next attempt.
 	Waiting int
-	// ThrottleTime is the time during which a job was ready and a slot free, but laws or gates made them wait.
+	// ThrottleTime is the time during which a job was ready and a slot free, but laws or
+	// gates made them wait.
 	ThrottleTime time.Duration
-	// FullTime is the time during which a job waited and every slot was taken, so that a further slot would have been used
-	// if the law allowed it.
+	// FullTime is the time during which a job waited and every slot was taken, so that a
+	// further slot would have been used if the law allowed it.
 	FullTime time.Duration
 	// ExecTime is the sum of the durations of all calls that have ended.
 	ExecTime time.Duration
-	// PeakDelay and CurrentDelay are the longest and the present delay between dispatches, by the law of the first
-	// server.
+	// PeakDelay and CurrentDelay are the longest and the present delay between
+	// dispatches, by the law of the first server.
 	PeakDelay, CurrentDelay time.Duration
-	// LawPausedUntil is when a pause that the first server asked for ends, as computed by its law, and LawPauseReason
-	// what made the law pause. It may lie in the past; zero: there was none.
+	// LawPausedUntil is when a pause that the first server asked for ends, as computed by
+	// its law, and LawPauseReason what made the law pause. It may lie in the past, or
+	// zero.
 	LawPausedUntil time.Time
 	LawPauseReason aimd.PauseReason
-	// LawConcurrency is the most calls that the first server makes use of, as found by its law, where the server lets
-	// more than that wait; 0: none is known.
+	// LawConcurrency is the most calls that the first server makes use of, as found by
+	// its law, where the server lets more than that wait; 0 means that none is known.
 	LawConcurrency int
 	// Pause is what holds the pool; the zero value while it runs.
 	Pause Pause
-	// Shortage is what this machine is short of while that bounds the calls in flight; nil: none.
+	// Shortage is what this machine is short of while that bounds the calls in flight, or
+	// nil.
 	Shortage error
 }

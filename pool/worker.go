@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// crew is the workers, goroutines that make the calls: as many as calls were ever in flight at
-// once. So a send on work, which is unbuffered, finds an idle one.
+// crew is the workers, goroutines that make the calls: as many as calls were ever in
+// flight at once. So a send on work, which is unbuffered, finds an idle one.
 type crew struct {
 	work  chan *task
 	size  int
@@ -18,8 +18,8 @@ type crew struct {
 	inbox *inbox // takes the calls that have ended
 }
 
-// call hands t to an idle worker, or to a new one if all are busy. InFlight is the number of
-// calls in flight, this one included.
+// call hands t to an idle worker, or to a new one if all are busy. InFlight is the number
+// of calls in flight, this one included.
 func (c *crew) call(ctx context.Context, t *task, inFlight int) {
 	if inFlight <= c.size {
 		c.work <- t
@@ -35,7 +35,8 @@ func (c *crew) dismiss() {
 	c.wg.Wait()
 }
 
-// serve is a worker: it makes attempts, the first of them at t, until there is no more work.
+// serve is a worker: it makes attempts, the first of them at t, until there is no more
+// work.
 func (c *crew) serve(ctx context.Context, t *task) {
 	for ok := true; ok; t, ok = <-c.work {
 		c.attempt(ctx, t)

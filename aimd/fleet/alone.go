@@ -25,14 +25,15 @@ func (m *Member) isolate(now time.Time, sec float64) {
 	m.own.Limit(limit)
 }
 
-// remember notes how many calls per second the present plan gives the member, if it has any to give.
+// remember notes how many calls per second the present plan gives the member, if it has
+// any to give.
 func (m *Member) remember() {
 	if rate := m.share * m.rate(); rate > 0 && m.place != nil && !m.turns.guard.doubts {
 		m.had = rate
 	}
 }
 
-// rate returns that of the plan; 0: there is none.
+// rate returns that of the plan, or 0.
 func (m *Member) rate() float64 {
 	if m.plan == nil {
 		return 0
@@ -51,7 +52,8 @@ func least(a, b float64) float64 {
 	return a
 }
 
-// capGrowth returns how many times its last share a member may have that has been alone for so long.
+// capGrowth returns how many times its last share a member may have that has been alone
+// for so long.
 func capGrowth(sec float64) float64 {
 	growth := 1.0
 	for next := capSec; sec >= next && growth < 1e6; next += capNextSec {

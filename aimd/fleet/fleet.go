@@ -1,20 +1,23 @@
-// Package fleet lets many pools that call one server share one law, so that they learn its limit together.
+// Package fleet lets many pools that call one server share one law, so that they learn
+// its limit together.
 //
-// Each pool has a [Member] in the place of a law of its own. One member leads: it runs the law on what all of them report,
-// and counts how many turns have come due over all. The others are told how fast turns come and which are theirs, and
-// take them by their own clocks, without asking before a call.
+// Each pool has a [Member] in the place of a law of its own. One member leads: it runs
+// the law on what all of them report, and counts how many turns have come due over all.
+// The others are told how fast turns come and which are theirs, and take them by their
+// own clocks, without asking before a call.
 //
 //	        reports: sent, refused turns, demand
 //	members ────────────────────────────────────> leader
 //	        <────────────────────────────────────
 //	          plan: turns by now and soon, shares
 //
-// All of it is advice. A message that is lost, late, doubled or a lie costs efficiency: a member that hears no plan
-// continues for a moment with the last, then some member leads in the place of the leader, and one that can reach nobody
-// returns to a law of its own, at the rate that its last share was.
+// All of it is advice. A message that is lost, late, doubled or a lie costs efficiency: a
+// member that hears no plan continues for a moment with the last, then some member leads
+// in the place of the leader, and one that can reach nobody returns to a law of its own,
+// at the rate that its last share was.
 //
-// The package is pure: messages are bytes that the caller carries, and every instant is an argument. The clocks of two
-// members may show any times.
+// The package is pure: messages are bytes that the caller carries, and every instant is
+// an argument. The clocks of two members may show any times.
 package fleet
 
 import (
@@ -28,27 +31,32 @@ import (
 )
 
 const (
-	// silentSec is how long a leader or a member may be silent before the others do without it.
+	// silentSec is how long a leader or a member may be silent before the others do
+	// without it.
 	silentSec = 2.0
 	silent    = time.Duration(silentSec * float64(time.Second))
-	// reportSec is the time between two reports. A refusal that is news goes at once, but for hastySec.
+	// reportSec is the time between two reports. A refusal that is news goes at once, but
+	// for hastySec.
 	reportSec = 0.5
-	// doubtSec is how long a leader may be silent before a member asks for its plan, askSec how long until it asks again.
+	// doubtSec is how long a leader may be silent before a member asks for its plan,
+	// askSec how long until it asks again.
 	doubtSec = 0.9
 	askSec   = 0.25
 	aloneSec = 0.5 // the same while it is alone
-	// claimSec is how long a leader may be silent before the first of the members leads; each next one waits by rankSec
-	// longer, so that a leader is replaced by one and not by all.
+	// claimSec is how long a leader may be silent before the first of the members leads;
+	// each next one waits by rankSec longer, so that a leader is replaced by one and not
+	// by all.
 	claimSec = 1.25
 	rankSec  = 0.04
 	ranksMax = 15
-	// answerSec is how long a member that hears itself waits for the answer of a leader, when it has none.
+	// answerSec is how long a member that hears itself waits for the answer of a leader,
+	// when it has none.
 	answerSec = 0.35
 	spreadSec = 0.3
 	// joinSec is how long a new member waits for a connection before it begins alone.
 	joinSec = 1.1
-	// capSec is how long a member that is alone keeps to its last share; then it may have twice as much, and again each
-	// capNextSec.
+	// capSec is how long a member that is alone keeps to its last share; then it may have
+	// twice as much, and again each capNextSec.
 	capSec, capNextSec = 60.0, 30.0
 
 	tickLeader = 20 * time.Millisecond
@@ -63,13 +71,17 @@ const (
 
 // Config sets up a [Member].
 type Config struct {
-	// ID distinguishes the member from all others, also from earlier lives of its process. Required.
+	// ID distinguishes the member from all others, also from earlier lives of its
+	// process. Required.
 	ID string
-	// Weight is its share against others while all want more than there is, 0.01 to 100. 0: 1.
+	// Weight is its share against others while all want more than there is, 0.01 to 100.
+	// 0: 1.
 	Weight float64
-	// Law is the law that the member runs if it leads, and the one of its own if it is alone.
+	// Law is the law that the member runs if it leads, and the one of its own if it is
+	// alone.
 	Law aimd.AdaptiveConfig
-	// Limits of all members together, whatever the server allows. Where members differ, the lowest holds.
+	// Limits of all members together, whatever the server allows. Where members differ,
+	// the lowest holds.
 	Limits Limits
 }
 
@@ -95,15 +107,18 @@ type State struct {
 	Mode    Mode
 	Leader  string // its ID; empty while alone
 	Members int    // in the plan; 1 while alone
-	// Share is the part of the whole that the member may use, of 1, at present; alone that of before.
+	// Share is the part of the whole that the member may use, of 1, at present; alone
+	// that of before.
 	Share float64
-	// Rate is how many calls per second the whole may make, in a plan; alone, the member itself.
+	// Rate is how many calls per second the whole may make, in a plan; alone, the member
+	// itself.
 	Rate float64
 	Term uint64 // grows with each new leader
 }
 
-// Member is one pool of a fleet. It implements the pool's law: its methods Next to Stats are called by the pool, Hear,
-// Tick and Leave by whoever carries the messages. It is not safe for concurrent use. Instants must not go back.
+// Member is one pool of a fleet. It implements the pool's law: its methods Next to Stats
+// are called by the pool, Hear, Tick and Leave by whoever carries the messages. It is not
+// safe for concurrent use. Instants must not go back.
 type Member struct {
 	cfg   Config
 	begin time.Time
@@ -115,23 +130,23 @@ type Member struct {
 	placed float64 // when one last had a place for it, or it first heard one
 	delays delays
 	place  *place
-	share  float64 // the last one that it had; 0: none ever
-	ring   uint64  // version of place; 0: none
+	share  float64 // the last one that it had; 0 means that none ever
+	ring   uint64  // version of place, or 0
 	places []place // of that version
 
 	lead   *leader // nil: it does not lead
 	echo   float64 // when it last heard a message of its own
 	alone  bool    // it goes by its own law
 	since  float64 // when that began
-	cap    float64 // the rate that it kept to when that began; 0: none
-	had    float64 // calls per second that a plan gave it, before the present one; 0: none did
+	cap    float64 // the rate that it kept to when that began, or 0
+	had    float64 // calls per second that a plan gave it, before the present one; 0 means that none did
 	ranked float64 // a wait of its own, so that not all claim at once
 
 	asked    float64 // the last hello
 	answered float64 // when it first heard the echo of a hello since it heard a plan; none: not yet
 	ticked   float64
 	answer   bool   // the leader must send a plan with places
-	last     []byte // the last plan of one that leads no more, to be sent; nil: none
+	last     []byte // the last plan of one that leads no more, to be sent, or nil
 
 	turns  turns
 	report reporting
@@ -170,7 +185,8 @@ func spread(id string) float64 {
 	return float64(h.Sum32()) / (1 << 32)
 }
 
-// sec returns an instant in seconds of the member's own clock, which begins with the first instant that it is given.
+// sec returns an instant in seconds of the member's own clock, which begins with the
+// first instant that it is given.
 func (m *Member) sec(now time.Time) float64 {
 	if m.begin.IsZero() {
 		m.begin = now
@@ -178,8 +194,9 @@ func (m *Member) sec(now time.Time) float64 {
 	return now.Sub(m.begin).Seconds()
 }
 
-// Tick does what the passing of time asks for. It returns the messages that must be published now, and when to call it
-// again: also after Hear, and as soon as Urgent is true.
+// Tick does what the passing of time asks for. It returns the messages that must be
+// published now, and when to call it again: also after Hear, and as soon as Urgent is
+// true.
 func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	sec := m.sec(now)
 	asleep := sec-m.ticked > claimSec
@@ -214,8 +231,8 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	return out, now.Add(tickMember)
 }
 
-// resign ends the lead of a member that has slept, or has not heard itself: others have not heard it for so long that one
-// of them leads by now, or nobody can.
+// resign ends the lead of a member that has slept, or has not heard itself: others have
+// not heard it for so long that one of them leads by now, or nobody can.
 func (m *Member) resign(sec float64) {
 	if m.lead != nil && (sec-m.ticked > claimSec || sec-m.echo > claimSec) {
 		m.lead = nil
@@ -239,8 +256,8 @@ func (m *Member) silence(sec float64) float64 {
 	return sec - m.heard
 }
 
-// mayClaim reports whether it is this member's turn to lead: it is connected, as it has heard itself ask, and a leader
-// would have answered.
+// mayClaim reports whether it is this member's turn to lead: it is connected, as it has
+// heard itself ask, and a leader would have answered.
 func (m *Member) mayClaim(sec float64) bool {
 	if m.answered == none {
 		return false
@@ -251,7 +268,8 @@ func (m *Member) mayClaim(sec float64) bool {
 	return m.silence(sec) >= claimSec+rankSec*m.rank() && sec-m.answered >= hastySec
 }
 
-// rank returns how many of the last plan's members lead rather than this one when their leader has gone.
+// rank returns how many of the last plan's members lead rather than this one when their
+// leader has gone.
 func (m *Member) rank() float64 {
 	rank := 0.0
 	for _, p := range m.places {
@@ -417,7 +435,8 @@ func (m *Member) Leave(now time.Time) [][]byte {
 // Leads reports whether the member must hear the reports of the others.
 func (m *Member) Leads() bool { return m.lead != nil }
 
-// Urgent reports whether Tick must be called now: the member has been refused, and the others need to know.
+// Urgent reports whether Tick must be called now: the member has been refused, and the
+// others need to know.
 func (m *Member) Urgent() bool { return m.report.urgent }
 
 // State returns the member's present part in its fleet.
@@ -446,8 +465,8 @@ func (m *Member) shareOr(otherwise float64) float64 {
 	return m.share
 }
 
-// delays finds the leader's clock: the least time between sending and hearing, of the last plans, is nearest to the
-// difference of the two clocks.
+// delays finds the leader's clock: the least time between sending and hearing, of the
+// last plans, is nearest to the difference of the two clocks.
 type delays struct {
 	last [16]float64
 	n    int

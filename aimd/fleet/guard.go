@@ -3,22 +3,24 @@ package fleet
 import "math"
 
 const (
-	// doubtedLeast is how many refusals a member must have met in a window before it doubts the plan, guardSec the length of
-	// a window. It looks at the present one and the one before.
+	// doubtedLeast is how many refusals a member must have met in a window before it
+	// doubts the plan, guardSec the length of a window. It looks at the present one and
+	// the one before.
 	doubtedLeast = 10
 	guardSec     = 1.0
-	// A member that doubts makes so many times the calls that the server accepts from it, and one in each trialSec to see
-	// whether it accepts more.
+	// A member that doubts makes so many times the calls that the server accepts from it,
+	// and one in each trialSec to see whether it accepts more.
 	doubtedShare = 1.1
 	trialSec     = 4.0
-	// untrue is by how many times the law's estimate must exceed what the server accepts, while it refuses most calls, to
-	// be no estimate at all.
+	// untrue is by how many times the law's estimate must exceed what the server accepts,
+	// while it refuses most calls, to be no estimate at all.
 	untrue = 4.0
 )
 
-// guard watches what becomes of a member's calls. A plan under which most are refused for seconds is not of this server:
-// it is forged, or that of a leader who is mistaken. Until the server accepts most calls again the member keeps to what it
-// accepts. A law that has been refused slows down long before.
+// guard watches what becomes of a member's calls. A plan under which most are refused for
+// seconds is not of this server: it is forged, or that of a leader who is mistaken. Until
+// the server accepts most calls again the member keeps to what it accepts. A law that has
+// been refused slows down long before.
 type guard struct {
 	began       float64 // the present window
 	now, before verdicts
@@ -64,16 +66,17 @@ func (g *guard) wait(sec float64) float64 {
 	return 1 / (doubtedShare*accepted + 1/trialSec)
 }
 
-// refuted reports whether the server refused most calls between two looks at the fleet, and accepted far fewer than the
-// law's estimate. The one of an earlier leader may have been forged, and the law would halve it a dozen times.
+// refuted reports whether the server refused most calls between two looks at the fleet,
+// and accepted far fewer than the law's estimate. The one of an earlier leader may have
+// been forged, and the law would halve it a dozen times.
 func refuted(estimate float64, before, now *use) bool {
 	accepted, refused := float64(now.accepted-before.accepted), float64(now.refused-before.refused)
 	const sec = sampleSec * (samples - 1)
 	return refused >= doubtedLeast && refused > accepted && estimate > untrue*max(accepted/sec, 1)
 }
 
-// catchUp keeps a member from waiting for turns that are further away than a plan can tell: it has taken turns that
-// never were.
+// catchUp keeps a member from waiting for turns that are further away than a plan can
+// tell: it has taken turns that never were.
 func (t *turns) catchUp(position, perSec float64) {
 	if most := position + max(2, perSec*silentSec); float64(t.taken) > most {
 		t.taken = whole(math.Ceil(most))

@@ -13,30 +13,38 @@ const (
 	planSec = 0.5
 	// hastySec is the least time between two plans that answer a hello or have new places.
 	hastySec = 0.05
-	// moved is by how much a share must change, as a share of itself, before all learn of it.
+	// moved is by how much a share must change, as a share of itself, before all learn of
+	// it.
 	moved = 0.25
-	// Below this share of used turns the law does not climb: what nobody sends cannot be refused.
+	// Below this share of used turns the law does not climb: what nobody sends cannot be
+	// refused.
 	usedLeast = 0.8
-	// usedMost is how many times what they use the rate may be, before the server has refused a call: where the pools are
-	// the limit it would grow without bound. At least it may be usableLeast, in calls per second.
+	// usedMost is how many times what they use the rate may be, before the server has
+	// refused a call: where the pools are the limit it would grow without bound. At least
+	// it may be usableLeast, in calls per second.
 	usedMost    = 4.0
 	usableLeast = 20.0
 	// sampleSec is how often the use of turns is looked at, over the last samples.
 	sampleSec = 0.25
 	samples   = 5
-	// slotSec is how long a member waits for a slot, where there are fewer than members, before another makes room.
+	// slotSec is how long a member waits for a slot, where there are fewer than members,
+	// before another makes room.
 	slotSec = 2.0
-	// sureSilence is until when a refusal that was reported has come, also where the first report of it was lost.
+	// sureSilence is until when a refusal that was reported has come, also where the
+	// first report of it was lost.
 	sureSilence = 700 * time.Millisecond
-	// nurseSec is the time between the turns that come due until a canary is taken: as long as a message takes.
+	// nurseSec is the time between the turns that come due until a canary is taken: as
+	// long as a message takes.
 	nurseSec = 0.1
 	// turnsKept is for how many turns a refusal can still be told from others.
 	turnsKept = 8192
-	// placesRepeat is for how many plans of a new leader the places are sent, for those that missed the first.
+	// placesRepeat is for how many plans of a new leader the places are sent, for those
+	// that missed the first.
 	placesRepeat = 3
 )
 
-// turnsRound keeps the numbers of turns within what a plan may say, whatever an earlier one said.
+// turnsRound keeps the numbers of turns within what a plan may say, whatever an earlier
+// one said.
 const turnsRound = 1 << 40
 
 // leader runs the one law on what all members report, and divides the turns among them.
@@ -141,7 +149,8 @@ func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, 
 // rateLimit keeps a law that meets no limit from counting turns beyond all use.
 const rateLimit = 1e5
 
-// lawOf returns the settings of the common law. The floor of the delay is each member's own.
+// lawOf returns the settings of the common law. The floor of the delay is each member's
+// own.
 func lawOf(c aimd.Config) aimd.Config {
 	c.MinDelay = 0
 	if c.RecoveryStep == 0 {
@@ -183,7 +192,8 @@ func (l *leader) comeDue(t time.Time, ticket aimd.Ticket) {
 	l.news = l.news || l.law.Rate(t) == 0 // no plan has announced it
 }
 
-// canary is a turn in a pause that the server asked for, by which the law finds out whether it is over.
+// canary is a turn in a pause that the server asked for, by which the law finds out
+// whether it is over.
 type canary struct {
 	flies  bool
 	ticket aimd.Ticket
@@ -191,9 +201,9 @@ type canary struct {
 	turned time.Time // when the last turn came due for it
 }
 
-// nurse sees to it that somebody takes the canary: until then the law must not take silence for an answer. Whoever has
-// the turn may have run ahead of it when the pause began, or have nothing to send, so turns come due as long as members
-// wait for one.
+// nurse sees to it that somebody takes the canary: until then the law must not take
+// silence for an answer. Whoever has the turn may have run ahead of it when the pause
+// began, or have nothing to send, so turns come due as long as members wait for one.
 func (l *leader) nurse(now time.Time) {
 	c := &l.canary
 	switch {
@@ -263,8 +273,8 @@ func (l *leader) watchUse(now time.Time) {
 	}
 }
 
-// bound keeps the rate within what was set for the whole, and from rising far beyond what all can use. What was measured
-// they may use at once, whatever they use now.
+// bound keeps the rate within what was set for the whole, and from rising far beyond what
+// all can use. What was measured they may use at once, whatever they use now.
 func (l *leader) bound() {
 	limit := min(rateLimit, max(l.law.Estimate(), usableLeast, usedMost*l.perSec))
 	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
@@ -337,8 +347,9 @@ func (l *leader) accept(now time.Time, n uint64) {
 	l.settled = max(l.settled, l.turn-int64(l.inFlight())-int64(l.law.Rate(now))-16)
 }
 
-// refuse tells the law of a turn at which a call was refused. A member that did not know yet of a new epoch ran ahead,
-// and its turn has another number by now: it counts as the last of its epoch.
+// refuse tells the law of a turn at which a call was refused. A member that did not know
+// yet of a new epoch ran ahead, and its turn has another number by now: it counts as the
+// last of its epoch.
 func (l *leader) refuse(now time.Time, f *refusal) {
 	if f.Term != l.term || f.Epoch < 0 {
 		return
@@ -362,7 +373,8 @@ func (l *leader) turns(now time.Time) float64 {
 	return float64(l.turn) + min(1, l.rate(now)*now.Sub(l.taken).Seconds())
 }
 
-// next returns the plan that must go now, or nil. With asked a member waits for it and for the places.
+// next returns the plan that must go now, or nil. With asked a member waits for it and
+// for the places.
 func (l *leader) next(now time.Time, clock float64, asked bool) *plan {
 	due := l.last == nil || now.Sub(l.planned).Seconds() >= planSec
 	places := false
@@ -408,8 +420,8 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	return p
 }
 
-// meet takes the plan of another leader that is to follow this one. Where the two had no member in common, each has
-// learned its own part of what the server allows.
+// meet takes the plan of another leader that is to follow this one. Where the two had no
+// member in common, each has learned its own part of what the server allows.
 func (l *leader) meet(now time.Time, p *plan) {
 	if l.merged[p.Leader] || len(l.merged) > 64 || l.members[p.Leader] != nil {
 		return

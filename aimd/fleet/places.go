@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// arrange drops members that are silent or have left, and gives all new places where their shares have changed.
+// arrange drops members that are silent or have left, and gives all new places where
+// their shares have changed.
 func (l *leader) arrange(now time.Time) (changed bool) {
 	lost := 0.0
 	for id, m := range l.members {
@@ -21,8 +22,8 @@ func (l *leader) arrange(now time.Time) (changed bool) {
 		}
 	}
 	if e := l.law.Estimate(); lost > 0.5 && e > 0 {
-		// Most are gone at once, so they are on the other side of a partition, with a leader of their own, and use the
-		// server as well.
+		// Most are gone at once, so they are on the other side of a partition, with a
+		// leader of their own, and use the server as well.
 		l.law.Resume(now, e*max(1-lost, 0.01))
 	}
 	ids := slices.Sorted(maps.Keys(l.members))
@@ -47,8 +48,8 @@ func (l *leader) arrange(now time.Time) (changed bool) {
 	return changed
 }
 
-// place gives all members new places. Each keeps how far it is on the way to its next turn, so that changes of places,
-// however many, take no turn from anybody.
+// place gives all members new places. Each keeps how far it is on the way to its next
+// turn, so that changes of places, however many, take no turn from anybody.
 func (l *leader) place(now time.Time, ids []string, shares []float64, slots []int) {
 	turns := l.turns(now)
 	due := make([]float64, len(ids))
@@ -90,7 +91,8 @@ func (l *leader) allot(now time.Time, ids []string, claims []claim) (slots []int
 		if !m.Hungry {
 			wants[i].want = float64(m.InFlight + 1)
 		}
-		// Where there are fewer slots than members, those take turns that have waited, with those that had one for longest.
+		// Where there are fewer slots than members, those take turns that have waited,
+		// with those that had one for longest.
 		rank[i] = now.Sub(m.since).Seconds()
 		if m.slots > 0 || rank[i] < slotSec {
 			rank[i] = -rank[i]
@@ -107,12 +109,12 @@ func (l *leader) allot(now time.Time, ids []string, claims []claim) (slots []int
 	return slots, changed || l.last == nil || !l.last.Slots
 }
 
-// concurrency is the most calls in flight over all members; 0: no limit.
+// concurrency is the most calls in flight over all members; 0 means no limit.
 func (l *leader) concurrency() int {
 	return l.least(func(r *report) int { return r.Concurrency })
 }
 
-// least returns the lowest limit that any member has set; 0: none has.
+// least returns the lowest limit that any member has set; 0 means that none has.
 func (l *leader) least(of func(*report) int) (limit int) {
 	limit = of(&l.limits)
 	for _, m := range l.members {

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// idleShare is the least that a member has of its fair share, so that one which has had nothing to do can begin.
+// idleShare is the least that a member has of its fair share, so that one which has had
+// nothing to do can begin.
 const idleShare = 0.03
 
 // claim is what a member wants of a rate.
@@ -15,8 +16,9 @@ type claim struct {
 	want   float64 // calls per second; infinite: all that it can get
 }
 
-// divide returns the shares, of 1, in which claims have a rate: max-min fairness by weight. None gets less than it wants
-// while another gets more for its weight; what nobody wants goes to all by weight, so that whoever wants more finds it.
+// divide returns the shares, of 1, in which claims have a rate: max-min fairness by
+// weight. None gets less than it wants while another gets more for its weight; what
+// nobody wants goes to all by weight, so that whoever wants more finds it.
 func divide(rate float64, claims []claim) []float64 {
 	order := make([]int, len(claims))
 	weights := 0.0
@@ -42,10 +44,11 @@ func divide(rate float64, claims []claim) []float64 {
 	return shares
 }
 
-// space returns the turns from now on, counted over all members, at which each has its next one: in the order in which
-// they are due. Those with about the same share, as all have that want more than there is and weigh the same, are spread
-// evenly over a round, as members that move in a bunch overrun a small bucket at any rate. None waits longer than from one
-// of its turns to the next.
+// space returns the turns from now on, counted over all members, at which each has its
+// next one: in the order in which they are due. Those with about the same share, as all
+// have that want more than there is and weigh the same, are spread evenly over a round,
+// as members that move in a bunch overrun a small bucket at any rate. None waits longer
+// than from one of its turns to the next.
 func space(shares, due []float64) []float64 {
 	order := make([]int, len(shares))
 	for i := range order {
@@ -75,13 +78,15 @@ func space(shares, due []float64) []float64 {
 const (
 	// alike is how much of the largest share of a group each of it has.
 	alike = 0.8
-	// golden is the step at which points come to lie evenly between 0 and 1, however many they are.
+	// golden is the step at which points come to lie evenly between 0 and 1, however many
+	// they are.
 	golden = 0.618033988749895
 )
 
-// allot divides a number of calls in flight among claims, as divide does a rate, in whole numbers. Held are the calls that
-// each may still have by what it was granted before: no grant lets the sum exceed the limit. Where a fraction decides,
-// those of a higher rank come first.
+// allot divides a number of calls in flight among claims, as divide does a rate, in whole
+// numbers. Held are the calls that each may still have by what it was granted before: no
+// grant lets the sum exceed the limit. Where a fraction decides, those of a higher rank
+// come first.
 func allot(limit int, claims []claim, held []int, rank []float64) []int {
 	shares := divide(float64(limit), claims)
 	slots := make([]int, len(claims))

@@ -9,12 +9,15 @@ import (
 )
 
 const (
-	// creditSec is for how long turns that were missed can be made up for, at least one: timers are late.
+	// creditSec is for how long turns that were missed can be made up for, at least one:
+	// timers are late.
 	creditSec = 0.02
-	// A member is hungry that has waited for its turns for so long since the last report: half of the time between two. One
-	// that was not hungry says so at once. Less would be met by chance, whenever the law drains.
+	// A member is hungry that has waited for its turns for so long since the last report:
+	// half of the time between two. One that was not hungry says so at once. Less would
+	// be met by chance, whenever the law drains.
 	hungrySec = 0.25
-	// A member that is not hungry wants so much more than it has sent, and never less than half of what it wanted before.
+	// A member that is not hungry wants so much more than it has sent, and never less
+	// than half of what it wanted before.
 	wantMore, wantLess = 1.25, 0.5
 	// meanSec is over how long the rate of a member is averaged.
 	meanSec = 2.0
@@ -104,8 +107,9 @@ func (m *Member) makeReport(sec float64) report {
 	return msg
 }
 
-// position returns how many turns the member has had by its place, with the part of the next that has passed. It moves
-// with each whole turn over all members: to the law, a call goes when its turn comes due.
+// position returns how many turns the member has had by its place, with the part of the
+// next that has passed. It moves with each whole turn over all members: to the law, a
+// call goes when its turn comes due.
 func (m *Member) position(sec float64) float64 {
 	if m.place == nil || m.plan == nil {
 		return math.Inf(-1)
@@ -121,7 +125,8 @@ func (p *place) at(turns float64) float64 { return float64(p.Offset) + float64(p
 // whole returns the whole turns in x.
 func whole(x float64) int64 { return int64(math.Floor(max(x, -1e15))) }
 
-// move goes over to another place. What the member had taken by the old one, of the same leader, counts.
+// move goes over to another place. What the member had taken by the old one, of the same
+// leader, counts.
 func (t *turns) move(old, now *place, p *plan) {
 	switch {
 	case now == nil:
@@ -132,7 +137,7 @@ func (t *turns) move(old, now *place, p *plan) {
 	}
 }
 
-// TPM returns how many tokens a minute the member may use, by the account's limit; 0: there is none.
+// TPM returns how many tokens a minute the member may use, by the account's limit, or 0.
 func (m *Member) TPM() float64 {
 	limit := float64(m.cfg.Limits.TPM)
 	if m.plan != nil {
@@ -141,8 +146,8 @@ func (m *Member) TPM() float64 {
 	return limit * m.shareOr(1)
 }
 
-// Room reports whether the member may have one more call in flight than the n that it has, by the account's limit. Ask
-// again after each message.
+// Room reports whether the member may have one more call in flight than the n that it
+// has, by the account's limit. Ask again after each message.
 func (m *Member) Room(now time.Time, n int) bool {
 	sec := m.sec(now)
 	var limit int
@@ -176,8 +181,8 @@ func (t *turns) hold(sec, until float64) {
 	t.wait, t.waits, t.until = until > sec, sec, until
 }
 
-// Next returns the instant of the member's next turn, now at the earliest. It may be far in the future while there is no
-// plan; call it again after each message.
+// Next returns the instant of the member's next turn, now at the earliest. It may be far
+// in the future while there is no plan; call it again after each message.
 func (m *Member) Next(now time.Time, inFlight int) time.Time {
 	sec := m.sec(now)
 	if m.alone {
@@ -285,8 +290,8 @@ func (m *Member) land(t aimd.Ticket) flight {
 	return f
 }
 
-// Restart tells the law that the server is back from an outage. The common one restarts if no other member has been
-// served meanwhile.
+// Restart tells the law that the server is back from an outage. The common one restarts
+// if no other member has been served meanwhile.
 func (m *Member) Restart(now time.Time) {
 	if m.alone {
 		m.own.Restart(now)

@@ -11,8 +11,8 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// The messages. Whoever may publish on their subjects can send any, so a member believes none that is out of bounds:
-// what is left costs efficiency.
+// The messages. Whoever may publish on their subjects can send any, so a member believes
+// none that is out of bounds: what is left costs efficiency.
 
 const (
 	curveStep  = 0.1  // seconds between two points of a plan's curve
@@ -34,15 +34,16 @@ type plan struct {
 	Seq    uint64  `json:"seq"`
 	Sent   float64 `json:"sent"` // seconds by the leader's clock, which begins anywhere
 
-	// Turns is how many turns had come due when it was sent, over all members; Curve how many more will have by each of
-	// the next steps of 0.1 s; Then is the rate from there on.
+	// Turns is how many turns had come due when it was sent, over all members; Curve how
+	// many more will have by each of the next steps of 0.1 s; Then is the rate from there
+	// on.
 	Turns float64   `json:"turns"`
 	Epoch int       `json:"epoch"` // counts the refusals that changed the rate; turns of another epoch are no news
 	Curve []float64 `json:"curve"`
 	Then  float64   `json:"then"`
 
 	Rate     float64          `json:"rate"`     // calls per second at present
-	Estimate float64          `json:"estimate"` // that a new leader would begin at; 0: none
+	Estimate float64          `json:"estimate"` // that a new leader would begin at, or 0
 	Pause    float64          `json:"pause,omitempty"`
 	Reason   aimd.PauseReason `json:"reason,omitempty"`
 
@@ -52,13 +53,14 @@ type plan struct {
 	Places []place `json:"places,omitempty"` // left out while nothing has changed
 	Bye    bool    `json:"bye,omitempty"`    // the leader is leaving
 
-	// The limits of the whole; 0: none.
+	// The limits of the whole, or 0.
 	RPM         int `json:"rpm,omitempty"`
 	TPM         int `json:"tpm,omitempty"`
 	Concurrency int `json:"concurrency,omitempty"`
 }
 
-// place is a member's part of a plan. It has a turn whenever offset + share × turns passes a whole number.
+// place is a member's part of a plan. It has a turn whenever offset + share × turns
+// passes a whole number.
 type place struct {
 	ID     string  `json:"id"`
 	Share  float32 `json:"s"`
@@ -66,7 +68,8 @@ type place struct {
 	Slots  int     `json:"n,omitempty"` // calls in flight, with plan.Slots
 }
 
-// at returns the turns that have come due when age seconds have passed since the plan was sent.
+// at returns the turns that have come due when age seconds have passed since the plan was
+// sent.
 func (p *plan) at(age float64) float64 {
 	turns := p.Turns
 	if age <= 0 {
@@ -82,7 +85,8 @@ func (p *plan) at(age float64) float64 {
 	return turns + before + p.Then*(min(age, silentSec)-curveStep*curveSteps)
 }
 
-// reach returns the age at which so many turns have come due; infinite: none that the plan tells.
+// reach returns the age at which so many turns have come due; infinite: none that the
+// plan tells.
 func (p *plan) reach(turns float64) float64 {
 	left := turns - p.Turns
 	if left <= 0 {
@@ -104,7 +108,8 @@ func (p *plan) reach(turns float64) float64 {
 	return math.Inf(1)
 }
 
-// beats reports whether members should follow p rather than another leader of that term and name.
+// beats reports whether members should follow p rather than another leader of that term
+// and name.
 func (p *plan) beats(term uint64, leader string) bool {
 	return p.Term > term || p.Term == term && p.Leader < leader
 }
@@ -126,7 +131,8 @@ type report struct {
 	Pool     int     `json:"pool"`
 	Want     float64 `json:"want"` // calls per second
 	Hungry   bool    `json:"hungry,omitempty"`
-	// Refusals are the latest, those of the report before once more, in case that was lost; News counts all so far.
+	// Refusals are the latest, those of the report before once more, in case that was
+	// lost; News counts all so far.
 	Refusals []refusal `json:"refusals,omitempty"`
 	News     uint64    `json:"news,omitempty"`
 
@@ -144,7 +150,7 @@ type refusal struct {
 	Epoch      int     `json:"epoch"`
 	Term       uint64  `json:"term"`
 	RetryAfter float64 `json:"retry_after,omitempty"` // seconds, as the rest
-	Reset      float64 `json:"reset,omitempty"`       // with no requests remaining; 0: not reported
+	Reset      float64 `json:"reset,omitempty"`       // with no requests remaining; 0 means not reported
 }
 
 func (r *refusal) hint() aimd.Hint {
@@ -156,7 +162,7 @@ func (r *refusal) hint() aimd.Hint {
 type hello struct {
 	Hello int    `json:"hello"` // version of the format, 1
 	ID    string `json:"id"`
-	Ring  uint64 `json:"ring"` // the version that it has; 0: none
+	Ring  uint64 `json:"ring"` // the version that it has, or 0
 }
 
 // IsReport reports whether a message is for the leader alone.

@@ -1,4 +1,5 @@
-// Command stage turns rows of a JetStream stream into ordered results of an LLM. See stage help.
+// Command stage turns rows of a JetStream stream into ordered results of an LLM. See
+// stage help.
 package main
 
 import (

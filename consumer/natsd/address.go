@@ -24,7 +24,8 @@ type Address struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
 	PID   int    `json:"pid"`
-	// Command says that a command serves the store, which ends soon, rather than a stage or a job.
+	// Command says that a command serves the store, which ends soon, rather than a stage
+	// or a job.
 	Command bool `json:"command,omitempty"`
 }
 
@@ -33,8 +34,9 @@ func (a Address) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "%s of process %d", a.URL, a.PID) // f keeps the error
 }
 
-// Discover returns the address of the server that runs on dir. ok is false when none does: an address file left by a
-// killed process is distinguished from a live one by the lock, which dies with its process.
+// Discover returns the address of the server that runs on dir. ok is false when none
+// does: an address file left by a killed process is distinguished from a live one by the
+// lock, which dies with its process.
 func Discover(dir string) (a Address, ok bool, err error) {
 	raw, err := os.ReadFile(filepath.Join(dir, addressFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -57,8 +59,8 @@ func Discover(dir string) (a Address, ok bool, err error) {
 	return a, true, nil
 }
 
-// writeAddress replaces the address file in one step, so that a reader never sees half of it. Only the owner may read
-// it: it holds the token.
+// writeAddress replaces the address file in one step, so that a reader never sees half of
+// it. Only the owner may read it: it holds the token.
 func writeAddress(dir string, a Address) error {
 	raw, err := json.Marshal(a)
 	if err != nil {
@@ -77,9 +79,10 @@ func writeAddress(dir string, a Address) error {
 // lockPoll is the time between two attempts to take a lock.
 const lockPoll = 50 * time.Millisecond
 
-// Lock takes the directory's lock, so that no server starts on it until release is called. It waits at most so long for
-// a command to end that has the store open. It returns [ErrLocked] after that, and at once when a stage or a job runs on
-// it. The directory must exist.
+// Lock takes the directory's lock, so that no server starts on it until release is
+// called. It waits at most so long for a command to end that has the store open. It
+// returns [ErrLocked] after that, and at once when a stage or a job runs on it. The
+// directory must exist.
 func Lock(dir string, wait time.Duration) (release func(), err error) {
 	for end := time.Now().Add(wait); ; time.Sleep(lockPoll) {
 		lock, err := lockDir(dir)
@@ -95,9 +98,10 @@ func Lock(dir string, wait time.Duration) (release func(), err error) {
 	}
 }
 
-// lockDir takes the directory's lock without waiting. Closing it, or the end of the process, releases it. The holder may
-// remove the file together with the directory, so the lock counts only if the file is still the one of that name: else
-// two processes might hold two files.
+// lockDir takes the directory's lock without waiting. Closing it, or the end of the
+// process, releases it. The holder may remove the file together with the directory, so
+// the lock counts only if the file is still the one of that name: else two processes
+// might hold two files.
 func lockDir(dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockFile)
 	lock := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))

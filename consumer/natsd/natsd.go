@@ -1,8 +1,9 @@
 // Package natsd runs a JetStream server inside this process.
 //
-// It is what `stage run`, `process` and `demo` use when no NATS server is named, and what the tests use instead of a
-// mock: a real nats-server with file storage. One process owns a store directory at a time (a lock file says which);
-// others find the running server by the address file that it leaves in the directory.
+// It is what `stage run`, `process` and `demo` use when no NATS server is named, and what
+// the tests use instead of a mock: a real nats-server with file storage. One process owns
+// a store directory at a time (a lock file says which); others find the running server by
+// the address file that it leaves in the directory.
 //
 //	srv, err := natsd.Start(natsd.Config{Dir: "stage-data", SyncAlways: true})
 //	if err != nil { … }
@@ -28,22 +29,26 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// readyTimeout bounds the wait for the server to recover its store and listen. Recovery of a large store takes seconds,
-// never minutes.
+// readyTimeout bounds the wait for the server to recover its store and listen. Recovery
+// of a large store takes seconds, never minutes.
 const readyTimeout = 2 * time.Minute
 
 // Config says how to run the server.
 type Config struct {
 	// Dir is the store directory; it is created with mode 0700. Required.
 	Dir string
-	// NoListen keeps the server off the network: only [Server.Connect] reaches it. The zero value listens on a free
-	// port of the loopback interface, guarded by a random token, and leaves its address in Dir (see [Discover]).
+	// NoListen keeps the server off the network: only [Server.Connect] reaches it. The
+	// zero value listens on a free port of the loopback interface, guarded by a random
+	// token, and leaves its address in Dir (see [Discover]).
 	NoListen bool
-	// Command says in the address that the server is that of a command, which ends soon (see [Lock]).
+	// Command says in the address that the server is that of a command, which ends soon
+	// (see [Lock]).
 	Command bool
-	// SyncAlways makes every stored message durable before it is acknowledged, also against a power cut.
+	// SyncAlways makes every stored message durable before it is acknowledged, also
+	// against a power cut.
 	SyncAlways bool
-	// SyncInterval is the time between syncs where SyncAlways is false; 0 means the server's default of two minutes.
+	// SyncInterval is the time between syncs where SyncAlways is false; 0 means the
+	// server's default of two minutes.
 	SyncInterval time.Duration
 	// MaxPayloadBytes is the largest message; 0 means the server's default of 1 MiB.
 	MaxPayloadBytes int32
@@ -66,8 +71,8 @@ type Server struct {
 	failure  string // see Failure
 }
 
-// Start runs a server on cfg.Dir and returns when it accepts connections. The caller must Stop it. It returns
-// [ErrLocked] when another process runs a server on that directory.
+// Start runs a server on cfg.Dir and returns when it accepts connections. The caller must
+// Stop it. It returns [ErrLocked] when another process runs a server on that directory.
 func Start(cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("embedded server: the store directory is empty")
@@ -90,10 +95,12 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Restart stops the server and starts it again on the same store, with the same address and token, while the directory
-// stays locked: it accepts no message for a stream any more once a write to its files has failed, be it for lack of room,
-// until then. Connections inside the process are made again by the client library. After an error there is no server, and
-// Restart may be called again. It must not be called by two goroutines at a time.
+// Restart stops the server and starts it again on the same store, with the same address
+// and token, while the directory stays locked: it accepts no message for a stream any
+// more once a write to its files has failed, be it for lack of room, until then.
+// Connections inside the process are made again by the client library. After an error
+// there is no server, and Restart may be called again. It must not be called by two
+// goroutines at a time.
 func (s *Server) Restart() error {
 	old := s.running()
 	old.Shutdown()
@@ -114,8 +121,9 @@ func (s *Server) running() *server.Server {
 	return s.srv
 }
 
-// InProcessConn implements [nats.InProcessConnProvider] by a connection to the present server. It makes the connections of
-// [Server.Connect] come back after a [Server.Restart], and serves those with other options.
+// InProcessConn implements [nats.InProcessConnProvider] by a connection to the present
+// server. It makes the connections of [Server.Connect] come back after a
+// [Server.Restart], and serves those with other options.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.running().InProcessConn() }
 
 // start starts the server. After an error the caller must Stop it.
@@ -131,8 +139,9 @@ func (s *Server) start() (err error) {
 		NoSigs:     true,
 		DontListen: cfg.NoListen,
 		SyncAlways: cfg.SyncAlways,
-		// By default the server's limit is three quarters of the space that is free when it starts, even if room is made
-		// later. Here the disk itself is the limit, and the caller looks at [Server.Free].
+		// By default the server's limit is three quarters of the space that is free when
+		// it starts, even if room is made later. Here the disk itself is the limit, and
+		// the caller looks at [Server.Free].
 		JetStreamMaxStore: math.MaxInt64 / 2,
 	}
 	if !cfg.SyncAlways {
@@ -178,7 +187,8 @@ func (s *Server) start() (err error) {
 	return writeAddress(cfg.Dir, Address{URL: s.URL(), Token: s.token, PID: os.Getpid(), Command: cfg.Command})
 }
 
-// freePort is the port that the server had before a restart, if nobody has taken it since; else any free one.
+// freePort is the port that the server had before a restart, if nobody has taken it
+// since; else any free one.
 func (s *Server) freePort() int {
 	if s.port == 0 {
 		return server.RANDOM_PORT
@@ -191,7 +201,8 @@ func (s *Server) freePort() int {
 	return s.port
 }
 
-// Connect opens a connection inside the process; it needs no socket. The caller must close it.
+// Connect opens a connection inside the process; it needs no socket. The caller must
+// close it.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	opts = append([]nats.Option{nats.InProcessServer(s), nats.Token(s.token), nats.MaxReconnects(-1)}, opts...)
 	nc, err := nats.Connect("", opts...)
@@ -201,7 +212,8 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// URL is the address that other processes connect to, with the [Server.Token]; empty with NoListen.
+// URL is the address that other processes connect to, with the [Server.Token]; empty with
+// NoListen.
 func (s *Server) URL() string {
 	addr, ok := s.running().Addr().(*net.TCPAddr)
 	if !ok || s.token == "" {
@@ -214,17 +226,18 @@ func (s *Server) URL() string {
 func (s *Server) Token() string { return s.token }
 
 const (
-	// leaveTimeout is how long the server of a command waits for other processes that work through it, leavePoll the time
-	// between two looks.
+	// leaveTimeout is how long the server of a command waits for other processes that
+	// work through it, leavePoll the time between two looks.
 	leaveTimeout = 5 * time.Second
 	leavePoll    = 20 * time.Millisecond
 )
 
-// Stop shuts the server down, waits until its store is closed and releases the directory. Calling it again does
-// nothing.
+// Stop shuts the server down, waits until its store is closed and releases the directory.
+// Calling it again does nothing.
 //
-// Nobody finds the server from then on. That of a command first waits for those who found it before, at most 5 s: else
-// two commands at once end so that the first one takes the streams from under the second.
+// Nobody finds the server from then on. That of a command first waits for those who found
+// it before, at most 5 s: else two commands at once end so that the first one takes the
+// streams from under the second.
 func (s *Server) Stop() {
 	s.stopped.Do(func() {
 		if s.token != "" {
@@ -245,7 +258,8 @@ func (s *Server) Stop() {
 	})
 }
 
-// slogger passes the server's warnings and errors on; its notices and debug lines are of no use to a user of the stage.
+// slogger passes the server's warnings and errors on; its notices and debug lines are of
+// no use to a user of the stage.
 type slogger struct {
 	log     *slog.Logger
 	noticed func(text string) // called with each error

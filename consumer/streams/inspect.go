@@ -96,7 +96,8 @@ func (i *Inspector) Run(ctx context.Context, delay time.Duration) {
 		case <-i.edited:
 			i.look(ctx, everyPart)
 		case <-timer.C:
-			// Before the look, since results that are stored meanwhile call for another one.
+			// Before the look, since results that are stored meanwhile call for another
+			// one.
 			i.dirty.Store(false)
 			results = time.Time{}
 			if next != all {

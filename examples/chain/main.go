@@ -1,5 +1,6 @@
-// Command chain publishes the lines of a JSONL file as rows for the first stage of a chain, and prints what the last stage
-// makes of them: each result names the row that it goes back to, through any number of stages.
+// Command chain publishes the lines of a JSONL file as rows for the first stage of a
+// chain, and prints what the last stage makes of them: each result names the row that it
+// goes back to, through any number of stages.
 package main
 
 import (
@@ -74,8 +75,8 @@ func connect(url, data string) (*nats.Conn, error) {
 	return nats.Connect(address.URL, nats.Token(address.Token))
 }
 
-// publish publishes each line and waits until it is stored. It returns the stream that has stored them, and which line
-// each sequence is.
+// publish publishes each line and waits until it is stored. It returns the stream that
+// has stored them, and which line each sequence is.
 func publish(ctx context.Context, js jetstream.JetStream, path, subject string) (stream string, lines map[string]int, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -95,7 +96,8 @@ func publish(ctx context.Context, js jetstream.JetStream, path, subject string) 
 	return stream, lines, scanner.Err()
 }
 
-// show prints the results of the lines until all of them have one. The stream has results of other rows, too.
+// show prints the results of the lines until all of them have one. The stream has results
+// of other rows, too.
 func show(ctx context.Context, js jetstream.JetStream, stage, field, stream string, lines map[string]int) error {
 	results, err := js.OrderedConsumer(ctx, "RESULTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"results." + stage + ".*.rows"}})
 	if err != nil {

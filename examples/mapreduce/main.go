@@ -1,5 +1,6 @@
-// Command mapreduce answers a question about a text that is too long for one prompt: a stage answers it for each
-// paragraph, all in one batched request (map), and then for the answers together (reduce).
+// Command mapreduce answers a question about a text that is too long for one prompt: a
+// stage answers it for each paragraph, all in one batched request (map), and then for the
+// answers together (reduce).
 package main
 
 import (
@@ -70,7 +71,8 @@ func run(ctx context.Context, url, subject, question, path string) error {
 	return nil
 }
 
-// ask sends one batched request. A service error has its code and message in the headers and the details in the body.
+// ask sends one batched request. A service error has its code and message in the headers
+// and the details in the body.
 func ask(ctx context.Context, nc *nats.Conn, subject string, request *llm.BatchRequest) (*llm.BatchReply, error) {
 	body, err := json.Marshal(request)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Package batch answers batched requests over a NATS micro service.
 //
-// [llm.Batch] decides which prompt is sent when, and what the reply is. This package is the service around it: it takes
-// requests, makes the calls through the stage's pool, and stores their audit events.
+// [llm.Batch] decides which prompt is sent when, and what the reply is. This package is
+// the service around it: it takes requests, makes the calls through the stage's pool, and
+// stores their audit events.
 package batch
 
 import (
@@ -31,12 +32,14 @@ const (
 	serviceName = "llm-stage"
 	// deprecatedEndpoint is the former name of [config.BatchEndpoint].
 	deprecatedEndpoint = "llm_query_batched"
-	// inProgressMax bounds the batches in progress in a process. Each may hold a largest message of prompts and one of
-	// answers.
+	// inProgressMax bounds the batches in progress in a process. Each may hold a largest
+	// message of prompts and one of answers.
 	inProgressMax = 64
-	// busyRetryAfter is when to retry a request that was refused because there are so many.
+	// busyRetryAfter is when to retry a request that was refused because there are so
+	// many.
 	busyRetryAfter = 5 * time.Second
-	// Headroom is the number of bytes of the server's largest message that are left for headers.
+	// Headroom is the number of bytes of the server's largest message that are left for
+	// headers.
 	Headroom = 1024
 )
 
@@ -45,9 +48,10 @@ const (
 	headerWarning = "Stage-Warning"
 )
 
-// Service answers batched requests over NATS. Their prompts go through the stage's pool, among the new rows and in the
-// order in which they come, each attempt by itself (see [pool.Once]), and as many at a time in all as the pool has
-// slots: so rows keep at least two thirds of a full pool, and no batch delays the retry of a row. Every replica of a
+// Service answers batched requests over NATS. Their prompts go through the stage's pool,
+// among the new rows and in the order in which they come, each attempt by itself (see
+// [pool.Once]), and as many at a time in all as the pool has slots: so rows keep at least
+// two thirds of a full pool, and no batch delays the retry of a row. Every replica of a
 // stage answers, owner or standby; the queue group picks one.
 type Service struct {
 	cfg      *config.Config
@@ -68,8 +72,8 @@ type Service struct {
 	working    sync.WaitGroup     // the batches in progress
 }
 
-// totals is what $SRV.STATS shows of an endpoint in addition to the service's own numbers, which end when a request is
-// accepted.
+// totals is what $SRV.STATS shows of an endpoint in addition to the service's own
+// numbers, which end when a request is accepted.
 type totals struct {
 	InFlight       int   `json:"in_flight"`
 	Answered       int   `json:"answered"`
@@ -79,7 +83,8 @@ type totals struct {
 	ProcessingTime int64 `json:"processing_time"` // nanoseconds, as the service's own
 }
 
-// New returns a service that makes its calls through the pool of e, or what is wrong with cfg. It starts nothing.
+// New returns a service that makes its calls through the pool of e, or what is wrong with
+// cfg. It starts nothing.
 func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
 	b := &Service{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size), moved: make(chan struct{}, 1),
@@ -102,8 +107,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 // bytesMax is the largest body of a reply.
 func (b *Service) bytesMax() int { return int(b.conn.NC().MaxPayload()) - Headroom }
 
-// Serve answers requests until soft ends, then finishes those in progress: calls in flight end, prompts that were not
-// sent fail. When hard ends the pool cancels the calls. The pool must run until Serve returns.
+// Serve answers requests until soft ends, then finishes those in progress: calls in
+// flight end, prompts that were not sent fail. When hard ends the pool cancels the calls.
+// The pool must run until Serve returns.
 func (b *Service) Serve(soft, hard context.Context) {
 	work, stop := context.WithCancelCause(context.WithoutCancel(soft))
 	defer stop(nil)
@@ -136,7 +142,8 @@ func (b *Service) Serve(soft, hard context.Context) {
 	b.working.Wait()
 }
 
-// Use has the service be offered over the present connection of [New]'s conn, since the one before was closed for good.
+// Use has the service be offered over the present connection of [New]'s conn, since the
+// one before was closed for good.
 func (b *Service) Use(*nats.Conn) {
 	select {
 	case b.moved <- struct{}{}:
@@ -167,8 +174,9 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	return service, nil
 }
 
-// take accepts a request or refuses it. A refusal is sent from here, where the service counts it as an error; an
-// accepted request is answered in its own goroutine, since requests of an endpoint come one by one.
+// take accepts a request or refuses it. A refusal is sent from here, where the service
+// counts it as an error; an accepted request is answered in its own goroutine, since
+// requests of an endpoint come one by one.
 func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
 	subject := req.Reply() // read now: the service reuses req when take returns
 	if subject == "" {
@@ -277,7 +285,8 @@ func oneLine(text string) string {
 
 var semanticVersionPattern = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
-// semanticVersion is the version in the form that a service must have. A build from a checkout has none and gets 0.0.0.
+// semanticVersion is the version in the form that a service must have. A build from a
+// checkout has none and gets 0.0.0.
 func semanticVersion(version string) string {
 	if v := strings.TrimPrefix(version, "v"); semanticVersionPattern.MatchString(v) {
 		return v

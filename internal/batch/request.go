@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// searchMax is how long to search for a stage, every searchEvery: one may be about to start, or to take over.
+	// searchMax is how long to search for a stage, every searchEvery: one may be about to
+	// start, or to take over.
 	searchMax   = 5 * time.Second
 	searchEvery = 200 * time.Millisecond
 	// answerMax bounds the wait for the server to say whether a stage has the request.
@@ -21,9 +22,10 @@ const (
 // ErrSlow is returned by [Request] when a stage has the request and sends no reply in time.
 var ErrSlow = errors.New("no reply in time")
 
-// Request sends a request to the stages of that name, one of which replies, and waits so long for a stage that has it;
-// timeout 0: no limit. Where no stage answers the error is [nats.ErrNoResponders], whatever the time-out: it searches
-// for at least one round trip and at most five seconds. It is [ErrSlow] where a stage takes longer than the time-out,
+// Request sends a request to the stages of that name, one of which replies, and waits so
+// long for a stage that has it; timeout 0: no limit. Where no stage answers the error is
+// [nats.ErrNoResponders], whatever the time-out: it searches for at least one round trip
+// and at most five seconds. It is [ErrSlow] where a stage takes longer than the time-out,
 // and what [streams.Violation] says where the user may not send a request.
 func Request(ctx context.Context, nc *nats.Conn, stage string, request []byte, timeout time.Duration) (*nats.Msg, error) {
 	var late <-chan time.Time // nil: never
@@ -46,8 +48,9 @@ func Request(ctx context.Context, nc *nats.Conn, stage string, request []byte, t
 	}
 }
 
-// requestOnce sends the request once. The server says that nobody takes it before it answers a ping that was sent after
-// it, and so it does with a permission that is missing. So what the ping finds needs no time-out.
+// requestOnce sends the request once. The server says that nobody takes it before it
+// answers a ping that was sent after it, and so it does with a permission that is
+// missing. So what the ping finds needs no time-out.
 func requestOnce(ctx context.Context, nc *nats.Conn, subject string, request []byte, late <-chan time.Time) (*nats.Msg, error) {
 	replies := make(chan *nats.Msg, 1)
 	sub, err := nc.ChanSubscribe(nc.NewInbox(), replies)

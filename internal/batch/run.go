@@ -17,14 +17,17 @@ import (
 )
 
 const (
-	// turnTimeout is how long a prompt waits for its turn in the pool. While the provider has no capacity the retries of
-	// rows take precedence, and rows may wait for ever; a client that waits for its reply must get an answer.
+	// turnTimeout is how long a prompt waits for its turn in the pool. While the provider
+	// has no capacity the retries of rows take precedence, and rows may wait for ever; a
+	// client that waits for its reply must get an answer.
 	turnTimeout = 5 * time.Minute
-	// auditTimeout is how long a reply waits until the audit holds the calls that it is made of.
+	// auditTimeout is how long a reply waits until the audit holds the calls that it is
+	// made of.
 	auditTimeout = 5 * time.Second
 )
 
-// reasonCostCeiling is the reason of a prompt that was not sent because STAGE_MAX_COST_USD is reached.
+// reasonCostCeiling is the reason of a prompt that was not sent because
+// STAGE_MAX_COST_USD is reached.
 const reasonCostCeiling llm.Reason = "cost_ceiling"
 
 var (
@@ -32,8 +35,8 @@ var (
 	errStopping = errors.New("the stage is stopping: send it again")
 )
 
-// run is one batched request in progress: it makes the calls of its prompts through the stage's pool. It implements
-// [llm.BatchCaller].
+// run is one batched request in progress: it makes the calls of its prompts through the
+// stage's pool. It implements [llm.BatchCaller].
 type run struct {
 	*Service
 	id string
@@ -49,7 +52,8 @@ func (b *Service) newRun() *run {
 	return &run{Service: b, id: call.NewID(), all: make(chan struct{}, 1)}
 }
 
-// promptCall is one attempt at a prompt on its way through the pool: prepared holds the bytes of request for target.
+// promptCall is one attempt at a prompt on its way through the pool: prepared holds the
+// bytes of request for target.
 type promptCall struct {
 	run      *run
 	request  llm.Request
@@ -63,8 +67,9 @@ func (c *promptCall) Weight(int) int64 { return call.EstimateTokens(c.prepared, 
 // Provider is the first provider. It implements [llm.BatchCaller].
 func (r *run) Provider() string { return r.caller.At(0).Provider() }
 
-// Call makes one attempt at a request through the pool. When ctx ends, or after turnTimeout, it no longer waits for its
-// turn; it always waits for a call in flight. It implements [llm.BatchCaller].
+// Call makes one attempt at a request through the pool. When ctx ends, or after
+// turnTimeout, it no longer waits for its turn; it always waits for a call in flight. It
+// implements [llm.BatchCaller].
 func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error) {
 	first := r.caller.At(0)
 	if err := r.caller.Affordable(request.Model); err != nil {
@@ -90,7 +95,8 @@ func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error
 	return result.Out, r.explain(result.Err)
 }
 
-// explain returns what an error of the pool means for a prompt, as an [*llm.Error]; that of a call stays as it is.
+// explain returns what an error of the pool means for a prompt, as an [*llm.Error]; that
+// of a call stays as it is.
 func (r *run) explain(err error) error {
 	switch failure, ok := errors.AsType[*llm.Error](err); {
 	case errors.Is(err, pool.ErrPaused):
@@ -142,8 +148,9 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 	return x.Reply, call.Verdict()
 }
 
-// readdress prepares the call for a fallback, which the pool chooses while the first provider has no capacity: with the
-// fallback's own model, and within its own limit of calls per minute. ended must be called when the call has ended.
+// readdress prepares the call for a fallback, which the pool chooses while the first
+// provider has no capacity: with the fallback's own model, and within its own limit of
+// calls per minute. ended must be called when the call has ended.
 func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 	t := b.caller.At(to)
 	ended, ok := func() {}, true
@@ -164,8 +171,8 @@ func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 	return ended, nil
 }
 
-// record stores the event of a call. Its identity is the batch and the number of the call alone, so that an event that
-// is published twice is stored once.
+// record stores the event of a call. Its identity is the batch and the number of the call
+// alone, so that an event that is published twice is stored once.
 func (r *run) record(c *auditlog.Call) {
 	r.mu.Lock()
 	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls
@@ -182,8 +189,9 @@ func (r *run) record(c *auditlog.Call) {
 	})
 }
 
-// awaitAudit waits until the audit holds the calls of the batch, at most for auditTimeout: a row has no result without
-// its audit, but here a client waits, and while the audit cannot be stored the stage is not ready anyway.
+// awaitAudit waits until the audit holds the calls of the batch, at most for
+// auditTimeout: a row has no result without its audit, but here a client waits, and while
+// the audit cannot be stored the stage is not ready anyway.
 func (r *run) awaitAudit(ctx context.Context) {
 	timer := time.NewTimer(auditTimeout)
 	defer timer.Stop()

@@ -21,15 +21,17 @@ const (
 	codeReplyTooLarge = "reply_too_large"
 )
 
-// ErrorBody is the body of a service error: the code, a human-readable message, and the details of the code.
+// ErrorBody is the body of a service error: the code, a human-readable message, and the
+// details of the code.
 type ErrorBody struct {
 	// Code is [CodeAllFailed] or another of the codes.
 	Code string `json:"code"`
 	// Error is the human-readable message.
 	Error string `json:"error"`
 
-	// Of all_failed. Fatal: no prompt can succeed until someone fixes the account, the key or the address. ReportCut: the
-	// whole report would have been too large for a message.
+	// Of all_failed. Fatal: no prompt can succeed until someone fixes the account, the
+	// key or the address. ReportCut: the whole report would have been too large for a
+	// message.
 	Total     *int             `json:"total,omitempty"`
 	Report    []llm.BatchFault `json:"report,omitempty"`
 	ReportCut bool             `json:"report_cut,omitempty"`
@@ -44,7 +46,8 @@ type ErrorBody struct {
 	*retryAfter
 }
 
-// retryAfter is present in the body of rate_limited alone, and null there if the provider reported no time.
+// retryAfter is present in the body of rate_limited alone, and null there if the provider
+// reported no time.
 type retryAfter struct {
 	RetryAfterMS *int64 `json:"retry_after_ms"`
 }
@@ -65,8 +68,8 @@ type wireRequest struct {
 	Model       *string   `json:"model"`
 }
 
-// ReadRequest decodes a request. It is strict: a misspelt field would silently change what is sent. The error is
-// human-readable.
+// ReadRequest decodes a request. It is strict: a misspelt field would silently change
+// what is sent. The error is human-readable.
 func ReadRequest(data []byte) (*llm.BatchRequest, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("request is not in UTF-8")
@@ -111,8 +114,9 @@ func explainJSON(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// encodeReply encodes the outcome of a batch: the body of the reply and, if it is a service error, its code and
-// description. No body is larger than bytesMax: the report of errors is cut until it fits.
+// encodeReply encodes the outcome of a batch: the body of the reply and, if it is a
+// service error, its code and description. No body is larger than bytesMax: the report of
+// errors is cut until it fits.
 func encodeReply(provider string, reply *llm.BatchReply, err error, bytesMax int) (body []byte, code, description string) {
 	if err == nil {
 		if body = encodeJSON(reply); len(body) <= bytesMax {

@@ -1,8 +1,9 @@
-// Package budget carries the messages of aimd/fleet over core NATS: processes that name the same account share what they
-// learn of a provider's limit.
+// Package budget carries the messages of aimd/fleet over core NATS: processes that name
+// the same account share what they learn of a provider's limit.
 //
-// It is advice. No row waits for a message, and one that is lost, late or a lie costs efficiency alone. A process whose
-// user may not publish on the subjects, or that has no connection, throttles by itself.
+// It is advice. No row waits for a message, and one that is lost, late or a lie costs
+// efficiency alone. A process whose user may not publish on the subjects, or that has no
+// connection, throttles by itself.
 package budget
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// mailbox is how many messages may wait for a member: more than a leader of a thousand hears in a second. What does not
-// fit is dropped, and the next report says the same.
+// mailbox is how many messages may wait for a member: more than a leader of a thousand
+// hears in a second. What does not fit is dropped, and the next report says the same.
 const mailbox = 4096
 
 // Config of a [Budget]. All fields are required.
@@ -41,7 +42,8 @@ type Budget struct {
 	nc  atomic.Pointer[nats.Conn]
 	cfg Config
 
-	// Wake is called when calls may go that could not before. It is set before Run, and must not block.
+	// Wake is called when calls may go that could not before. It is set before Run, and
+	// must not block.
 	Wake func()
 
 	accounts []*Account
@@ -56,7 +58,8 @@ type State struct {
 	fleet.State
 }
 
-// Subject is what all messages of an account are published under, with a wildcard at the end.
+// Subject is what all messages of an account are published under, with a wildcard at the
+// end.
 func Subject(name string) string { return "llm-stage.budget." + name + ".>" }
 
 // New returns the budget without any account; see [Budget.Account].
@@ -66,7 +69,8 @@ func New(nc *nats.Conn, cfg Config) *Budget {
 	return b
 }
 
-// Use has the budget be shared over another connection, since the present one is closed for good. Safe for concurrent use.
+// Use has the budget be shared over another connection, since the present one is closed
+// for good. Safe for concurrent use.
 func (b *Budget) Use(nc *nats.Conn) {
 	b.nc.Store(nc)
 	if b.watches.Load() {
@@ -80,8 +84,9 @@ func (b *Budget) Use(nc *nats.Conn) {
 	}
 }
 
-// Account returns the law for one provider, which shares with all that use the same key; a key is one token of a
-// subject. Limits are those of all of them together. Call it before Run, from one goroutine. The error is of the settings.
+// Account returns the law for one provider, which shares with all that use the same key;
+// a key is one token of a subject. Limits are those of all of them together. Call it
+// before Run, from one goroutine. The error is of the settings.
 func (b *Budget) Account(key string, limits fleet.Limits) (*Account, error) {
 	if i := slices.IndexFunc(b.accounts, func(a *Account) bool { return a.key == key }); i >= 0 {
 		return b.accounts[i], nil
@@ -116,8 +121,8 @@ func (b *Budget) States() []State {
 	return states
 }
 
-// Account is a [pool.Law] that is shared with other processes. A pool may use it for several servers. Its methods are safe
-// for concurrent use.
+// Account is a [pool.Law] that is shared with other processes. A pool may use it for
+// several servers. Its methods are safe for concurrent use.
 type Account struct {
 	budget *Budget
 	key    string
@@ -227,8 +232,8 @@ func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// publish sends messages while there is a connection. The client would keep them until there is one again, and then they
-// would be news of long ago.
+// publish sends messages while there is a connection. The client would keep them until
+// there is one again, and then they would be news of long ago.
 func (a *Account) publish(plans, reports string, out [][]byte) {
 	if !a.budget.nc.Load().IsConnected() || a.budget.denied() {
 		return
@@ -313,8 +318,9 @@ func (a *Account) tell() {
 	}
 }
 
-// Gates returns the gates that keep this process within its part of the account's limits on tokens and on calls in
-// flight. They are for all servers of a pool that use the account. The limit on calls a minute is in the plan itself.
+// Gates returns the gates that keep this process within its part of the account's limits
+// on tokens and on calls in flight. They are for all servers of a pool that use the
+// account. The limit on calls a minute is in the plan itself.
 func (a *Account) Gates() []pool.Gate {
 	return []pool.Gate{&tokens{account: a, gate: pool.NewPerMinute(1)}, &slots{account: a}}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// deniedFor is how long to take no part after the server has denied a message or a subscription: each attempt is an error
-// in its log. The permission may be granted meanwhile.
+// deniedFor is how long to take no part after the server has denied a message or a
+// subscription: each attempt is an error in its log. The permission may be granted
+// meanwhile.
 const deniedFor = time.Minute
 
 // denial is what the server does not allow.
@@ -28,8 +29,8 @@ func (b *Budget) denied() bool {
 	return time.Now().Before(b.denial.until)
 }
 
-// watchErrors takes the errors of the budget's subjects from the connection's handler, which would report each of them,
-// until stop is called.
+// watchErrors takes the errors of the budget's subjects from the connection's handler,
+// which would report each of them, until stop is called.
 func (b *Budget) watchErrors() (stop func()) {
 	nc := b.nc.Load()
 	others := nc.ErrorHandler()

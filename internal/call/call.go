@@ -12,12 +12,13 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Caller makes calls to the first provider and to the fallbacks: within the cost ceiling, each priced, with its audit
-// event, and counted. Rows and batched requests share it. Safe for concurrent use.
+// Caller makes calls to the first provider and to the fallbacks: within the cost ceiling,
+// each priced, with its audit event, and counted. Rows and batched requests share it.
+// Safe for concurrent use.
 //
-// A call goes through [Caller.Affordable] once for its row or prompt, then for each attempt [Caller.Exhausted],
-// [Caller.Began], [llm.Client.Do] on the [Target] that the pool chose, [Caller.Outcome], [Caller.Count] and
-// [Caller.NoteRefusal].
+// A call goes through [Caller.Affordable] once for its row or prompt, then for each
+// attempt [Caller.Exhausted], [Caller.Began], [llm.Client.Do] on the [Target] that the
+// pool chose, [Caller.Outcome], [Caller.Count] and [Caller.NoteRefusal].
 type Caller struct {
 	*Targets
 	ledger  *cost.Ledger
@@ -26,13 +27,15 @@ type Caller struct {
 	counted func(*auditlog.Call)
 	ongoing ongoing
 
-	// Refused is called when a provider refuses a call, whatever its row is, with what it says: without text of the row. It
-	// is set before the first call, must be safe for concurrent use, and must not block. Nil: nobody wants to know.
+	// Refused is called when a provider refuses a call, whatever its row is, with what it
+	// says: without text of the row. It is set before the first call, must be safe for
+	// concurrent use, and must not block. Nil: nobody wants to know.
 	Refused func(Refusal)
 }
 
-// NewCaller returns a caller for the targets. stage is the stage's name and runID names the process, both for audit
-// events. counted is called with each call once it is priced; it must be safe for concurrent use.
+// NewCaller returns a caller for the targets. stage is the stage's name and runID names
+// the process, both for audit events. counted is called with each call once it is priced;
+// it must be safe for concurrent use.
 func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *Caller {
 	return &Caller{Targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
@@ -40,28 +43,32 @@ func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*au
 // RunID names the process in the events of its calls.
 func (c *Caller) RunID() string { return c.runID }
 
-// Affordable returns an [*llm.Error] if a row or prompt names its own model and that has no price while there is a
-// cost ceiling. model empty: the provider's own, whose price the configuration checks.
+// Affordable returns an [*llm.Error] if a row or prompt names its own model and that has
+// no price while there is a cost ceiling. model empty: the provider's own, whose price
+// the configuration checks.
 func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
 }
 
-// Exhausted returns an error that wraps [cost.ErrCeiling] once the cost ceiling is reached, and nil while calls may
-// start.
+// Exhausted returns an error that wraps [cost.ErrCeiling] once the cost ceiling is
+// reached, and nil while calls may start.
 func (c *Caller) Exhausted() error { return c.ledger.Exhausted() }
 
 // Outcome is the outcome of one call.
 type Outcome struct {
 	// Exchange is what was sent and received.
 	Exchange *llm.Exchange
-	// Event is the audit event, priced. The caller sets what it belongs to: a row or a batch.
+	// Event is the audit event, priced. The caller sets what it belongs to: a row or a
+	// batch.
 	Event *auditlog.Call
-	// Err is why the call failed or its reply was not accepted; nil: it succeeded.
+	// Err is why the call failed or its reply was not accepted; nil means that it
+	// succeeded.
 	Err *llm.Error
 }
 
-// Outcome makes the audit event of a call to a target, with its cost. err is why the call failed, or why its reply is
-// not accepted. After the event is recorded, the outcome must be passed to [Caller.Count].
+// Outcome makes the audit event of a call to a target, with its cost. err is why the call
+// failed, or why its reply is not accepted. After the event is recorded, the outcome must
+// be passed to [Caller.Count].
 func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
 	o := c.outcome(target, p, a, x, err)
 	o.Event.CallID = newCallID()
@@ -69,8 +76,8 @@ func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 	return o
 }
 
-// LineOutcome is Outcome of a call that the first provider answered by a line of a batch: callID is the line's custom
-// id, batchID the provider's id of the batch.
+// LineOutcome is Outcome of a call that the first provider answered by a line of a batch:
+// callID is the line's custom id, batchID the provider's id of the batch.
 func (c *Caller) LineOutcome(p *llm.Prepared, x *llm.Exchange, err error, callID, batchID string) Outcome {
 	o := c.outcome(0, p, pool.Attempt{}, x, err)
 	o.Event.CallID, o.Event.BatchID, o.Event.Lane = callID, batchID, auditlog.LaneBatch
@@ -91,8 +98,8 @@ func (c *Caller) price(o Outcome) {
 	}
 }
 
-// ReadLine reads a line of a batch without its row: what it used and costs (nil: nothing, or it is unknown), and why it is
-// no reply (nil: it is one).
+// ReadLine reads a line of a batch without its row: what it used and costs (nil: nothing,
+// or it is unknown), and why it is no reply (nil: it is one).
 func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usage, *llm.Error) {
 	o, ok := c.lineAlone(model, status, body, "", "")
 	if !ok {
@@ -109,7 +116,8 @@ func (c *Caller) UnusedLine(model string, status int, body []byte, callID, batch
 	return o, ok
 }
 
-// lineAlone is the outcome of a line whose request is not at hand. False: the model's name can't be one.
+// lineAlone is the outcome of a line whose request is not at hand. False: the model's
+// name can't be one.
 func (c *Caller) lineAlone(model string, status int, body []byte, callID, batchID string) (Outcome, bool) {
 	p, err := c.At(0).Prepare(&llm.Request{Model: model})
 	if err != nil {
@@ -120,17 +128,18 @@ func (c *Caller) lineAlone(model string, status int, body []byte, callID, batchI
 	return c.LineOutcome(p, x, err, callID, batchID), true
 }
 
-// AffordableByBatch reports whether a request may go by the provider's Batch API: with a cost ceiling only one to a
-// model with a price for it.
+// AffordableByBatch reports whether a request may go by the provider's Batch API: with a
+// cost ceiling only one to a model with a price for it.
 func (c *Caller) AffordableByBatch(p *llm.Prepared) bool {
 	return c.ledger.AffordsBatch(c.At(0).Provider(), p.Model)
 }
 
-// assumedReplyTokens is what a reply is taken to have at most, for the estimate of a batch's cost, where
-// STAGE_LLM_MAX_TOKENS does not say.
+// assumedReplyTokens is what a reply is taken to have at most, for the estimate of a
+// batch's cost, where STAGE_LLM_MAX_TOKENS does not say.
 const assumedReplyTokens = 1024
 
-// EstimateBatch estimates what a request may use by the provider's Batch API: tokens, and USD; 0: unknown.
+// EstimateBatch estimates what a request may use by the provider's Batch API: tokens, and
+// USD, or 0 if it is unknown.
 func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, usd float64) {
 	prompt, completion := int64(len(p.Body))/BytesPerToken, int64(assumedReplyTokens)
 	if r.MaxTokens != nil {
@@ -139,7 +148,8 @@ func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, u
 	return EstimateTokens(p, r), c.ledger.EstimateBatch(c.At(0).Provider(), p.Model, prompt, completion)
 }
 
-// Count adds the call's cost to what counts towards the ceiling, and the call to totals and metrics.
+// Count adds the call's cost to what counts towards the ceiling, and the call to totals
+// and metrics.
 func (c *Caller) Count(o Outcome) {
 	c.ledger.Spend(o.Event)
 	c.counted(o.Event)
@@ -190,7 +200,7 @@ func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange,
 	return e
 }
 
-// auditUsage is the usage as audit events spell it; nil: none was reported.
+// auditUsage is the usage as audit events spell it; nil means that none was reported.
 func auditUsage(u *llm.Usage) *auditlog.Usage {
 	if u == nil {
 		return nil

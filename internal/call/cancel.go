@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// CancelBatch asks the provider to cancel a batch, by the key of the configuration. The error is a [config.Error] where
-// that is missing, or where the provider knows no such batch: it was submitted with the key of another account.
+// CancelBatch asks the provider to cancel a batch, by the key of the configuration. The
+// error is a [config.Error] where that is missing, or where the provider knows no such
+// batch: it was submitted with the key of another account.
 func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id string) error {
 	t := &Target{endpoint: cfg.LLM.Endpoint(provider), variable: config.ProviderVariables(provider), models: "STAGE_LLM_MODEL"}
 	if provider == cfg.LLM.Provider {

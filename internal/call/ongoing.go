@@ -13,14 +13,15 @@ const NoPartition = -1
 type Ongoing struct {
 	Partition int    // of the row; [NoPartition]: the call is for a batched request
 	Sequence  uint64 // of the row; 0 where there is none
-	Item      *int   // the element of the row; nil: the call is for the whole row
+	Item      *int   // the element of the row; nil means that the call is for the whole row
 	Attempt   int    // at the row or its element, from 1
 	Provider  string
 	Model     string
 	Since     time.Time
 }
 
-// ongoing are the calls in flight: at most as many as the pool has slots. Safe for concurrent use.
+// ongoing are the calls in flight: at most as many as the pool has slots. Safe for
+// concurrent use.
 type ongoing struct {
 	mu    sync.Mutex
 	last  uint64 // key of the newest call

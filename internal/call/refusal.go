@@ -7,19 +7,19 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Refusal is what a provider says when it refuses a call, whatever the row is: it has no capacity for it, or accepts no
-// call of this key.
+// Refusal is what a provider says when it refuses a call, whatever the row is: it has no
+// capacity for it, or accepts no call of this key.
 type Refusal struct {
 	Time       time.Time
 	Provider   string
 	Model      string
 	Status     int           // 0: there was no reply
 	Error      string        // the provider's words, shortened, without text of the row
-	RetryAfter time.Duration // that it asked for; 0: none
+	RetryAfter time.Duration // that it asked for, or 0
 }
 
-// NoteRefusal passes on what the provider has said if it has refused the call. texts are those that the request was made
-// of: the provider may quote them.
+// NoteRefusal passes on what the provider has said if it has refused the call. texts are
+// those that the request was made of: the provider may quote them.
 func (c *Caller) NoteRefusal(o Outcome, texts ...string) {
 	if c.Refused == nil || o.Err == nil || o.Err.Class != llm.Capacity && o.Err.Class != llm.Fatal {
 		return

@@ -35,8 +35,8 @@ func (t *Target) Key(p *llm.Prepared) string {
 	return llm.Hash(append(text, p.Body...))
 }
 
-// Fingerprint identifies the account whose batches the target can see. It is the same for each built-in LLM: what one of
-// an earlier process had is gone.
+// Fingerprint identifies the account whose batches the target can see. It is the same for
+// each built-in LLM: what one of an earlier process had is gone.
 func (t *Target) Fingerprint() string {
 	if t.builtIn {
 		return t.Provider()
@@ -44,11 +44,12 @@ func (t *Target) Fingerprint() string {
 	return t.Client.Account()
 }
 
-// BuiltIn reports whether the target is the built-in LLM, which knows nothing of what another process has asked it.
+// BuiltIn reports whether the target is the built-in LLM, which knows nothing of what
+// another process has asked it.
 func (t *Target) BuiltIn() bool { return t.builtIn }
 
-// Account names, in one token of a subject, the account whose limits calls to the target share: the provider, and the
-// host where that is not the provider's own.
+// Account names, in one token of a subject, the account whose limits calls to the target
+// share: the provider, and the host where that is not the provider's own.
 func (t *Target) Account() string {
 	provider := t.Provider()
 	own, _ := llm.LookupProvider(provider)
@@ -65,12 +66,14 @@ func (t *Target) Account() string {
 // notToken matches what a token of a subject should not hold.
 var notToken = regexp.MustCompile("[^A-Za-z0-9_-]")
 
-// builtInURL is the base URL of the built-in LLM. No proxy of the environment is for localhost.
+// builtInURL is the base URL of the built-in LLM. No proxy of the environment is for
+// localhost.
 const builtInURL = "http://localhost/v1"
 
-// newTargets makes the clients of the first provider and of the fallbacks, in the order of preference. builtIn returns
-// what connects to the built-in LLM, which serves the provider mock where it has no base URL. The error lists every
-// problem with the name of its variable; the targets returned with it must be closed too.
+// newTargets makes the clients of the first provider and of the fallbacks, in the order
+// of preference. builtIn returns what connects to the built-in LLM, which serves the
+// provider mock where it has no base URL. The error lists every problem with the name of
+// its variable; the targets returned with it must be closed too.
 func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
@@ -99,8 +102,8 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, err
 	return targets, errors.Join(problems...)
 }
 
-// Check reports what is wrong with the settings of the providers: it makes the clients as [Open] does and closes them.
-// It makes no connection.
+// Check reports what is wrong with the settings of the providers: it makes the clients as
+// [Open] does and closes them. It makes no connection.
 func Check(cfg *config.Config) error {
 	targets, err := newTargets(cfg, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
 	for _, t := range targets {
@@ -127,8 +130,9 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 	return t.nameSettings(err, "")
 }
 
-// reloadKey reads the key and the extra headers again if they are in files: they may have been corrected or rotated.
-// Both are replaced together, or neither is: a credential may move from one to the other.
+// reloadKey reads the key and the extra headers again if they are in files: they may have
+// been corrected or rotated. Both are replaced together, or neither is: a credential may
+// move from one to the other.
 func (t *Target) reloadKey(headers config.Secret) error {
 	err := t.SetLogin(t.endpoint.APIKey, headers)
 	return t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed

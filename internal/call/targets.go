@@ -8,8 +8,9 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// Targets are the first provider and the fallbacks, and the built-in LLM that serves those whose provider is mock and
-// has no base URL. Safe for concurrent use; to be closed with [Targets.Close].
+// Targets are the first provider and the fallbacks, and the built-in LLM that serves
+// those whose provider is mock and has no base URL. Safe for concurrent use; to be closed
+// with [Targets.Close].
 type Targets struct {
 	all     []*Target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // the extra headers of all targets
@@ -22,13 +23,15 @@ var errNoMock = errors.New("there is no built-in LLM here: set STAGE_LLM_BASE_UR
 // dialFunc opens the connections to providers.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// MockLLM starts the built-in LLM, which answers for the provider mock where it has no base URL. It returns how to
-// connect to it, and how to stop it. Whoever starts a stage decides which LLM that is, so that a stage imports none.
+// MockLLM starts the built-in LLM, which answers for the provider mock where it has no
+// base URL. It returns how to connect to it, and how to stop it. Whoever starts a stage
+// decides which LLM that is, so that a stage imports none.
 type MockLLM func() (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func(), err error)
 
-// Open makes the clients of the configured providers, and connects to none. mock is called at most once, when a target
-// needs it. Without a mock such a target is an error. dial opens connections; the default is TCP. The error is a
-// [*config.Error] that lists every problem.
+// Open makes the clients of the configured providers, and connects to none. mock is
+// called at most once, when a target needs it. Without a mock such a target is an error.
+// dial opens connections; the default is TCP. The error is a [*config.Error] that lists
+// every problem.
 func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
 	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
 	var dialMock dialFunc
@@ -49,7 +52,8 @@ func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
 	return t, nil
 }
 
-// At returns a target by its index, less than [Targets.Len]: 0 is the first provider, then come the fallbacks.
+// At returns a target by its index, less than [Targets.Len]: 0 is the first provider,
+// then come the fallbacks.
 func (t *Targets) At(i int) *Target { return t.all[i] }
 
 // Len returns how many targets there are; at least 1.
@@ -65,8 +69,8 @@ func (t *Targets) Close() {
 	}
 }
 
-// ReloadKey reloads the API keys and extra headers that are in files. A target whose key or headers can't be read keeps
-// both; the error lists them all.
+// ReloadKey reloads the API keys and extra headers that are in files. A target whose key
+// or headers can't be read keeps both; the error lists them all.
 func (t *Targets) ReloadKey() error {
 	t.secrets.Renew()
 	problems := make([]error, len(t.all))

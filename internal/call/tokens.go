@@ -2,11 +2,12 @@ package call
 
 import "github.com/llm-stage/stage/llm"
 
-// BytesPerToken is the rule of thumb for English text, for estimates before the provider has counted.
+// BytesPerToken is the rule of thumb for English text, for estimates before the provider
+// has counted.
 const BytesPerToken = 4
 
-// EstimateTokens estimates the tokens of a call before it is made: those of the request by its bytes, and as many as
-// the reply may have.
+// EstimateTokens estimates the tokens of a call before it is made: those of the request
+// by its bytes, and as many as the reply may have.
 func EstimateTokens(p *llm.Prepared, r *llm.Request) int64 {
 	tokens := int64(len(p.Body)) / BytesPerToken
 	if most := r.MaxTokens; most != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class and reason here: a row that
-// ran out of time, one that an outage held for too long, and a bug of the stage, such as a panic. The first two keep
-// what is known of the last attempt.
+// AsError returns the [*llm.Error] in err. Errors that are not llm's own get their class
+// and reason here: a row that ran out of time, one that an outage held for too long, and
+// a bug of the stage, such as a panic. The first two keep what is known of the last
+// attempt.
 func AsError(err error) *llm.Error {
 	last, ok := errors.AsType[*llm.Error](err)
 	held := &llm.Error{Err: err}

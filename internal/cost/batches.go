@@ -9,11 +9,13 @@ import (
 	"github.com/llm-stage/stage/internal/seqset"
 )
 
-// closedMax bounds the batches that are remembered after they are settled, in case an answer is read once more.
+// closedMax bounds the batches that are remembered after they are settled, in case an
+// answer is read once more.
 const closedMax = 4096
 
-// account is what one batch of a provider's Batch API costs: its estimate until it is settled, then what it was billed;
-// at least what the calls that name it came to. Answers that no row used are billed too, and have no call.
+// account is what one batch of a provider's Batch API costs: its estimate until it is
+// settled, then what it was billed; at least what the calls that name it came to. Answers
+// that no row used are billed too, and have no call.
 type account struct {
 	open    bool    // reserved, and not settled
 	floor   float64 // USD: the estimate while it is open, then what was billed
@@ -37,9 +39,10 @@ func (a *account) reserved() float64 {
 	return 0
 }
 
-// Reserve reserves what a batch may cost before it is submitted: it counts towards the ceiling until [Ledger.Settle].
-// The error has [ErrCeiling] where it does not fit below the ceiling, and nothing is reserved. usd 0: unknown, which
-// only fits where money is left. A second call for the same token replaces the first.
+// Reserve reserves what a batch may cost before it is submitted: it counts towards the
+// ceiling until [Ledger.Settle]. The error has [ErrCeiling] where it does not fit below
+// the ceiling, and nothing is reserved. usd 0: unknown, which only fits where money is
+// left. A second call for the same token replaces the first.
 func (l *Ledger) Reserve(token string, usd float64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +58,8 @@ func (l *Ledger) Reserve(token string, usd float64) error {
 	return nil
 }
 
-// Hold is Reserve for a batch that the provider has already, such as one of an earlier run: it is never refused.
+// Hold is Reserve for a batch that the provider has already, such as one of an earlier
+// run: it is never refused.
 func (l *Ledger) Hold(token string, usd float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +70,9 @@ func (l *Ledger) hold(token string, usd float64) {
 	l.change(token, func(a *account) { a.open, a.floor = true, usd })
 }
 
-// Settle replaces what is reserved for a batch by what all its answers were billed, those included that no row used. 0:
-// nothing was, or it is unknown. Calls that are counted later are part of it.
+// Settle replaces what is reserved for a batch by what all its answers were billed, those
+// included that no row used. 0: nothing was, or it is unknown. Calls that are counted
+// later are part of it.
 func (l *Ledger) Settle(token string, usd float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +88,8 @@ func (l *Ledger) Reserved() float64 {
 	return l.reserved
 }
 
-// spendBatch adds the cost of a call that a batch answered, once: the results of a batch are read again after a crash.
+// spendBatch adds the cost of a call that a batch answered, once: the results of a batch
+// are read again after a crash.
 func (l *Ledger) spendBatch(c *auditlog.Call) {
 	at := strings.LastIndexByte(c.CallID, '-')
 	seq, err := strconv.ParseUint(c.CallID[at+1:], 10, 64)
@@ -125,7 +131,8 @@ func (l *Ledger) forget() {
 	}
 }
 
-// EstimateBatch returns what a call with so many tokens may cost by a provider's Batch API, in USD; 0: unknown.
+// EstimateBatch returns what a call with so many tokens may cost by a provider's Batch
+// API, in USD, or 0 if it is unknown.
 func (l *Ledger) EstimateBatch(provider, model string, prompt, completion int64) float64 {
 	v, ok := l.prices.LookupBatch(provider, model)
 	if !ok {
@@ -134,14 +141,15 @@ func (l *Ledger) EstimateBatch(provider, model string, prompt, completion int64)
 	return v.Cost(&auditlog.Usage{PromptTokens: prompt, CompletionTokens: completion})
 }
 
-// AffordsBatch reports whether a model may be called by a provider's Batch API: with a ceiling only one with a price
-// for it, since else nothing could be reserved.
+// AffordsBatch reports whether a model may be called by a provider's Batch API: with a
+// ceiling only one with a price for it, since else nothing could be reserved.
 func (l *Ledger) AffordsBatch(provider, model string) bool {
 	_, ok := l.prices.LookupBatch(provider, model)
 	return ok || l.ceiling == 0
 }
 
-// LookupBatch returns the price by the provider's Batch API of the first of these models that has one.
+// LookupBatch returns the price by the provider's Batch API of the first of these models
+// that has one.
 func (p Prices) LookupBatch(provider string, models ...string) (Price, bool) {
 	for _, model := range models {
 		if v, ok := p.Lookup(provider, model); ok && v.BatchInput != nil && v.BatchOutput != nil {

@@ -16,7 +16,7 @@ var ErrCeiling = errors.New("cost ceiling reached")
 // Ledger prices calls and adds up what they cost, up to a ceiling. Safe for concurrent use.
 type Ledger struct {
 	prices  Prices  // may be empty
-	ceiling float64 // USD; 0: none
+	ceiling float64 // USD, or 0
 
 	mu       sync.Mutex
 	spent    float64             // known cost in USD, earlier runs included
@@ -25,12 +25,14 @@ type Ledger struct {
 	closed   []string            // tokens of settled batches, oldest first
 }
 
-// NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in USD, 0: none.
+// NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in
+// USD, 0: none.
 func NewLedger(p Prices, ceiling float64) *Ledger {
 	return &Ledger{prices: p, ceiling: ceiling, batches: make(map[string]*account)}
 }
 
-// Ceiling returns the known cost in USD at which no call may start; 0: there is no ceiling.
+// Ceiling returns the known cost in USD at which no call may start; 0 means that there is
+// no ceiling.
 func (l *Ledger) Ceiling() float64 { return l.ceiling }
 
 // Spent returns the known cost so far, in USD.
@@ -40,9 +42,9 @@ func (l *Ledger) Spent() float64 {
 	return l.spent
 }
 
-// Price sets the cost of a call that reported its tokens and no cost: by the price of the model that was called, else
-// by that of the model that answered; where a batch answered, by the batch's price. Without a price the cost stays
-// unknown.
+// Price sets the cost of a call that reported its tokens and no cost: by the price of the
+// model that was called, else by that of the model that answered; where a batch answered,
+// by the batch's price. Without a price the cost stays unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
 	if c.Usage == nil || c.Usage.CostUSD != nil {
 		return
@@ -71,7 +73,7 @@ func (l *Ledger) Spend(c *auditlog.Call) {
 	l.spent += *c.Usage.CostUSD
 }
 
-// Exhausted returns an error with [ErrCeiling] when no call may start; nil: one may.
+// Exhausted returns an error with [ErrCeiling] when no call may start; nil means one may.
 func (l *Ledger) Exhausted() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,9 +87,9 @@ func (l *Ledger) Exhausted() error {
 	return fmt.Errorf("%w: the known cost, %.6f USD with earlier runs%s, is at STAGE_MAX_COST_USD, %g: raise it and start again", ErrCeiling, l.spent, batches, l.ceiling)
 }
 
-// Affords returns an [*llm.Error] where a row names a model without a price and there is a ceiling: the cost of its
-// calls would be unknown, so the ceiling could not be enforced. Only that row fails; rows that name no model are
-// processed.
+// Affords returns an [*llm.Error] where a row names a model without a price and there is
+// a ceiling: the cost of its calls would be unknown, so the ceiling could not be
+// enforced. Only that row fails; rows that name no model are processed.
 func (l *Ledger) Affords(provider, model string) error {
 	if l.ceiling == 0 || model == "" {
 		return nil

@@ -17,10 +17,12 @@ import (
 // pricesBytesMax bounds the file of prices; a thousand models take a tenth of it.
 const pricesBytesMax = 1 << 20
 
-// priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes infinite.
+// priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes
+// infinite.
 const priceMax = 1e9
 
-// Prices are the prices of STAGE_PRICES_FILE, by "provider/model" or "model". The file is YAML or JSON:
+// Prices are the prices of STAGE_PRICES_FILE, by "provider/model" or "model". The file is
+// YAML or JSON:
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
 //	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15, batch_input: 1.50, batch_output: 7.50}
@@ -29,20 +31,22 @@ type Prices map[string]Price
 // Price is the price of one model, in USD per million tokens.
 type Price struct {
 	Input        *float64 // prompt tokens; required
-	Cached       *float64 // those read from a cache; nil: as Input
-	CacheWrite   *float64 // those written to a cache; nil: 1.25 times Input
-	CacheWrite1h *float64 // those written for an hour; nil: twice Input
+	Cached       *float64 // those read from a cache; nil means as Input
+	CacheWrite   *float64 // those written to a cache; nil means 1.25 times Input
+	CacheWrite1h *float64 // those written for an hour; nil means twice Input
 	Output       *float64 // completion tokens; required
-	Reasoning    *float64 // those of hidden reasoning; nil: as Output
+	Reasoning    *float64 // those of hidden reasoning; nil means as Output
 
-	// Of the providers' Batch APIs. Writes to a cache cost the factors below times BatchInput, reasoning as BatchOutput.
+	// Of the providers' Batch APIs. Writes to a cache cost the factors below times
+	// BatchInput, reasoning as BatchOutput.
 	BatchInput  *float64
 	BatchOutput *float64
 	BatchCached *float64
 }
 
-// Factors on the input price where the price of writes to a cache is missing. Anthropic charges these for both
-// lifetimes, OpenAI for the first. Too high a price is safer than one too low: ceilings rely on it.
+// Factors on the input price where the price of writes to a cache is missing. Anthropic
+// charges these for both lifetimes, OpenAI for the first. Too high a price is safer than
+// one too low: ceilings rely on it.
 const (
 	cacheWriteFactor   = 1.25
 	cacheWrite1hFactor = 2
@@ -56,7 +60,7 @@ func valueOr[T any](v *T, other T) T {
 	return *v
 }
 
-// part returns where the price of this name goes; nil: there is none.
+// part returns where the price of this name goes, or nil.
 func (v *Price) part(name string) **float64 {
 	return map[string]**float64{
 		"input": &v.Input, "cached": &v.Cached, "cache_write": &v.CacheWrite, "cache_write_1h": &v.CacheWrite1h, "output": &v.Output,
@@ -87,7 +91,8 @@ type pricePart struct {
 	required bool
 }
 
-// LoadPrices reads the file, which may have 1 MiB. The error lists everything that is wrong with it.
+// LoadPrices reads the file, which may have 1 MiB. The error lists everything that is
+// wrong with it.
 func LoadPrices(path string) (Prices, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -132,7 +137,7 @@ func parsePrices(text []byte) (Prices, error) {
 	return p, errors.Join(problems...)
 }
 
-// readPrices reads YAML or JSON; nil: there is nothing in it.
+// readPrices reads YAML or JSON; nil means that there is nothing in it.
 func readPrices(text []byte) (Prices, error) {
 	root, err := yamldoc.Parse(text)
 	if err != nil || root == nil {
@@ -169,7 +174,8 @@ func readPrices(text []byte) (Prices, error) {
 	return p, nil
 }
 
-// usdOf returns a price; nil where it is null. A text may be a number, too: "0.40", and 1e-3, which YAML takes for one.
+// usdOf returns a price; nil where it is null. A text may be a number, too: "0.40", and
+// 1e-3, which YAML takes for one.
 func usdOf(value any) (usd *float64, ok bool) {
 	switch v := value.(type) {
 	case nil:
@@ -200,8 +206,9 @@ func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 	return Price{}, false
 }
 
-// Cost returns the cost of the tokens in USD. Each token has one price: where the reported parts exceed the whole,
-// which no server should report, the more expensive ones count first. Input and Output must be set.
+// Cost returns the cost of the tokens in USD. Each token has one price: where the
+// reported parts exceed the whole, which no server should report, the more expensive ones
+// count first. Input and Output must be set.
 func (v *Price) Cost(u *auditlog.Usage) float64 {
 	prompt, completion := max(0, u.PromptTokens), max(0, u.CompletionTokens)
 	take := func(rest *int64, part int64) float64 {

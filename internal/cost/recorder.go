@@ -12,8 +12,9 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// Recorder counts calls and sums the tokens and cost that were reported, by provider and model. A sum with an unknown
-// cost in it is unknown; its known part is kept as well. Safe for concurrent use. The zero value is not usable.
+// Recorder counts calls and sums the tokens and cost that were reported, by provider and
+// model. A sum with an unknown cost in it is unknown; its known part is kept as well.
+// Safe for concurrent use. The zero value is not usable.
 type Recorder struct {
 	mu     sync.Mutex
 	models map[ModelKey]*Spending
@@ -66,7 +67,8 @@ func (s *Spending) Cost() string {
 	}
 }
 
-// modelsMax bounds the models that are counted separately, as a row may name any; the rest count as [otherModel].
+// modelsMax bounds the models that are counted separately, as a row may name any; the
+// rest count as [otherModel].
 const modelsMax = 256
 
 // otherModel is the name of all models beyond the bound together.
@@ -124,7 +126,8 @@ func (r *Recorder) List() []ModelSpending {
 	return list
 }
 
-// ByModel returns the sums of each model as the audit records them, ordered by provider and model.
+// ByModel returns the sums of each model as the audit records them, ordered by provider
+// and model.
 func (r *Recorder) ByModel() []auditlog.ModelTotals {
 	list := []auditlog.ModelTotals{}
 	for _, m := range r.List() {

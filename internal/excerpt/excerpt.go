@@ -9,7 +9,8 @@ import (
 // BytesMax bounds what [Of] returns.
 const BytesMax = 500
 
-// Of returns the start of b as valid UTF-8, at most [BytesMax] bytes long and never cut inside a character.
+// Of returns the start of b as valid UTF-8, at most [BytesMax] bytes long and never cut
+// inside a character.
 func Of[T ~string | ~[]byte](b T) string {
 	end := min(len(b), BytesMax)
 	if end < len(b) {

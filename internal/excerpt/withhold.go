@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// valueBytesMin is the length from which a value of a row is withheld as a whole. Shorter ones are words that a message
-	// may have of its own.
+	// valueBytesMin is the length from which a value of a row is withheld as a whole.
+	// Shorter ones are words that a message may have of its own.
 	valueBytesMin = 6
 	// runBytesMin is the length from which a part of a value is.
 	runBytesMin = 12
-	// blockBytes is the length of the blocks of a value that the message is searched for. A run of runBytesMin holds a whole
-	// one wherever it begins.
+	// blockBytes is the length of the blocks of a value that the message is searched for.
+	// A run of runBytesMin holds a whole one wherever it begins.
 	blockBytes = 6
 	// blocksMax bounds how many blocks are looked at, of a row that repeats itself.
 	blocksMax = 100_000
@@ -24,9 +24,10 @@ const (
 	withheld = "[…]"
 )
 
-// Without returns the start of a message as [Of] does, without what it quotes of a row: strings and numbers of six bytes
-// and more, and parts of them of twelve and more. So a log can show the message of a provider, which may quote the
-// prompt. Names of members stay: they are what most messages are about. A row that is not JSON is one string.
+// Without returns the start of a message as [Of] does, without what it quotes of a row:
+// strings and numbers of six bytes and more, and parts of them of twelve and more. So a
+// log can show the message of a provider, which may quote the prompt. Names of members
+// stay: they are what most messages are about. A row that is not JSON is one string.
 func Without(message string, row []byte) string {
 	text := Of(message)
 	if text == "" {
@@ -47,7 +48,8 @@ func Without(message string, row []byte) string {
 	return w.String()
 }
 
-// WithoutAll is [Without] for several texts, of which each may be a row or what was made of one.
+// WithoutAll is [Without] for several texts, of which each may be a row or what was made
+// of one.
 func WithoutAll(message string, texts ...string) string {
 	message = Of(message)
 	for _, text := range texts {
@@ -85,9 +87,10 @@ func (w *withholder) withhold(value any) {
 	}
 }
 
-// escapedForms are a string as it stands inside JSON, where that is another text: a provider that quotes a request quotes
-// bytes of its body. The second form is of encoders that write ASCII alone. Without them `say "hi" to Zoë` in
-// `bad input: {"content":"say \"hi\" to Zo\u00eb"}` would be three runs, each too short to be withheld.
+// escapedForms are a string as it stands inside JSON, where that is another text: a
+// provider that quotes a request quotes bytes of its body. The second form is of encoders
+// that write ASCII alone. Without them `say "hi" to Zoë` in `bad input: {"content":"say
+// \"hi\" to Zo\u00eb"}` would be three runs, each too short to be withheld.
 func escapedForms(value string) (forms []string) {
 	if strings.IndexFunc(value, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' || r >= utf8.RuneSelf }) < 0 {
 		return nil
@@ -137,7 +140,8 @@ func (w *withholder) quoted(value string) {
 	}
 }
 
-// run marks the longest run that is the same in value, around the byte at, and in the text, around the byte i.
+// run marks the longest run that is the same in value, around the byte at, and in the
+// text, around the byte i.
 func (w *withholder) run(value string, at, i, least int) {
 	if w.looked++; w.looked > blocksMax {
 		return
@@ -157,8 +161,8 @@ func (w *withholder) run(value string, at, i, least int) {
 	}
 }
 
-// String returns the text, with one sign in the place of each run that is withheld. Where it was too much to look at,
-// all is.
+// String returns the text, with one sign in the place of each run that is withheld. Where
+// it was too much to look at, all is.
 func (w *withholder) String() string {
 	if w.looked > blocksMax {
 		return withheld

@@ -13,7 +13,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// answer is a reply that serves every row with the same request. The store keeps it as JSON.
+// answer is a reply that serves every row with the same request. The store keeps it as
+// JSON.
 type answer struct {
 	Text  string     `json:"text"`
 	Model string     `json:"model"`
@@ -48,8 +49,8 @@ func (e *Executor) succeed(j *job, r result) {
 	e.answer(j, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
 }
 
-// answerWith answers the job with the reply to an equal request. It reports false if the reply does not validate, which
-// can only be one that was stored under another schema.
+// answerWith answers the job with the reply to an equal request. It reports false if the
+// reply does not validate, which can only be one that was stored under another schema.
 func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	body, tooLarge, err := e.prompt.result(j, a)
 	if err != nil {
@@ -67,7 +68,8 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	return true
 }
 
-// answerError answers the row with an error result. source is where the error came from; empty: no call was made.
+// answerError answers the row with an error result. source is where the error came from;
+// empty means that no call was made.
 func (e *Executor) answerError(j *job, err error, r result, source string) {
 	failure := call.AsError(err)
 	if p, ok := errors.AsType[*pool.PanicError](err); ok {
@@ -83,8 +85,9 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 	e.answer(j, reply)
 }
 
-// withCause returns the errors of the row event of a failed row: those of its attempts, and why it failed, if that is
-// something else, such as a template that could not be rendered. Such an error has attempt 0.
+// withCause returns the errors of the row event of a failed row: those of its attempts,
+// and why it failed, if that is something else, such as a template that could not be
+// rendered. Such an error has attempt 0.
 func withCause(attempts []auditlog.AttemptError, failure *llm.Error) []auditlog.AttemptError {
 	text := failure.Error()
 	if n := len(attempts); n > 0 && attempts[n-1].Error == text {
@@ -116,7 +119,8 @@ func (j *job) after(r result) spent {
 	return all
 }
 
-// event is the part of the row event that the executor knows: how the row went through the pool.
+// event is the part of the row event that the executor knows: how the row went through
+// the pool.
 func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 	all := j.after(r)
 	return auditlog.Row{

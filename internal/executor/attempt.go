@@ -15,8 +15,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for days: the first and the last
-// ones.
+// attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for
+// days: the first and the last ones.
 const attemptErrorsMax = 64
 
 var errNotWanted = errors.New("the row belongs to another replica now")
@@ -43,8 +43,8 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	return struct{}{}, call.Verdict()
 }
 
-// refuse returns a verdict in place of a call for a row that another replica owns by now, for an element whose row fails
-// whatever the reply, and for any row at the cost ceiling.
+// refuse returns a verdict in place of a call for a row that another replica owns by now,
+// for an element whose row fails whatever the reply, and for any row at the cost ceiling.
 func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	if !j.row.Wanted() {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true
@@ -61,7 +61,8 @@ func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	return verdict, false
 }
 
-// reloadKey reloads the API keys before a probe of a paused stage: they may be what was fixed.
+// reloadKey reloads the API keys before a probe of a paused stage: they may be what was
+// fixed.
 func (e *Executor) reloadKey(a pool.Attempt) {
 	if !a.Probe {
 		return
@@ -71,7 +72,8 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 	}
 }
 
-// call sends the request and accepts the reply. The span ends with the exchange; what follows is the stage's own work.
+// call sends the request and accepts the reply. The span ends with the exchange; what
+// follows is the stage's own work.
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.logStarted(j, a)
@@ -98,8 +100,9 @@ func (e *Executor) ongoing(j *job, a pool.Attempt) call.Ongoing {
 	return o
 }
 
-// accept validates a reply and builds the result, on the worker, where many can do so at once. After a reply that does
-// not satisfy the schema the job's next request quotes it and says what was wrong.
+// accept validates a reply and builds the result, on the worker, where many can do so at
+// once. After a reply that does not satisfy the schema the job's next request quotes it
+// and says what was wrong.
 func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	a := &answer{Text: x.Reply.Text, Model: x.Reply.Model, Usage: x.Reply.Usage}
 	if a.Model == "" {
@@ -135,8 +138,9 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	e.logCall(j, a, call.Event, call.Err)
 }
 
-// texts are the row and what the request was made of: a provider's message may quote either. A prompt has the row's words
-// as a filter of the template wrote them, as in "{{ row.name | upper }}".
+// texts are the row and what the request was made of: a provider's message may quote
+// either. A prompt has the row's words as a filter of the template wrote them, as in "{{
+// row.name | upper }}".
 func (j *job) texts() []string {
 	return []string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}
 }
@@ -162,7 +166,8 @@ func (e *Executor) failed(j *job, a pool.Attempt, failure *llm.Error, verdict po
 	return verdict
 }
 
-// alikeError is an error that all rows meet if the settings are wrong, with the request that met it.
+// alikeError is an error that all rows meet if the settings are wrong, with the request
+// that met it.
 type alikeError struct {
 	failure *llm.Error
 	request *llm.Prepared

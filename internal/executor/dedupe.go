@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// lookUpRows is how many rows are rendered before their stored replies are looked up together, so that a distant store
-	// costs one round trip for many rows and not for each.
+	// lookUpRows is how many rows are rendered before their stored replies are looked up
+	// together, so that a distant store costs one round trip for many rows and not for
+	// each.
 	lookUpRows = 64
 	// lookUpsAtOnce bounds the look-ups in flight.
 	lookUpsAtOnce = 16
 )
 
-// OpenStore opens the store of replies that STAGE_DEDUPE=stored needs, and creates its stream. It must be called before
-// Run; with any other STAGE_DEDUPE it does nothing.
+// OpenStore opens the store of replies that STAGE_DEDUPE=stored needs, and creates its
+// stream. It must be called before Run; with any other STAGE_DEDUPE it does nothing.
 func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	if e.cfg.Rows.Dedupe == "stored" {
 		e.store, err = openReplyStore(ctx, nc, e.cfg, e.log)
@@ -27,7 +28,8 @@ func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	return err
 }
 
-// UseStore has the store of replies be reached over another connection, since the present one is closed for good.
+// UseStore has the store of replies be reached over another connection, since the present
+// one is closed for good.
 func (e *Executor) UseStore(nc *nats.Conn) {
 	if e.store != nil {
 		e.store.use(nc)
@@ -58,8 +60,9 @@ func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
 	group.Wait()
 }
 
-// share answers the job without its own call if the reply to an equal request is known, or will be. If it reports
-// false the job must be submitted, and leads: jobs with an equal request wait for its call.
+// share answers the job without its own call if the reply to an equal request is known,
+// or will be. If it reports false the job must be submitted, and leads: jobs with an
+// equal request wait for its call.
 func (e *Executor) share(j *job) bool {
 	if e.flights == nil {
 		return false
@@ -77,7 +80,8 @@ func (e *Executor) share(j *job) bool {
 	return e.answerWith(j, known, false)
 }
 
-// shareReply answers the jobs that wait for this one's call, and stores the reply. It runs on a worker.
+// shareReply answers the jobs that wait for this one's call, and stores the reply. It
+// runs on a worker.
 func (e *Executor) shareReply(j *job, a *answer) {
 	if e.flights == nil {
 		return
@@ -93,9 +97,10 @@ func (e *Executor) shareReply(j *job, a *answer) {
 	}
 }
 
-// finishFlight releases the jobs that waited for one that got no reply. A permanent error is a verdict on the request
-// and holds for them too; a transient one, a stop, a row that moved to another replica, or one that fails whatever the
-// reply does not: they are submitted again.
+// finishFlight releases the jobs that waited for one that got no reply. A permanent error
+// is a verdict on the request and holds for them too; a transient one, a stop, a row that
+// moved to another replica, or one that fails whatever the reply does not: they are
+// submitted again.
 func (e *Executor) finishFlight(r result) {
 	if e.flights == nil {
 		return

@@ -1,7 +1,9 @@
-// Package executor answers rows: it renders each, shares the call of an equal one, calls through the pool, and builds
-// the result. It is the one place where a row becomes a request.
+// Package executor answers rows: it renders each, shares the call of an equal one, calls
+// through the pool, and builds the result. It is the one place where a row becomes a
+// request.
 //
-// A row goes through these steps in this order, each one function; the files are read in the same order:
+// A row goes through these steps in this order, each one function; the files are read in
+// the same order:
 //
 //  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions and keys in turn (executor.go).
@@ -20,8 +22,9 @@
 //  11. [Executor.done] takes the job's outcome from the pool (answer.go).
 //  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and acknowledges the row.
 //
-// A row of the batch lane goes another way from step 4 on: [Executor.runLane] has it wait there ([Executor.join]) or takes
-// its answer ([Executor.judge]), with the steps 8, 9 and 12 (lane.go, parked.go).
+// A row of the batch lane goes another way from step 4 on: [Executor.runLane] has it wait
+// there ([Executor.join]) or takes its answer ([Executor.judge]), with the steps 8, 9 and
+// 12 (lane.go, parked.go).
 package executor
 
 import (
@@ -35,22 +38,25 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Executor answers rows. It implements [consumer.Executor], [consumer.Recaller] and [consumer.Resumer], and is safe for
-// concurrent use.
+// Executor answers rows. It implements [consumer.Executor], [consumer.Recaller] and
+// [consumer.Resumer], and is safe for concurrent use.
 //
-// Rows are rendered by one goroutine, those of a key in stream order, only as far ahead of the calls as the pool's queue
-// has room; the others wait unparsed. Partitions take turns here and, as lanes, in the pool; so do the keys of each. Rows
-// without keys have one in common, and those of a partition are in stream order.
+// Rows are rendered by one goroutine, those of a key in stream order, only as far ahead
+// of the calls as the pool's queue has room; the others wait unparsed. Partitions take
+// turns here and, as lanes, in the pool; so do the keys of each. Rows without keys have
+// one in common, and those of a partition are in stream order.
 type Executor struct {
 	// Pool makes the calls. Its Run and Drain are the caller's to call.
 	Pool *pool.Pool[*job, struct{}]
-	// Show is called after each call with its identifier and the row's body, secrets redacted. It is set before Run, must
-	// be safe for concurrent use and must not block. Nil: nothing is shown.
+	// Show is called after each call with its identifier and the row's body, secrets
+	// redacted. It is set before Run, must be safe for concurrent use and must not block.
+	// Nil: nothing is shown.
 	Show func(callID string, row []byte)
-	// Failed is called with the sequence of each row that fails and why, without text of the row; empty: unknown. It is
-	// set before Run and must not block.
+	// Failed is called with the sequence of each row that fails and why, without text of
+	// the row, or empty if it is unknown. It is set before Run and must not block.
 	Failed func(sequence uint64, cause string)
-	// Lanes returns the batch lane of a partition. It is set before Run. Nil: there is none, and each row is called live.
+	// Lanes returns the batch lane of a partition. It is set before Run. Nil: there is
+	// none, and each row is called live.
 	Lanes func(partition int) Lane
 
 	cfg    *config.Config
@@ -69,8 +75,8 @@ type Executor struct {
 	spentInLane parkedSpent
 }
 
-// New returns an executor and its pool, or what is wrong with poolConfig. It starts nothing: run both [Executor.Run]
-// and Pool.Run.
+// New returns an executor and its pool, or what is wrong with poolConfig. It starts
+// nothing: run both [Executor.Run] and Pool.Run.
 func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
 	e := &Executor{
 		cfg: cfg, caller: caller, prompt: prompt, log: log,
@@ -103,8 +109,9 @@ func (e *Executor) Start(row *consumer.Row) {
 	e.signal()
 }
 
-// Run renders rows and hands them to the pool until ctx ends; then it hands back the rows that wait, and those that are
-// still started. It returns when done is closed: the caller closes done when no more rows can come.
+// Run renders rows and hands them to the pool until ctx ends; then it hands back the rows
+// that wait, and those that are still started. It returns when done is closed: the caller
+// closes done when no more rows can come.
 func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	defer context.AfterFunc(ctx, e.Resume)()
 	if e.Lanes != nil {
@@ -127,8 +134,8 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// take takes the first rows of the queue that may begin, or elements of them: one, or as many as are looked up in the
-// store at once. They are valid until the next call.
+// take takes the first rows of the queue that may begin, or elements of them: one, or as
+// many as are looked up in the store at once. They are valid until the next call.
 func (e *Executor) take(ctx context.Context) []entry {
 	most := 1
 	if e.store != nil {
@@ -139,9 +146,9 @@ func (e *Executor) take(ctx context.Context) []entry {
 		func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
 }
 
-// Recall hands back the waiting rows that are no longer wanted. Those that wait for the call of another row are among
-// them: it may wait for capacity for ever, and the hand-over of a partition must not. It implements
-// [consumer.Recaller].
+// Recall hands back the waiting rows that are no longer wanted. Those that wait for the
+// call of another row are among them: it may wait for capacity for ever, and the
+// hand-over of a partition must not. It implements [consumer.Recaller].
 func (e *Executor) Recall() {
 	for _, w := range e.queue.recall((*consumer.Row).Wanted) {
 		if w.fan != nil {
@@ -159,7 +166,8 @@ func (e *Executor) Recall() {
 	e.Pool.Recall(func(j *job) bool { return !j.row.Wanted() })
 }
 
-// Resume looks at the waiting rows again, and at the slots that were held. It implements [consumer.Resumer].
+// Resume looks at the waiting rows again, and at the slots that were held. It implements
+// [consumer.Resumer].
 func (e *Executor) Resume() {
 	e.queue.resume()
 	e.signal()

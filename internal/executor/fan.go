@@ -14,9 +14,10 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// fan is a row with a job for each element of one of its arrays. Its elements begin one by one, as the pool has room, and
-// it is answered with the last of them. When one is handed back, those that have not begun are, too, and with the last
-// the row is: the answers so far stay in [consumer.Row.Spent] for its next start.
+// fan is a row with a job for each element of one of its arrays. Its elements begin one
+// by one, as the pool has room, and it is answered with the last of them. When one is
+// handed back, those that have not begun are, too, and with the last the row is: the
+// answers so far stay in [consumer.Row.Spent] for its next start.
 //
 // Safe for concurrent use.
 type fan struct {
@@ -43,7 +44,7 @@ type element struct {
 	event   auditlog.Row // of its reply
 	usage   auditlog.UsageSum
 	done    bool
-	spent   *spent // on an element that was handed back; nil: nothing
+	spent   *spent // on an element that was handed back, or nil
 }
 
 // newFan returns the fan of a row, whose result without its elements has so many bytes.
@@ -81,15 +82,16 @@ func (f *fan) begin() (index int, more bool) {
 	return index, f.next < len(f.elements)
 }
 
-// gaveUp reports whether the row is handed back as soon as the elements that have begun end.
+// gaveUp reports whether the row is handed back as soon as the elements that have begun
+// end.
 func (f *fan) gaveUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.handedBack
 }
 
-// tooLarge is why the row fails whatever the other elements are answered: its result would hold more bytes than the server
-// takes. Nil: it may succeed.
+// tooLarge is why the row fails whatever the other elements are answered: its result
+// would hold more bytes than the server takes. Nil: it may succeed.
 func (f *fan) tooLarge(ownServer bool) *llm.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +125,8 @@ func (f *fan) put(j *job, reply *consumer.Reply, validated bool) (last bool) {
 	return f.left == 0
 }
 
-// takeBack takes back an element that has begun, with what was spent on it. last is as of put.
+// takeBack takes back an element that has begun, with what was spent on it. last is as of
+// put.
 func (f *fan) takeBack(index int, s *spent) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +148,8 @@ func (f *fan) takeBackRest() (last bool) {
 	return f.left == 0
 }
 
-// answerElement takes the reply to a job of an element: the row's own follows with the last of them.
+// answerElement takes the reply to a job of an element: the row's own follows with the
+// last of them.
 func (e *Executor) answerElement(j *job, reply *consumer.Reply) {
 	e.logElement(j, reply)
 	if reply.HandedBack {
@@ -173,8 +177,8 @@ func (e *Executor) concludeIf(f *fan, last bool) {
 	}
 }
 
-// fanReply is the reply to a row whose elements are all answered. It has no request hash: each element was kept by
-// itself.
+// fanReply is the reply to a row whose elements are all answered. It has no request hash:
+// each element was kept by itself.
 func (e *Executor) fanReply(f *fan) consumer.Reply {
 	failed := []row.ItemFailure{}
 	answers := make([]*row.Answer, len(f.elements))

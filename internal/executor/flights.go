@@ -12,15 +12,17 @@ const (
 	rememberedBytesMax = 32 << 20
 )
 
-// flights let equal requests share one call. The first job with a key leads: it makes the call. Jobs that come while it
-// is in flight follow: they wait for its answer. Nil: every job makes its own call. Safe for concurrent use.
+// flights let equal requests share one call. The first job with a key leads: it makes the
+// call. Jobs that come while it is in flight follow: they wait for its answer. Nil: every
+// job makes its own call. Safe for concurrent use.
 type flights struct {
-	memory time.Duration // how long an answer serves later jobs too; 0: not at all
+	memory time.Duration // how long an answer serves later jobs too; 0 means not at all
 
 	mu       sync.Mutex
 	byKey    map[string]*flight
 	requeued []*job // followers whose leader failed: they are submitted again
-	// What is remembered after its leader is done: all of it is answered, oldest first, and bytes is the sum of its texts.
+	// What is remembered after its leader is done: all of it is answered, oldest first,
+	// and bytes is the sum of its texts.
 	remembered []remembered
 	bytes      int
 }
@@ -41,7 +43,8 @@ func newFlights(memory time.Duration) *flights {
 	return &flights{memory: memory, byKey: make(map[string]*flight)}
 }
 
-// join returns the answer if it is known. Else the job leads, or follows until resolve, finish or recall returns it.
+// join returns the answer if it is known. Else the job leads, or follows until resolve,
+// finish or recall returns it.
 func (f *flights) join(j *job) (known *answer, leads bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,9 +93,9 @@ func (f *flights) takeRequeued() []*job {
 	return jobs
 }
 
-// recall returns the jobs whose rows are no longer wanted, of the followers and those to submit again. Leaders continue
-// without them. A job that begins to wait after it was found wanted is missed: repeat the recall until the partition is
-// handed over.
+// recall returns the jobs whose rows are no longer wanted, of the followers and those to
+// submit again. Leaders continue without them. A job that begins to wait after it was
+// found wanted is missed: repeat the recall until the partition is handed over.
 func (f *flights) recall() (unwanted []*job) {
 	if f == nil {
 		return nil
@@ -106,8 +109,8 @@ func (f *flights) recall() (unwanted []*job) {
 	return unwanted
 }
 
-// splitUnwanted moves the jobs whose rows are no longer wanted from one list to the other. It asks once for each, since
-// the answer may change at any time.
+// splitUnwanted moves the jobs whose rows are no longer wanted from one list to the
+// other. It asks once for each, since the answer may change at any time.
 func splitUnwanted(jobs, unwanted []*job) (wanted, more []*job) {
 	wanted = slices.DeleteFunc(jobs, func(j *job) bool {
 		if j.row.Wanted() {
@@ -119,8 +122,8 @@ func splitUnwanted(jobs, unwanted []*job) (wanted, more []*job) {
 	return wanted, unwanted
 }
 
-// finish ends a flight when its leader is done, and returns the followers that still wait. Its answer is remembered if
-// flights have a memory.
+// finish ends a flight when its leader is done, and returns the followers that still
+// wait. Its answer is remembered if flights have a memory.
 func (f *flights) finish(key string) []*job {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// The values of [consumer.Reply.Form] for a success: what its field holds. A JSON string may be either.
+// The values of [consumer.Reply.Form] for a success: what its field holds. A JSON string
+// may be either.
 const (
 	formText  = "text"  // the reply, unchanged
 	formValue = "value" // the value in the reply that satisfied the schema
@@ -24,8 +25,8 @@ func (p *Prompt) form() string {
 	return formText
 }
 
-// errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply might have been a success.
-// Empty: none, the error does not depend on a setting.
+// errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply
+// might have been a success. Empty: none, the error does not depend on a setting.
 func (e *Executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	switch reason { //nolint:exhaustive // the others depend on no setting
 	case llm.ReasonResultTooLarge:
@@ -41,7 +42,7 @@ func (e *Executor) errorForm(row *consumer.Row, reason llm.Reason) string {
 	}
 }
 
-// schemaHash identifies the response schema; empty: there is none.
+// schemaHash identifies the response schema, or empty.
 func (p *Prompt) schemaHash() string {
 	if p.schema == nil {
 		return ""
@@ -49,10 +50,12 @@ func (p *Prompt) schemaHash() string {
 	return llm.Hash(p.schema.Source())
 }
 
-// restore answers the job with the reply that an earlier term of ownership kept in the journal for the same request.
-// Its result may have been made with other settings: another field, schema, template or largest message. So the result
-// is always made again with the present ones, which gives the same bytes if they are the same. It reports false if no
-// reply is kept, or if the kept one cannot be used with the present settings: then the call is made, and paid for, again.
+// restore answers the job with the reply that an earlier term of ownership kept in the
+// journal for the same request. Its result may have been made with other settings:
+// another field, schema, template or largest message. So the result is always made again
+// with the present ones, which gives the same bytes if they are the same. It reports
+// false if no reply is kept, or if the kept one cannot be used with the present settings:
+// then the call is made, and paid for, again.
 func (e *Executor) restore(j *job) bool {
 	kept := j.kept()
 	if kept == nil || kept.RequestHash != j.key {
@@ -81,7 +84,7 @@ func (e *Executor) restore(j *job) bool {
 	return true
 }
 
-// kept is the reply that an earlier term kept for the job; nil: none.
+// kept is the reply that an earlier term kept for the job, or nil.
 func (j *job) kept() *consumer.Kept {
 	if j.fan != nil {
 		return j.row.KeptItems[j.index]
@@ -100,7 +103,8 @@ func (e *Executor) restoreError(j *job, reply *consumer.Reply) (ok bool) {
 	return ok
 }
 
-// restoreSuccess makes the body of a kept success again, or an error result if it no longer fits.
+// restoreSuccess makes the body of a kept success again, or an error result if it no
+// longer fits.
 func (e *Executor) restoreSuccess(j *job, reply *consumer.Reply) bool {
 	kept := &j.kept().Reply
 	a, ok := row.ReadAnswer(kept.Body, kept.Form == formValue)

@@ -19,14 +19,16 @@ import (
 
 // Lane is the batch lane of a partition, a [*lane.Lane].
 type Lane interface {
-	// Add takes a row into the lane, and Again one whose answer there did not settle it. The row is parked right after.
+	// Add takes a row into the lane, and Again one whose answer there did not settle it.
+	// The row is parked right after.
 	Add(r lane.Request)
 	Again(seq uint64, e *lane.Errand, failure *llm.Error)
 }
 
-// A row of the batch lane needs no room in the pool: it is rendered and parked ([Executor.join]), or its answer is there
-// ([Executor.judge]). So such rows have a queue and a goroutine of their own, and don't wait behind live ones. A row that
-// can't be answered by a batch goes to the queue of the live ones ([Executor.goLive]).
+// A row of the batch lane needs no room in the pool: it is rendered and parked
+// ([Executor.join]), or its answer is there ([Executor.judge]). So such rows have a queue
+// and a goroutine of their own, and don't wait behind live ones. A row that can't be
+// answered by a batch goes to the queue of the live ones ([Executor.goLive]).
 
 // laneRowsAtOnce is how many rows of the lane are rendered before the first is parked.
 const laneRowsAtOnce = 64
@@ -79,7 +81,7 @@ func (e *Executor) late(w laneWish) bool {
 	return !w.deadline.IsZero() && time.Until(w.deadline) <= e.cfg.Lane.Wait
 }
 
-// errandOf returns the errand of a row that the lane has recalled; nil: none.
+// errandOf returns the errand of a row that the lane has recalled, or nil.
 func errandOf(row *consumer.Row) *lane.Errand {
 	errand, _ := row.Errand.(*lane.Errand)
 	return errand
@@ -100,8 +102,8 @@ func (e *Executor) inLane(row *consumer.Row) bool {
 	return err == nil && w.batch
 }
 
-// runLane renders and parks rows of the lane, and takes their answers, until done is closed. Once ctx has ended it hands
-// them back.
+// runLane renders and parks rows of the lane, and takes their answers, until done is
+// closed. Once ctx has ended it hands them back.
 func (e *Executor) runLane(ctx context.Context, done <-chan struct{}) {
 	anyRoom := func(int, int) bool { return true }
 	anyRow := func(*consumer.Row) bool { return true } // the bytes of an answer are in memory already

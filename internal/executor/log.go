@@ -12,8 +12,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Each step of a row is logged at debug, failures at warn, with their cause. The log holds no text of rows: what a
-// message quotes of the row is left out. The audit has it all.
+// Each step of a row is logged at debug, failures at warn, with their cause. The log
+// holds no text of rows: what a message quotes of the row is left out. The audit has it
+// all.
 
 // LogRowFailed is the message of the line that each failed row has in the log.
 const LogRowFailed = "row failed"
@@ -51,8 +52,9 @@ func (e *Executor) logStarted(j *job, a pool.Attempt) {
 	}
 }
 
-// logCall logs an attempt that has ended. Only a transient error is worth a warning: some attempts without capacity are
-// how the throttle finds its rate, and the summary counts them; other errors fail the row, which is logged.
+// logCall logs an attempt that has ended. Only a transient error is worth a warning: some
+// attempts without capacity are how the throttle finds its rate, and the summary counts
+// them; other errors fail the row, which is logged.
 func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
 	transient := failure != nil && failure.Class == llm.Transient
 	if !e.debug && !transient {
@@ -77,7 +79,8 @@ func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *ll
 	}
 }
 
-// logElement logs an element that is answered or handed back; its row's failure is logged with the row.
+// logElement logs an element that is answered or handed back; its row's failure is logged
+// with the row.
 func (e *Executor) logElement(j *job, reply *consumer.Reply) {
 	switch {
 	case !e.debug:
@@ -113,8 +116,8 @@ func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
 	}
 }
 
-// causeOf is why a row failed, without text of the row; empty where its event does not tell, as of a row that was passed
-// on.
+// causeOf is why a row failed, without text of the row; empty where its event does not
+// tell, as of a row that was passed on.
 func causeOf(row *consumer.Row, reply *consumer.Reply) string {
 	errors := reply.Event.Errors
 	if len(errors) == 0 {

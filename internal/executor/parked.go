@@ -6,13 +6,14 @@ import (
 	"github.com/llm-stage/stage/consumer"
 )
 
-// parkedErrorsMax is how many parked rows of a partition are remembered with the errors of their attempts; of more,
-// only the numbers are.
+// parkedErrorsMax is how many parked rows of a partition are remembered with the errors
+// of their attempts; of more, only the numbers are.
 const parkedErrorsMax = 4096
 
-// parkedSpent remembers what was spent on rows that are parked, in this term of ownership: their row events count all
-// their calls in it. Rows without a call take nothing, and those of an earlier term are forgotten with it. Safe for
-// concurrent use; the zero value is empty.
+// parkedSpent remembers what was spent on rows that are parked, in this term of
+// ownership: their row events count all their calls in it. Rows without a call take
+// nothing, and those of an earlier term are forgotten with it. Safe for concurrent use;
+// the zero value is empty.
 type parkedSpent struct {
 	mu   sync.Mutex
 	rows map[int]*termSpent // by partition
@@ -45,7 +46,7 @@ func (p *parkedSpent) put(row *consumer.Row, s *spent) {
 	t.rows[row.Seq] = &all
 }
 
-// take returns what was spent on a row in its term and forgets it; nil: nothing.
+// take returns what was spent on a row in its term and forgets it, or nil.
 func (p *parkedSpent) take(row *consumer.Row) *spent {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,12 +27,13 @@ type job struct {
 	found   *answer // stored for an equal request; looked at once, by share
 
 	// Set by render and the same from then on.
-	parsed *row.Row // that the job's own result is made of, an empty one for an element; nil: the body is no row
+	parsed *row.Row // that the job's own result is made of, an empty one for an element; nil means that the body is no row
 	vars   string   // hash of the template's variables
-	model  string   // that the row names; empty: the target's own
+	model  string   // that the row names; empty means the target's own
 	key    string   // hash of the request to the first target
 
-	// The request as it is sent next: prepared holds the bytes of request for target. Both are dropped by done.
+	// The request as it is sent next: prepared holds the bytes of request for target.
+	// Both are dropped by done.
 	request  llm.Request
 	target   int
 	prepared *llm.Prepared
@@ -42,9 +43,9 @@ type job struct {
 	tooLarge *llm.Error // why body does not fit; body is nil then
 }
 
-// spent is what the attempts at a row came to so far. It outlives a hand-back, in [consumer.Row.Spent]: a process that
-// was starved for a moment hands back rows between two attempts and starts them again in the same term, whose row event
-// must count all calls that the audit holds.
+// spent is what the attempts at a row came to so far. It outlives a hand-back, in [consumer.Row.Spent]:
+// a process that was starved for a moment hands back rows between two attempts and starts
+// them again in the same term, whose row event must count all calls that the audit holds.
 type spent struct {
 	// Of the starts before this one; those of this start are counted by the pool.
 	attempts, capacityRetries int
@@ -79,7 +80,8 @@ func (j *job) Lane() int { return j.row.Partition }
 // Key implements [pool.Keyed]: within a partition keys take turns.
 func (j *job) Key() string { return j.row.Key }
 
-// Group implements [pool.Grouped]: what the elements of one row meet may be the row's own fault.
+// Group implements [pool.Grouped]: what the elements of one row meet may be the row's own
+// fault.
 func (j *job) Group() any {
 	if j.fan == nil {
 		return nil
@@ -90,8 +92,9 @@ func (j *job) Group() any {
 // Arrived implements [pool.Dated].
 func (j *job) Arrived() time.Time { return j.row.Taken }
 
-// Weight estimates the tokens of the job's next call: those of the request by its length, and as many as the reply may
-// have. It implements [pool.Weighted]; the reply's usage corrects it.
+// Weight estimates the tokens of the job's next call: those of the request by its length,
+// and as many as the reply may have. It implements [pool.Weighted]; the reply's usage
+// corrects it.
 func (j *job) Weight(int) int64 {
 	if j.prepared == nil {
 		return 0
@@ -145,7 +148,8 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 	return j
 }
 
-// fanOut puts a row back into the queue as a fan, or answers one that can't be or has no element to answer.
+// fanOut puts a row back into the queue as a fan, or answers one that can't be or has no
+// element to answer.
 func (e *Executor) fanOut(in *consumer.Row) {
 	f, ok := in.Spent.(*fan)
 	if !ok {
@@ -184,8 +188,8 @@ func (e *Executor) fanOut(in *consumer.Row) {
 // noMembers is what the result of an element is made of.
 var noMembers, _ = row.Parse([]byte("{}"))
 
-// prepareElement makes a job of an element, or answers one that needs no call and returns nil. stop says that its row is
-// to be handed back.
+// prepareElement makes a job of an element, or answers one that needs no call and returns
+// nil. stop says that its row is to be handed back.
 func (e *Executor) prepareElement(w entry, stop bool) *job {
 	j := &job{row: w.row, fan: w.fan, index: w.index, parsed: noMembers}
 	if before := w.fan.elements[w.index].spent; before != nil {
@@ -209,8 +213,8 @@ func (e *Executor) prepareElement(w entry, stop bool) *job {
 	return j
 }
 
-// loadError is the error of a row that the loader published in the place of one that is too large for a message, or that
-// its file does not hold correctly; else nil.
+// loadError is the error of a row that the loader published in the place of one that is
+// too large for a message, or that its file does not hold correctly; else nil.
 func loadError(in *consumer.Row, ownServer bool) error {
 	if problem, begin := readBroken(in); problem != "" {
 		return row.Broken(problem, begin)
@@ -223,8 +227,8 @@ func loadError(in *consumer.Row, ownServer bool) error {
 	return row.TooLarge(size, limit, in.Body, ownServer)
 }
 
-// readBroken returns what a loader found wrong with a row of its file, and the beginning of that row; for any other row ""
-// and the body.
+// readBroken returns what a loader found wrong with a row of its file, and the beginning
+// of that row; for any other row "" and the body.
 func readBroken(in *consumer.Row) (problem string, begin []byte) {
 	problem = in.Header.Get(streams.HeaderRowProblem)
 	begin, ok := bytes.CutPrefix(in.Body, []byte(problem+": "))
@@ -268,8 +272,8 @@ func (e *Executor) parse(in *consumer.Row) (*row.Row, error) {
 	return parsed, nil
 }
 
-// address makes the bytes that go over the wire to a target. The model that a row names is for the first one only:
-// others would not know it.
+// address makes the bytes that go over the wire to a target. The model that a row names
+// is for the first one only: others would not know it.
 func (e *Executor) address(j *job, to int) (err error) {
 	j.request.Model = e.caller.At(to).Model()
 	if to == 0 && j.model != "" {
@@ -283,8 +287,8 @@ func (e *Executor) address(j *job, to int) (err error) {
 	return err
 }
 
-// passOn answers a row that arrived as an error of an earlier stage, unless such rows are processed: it is passed on
-// unchanged, in its place.
+// passOn answers a row that arrived as an error of an earlier stage, unless such rows are
+// processed: it is passed on unchanged, in its place.
 func (e *Executor) passOn(in *consumer.Row) bool {
 	if e.cfg.Rows.OnUpstreamError != "pass" || in.Header.Get(streams.HeaderStatus) != auditlog.RowError {
 		return false
@@ -303,11 +307,12 @@ func (e *Executor) passOn(in *consumer.Row) bool {
 // upstreamError is the reason of an error row that does not state its own.
 const upstreamError = "upstream_error"
 
-// reasonWord is what a reason looks like. It goes into a header, and comes from another program.
+// reasonWord is what a reason looks like. It goes into a header, and comes from another
+// program.
 var reasonWord = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
-// upstreamReason is why a row failed that arrived as an error: from its body, or from its header if it was a dead
-// letter.
+// upstreamReason is why a row failed that arrived as an error: from its body, or from its
+// header if it was a dead letter.
 func upstreamReason(in *consumer.Row, field string) string {
 	for _, reason := range []string{row.FailureReason(in.Body, field), in.Header.Get(streams.HeaderReason)} {
 		if reasonWord.MatchString(reason) {

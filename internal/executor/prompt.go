@@ -18,10 +18,11 @@ import (
 	"github.com/llm-stage/stage/llm/template"
 )
 
-// Prompt makes requests of rows and results of replies, by the template, the response schema and the response field of
-// the configuration. Safe for concurrent use.
+// Prompt makes requests of rows and results of replies, by the template, the response
+// schema and the response field of the configuration. Safe for concurrent use.
 type Prompt struct {
-	// Base is what all requests have in common: everything but the prompt and the model. It must not be changed.
+	// Base is what all requests have in common: everything but the prompt and the model.
+	// It must not be changed.
 	Base llm.Request
 
 	template *template.Template
@@ -32,8 +33,8 @@ type Prompt struct {
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
 
-// LoadPrompt reads and compiles the files that the configuration names. The error lists every problem with the name of
-// its variable.
+// LoadPrompt reads and compiles the files that the configuration names. The error lists
+// every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
@@ -46,8 +47,8 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	return p, named("STAGE_RESPONSE_FIELD", err)
 }
 
-// PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration that has problems already; see
-// [config.Source].
+// PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration
+// that has problems already; see [config.Source].
 func PromptProblems(cfg *config.Config) map[string]error {
 	p := Prompt{foreach: cfg.Foreach}
 	_, extra := cfg.LLM.ReadExtraBody()
@@ -123,8 +124,9 @@ type SchemaNote struct {
 	Text     string // human-readable
 }
 
-// SchemaNotes returns the notes of the first provider and the fallbacks, one for each provider that has any. Where the
-// extra body takes the schema out of the request there is none.
+// SchemaNotes returns the notes of the first provider and the fallbacks, one for each
+// provider that has any. Where the extra body takes the schema out of the request there
+// is none.
 func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
 		return nil
@@ -145,7 +147,8 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	return notes
 }
 
-// setsNull reports whether an object sets a member, or one of the objects around it, to null.
+// setsNull reports whether an object sets a member, or one of the objects around it, to
+// null.
 func setsNull(object json.RawMessage, path []string) bool {
 	for _, name := range path {
 		var members map[string]json.RawMessage
@@ -159,14 +162,16 @@ func setsNull(object json.RawMessage, path []string) bool {
 	return false
 }
 
-// Request renders the prompt of a row. vars is the hash of the variables that the template can read.
+// Request renders the prompt of a row. vars is the hash of the variables that the
+// template can read.
 func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
 	r.Prompt, err = p.template.Render(row)
 	return r, vars, err
 }
 
-// Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of an invalid row.
+// Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of
+// an invalid row.
 func (p *Prompt) Items(row *row.Row) (*row.Items, error) {
 	return row.Items(p.foreach.Field, p.foreach.Max)
 }
@@ -189,8 +194,8 @@ func (p *Prompt) ItemRequest(items *row.Items, index int) (r llm.Request, vars s
 	return r, vars, err
 }
 
-// result makes the result of a reply, new or kept. tooLarge is the error in place of a body that does not fit; err is
-// why the reply does not satisfy the schema.
+// result makes the result of a reply, new or kept. tooLarge is the error in place of a
+// body that does not fit; err is why the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
 	if p.schema != nil {

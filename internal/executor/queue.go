@@ -16,10 +16,11 @@ type entry struct {
 	index int  // of the element, once it is taken
 }
 
-// rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions take turns, and within each
-// its keys do, so that one with a full window, or a key with a thousand rows, does not keep the others waiting;
-// the rows of a key are in stream order.
-// Where rows have no key that is the order of the partition. The windows bound it. Safe for concurrent use.
+// rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions
+// take turns, and within each its keys do, so that one with a full window, or a key with
+// a thousand rows, does not keep the others waiting; the rows of a key are in stream
+// order. Where rows have no key that is the order of the partition. The windows bound it.
+// Safe for concurrent use.
 type rowQueue struct {
 	mu    sync.Mutex
 	lines map[int]*rowLine // by partition; one stays when it is empty
@@ -38,7 +39,8 @@ func newRowQueue() *rowQueue { return &rowQueue{lines: make(map[int]*rowLine)} }
 
 func inStreamOrder(a, b entry) int { return cmp.Compare(a.row.Seq, b.row.Seq) }
 
-// add adds a row. One that is started again may be older than those that wait, and goes back to its place in its key.
+// add adds a row. One that is started again may be older than those that wait, and goes
+// back to its place in its key.
 func (q *rowQueue) add(w entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -54,9 +56,11 @@ func (q *rowQueue) add(w entry) {
 	l.rows.Push(w.row.Key, w)
 }
 
-// take takes out up to most rows or elements of rows, one of each partition in turn, while hasRoom allows it; hasRoom
-// is passed how many of the partition this call has taken before. A row that mayBegin refuses blocks those of its key
-// behind it, and neither is looked at again until resume is called. The rows are valid until the next call.
+// take takes out up to most rows or elements of rows, one of each partition in turn,
+// while hasRoom allows it; hasRoom is passed how many of the partition this call has
+// taken before. A row that mayBegin refuses blocks those of its key behind it, and
+// neither is looked at again until resume is called. The rows are valid until the next
+// call.
 func (q *rowQueue) take(most int, hasRoom func(partition, before int) bool, mayBegin func(*consumer.Row) bool) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +91,8 @@ func (q *rowQueue) take(most int, hasRoom func(partition, before int) bool, mayB
 	return q.taken
 }
 
-// take takes out the first row that may begin, or one of its elements: the others stay in its place. None: there is no
-// such row.
+// take takes out the first row that may begin, or one of its elements: the others stay in
+// its place. None: there is no such row.
 func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry) {
 	for l.rows.Ready() {
 		if !mayBegin(l.rows.First().row) {
@@ -125,8 +129,9 @@ func (q *rowQueue) takenOf(partition int) (n int) {
 	return n
 }
 
-// recall takes out the rows that are no longer wanted. It calls wanted once for each: the answer may change at any
-// time, and a row found wanted at first and unwanted a moment later would be taken out without being returned.
+// recall takes out the rows that are no longer wanted. It calls wanted once for each: the
+// answer may change at any time, and a row found wanted at first and unwanted a moment
+// later would be taken out without being returned.
 func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,13 +16,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// DedupeStream is the stream of the replies that STAGE_DEDUPE=stored keeps. All stages of a server share it.
+// DedupeStream is the stream of the replies that STAGE_DEDUPE=stored keeps. All stages of
+// a server share it.
 const DedupeStream = "DEDUPE"
 
 const (
 	// dedupeTimeout bounds one look-up, and the acknowledgement of one stored reply.
 	dedupeTimeout = 2 * time.Second
-	// dedupeCooldown is how long there are no look-ups after one failed, so that a broken store does not delay every row.
+	// dedupeCooldown is how long there are no look-ups after one failed, so that a broken
+	// store does not delay every row.
 	dedupeCooldown = 5 * time.Second
 	// dedupeBytesMax bounds the stream; full, it drops the oldest replies.
 	dedupeBytesMax = 1 << 30
@@ -30,9 +32,9 @@ const (
 	dedupePendingMax = 256
 )
 
-// replyStore keeps replies in a stream, one for each request, by the hash of the request and its target. Stages that
-// share a server share it. It saves money and nothing depends on it: when it fails, calls are made. Safe for concurrent
-// use.
+// replyStore keeps replies in a stream, one for each request, by the hash of the request
+// and its target. Stages that share a server share it. It saves money and nothing depends
+// on it: when it fails, calls are made. Safe for concurrent use.
 type replyStore struct {
 	stream jetstream.Stream // as it was when the store was opened
 	ttl    time.Duration
@@ -73,7 +75,8 @@ func (s *replyStore) newClient(nc *nats.Conn) (jetstream.JetStream, error) {
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
 }
 
-// use has the store be reached over another connection, since the present one is closed for good.
+// use has the store be reached over another connection, since the present one is closed
+// for good.
 func (s *replyStore) use(nc *nats.Conn) {
 	js, err := s.newClient(nc)
 	if err != nil {
@@ -136,7 +139,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	return &a
 }
 
-// last returns what is stored on a subject; nil: nothing.
+// last returns what is stored on a subject, or nil.
 func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
 	nc := s.client().Conn()
 	if s.stream.CachedInfo().Config.AllowDirect {

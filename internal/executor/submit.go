@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// submit hands jobs to the pool, except those that share the call of another. It does not block, even if the pool's
-// queue has filled up since: a job held here could not be recalled, and would block those of other partitions.
+// submit hands jobs to the pool, except those that share the call of another. It does not
+// block, even if the pool's queue has filled up since: a job held here could not be
+// recalled, and would block those of other partitions.
 func (e *Executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {
 		j := jobs[0]
@@ -31,7 +32,8 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 	}
 }
 
-// unaffordable answers a row that names a model without a price where there is a cost ceiling.
+// unaffordable answers a row that names a model without a price where there is a cost
+// ceiling.
 func (e *Executor) unaffordable(j *job) bool {
 	err := e.caller.Affordable(j.model)
 	if err == nil {

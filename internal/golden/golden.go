@@ -1,4 +1,5 @@
-// Package golden compares what a test got with a file, and writes the file instead when tests run with -update.
+// Package golden compares what a test got with a file, and writes the file instead when
+// tests run with -update.
 package golden
 
 import (
@@ -10,8 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// Check fails the test if got differs from the content of the file at path. With -update it writes the file, whose
-// directory must exist.
+// Check fails the test if got differs from the content of the file at path. With -update
+// it writes the file, whose directory must exist.
 func Check(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
@@ -29,7 +30,8 @@ func Check(t *testing.T, path, got string) {
 	}
 }
 
-// difference returns the first line that differs, counted from 1. A text that ends before it has none.
+// difference returns the first line that differs, counted from 1. A text that ends before
+// it has none.
 func difference(want, got string) (line int, was, is string) {
 	for {
 		line++

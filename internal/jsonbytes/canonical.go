@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Canonicalizer rewrites valid JSON in canonical form, which is the same for every spelling of the same value and on
-// every machine:
+// Canonicalizer rewrites valid JSON in canonical form, which is the same for every
+// spelling of the same value and on every machine:
 //
 //   - no whitespace outside strings;
 //   - the members of every object in the order of their decoded keys' UTF-8 bytes, of equal keys only the last;
@@ -14,12 +14,14 @@ import (
 //   - in strings only ", \, and the characters below U+0020 are escaped: the latter as \b, \f, \n, \r, \t or \u00xx, a
 //     lone surrogate as \udxxx, all in lower case.
 //
-// For an object without duplicate keys whose numbers another encoder would write alike, that is what Python's
-// json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False) gives.
+// For an object without duplicate keys whose numbers another encoder would write alike,
+// that is what Python's json.dumps(row, sort_keys=True, separators=(",", ":"),
+// ensure_ascii=False) gives.
 //
-// It walks the source twice: first to find where each member lies, then to write members in order. So the work is
-// linear in the source however deep it nests; searching for the end of each member while writing would cost depth times
-// size, seconds for a row made for it. The zero value is ready for use, by one goroutine at a time.
+// It walks the source twice: first to find where each member lies, then to write members
+// in order. So the work is linear in the source however deep it nests; searching for the
+// end of each member while writing would cost depth times size, seconds for a row made
+// for it. The zero value is ready for use, by one goroutine at a time.
 type Canonicalizer struct {
 	src   []byte
 	out   []byte
@@ -35,7 +37,8 @@ type canonicalMember struct {
 	end   int    // after the object's closing brace; 0 in all but the object's last member
 }
 
-// Canonical returns the canonical form of src, which must be valid JSON. It is valid until the next call.
+// Canonical returns the canonical form of src, which must be valid JSON. It is valid
+// until the next call.
 func (c *Canonicalizer) Canonical(src []byte) []byte {
 	c.src, c.out = src, c.out[:0]
 	c.tape, c.order = c.tape[:0], c.order[:0]
@@ -79,8 +82,8 @@ func (c *Canonicalizer) index(pos int) int {
 	return SkipScalar(c.src, pos)
 }
 
-// skipComma returns the index of the next element or member, or of the closing bracket, after the value that ends at
-// pos.
+// skipComma returns the index of the next element or member, or of the closing bracket,
+// after the value that ends at pos.
 func (c *Canonicalizer) skipComma(pos int) int {
 	if pos = SkipSpace(c.src, pos); c.src[pos] == ',' {
 		pos = SkipSpace(c.src, pos+1)
@@ -153,7 +156,8 @@ func (c *Canonicalizer) emitObject(pos, i int) (int, int) {
 	return end, i
 }
 
-// appendCanonicalString appends text, as AppendUnescaped gives it, as [Canonicalizer] writes strings.
+// appendCanonicalString appends text, as AppendUnescaped gives it, as [Canonicalizer]
+// writes strings.
 func appendCanonicalString(dst, text []byte) []byte {
 	dst = append(dst, '"')
 	start := 0 // of the run to be copied as it is

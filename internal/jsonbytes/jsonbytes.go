@@ -1,8 +1,8 @@
-// Package jsonbytes reads and writes JSON without decoding it: values keep their bytes, so the order of
-// members, the digits of numbers and the spelling of strings survive.
+// Package jsonbytes reads and writes JSON without decoding it: values keep their bytes,
+// so the order of members, the digits of numbers and the spelling of strings survive.
 //
-// [ReadObject] and [Valid] check foreign bytes. [Members], [Elements], [Find] and [Text] read what was checked, the
-// Append functions write. None of them uses reflection.
+// [ReadObject] and [Valid] check foreign bytes. [Members], [Elements], [Find] and [Text]
+// read what was checked, the Append functions write. None of them uses reflection.
 //
 //	for key, value := range jsonbytes.Members(raw) {
 //		if string(key) == "model" {
@@ -17,8 +17,8 @@ import (
 	"math/bits"
 )
 
-// Members goes through the members of the JSON object raw, in order: the text of the key and the value's bytes. raw
-// must be valid JSON; anything but an object has none.
+// Members goes through the members of the JSON object raw, in order: the text of the key
+// and the value's bytes. raw must be valid JSON; anything but an object has none.
 func Members(raw []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := SkipSpace(raw, 0)
@@ -43,7 +43,8 @@ func Members(raw []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Elements goes through the elements of the JSON array raw. raw must be valid JSON; anything but an array has none.
+// Elements goes through the elements of the JSON array raw. raw must be valid JSON;
+// anything but an array has none.
 func Elements(raw []byte) iter.Seq[[]byte] {
 	return func(yield func(value []byte) bool) {
 		i := SkipSpace(raw, 0)
@@ -62,8 +63,8 @@ func Elements(raw []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Find returns the member of a JSON object that has this name, the last one of several; nil: there is none. raw must be
-// valid JSON or empty.
+// Find returns the member of a JSON object that has this name, the last one of several,
+// or nil. raw must be valid JSON or empty.
 func Find(raw []byte, name string) (member []byte) {
 	for key, value := range Members(raw) {
 		if string(key) == name {
@@ -73,7 +74,8 @@ func Find(raw []byte, name string) (member []byte) {
 	return member
 }
 
-// SkipSpace returns the index of the first byte from i on that is not white space, or the length of raw.
+// SkipSpace returns the index of the first byte from i on that is not white space, or the
+// length of raw.
 func SkipSpace(raw []byte, i int) int {
 	for i < len(raw) && (raw[i] == ' ' || raw[i] == '\n' || raw[i] == '\t' || raw[i] == '\r') {
 		i++

@@ -8,17 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// DepthMax bounds the nesting of values: an object of scalars has depth 1. encoding/json has the same bound.
+// DepthMax bounds the nesting of values: an object of scalars has depth 1. encoding/json
+// has the same bound.
 const DepthMax = 10_000
 
-// Member is the place of one member in the bytes of an object. The four indexes are in rising order: the key in its
-// quotes is from Start to KeyEnd, its value from Value to End.
+// Member is the place of one member in the bytes of an object. The four indexes are in
+// rising order: the key in its quotes is from Start to KeyEnd, its value from Value to
+// End.
 type Member struct {
 	Start, KeyEnd, Value, End uint32
 }
 
-// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like encoding/json it accepts bytes that
-// are not UTF-8 inside strings.
+// Valid reports whether b is one JSON value, nested at most [DepthMax] deep. Like
+// encoding/json it accepts bytes that are not UTF-8 inside strings.
 func Valid(b []byte) bool { return ValidDepth(b, DepthMax) }
 
 // ValidDepth is [Valid] with a lower bound on the nesting.
@@ -35,8 +37,9 @@ func ValidDepth(b []byte, depthMax int) bool {
 // ErrNotObject means that the input is JSON, but not an object.
 var ErrNotObject = errors.New("not a JSON object")
 
-// ReadObject checks that src is exactly one JSON object in UTF-8, also inside its strings, nested at most [DepthMax]
-// deep, and appends its members to dst, in order. The error names the problem and the byte, counted from 0.
+// ReadObject checks that src is exactly one JSON object in UTF-8, also inside its
+// strings, nested at most [DepthMax] deep, and appends its members to dst, in order. The
+// error names the problem and the byte, counted from 0.
 func ReadObject(dst []Member, src []byte) ([]Member, error) {
 	if int64(len(src)) > math.MaxUint32 {
 		return nil, fmt.Errorf("%d bytes are too many", len(src))
@@ -214,8 +217,8 @@ func (s *scanner) str() error {
 	return s.unexpected("a closing quote")
 }
 
-// ordinary returns the index of the first byte from i on that is special inside a string: a quote, a backslash or a
-// control character; else the length of src.
+// ordinary returns the index of the first byte from i on that is special inside a string:
+// a quote, a backslash or a control character; else the length of src.
 func ordinary(src []byte, i int) int {
 	for ; i+8 <= len(src); i += 8 {
 		if found := special(load(src, i)); found != 0 {

@@ -18,8 +18,8 @@ func TrimBOM(b []byte) []byte { return bytes.TrimPrefix(b, bom) }
 // space, as servers put them before a text.
 func IsInvisible(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' || r == '\u200b' }
 
-// Text returns the text of a valid JSON string in its quotes. As with encoding/json a bad byte and a lone surrogate
-// become U+FFFD.
+// Text returns the text of a valid JSON string in its quotes. As with encoding/json a bad
+// byte and a lone surrogate become U+FFFD.
 func Text(quoted []byte) string {
 	text := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(text, '\\') >= 0 {
@@ -33,8 +33,9 @@ func Text(quoted []byte) string {
 	return s
 }
 
-// AppendUnescaped appends the text of a valid JSON string, given without its quotes. A lone surrogate is written as
-// UTF-8 would have it if it allowed surrogates, so that no two texts become one.
+// AppendUnescaped appends the text of a valid JSON string, given without its quotes. A
+// lone surrogate is written as UTF-8 would have it if it allowed surrogates, so that no
+// two texts become one.
 func AppendUnescaped(dst, raw []byte) []byte {
 	for i := 0; i < len(raw); i++ {
 		run := bytes.IndexByte(raw[i:], '\\')

@@ -10,17 +10,18 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// AppendString appends s as a JSON string that keeps its bytes: only what must be is escaped. Bytes that are not UTF-8
-// become U+FFFD. Unlike encoding/json it leaves <, > and & alone: prompts are full of them, and a model's server reads
-// them as they are.
+// AppendString appends s as a JSON string that keeps its bytes: only what must be is
+// escaped. Bytes that are not UTF-8 become U+FFFD. Unlike encoding/json it leaves <, >
+// and & alone: prompts are full of them, and a model's server reads them as they are.
 func AppendString[S string | []byte](dst []byte, s S) []byte { return appendString(dst, s, false) }
 
-// AppendEscaped appends s as a JSON string, byte for byte what encoding/json writes when it does not escape HTML.
-// Unlike [AppendString] it escapes U+2028 and U+2029, which some readers of JSON Lines take for line ends, and the
-// U+FFFD of bytes that are not UTF-8.
+// AppendEscaped appends s as a JSON string, byte for byte what encoding/json writes when
+// it does not escape HTML. Unlike [AppendString] it escapes U+2028 and U+2029, which some
+// readers of JSON Lines take for line ends, and the U+FFFD of bytes that are not UTF-8.
 func AppendEscaped[S string | []byte](dst []byte, s S) []byte { return appendString(dst, s, true) }
 
-// appendString implements both. They differ in rare characters only, so they share one loop.
+// appendString implements both. They differ in rare characters only, so they share one
+// loop.
 func appendString[S string | []byte](dst []byte, s S, escaped bool) []byte {
 	dst = append(dst, '"')
 	start := 0 // of the part not yet written
@@ -44,7 +45,8 @@ func appendString[S string | []byte](dst []byte, s S, escaped bool) []byte {
 	return append(append(dst, s[start:]...), '"')
 }
 
-// appendControl appends a quote, backslash or control character. short writes \b and \f in place of \u0008 and \u000c.
+// appendControl appends a quote, backslash or control character. short writes \b and \f
+// in place of \u0008 and \u000c.
 func appendControl(dst []byte, c byte, short bool) []byte {
 	switch {
 	case c == '"' || c == '\\':
@@ -80,15 +82,17 @@ const (
 	eachHigh = 0x8080808080808080 // the bits that hold the results of the tests
 )
 
-// special marks those of eight bytes that are a quote, a backslash or a control character. The lowest mark is exact; a
-// byte above it may be marked wrongly, by a borrow.
+// special marks those of eight bytes that are a quote, a backslash or a control
+// character. The lowest mark is exact; a byte above it may be marked wrongly, by a
+// borrow.
 func special(word uint64) uint64 {
 	quote, backslash := word^eachOne*'"', word^eachOne*'\\'
 	return ((word-eachOne*' ')&^word | (quote-eachOne)&^quote | (backslash-eachOne)&^backslash) & eachHigh
 }
 
-// plain returns the index of the first byte from i on that cannot be taken over as it is: a quote, a backslash, a
-// control character or a part of a longer character; else the length of s.
+// plain returns the index of the first byte from i on that cannot be taken over as it is:
+// a quote, a backslash, a control character or a part of a longer character; else the
+// length of s.
 func plain[S string | []byte](s S, i int) int {
 	for ; i+8 <= len(s); i += 8 {
 		word := load(s, i)
@@ -109,7 +113,8 @@ func load[S string | []byte](s S, i int) uint64 {
 		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 }
 
-// AppendStringOrNull appends s as [AppendString] does, and null in place of the empty string.
+// AppendStringOrNull appends s as [AppendString] does, and null in place of the empty
+// string.
 func AppendStringOrNull(dst []byte, s string) []byte {
 	if s == "" {
 		return append(dst, "null"...)
@@ -125,9 +130,10 @@ func AppendFloat(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, 'f', -1, 64)
 }
 
-// AppendMerged appends the JSON object base with the members of extra merged in: a member of both is taken from extra,
-// unless both are objects, which are merged likewise. Members of base keep their order, new ones follow in the order of
-// extra. Both must be valid.
+// AppendMerged appends the JSON object base with the members of extra merged in: a member
+// of both is taken from extra, unless both are objects, which are merged likewise.
+// Members of base keep their order, new ones follow in the order of extra. Both must be
+// valid.
 func AppendMerged(dst, base, extra []byte) []byte {
 	type member struct {
 		key   string

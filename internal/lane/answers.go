@@ -1,14 +1,15 @@
 package lane
 
 const (
-	// linesMost and linesBytes bound the answers that are on their way through the executor.
+	// linesMost and linesBytes bound the answers that are on their way through the
+	// executor.
 	linesMost  = 256
 	linesBytes = 16 << 20
 )
 
-// answers are the answers on their way through the executor, by their rows. bytes is the sum of
-// their sizes. No line is read while [linesMost] or [linesBytes] is reached, so that an executor
-// that is slower than the provider's results does not fill the memory.
+// answers are the answers on their way through the executor, by their rows. bytes is the
+// sum of their sizes. No line is read while [linesMost] or [linesBytes] is reached, so
+// that an executor that is slower than the provider's results does not fill the memory.
 type answers struct {
 	out     map[uint64]outLine
 	bytes   int64

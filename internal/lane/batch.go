@@ -7,9 +7,9 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// batch is one batch, from the moment that it is sealed until its records are purged. It is made of
-// parts: what was decided when it was sealed, its rows, what the provider has, how far its results
-// are read, and the attempts at the request that is due.
+// batch is one batch, from the moment that it is sealed until its records are purged. It
+// is made of parts: what was decided when it was sealed, its rows, what the provider has,
+// how far its results are read, and the attempts at the request that is due.
 type batch struct {
 	sealed
 	batchRows
@@ -24,7 +24,8 @@ type batch struct {
 	unstored int
 	// cleaned says that its files at the provider are deleted.
 	cleaned bool
-	// keep says that its last record stays, since the batch was given up without certainty.
+	// keep says that its last record stays, since the batch was given up without
+	// certainty.
 	keep bool
 }
 
@@ -37,9 +38,9 @@ type sealed struct {
 	sha                   string  // of its lines
 }
 
-// batchRows are the rows of a batch by their places, in the order of their sequences. A row has
-// one state, and count is how many rows have each. When nothing more is wanted of the batch all
-// of it is dropped, see [batchRows.forgetRows].
+// batchRows are the rows of a batch by their places, in the order of their sequences. A
+// row has one state, and count is how many rows have each. When nothing more is wanted of
+// the batch all of it is dropped, see [batchRows.forgetRows].
 type batchRows struct {
 	rows  Rows
 	state []rowState
@@ -47,8 +48,8 @@ type batchRows struct {
 	wasIn bits // rows that have gone live from here, so that an answer is of no use
 }
 
-// submission is the batch at the provider. It is ours for certain if it has an id and is not
-// tentative. Until then it is looked for.
+// submission is the batch at the provider. It is ours for certain if it has an id and is
+// not tentative. Until then it is looked for.
 type submission struct {
 	file      string         // the provider's name of the uploaded lines
 	remote    batchapi.Batch // as the provider reported it last
@@ -64,8 +65,9 @@ type submission struct {
 	missing   time.Time       // since when the provider does not know it
 }
 
-// reading is how far the results of a batch are read. A pass always begins at their beginning, so
-// what is counted must be remembered by rows: counted and settled only grow during a term.
+// reading is how far the results of a batch are read. A pass always begins at their
+// beginning, so what is counted must be remembered by rows: counted and settled only grow
+// during a term.
 type reading struct {
 	overSince time.Time
 	passes    int    // read to the end
@@ -81,8 +83,8 @@ type reading struct {
 	sum       tally
 }
 
-// attempts are the requests for one batch: one at a time, and after a failure again with growing
-// waits of 1, 2, 4 and so on up to 60 s.
+// attempts are the requests for one batch: one at a time, and after a failure again with
+// growing waits of 1, 2, 4 and so on up to 60 s.
 type attempts struct {
 	busy    bool      // a request or a record is under way
 	next    time.Time // when the batch is looked at again
@@ -99,13 +101,13 @@ const (
 	rowSubmitted rowState = iota
 	// rowAnswered means that its answer is on its way through the executor.
 	rowAnswered
-	// rowAgain means that its answer did not settle it, or that there is none. What becomes of it
-	// is decided when all lines are read.
+	// rowAgain means that its answer did not settle it, or that there is none. What
+	// becomes of it is decided when all lines are read.
 	rowAgain
 	// rowLive means that it is called live.
 	rowLive
-	// rowElsewhere means that it waits for, or gathers in, another batch, which is not recorded
-	// yet.
+	// rowElsewhere means that it waits for, or gathers in, another batch, which is not
+	// recorded yet.
 	rowElsewhere
 	// rowMoved means that it is in a later batch that is recorded.
 	rowMoved
@@ -148,11 +150,12 @@ func newBatch(r *Record) *batch {
 	}
 }
 
-// wentLive reports whether a row has been called live since it was submitted, so that it takes
-// no answer of the batch.
+// wentLive reports whether a row has been called live since it was submitted, so that it
+// takes no answer of the batch.
 //
-// A row that was kept before this term leaves no other trace of that than its deadline: where
-// it had come before the batch was over, only a live call can have answered the row.
+// A row that was kept before this term leaves no other trace of that than its deadline:
+// where it had come before the batch was over, only a live call can have answered the
+// row.
 func (b *batch) wentLive(i int) bool {
 	at := b.deadline(i)
 	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
@@ -169,7 +172,8 @@ func (b *batch) ended() bool { return b.phase >= phaseOver }
 // ours reports whether it is certain that the provider's batch is this one.
 func (b *batch) ours() bool { return b.id != "" && !b.tentative }
 
-// notOurs goes on looking, where the results of a batch that seemed to be ours have other ids.
+// notOurs goes on looking, where the results of a batch that seemed to be ours have other
+// ids.
 func (b *batch) notOurs(now time.Time) {
 	if b.excluded == nil {
 		b.excluded = make(map[string]bool)
@@ -239,7 +243,8 @@ func (b *batchRows) deadline(i int) int64 {
 	return b.rows.Deadlines[i]
 }
 
-// settled reports whether nothing is wanted of it, and nothing of it could be wanted after a crash.
+// settled reports whether nothing is wanted of it, and nothing of it could be wanted
+// after a crash.
 func (b *batchRows) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
 
 // wanted reports whether an answer to a row of it is.

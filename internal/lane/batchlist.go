@@ -2,8 +2,9 @@ package lane
 
 import "slices"
 
-// batchList is the batches of a term, in the order of their intents, until their records are
-// purged. A row that is in several of them belongs to the last one: in the others it is rowMoved.
+// batchList is the batches of a term, in the order of their intents, until their records
+// are purged. A row that is in several of them belongs to the last one: in the others it
+// is rowMoved.
 type batchList struct {
 	all []*batch
 }
@@ -41,7 +42,8 @@ func (l *batchList) queued(model string) (sum int64) {
 	return sum
 }
 
-// idle reports whether no batch is under way, whose end could release what is reserved for it.
+// idle reports whether no batch is under way, whose end could release what is reserved
+// for it.
 func (l *batchList) idle() bool {
 	return !slices.ContainsFunc(l.all, func(b *batch) bool { return b.phase != phaseClosed })
 }
@@ -70,15 +72,15 @@ func (l *batchList) known(b *batch) map[string]idUse {
 	return ids
 }
 
-// idUse says whether a batch that is looked for can have an id of the provider. It is 0 for an id
-// that no other batch has.
+// idUse says whether a batch that is looked for can have an id of the provider. It is 0
+// for an id that no other batch has.
 type idUse uint8
 
 const (
 	// idDoubted means that another batch may have the id.
 	idDoubted idUse = iota + 1
-	// idTaken means that another batch surely has the id, or that it turned out not to be this
-	// batch.
+	// idTaken means that another batch surely has the id, or that it turned out not to be
+	// this batch.
 	idTaken
 )
 

@@ -29,14 +29,14 @@ const (
 	proofAge = time.Second
 )
 
-// book appends records to the stream, one after the other, each on condition that nobody else
-// has appended since: the lane's fence. Its invariant is that end is the sequence of the
-// partition's last record as long as this term owns the partition. Another term that claims
-// appends, so the next append here is refused, and the stream's last record says by whom we are
-// fenced.
+// book appends records to the stream, one after the other, each on condition that nobody
+// else has appended since: the lane's fence. Its invariant is that end is the sequence of
+// the partition's last record as long as this term owns the partition. Another term that
+// claims appends, so the next append here is refused, and the stream's last record says
+// by whom we are fenced.
 //
-// The keeper owns it, but for proof: a creation reads and renews the proof in a goroutine of
-// its own.
+// The keeper owns it, but for proof: a creation reads and renews the proof in a goroutine
+// of its own.
 type book struct {
 	lane           *Lane
 	cfg            *Config
@@ -48,15 +48,16 @@ type book struct {
 	busy     bool   // an append is under way
 	end      uint64 // sequence of the partition's last record
 	endToken string // last token of that record's subject
-	// proof is when it was last certain that nobody else had appended, in Unix nanoseconds.
+	// proof is when it was last certain that nobody else had appended, in Unix
+	// nanoseconds.
 	proof atomic.Int64
 
 	next    time.Time // when the next append may be tried
 	tried   int       // failures in a row
 	problem string    // the last failure, for people
 
-	// onFenced is called when another term has appended, onLost when the stream no longer has the
-	// records that this term relies on.
+	// onFenced is called when another term has appended, onLost when the stream no longer
+	// has the records that this term relies on.
 	onFenced func(error)
 	onLost   func(failed *entry, now time.Time)
 }
@@ -108,8 +109,9 @@ func (b *book) claim(ctx context.Context, r *Record) error {
 	return context.Cause(ctx)
 }
 
-// read returns all records up to the end. The replica that answers may lag behind: then it is asked
-// again, since a batch whose intent is missing would be submitted a second time.
+// read returns all records up to the end. The replica that answers may lag behind: then
+// it is asked again, since a batch whose intent is missing would be submitted a second
+// time.
 func (b *book) read(ctx context.Context) (records []Record, err error) {
 	for wait := range streams.Retry(ctx, bookRetryFirst, bookRetryMost) {
 		records, err = Records(ctx, b.cfg.jetStream(), b.cfg.Settings.Stream, b.cfg.Name, b.cfg.Partition)
@@ -123,7 +125,8 @@ func (b *book) read(ctx context.Context) (records []Record, err error) {
 	return nil, context.Cause(ctx)
 }
 
-// record queues a record of this term. When it is stored the keeper runs after, unless that is nil.
+// record queues a record of this term. When it is stored the keeper runs after, unless
+// that is nil.
 func (b *book) record(r *Record, after func(time.Time)) {
 	r.Owner = b.owner
 	if r.Time.IsZero() {
@@ -136,8 +139,8 @@ func (b *book) record(r *Record, after func(time.Time)) {
 	b.push(e)
 }
 
-// push queues a record. Intents are large: they go behind the others, so that a full stream keeps
-// nobody from recording that a batch is done, which makes room.
+// push queues a record. Intents are large: they go behind the others, so that a full
+// stream keeps nobody from recording that a batch is done, which makes room.
 func (b *book) push(e *entry) { b.queue = append(b.queue, e) }
 
 // write sends the next record, if none is on its way.
@@ -267,8 +270,8 @@ func (b *book) failed(ctx context.Context, err error, now time.Time) {
 	b.tried++
 }
 
-// prove returns an error where it is not certain that this term still owns the partition, and
-// until when a creation may take. A proof that is older than a second is not enough.
+// prove returns an error where it is not certain that this term still owns the partition,
+// and until when a creation may take. A proof that is older than a second is not enough.
 func (b *book) prove(ctx context.Context) (at time.Time, err error) {
 	if at = time.Unix(0, b.proof.Load()); time.Since(at) < proofAge {
 		return at, nil

@@ -6,15 +6,17 @@ import (
 )
 
 const (
-	// capacityWaitFirst and capacityWaitMost bound the wait after a refusal for want of room.
+	// capacityWaitFirst and capacityWaitMost bound the wait after a refusal for want of
+	// room.
 	capacityWaitFirst = time.Minute
 	capacityWaitMost  = 30 * time.Minute
-	// capacityStale is after how long without a refusal more is tried than what was refused once.
+	// capacityStale is after how long without a refusal more is tried than what was
+	// refused once.
 	capacityStale = time.Hour
 )
 
-// capacity is what is known of how many tokens of a model the provider takes into its queue. The
-// zero value knows nothing. It is pure.
+// capacity is what is known of how many tokens of a model the provider takes into its
+// queue. The zero value knows nothing. It is pure.
 type capacity struct {
 	limit   int64 // tokens of all batches of the model, 0 if it is not known
 	learned time.Time
@@ -22,9 +24,9 @@ type capacity struct {
 	wait    time.Duration
 }
 
-// room returns how many tokens a batch may have beside the queued ones, 0 at the moment if the
-// provider has just refused one. With a limit of 1,000 tokens and 400 queued it is 600. Where the
-// queue is empty there is always room for a try.
+// room returns how many tokens a batch may have beside the queued ones, 0 at the moment
+// if the provider has just refused one. With a limit of 1,000 tokens and 400 queued it is
+// 600. Where the queue is empty there is always room for a try.
 func (c *capacity) room(queued int64, now time.Time) int64 {
 	switch {
 	case now.Before(c.retry):
@@ -44,9 +46,10 @@ func (c *capacity) bound(now time.Time) int64 {
 	return c.limit
 }
 
-// refused learns that a batch was refused while so many tokens were in the queue. after is what
-// the provider asks to wait. That a small batch alone is refused says nothing about the limit:
-// others use the account, or something else is limited, such as batches an hour.
+// refused learns that a batch was refused while so many tokens were in the queue. after
+// is what the provider asks to wait. That a small batch alone is refused says nothing
+// about the limit: others use the account, or something else is limited, such as batches
+// an hour.
 func (c *capacity) refused(queued, tokens int64, small bool, after time.Duration, now time.Time) {
 	if queued > 0 || !small {
 		c.limit, c.learned = max(1, queued+tokens/2), now
@@ -63,8 +66,9 @@ func (c *capacity) accepted(queued int64, now time.Time) {
 	}
 }
 
-// ended learns that a batch of so many tokens was answered: there may be room at once, and next
-// time for more. A refusal costs little, and a limit that is too low costs a day.
+// ended learns that a batch of so many tokens was answered: there may be room at once,
+// and next time for more. A refusal costs little, and a limit that is too low costs a
+// day.
 func (c *capacity) ended(tokens int64) {
 	c.retry, c.wait = time.Time{}, 0
 	if c.limit > 0 && tokens > c.limit/2 {

@@ -12,27 +12,28 @@ import (
 )
 
 const (
-	// readTime bounds a pass over the results, readStall the time that none of its lines may come.
+	// readTime bounds a pass over the results, readStall the time that none of its lines
+	// may come.
 	readTime  = 12 * time.Hour
 	readStall = 2 * time.Minute
-	// readAgain is the wait before results with missing lines are read once more, and before the
-	// first pass for rows that have not come again since the term began.
+	// readAgain is the wait before results with missing lines are read once more, and
+	// before the first pass for rows that have not come again since the term began.
 	readAgain = 5 * time.Second
-	// cutsMost is how often the provider may say that there are no results until they count as
-	// gone.
+	// cutsMost is how often the provider may say that there are no results until they
+	// count as gone.
 	cutsMost = 8
 )
 
-// collector reads the results of batches that are over, one batch at a time, and has the rows take
-// their lines.
+// collector reads the results of batches that are over, one batch at a time, and has the
+// rows take their lines.
 type collector struct {
 	*desk
 	pass  *pass // the reading that is under way, or nil
 	lines chan lineRead
 }
 
-// pass is one reading of the results of a batch, from their beginning. Lines of rows that are
-// settled are skipped, so it does not matter where the last one was cut.
+// pass is one reading of the results of a batch, from their beginning. Lines of rows that
+// are settled are skipped, so it does not matter where the last one was cut.
 type pass struct {
 	batch   *batch
 	cancel  context.CancelFunc
@@ -64,8 +65,8 @@ func (c *collector) admit() <-chan lineRead {
 	return c.lines
 }
 
-// startPass begins to read the results of the batch that has the earliest row, if none is read at
-// the moment.
+// startPass begins to read the results of the batch that has the earliest row, if none is
+// read at the moment.
 func (c *collector) startPass(ctx context.Context, now time.Time) {
 	if p := c.pass; p != nil {
 		c.guard(p, now)
@@ -97,9 +98,9 @@ func (c *collector) guard(p *pass, now time.Time) {
 	}
 }
 
-// readable reports whether it is of use to read the results of a batch: there are rows for them,
-// or nobody has counted them yet. Rows that have not come again in this term can't take an
-// answer.
+// readable reports whether it is of use to read the results of a batch: there are rows
+// for them, or nobody has counted them yet. Rows that have not come again in this term
+// can't take an answer.
 func (c *collector) readable(b *batch, now time.Time) bool {
 	if c.loop.wait(b.next, now) {
 		return false
@@ -116,14 +117,15 @@ func (c *collector) readable(b *batch, now time.Time) bool {
 	return true
 }
 
-// startReading begins a pass over the results of a batch. The pass runs in a goroutine of its own
-// and hands over one line at a time:
+// startReading begins a pass over the results of a batch. The pass runs in a goroutine of
+// its own and hands over one line at a time:
 //
 //	the pass   sends the line to the keeper, and waits for unused
 //	keeper     has the row take it, and answers at once
 //	the pass   records the line if no row took it, and reads the next one
 //
-// While the answers on their way are enough, the keeper takes no line, and so the reading stops.
+// While the answers on their way are enough, the keeper takes no line, and so the reading
+// stops.
 func (c *collector) startReading(ctx context.Context, b *batch, now time.Time) {
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	if b.counted == nil {
@@ -143,9 +145,9 @@ func (c *collector) startReading(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// handOver passes a line to the keeper, and records it where no row takes it. Recording may wait
-// for the audit, so the keeper does not do it: a full audit stream then stops the reading, not
-// the lane.
+// handOver passes a line to the keeper, and records it where no row takes it. Recording
+// may wait for the audit, so the keeper does not do it: a full audit stream then stops
+// the reading, not the lane.
 func (c *collector) handOver(reading context.Context, p *pass, line batchapi.Line) error {
 	r := lineRead{pass: p, line: line}
 	if c.cfg.Read != nil && line.Kind == batchapi.Answered {
@@ -282,11 +284,12 @@ func (c *collector) passEnded(p *pass, err error, now time.Time) {
 	}
 }
 
-// gone reports whether the results are no longer there, or never were: nothing is left to read.
-// Else they are read again later. The provider may say for some minutes that it does not know the
-// results of a batch that has just ended, and a batch that is given up is paid for again. So the
-// waits grow from the time between two looks to four times that. With 30 s it takes 12 minutes
-// until results count as gone. The next process counts from 0.
+// gone reports whether the results are no longer there, or never were: nothing is left to
+// read. Else they are read again later. The provider may say for some minutes that it
+// does not know the results of a batch that has just ended, and a batch that is given up
+// is paid for again. So the waits grow from the time between two looks to four times
+// that. With 30 s it takes 12 minutes until results count as gone. The next process
+// counts from 0.
 func (c *collector) gone(b *batch, err error, now time.Time) bool {
 	if meaningOf(fetching, err) != unknown {
 		c.succeeded(fetching, b, err, now)

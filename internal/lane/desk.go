@@ -21,12 +21,14 @@ const (
 	uploadTime = 2 * time.Minute
 )
 
-// desk is everything that the lane knows in one term of ownership: the batches, the rows by their
-// places, the records, and the provider's account. Its parts each keep an invariant of their own.
-// The methods here are the changes that concern more than one part. The [keeper] owns it.
+// desk is everything that the lane knows in one term of ownership: the batches, the rows
+// by their places, the records, and the provider's account. Its parts each keep an
+// invariant of their own. The methods here are the changes that concern more than one
+// part. The [keeper] owns it.
 //
-// A batch and its rows move together: a row is wanted of at most one open batch, the newest that
-// has it ([batchList.holder]), and a row that no batch and no part has is unknown to the lane.
+// A batch and its rows move together: a row is wanted of at most one open batch, the
+// newest that has it ([batchList.holder]), and a row that no batch and no part has is
+// unknown to the lane.
 type desk struct {
 	lane   *Lane
 	cfg    *Config
@@ -48,8 +50,8 @@ type desk struct {
 	lost      lostBatches
 	leftovers leftovers
 
-	// stopping means that nothing new begins, closed that the term ends, and fenced that another
-	// process owns the partition. Closed and fenced imply stopping.
+	// stopping means that nothing new begins, closed that the term ends, and fenced that
+	// another process owns the partition. Closed and fenced imply stopping.
 	stopping, closed, fenced bool
 }
 
@@ -81,9 +83,9 @@ func (d *desk) mayCall(now time.Time) bool {
 	return d.loop.ops < opsMax && !d.loop.wait(d.standing.pause.next(now), now)
 }
 
-// succeeded notes the outcome of a request for a batch, and reports whether there was no error.
-// Of a failure it decides what does not depend on the batch: whether the lane pauses, and when
-// the request is made again.
+// succeeded notes the outcome of a request for a batch, and reports whether there was no
+// error. Of a failure it decides what does not depend on the batch: whether the lane
+// pauses, and when the request is made again.
 func (d *desk) succeeded(r request, b *batch, err error, now time.Time) bool {
 	if err == nil {
 		d.standing.pause.clear()

@@ -7,9 +7,10 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// events records what happens to batches in the audit stream and in the log. It has no state of
-// its own: each batch counts the events that are not stored yet ([batch.unstored]), and the
-// records of a batch stay until none is left. So the next term repeats what a kill has lost.
+// events records what happens to batches in the audit stream and in the log. It has no
+// state of its own: each batch counts the events that are not stored yet
+// ([batch.unstored]), and the records of a batch stay until none is left. So the next
+// term repeats what a kill has lost.
 type events struct {
 	cfg   *Config
 	log   *slog.Logger
@@ -38,7 +39,8 @@ func (es *events) report(b *batch, e *auditlog.Batch) {
 		slog.Int("rows", e.Rows), slog.String("reason", e.Reason))
 }
 
-// send records an event. With again, an earlier term has recorded it unless it was killed too soon.
+// send records an event. With again, an earlier term has recorded it unless it was killed
+// too soon.
 func (es *events) send(b *batch, e *auditlog.Batch, again bool) {
 	if es.cfg.Record == nil {
 		return
@@ -47,8 +49,8 @@ func (es *events) send(b *batch, e *auditlog.Batch, again bool) {
 	es.cfg.Record(e, again, func() { es.mail.put(letter{kind: letterStored, body: b}) })
 }
 
-// repeat records what earlier terms should have recorded of a batch. The record abandoned is the
-// one that gave the batch up, or nil.
+// repeat records what earlier terms should have recorded of a batch. The record abandoned
+// is the one that gave the batch up, or nil.
 func (es *events) repeat(b *batch, abandoned *Record) {
 	es.send(b, es.about(b, auditlog.BatchIntent, ""), true)
 	switch {

@@ -17,8 +17,8 @@ const (
 	clockSkew = 2 * time.Minute
 	// withdrawTries is how often a file is tried to be deleted for certain.
 	withdrawTries = 5
-	// lostAge is how long a batch that was given up without certainty is looked for, lostMax how
-	// many are.
+	// lostAge is how long a batch that was given up without certainty is looked for,
+	// lostMax how many are.
 	lostAge = 48 * time.Hour
 	lostMax = 1000
 	// lostEvery is the longest time between two looks for one.
@@ -28,8 +28,8 @@ const (
 		"or see to it that the batch does not exist and cancel it with `stage lane cancel`"
 )
 
-// finder finds out what the provider has: batches whose creation got no answer, and batches that
-// were given up though they may exist.
+// finder finds out what the provider has: batches whose creation got no answer, and
+// batches that were given up though they may exist.
 type finder struct{ *desk }
 
 // look searches the provider for a batch whose creation is in doubt.
@@ -65,9 +65,9 @@ func (f *finder) look(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// choose returns those of the provider's batches that are the one of the token, the first created
-// first, and whether that is sure. Where the list shows no token the ids of the results tell, and
-// one that has none yet may be it.
+// choose returns those of the provider's batches that are the one of the token, the first
+// created first, and whether that is sure. Where the list shows no token the ids of the
+// results tell, and one that has none yet may be it.
 func (f *finder) choose(ctx context.Context, token string, all []batchapi.Batch, known map[string]idUse) (mine []batchapi.Batch, sure bool, err error) {
 	if f.cfg.API.Limits().Tokens {
 		for _, b := range all {
@@ -120,9 +120,9 @@ func (f *finder) firstIs(ctx context.Context, b batchapi.Batch, token string) (o
 	return ours, err
 }
 
-// absent goes on when a batch has not been listed for long enough. Where its creation needs a
-// file, that is deleted first, for it may be on its way from a process that was suspended; then
-// the list is watched a little longer.
+// absent goes on when a batch has not been listed for long enough. Where its creation
+// needs a file, that is deleted first, for it may be on its way from a process that was
+// suspended; then the list is watched a little longer.
 func (f *finder) absent(ctx context.Context, b *batch) {
 	switch {
 	case f.limits.Inline:
@@ -151,8 +151,8 @@ func (f *finder) absent(ctx context.Context, b *batch) {
 	}
 }
 
-// lookForLost looks for batches that were given up. One that turns up is cancelled, for its rows
-// are in others.
+// lookForLost looks for batches that were given up. One that turns up is cancelled, for
+// its rows are in others.
 func (f *finder) lookForLost(ctx context.Context, now time.Time) {
 	for token := f.lost.expire(now); token != ""; token = f.lost.expire(now) {
 		f.leftovers.add(token)

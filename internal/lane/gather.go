@@ -7,8 +7,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// submitter makes batches of rows, and batches of the provider from them: it gathers, seals,
-// records the intent, uploads and creates.
+// submitter makes batches of rows, and batches of the provider from them: it gathers,
+// seals, records the intent, uploads and creates.
 type submitter struct {
 	*desk
 	refusals *refusals

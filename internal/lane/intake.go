@@ -22,8 +22,9 @@ const (
 //	halves    it waits, in a half of a batch that was refused, for its turn to gather again
 //	half      likewise, in the one that gathers now
 //
-// A row that comes may stay in left of a half until it has joined. bodies is the size of the lines
-// in memory: those that gather here, and those of sealed batches until they are created.
+// A row that comes may stay in left of a half until it has joined. bodies is the size of
+// the lines in memory: those that gather here, and those of sealed batches until they are
+// created.
 type intake struct {
 	most    ceiling
 	waiting map[string]*rowSet // by model; "" stands for rows whose model is not known

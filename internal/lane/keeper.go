@@ -8,8 +8,9 @@ import (
 	"github.com/llm-stage/stage/consumer"
 )
 
-// keeper is the goroutine of a term of ownership. It alone owns the [desk] and everything that
-// belongs to it. Others leave letters in the lane's mailbox, and requests hand it their ends.
+// keeper is the goroutine of a term of ownership. It alone owns the [desk] and everything
+// that belongs to it. Others leave letters in the lane's mailbox, and requests hand it
+// their ends.
 type keeper struct {
 	*desk
 
@@ -22,8 +23,8 @@ type keeper struct {
 
 	// closing is closed when the term must end.
 	closing chan struct{}
-	// graceEnd is when the end of the term waits for nothing more. It is zero before the end
-	// begins.
+	// graceEnd is when the end of the term waits for nothing more. It is zero before the
+	// end begins.
 	graceEnd time.Time
 	// shown is when the last status was published.
 	shown time.Time

@@ -1,13 +1,14 @@
-// Package lane has rows answered by a provider's Batch API: half the price, an answer within a day.
+// Package lane has rows answered by a provider's Batch API: half the price, an answer
+// within a day.
 //
-// Rows gather into a batch. Before the batch is submitted an intent is recorded: a token, the
-// rows, the hashes of their requests. The token travels with the batch, so the next owner of
-// the partition finds the batch at the provider and adopts it. A batch is given up only when it
-// is surely absent. Answers are matched by custom id, go through the executor like answers of
-// live calls, and wait for their turn in the journal.
+// Rows gather into a batch. Before the batch is submitted an intent is recorded: a token,
+// the rows, the hashes of their requests. The token travels with the batch, so the next
+// owner of the partition finds the batch at the provider and adopts it. A batch is given
+// up only when it is surely absent. Answers are matched by custom id, go through the
+// executor like answers of live calls, and wait for their turn in the journal.
 //
-// The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go), which
-// owns a desk (desk.go) with all that the term knows:
+// The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go),
+// which owns a desk (desk.go) with all that the term knows:
 //
 //	takeover.go   the records of earlier terms become batches again
 //	gather.go     rows join a batch
@@ -58,57 +59,60 @@ type Config struct {
 	// Provider names the one that API speaks to.
 	Provider string
 	API      batchapi.API
-	// Forgets says that the provider lives in this process: a batch that it does not know is gone
-	// for good.
+	// Forgets says that the provider lives in this process: a batch that it does not know
+	// is gone for good.
 	Forgets bool
-	// Account returns a fingerprint of the provider's address and key, which ReloadKey may change.
+	// Account returns a fingerprint of the provider's address and key, which ReloadKey
+	// may change.
 	Account func() string
-	// ProbeInterval is how long the lane pauses after an error of the account until it tries again.
+	// ProbeInterval is how long the lane pauses after an error of the account until it
+	// tries again.
 	ProbeInterval time.Duration
 	// ReloadKey reads the key again. It is nil if the key does not change.
 	ReloadKey func() error
-	// Record stores an audit event, whose header is complete but for RunID and Stage, and calls
-	// stored once, when it is stored. Again says that an earlier term has recorded it, unless that
-	// term was killed too soon. Record may be nil if nobody wants events.
+	// Record stores an audit event, whose header is complete but for RunID and Stage, and
+	// calls stored once, when it is stored. Again says that an earlier term has recorded
+	// it, unless that term was killed too soon. Record may be nil if nobody wants events.
 	Record func(e *auditlog.Batch, again bool, stored func())
-	// Reserve reserves the estimated cost of a batch before it is submitted, in USD. The estimate
-	// is 0 if it is not known. An error keeps the batch back until the next probe. ReserveAgain
-	// does the same for a batch of an earlier term, and cannot refuse. Settle replaces either by
-	// the amount that was billed for all answers, or by 0 if nothing was, or nobody knows. All may
-	// be nil.
+	// Reserve reserves the estimated cost of a batch before it is submitted, in USD. The
+	// estimate is 0 if it is not known. An error keeps the batch back until the next
+	// probe. ReserveAgain does the same for a batch of an earlier term, and cannot
+	// refuse. Settle replaces either by the amount that was billed for all answers, or by
+	// 0 if nothing was, or nobody knows. All may be nil.
 	Reserve      func(token string, usd float64) error
 	ReserveAgain func(token string, usd float64)
 	Settle       func(token string, usd float64)
-	// Exhausted returns why no money may be spent at the moment, or nil if it may. The func may be
-	// nil, too.
+	// Exhausted returns why no money may be spent at the moment, or nil if it may. The
+	// func may be nil, too.
 	Exhausted func() error
-	// Halted returns who has asked that no batch is submitted, or nil. It is called again each
-	// second. The func may be nil.
+	// Halted returns who has asked that no batch is submitted, or nil. It is called again
+	// each second. The func may be nil.
 	Halted func() error
-	// Paused is called when the lane pauses because of the account or the cost, and nothing that is
-	// under way can change that. It must not block, and may be nil.
+	// Paused is called when the lane pauses because of the account or the cost, and
+	// nothing that is under way can change that. It must not block, and may be nil.
 	Paused func(why error)
-	// Read returns the usage and cost of a line, or nil if they are not known, and why the line
-	// is no reply, or nil if it is one. It is called for each line, so that lines that no row
-	// takes are counted, too. It must be safe for concurrent use, and may be nil.
+	// Read returns the usage and cost of a line, or nil if they are not known, and why
+	// the line is no reply, or nil if it is one. It is called for each line, so that
+	// lines that no row takes are counted, too. It must be safe for concurrent use, and
+	// may be nil.
 	Read func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error)
-	// Unused records a reply that no row takes, since its row went live before, and calls stored
-	// once, when the event is stored. It may block while the audit does. It must be safe for
-	// concurrent use, and may be nil.
+	// Unused records a reply that no row takes, since its row went live before, and calls
+	// stored once, when the event is stored. It may block while the audit does. It must
+	// be safe for concurrent use, and may be nil.
 	Unused func(u *Unused, stored func())
-	// Collect opens no batch. The lane collects the batches of earlier terms, and rows that need
-	// more are called live.
+	// Collect opens no batch. The lane collects the batches of earlier terms, and rows
+	// that need more are called live.
 	Collect bool
-	// FailFatal has rows fail, by live calls, where the provider refuses each line of their batch.
-	// Otherwise the lane pauses.
+	// FailFatal has rows fail, by live calls, where the provider refuses each line of
+	// their batch. Otherwise the lane pauses.
 	FailFatal bool
-	// CancelOnStop reports whether a stop cancels the batches that the provider works on. If it is
-	// nil, no stop does.
+	// CancelOnStop reports whether a stop cancels the batches that the provider works on.
+	// If it is nil, no stop does.
 	CancelOnStop func() bool
 	// Logger is where the lane logs. If it is nil, [slog.Default] is used.
 	Logger *slog.Logger
-	// Step is called at each step of the protocol, by the goroutine that takes it. Tests end or
-	// suspend the process there. It may be nil.
+	// Step is called at each step of the protocol, by the goroutine that takes it. Tests
+	// end or suspend the process there. It may be nil.
 	Step func(step string)
 
 	present *atomic.Pointer[nats.Conn] // NC, or the connection that has taken its place
@@ -152,8 +156,8 @@ func New(cfg Config) (*Lane, error) {
 	return l, nil
 }
 
-// Use has the lane work over another connection, since the present one is closed for good. Safe
-// for concurrent use.
+// Use has the lane work over another connection, since the present one is closed for
+// good. Safe for concurrent use.
 func (l *Lane) Use(nc *nats.Conn) { l.cfg.present.Store(nc) }
 
 // conn is the present connection.
@@ -168,7 +172,8 @@ func (c *Config) jetStream() jetstream.JetStream {
 	return js
 }
 
-// Status returns what there is to see of the lane. Safe for concurrent use; it does not block.
+// Status returns what there is to see of the lane. Safe for concurrent use; it does not
+// block.
 func (l *Lane) Status() Status {
 	if s := l.status.Load(); s != nil {
 		return *s
@@ -202,13 +207,13 @@ type Unused struct {
 	Line    batchapi.Line
 }
 
-// Errand says how a recalled row goes on ([consumer.Row.Errand]). A row without one joins the lane,
-// or is answered by a reply that is kept.
+// Errand says how a recalled row goes on ([consumer.Row.Errand]). A row without one joins
+// the lane, or is answered by a reply that is kept.
 type Errand struct {
 	// Live has the row called live.
 	Live bool
-	// Line is the row's answer, and Key the beginning of the hash of the request that it answers,
-	// see [Errand.Answers]; nil with Live.
+	// Line is the row's answer, and Key the beginning of the hash of the request that it
+	// answers, see [Errand.Answers]; nil with Live.
 	Line *batchapi.Line
 	Key  string
 	// BatchID is the provider's id of the batch, Token ours.
@@ -217,6 +222,6 @@ type Errand struct {
 	Tries int
 }
 
-// Answers reports whether the errand's line answers the request of this key. Only the beginning
-// of a key is recorded with a batch.
+// Answers reports whether the errand's line answers the request of this key. Only the
+// beginning of a key is recorded with a batch.
 func (e *Errand) Answers(key string) bool { return shortKey(e.Key) == shortKey(key) }

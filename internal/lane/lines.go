@@ -20,8 +20,9 @@ func customID(token string, seq uint64) string {
 	return token + "-" + strconv.FormatUint(seq, 10)
 }
 
-// parseID returns the row that a line's id names, and false if the id is none of the batch. Each
-// row has one spelling: with token "t" the id of row 7 is "t-7", never "t-07" or "t-+7".
+// parseID returns the row that a line's id names, and false if the id is none of the
+// batch. Each row has one spelling: with token "t" the id of row 7 is "t-7", never "t-07"
+// or "t-+7".
 func parseID(token, id string) (uint64, bool) {
 	rest, found := strings.CutPrefix(id, token+"-")
 	if !found || rest == "" || rest[0] == '0' || rest[0] == '+' {

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// loop makes the requests of a term and remembers when to look again. Requests run in goroutines
-// of their own and touch nothing that the keeper owns: each returns a [followUp], which the keeper
-// runs. So all state changes in one goroutine, one after the other, and needs no lock.
+// loop makes the requests of a term and remembers when to look again. Requests run in
+// goroutines of their own and touch nothing that the keeper owns: each returns a
+// [followUp], which the keeper runs. So all state changes in one goroutine, one after the
+// other, and needs no lock.
 type loop struct {
 	running *sync.WaitGroup
 	done    chan followUp
-	// ops counts the requests that are under way. vital counts those among them that the end of
-	// the term waits for: a creation, the record of one, a cancellation.
+	// ops counts the requests that are under way. vital counts those among them that the
+	// end of the term waits for: a creation, the record of one, a cancellation.
 	ops, vital int
 
 	// now is when the present turn of the keeper began.
@@ -27,8 +28,8 @@ type loop struct {
 // followUp is the rest of a request: the keeper runs it when the answer has come.
 type followUp func(ctx context.Context, now time.Time)
 
-// do has f make requests in a goroutine of its own, for no longer than bound. The keeper runs what
-// f returns. When the term has ended nobody does.
+// do has f make requests in a goroutine of its own, for no longer than bound. The keeper
+// runs what f returns. When the term has ended nobody does.
 func (l *loop) do(ctx context.Context, bound time.Duration, f func(context.Context) followUp) {
 	l.ops++
 	l.running.Go(func() {
@@ -42,8 +43,8 @@ func (l *loop) do(ctx context.Context, bound time.Duration, f func(context.Conte
 	})
 }
 
-// wait reports whether at is in the future. If so, the keeper looks again then, so whoever asks may
-// simply return.
+// wait reports whether at is in the future. If so, the keeper looks again then, so
+// whoever asks may simply return.
 func (l *loop) wait(at, now time.Time) bool {
 	if at.IsZero() || !now.Before(at) {
 		return false

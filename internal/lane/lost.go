@@ -16,10 +16,10 @@ type lostBatch struct {
 	busy  bool
 }
 
-// lostBatches are the batches that were given up without certainty, the earliest first. One that
-// turns up is cancelled, because its rows are in other batches. No more than lostMax are looked
-// for, and none for longer than lostAge: their last record, which would have the next term look
-// for them, is purged then.
+// lostBatches are the batches that were given up without certainty, the earliest first.
+// One that turns up is cancelled, because its rows are in other batches. No more than
+// lostMax are looked for, and none for longer than lostAge: their last record, which
+// would have the next term look for them, is purged then.
 type lostBatches struct {
 	all []*lostBatch
 }

@@ -29,7 +29,8 @@ type letter struct {
 	kind letterKind
 }
 
-// mailbox passes letters without ever blocking who sends them. What the consumer parks bounds it.
+// mailbox passes letters without ever blocking who sends them. What the consumer parks
+// bounds it.
 type mailbox struct {
 	signal chan struct{} // holds one token while there may be something
 
@@ -56,13 +57,13 @@ func (m *mailbox) take(spare []letter) []letter {
 	return letters
 }
 
-// Add takes a row into the lane. The caller parks the row right after. Safe for concurrent use;
-// it does not block.
+// Add takes a row into the lane. The caller parks the row right after. Safe for
+// concurrent use; it does not block.
 func (l *Lane) Add(r Request) { l.mail.put(letter{kind: letterAdd, seq: r.Seq, body: &r}) }
 
-// Again reports that the answer of an errand did not settle the row: its failure may pass, or it
-// answers another request. The caller parks the row; the lane recalls it later. Safe for
-// concurrent use; it does not block.
+// Again reports that the answer of an errand did not settle the row: its failure may
+// pass, or it answers another request. The caller parks the row; the lane recalls it
+// later. Safe for concurrent use; it does not block.
 func (l *Lane) Again(seq uint64, e *Errand, _ *llm.Error) {
 	l.mail.put(letter{kind: letterAgain, seq: seq, body: e})
 }
@@ -73,9 +74,9 @@ func (l *Lane) Kept(seq uint64) {
 	l.mail.put(letter{kind: letterKept, seq: seq})
 }
 
-// Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock; should
-// the row's batch be given up meanwhile, the goroutine of the term finds that out by the letter
-// and recalls the row.
+// Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock;
+// should the row's batch be given up meanwhile, the goroutine of the term finds that out
+// by the letter and recalls the row.
 func (l *Lane) Holds(row *consumer.Row) bool {
 	l.taken.Store(max(l.taken.Load(), row.Seq))
 	if !l.inBatch.Load().has(row.Seq) {

@@ -29,17 +29,19 @@ const (
 type meaning uint8
 
 const (
-	// passing means that the failure may pass. The same request is made again, with growing waits.
+	// passing means that the failure may pass. The same request is made again, with
+	// growing waits.
 	passing meaning = iota
-	// account means that the key, the credit or the address is wrong, and no batch can help. The
-	// lane pauses.
+	// account means that the key, the credit or the address is wrong, and no batch can
+	// help. The lane pauses.
 	account
-	// noAPI means that nothing at this address takes such a request. It is made again noAPIMost
-	// times, since a server or a proxy that restarts answers so, too; then the lane pauses.
+	// noAPI means that nothing at this address takes such a request. It is made again
+	// noAPIMost times, since a server or a proxy that restarts answers so, too; then the
+	// lane pauses.
 	noAPI
-	// unknown means that the provider does not know the batch or the results that were asked for.
-	// It may be wrong about that for some minutes, so the request is made again before that is
-	// believed.
+	// unknown means that the provider does not know the batch or the results that were
+	// asked for. It may be wrong about that for some minutes, so the request is made
+	// again before that is believed.
 	unknown
 	// refused means that the provider read the request and does not take its content.
 	refused
@@ -49,14 +51,14 @@ const (
 	done
 )
 
-// noAPIMost is how many requests in a row for one batch may be answered with noAPI until the lane
-// pauses: half a minute.
+// noAPIMost is how many requests in a row for one batch may be answered with noAPI until
+// the lane pauses: half a minute.
 const noAPIMost = 6
 
-// meanings are the meanings of HTTP statuses; 404 stands for 410, too. A status that is not
-// listed for a request has the meaning of its class, see [meaningOf]. For instance a 404 that
-// answers a request for results is about these results: it says nothing about the model or the
-// address, which have worked for the batch.
+// meanings are the meanings of HTTP statuses; 404 stands for 410, too. A status that is
+// not listed for a request has the meaning of its class, see [meaningOf]. For instance a
+// 404 that answers a request for results is about these results: it says nothing about
+// the model or the address, which have worked for the batch.
 var meanings = [requests]map[int]meaning{
 	uploading:   {401: account, 402: account, 403: account, 407: account, 404: noAPI, 405: noAPI, 501: noAPI},
 	creating:    {401: account, 402: account, 403: account, 407: account, 404: noAPI, 405: noAPI, 501: noAPI},

@@ -86,8 +86,8 @@ func (d *desk) kept(seq uint64) {
 	}
 }
 
-// holds takes a row that was parked since it is in a batch. If that was given up meanwhile, the
-// row goes again.
+// holds takes a row that was parked since it is in a batch. If that was given up
+// meanwhile, the row goes again.
 func (d *desk) holds(seq uint64) {
 	b, i := d.batches.holder(seq)
 	switch {
@@ -133,8 +133,8 @@ func (d *desk) send(seq uint64, b *batch, e *Errand) {
 	d.of.Recall(seq, e)
 }
 
-// release has the rows of a batch that is given up go into others. Rows that have not come yet in
-// this term need nothing: they start like new ones.
+// release has the rows of a batch that is given up go into others. Rows that have not
+// come yet in this term need nothing: they start like new ones.
 func (d *desk) release(b *batch) {
 	for i, seq := range b.rows.Seqs {
 		if d.unanswered(b, i) {

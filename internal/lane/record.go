@@ -20,15 +20,15 @@ type RecordKind string
 
 // The kinds of records.
 const (
-	// RecordClaim begins a term of ownership. All records after it are of this term, or of a
-	// later one.
+	// RecordClaim begins a term of ownership. All records after it are of this term, or
+	// of a later one.
 	RecordClaim RecordKind = "claim"
 	// RecordIntent is stored before a batch is submitted.
 	RecordIntent RecordKind = "intent"
 	// RecordSubmitted says that the provider has the batch, under which id.
 	RecordSubmitted RecordKind = "submitted"
-	// RecordDone says that nothing is wanted of the batch any more: all its rows are kept, or in
-	// a later batch.
+	// RecordDone says that nothing is wanted of the batch any more: all its rows are
+	// kept, or in a later batch.
 	RecordDone RecordKind = "done"
 	// RecordAbandoned says that the batch is given up: its rows are in none.
 	RecordAbandoned RecordKind = "abandoned"
@@ -42,14 +42,16 @@ type Record struct {
 	Time  time.Time  `json:"time"`
 	// Owner names the term that wrote it.
 	Owner string `json:"owner"`
-	// InputCreated names the input stream that the rows' sequences refer to; in claims and intents.
+	// InputCreated names the input stream that the rows' sequences refer to; in claims
+	// and intents.
 	InputCreated time.Time `json:"input_created,omitzero"`
 
 	// Of an intent:
 
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
-	// Account is a fingerprint of the base URL and the key: another account does not see the batch.
+	// Account is a fingerprint of the base URL and the key: another account does not see
+	// the batch.
 	Account string `json:"account,omitempty"`
 	// Rows of the batch, in ascending order.
 	Rows *Rows `json:"rows,omitempty"`
@@ -64,14 +66,14 @@ type Record struct {
 
 	// BatchID is the provider's id of it.
 	BatchID string `json:"batch_id,omitempty"`
-	// Adopted means that its creation got no answer, and that it was found at the provider.
-	// Tentative means that it may be another's, as the provider's list shows no token. The ids of
-	// its results will tell.
+	// Adopted means that its creation got no answer, and that it was found at the
+	// provider. Tentative means that it may be another's, as the provider's list shows no
+	// token. The ids of its results will tell.
 	Adopted   bool `json:"adopted,omitempty"`
 	Tentative bool `json:"tentative,omitempty"`
 
-	// Reason is why a batch is abandoned. Uncertain means that it may exist at the provider all the
-	// same.
+	// Reason is why a batch is abandoned. Uncertain means that it may exist at the
+	// provider all the same.
 	Reason    string `json:"reason,omitempty"`
 	Uncertain bool   `json:"uncertain,omitempty"`
 	// RowCount is how many rows an abandoned batch has.
@@ -89,8 +91,8 @@ type Rows struct {
 	Hashes []uint64
 	// Tries counts the batches that the row was in before. It is nil if no row was in any.
 	Tries []uint8
-	// Deadlines are when the rows go live, in Unix milliseconds, 0 for never. It is nil if no row
-	// has one.
+	// Deadlines are when the rows go live, in Unix milliseconds, 0 for never. It is nil
+	// if no row has one.
 	Deadlines []int64
 }
 

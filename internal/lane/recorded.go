@@ -20,8 +20,9 @@ const (
 	StateAbandoned State = "abandoned"
 )
 
-// Batch is a batch as its records describe it: without the process that works on it, which knows
-// more. So it is [StateIntent], [StateRunning], [StateDone] or [StateAbandoned].
+// Batch is a batch as its records describe it: without the process that works on it,
+// which knows more. So it is [StateIntent], [StateRunning], [StateDone] or
+// [StateAbandoned].
 type Batch struct {
 	Partition int       `json:"partition"`
 	Token     string    `json:"batch"`
@@ -52,8 +53,8 @@ type Batch struct {
 // Open reports whether the stage still wants something of the batch.
 func (b *Batch) Open() bool { return b.State == StateIntent || b.State == StateRunning }
 
-// Batches returns the batches that the stream of the lane has records of, of all partitions, the
-// oldest first. A stream that does not exist is an error that wraps
+// Batches returns the batches that the stream of the lane has records of, of all
+// partitions, the oldest first. A stream that does not exist is an error that wraps
 // [jetstream.ErrStreamNotFound].
 func Batches(ctx context.Context, js jetstream.JetStream, stream, name string, partitions int, now time.Time) ([]Batch, error) {
 	if _, err := streams.Look(ctx, js, stream); err != nil {
@@ -71,8 +72,8 @@ func Batches(ctx context.Context, js jetstream.JetStream, stream, name string, p
 	return all, nil
 }
 
-// fold makes batches of the records of a partition. What a purge has left of a batch without its
-// intent is no batch.
+// fold makes batches of the records of a partition. What a purge has left of a batch
+// without its intent is no batch.
 func fold(records []Record, partition int, now time.Time) []Batch {
 	var all []Batch
 	at := make(map[string]int)
@@ -118,8 +119,8 @@ func (b *Batch) add(r *Record) {
 // ErrNoBatch is returned by [FindBatch] where no batch, or more than one, has the name.
 var ErrNoBatch = errors.New("no such batch")
 
-// FindBatch returns the batch whose token, or the id that the provider has given it, is name, or
-// the only one whose token begins with it.
+// FindBatch returns the batch whose token, or the id that the provider has given it, is
+// name, or the only one whose token begins with it.
 func FindBatch(all []Batch, name string) (*Batch, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: the name is empty", ErrNoBatch)

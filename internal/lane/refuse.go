@@ -12,12 +12,13 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// refusalsMost is how many batches in a row may be refused without a line that is named, until that
-// is taken for the account's fault rather than a row's.
+// refusalsMost is how many batches in a row may be refused without a line that is named,
+// until that is taken for the account's fault rather than a row's.
 const refusalsMost = 5
 
-// refusals decides what becomes of batches that the provider refuses as a whole, and of their rows.
-// inRow counts refusals without a named line since the provider last worked on a batch.
+// refusals decides what becomes of batches that the provider refuses as a whole, and of
+// their rows. inRow counts refusals without a named line since the provider last worked
+// on a batch.
 type refusals struct {
 	*desk
 	inRow int
@@ -77,8 +78,8 @@ func (rs *refusals) refusedForNow(b *batch, r *batchapi.Refusal, now time.Time) 
 	})
 }
 
-// refusedAgain pauses the lane when one batch after the other is refused: then it is no row's
-// fault.
+// refusedAgain pauses the lane when one batch after the other is refused: then it is no
+// row's fault.
 func (rs *refusals) refusedAgain(r *batchapi.Refusal, now time.Time) {
 	if rs.inRow++; rs.inRow >= refusalsMost {
 		rs.standing.pause.set(fmt.Errorf("%d batches in a row were refused, without a word about a line: %w", rs.inRow, r.Err), now, rs.cfg.ProbeInterval)
@@ -131,15 +132,16 @@ const (
 	remedyWait remedy = iota + 1
 	// remedyFail means that the named rows fail, and the others go again.
 	remedyFail
-	// remedySplit means that one of the rows must be bad. The batch goes again in halves, so that a
-	// bad row in 1,000 is found after seven splits, when 10 rows or fewer go live.
+	// remedySplit means that one of the rows must be bad. The batch goes again in halves,
+	// so that a bad row in 1,000 is found after seven splits, when 10 rows or fewer go
+	// live.
 	remedySplit
 	// remedyLive means that so few rows are left that each finds out for itself.
 	remedyLive
 )
 
-// remedyFor decides on a refusal of a batch with so many rows. bad are the places of the rows
-// that fail.
+// remedyFor decides on a refusal of a batch with so many rows. bad are the places of the
+// rows that fail.
 func remedyFor(r *batchapi.Refusal, rows int) (do remedy, bad []int) {
 	if r.Capacity {
 		return remedyWait, nil

@@ -8,16 +8,17 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// standing is how the lane stands with the provider's account: why nothing may be sent to it or
-// submitted, and how much room its queue has. Three reasons keep batches back, one beside the
-// others:
+// standing is how the lane stands with the provider's account: why nothing may be sent to
+// it or submitted, and how much room its queue has. Three reasons keep batches back, one
+// beside the others:
 //
 //	pause     a request failed in a way that no batch can help, such as a bad key
 //	denial    each line of a batch was refused, so the settings may be wrong
 //	noBudget  the cost ceiling leaves no money for another batch
 //
-// A pause ends with any answer that is none of the account's errors. A denial ends with the first
-// reply in a line. The lack of money ends with the next reservation that succeeds.
+// A pause ends with any answer that is none of the account's errors. A denial ends with
+// the first reply in a line. The lack of money ends with the next reservation that
+// succeeds.
 type standing struct {
 	pause    pause
 	denial   denial
@@ -25,8 +26,8 @@ type standing struct {
 	room     map[string]*capacity // by model
 	replied  bool                 // a line was a reply in this term
 
-	// reported says that the log has the pause, and reportedFatal is what Config.Paused was last
-	// called for. It is nil when the lane works again.
+	// reported says that the log has the pause, and reportedFatal is what Config.Paused
+	// was last called for. It is nil when the lane works again.
 	reported      bool
 	reportedFatal error
 }
@@ -41,8 +42,9 @@ func (st *standing) capacity(model string) *capacity {
 	return c
 }
 
-// report logs that the lane pauses or goes on, when that changes. It calls paused, unless that is
-// nil, when the lane begins to pause for a reason that only somebody's help can end.
+// report logs that the lane pauses or goes on, when that changes. It calls paused, unless
+// that is nil, when the lane begins to pause for a reason that only somebody's help can
+// end.
 func (st *standing) report(log *slog.Logger, paused func(why error)) {
 	why, fatal := st.pause.why, st.pause.fatal
 	if why == "" && st.denial.err != nil {
@@ -64,8 +66,8 @@ func (st *standing) report(log *slog.Logger, paused func(why error)) {
 	st.reportedFatal = fatal
 }
 
-// pause is a stop of all requests to the provider, after an error that no batch can help: the
-// billing, a bad key. One request is let through at each interval to find out.
+// pause is a stop of all requests to the provider, after an error that no batch can help:
+// the billing, a bad key. One request is let through at each interval to find out.
 type pause struct {
 	why     string // empty if there is none
 	until   time.Time
@@ -106,13 +108,13 @@ func (p *pause) clear() { *p = pause{} }
 type noBudget struct {
 	err   error     // nil when there was
 	until time.Time // no batch is sealed before
-	// stuck says that no other batch was under way then, so that the end of none could release
-	// money.
+	// stuck says that no other batch was under way then, so that the end of none could
+	// release money.
 	stuck bool
 }
 
-// denial is what the lane knows of a provider that has refused each line of a batch. Batches of
-// one row find out whether it is over.
+// denial is what the lane knows of a provider that has refused each line of a batch.
+// Batches of one row find out whether it is over.
 type denial struct {
 	err   error // nil if there is none
 	until time.Time

@@ -41,11 +41,11 @@ type Status struct {
 
 // RowStatus counts rows by where they are.
 type RowStatus struct {
-	// Gathering rows are in a batch that is not sealed yet. Waiting ones wait until they may
-	// gather.
+	// Gathering rows are in a batch that is not sealed yet. Waiting ones wait until they
+	// may gather.
 	Gathering, Waiting int
-	// Submitted rows are in a batch, without an answer. Answered ones are on the way from the
-	// answer to the journal. Live ones are called live.
+	// Submitted rows are in a batch, without an answer. Answered ones are on the way from
+	// the answer to the journal. Live ones are called live.
 	Submitted, Answered, Live int
 }
 
@@ -58,10 +58,11 @@ type BatchStatus struct {
 	State   State
 	Rows    int
 	Bytes   int64
-	// Answered counts the rows that are answered, as far as the provider or the lane has said. It
-	// is -1 if nobody has.
+	// Answered counts the rows that are answered, as far as the provider or the lane has
+	// said. It is -1 if nobody has.
 	Answered int
-	// Since is when its intent was recorded, Submitted when the provider took it, zero until then.
+	// Since is when its intent was recorded, Submitted when the provider took it, zero
+	// until then.
 	Since, Submitted time.Time
 	// Problem is the last failure, or empty.
 	Problem string

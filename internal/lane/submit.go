@@ -16,8 +16,8 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// errSuspended: so much time has passed since the ownership was proven that the batch is not
-// created.
+// errSuspended: so much time has passed since the ownership was proven that the batch is
+// not created.
 var errSuspended = errors.New("the process was held up before it could create the batch")
 
 // haltedLook is the time between two looks whether batches may be submitted again.

@@ -13,13 +13,14 @@ import (
 // cleanTries is how often the files of a batch are tried to be deleted.
 const cleanTries = 5
 
-// sweeper deletes what is left of batches that are done: their files at the provider, and then
-// their records. The partition's last record always stays, since the fence is conditional on it.
+// sweeper deletes what is left of batches that are done: their files at the provider, and
+// then their records. The partition's last record always stays, since the fence is
+// conditional on it.
 type sweeper struct{ *desk }
 
-// leftovers are the tokens whose records could not be purged when their batch was, since one of
-// them was the last record of the partition, or came from an earlier term. One purge is under way
-// at a time.
+// leftovers are the tokens whose records could not be purged when their batch was, since
+// one of them was the last record of the partition, or came from an earlier term. One
+// purge is under way at a time.
 type leftovers struct {
 	tokens  []string
 	purging bool
@@ -44,7 +45,8 @@ func (s *sweeper) sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// clean deletes the files of a batch at the provider, or the batch where results live in it.
+// clean deletes the files of a batch at the provider, or the batch where results live in
+// it.
 func (s *sweeper) clean(ctx context.Context, b *batch) {
 	since := b.intent.Add(-clockSkew)
 	remote, id, api := b.remote, b.id, s.cfg.API
@@ -127,9 +129,9 @@ func (s *sweeper) purgeLeft(ctx context.Context, now time.Time) {
 	})
 }
 
-// purgeSubject removes the messages of a subject, all or all but the last. Whoever is fenced and
-// does not know it yet does no harm: that a batch is done was recorded under the fence, and what
-// was not the last message never will be again.
+// purgeSubject removes the messages of a subject, all or all but the last. Whoever is
+// fenced and does not know it yet does no harm: that a batch is done was recorded under
+// the fence, and what was not the last message never will be again.
 func (s *sweeper) purgeSubject(ctx context.Context, subject string, keepLast bool) error {
 	stream, err := streams.Look(ctx, s.cfg.jetStream(), s.cfg.Settings.Stream)
 	if err != nil {

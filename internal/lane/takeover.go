@@ -51,7 +51,8 @@ func (d *desk) recover(records []Record, now time.Time) {
 	d.reindex()
 }
 
-// otherInput is the problem of a batch whose rows were in an input stream that no longer exists.
+// otherInput is the problem of a batch whose rows were in an input stream that no longer
+// exists.
 const otherInput = "the input stream was re-created since: its rows mean others"
 
 // takeOver prepares a batch of an earlier term.
@@ -74,8 +75,8 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 	}
 }
 
-// rewrite records everything again that is still of use: the stream was emptied, or deleted and
-// created again.
+// rewrite records everything again that is still of use: the stream was emptied, or
+// deleted and created again.
 func (d *desk) rewrite(failed *entry, now time.Time) {
 	b := &d.book
 	d.lane.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", d.cfg.Settings.Stream))
@@ -95,8 +96,8 @@ func (d *desk) rewrite(failed *entry, now time.Time) {
 		e.unsure = false
 		b.queue = append(b.queue, e)
 	}
-	// Intents go behind the other records: nothing but a claim, or what was written before, may
-	// precede them here.
+	// Intents go behind the other records: nothing but a claim, or what was written
+	// before, may precede them here.
 	for _, e := range b.queue[:len(b.queue)-len(old)] {
 		e.unsure = true
 	}

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// trialLines bounds the failed lines that are kept back until the first reply of their batch
-	// comes.
+	// trialLines bounds the failed lines that are kept back until the first reply of
+	// their batch comes.
 	trialLines = 64
-	// alikeFirst and alikeLater are how many rows that fail alike, and none that does not, mean
-	// that the settings are wrong: before the lane has seen a reply, and after. Live calls are
-	// judged by the same numbers.
+	// alikeFirst and alikeLater are how many rows that fail alike, and none that does
+	// not, mean that the settings are wrong: before the lane has seen a reply, and after.
+	// Live calls are judged by the same numbers.
 	alikeFirst = 5
 	alikeLater = 50
 )
 
-// trial keeps back the failed lines of a batch that has no reply yet. If the provider refuses
-// each of them, for the key, the model or the settings, it is no row's fault: were the rows sent
-// again, they would go through three batches for nothing, and then be called live.
+// trial keeps back the failed lines of a batch that has no reply yet. If the provider
+// refuses each of them, for the key, the model or the settings, it is no row's fault:
+// were the rows sent again, they would go through three batches for nothing, and then be
+// called live.
 type trial struct {
 	lines []keptLine
 	alike int // lines that failed like the first one, lines that are not kept back included
@@ -59,8 +60,8 @@ func (tr *trial) add(i int, r *lineRead) {
 	}
 }
 
-// denies reports whether the failures are the stage's. A fatal one always is: no line of the
-// batch is a reply.
+// denies reports whether the failures are the stage's. A fatal one always is: no line of
+// the batch is a reply.
 func (tr *trial) denies(least int) bool {
 	return tr.fatal > 0 || tr.alike >= least && tr.other == 0
 }
@@ -74,8 +75,8 @@ func (c *collector) judgeLine(p *pass, i int, r *lineRead) {
 	c.answer(p.batch, i, r.line)
 }
 
-// proves notes that the provider has answered a row, of whatever term: so failed lines of this
-// batch are their rows' own.
+// proves notes that the provider has answered a row, of whatever term: so failed lines of
+// this batch are their rows' own.
 func (c *collector) proves(p *pass) {
 	c.standing.replied, p.batch.judged = true, true
 	c.standing.denial.clear()
@@ -92,8 +93,8 @@ func (c *collector) releaseLines(p *pass) {
 	p.trial.lines = nil
 }
 
-// conclude ends the trial of a batch that has been read to its end. It reports whether the batch
-// is given up, as each of its lines was denied.
+// conclude ends the trial of a batch that has been read to its end. It reports whether
+// the batch is given up, as each of its lines was denied.
 func (c *collector) conclude(p *pass) bool {
 	tr, b := &p.trial, p.batch
 	if len(tr.lines) == 0 {
@@ -115,8 +116,8 @@ func (c *collector) conclude(p *pass) bool {
 	return true
 }
 
-// deny gives up a batch of which each line was denied. Its rows wait, and the batch does not
-// count as one of their tries.
+// deny gives up a batch of which each line was denied. Its rows wait, and the batch does
+// not count as one of their tries.
 func (c *collector) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
 	c.abandon(b, err.Error(), false, func(b *batch) {

@@ -3,14 +3,15 @@ package lane
 import "time"
 
 const (
-	// fewRows, and fewPercent of a batch, are too few to wait for another batch: they go live.
+	// fewRows, and fewPercent of a batch, are too few to wait for another batch: they go
+	// live.
 	fewRows    = 10
 	fewPercent = 1
 	// smallRows is what no limit of tokens is met by alone.
 	smallRows = 100
-	// triesMax is in how many batches a row may be without an answer that counts. Where a fifth
-	// of the batches expire and a twentieth of the lines fail, with two of them 6% of the rows
-	// went live, and a row cost .534 of a live call.
+	// triesMax is in how many batches a row may be without an answer that counts. Where a
+	// fifth of the batches expire and a twentieth of the lines fail, with two of them 6%
+	// of the rows went live, and a row cost .534 of a live call.
 	triesMax = 3
 )
 
@@ -19,8 +20,8 @@ type unsettled struct {
 	tries int // batches before this one
 	rows  int // of the batch
 	again int // of them unsettled
-	// deadline is when the row goes live, and from when the time to it is measured. Both are zero
-	// for a row without one.
+	// deadline is when the row goes live, and from when the time to it is measured. Both
+	// are zero for a row without one.
 	from, deadline time.Time
 }
 
@@ -35,8 +36,8 @@ func (u unsettled) live(now time.Time) bool {
 	return !now.Before(u.from.Add(u.deadline.Sub(u.from) / 2))
 }
 
-// judge decides what becomes of the rows without an answer that counts, once no answer is on its
-// way any more.
+// judge decides what becomes of the rows without an answer that counts, once no answer is
+// on its way any more.
 func (c *collector) judge(b *batch, now time.Time) {
 	again := b.count[rowAgain]
 	if again == 0 || b.passes == 0 || b.count[rowAnswered] > 0 || c.pass != nil && c.pass.batch == b {

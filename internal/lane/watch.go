@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// unknownFor is for how long a provider may say that it does not know a batch until the batch is
-// looked for again.
+// unknownFor is for how long a provider may say that it does not know a batch until the
+// batch is looked for again.
 const unknownFor = 10 * time.Minute
 
 // watcher follows the batches that the provider works on until they are over.
@@ -67,8 +67,8 @@ func (w *watcher) polled(ctx context.Context, b *batch, remote batchapi.Batch, n
 	}
 }
 
-// unknown goes on where the provider does not know a batch that it has created. Right after that
-// it proves nothing.
+// unknown goes on where the provider does not know a batch that it has created. Right
+// after that it proves nothing.
 func (w *watcher) unknown(b *batch, err error, now time.Time) {
 	w.standing.pause.clear()
 	if b.missing.IsZero() {

@@ -1,4 +1,5 @@
-// Package logging is the logger of the process: leveled, without secrets, and with repeated warnings sampled.
+// Package logging is the logger of the process: leveled, without secrets, and with
+// repeated warnings sampled.
 package logging
 
 import (
@@ -9,8 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// NewConfigured returns the logger of the process by its configuration, writing to w. No line holds a secret of the
-// configuration, wherever it comes from: an error of the server, of a library, a panic. See [New].
+// NewConfigured returns the logger of the process by its configuration, writing to w. No
+// line holds a secret of the configuration, wherever it comes from: an error of the
+// server, of a library, a panic. See [New].
 func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	format := c.Process.LogFormat
 	if format == "" && terminal.Is(w) {
@@ -22,10 +24,11 @@ func NewConfigured(c *config.Config, w io.Writer) *slog.Logger {
 	return New(config.RedactingWriter{To: w, Secrets: c.Secrets()}, c.Process.LogLevel, format)
 }
 
-// New returns a logger that writes to w. level and format are those of [config.ProcessConfig]; an unknown level is
-// info, an empty format json. Keys are snake_case, messages constant, and neither rows nor secrets are logged: a
-// [config.Secret] shows only whether it is set. Repeated warnings and errors are sampled (see [sampler]), so the end of
-// the work must call [Flush].
+// New returns a logger that writes to w. level and format are those of
+// [config.ProcessConfig]; an unknown level is info, an empty format json. Keys are
+// snake_case, messages constant, and neither rows nor secrets are logged: a
+// [config.Secret] shows only whether it is set. Repeated warnings and errors are sampled
+// (see [sampler]), so the end of the work must call [Flush].
 func New(w io.Writer, level, format string) *slog.Logger {
 	lowest := slog.LevelInfo
 	_ = lowest.UnmarshalText([]byte(level))

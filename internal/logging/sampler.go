@@ -15,20 +15,23 @@ const (
 	sampleBurst = 5
 	// sampleKindsMax bounds the kinds at a time; beyond it the message alone is the kind.
 	sampleKindsMax = 256
-	// sampleWordMax is the longest value that is part of a kind, in bytes: a word, not a text, which may differ each time.
+	// sampleWordMax is the longest value that is part of a kind, in bytes: a word, not a
+	// text, which may differ each time.
 	sampleWordMax = 48
 )
 
-// sampler is a handler that keeps storms out of the log. Of the warnings and errors of one kind it writes the first
-// few at once and gathers the rest for an interval; then it writes the last of them with how many more there were, and
-// when the first and the last of them happened: that line is written up to ten seconds after the last one, among lines of
-// later events. So a count is never lost, and a storm of any size is one line per kind and interval. Info and debug pass
-// untouched.
+// sampler is a handler that keeps storms out of the log. Of the warnings and errors of
+// one kind it writes the first few at once and gathers the rest for an interval; then it
+// writes the last of them with how many more there were, and when the first and the last
+// of them happened: that line is written up to ten seconds after the last one, among
+// lines of later events. So a count is never lost, and a storm of any size is one line
+// per kind and interval. Info and debug pass untouched.
 //
 //	12:00:09 WARN a call failed … and_more=41 first=2026-01-01T12:00:01.2Z last=2026-01-01T12:00:09.8Z
 //
-// Lines are of one kind if they have the same message, level and attributes of the logger, and the same values of
-// [sampleKeys]. Libraries that sample drop lines without a count.
+// Lines are of one kind if they have the same message, level and attributes of the
+// logger, and the same values of [sampleKeys]. Libraries that sample drop lines without a
+// count.
 type sampler struct {
 	next  slog.Handler
 	scope string // attributes and groups of the logger
@@ -108,7 +111,8 @@ func (s *sampler) key(r *slog.Record) string {
 	return b.String()
 }
 
-// pass reports whether the line must be written at once. Otherwise it is kept for the end of the interval.
+// pass reports whether the line must be written at once. Otherwise it is kept for the end
+// of the interval.
 func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,7 +137,8 @@ func (k *sampleKinds) pass(key string, write func(slog.Record), r *slog.Record) 
 	return false
 }
 
-// release ends an interval: the last line gathered is written. A kind without one is forgotten.
+// release ends an interval: the last line gathered is written. A kind without one is
+// forgotten.
 func (k *sampleKinds) release(key string) {
 	k.mu.Lock()
 	kind := k.byKey[key]
@@ -154,7 +159,8 @@ func (k *sampleKinds) release(key string) {
 	out.emit()
 }
 
-// emit writes the last line gathered with the times of the first and the last, and how many more there were.
+// emit writes the last line gathered with the times of the first and the last, and how
+// many more there were.
 func (kind *sampleKind) emit() {
 	if kind.held == 0 {
 		return
@@ -166,8 +172,8 @@ func (kind *sampleKind) emit() {
 	kind.write(kind.last)
 }
 
-// Flush writes what a logger of [New], or one derived from it, has gathered. It is called when the work has ended, and
-// may be called again.
+// Flush writes what a logger of [New], or one derived from it, has gathered. It is called
+// when the work has ended, and may be called again.
 func Flush(log *slog.Logger) {
 	s, ok := log.Handler().(*sampler)
 	if !ok {

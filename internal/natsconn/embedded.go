@@ -15,14 +15,16 @@ import (
 )
 
 const (
-	// storeWait is how long to wait for a store that another process has open: a command that reads or loads it ends soon.
+	// storeWait is how long to wait for a store that another process has open: a command
+	// that reads or loads it ends soon.
 	storeWait = 10 * time.Second
 	// storePoll is the time between two attempts to open it.
 	storePoll = 100 * time.Millisecond
 )
 
-// StartServer starts the embedded server on dir and connects to it, once no other process has the store open. payload
-// is the largest message in bytes, 0: the server's default. The caller must close the connection.
+// StartServer starts the embedded server on dir and connects to it, once no other process
+// has the store open. payload is the largest message in bytes, 0: the server's default.
+// The caller must close the connection.
 func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)
 	warned := false
@@ -43,8 +45,8 @@ func StartServer(ctx context.Context, cfg *config.Config, dir string, payload in
 	return nil, context.Cause(ctx)
 }
 
-// tryServer starts the server, of a command or of a stage, and connects to it. The error is [natsd.ErrLocked] where
-// another process has the store open.
+// tryServer starts the server, of a command or of a stage, and connects to it. The error
+// is [natsd.ErrLocked] where another process has the store open.
 func tryServer(ctx context.Context, cfg *config.Config, dir string, payload int32, command bool, log *slog.Logger) (*Conn, error) {
 	srv, err := natsd.Start(natsd.Config{
 		Dir: dir, SyncAlways: cfg.Data.Sync.Always, SyncInterval: cfg.Data.Sync.Interval,
@@ -66,7 +68,8 @@ func tryServer(ctx context.Context, cfg *config.Config, dir string, payload int3
 	return conn, nil
 }
 
-// holderOf returns the process that has the store open, " (process 7)"; "" if it has not published its address yet.
+// holderOf returns the process that has the store open, " (process 7)"; "" if it has not
+// published its address yet.
 func holderOf(dir string) string {
 	if a, running, err := natsd.Discover(dir); err == nil && running {
 		return fmt.Sprintf(" (process %d)", a.PID)
@@ -74,9 +77,10 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// ConnectReader connects a command that works on streams beside a stage: to the server of the configuration, else to
-// the embedded server that runs on dir, else to one that it starts there. Where there is no store it is a
-// [config.Error], unless create is set. The caller must close the connection.
+// ConnectReader connects a command that works on streams beside a stage: to the server of
+// the configuration, else to the embedded server that runs on dir, else to one that it
+// starts there. Where there is no store it is a [config.Error], unless create is set. The
+// caller must close the connection.
 func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return Connect(ctx, cfg, dir, log)
@@ -104,7 +108,8 @@ func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create b
 		if !errors.Is(err, natsd.ErrLocked) || time.Now().After(end) {
 			return conn, err
 		}
-		// Another process was faster: its server is about to publish its address, or about to end.
+		// Another process was faster: its server is about to publish its address, or
+		// about to end.
 	}
 	return nil, context.Cause(ctx)
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// withHint adds to the error of the first connection what to do about it, with the variable that is likely wrong.
+// withHint adds to the error of the first connection what to do about it, with the
+// variable that is likely wrong.
 func withHint(n *config.NATSConfig, err error) error { return addHint(n, err, true) }
 
-// withLaterHint is withHint for errors after a connection was made. The settings of how TLS begins are right then: a
-// server that says nothing, or hangs up, has gone.
+// withLaterHint is withHint for errors after a connection was made. The settings of how
+// TLS begins are right then: a server that says nothing, or hangs up, has gone.
 func withLaterHint(n *config.NATSConfig, err error) error { return addHint(n, err, false) }
 
 func addHint(n *config.NATSConfig, err error, first bool) error {
@@ -30,7 +31,8 @@ func addHint(n *config.NATSConfig, err error, first bool) error {
 	return err
 }
 
-// hintOf returns what to do about the error; empty: unknown. first: there has been no connection yet.
+// hintOf returns what to do about the error, or empty if it is unknown. first: there has
+// been no connection yet.
 func hintOf(n *config.NATSConfig, err error, first bool) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
@@ -61,8 +63,9 @@ func hintOf(n *config.NATSConfig, err error, first bool) string {
 	return ""
 }
 
-// limitHint returns what to do about a limit of the server for which it closes a connection; empty: it is none. The
-// library has no errors of its own for these, only the server's words.
+// limitHint returns what to do about a limit of the server for which it closes a
+// connection; empty means that it is none. The library has no errors of its own for
+// these, only the server's words.
 func limitHint(err error) string {
 	switch text := strings.ToLower(err.Error()); {
 	case strings.Contains(text, "maximum control line"):
@@ -75,8 +78,9 @@ func limitHint(err error) string {
 	return ""
 }
 
-// tlsHint returns what to do about an error of TLS; empty: it is not one. Certificates may expire or be replaced at any
-// time; that both sides do not agree on TLS is found out by the first connection.
+// tlsHint returns what to do about an error of TLS; empty means that it is not one.
+// Certificates may expire or be replaced at any time; that both sides do not agree on TLS
+// is found out by the first connection.
 func tlsHint(n *config.NATSConfig, err error, first bool) string {
 	ifFirst := func(hint string) string {
 		if !first {
@@ -110,7 +114,7 @@ func tlsHint(n *config.NATSConfig, err error, first bool) string {
 	return ""
 }
 
-// loginOf returns the variables by which the stage logs in; empty: there are none.
+// loginOf returns the variables by which the stage logs in, or empty.
 func loginOf(n *config.NATSConfig) string {
 	switch {
 	case n.Creds != "":

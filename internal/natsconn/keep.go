@@ -14,16 +14,18 @@ import (
 )
 
 const (
-	// dialFirst and dialMost bound the wait before a connection that was closed is replaced.
+	// dialFirst and dialMost bound the wait before a connection that was closed is
+	// replaced.
 	dialFirst = 250 * time.Millisecond
 	dialMost  = 5 * time.Second
-	// lasting is how long a connection must last for its end to be a new problem. One that the server closes sooner, at
-	// the first subject that it does not take, say, is part of the old one: it counts as no connection until it has lasted.
+	// lasting is how long a connection must last for its end to be a new problem. One
+	// that the server closes sooner, at the first subject that it does not take, say, is
+	// part of the old one: it counts as no connection until it has lasted.
 	lasting = 10 * time.Second
 )
 
-// OnMove has f called with each connection that replaces an earlier one, until stop is called. F must not block, and must
-// not call methods of c that wait for it.
+// OnMove has f called with each connection that replaces an earlier one, until stop is
+// called. F must not block, and must not call methods of c that wait for it.
 func (c *Conn) OnMove(f func(*nats.Conn)) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,11 +41,13 @@ func (c *Conn) OnMove(f func(*nats.Conn)) (stop func()) {
 // Replaceable reports whether [Conn.Keep] can replace the connection.
 func (c *Conn) Replaceable() bool { return c != nil && c.dial != nil }
 
-// Keep makes another connection each time that the present one is closed for good, until ctx ends. The client library
-// reconnects by itself after most errors. But it closes the connection at an error of the server that it does not know,
-// such as a message above a max_payload that was lowered while the server runs, and a closed connection stays closed. A
-// process must not end because of that: it would pay again for all replies that it holds. It makes the present connection
-// again, too, where only a new one learns what the server allows by now.
+// Keep makes another connection each time that the present one is closed for good, until
+// ctx ends. The client library reconnects by itself after most errors. But it closes the
+// connection at an error of the server that it does not know, such as a message above a
+// max_payload that was lowered while the server runs, and a closed connection stays
+// closed. A process must not end because of that: it would pay again for all replies that
+// it holds. It makes the present connection again, too, where only a new one learns what
+// the server allows by now.
 func (c *Conn) Keep(ctx context.Context, log *slog.Logger) {
 	if c.dial == nil {
 		return
@@ -67,7 +71,7 @@ func (c *Conn) Keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// awaitClosing waits until the connection is closed; false: ctx has ended before.
+// awaitClosing waits until the connection is closed; false means ctx has ended before.
 func (c *Conn) awaitClosing(ctx context.Context) bool {
 	nc := c.NC()
 	closed := nc.StatusChanged(nats.CLOSED)
@@ -83,8 +87,8 @@ func (c *Conn) awaitClosing(ctx context.Context) bool {
 	}
 }
 
-// replace makes another connection after wait, has all move to it, and returns how long to wait before the next, should
-// this one not last.
+// replace makes another connection after wait, has all move to it, and returns how long
+// to wait before the next, should this one not last.
 func (c *Conn) replace(ctx context.Context, wait time.Duration, log *slog.Logger, report func(error)) (next time.Duration) {
 	for range streams.Retry(ctx, wait, dialMost) {
 		if next == 0 {
@@ -117,7 +121,8 @@ func (c *Conn) replace(ctx context.Context, wait time.Duration, log *slog.Logger
 	return next
 }
 
-// Down returns why there is no connection at the moment, and what to do about it; empty: there is one.
+// Down returns why there is no connection at the moment, and what to do about it; empty
+// means that there is one.
 func (c *Conn) Down() string {
 	c.mu.Lock()
 	nc, closing, unsteady := c.nc, c.closing, c.unsteady && time.Since(c.made) < lasting

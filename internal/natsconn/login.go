@@ -15,7 +15,8 @@ type optionList struct {
 	problems []error
 }
 
-// add tries the option, which reads files of certificates, and checks what it set; check may be nil.
+// add tries the option, which reads files of certificates, and checks what it set; check
+// may be nil.
 func (l *optionList) add(variable string, opt nats.Option, check func(*nats.Options) error) {
 	var tried nats.Options
 	err := opt(&tried)
@@ -28,9 +29,10 @@ func (l *optionList) add(variable string, opt nats.Option, check func(*nats.Opti
 	l.opts = append(l.opts, opt)
 }
 
-// natsOptions returns the options for the server of the configuration. Files of secrets, credentials and certificates
-// are read again at each reconnect; only the public part of an NKey is read once. The error joins a [config.Error] for
-// each file that cannot be used, with the name of its variable.
+// natsOptions returns the options for the server of the configuration. Files of secrets,
+// credentials and certificates are read again at each reconnect; only the public part of
+// an NKey is read once. The error joins a [config.Error] for each file that cannot be
+// used, with the name of its variable.
 func natsOptions(cfg *config.Config, log *slog.Logger) ([]nats.Option, error) {
 	n := &cfg.NATS
 	l := &optionList{opts: append(commonOptions(n, log), nats.Name("stage "+cfg.Name))}
@@ -82,7 +84,8 @@ func (l *optionList) addTLS(n *config.NATSConfig) {
 	}
 }
 
-// renewing renews the secrets of s whenever the files of opt are read, as they may have been rotated.
+// renewing renews the secrets of s whenever the files of opt are read, as they may have
+// been rotated.
 func renewing(s *config.Secrets, opt nats.Option) nats.Option {
 	return func(o *nats.Options) error {
 		if err := opt(o); err != nil {

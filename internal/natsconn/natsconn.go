@@ -1,4 +1,5 @@
-// Package natsconn connects to NATS or to an embedded server, and reports what to fix when that fails.
+// Package natsconn connects to NATS or to an embedded server, and reports what to fix
+// when that fails.
 package natsconn
 
 import (
@@ -14,13 +15,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Conn is a connection to a NATS server, with the embedded server where this process runs it. Safe for concurrent use.
+// Conn is a connection to a NATS server, with the embedded server where this process runs
+// it. Safe for concurrent use.
 type Conn struct {
 	Server   *natsd.Server // nil: another process runs the server
 	External bool          // the caller of the stage made the connection and goes on using it, so subscriptions must be drained
 
 	login config.NATSConfig // as it was made; zero for the embedded server
-	dial  Dial              // makes another connection to the same server; nil: nobody can
+	dial  Dial              // makes another connection to the same server; nil means that nobody can
 
 	mu       sync.Mutex // guards the rest, for a few instructions
 	nc       *nats.Conn
@@ -35,8 +37,8 @@ type Conn struct {
 // Dial makes a connection. Ctx ends the attempt.
 type Dial func(ctx context.Context) (*nats.Conn, error)
 
-// Over returns a Conn over a connection that the caller has made. With a dial, [Conn.Keep] makes another when that one is
-// closed; nil: it can't be replaced.
+// Over returns a Conn over a connection that the caller has made. With a dial,
+// [Conn.Keep] makes another when that one is closed; nil means that it can't be replaced.
 func Over(nc *nats.Conn, dial Dial) *Conn { return &Conn{nc: nc, dial: dial, made: time.Now()} }
 
 // Reaching returns a dial whose connections reach JetStream where the settings say.
@@ -50,7 +52,8 @@ func Reaching(n *config.NATSConfig, dial Dial) Dial {
 	}
 }
 
-// NC is the present connection. Whoever keeps it must be moved when it is replaced, see [Conn.OnMove].
+// NC is the present connection. Whoever keeps it must be moved when it is replaced, see
+// [Conn.OnMove].
 func (c *Conn) NC() *nats.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +64,8 @@ const (
 	connectTimeout = 5 * time.Second
 	closeTimeout   = time.Second // for the last messages to arrive
 	reconnectWait  = 250 * time.Millisecond
-	// pingInterval finds a dead connection within twice the time; the library's two minutes would hold rows for as long.
+	// pingInterval finds a dead connection within twice the time; the library's two
+	// minutes would hold rows for as long.
 	pingInterval = 10 * time.Second
 )
 
@@ -69,9 +73,10 @@ const (
 func (c *Conn) Close() {
 	nc := c.NC()
 	if nc.IsConnected() {
-		// A command that was interrupted closes its connection while messages still come in. The kernel answers those with
-		// a reset, and the server may meet that before it has read what was published last: that readings have ended.
-		// FlushTimeout would do, but for timers that it shares between the bubbles of tests.
+		// A command that was interrupted closes its connection while messages still come
+		// in. The kernel answers those with a reset, and the server may meet that before
+		// it has read what was published last: that readings have ended. FlushTimeout
+		// would do, but for timers that it shares between the bubbles of tests.
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) // the command's own may be over
 		_ = nc.FlushWithContext(ctx)
 		cancel()
@@ -82,12 +87,13 @@ func (c *Conn) Close() {
 	}
 }
 
-// Explain adds to the error of a request the permission that the server denied it, and names settings as users set
-// them.
+// Explain adds to the error of a request the permission that the server denied it, and
+// names settings as users set them.
 func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC(), err)) }
 
-// Connect connects to the server of the configuration; without one it starts the embedded server on dir. The caller
-// must close the connection. Errors of the configuration are a [config.Error].
+// Connect connects to the server of the configuration; without one it starts the embedded
+// server on dir. The caller must close the connection. Errors of the configuration are a
+// [config.Error].
 func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		return StartServer(ctx, cfg, dir, 0, log)
@@ -107,7 +113,8 @@ func Connect(ctx context.Context, cfg *config.Config, dir string, log *slog.Logg
 	return conn, nil
 }
 
-// reportContext logs that a context of the nats CLI is in use which the command did not name, and what of it is not.
+// reportContext logs that a context of the nats CLI is in use which the command did not
+// name, and what of it is not.
 func reportContext(cfg *config.Config, log *slog.Logger) {
 	n := cfg.NATSContext()
 	if n == nil {
@@ -145,8 +152,8 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 	}
 }
 
-// commonOptions returns the options of every connection: it reconnects for ever, and its errors are logged with what to
-// do about them, by the settings of login.
+// commonOptions returns the options of every connection: it reconnects for ever, and its
+// errors are logged with what to do about them, by the settings of login.
 func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 	report := reporter(log)
 	return []nats.Option{
@@ -154,7 +161,8 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 		nats.ReconnectWait(reconnectWait),
 		nats.Timeout(connectTimeout),
 		nats.PingInterval(pingInterval),
-		// Credentials that have expired may be replaced while the stage runs, so an error of them must not end it.
+		// Credentials that have expired may be replaced while the stage runs, so an error
+		// of them must not end it.
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -164,7 +172,8 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			log.Info("connection to NATS is back", slog.String("url", nc.ConnectedUrlRedacted()))
 		}),
-		// The server does not answer a request that the user may not make; only this handler learns why.
+		// The server does not answer a request that the user may not make; only this
+		// handler learns why.
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if !streams.IsReadingEnd(err) {
 				report(withLaterHint(login, err))
@@ -175,14 +184,15 @@ func commonOptions(login *config.NATSConfig, log *slog.Logger) []nats.Option {
 }
 
 const (
-	// reportEvery is the shortest time between two reports of the same error: a request that is denied is retried, and
-	// denied each time.
+	// reportEvery is the shortest time between two reports of the same error: a request
+	// that is denied is retried, and denied each time.
 	reportEvery = time.Minute
 	// reportKinds bounds the errors that are remembered.
 	reportKinds = 64
 )
 
-// reporter returns a function that logs errors, each of them at most once per [reportEvery].
+// reporter returns a function that logs errors, each of them at most once per
+// [reportEvery].
 func reporter(log *slog.Logger) func(err error) {
 	var mu sync.Mutex
 	last := make(map[string]time.Time)

@@ -13,8 +13,9 @@ import (
 // renewEvery is the time between two looks at whether the connection must be made again.
 const renewEvery = time.Minute
 
-// renew makes the connection again where the server has changed something back that it says only to new connections, until
-// ctx ends. Otherwise the process would have to be restarted:
+// renew makes the connection again where the server has changed something back that it
+// says only to new connections, until ctx ends. Otherwise the process would have to be
+// restarted:
 //
 //   - A server that is set to another max_payload does not say so. It closes a connection for a message that is too large,
 //     and the next one knows the lower limit; after the limit was raised again, the client library still refuses messages.
@@ -47,8 +48,9 @@ type renewal struct {
 	renewed bool  // by the last look, because of that
 }
 
-// due looks at the connection, and returns why it must be made again; empty: it need not. While the server takes smaller
-// messages than it once did, each look makes another connection, to learn what the server takes now.
+// due looks at the connection, and returns why it must be made again; empty means that it
+// need not. While the server takes smaller messages than it once did, each look makes
+// another connection, to learn what the server takes now.
 func (r *renewal) due(ctx context.Context, nc *nats.Conn) (why string) {
 	if !nc.IsConnected() {
 		return ""

@@ -13,22 +13,23 @@ import (
 const (
 	// roomLook is the time between two looks at the disk of the embedded server.
 	roomLook = time.Second
-	// roomMin is the room that must be left on the disk for calls to begin. The replies of the calls in flight still have
-	// to be stored, each in a result, an event and perhaps the journal: 64 calls with replies of 10 KB take 2 MB. It is a
-	// block of the server's files, which it writes once more when it compacts one.
+	// roomMin is the room that must be left on the disk for calls to begin. The replies
+	// of the calls in flight still have to be stored, each in a result, an event and
+	// perhaps the journal: 64 calls with replies of 10 KB take 2 MB. It is a block of the
+	// server's files, which it writes once more when it compacts one.
 	roomMin = 8 << 20
-	// roomAgain is the room after which they begin again. It is more than roomMin, or a disk at the brink would have calls
-	// begin and stop each second.
+	// roomAgain is the room after which they begin again. It is more than roomMin, or a
+	// disk at the brink would have calls begin and stop each second.
 	roomAgain = 2 * roomMin
-	// restartFirst and restartMost bound the wait before the server is started again once more, where a write has failed
-	// soon after the last time.
+	// restartFirst and restartMost bound the wait before the server is started again once
+	// more, where a write has failed soon after the last time.
 	restartFirst = time.Second
 	restartMost  = time.Minute
 )
 
-// OnFull has f called with why nothing can be stored on the embedded server, and with nil when something can, each time
-// that this changes, and at once with the present state, until stop is called. F must not block, and must not call methods
-// of c.
+// OnFull has f called with why nothing can be stored on the embedded server, and with nil
+// when something can, each time that this changes, and at once with the present state,
+// until stop is called. F must not block, and must not call methods of c.
 func (c *Conn) OnFull(f func(error)) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,8 +43,8 @@ func (c *Conn) OnFull(f func(error)) (stop func()) {
 	}
 }
 
-// Full returns why nothing can be stored on the embedded server at the moment: its disk is full, or a write has failed.
-// Nil: something can, or another process runs the server.
+// Full returns why nothing can be stored on the embedded server at the moment: its disk
+// is full, or a write has failed. Nil: something can, or another process runs the server.
 func (c *Conn) Full() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,9 +71,10 @@ type store interface {
 	Restart() error
 }
 
-// WatchRoom looks at the disk of the embedded server until ctx ends. It reports when there is too little room for calls to
-// begin (see [Conn.OnFull]). And it starts the server again once there is room, if a write has failed before: until then
-// the streams store nothing, whatever room there is.
+// WatchRoom looks at the disk of the embedded server until ctx ends. It reports when
+// there is too little room for calls to begin (see [Conn.OnFull]). And it starts the
+// server again once there is room, if a write has failed before: until then the streams
+// store nothing, whatever room there is.
 func (c *Conn) WatchRoom(ctx context.Context, log *slog.Logger) {
 	if c.Server == nil {
 		return

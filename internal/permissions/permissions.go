@@ -1,8 +1,10 @@
-// Package permissions lists the least permissions that a stage's NATS user needs with given settings.
+// Package permissions lists the least permissions that a stage's NATS user needs with
+// given settings.
 //
-// The table of rules is the only place that says which subject is needed when. `stage setup --print-permissions` prints
-// it for the settings in force, docs/permissions.md is generated from it, and test/permissions runs whole stages with
-// what it says and with nothing else.
+// The table of rules is the only place that says which subject is needed when. `stage
+// setup --print-permissions` prints it for the settings in force, docs/permissions.md is
+// generated from it, and test/permissions runs whole stages with what it says and with
+// nothing else.
 package permissions
 
 import (
@@ -17,7 +19,8 @@ import (
 // Set is what one user may do.
 type Set struct {
 	groups []group
-	// Responses is how long after a request the user may answer it, once; 0: it answers none.
+	// Responses is how long after a request the user may answer it, once; 0 means that it
+	// answers none.
 	Responses time.Duration
 }
 
@@ -80,8 +83,8 @@ func (s Set) Subscribe() (all []string) {
 // serverAPI is what the subjects of JetStream's API begin with in the rules.
 const serverAPI = "$JS.API."
 
-// expand fills in the names of the settings, and where the API of JetStream is. A pattern with {p} stands for one subject
-// in each partition.
+// expand fills in the names of the settings, and where the API of JetStream is. A pattern
+// with {p} stands for one subject in each partition.
 func expand(patterns []string, cfg *config.Config) (subjects []string) {
 	api := serverAPI
 	if prefix := cfg.NATS.APIPrefix(); prefix != "" {

@@ -10,7 +10,8 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// WriteConf prints the block that nats-server's configuration has for a user, with the reason of each group of subjects.
+// WriteConf prints the block that nats-server's configuration has for a user, with the
+// reason of each group of subjects.
 func (s Set) WriteConf(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("permissions {\n")
@@ -37,7 +38,8 @@ func (s Set) WriteJSON(w io.Writer) error {
 	return terminal.WriteJSON(w, out)
 }
 
-// write prints the lists, as they are between the braces of permissions. Reasons tell several groups apart.
+// write prints the lists, as they are between the braces of permissions. Reasons tell
+// several groups apart.
 func (s Set) write(b *strings.Builder, indent string) {
 	s.writeList(b, indent, "publish", func(g group) []string { return g.publish })
 	s.writeList(b, indent, "subscribe", func(g group) []string { return g.subscribe })

@@ -32,10 +32,11 @@ type rule struct {
 	when    func(*config.Config) bool // nil: always
 	// publish and subscribe have names of the settings in braces, see expand.
 	publish, subscribe []string
-	responses          time.Duration // longest time that a request takes which is answered; 0: none is
+	responses          time.Duration // longest time that a request takes which is answered; 0 means that none is
 }
 
-// rules are all of them, in the order in which they are printed. A subject that several need is printed with the first.
+// rules are all of them, in the order in which they are printed. A subject that several
+// need is printed with the first.
 var rules = []rule{
 	{section: sectionRun, why: "streams: check that they are as the stage needs them", publish: []string{
 		"$JS.API.STREAM.INFO.{ROWS}",

@@ -1,4 +1,5 @@
-// Package retry decides how often a call is repeated, and how long to wait before. Rows and batched prompts share it.
+// Package retry decides how often a call is repeated, and how long to wait before. Rows
+// and batched prompts share it.
 package retry
 
 import (
@@ -7,11 +8,12 @@ import (
 	"time"
 )
 
-// Config bounds the attempts at a job and spreads them ("full jitter"): after the n-th error the job waits for a time
-// uniform in [0, BaseDelay × BackoffFactor^(n-1)], the upper end capped at MaxDelay. The zero value is not valid; start
-// from [Default].
+// Config bounds the attempts at a job and spreads them ("full jitter"): after the n-th
+// error the job waits for a time uniform in [0, BaseDelay × BackoffFactor^(n-1)], the
+// upper end capped at MaxDelay. The zero value is not valid; start from [Default].
 type Config struct {
-	// MaxAttempts is the number of attempts, the first included, that may fail; at least 1.
+	// MaxAttempts is the number of attempts, the first included, that may fail; at least
+	// 1.
 	MaxAttempts int
 	// BaseDelay is the longest wait after the first error, at least 0.
 	BaseDelay time.Duration
@@ -21,7 +23,8 @@ type Config struct {
 	MaxDelay time.Duration
 }
 
-// Default returns 3 attempts with a first wait of up to 2 s, doubled after each error and capped at a minute.
+// Default returns 3 attempts with a first wait of up to 2 s, doubled after each error and
+// capped at a minute.
 func Default() Config {
 	return Config{MaxAttempts: 3, BaseDelay: 2 * time.Second, BackoffFactor: 2, MaxDelay: time.Minute}
 }

@@ -1,4 +1,5 @@
-// Package rowkey finds the key of a row, by which results are in order where STAGE_ORDER is key.
+// Package rowkey finds the key of a row, by which results are in order where STAGE_ORDER
+// is key.
 //
 //	place, err := rowkey.Parse("field.customer")
 //	key := place.Of(subject, header, body)
@@ -18,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Place is where the key of a row is, as STAGE_ORDER_KEY says. The zero value is the whole subject. Its methods are
-// safe for concurrent use but for EnvDecode.
+// Place is where the key of a row is, as STAGE_ORDER_KEY says. The zero value is the
+// whole subject. Its methods are safe for concurrent use but for EnvDecode.
 type Place struct {
 	kind  kind
 	token int    // of subject.N
@@ -105,19 +106,22 @@ func (p Place) String() string {
 	return wholeSubject
 }
 
-// OutsideOf reports whether the place is a token that no subject of this filter has: then all keys are empty.
+// OutsideOf reports whether the place is a token that no subject of this filter has: then
+// all keys are empty.
 func (p Place) OutsideOf(filter string) bool {
 	return p.kind == ofToken && filter != ">" && !strings.HasSuffix(filter, ".>") && p.token > 1+strings.Count(filter, ".")
 }
 
-// Field returns the name of the row's member that is the key; ok is false where it is no member.
+// Field returns the name of the row's member that is the key; ok is false where it is no
+// member.
 func (p Place) Field() (name string, ok bool) { return p.name, p.kind == ofField }
 
-// Of returns the key of a row as [streams.KeyHeader] writes it. It is empty where the row has none, and for an invalid
-// row, wherever the key is: one that is no JSON object, or stands for one that its file did not hold correctly.
+// Of returns the key of a row as [streams.KeyHeader] writes it. It is empty where the row
+// has none, and for an invalid row, wherever the key is: one that is no JSON object, or
+// stands for one that its file did not hold correctly.
 //
-// The key of field.NAME is the JSON text of the member as the row has it, of several with that name the last one: "1" is
-// not 1, and 1.0 is neither.
+// The key of field.NAME is the JSON text of the member as the row has it, of several with
+// that name the last one: "1" is not 1, and 1.0 is neither.
 func (p Place) Of(subject string, header nats.Header, body []byte) string {
 	if substitute(header, body) {
 		return ""
@@ -146,7 +150,7 @@ func (p Place) Of(subject string, header nats.Header, body []byte) string {
 	return streams.KeyHeader(subject)
 }
 
-// token returns a token of a subject, counted from 1; empty: it has fewer.
+// token returns a token of a subject, counted from 1; empty means that it has fewer.
 func token(subject string, n int) string {
 	for ; n > 1; n-- {
 		var more bool
@@ -158,7 +162,8 @@ func token(subject string, n int) string {
 	return first
 }
 
-// scratch holds slices for the members of a row, of at most maxPooledMembers, so that no huge row's is held for ever.
+// scratch holds slices for the members of a row, of at most maxPooledMembers, so that no
+// huge row's is held for ever.
 var scratch = sync.Pool{New: func() any {
 	space := make([]jsonbytes.Member, 0, 32)
 	return &space
@@ -183,8 +188,9 @@ func (p Place) named(quoted []byte) bool {
 	return string(quoted[1:len(quoted)-1]) == p.name
 }
 
-// substitute reports whether a row was published in the place of one that is too large for a message, or that its file
-// does not hold correctly. What is left of such a row may look like an object.
+// substitute reports whether a row was published in the place of one that is too large
+// for a message, or that its file does not hold correctly. What is left of such a row may
+// look like an object.
 func substitute(header nats.Header, body []byte) bool {
 	if len(header) == 0 {
 		return false

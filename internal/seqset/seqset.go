@@ -8,11 +8,13 @@ import (
 	"slices"
 )
 
-// Set is a set of stream sequences. A million in a row take 130 KB, a million with gaps of up to a hundred between them
-// 3 MB; a map would take 40 MB. The zero value is empty. A Set is not safe for concurrent use.
+// Set is a set of stream sequences. A million in a row take 130 KB, a million with gaps
+// of up to a hundred between them 3 MB; a map would take 40 MB. The zero value is empty.
+// A Set is not safe for concurrent use.
 //
-// It is a roaring bitmap without runs, compression and set algebra. The library of that name needs 1.5 to 6 times as
-// long for Add, Has and All, of which verify calls several for each row.
+// It is a roaring bitmap without runs, compression and set algebra. The library of that
+// name needs 1.5 to 6 times as long for Add, Has and All, of which verify calls several
+// for each row.
 type Set struct {
 	chunks map[uint64]*chunk // by the sequence without its last 16 bits
 }

@@ -7,15 +7,16 @@ import (
 )
 
 const (
-	// absentPatience is how long a job waits for a server that has not been started: one that starts beside it is up by
-	// then, and a person who forgot to start it, or mistyped the address, still looks at the screen. A service waits
-	// without end.
+	// absentPatience is how long a job waits for a server that has not been started: one
+	// that starts beside it is up by then, and a person who forgot to start it, or
+	// mistyped the address, still looks at the screen. A service waits without end.
 	absentPatience = 30 * time.Second
 	absentCheck    = time.Second
 )
 
-// giveUpAbsent ends the run with a [FatalError] once nothing has listened at the provider's address for absentPatience.
-// It returns with the first success, or when ctx ends.
+// giveUpAbsent ends the run with a [FatalError] once nothing has listened at the
+// provider's address for absentPatience. It returns with the first success, or when ctx
+// ends.
 func (s *Stage) giveUpAbsent(ctx context.Context) {
 	tick := time.NewTicker(absentCheck)
 	defer tick.Stop()

@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// shareBudget joins the account of STAGE_BUDGET and returns the law and the gates of each target: what the providers allow
-// is learned together with all processes that name the same account.
+// shareBudget joins the account of STAGE_BUDGET and returns the law and the gates of each
+// target: what the providers allow is learned together with all processes that name the
+// same account.
 func (s *Stage) shareBudget() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	cfg := s.Cfg
 	s.budget = budget.New(s.nc, budget.Config{

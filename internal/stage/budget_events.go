@@ -15,15 +15,16 @@ import (
 const (
 	// budgetLook is the time between two looks at the shared budget.
 	budgetLook = 250 * time.Millisecond
-	// budgetQuiet is the shortest time between two events about one budget. A process that starts is alone until it has
-	// heard the others, which is no event if it takes no longer.
+	// budgetQuiet is the shortest time between two events about one budget. A process
+	// that starts is alone until it has heard the others, which is no event if it takes
+	// no longer.
 	budgetQuiet = 5 * time.Second
 
 	budgetOfOne = config.BudgetOfOne // the logger takes constants of this package
 )
 
-// budgets returns what is known of the budget that this process shares, of each provider, the first one first; nil
-// without STAGE_BUDGET.
+// budgets returns what is known of the budget that this process shares, of each provider,
+// the first one first; nil without STAGE_BUDGET.
 func (s *Stage) budgets() []status.Budget {
 	if s.known == nil {
 		return nil
@@ -41,8 +42,8 @@ func (s *Stage) shared() (all []status.Budget) {
 	return all
 }
 
-// warnOfOwnServer logs that nobody shares the budget of a stage in a process which runs its own server, unless another
-// stage in the process does.
+// warnOfOwnServer logs that nobody shares the budget of a stage in a process which runs
+// its own server, unless another stage in the process does.
 func warnOfOwnServer(stages ...*Stage) {
 	for _, s := range stages {
 		name := s.Cfg.Budget.Name
@@ -53,8 +54,8 @@ func warnOfOwnServer(stages ...*Stage) {
 	}
 }
 
-// reportBudget starts to report what becomes of the shared budget, until soft ends: who leaves it is no news then. stop
-// ends it and waits for it.
+// reportBudget starts to report what becomes of the shared budget, until soft ends: who
+// leaves it is no news then. stop ends it and waits for it.
 func (s *Stage) reportBudget(soft context.Context) (stop func()) {
 	if s.Cfg.Budget.Name == "" {
 		return func() {}
@@ -86,9 +87,10 @@ type budgetNote struct {
 	at   time.Time
 }
 
-// budgetChanged records a budget, and logs it, if its mode is another than that of the last event. There is at most one
-// event in [budgetQuiet], so it is called with every look: a mode that stays is recorded once that has passed, one that
-// was over before is not. One goroutine calls it.
+// budgetChanged records a budget, and logs it, if its mode is another than that of the
+// last event. There is at most one event in [budgetQuiet], so it is called with every
+// look: a mode that stays is recorded once that has passed, one that was over before is
+// not. One goroutine calls it.
 func (s *Stage) budgetChanged(ctx context.Context, b status.Budget) {
 	if b.Mode == status.BudgetMember && b.Leader == s.runID {
 		return // it led, and has lost its connection: in a moment it is alone

@@ -2,9 +2,9 @@ package stage
 
 import "github.com/nats-io/nats.go"
 
-// use moves all that works over the connection to NATS to the one that has taken its place: the library closes a
-// connection for good at some errors of the server, and the process goes on. The consumers come last: their next terms
-// need the recorder.
+// use moves all that works over the connection to NATS to the one that has taken its
+// place: the library closes a connection for good at some errors of the server, and the
+// process goes on. The consumers come last: their next terms need the recorder.
 func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
@@ -31,8 +31,9 @@ func (s *Stage) use(nc *nats.Conn) {
 	s.ordersOver <- nc
 }
 
-// follow has the stage use each connection that takes the place of the present one, until stop is called. It is called
-// when the parts are there; if the connection was replaced since they were made, they are moved at once.
+// follow has the stage use each connection that takes the place of the present one, until
+// stop is called. It is called when the parts are there; if the connection was replaced
+// since they were made, they are moved at once.
 func (s *Stage) follow() (stop func()) {
 	made := s.nc
 	stop = s.Conn.OnMove(s.use)
@@ -42,7 +43,8 @@ func (s *Stage) follow() (stop func()) {
 	return stop
 }
 
-// followRoom has the partitions wait while nothing can be stored on the embedded server, until stop is called.
+// followRoom has the partitions wait while nothing can be stored on the embedded server,
+// until stop is called.
 func (s *Stage) followRoom() (stop func()) {
 	return s.Conn.OnFull(func(why error) {
 		for _, c := range s.consumers {

@@ -10,9 +10,10 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes. Without a ceiling it reads
-// nothing. A call whose cost was unknown then gets today's price. A batch of the lane that is over counts with all that it
-// was billed; what one that is not over may cost is reserved by whoever owns it.
+// recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes.
+// Without a ceiling it reads nothing. A call whose cost was unknown then gets today's
+// price. A batch of the lane that is over counts with all that it was billed; what one
+// that is not over may cost is reserved by whoever owns it.
 func (s *Stage) recallCost(ctx context.Context) error {
 	l, cfg := s.ledger, s.Cfg
 	if l.Ceiling() == 0 {

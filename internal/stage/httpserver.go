@@ -10,14 +10,16 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// HTTPServer serves metrics, health and dashboard of a stage, or of several. It reserves its address at start-up, before
-// there is a stage, so that a conflict fails early. Create it with [NewHTTPServer]. The caller must close it.
+// HTTPServer serves metrics, health and dashboard of a stage, or of several. It reserves
+// its address at start-up, before there is a stage, so that a conflict fails early.
+// Create it with [NewHTTPServer]. The caller must close it.
 type HTTPServer struct {
 	listener net.Listener
 	stop     func() // nil until Start
 }
 
-// NewHTTPServer reserves addr, host:port; anyPort takes a free port of the same host where that one is in use.
+// NewHTTPServer reserves addr, host:port; anyPort takes a free port of the same host
+// where that one is in use.
 func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer, error) {
 	listener, err := dashboard.Listen(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
 	if err != nil {
@@ -26,8 +28,9 @@ func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer,
 	return &HTTPServer{listener: listener}, nil
 }
 
-// Start serves the stage until Close and returns the address of the dashboard. Each of several stages has a page of its
-// own below that of all. When hard ends, requests are cut off sooner.
+// Start serves the stage until Close and returns the address of the dashboard. Each of
+// several stages has a page of its own below that of all. When hard ends, requests are
+// cut off sooner.
 func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*Stage) string {
 	var runs []func(context.Context)
 	site := dashboard.Site{}
@@ -67,7 +70,8 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 	return server.URL()
 }
 
-// Close sends the last state to the pages that watch, ends the server and frees the address.
+// Close sends the last state to the pages that watch, ends the server and frees the
+// address.
 func (h *HTTPServer) Close() {
 	if h.stop == nil {
 		_ = h.listener.Close()

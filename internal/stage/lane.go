@@ -17,7 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// batchLane is the batch lane of a partition, as its consumer, the executor and the pages know it.
+// batchLane is the batch lane of a partition, as its consumer, the executor and the pages
+// know it.
 type batchLane interface {
 	consumer.Lane
 	executor.Lane
@@ -46,7 +47,8 @@ func (s *Stage) addLanes(opts Options) error {
 	return nil
 }
 
-// newLane returns the batch lane of a partition. It calls the first provider alone: fallbacks are for live calls.
+// newLane returns the batch lane of a partition. It calls the first provider alone:
+// fallbacks are for live calls.
 func (s *Stage) newLane(partition int) (batchLane, error) {
 	to := s.caller.At(0)
 	api, err := batchapi.New(to.Client)
@@ -72,8 +74,8 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 	})
 }
 
-// lanePaused ends a run that is to end at a fatal error of the provider, or at the ceiling, also where rows of the batch
-// lane find it out. It must not block.
+// lanePaused ends a run that is to end at a fatal error of the provider, or at the
+// ceiling, also where rows of the batch lane find it out. It must not block.
 func (s *Stage) lanePaused(why error) {
 	if !s.exitOnFatal && s.Cfg.Rows.OnFatal != "exit" {
 		return
@@ -93,7 +95,8 @@ func (s *Stage) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	}
 }
 
-// recordUnused records a reply in a batch that no row takes, and counts it like any other call.
+// recordUnused records a reply in a batch that no row takes, and counts it like any other
+// call.
 func (s *Stage) recordUnused(partition int, u *lane.Unused, stored func()) {
 	o, ok := s.caller.UnusedLine(u.Model, u.Line.Status, u.Line.Body, u.Line.ID, u.BatchID)
 	if !ok {
@@ -107,7 +110,7 @@ func (s *Stage) recordUnused(partition int, u *lane.Unused, stored func()) {
 	s.caller.Count(o)
 }
 
-// laneStatus is what the pages show of the batch lanes; nil: there is none.
+// laneStatus is what the pages show of the batch lanes, or nil.
 func (s *Stage) laneStatus() []status.Lane {
 	var lanes []status.Lane
 	for p, l := range s.lanes {

@@ -21,21 +21,24 @@ import (
 // laneNamed is how many open batches an error or a log line names.
 const laneNamed = 5
 
-// FindLane looks for batches that earlier processes of the stage have left open, before [New]. The settings of the lane
-// may be gone, or may have changed, while a provider works on these batches: if nobody collects them, all their rows are
-// called again, and both are billed.
+// FindLane looks for batches that earlier processes of the stage have left open, before
+// [New]. The settings of the lane may be gone, or may have changed, while a provider
+// works on these batches: if nobody collects them, all their rows are called again, and
+// both are billed.
 //
-// The last claims of the partitions name the lane of their owners, so a stage that never had one asks for nothing that it
-// would not read anyway. Where the settings ask for no lane, cfg becomes that of a stage that collects, see
-// [config.Config.CollectLane]. Where the batches can't be collected, the error says what the choices are.
+// The last claims of the partitions name the lane of their owners, so a stage that never
+// had one asks for nothing that it would not read anyway. Where the settings ask for no
+// lane, cfg becomes that of a stage that collects, see [config.Config.CollectLane]. Where
+// the batches can't be collected, the error says what the choices are.
 //
-// A lane without open batches is taken over, too, where its last owner may have opened some: in a rolling update another
-// replica may do so until it stops, and this one may be the next owner.
+// A lane without open batches is taken over, too, where its last owner may have opened
+// some: in a rolling update another replica may do so until it stops, and this one may be
+// the next owner.
 func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log *slog.Logger) error {
 	found, err := claimedLanes(ctx, cfg, conn)
 	if err != nil {
-		// The check of the streams comes later and names each problem with its setting. It says more than a claim that
-		// can't be read, of which it may be the cause.
+		// The check of the streams comes later and names each problem with its setting.
+		// It says more than a claim that can't be read, of which it may be the cause.
 		looks := stored.Streams(cfg)
 		looks.Create = false
 		return cmp.Or(config.Explained(streams.Ensure(ctx, conn.NC(), looks)), err)
@@ -74,10 +77,12 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	return nil
 }
 
-// laneLeft returns an error where the batches of an earlier owner's lane are open and this process, which has no lane,
-// would call their rows again. That happens where the owner had its first claim after this process had looked in
-// [FindLane]: two replicas start, the settings of the lane go away with the second, and the first takes the rows and is
-// killed. This one then waits with the rows, and says that it must be started again: the next process finds the batches.
+// laneLeft returns an error where the batches of an earlier owner's lane are open and
+// this process, which has no lane, would call their rows again. That happens where the
+// owner had its first claim after this process had looked in [FindLane]: two replicas
+// start, the settings of the lane go away with the second, and the first takes the rows
+// and is killed. This one then waits with the rows, and says that it must be started
+// again: the next process finds the batches.
 func (s *Stage) laneLeft(ctx context.Context, claimed *streams.ClaimedLane) error {
 	js, err := streams.JetStream(s.nc)
 	if err != nil {
@@ -98,14 +103,15 @@ func (s *Stage) laneLeft(ctx context.Context, claimed *streams.ClaimedLane) erro
 // leftLane is a lane that earlier processes had.
 type leftLane struct {
 	stream  string
-	rows    int // most rows in batches; 0: unknown
+	rows    int // most rows in batches, or 0 if it is unknown
 	poll    time.Duration
 	closing bool // its last owners opened no batches
 	open    []lane.Batch
 }
 
-// claimedLanes returns the lanes that the last claims name, by stream. The claims of older versions name none; an
-// embedded server, where everything may be read, is asked for the stream itself then.
+// claimedLanes returns the lanes that the last claims name, by stream. The claims of
+// older versions name none; an embedded server, where everything may be read, is asked
+// for the stream itself then.
 func claimedLanes(ctx context.Context, cfg *config.Config, conn *natsconn.Conn) ([]leftLane, error) {
 	var found []leftLane
 	for p := range cfg.Streams.Partitions {
@@ -148,7 +154,8 @@ func (l *leftLane) read(ctx context.Context, js jetstream.JetStream, cfg *config
 	return nil
 }
 
-// refusal says why a stage of this configuration can't collect the open batches, and what the choices are; empty: it can.
+// refusal says why a stage of this configuration can't collect the open batches, and what
+// the choices are; empty means that it can.
 func (l *leftLane) refusal(cfg *config.Config) string {
 	if len(l.open) == 0 {
 		return ""

@@ -8,20 +8,26 @@ import (
 )
 
 const (
-	// memoryBase is the heap of a process without rows and calls, with some room for events being stored.
+	// memoryBase is the heap of a process without rows and calls, with some room for
+	// events being stored.
 	memoryBase = 20 << 20
-	// memoryPerStage is what each further stage in a process takes: its parts, and what its page shows.
+	// memoryPerStage is what each further stage in a process takes: its parts, and what
+	// its page shows.
 	memoryPerStage = 4 << 20
-	// memoryPerCall is the heap of a call in flight: connection, buffers, request and reply of the usual size.
+	// memoryPerCall is the heap of a call in flight: connection, buffers, request and
+	// reply of the usual size.
 	memoryPerCall = 128 << 10
-	// memoryPerRow is what a row in the window takes beside its bytes and those of its result.
+	// memoryPerRow is what a row in the window takes beside its bytes and those of its
+	// result.
 	memoryPerRow = 1 << 10
-	// memoryPerParked is what a row in a batch takes. Its body and its reply are in streams.
+	// memoryPerParked is what a row in a batch takes. Its body and its reply are in
+	// streams.
 	memoryPerParked = 200
-	// EmbeddedMemory is what a process needs that serves a store itself, with embeddedCalls calls in flight and
-	// embeddedWindow in the window at most, beside the program's own pages. Some 60 MiB are in use. Most of what a heap
-	// that may double holds beside them are blocks of 8 MiB that the server has read or written, until the collector takes
-	// them.
+	// EmbeddedMemory is what a process needs that serves a store itself, with
+	// embeddedCalls calls in flight and embeddedWindow in the window at most, beside the
+	// program's own pages. Some 60 MiB are in use. Most of what a heap that may double
+	// holds beside them are blocks of 8 MiB that the server has read or written, until
+	// the collector takes them.
 	EmbeddedMemory = 158 << 20
 	embeddedCalls  = 64
 	embeddedWindow = 12 << 20
@@ -29,12 +35,12 @@ const (
 	embeddedLook = time.Second
 )
 
-// MemoryLimit returns the memory that run needs at most with the stages of a process, in bytes: the soft limit for the
-// garbage collector.
-// Without it the collector lets the heap grow to twice what is in use, so a full window would take twice
-// STAGE_WINDOW_BYTES; a process that needs more still gets more. Each partition has its own window, and the last replica
-// serves them all. The chart computes the same sum to check that it fits into a pod (llm-stage.windowRoom).
-// GOMEMLIMIT takes precedence.
+// MemoryLimit returns the memory that run needs at most with the stages of a process, in
+// bytes: the soft limit for the garbage collector. Without it the collector lets the heap
+// grow to twice what is in use, so a full window would take twice STAGE_WINDOW_BYTES; a
+// process that needs more still gets more. Each partition has its own window, and the
+// last replica serves them all. The chart computes the same sum to check that it fits
+// into a pod (llm-stage.windowRoom). GOMEMLIMIT takes precedence.
 func MemoryLimit(stages ...*config.Config) int64 {
 	limit := int64(memoryBase) + int64(len(stages)-1)*memoryPerStage
 	for _, cfg := range stages {
@@ -44,8 +50,8 @@ func MemoryLimit(stages ...*config.Config) int64 {
 	return limit
 }
 
-// laneMemory returns what the batch lanes of all partitions need: one batch that gathers, one that is uploaded, and the
-// places of the rows.
+// laneMemory returns what the batch lanes of all partitions need: one batch that gathers,
+// one that is uploaded, and the places of the rows.
 func laneMemory(cfg *config.Config) int64 {
 	if !cfg.LaneOn() {
 		return 0
@@ -53,8 +59,9 @@ func laneMemory(cfg *config.Config) int64 {
 	return int64(cfg.Streams.Partitions) * (2*int64(cfg.Lane.Bytes) + int64(cfg.LaneRows())*memoryPerParked)
 }
 
-// LimitEmbedded calls limit with the memory that the process needs whose own server serves the stage, at once and
-// whenever that has changed, until ctx ends. The settings do not say it: a full window takes what its rows do.
+// LimitEmbedded calls limit with the memory that the process needs whose own server
+// serves the stage, at once and whenever that has changed, until ctx ends. The settings
+// do not say it: a full window takes what its rows do.
 func (s *Stage) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	ticker := time.NewTicker(embeddedLook)
 	defer ticker.Stop()
@@ -76,7 +83,8 @@ func (s *Stage) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	}
 }
 
-// embeddedLimit returns the limit for a window of so many bytes: it and its way through the server.
+// embeddedLimit returns the limit for a window of so many bytes: it and its way through
+// the server.
 func embeddedLimit(window int64, calls int) int64 {
 	return EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
 }

@@ -14,8 +14,9 @@ const (
 	openFilesMargin   = 64  // standard streams, the runtime's own, files of keys and prices, traces, name resolution
 )
 
-// openFilesNeed returns how many descriptors the stages of a process, which share a connection, may need at most: each
-// target keeps as many connections as calls may be in flight. Those of the built-in LLM are no files.
+// openFilesNeed returns how many descriptors the stages of a process, which share a
+// connection, may need at most: each target keeps as many connections as calls may be in
+// flight. Those of the built-in LLM are no files.
 func openFilesNeed(stages ...*Stage) uint64 {
 	need := dashboard.MaxConns + openFilesNATS + openFilesMargin
 	if stages[0].Conn.Server != nil {
@@ -31,8 +32,8 @@ func openFilesNeed(stages ...*Stage) uint64 {
 	return uint64(need)
 }
 
-// warnOfOpenFiles warns where the limit is below the need. That is no error: calls without a descriptor wait for one,
-// and most of the time fewer are needed.
+// warnOfOpenFiles warns where the limit is below the need. That is no error: calls
+// without a descriptor wait for one, and most of the time fewer are needed.
 func warnOfOpenFiles(log *slog.Logger, stages ...*Stage) {
 	limit, ok := openfiles.Limit()
 	if need := openFilesNeed(stages...); ok && limit < need {

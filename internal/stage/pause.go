@@ -103,8 +103,8 @@ func (s *Stage) fallbackNames() string {
 	return strings.Join(names, ", ")
 }
 
-// shortage is called by the pool when a shortage of this machine begins to limit the calls in flight, and with nil when
-// it is over. It must not block.
+// shortage is called by the pool when a shortage of this machine begins to limit the
+// calls in flight, and with nil when it is over. It must not block.
 func (s *Stage) shortage(err error) {
 	if err == nil {
 		s.Log.Info("this machine is no longer short of a resource")
@@ -136,8 +136,8 @@ func (s *Stage) remind(ctx context.Context) {
 	}
 }
 
-// pauseText describes a pause: why, since when, when the next probe is, and what becomes of the rows. Of a fatal error
-// it is the error alone.
+// pauseText describes a pause: why, since when, when the next probe is, and what becomes
+// of the rows. Of a fatal error it is the error alone.
 func (s *Stage) pauseText(p pool.Pause, now time.Time) string {
 	if p.Kind == pool.FatalError {
 		return p.Err.Error()

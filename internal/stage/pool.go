@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// newGates returns the gates of each target, for the limits of the configuration. Calls and tokens per minute are
-// limits of the process, so all targets share them; concurrent calls are a limit per provider.
+// newGates returns the gates of each target, for the limits of the configuration. Calls
+// and tokens per minute are limits of the process, so all targets share them; concurrent
+// calls are a limit per provider.
 func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
@@ -36,7 +37,8 @@ func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	return gates
 }
 
-// poolConfig returns the settings of the pool: the throttle of each target, the limits, and what a pause does.
+// poolConfig returns the settings of the pool: the throttle of each target, the limits,
+// and what a pause does.
 func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	cfg := s.Cfg
 	laws, gates, err := s.throttles()
@@ -48,7 +50,8 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
 		Retry:         pool.RetryConfig(cfg.Retry),
 		FallbackAfter: cfg.Fallback.After,
-		// Enough prepared requests to keep the pool busy; the other rows of the window wait unprepared.
+		// Enough prepared requests to keep the pool busy; the other rows of the window
+		// wait unprepared.
 		QueueLimit: queueLimit(cfg),
 		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
 		OnResume:   s.resumed,
@@ -66,7 +69,8 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 	return pc, nil
 }
 
-// throttles returns the law and the gates of each target: of this process, or those that it shares (STAGE_BUDGET).
+// throttles returns the law and the gates of each target: of this process, or those that
+// it shares (STAGE_BUDGET).
 func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	if s.Cfg.Budget.Name != "" {
 		return s.shareBudget()
@@ -81,8 +85,8 @@ func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	return laws, newGates(s.Cfg, s.caller.Targets), nil
 }
 
-// queueLimit is how many calls wait in the pool. A row whose elements all fail may not fill it: only other rows show
-// whether the server is to blame.
+// queueLimit is how many calls wait in the pool. A row whose elements all fail may not
+// fill it: only other rows show whether the server is to blame.
 func queueLimit(cfg *config.Config) int {
 	limit := 2*cfg.Pool.Size + 16
 	if cfg.FansOut() {
@@ -91,8 +95,9 @@ func queueLimit(cfg *config.Config) int {
 	return limit
 }
 
-// unkept returns how many replies a crash would lose, so that they are paid for again. With STAGE_JOURNAL_AFTER=0 only
-// those of calls in flight may be: each reply keeps the slot of its call until it is in the journal.
+// unkept returns how many replies a crash would lose, so that they are paid for again.
+// With STAGE_JOURNAL_AFTER=0 only those of calls in flight may be: each reply keeps the
+// slot of its call until it is in the journal.
 func (s *Stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
@@ -113,7 +118,8 @@ func (s *Stage) newLaw() (pool.Law, error) {
 	return &replicaLaw{Adaptive: law, others: func() int { return s.spread.Others() }}, nil
 }
 
-// replicaLaw is the law of a stage that may have other replicas, which call the same servers.
+// replicaLaw is the law of a stage that may have other replicas, which call the same
+// servers.
 type replicaLaw struct {
 	*aimd.Adaptive
 	others func() int

@@ -13,8 +13,9 @@ import (
 // progressEvery is the time between two log lines of the progress.
 const progressEvery = 30 * time.Second
 
-// LogProgress logs the progress every 30 s while there is work, until ctx ends. left returns how many rows have no
-// result yet, below 0: unknown; nil: those that the stage knows of.
+// LogProgress logs the progress every 30 s while there is work, until ctx ends. left
+// returns how many rows have no result yet, below 0: unknown; nil means those that the
+// stage knows of.
 func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
@@ -63,8 +64,8 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
 }
 
-// progressAttrs returns the attributes of a progress line. What is unknown is left out; the text of the cost includes
-// how much of it is known.
+// progressAttrs returns the attributes of a progress line. What is unknown is left out;
+// the text of the cost includes how much of it is known.
 func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := rowsLeft(r, left)
 	used := s.Usage.All()
@@ -97,9 +98,9 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 	return attrs
 }
 
-// rowsLeft returns how many rows have no result yet, by left or, if that does not know, by the partitions. A number
-// below 0 means that nobody knows. Only the owner of a partition knows what waits in it: a replica that has lost its own
-// must not say 0.
+// rowsLeft returns how many rows have no result yet, by left or, if that does not know,
+// by the partitions. A number below 0 means that nobody knows. Only the owner of a
+// partition knows what waits in it: a replica that has lost its own must not say 0.
 func rowsLeft(r *status.Report, left func() int64) int64 {
 	if left != nil {
 		if todo := left(); todo >= 0 {

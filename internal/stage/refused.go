@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// refusedFirst is how long the provider may refuse every call before that is a warning, and refusedAgain the time
-	// between two of them. Some refusals are how the throttle finds the rate.
+	// refusedFirst is how long the provider may refuse every call before that is a
+	// warning, and refusedAgain the time between two of them. Some refusals are how the
+	// throttle finds the rate.
 	refusedFirst = time.Minute
 	refusedAgain = 10 * time.Minute
 	refusedLook  = 5 * time.Second
 )
 
-// retryAfter is the wait that a provider asked for as reports have it; nil: none.
+// retryAfter is the wait that a provider asked for as reports have it, or nil.
 func retryAfter(d time.Duration) *float64 {
 	if d == 0 {
 		return nil
@@ -27,11 +28,11 @@ func retryAfter(d time.Duration) *float64 {
 
 // refusedRhythm decides when a provider that refuses every call is worth a line of the log.
 type refusedRhythm struct {
-	since, warned time.Time // of the refusals that were warned about; zero: there are none
+	since, warned time.Time // of the refusals that were warned about, or zero
 }
 
-// due takes since when every call was refused, zero: the last one was not, and reports whether to warn now, or that what
-// was warned about is over after so long.
+// due takes since when every call was refused, zero: the last one was not, and reports
+// whether to warn now, or that what was warned about is over after so long.
 func (r *refusedRhythm) due(now, since time.Time) (warn bool, over time.Duration) {
 	switch {
 	case since.IsZero() && r.since.IsZero():
@@ -47,7 +48,8 @@ func (r *refusedRhythm) due(now, since time.Time) (warn bool, over time.Duration
 	return true, 0
 }
 
-// remindRefused warns of a provider that refuses every call: after a minute, and then each ten minutes, until ctx ends.
+// remindRefused warns of a provider that refuses every call: after a minute, and then
+// each ten minutes, until ctx ends.
 func (s *Stage) remindRefused(ctx context.Context) {
 	tick := time.NewTicker(refusedLook)
 	defer tick.Stop()

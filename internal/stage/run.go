@@ -18,20 +18,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Deps are what a stage finds outside itself, for tests to replace. The program sets Logger, Reloads, Console and
-// NewInput.
+// Deps are what a stage finds outside itself, for tests to replace. The program sets
+// Logger, Reloads, Console and NewInput.
 type Deps struct {
-	// NATS connects; nil: to the server of the configuration, or to an embedded one. Run closes the connection. On a
-	// connection given here, batched requests that arrive while the stage stops are refused rather than left to other
-	// replicas: to drain a subscription, the library uses timers that a test in virtual time can't share.
+	// NATS connects; nil means to the server of the configuration, or to an embedded one.
+	// Run closes the connection. On a connection given here, batched requests that arrive
+	// while the stage stops are refused rather than left to other replicas: to drain a
+	// subscription, the library uses timers that a test in virtual time can't share.
 	NATS func() (*nats.Conn, error)
-	// DialLLM opens connections to the provider; nil: TCP.
+	// DialLLM opens connections to the provider; nil means TCP.
 	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)
-	// MockLLM starts the built-in LLM, for stages with the provider mock and no base URL; nil: there is none.
+	// MockLLM starts the built-in LLM, for stages with the provider mock and no base URL,
+	// or nil.
 	MockLLM call.MockLLM
-	// Listener serves metrics, health and dashboard; nil: one on STAGE_HTTP_ADDR. Run closes it.
+	// Listener serves metrics, health and dashboard; nil means one on STAGE_HTTP_ADDR.
+	// Run closes it.
 	Listener net.Listener
-	// Reloads gets a value when the key must be read again; nil: never.
+	// Reloads gets a value when the key must be read again; nil means never.
 	Reloads <-chan os.Signal
 	// Logger is required.
 	Logger *slog.Logger
@@ -39,18 +42,20 @@ type Deps struct {
 	Options
 }
 
-// Run is the command run: it connects, serves HTTP, and works until soft ends, then drains (see [Stage.Run]);
-// when hard ends it stops at once. It blocks until all that it started has ended. The error is nil after a clean stop,
-// else that of [Stage.Run], or why there is no connection.
+// Run is the command run: it connects, serves HTTP, and works until soft ends, then
+// drains (see [Stage.Run]); when hard ends it stops at once. It blocks until all that it
+// started has ended. The error is nil after a clean stop, else that of [Stage.Run], or
+// why there is no connection.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return run(soft, hard, []*config.Config{cfg}, deps)
 }
 
-// RunSeveral is [Run] for several stages in one process, which share the connection, the HTTP server, and what their
-// settings of both say: these, those of the log and the time for a stop are the same in all. Each has a name of its own,
-// and ends alone: what ends one is logged, and the others go on. It returns when all have ended, with the error of the
-// one that ended with an error first. What keeps the process from starting, such as an error in the settings of one of
-// them, ends all.
+// RunSeveral is [Run] for several stages in one process, which share the connection, the
+// HTTP server, and what their settings of both say: these, those of the log and the time
+// for a stop are the same in all. Each has a name of its own, and ends alone: what ends
+// one is logged, and the others go on. It returns when all have ended, with the error of
+// the one that ended with an error first. What keeps the process from starting, such as
+// an error in the settings of one of them, ends all.
 func RunSeveral(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	deps.several = true
 	return run(soft, hard, cfgs, deps)
@@ -120,7 +125,8 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	return runEach(soft, hard, stages)
 }
 
-// serve runs the stage until it has ended, and then logs what more slots of the pool would have brought.
+// serve runs the stage until it has ended, and then logs what more slots of the pool
+// would have brought.
 func (s *Stage) serve(soft, hard context.Context) error {
 	err := s.Run(soft, hard)
 	if advice := s.SlotsAdvice(time.Since(s.started)); advice != "" {
@@ -167,7 +173,8 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	return running.Wait()
 }
 
-// endedBy returns why the stage has ended while its process goes on; empty: it has not.
+// endedBy returns why the stage has ended while its process goes on; empty means that it
+// has not.
 func (s *Stage) endedBy() string {
 	if why := s.ended.Load(); why != nil {
 		return *why
@@ -182,8 +189,9 @@ func warnOfProcess(stages ...*Stage) {
 	warnOfOwnServer(stages...)
 }
 
-// startService starts what a service does besides its rows: each stage logs its progress, and all read their keys again at
-// each value of reloads. stop ends both and waits for them.
+// startService starts what a service does besides its rows: each stage logs its progress,
+// and all read their keys again at each value of reloads. stop ends both and waits for
+// them.
 func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stage) (stop func()) {
 	var parts []func(context.Context)
 	for _, s := range stages {

@@ -1,5 +1,5 @@
-// Package stage is one running process of a stage, or of several: it wires the parts together, starts, drains and stops
-// them.
+// Package stage is one running process of a stage, or of several: it wires the parts
+// together, starts, drains and stops them.
 package stage
 
 import (
@@ -33,8 +33,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Stage is one process of a stage: consumers for all partitions, one pool, one client, one recorder. Create it with
-// [New], run it once with [Stage.Run].
+// Stage is one process of a stage: consumers for all partitions, one pool, one client,
+// one recorder. Create it with [New], run it once with [Stage.Run].
 type Stage struct {
 	Cfg   *config.Config
 	Conn  *natsconn.Conn
@@ -45,15 +45,15 @@ type Stage struct {
 	runID   string
 	started time.Time
 
-	// A row goes from a consumer to the executor, which calls a provider through the caller; the recorder stores what
-	// happened.
+	// A row goes from a consumer to the executor, which calls a provider through the
+	// caller; the recorder stores what happened.
 	consumers []*consumer.Consumer // by partition
 	executor  *executor.Executor
 	caller    *call.Caller
 	ledger    *cost.Ledger
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
-	lanes     []batchLane    // by partition, as batchesSeen; nil: there is no batch lane
+	lanes     []batchLane    // by partition, as batchesSeen; nil means that there is no batch lane
 	spread    *spread.Spread // nil with one partition
 	budget    *budget.Budget // nil: this process throttles by itself
 
@@ -71,13 +71,13 @@ type Stage struct {
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 
-	known       func() []status.Budget // what is known of a shared budget; nil: there is none
+	known       func() []status.Budget // what is known of a shared budget, or nil
 	budgetNotes map[string]budgetNote  // by provider
 	batchesSeen []status.LaneCounter   // by partition
 	laneRetries atomic.Uint64          // answers of batches for lack of capacity, which the pool does not count
 
 	several       bool            // this one is one of several in the process
-	before        <-chan struct{} // closed when the one before it among these has left its turn to prepare; nil: there is none
+	before        <-chan struct{} // closed when the one before it among these has left its turn to prepare, or nil
 	turn          chan struct{}   // closed by leaveTurn
 	leaveTurn     func()
 	exitOnFatal   bool
@@ -94,28 +94,29 @@ type Stage struct {
 type Options struct {
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
-	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration, and where nothing listens at the
-	// provider's address for 30 s.
+	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration, and
+	// where nothing listens at the provider's address for 30 s.
 	ExitOnFatal bool
-	// Console is where OTEL_TRACES_EXPORTER=console prints; nil: standard error.
+	// Console is where OTEL_TRACES_EXPORTER=console prints; nil means standard error.
 	Console io.Writer
-	// Spans receives the spans, whatever OTEL_* are set to; nil: those variables decide.
+	// Spans receives the spans, whatever OTEL_* are set to; nil means those variables
+	// decide.
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool
-	// CancelBatches has a stop cancel the batches of the batch lane that the provider works on; else they run on, and the
-	// next start collects them.
+	// CancelBatches has a stop cancel the batches of the batch lane that the provider
+	// works on; else they run on, and the next start collects them.
 	CancelBatches bool
-	// Flags are what commands need to find the streams of this stage, for advice, as in "--job reviews"; empty: nothing but
-	// the settings.
+	// Flags are what commands need to find the streams of this stage, for advice, as in
+	// "--job reviews"; empty means nothing but the settings.
 	Flags string
 
 	lane    func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 	several bool                                 // other stages run in this process
 }
 
-// New puts the parts together and starts nothing. The errors are of the configuration. The caller closes conn and
-// targets once the stage has ended.
+// New puts the parts together and starts nothing. The errors are of the configuration.
+// The caller closes conn and targets once the stage has ended.
 func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *slog.Logger, opts Options) (*Stage, error) {
 	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {
@@ -198,7 +199,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	return s, nil
 }
 
-// addConsumers creates a consumer for each partition. With several, the replicas spread them among themselves.
+// addConsumers creates a consumer for each partition. With several, the replicas spread
+// them among themselves.
 func (s *Stage) addConsumers(opts Options) error {
 	partitions := s.Cfg.Streams.Partitions
 	if partitions > 1 {

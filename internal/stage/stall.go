@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// stallLook is the time between two looks at a partition that may be stalled, stallLookIdle at one without rows, and
-	// stallLookOthers at one that another replica has.
+	// stallLook is the time between two looks at a partition that may be stalled,
+	// stallLookIdle at one without rows, and stallLookOthers at one that another replica
+	// has.
 	stallLook       = 5 * time.Second
 	stallLookIdle   = 15 * time.Second
 	stallLookOthers = 30 * time.Second
 	// stallAsk bounds how long the server is waited for.
 	stallAsk = 3 * time.Second
-	// dispatchMost is how long a slow throttle, a limit per minute or a small share of a budget may keep the rows of a
-	// partition from their next call, besides the time that a call may take and the wait between two attempts.
+	// dispatchMost is how long a slow throttle, a limit per minute or a small share of a
+	// budget may keep the rows of a partition from their next call, besides the time that
+	// a call may take and the wait between two attempts.
 	dispatchMost = 5 * time.Minute
 	// stalledAgain is the time between two warnings about the same partition.
 	stalledAgain = 10 * time.Minute
@@ -50,7 +52,8 @@ func (s *stalls) set(partition int, why string, vacant bool) {
 	s.why[partition], s.vacant[partition] = why, vacant
 }
 
-// partition returns the status of a partition, with the finding of the watch where nothing else is known to block it.
+// partition returns the status of a partition, with the finding of the watch where
+// nothing else is known to block it.
 func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
 	st := c.Status()
 	if st.Problem == "" {
@@ -59,8 +62,9 @@ func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
 	return st
 }
 
-// watchProgress looks at each partition again and again until ctx ends, and notices one in which nothing moves although
-// rows wait. It shares nothing with what serves the partitions: a fault there, whatever it is, must not hide itself.
+// watchProgress looks at each partition again and again until ctx ends, and notices one
+// in which nothing moves although rows wait. It shares nothing with what serves the
+// partitions: a fault there, whatever it is, must not hide itself.
 func (s *Stage) watchProgress(ctx context.Context) {
 	var looks sync.WaitGroup
 	defer looks.Wait()
@@ -143,7 +147,8 @@ func (s *Stage) askDurable(ctx context.Context, name string) (*jetstream.Consume
 	return durable.CachedInfo(), nil
 }
 
-// holds returns why no row of a partition may move at the moment; empty: nothing is known that would keep them.
+// holds returns why no row of a partition may move at the moment; empty means that
+// nothing is known that would keep them.
 func (s *Stage) holds(st *consumer.Status, stats *pool.Stats) string {
 	switch {
 	case s.endedBy() != "" || s.stopReport() != nil || st.Role == consumer.Stopped:

@@ -24,8 +24,8 @@ func (s *Stage) Status() status.Report {
 	return s.report(s.snapshot(), time.Now(), ready, reason)
 }
 
-// ShowEnded has the status say why the stage has ended, where its process goes on. Run must have returned. Safe for
-// concurrent use.
+// ShowEnded has the status say why the stage has ended, where its process goes on. Run
+// must have returned. Safe for concurrent use.
 func (s *Stage) ShowEnded(why string) { s.ended.Store(&why) }
 
 // summary is what other replicas are told.
@@ -49,7 +49,8 @@ func (s *Stage) callsOf(row uint64) (calls []replicas.Call) {
 	return calls
 }
 
-// Whole returns the whole stage, as all its replicas report it; it asks the others, which takes [replicas.GatherFor].
+// Whole returns the whole stage, as all its replicas report it; it asks the others, which
+// takes [replicas.GatherFor].
 func (s *Stage) Whole(ctx context.Context) replicas.Whole { return s.answerer.Look(ctx) }
 
 // state returns the state in one word, and why if that is not a good one.
@@ -122,7 +123,8 @@ func (s *Stage) snapshot() status.Snapshot {
 	return snap
 }
 
-// ready reports whether the stage is connected, owning or standing by, and neither stopping nor paused; if not, why.
+// ready reports whether the stage is connected, owning or standing by, and neither
+// stopping nor paused; if not, why.
 func (s *Stage) ready() (ok bool, reason string) {
 	if why := s.endedBy(); why != "" {
 		return false, "ended: " + why
@@ -157,7 +159,8 @@ func (s *Stage) ready() (ok bool, reason string) {
 	return true, ""
 }
 
-// Summary returns what the stage has done so far: rows, retries, delays, tokens and cost. Safe for concurrent use.
+// Summary returns what the stage has done so far: rows, retries, delays, tokens and cost.
+// Safe for concurrent use.
 func (s *Stage) Summary() *auditlog.Summary {
 	stats := s.executor.Pool.Stats()
 	sum := &auditlog.Summary{
@@ -174,8 +177,9 @@ func (s *Stage) Summary() *auditlog.Summary {
 	return sum
 }
 
-// SlotsAdvice says what more slots of the pool would have brought to a run that took so long; empty: its numbers do not
-// say. Calls in flight are bounded by the rows of the windows, too, unless a row is many calls.
+// SlotsAdvice says what more slots of the pool would have brought to a run that took so
+// long; empty means its numbers do not say. Calls in flight are bounded by the rows of
+// the windows, too, unless a row is many calls.
 func (s *Stage) SlotsAdvice(took time.Duration) string {
 	const most = 10000 // the greatest STAGE_POOL_SIZE
 	maxSize := most
@@ -186,7 +190,8 @@ func (s *Stage) SlotsAdvice(took time.Duration) string {
 	return status.SlotsAdvice(&stats, maxSize, took)
 }
 
-// recordRun records an event of the run as a whole. The start lists the settings, the end has the summary.
+// recordRun records an event of the run as a whole. The start lists the settings, the end
+// has the summary.
 func (s *Stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
 	e := &auditlog.Run{
 		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},

@@ -21,7 +21,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// steering is what operators have asked of this process. Nothing of it survives the process. Safe for concurrent use.
+// steering is what operators have asked of this process. Nothing of it survives the
+// process. Safe for concurrent use.
 type steering struct {
 	mu     sync.Mutex
 	paused *wish         // nil: calls begin
@@ -58,7 +59,8 @@ func (s *steering) drainedPartitions(show func(partition int, who string)) {
 	}
 }
 
-// halted returns why nothing of a partition may be sent to a provider; nil: it may.
+// halted returns why nothing of a partition may be sent to a provider; nil means that it
+// may.
 func (s *steering) halted(partition int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +72,8 @@ func (s *steering) halted(partition int) error {
 	return nil
 }
 
-// drained returns who asked this process to hand over its partitions; empty: nobody, or it serves them again.
+// drained returns who asked this process to hand over its partitions; empty means that
+// nobody, or it serves them again.
 func (s *Stage) drained() string {
 	s.steering.mu.Lock()
 	defer s.steering.mu.Unlock()
@@ -95,8 +98,9 @@ func (s *Stage) obey(ctx context.Context) {
 	}
 }
 
-// controlPage lets those who look at the page steer, if the process obeys; nil: it does not. They ask over the connection
-// of this process: its user needs the permission to publish orders.
+// controlPage lets those who look at the page steer, if the process obeys; nil means that
+// it does not. They ask over the connection of this process: its user needs the
+// permission to publish orders.
 func (s *Stage) controlPage() http.Handler {
 	if !s.Cfg.Control.Obey {
 		return nil
@@ -181,7 +185,8 @@ func inFlight(n int) string {
 	return fmt.Sprintf("%d calls in flight end", n)
 }
 
-// resume ends what operators have asked for, all or that for one partition, and has a paused stage probe.
+// resume ends what operators have asked for, all or that for one partition, and has a
+// paused stage probe.
 func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 	st := &s.steering
 	st.mu.Lock()
@@ -303,7 +308,8 @@ func (s *Stage) setAside(on bool) {
 	}
 }
 
-// noHeir returns why no other replica could take over, all partitions or one; empty: one could.
+// noHeir returns why no other replica could take over, all partitions or one; empty means
+// one could.
 func (s *Stage) noHeir(ctx context.Context, partition *int) (why string) {
 	w := s.Whole(ctx)
 	why = "no other replica is ready to take over: start one, or pause this one, or stop its process"

@@ -47,7 +47,8 @@ func (s *Stage) WaitsFor() status.StopReport {
 	return r
 }
 
-// stopReport returns what the stop under way waits for; nil: the stage does not stop.
+// stopReport returns what the stop under way waits for; nil means that the stage does not
+// stop.
 func (s *Stage) stopReport() *status.StopReport {
 	since := s.stopSince.Load()
 	if since == nil {

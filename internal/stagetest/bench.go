@@ -17,7 +17,8 @@ type Bench struct {
 	Cfg *config.Config
 }
 
-// NewBench creates the streams; change may alter their configurations: input, results, audit.
+// NewBench creates the streams; change may alter their configurations: input, results,
+// audit.
 func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Bench {
 	t.Helper()
 	b := &Bench{NATS: StartNATS(t)}
@@ -36,12 +37,13 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 			t.Fatal(err)
 		}
 	}
-	// After the deletion of its last stream with a file the server removes the directory of the account some time later,
-	// also from under a stream created meanwhile.
+	// After the deletion of its last stream with a file the server removes the directory
+	// of the account some time later, also from under a stream created meanwhile.
 	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
 		t.Fatal(err)
 	}
-	// A server that stops while a reader waits for messages sleeps 50 ms: without their streams there are no readers.
+	// A server that stops while a reader waits for messages sleeps 50 ms: without their
+	// streams there are no readers.
 	t.Cleanup(func() {
 		for _, s := range streams {
 			_ = b.JS.DeleteStream(context.WithoutCancel(t.Context()), s.Name) // the test may have done so, or have closed the connection
@@ -78,7 +80,7 @@ func (b *Bench) Rows(n int, subject string) {
 	}
 }
 
-// Purge removes the messages of a stream below a sequence; 0: all.
+// Purge removes the messages of a stream below a sequence; 0 means all.
 func (b *Bench) Purge(stream string, below uint64) {
 	b.T.Helper()
 	var opts []jetstream.StreamPurgeOpt

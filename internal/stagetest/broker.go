@@ -10,7 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Broker is a NATS server without a socket, which a test stops and starts again on the same store.
+// Broker is a NATS server without a socket, which a test stops and starts again on the
+// same store.
 type Broker struct {
 	t          *testing.T
 	dir        string
@@ -93,14 +94,16 @@ func (b *Broker) Stop() {
 	b.srv.WaitForShutdown()
 }
 
-// InProcessConn connects to the server that runs at the moment, so that a client's reconnect finds the next one.
+// InProcessConn connects to the server that runs at the moment, so that a client's
+// reconnect finds the next one.
 func (b *Broker) InProcessConn() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.srv.InProcessConn()
 }
 
-// Connect opens a connection that outlives the server: to the broker itself, or to one through a [Wire].
+// Connect opens a connection that outlives the server: to the broker itself, or to one
+// through a [Wire].
 func (b *Broker) Connect(to nats.InProcessConnProvider) *nats.Conn {
 	b.t.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(to), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.RetryOnFailedConnect(true))
@@ -111,13 +114,13 @@ func (b *Broker) Connect(to nats.InProcessConnProvider) *nats.Conn {
 	return nc
 }
 
-// Wire is the network between one process and the server, and the process's life: once it is dead nothing more of it
-// arrives.
+// Wire is the network between one process and the server, and the process's life: once it
+// is dead nothing more of it arrives.
 type Wire struct {
 	*Broker
 
-	// Sees is called with what the process is about to send, and returns how much of it still arrives before the process
-	// dies; -1: it goes on.
+	// Sees is called with what the process is about to send, and returns how much of it
+	// still arrives before the process dies; -1: it goes on.
 	Sees func(data []byte) (arrives int)
 	// Dies is called when that ends the process. It must not block.
 	Dies func()

@@ -10,15 +10,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Cable lies between a server inside the process and its clients, so that a test can say what the server says. Clients
-// connect by [Cable.Connect], as often as they like.
+// Cable lies between a server inside the process and its clients, so that a test can say
+// what the server says. Clients connect by [Cable.Connect], as often as they like.
 type Cable struct {
 	n *NATS
 
 	mu      sync.Mutex
 	clients []net.Conn // the cable's ends of the connections
-	payload int        // that the server announces; 0: its own
-	refuse  string     // what it says to new connections; empty: it lets them in
+	payload int        // that the server announces; 0 means its own
+	refuse  string     // what it says to new connections; empty means that it lets them in
 	made    int
 }
 
@@ -41,21 +41,24 @@ func (w *Cable) Made() int {
 	return w.made
 }
 
-// Announce has the server announce to later connections that it takes messages of so many bytes.
+// Announce has the server announce to later connections that it takes messages of so many
+// bytes.
 func (w *Cable) Announce(maxPayload int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.payload = maxPayload
 }
 
-// Refuse has the server end later connections with an error at once; empty: it lets them in.
+// Refuse has the server end later connections with an error at once; empty means that it
+// lets them in.
 func (w *Cable) Refuse(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refuse = text
 }
 
-// Fail has the server end all connections with an error, such as "Maximum Payload Violation". Nothing may be on its way.
+// Fail has the server end all connections with an error, such as "Maximum Payload
+// Violation". Nothing may be on its way.
 func (w *Cable) Fail(text string) {
 	w.mu.Lock()
 	clients := w.clients

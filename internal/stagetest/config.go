@@ -18,8 +18,8 @@ func ConfigOfCalls(tb testing.TB, pairs ...string) *config.Config {
 	return load(tb, config.NeedCalls, pairs)
 }
 
-// Source returns the source of these settings. A deprecated one is a default of the test, as it would be of a command: it
-// has its effect, and no stage warns of it.
+// Source returns the source of these settings. A deprecated one is a default of the test,
+// as it would be of a command: it has its effect, and no stage warns of it.
 func Source(settings map[string]string) config.Source {
 	s := config.Source{Environ: make(map[string]string), Defaults: make(map[string]string)}
 	for variable, value := range settings {

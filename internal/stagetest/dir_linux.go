@@ -11,8 +11,9 @@ const (
 	memoryLeft = 2 << 30 // bytes that must be free there: containers have 64 MB
 )
 
-// Dir returns a temporary directory for the store of a server, in memory where the system has room there: the server
-// syncs what it writes about streams and consumers, which takes most of the time of a test that is not about disks.
+// Dir returns a temporary directory for the store of a server, in memory where the system
+// has room there: the server syncs what it writes about streams and consumers, which
+// takes most of the time of a test that is not about disks.
 func Dir(tb testing.TB) string {
 	tb.Helper()
 	var fs syscall.Statfs_t

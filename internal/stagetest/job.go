@@ -91,7 +91,8 @@ func (j *Job) Item(owner string, seq uint64, item, index int, status auditlog.Ca
 	c.StateID, c.Item = auditlog.ItemStateID(c.StateID, item), &item
 }
 
-// Row records the row event of a row that was answered by one call after some without capacity.
+// Row records the row event of a row that was answered by one call after some without
+// capacity.
 func (j *Job) Row(owner string, seq uint64, retries int, source string) {
 	h, cost := j.header(RunOf(owner), 0), 0.001
 	j.Steps = append(j.Steps, Step{Row: &auditlog.Row{

@@ -28,7 +28,8 @@ func (j *Job) Line(owner, token string, seq uint64, status auditlog.CallStatus) 
 	c.CallID, c.Lane, c.BatchID = fmt.Sprintf("%s-%d", token, seq), auditlog.LaneBatch, "batch_"+token
 }
 
-// Billed sums the usage of the lines of a batch so far, those that are recorded again left out.
+// Billed sums the usage of the lines of a batch so far, those that are recorded again
+// left out.
 func (j *Job) Billed(token string) (u *auditlog.Usage) {
 	seen := make(map[string]bool)
 	for _, st := range j.Steps {

@@ -20,7 +20,8 @@ type NATS struct {
 	JS     jetstream.JetStream
 }
 
-// StartNATS starts a server that ends with the test, on an empty store, which may be in memory ([Dir]).
+// StartNATS starts a server that ends with the test, on an empty store, which may be in
+// memory ([Dir]).
 func StartNATS(t *testing.T) *NATS {
 	t.Helper()
 	return OpenNATS(t, Dir(t))
@@ -34,7 +35,8 @@ func OpenNATS(t *testing.T, dir string) *NATS {
 	t.Cleanup(n.Server.Stop)
 	n.NC = n.Connect()
 	n.JS = Value(jetstream.New(n.NC))(t)
-	// A new server leaves one of two first requests that come at the same time without an answer, once in a hundred times.
+	// A new server leaves one of two first requests that come at the same time without an
+	// answer, once in a hundred times.
 	Value(n.JS.AccountInfo(t.Context()))(t)
 	return n
 }
@@ -93,7 +95,8 @@ func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum i
 	return sum
 }
 
-// Fill makes a stream refuse messages once it has twenty more than now, or accept them again.
+// Fill makes a stream refuse messages once it has twenty more than now, or accept them
+// again.
 func Fill(tb testing.TB, js jetstream.JetStream, stream string, on bool) {
 	tb.Helper()
 	s := Value(js.Stream(tb.Context(), stream))(tb)
@@ -105,8 +108,8 @@ func Fill(tb testing.TB, js jetstream.JetStream, stream string, on bool) {
 	Value(js.UpdateStream(tb.Context(), cfg))(tb)
 }
 
-// AwaitConsumer waits until a durable consumer is there, the last thing that a stage creates; at most a minute, by real
-// time.
+// AwaitConsumer waits until a durable consumer is there, the last thing that a stage
+// creates; at most a minute, by real time.
 func AwaitConsumer(tb testing.TB, js jetstream.JetStream, stream, durable string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)

@@ -12,12 +12,14 @@ import (
 type Order struct {
 	streams.Order
 
-	// Place is where a row's key is, as in STAGE_ORDER_KEY, and Keys has the keys of the rows from the first on.
+	// Place is where a row's key is, as in STAGE_ORDER_KEY, and Keys has the keys of the
+	// rows from the first on.
 	Place string
 	Keys  []string
 }
 
-// ClaimOrder records that an owner claimed the partition for results in an order; [Job.Count] sets its mark.
+// ClaimOrder records that an owner claimed the partition for results in an order;
+// [Job.Count] sets its mark.
 func (j *Job) ClaimOrder(owner string, o Order) {
 	j.Claim(owner, 0)
 	c := j.Steps[len(j.Steps)-1].Claim
@@ -44,8 +46,9 @@ func (o *Order) mark(r *stored.ResultRow) {
 	r.Key = &key
 }
 
-// Count sets what each result and claim that is not in stream order says about the rows that have their results: the
-// truth, of rows numbered from 1 without a gap, in the log from the first result on.
+// Count sets what each result and claim that is not in stream order says about the rows
+// that have their results: the truth, of rows numbered from 1 without a gap, in the log
+// from the first result on.
 func (j *Job) Count() {
 	var low, at uint64
 	done := make(map[uint64]uint64) // rows above low, and where they are stored
@@ -101,7 +104,8 @@ func setProgress(h nats.Header, p stored.Progress) {
 	}
 }
 
-// RowsOfKeys publishes a row for each key, on the subject rows.<key>, with the key also as its header Customer.
+// RowsOfKeys publishes a row for each key, on the subject rows.<key>, with the key also
+// as its header Customer.
 func (b *Bench) RowsOfKeys(keys []string) {
 	b.T.Helper()
 	for _, key := range keys {
@@ -109,7 +113,8 @@ func (b *Bench) RowsOfKeys(keys []string) {
 	}
 }
 
-// OrderedJob is a whole job of one process, whose results are in an order of their own: those of the rows listed.
+// OrderedJob is a whole job of one process, whose results are in an order of their own:
+// those of the rows listed.
 func (b *Bench) OrderedJob(o Order, rows ...uint64) *Job {
 	b.T.Helper()
 	b.RowsOfKeys(o.Keys)

@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// freePorts are those that FreePort chooses from. They are below the ports that systems give to connections and to
-// listeners that name none: one of those may be another's before the test's server listens, and who dials it meanwhile
-// may be connected to itself.
+// freePorts are those that FreePort chooses from. They are below the ports that systems
+// give to connections and to listeners that name none: one of those may be another's
+// before the test's server listens, and who dials it meanwhile may be connected to
+// itself.
 const (
 	freePortsFrom = 10_000
 	freePortsTo   = 30_000
@@ -19,7 +20,8 @@ const (
 // portsGiven are the ports that FreePort has returned in this process.
 var portsGiven sync.Map
 
-// FreePort returns a port of the loopback interface on which nothing listens, another one each time.
+// FreePort returns a port of the loopback interface on which nothing listens, another one
+// each time.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
 	for range 1000 {

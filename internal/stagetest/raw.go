@@ -15,9 +15,10 @@ func (n *NATS) PublishRaw(subject, header, body string) {
 	PublishRaw(n.T, n.Server, subject, header, body)
 }
 
-// PublishRaw stores a message whose headers are any bytes, from the line "NATS/1.0" on. The client library refuses many
-// that a server takes, and that clients of other languages send. It waits for the stream's answer: a server answers a PING
-// before a stream has stored what came before it.
+// PublishRaw stores a message whose headers are any bytes, from the line "NATS/1.0" on.
+// The client library refuses many that a server takes, and that clients of other
+// languages send. It waits for the stream's answer: a server answers a PING before a
+// stream has stored what came before it.
 func PublishRaw(tb testing.TB, to nats.InProcessConnProvider, subject, header, body string) {
 	tb.Helper()
 	conn, err := to.InProcessConn()

@@ -2,7 +2,8 @@ package stagetest
 
 import "testing"
 
-// Runs returns how many seeds a simulation runs: as many as its flag asks for, else few with -short, and more without.
+// Runs returns how many seeds a simulation runs: as many as its flag asks for, else few
+// with -short, and more without.
 func Runs(asked, few, more int) int {
 	switch {
 	case asked > 0:
@@ -14,8 +15,8 @@ func Runs(asked, few, more int) int {
 	}
 }
 
-// Stride returns how far apart the cases of a long list are that a test tries: n with -short, else 1, which is all of
-// them.
+// Stride returns how far apart the cases of a long list are that a test tries: n with
+// -short, else 1, which is all of them.
 func Stride(n int) int {
 	if testing.Short() {
 		return n

@@ -1,5 +1,5 @@
-// Package stagetest has what tests of several packages need: configurations, a server and the streams of a stage, readers
-// of streams, files, and buffers that goroutines share.
+// Package stagetest has what tests of several packages need: configurations, a server and
+// the streams of a stage, readers of streams, files, and buffers that goroutines share.
 package stagetest
 
 import (
@@ -85,7 +85,8 @@ func Must(t failer, err error) {
 	}
 }
 
-// Value is [Must] for a call with a result, which it returns: Value(js.Stream(ctx, "ROWS"))(t).
+// Value is [Must] for a call with a result, which it returns: Value(js.Stream(ctx,
+// "ROWS"))(t).
 func Value[T any](v T, err error) func(failer) T {
 	return func(t failer) T {
 		t.Helper()

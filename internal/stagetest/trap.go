@@ -2,7 +2,8 @@ package stagetest
 
 import "sync"
 
-// Trap holds where a process is to die, until it does. Its zero value is not armed. Safe for concurrent use.
+// Trap holds where a process is to die, until it does. Its zero value is not armed. Safe
+// for concurrent use.
 type Trap[T any] struct {
 	mu  sync.Mutex
 	set *T

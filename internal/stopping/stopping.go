@@ -1,4 +1,5 @@
-// Package stopping bounds what a process waits for when it stops: work at the end, and reads and writes that may block.
+// Package stopping bounds what a process waits for when it stops: work at the end, and
+// reads and writes that may block.
 package stopping
 
 import (
@@ -13,8 +14,8 @@ import (
 // outputPatience bounds how long an interrupted command waits for the reader of its output.
 const outputPatience = 2 * time.Second
 
-// Background runs each function in a goroutine, with a context that outlasts ctx. stop ends that context and waits for
-// them.
+// Background runs each function in a goroutine, with a context that outlasts ctx. stop
+// ends that context and waits for them.
 func Background(ctx context.Context, functions ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -27,7 +28,8 @@ func Background(ctx context.Context, functions ...func(context.Context)) (stop f
 	}
 }
 
-// After calls f once d has passed after the end of ctx, unless stop is called before. f runs in its own goroutine.
+// After calls f once d has passed after the end of ctx, unless stop is called before. f
+// runs in its own goroutine.
 func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	over, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
@@ -37,8 +39,8 @@ func After(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	return stop
 }
 
-// Within returns a context for work at the end of a process: it lasts for patience, but ends no later than short after
-// the end of hard. The caller must call cancel.
+// Within returns a context for work at the end of a process: it lasts for patience, but
+// ends no later than short after the end of hard. The caller must call cancel.
 func Within(hard context.Context, patience, short time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithTimeout(context.WithoutCancel(hard), patience)
 	stop := After(hard, short, end)
@@ -48,8 +50,9 @@ func Within(hard context.Context, patience, short time.Duration) (ctx context.Co
 	}
 }
 
-// Reader returns a reader of r whose reads end with the cause of ctx when ctx ends. A read of a terminal or a pipe
-// can't be cancelled: the one under way continues in the background, and what it reads is lost.
+// Reader returns a reader of r whose reads end with the cause of ctx when ctx ends. A
+// read of a terminal or a pipe can't be cancelled: the one under way continues in the
+// background, and what it reads is lost.
 func Reader(ctx context.Context, r io.Reader) io.Reader {
 	out, in := io.Pipe()
 	go func() { // ends with the read under way
@@ -60,8 +63,9 @@ func Reader(ctx context.Context, r io.Reader) io.Reader {
 	return out
 }
 
-// Writer passes writes on until two seconds after the end of a context. Then the write under way (to a pipe without a
-// reader) is abandoned: it fails, as do all later ones. Create it with [NewWriter]. Not safe for concurrent use.
+// Writer passes writes on until two seconds after the end of a context. Then the write
+// under way (to a pipe without a reader) is abandoned: it fails, as do all later ones.
+// Create it with [NewWriter]. Not safe for concurrent use.
 type Writer struct {
 	to        io.Writer
 	giveUp    <-chan struct{}

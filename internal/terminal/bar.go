@@ -9,8 +9,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 )
 
-// Bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed through its Writer appear above
-// it. Create it with [NewBar]. Safe for concurrent use.
+// Bar is a progress bar on a terminal, and nothing elsewhere. Lines that are printed
+// through its Writer appear above it. Create it with [NewBar]. Safe for concurrent use.
 type Bar struct {
 	container *mpb.Progress // nil without a terminal, as is bar
 	bar       *mpb.Bar
@@ -18,9 +18,9 @@ type Bar struct {
 	failed    atomic.Int64
 }
 
-// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside returns the text beside it at each
-// refresh, given how many rows are done and whether the terminal is so narrow that the text should be short. The caller
-// must call Finish.
+// NewBar shows a bar on w with done of total rows; total 0 or below: unknown. aside
+// returns the text beside it at each refresh, given how many rows are done and whether
+// the terminal is so narrow that the text should be short. The caller must call Finish.
 func NewBar(ctx context.Context, w io.Writer, total, done int64, aside func(done int64, short bool) Beside) *Bar {
 	b := &Bar{}
 	b.total.Store(total)
@@ -54,7 +54,8 @@ func (b *Bar) SetTotal(total int64) {
 	}
 }
 
-// Writer returns the writer for whole lines to w: above the bar if both share a terminal, else w.
+// Writer returns the writer for whole lines to w: above the bar if both share a terminal,
+// else w.
 func (b *Bar) Writer(w io.Writer) io.Writer {
 	if b.container != nil && Is(w) {
 		return b.container
@@ -71,8 +72,9 @@ func (b *Bar) Finish() {
 	b.container.Wait()
 }
 
-// Console is a stream for whole lines that may be a terminal with a bar: then they appear above the bar, which would
-// overwrite them otherwise. Create it with [NewConsole]. Safe for concurrent use.
+// Console is a stream for whole lines that may be a terminal with a bar: then they appear
+// above the bar, which would overwrite them otherwise. Create it with [NewConsole]. Safe
+// for concurrent use.
 type Console struct {
 	w   io.Writer
 	bar atomic.Pointer[Bar]

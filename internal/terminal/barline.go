@@ -20,7 +20,8 @@ type Beside struct {
 	More  []string // each shown only if there is room for it and those before it
 }
 
-// countsText is how many of total rows are done, and how many of these have failed; total 0 or below: unknown.
+// countsText is how many of total rows are done, and how many of these have failed; total
+// 0 or below: unknown.
 func countsText(columns int, done, total, failed int64) string {
 	of, unit, errors := " / ", " rows", " (%d failed)"
 	if columns < narrow {
@@ -37,8 +38,8 @@ func countsText(columns int, done, total, failed int64) string {
 	return text
 }
 
-// besideText is what fits of the texts into the columns that the counts have left, with a bar before it if possible. The
-// percentage is the first thing to be left out.
+// besideText is what fits of the texts into the columns that the counts have left, with a
+// bar before it if possible. The percentage is the first thing to be left out.
 func besideText(columns, left int, percent string, b Beside) string {
 	gap := "  "
 	if columns < narrow {
@@ -59,8 +60,8 @@ func besideText(columns, left int, percent string, b Beside) string {
 	return text[:min(len(text), max(left, 0))]
 }
 
-// layout makes a bar of what the texts leave of the line. They are asked for at each refresh, so a window that changes
-// its size changes the line.
+// layout makes a bar of what the texts leave of the line. They are asked for at each
+// refresh, so a window that changes its size changes the line.
 func (b *Bar) layout(aside func(done int64, short bool) Beside) []mpb.BarOption {
 	var columns int // of the terminal at this refresh: the decorators run one after the other
 	counts := func(s decor.Statistics) string {

@@ -7,14 +7,15 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints lines of cells below each other. Cells may be texts of others: each is printed as [OneLine]
-// shows it. Create it with [NewTable], and call Flush at the end.
+// Table prints lines of cells below each other. Cells may be texts of others: each is
+// printed as [OneLine] shows it. Create it with [NewTable], and call Flush at the end.
 type Table struct{ out *tabwriter.Writer }
 
 // NewTable returns a table that prints to w.
 func NewTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
-// Line adds a line. One without cells ends the columns: those below have widths of their own.
+// Line adds a line. One without cells ends the columns: those below have widths of their
+// own.
 func (t *Table) Line(cells ...string) {
 	for i := range cells {
 		cells[i] = OneLine(cells[i])

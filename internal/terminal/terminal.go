@@ -12,13 +12,14 @@ import (
 	"golang.org/x/term"
 )
 
-// PrintLine prints one or more lines, formatted as by [fmt.Printf], as [Lines] shows them. Errors are dropped.
+// PrintLine prints one or more lines, formatted as by [fmt.Printf], as [Lines] shows
+// them. Errors are dropped.
 func PrintLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, Lines(fmt.Sprintf(format, args...))) //nolint:errcheck // nowhere left to report it
 }
 
-// WriteJSON prints a value as indented JSON, for machines and people: characters that a terminal would not show are
-// escapes, which mean the same.
+// WriteJSON prints a value as indented JSON, for machines and people: characters that a
+// terminal would not show are escapes, which mean the same.
 func WriteJSON(w io.Writer, v any) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -40,7 +41,7 @@ func Is(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Width returns the number of columns of the stream; 0: it is not a terminal.
+// Width returns the number of columns of the stream; 0 means that it is not a terminal.
 func Width(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {

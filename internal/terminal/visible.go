@@ -15,12 +15,13 @@ const (
 	joiner    = '\u200d'
 )
 
-// isHidden reports whether a character is not seen but changes what is: U+202E turns the text behind it round, U+200B
-// makes two names look alike, U+2028 breaks a line, a tag hides a text in a text. Each is shown by its number instead.
+// isHidden reports whether a character is not seen but changes what is: U+202E turns the
+// text behind it round, U+200B makes two names look alike, U+2028 breaks a line, a tag
+// hides a text in a text. Each is shown by its number instead.
 //
-// The two joiners are characters of words in Persian and Hindi and of emoji, which consist of characters outside ASCII.
-// So a joiner behind one of these stays, and any other is hidden: in "pay\u200dpal" it shows. before is the character
-// before c.
+// The two joiners are characters of words in Persian and Hindi and of emoji, which
+// consist of characters outside ASCII. So a joiner behind one of these stays, and any
+// other is hidden: in "pay\u200dpal" it shows. before is the character before c.
 func isHidden(c, before rune) bool {
 	switch {
 	case c < utf8.RuneSelf:
@@ -33,19 +34,21 @@ func isHidden(c, before rune) bool {
 	return unicode.In(c, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// OneLine returns foreign text as one line that neither breaks a line, nor controls the terminal, nor hides or reorders
-// anything: control characters are spaces, and hidden ones are shown as \u202e or \U000e0041.
+// OneLine returns foreign text as one line that neither breaks a line, nor controls the
+// terminal, nor hides or reorders anything: control characters are spaces, and hidden
+// ones are shown as \u202e or \U000e0041.
 func OneLine(text string) string {
 	return strings.TrimRight(visible(text, "", ' '), " ")
 }
 
-// Lines is [OneLine] for text over several lines: line feeds and tabs stay, and another control character is shown as the
-// replacement character.
+// Lines is [OneLine] for text over several lines: line feeds and tabs stay, and another
+// control character is shown as the replacement character.
 func Lines(text string) string {
 	return visible(text, "\n\t", unicode.ReplacementChar)
 }
 
-// visible returns text without control characters, but for those to keep, and with the hidden ones shown.
+// visible returns text without control characters, but for those to keep, and with the
+// hidden ones shown.
 func visible(text, keep string, control rune) string {
 	plain := true
 	for i := 0; i < len(text) && plain; i++ {
@@ -72,8 +75,9 @@ func visible(text, keep string, control rune) string {
 	return b.String()
 }
 
-// JSON returns the writer for JSON to a stream. On a terminal it writes the control characters and the hidden ones in
-// strings as escapes, which mean the same; elsewhere it is w, so that a file or a program gets the bytes that are stored.
+// JSON returns the writer for JSON to a stream. On a terminal it writes the control
+// characters and the hidden ones in strings as escapes, which mean the same; elsewhere it
+// is w, so that a file or a program gets the bytes that are stored.
 func JSON(w io.Writer) io.Writer {
 	if !Is(w) {
 		return w
@@ -114,8 +118,9 @@ func EscapeJSON(text []byte) []byte {
 	return escaped
 }
 
-// escapeJSON returns JSON with the control characters and hidden ones in its strings as escapes, and the last character
-// of it. Valid JSON has such characters in strings alone, and those of ASCII as escapes already, but for U+007F.
+// escapeJSON returns JSON with the control characters and hidden ones in its strings as
+// escapes, and the last character of it. Valid JSON has such characters in strings alone,
+// and those of ASCII as escapes already, but for U+007F.
 func escapeJSON(text []byte, before rune) (escaped []byte, last rune) {
 	plain := true
 	for i := 0; i < len(text) && plain; i++ {

@@ -18,8 +18,9 @@ import (
 
 // Call is the span of one attempt. Nil: it is not recorded. Only one goroutine may use it.
 //
-// The span's context is not sent to the provider: it would show a third party which requests belong together, it has no
-// use there, and the request would no longer be the same bytes in each attempt.
+// The span's context is not sent to the provider: it would show a third party which
+// requests belong together, it has no use there, and the request would no longer be the
+// same bytes in each attempt.
 type Call struct {
 	span   trace.Span
 	row    *Row
@@ -27,7 +28,8 @@ type Call struct {
 	ended  time.Time // when the exchange ended
 }
 
-// Call begins the span of an attempt to send a request to a provider. It must be ended with [Call.End].
+// Call begins the span of an attempt to send a request to a provider. It must be ended
+// with [Call.End].
 func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm.Request, a pool.Attempt) *Call {
 	if t == nil || !t.span.IsRecording() {
 		return nil
@@ -84,8 +86,8 @@ func (c *Call) ExchangeEnded() {
 	}
 }
 
-// End ends the span with the outcome of the attempt; failure nil: it succeeded. A failure is an event of the row's span
-// too: from then on the row waits for its next attempt.
+// End ends the span with the outcome of the attempt; failure nil: it succeeded. A failure
+// is an event of the row's span too: from then on the row waits for its next attempt.
 func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 	if c == nil {
 		return
@@ -151,8 +153,8 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	return attributes
 }
 
-// errorType is one of few words for what went wrong: the HTTP status of an error, else what happened to the connection,
-// else what was wrong with the reply.
+// errorType is one of few words for what went wrong: the HTTP status of an error, else
+// what happened to the connection, else what was wrong with the reply.
 func errorType(failure *llm.Error, x *llm.Exchange) string {
 	switch {
 	case failure.Class == 0:

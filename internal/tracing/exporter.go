@@ -22,14 +22,16 @@ func (q spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(s)
 }
 
-// exporter wraps one exporter of OpenTelemetry. It counts the spans that are lost, which the SDK does not report.
+// exporter wraps one exporter of OpenTelemetry. It counts the spans that are lost, which
+// the SDK does not report.
 type exporter struct {
 	to    sdktrace.SpanExporter
 	name  string
 	queue int64 // size of the queue in front of it
 	log   *slog.Logger
 
-	// sent <= taken; ended is at most taken + queue + one batch, or else spans were dropped.
+	// sent <= taken; ended is at most taken + queue + one batch, or else spans were
+	// dropped.
 	ended atomic.Int64 // spans that should be exported
 	taken atomic.Int64 // of them, out of the queue or known to be dropped
 	sent  atomic.Int64 // of them, exported
@@ -38,7 +40,8 @@ type exporter struct {
 	onCut func(func()) (undo func() bool)
 }
 
-// newExporter wraps an exporter. ctx ends nothing: the last spans are sent after it has ended.
+// newExporter wraps an exporter. ctx ends nothing: the last spans are sent after it has
+// ended.
 func newExporter(ctx context.Context, to sdktrace.SpanExporter, name string, queue int, log *slog.Logger) *exporter {
 	ctx, cut := context.WithCancel(context.WithoutCancel(ctx))
 	x := &exporter{to: to, name: name, queue: int64(queue), log: log, cut: cut}
@@ -63,8 +66,8 @@ func (x *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 // Shutdown closes the exporter.
 func (x *exporter) Shutdown(ctx context.Context) error { return x.to.Shutdown(ctx) }
 
-// noteDrops logs how many spans were dropped since the last batch: of those that ended and were not taken, the queue
-// can't hold more than its size.
+// noteDrops logs how many spans were dropped since the last batch: of those that ended
+// and were not taken, the queue can't hold more than its size.
 func (x *exporter) noteDrops(batch int64) {
 	waiting := x.ended.Load() - x.taken.Add(batch)
 	if dropped := waiting - x.queue - batch; dropped > 0 { // the processor may hold a batch in addition to the queue

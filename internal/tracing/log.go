@@ -5,8 +5,9 @@ import (
 	"log/slog"
 )
 
-// otelHandler logs the messages of OpenTelemetry's packages. They have verbosities in place of levels: 1 is a warning,
-// 4 information, 8 for debugging, and slog has their negatives. The last two are many: both are logged at debug.
+// otelHandler logs the messages of OpenTelemetry's packages. They have verbosities in
+// place of levels: 1 is a warning, 4 information, 8 for debugging, and slog has their
+// negatives. The last two are many: both are logged at debug.
 type otelHandler struct{ slog.Handler }
 
 // otelLevel is the level of a message with a verbosity.

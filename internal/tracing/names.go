@@ -4,13 +4,15 @@ import "go.opentelemetry.io/otel/attribute"
 
 // All names in traces. docs/tracing.md explains them.
 //
-// Those of OpenTelemetry's semantic conventions are written out here, and a test compares them with its packages: the
-// conventions for generative AI move between packages and are not stable yet, and a name here changes only on purpose.
+// Those of OpenTelemetry's semantic conventions are written out here, and a test compares
+// them with its packages: the conventions for generative AI move between packages and are
+// not stable yet, and a name here changes only on purpose.
 
 // tracerName is the instrumentation scope of all spans.
 const tracerName = "github.com/llm-stage/stage"
 
-// defaultServiceName is the service if neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES names one.
+// defaultServiceName is the service if neither OTEL_SERVICE_NAME nor
+// OTEL_RESOURCE_ATTRIBUTES names one.
 const defaultServiceName = "llm-stage"
 
 // Headers of the W3C trace context, as a row may carry them and a result does.
@@ -86,7 +88,8 @@ const (
 	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it probes whether a pause may end
 )
 
-// genAIProvider is the conventions' name of a provider; one that they do not know keeps its own.
+// genAIProvider is the conventions' name of a provider; one that they do not know keeps
+// its own.
 func genAIProvider(provider string) string {
 	switch provider {
 	case "openai-responses":

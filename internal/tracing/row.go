@@ -26,7 +26,8 @@ type rowTracer struct {
 	attributes []attribute.KeyValue
 }
 
-// Tracer returns the tracer of a partition's rows, nil if tracing is off. t must be started before the first row.
+// Tracer returns the tracer of a partition's rows, nil if tracing is off. t must be
+// started before the first row.
 func (t *Tracing) Tracer(cfg *config.Config, partition int) consumer.Tracer {
 	if t == nil {
 		return nil
@@ -43,8 +44,8 @@ func (t *Tracing) Tracer(cfg *config.Config, partition int) consumer.Tracer {
 	}}
 }
 
-// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil: the row is not traced. Safe for
-// concurrent use.
+// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil:
+// the row is not traced. Safe for concurrent use.
 type Row struct {
 	span    trace.Span
 	tracing *Tracing
@@ -53,7 +54,7 @@ type Row struct {
 	started atomic.Bool // a call has begun: of a row that fans out the first of several
 }
 
-// FromRow returns the span of a row; nil: there is none.
+// FromRow returns the span of a row, or nil.
 func FromRow(row *consumer.Row) *Row {
 	if row == nil {
 		return nil
@@ -62,7 +63,8 @@ func FromRow(row *consumer.Row) *Row {
 	return t
 }
 
-// RowTaken begins the span of a row, as a child of the span that the row's traceparent names.
+// RowTaken begins the span of a row, as a child of the span that the row's traceparent
+// names.
 func (t *rowTracer) RowTaken(row *consumer.Row) consumer.Trace {
 	format := propagation.TraceContext{}
 	ctx := format.Extract(context.Background(), rowCarrier(row.Header))
@@ -78,7 +80,8 @@ func (t *rowTracer) RowTaken(row *consumer.Row) consumer.Trace {
 	return &Row{span: span, tracing: t.Tracing, taken: row.Taken, header: resultHeader(row.Header, carrier)}
 }
 
-// rowCarrier reads the headers of a row in any case: NATS keeps the case, and some clients write Traceparent.
+// rowCarrier reads the headers of a row in any case: NATS keeps the case, and some
+// clients write Traceparent.
 type rowCarrier nats.Header
 
 // Get returns the first value of a header.
@@ -100,9 +103,9 @@ func (rowCarrier) Set(string, string) {}
 // Keys returns nothing: the propagator in use does not call it.
 func (c rowCarrier) Keys() []string { return nil }
 
-// resultHeader is what the result carries: the context of the row's span in place of the row's own, in whatever case
-// that was written. A tracestate that was dropped, since it belonged to no valid traceparent, gets no value, so that
-// it is not passed on.
+// resultHeader is what the result carries: the context of the row's span in place of the
+// row's own, in whatever case that was written. A tracestate that was dropped, since it
+// belonged to no valid traceparent, gets no value, so that it is not passed on.
 func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	header := make(nats.Header, 2)
 	for key := range own {
@@ -142,7 +145,8 @@ func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 	if e.Source != "" {
 		t.span.SetAttributes(attrRowSource.String(e.Source))
 	}
-	// A reply from the journal was begun and finished in an earlier term, before this span.
+	// A reply from the journal was begun and finished in an earlier term, before this
+	// span.
 	if !e.StartedAt.Before(t.taken) {
 		t.span.SetAttributes(attrRowQueued.Float64(e.StartedAt.Sub(t.taken).Seconds()))
 	}
@@ -153,20 +157,23 @@ func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// fail records why the result is an error, by the result's reason. Error texts may quote a payload and are left out.
+// fail records why the result is an error, by the result's reason. Error texts may quote
+// a payload and are left out.
 func (t *Row) fail(reply *consumer.Reply) {
 	reason := cmp.Or(reply.Event.Reason, reply.UpstreamReason)
 	t.span.SetAttributes(attrErrorType.String(reason))
 	t.span.SetStatus(codes.Error, reason)
 }
 
-// Abandoned ends the span of a row that another term of ownership emits. It implements [consumer.Trace].
+// Abandoned ends the span of a row that another term of ownership emits. It implements
+// [consumer.Trace].
 func (t *Row) Abandoned(at time.Time) {
 	t.span.SetAttributes(attrRowStatus.String(rowStatusAbandoned))
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// SharesWith links the span to that of the row whose call answered this one too. Either may be nil.
+// SharesWith links the span to that of the row whose call answered this one too. Either
+// may be nil.
 func (t *Row) SharesWith(other *Row) {
 	if t != nil && other != nil && t != other { // equal elements of one row share a call, too
 		t.span.AddLink(trace.Link{SpanContext: other.span.SpanContext()})

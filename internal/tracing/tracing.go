@@ -23,22 +23,24 @@ import (
 )
 
 const (
-	// flushTimeout bounds how long the end of a process waits for its last spans, hardFlushTimeout after a hard stop.
+	// flushTimeout bounds how long the end of a process waits for its last spans,
+	// hardFlushTimeout after a hard stop.
 	flushTimeout     = 5 * time.Second
 	hardFlushTimeout = 500 * time.Millisecond
 )
 
-// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and no span. Safe for concurrent
-// use once it is started.
+// Tracing makes the spans of a stage. Nil is off: then there is no SDK, no exporter and
+// no span. Safe for concurrent use once it is started.
 //
-// It never delays the stage. Spans wait for their exporter in a bounded queue, and are dropped if it is full; errors
-// of an exporter are logged; and the end of the process waits for the last spans a bounded time.
+// It never delays the stage. Spans wait for their exporter in a bounded queue, and are
+// dropped if it is full; errors of an exporter are logged; and the end of the process
+// waits for the last spans a bounded time.
 type Tracing struct {
 	cfg     config.TracingConfig
 	log     *slog.Logger
 	runID   string
 	console io.Writer             // where the console exporter prints
-	own     sdktrace.SpanExporter // in place of those of cfg; nil: none
+	own     sdktrace.SpanExporter // in place of those of cfg, or nil
 
 	// Set by Start.
 	provider  *sdktrace.TracerProvider
@@ -46,9 +48,9 @@ type Tracing struct {
 	exporters []*exporter
 }
 
-// New returns the tracing that the configuration selects, nil if it is off. It starts nothing. own, if not nil, gets
-// the spans whatever the configuration; console is where the console exporter prints, nil: standard error. runID
-// names the process in all spans.
+// New returns the tracing that the configuration selects, nil if it is off. It starts
+// nothing. own, if not nil, gets the spans whatever the configuration; console is where
+// the console exporter prints, nil: standard error. runID names the process in all spans.
 func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID string, log *slog.Logger) *Tracing {
 	if !cfg.Tracing().On() && own == nil {
 		return nil
@@ -59,13 +61,14 @@ func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID
 	return &Tracing{cfg: cfg.Tracing(), log: log, runID: runID, console: console, own: own}
 }
 
-// Start starts the exporters, unless t is nil. The caller must close t, also after an error.
+// Start starts the exporters, unless t is nil. The caller must close t, also after an
+// error.
 func (t *Tracing) Start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	// Messages of OpenTelemetry's packages outside an export. By default they are printed past the log, headers with their
-	// tokens too.
+	// Messages of OpenTelemetry's packages outside an export. By default they are printed
+	// past the log, headers with their tokens too.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.log.Warn("tracing", slog.Any("error", err)) }))
 	otel.SetLogger(logr.FromSlogHandler(otelHandler{t.log.Handler()}))
 	exporters, err := t.open(ctx)
@@ -121,8 +124,8 @@ func (t *Tracing) open(ctx context.Context) (map[string]sdktrace.SpanExporter, e
 	return exporters, errors.Join(otlpErr, consoleErr)
 }
 
-// Close sends the last spans and stops the exporters, within five seconds, or half a second once hard has ended. All
-// spans must have ended.
+// Close sends the last spans and stops the exporters, within five seconds, or half a
+// second once hard has ended. All spans must have ended.
 func (t *Tracing) Close(hard context.Context) {
 	if t == nil || t.provider == nil {
 		return

@@ -1,15 +1,17 @@
-// Package turns lets keys that share a queue take turns, so that one with a thousand items does not hold up one with a
-// single item.
+// Package turns lets keys that share a queue take turns, so that one with a thousand
+// items does not hold up one with a single item.
 package turns
 
 import "slices"
 
-// Queue holds items by key. Keys that have any take turns, one item a turn, and one that joins is last in the present
-// turn: between any two calls of Pop, the counts of keys that had items throughout differ by at most one. So if each
-// key has one item, or all have the same key, items come out in the order in which they came.
+// Queue holds items by key. Keys that have any take turns, one item a turn, and one that
+// joins is last in the present turn: between any two calls of Pop, the counts of keys
+// that had items throughout differ by at most one. So if each key has one item, or all
+// have the same key, items come out in the order in which they came.
 //
-// Calls take constant time, except Remove, Resume (the keys set aside), and Push where it has to insert. A key without
-// items costs nothing, and in steady state no call allocates. A Queue is not safe for concurrent use.
+// Calls take constant time, except Remove, Resume (the keys set aside), and Push where it
+// has to insert. A key without items costs nothing, and in steady state no call
+// allocates. A Queue is not safe for concurrent use.
 type Queue[T any] struct {
 	compare func(a, b T) int
 	size    int
@@ -35,8 +37,9 @@ const (
 	idleRoomMax  = 1 << 16
 )
 
-// New returns an empty queue. Compare gives the order of the items of a key, as for [slices.SortFunc]; those that are
-// equal, or all if it is nil, are in the order in which they came.
+// New returns an empty queue. Compare gives the order of the items of a key, as for
+// [slices.SortFunc]; those that are equal, or all if it is nil, are in the order in which
+// they came.
 func New[T any](compare func(a, b T) int) *Queue[T] {
 	return &Queue[T]{compare: compare, lines: make(map[string]*line[T])}
 }
@@ -44,7 +47,8 @@ func New[T any](compare func(a, b T) int) *Queue[T] {
 // Len returns the number of items, with those of keys that are set aside.
 func (q *Queue[T]) Len() int { return q.size }
 
-// Push adds an item of a key. A key that is set aside takes part again if the item is its first.
+// Push adds an item of a key. A key that is set aside takes part again if the item is its
+// first.
 func (q *Queue[T]) Push(key string, item T) {
 	l := q.lines[key]
 	if l == nil {
@@ -86,7 +90,8 @@ func (q *Queue[T]) Pop() (item T) {
 	return item
 }
 
-// SetAside lets the key whose turn it is, which there must be, take no part until Resume is called.
+// SetAside lets the key whose turn it is, which there must be, take no part until Resume
+// is called.
 func (q *Queue[T]) SetAside() {
 	l := q.turns.first
 	q.turns.remove(l)
@@ -94,7 +99,8 @@ func (q *Queue[T]) SetAside() {
 	q.aside.push(l)
 }
 
-// Resume puts the keys that were set aside back in front of the others, whose turns come later.
+// Resume puts the keys that were set aside back in front of the others, whose turns come
+// later.
 func (q *Queue[T]) Resume() {
 	for l := q.aside.last; l != nil; l = q.aside.last {
 		q.aside.remove(l)
@@ -103,7 +109,8 @@ func (q *Queue[T]) Resume() {
 	}
 }
 
-// Remove takes out the items that match, and returns them: those of a key in their order. It asks once for each.
+// Remove takes out the items that match, and returns them: those of a key in their order.
+// It asks once for each.
 func (q *Queue[T]) Remove(match func(T) bool) (removed []T) {
 	for _, c := range []*chain[T]{&q.aside, &q.turns} {
 		for l := c.first; l != nil; {

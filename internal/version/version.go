@@ -8,8 +8,9 @@ import (
 	"runtime/debug"
 )
 
-// Version and commit of a release, set by the linker: -ldflags "-X …/internal/version.linkedVersion=v1.2.3". Without
-// them the build information of the Go tool is used.
+// Version and commit of a release, set by the linker: -ldflags "-X
+// …/internal/version.linkedVersion=v1.2.3". Without them the build information of the Go
+// tool is used.
 var linkedVersion, linkedCommit string
 
 // Build is the version of a build. Its JSON is that of stage version --json.
@@ -24,7 +25,8 @@ func (b Build) String() string {
 	return fmt.Sprintf("stage %s (commit %s, %s)", b.Version, b.Commit, b.GoVersion)
 }
 
-// Current returns the version of this program, from what the linker and the Go tool have left in the binary.
+// Current returns the version of this program, from what the linker and the Go tool have
+// left in the binary.
 func Current() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

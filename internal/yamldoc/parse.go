@@ -1,8 +1,10 @@
-// Package yamldoc reads a YAML file of a user: one document, as nodes that know their place, or as values.
+// Package yamldoc reads a YAML file of a user: one document, as nodes that know their
+// place, or as values.
 //
-// The parser is go.yaml.in/yaml/v4, which takes linear time and memory for hostile files, such as a megabyte of "[".
-// Its own resolution of scalars is not used, because it follows YAML 1.1 (dates become times) or 1.2 and the files of
-// users must keep the values that they have always had: see [Value].
+// The parser is go.yaml.in/yaml/v4, which takes linear time and memory for hostile files,
+// such as a megabyte of "[". Its own resolution of scalars is not used, because it
+// follows YAML 1.1 (dates become times) or 1.2 and the files of users must keep the
+// values that they have always had: see [Value].
 package yamldoc
 
 import (
@@ -17,14 +19,15 @@ import (
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 )
 
-// DepthMax bounds the nesting of a document, also by way of aliases: a mapping of scalars has depth 1.
+// DepthMax bounds the nesting of a document, also by way of aliases: a mapping of scalars
+// has depth 1.
 const DepthMax = 1000
 
 // Error is what is wrong with a document, and where.
 type Error struct {
-	Line, Column int // from 1; 0: not known
+	Line, Column int // from 1, or 0 if it is unknown
 	Text         string
-	Hint         string // what to change; empty: the text says it
+	Hint         string // what to change; empty means the text says it
 }
 
 // Error implements error: line and column, then what is wrong.
@@ -44,9 +47,9 @@ func errorAt(n *yaml.Node, format string, args ...any) *Error {
 	return &Error{Line: n.Line, Column: n.Column, Text: fmt.Sprintf(format, args...)}
 }
 
-// Parse returns the root of the only document in text, or nil where there is none. A byte order mark before it is
-// ignored, and so are empty documents beside it. The mappings have no two equal keys, and all of their keys are scalars.
-// The error is an [*Error].
+// Parse returns the root of the only document in text, or nil where there is none. A byte
+// order mark before it is ignored, and so are empty documents beside it. The mappings
+// have no two equal keys, and all of their keys are scalars. The error is an [*Error].
 func Parse(text []byte) (*yaml.Node, error) {
 	text = jsonbytes.TrimBOM(text)
 	if err := checkCharacters(text); err != nil {
@@ -86,7 +89,7 @@ func Parse(text []byte) (*yaml.Node, error) {
 	}
 }
 
-// bodyOf returns what a document holds; nil: nothing.
+// bodyOf returns what a document holds, or nil.
 func bodyOf(document *yaml.Node) *yaml.Node {
 	body := document
 	if document.Kind == yaml.DocumentNode {
@@ -128,7 +131,8 @@ var hints = map[string]string{
 	"found a tab character where an indentation space is expected": "indent with spaces",
 }
 
-// checkKeys checks the keys of all mappings in n. Aliases are not followed: what they name is checked in its place.
+// checkKeys checks the keys of all mappings in n. Aliases are not followed: what they
+// name is checked in its place.
 func checkKeys(n *yaml.Node) error {
 	if n.Kind == yaml.AliasNode {
 		return nil
@@ -167,8 +171,9 @@ func IsPlain(n *yaml.Node) bool {
 // IsTagged reports whether a node has a tag of its own.
 func IsTagged(n *yaml.Node) bool { return n.Style&yaml.TaggedStyle != 0 || n.Tag == "!" }
 
-// ErrorAt returns an error about the member of root that a path of keys leads to. It names the place of the last key
-// that is written out, since a merge may have brought in the others.
+// ErrorAt returns an error about the member of root that a path of keys leads to. It
+// names the place of the last key that is written out, since a merge may have brought in
+// the others.
 func ErrorAt(root *yaml.Node, path []string, format string, args ...any) *Error {
 	at, in := root, root
 	for _, name := range path {
@@ -181,7 +186,8 @@ func ErrorAt(root *yaml.Node, path []string, format string, args ...any) *Error 
 	return errorAt(at, format, args...)
 }
 
-// find returns the key of this name in a mapping, and what stands under it; nil: it is not there.
+// find returns the key of this name in a mapping, and what stands under it; nil means
+// that it is not there.
 func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

@@ -11,10 +11,11 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// The parser follows YAML 1.1 in two points in which the files of users follow 1.2. Both are hidden from it.
+// The parser follows YAML 1.1 in two points in which the files of users follow 1.2. Both
+// are hidden from it.
 
-// directive is a YAML directive for a version that the parser would refuse. It stands before the line of ---, behind
-// comments, empty lines and other directives alone.
+// directive is a YAML directive for a version that the parser would refuse. It stands
+// before the line of ---, behind comments, empty lines and other directives alone.
 var directive = regexp.MustCompile(`\A(?:[ \t]*(?:#[^\r\n]*)?\r?\n|%[^\r\n]*\r?\n)*?(%)YAML[ \t]+1\.\d+`)
 
 // withoutVersion makes a comment of a directive such as %YAML 1.2.
@@ -28,12 +29,13 @@ func withoutVersion(text []byte) []byte {
 	return text
 }
 
-// oldBreaks are line breaks in YAML 1.1 and ordinary characters in 1.2: next line, line and paragraph separator. Text
-// from the web has them.
+// oldBreaks are line breaks in YAML 1.1 and ordinary characters in 1.2: next line, line
+// and paragraph separator. Text from the web has them.
 var oldBreaks = [...]string{"\u0085", "\u2028", "\u2029"}
 
-// hideBreaks puts characters of the private use area that text does not have in the place of oldBreaks. restore puts
-// these back into a scalar; nil: there is nothing to restore.
+// hideBreaks puts characters of the private use area that text does not have in the place
+// of oldBreaks. restore puts these back into a scalar; nil means that there is nothing to
+// restore.
 func hideBreaks(text []byte) (hidden []byte, restore *strings.Replacer) {
 	if !bytes.ContainsAny(text, strings.Join(oldBreaks[:], "")) {
 		return text, nil
@@ -62,8 +64,8 @@ func restoreBreaks(n *yaml.Node, restore *strings.Replacer) {
 	}
 }
 
-// checkCharacters returns an error for the first byte that is not UTF-8, and for the first control character, of which
-// YAML allows tab, line feed and carriage return.
+// checkCharacters returns an error for the first byte that is not UTF-8, and for the
+// first control character, of which YAML allows tab, line feed and carriage return.
 func checkCharacters(text []byte) error {
 	if !utf8.Valid(text) {
 		at := jsonbytes.InvalidUTF8(text)
@@ -79,12 +81,12 @@ func checkCharacters(text []byte) error {
 	return nil
 }
 
-// marksMax bounds the marks of a text. Each may be a node of the tree, which takes up to a kilobyte while it is read: a
-// megabyte of "1," takes 600 MB, and at the bound 300.
+// marksMax bounds the marks of a text. Each may be a node of the tree, which takes up to
+// a kilobyte while it is read: a megabyte of "1," takes 600 MB, and at the bound 300.
 const marksMax = 250_000
 
-// checkSize returns an error for a text that has too many commas, brackets, pairs of quotes, anchors, aliases, tags and
-// lines.
+// checkSize returns an error for a text that has too many commas, brackets, pairs of
+// quotes, anchors, aliases, tags and lines.
 func checkSize(text []byte) error {
 	marks, quotes := 0, 0
 	for _, c := range text {

@@ -12,12 +12,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Value returns what a node holds: nil, bool, string, int64, float64, [json.Number] (whole numbers above int64), []any or
-// map[string]any. Aliases share the value of their anchor, so aliases of aliases cost nothing.
+// Value returns what a node holds: nil, bool, string, int64, float64, [json.Number]
+// (whole numbers above int64), []any or map[string]any. Aliases share the value of their
+// anchor, so aliases of aliases cost nothing.
 //
-// A scalar without quotes is null (null, Null, NULL, ~ or nothing), a boolean (true, True, TRUE, false …), a whole number
-// (7, +7, 0x1F, 0o17, 017, 0b101, 1_000), a number with a point (1.5, .5, 1.0e3), .inf or .nan; any other is a text, also
-// yes and no, 1e3, a date, and a whole number that does not fit into 64 bits.
+// A scalar without quotes is null (null, Null, NULL, ~ or nothing), a boolean (true,
+// True, TRUE, false …), a whole number (7, +7, 0x1F, 0o17, 017, 0b101, 1_000), a number
+// with a point (1.5, .5, 1.0e3), .inf or .nan; any other is a text, also yes and no, 1e3,
+// a date, and a whole number that does not fit into 64 bits.
 //
 // Of a merge (<<) and the other keys of its mapping the later counts.
 func Value(n *yaml.Node) (any, error) {
@@ -37,14 +39,15 @@ type shared struct {
 
 // valuer makes the values of one document.
 type valuer struct {
-	// anchored has the values of nodes with an anchor. An entry without a depth is of a node that is being read, whose
-	// alias stands inside of it.
+	// anchored has the values of nodes with an anchor. An entry without a depth is of a
+	// node that is being read, whose alias stands inside of it.
 	anchored map[*yaml.Node]shared
 	merged   int // members that merges have copied
 }
 
-// mergedMax bounds the members that the merges of a document copy. Aliases share the value of their anchor, but a merge
-// copies it: 25,000 merges of a mapping with 40,000 members fit into a megabyte of text, and would take 100 GB.
+// mergedMax bounds the members that the merges of a document copy. Aliases share the
+// value of their anchor, but a merge copies it: 25,000 merges of a mapping with 40,000
+// members fit into a megabyte of text, and would take 100 GB.
 const mergedMax = 1_000_000
 
 func (v *valuer) value(n *yaml.Node) (is shared, err error) {
@@ -79,7 +82,8 @@ func (v *valuer) value(n *yaml.Node) (is shared, err error) {
 	return is, err
 }
 
-// isOf reports whether a tag is one of these, or of the file's own, which means nothing here.
+// isOf reports whether a tag is one of these, or of the file's own, which means nothing
+// here.
 func isOf(tag string, known ...string) bool {
 	return !strings.HasPrefix(tag, "!!") || slices.Contains(known, tag)
 }
@@ -145,7 +149,8 @@ func (v *valuer) merge(members map[string]any, value any, n *yaml.Node) error {
 	return nil
 }
 
-// Key returns the name of a key of a mapping: its text, for a number its digits in decimal, else null, true or false.
+// Key returns the name of a key of a mapping: its text, for a number its digits in
+// decimal, else null, true or false.
 func Key(n *yaml.Node) (string, error) {
 	at := n
 	if n.Kind == yaml.AliasNode {

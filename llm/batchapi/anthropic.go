@@ -16,8 +16,8 @@ import (
 // messageBatches is Anthropic's Message Batches API.
 type messageBatches struct{ caller }
 
-// anthropicSkew is how far a batch's creation may seem to precede our intent: the lists show no token, and each further
-// minute may bring somebody else's batches.
+// anthropicSkew is how far a batch's creation may seem to precede our intent: the lists
+// show no token, and each further minute may bring somebody else's batches.
 const anthropicSkew = time.Minute
 
 // Limits implements [API].
@@ -55,8 +55,8 @@ type messageBatch struct {
 	} `json:"request_counts"`
 }
 
-// batch returns what b says. Its results URL is not used: their path is known, and an address from a reply might lead
-// the key elsewhere.
+// batch returns what b says. Its results URL is not used: their path is known, and an
+// address from a reply might lead the key elsewhere.
 func (b *messageBatch) batch() Batch {
 	n := &b.Counts
 	batch := Batch{ID: string(b.ID), State: stateOf(b.Status), Created: b.CreatedAt.Time, Output: string(b.ResultsURL), Rows: -1, Answered: -1, Failed: -1}

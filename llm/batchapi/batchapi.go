@@ -1,10 +1,11 @@
-// Package batchapi speaks the providers' Batch APIs: many requests in one job that the provider answers within a day,
-// for half the price.
+// Package batchapi speaks the providers' Batch APIs: many requests in one job that the
+// provider answers within a day, for half the price.
 //
-// The shapes differ, and so do the rules; [API] is what they have in common. It makes single HTTP exchanges, keeps
-// nothing between them, and never retries: whoever calls it decides what a failure means, from the [llm.Error] that it
-// gets. Nothing here is idempotent but Get, Find and Results: a batch carries the caller's token, so that one whose
-// creation got no answer can be found by it.
+// The shapes differ, and so do the rules; [API] is what they have in common. It makes
+// single HTTP exchanges, keeps nothing between them, and never retries: whoever calls it
+// decides what a failure means, from the [llm.Error] that it gets. Nothing here is
+// idempotent but Get, Find and Results: a batch carries the caller's token, so that one
+// whose creation got no answer can be found by it.
 package batchapi
 
 import (
@@ -19,34 +20,40 @@ import (
 
 // API is the Batch API of one provider. Safe for concurrent use.
 type API interface {
-	// Limits are the provider's own limits on a batch, and what else differs between providers.
+	// Limits are the provider's own limits on a batch, and what else differs between
+	// providers.
 	Limits() Limits
-	// AppendLine appends a request to the body of a batch: what stands for one line of it, separator included. id is its
-	// custom id, request the body of the live call.
+	// AppendLine appends a request to the body of a batch: what stands for one line of
+	// it, separator included. id is its custom id, request the body of the live call.
 	AppendLine(dst []byte, id string, p *llm.Prepared) []byte
-	// Upload stores the lines as a file at the provider, named after the token, and returns its id. With
-	// [Limits.Inline] it must not be called: Create sends the lines.
+	// Upload stores the lines as a file at the provider, named after the token, and
+	// returns its id. With [Limits.Inline] it must not be called: Create sends the lines.
 	Upload(ctx context.Context, token string, lines Lines) (file string, err error)
-	// Create submits a batch. Where the error has no verdict about the request (no answer, a cut one, 5xx), the batch may
-	// exist all the same: [Uncertain] tells.
+	// Create submits a batch. Where the error has no verdict about the request (no
+	// answer, a cut one, 5xx), the batch may exist all the same: [Uncertain] tells.
 	Create(ctx context.Context, job Job) (Batch, error)
-	// Get returns the state of a batch. The error matches [ErrNotFound] where the provider knows no such batch, which right
-	// after Create proves nothing.
+	// Get returns the state of a batch. The error matches [ErrNotFound] where the
+	// provider knows no such batch, which right after Create proves nothing.
 	Get(ctx context.Context, id string) (Batch, error)
-	// Find returns the account's batches that may have been created with the token, at since or later: with
-	// [Limits.Tokens] those that carry it, else those whose time and number of rows fit, to be told apart by the ids of
-	// their results. The provider's list may lag.
+	// Find returns the account's batches that may have been created with the token, at
+	// since or later: with [Limits.Tokens] those that carry it, else those whose time and
+	// number of rows fit, to be told apart by the ids of their results. The provider's
+	// list may lag.
 	Find(ctx context.Context, token string, since time.Time, rows int) ([]Batch, error)
-	// Results calls f for each line of the results of a batch that has ended, those of its error file included, in any
-	// order, until f returns an error, which it returns. It reads as a stream, and no more than one line at a time.
-	// A stream that is cut returns an error after the lines before the cut.
+	// Results calls f for each line of the results of a batch that has ended, those of
+	// its error file included, in any order, until f returns an error, which it returns.
+	// It reads as a stream, and no more than one line at a time. A stream that is cut
+	// returns an error after the lines before the cut.
 	Results(ctx context.Context, b Batch, f func(Line) error) error
-	// Cancel asks to cancel a batch, which may take minutes; what it has answered by then is billed and can be fetched.
+	// Cancel asks to cancel a batch, which may take minutes; what it has answered by then
+	// is billed and can be fetched.
 	Cancel(ctx context.Context, id string) error
-	// Withdraw deletes the input files of the token that are at the provider, so that no creation that is still on its
-	// way can succeed, and reports whether that is certain from now on. With [Limits.Inline] it never is.
+	// Withdraw deletes the input files of the token that are at the provider, so that no
+	// creation that is still on its way can succeed, and reports whether that is certain
+	// from now on. With [Limits.Inline] it never is.
 	Withdraw(ctx context.Context, token string, since time.Time) (certain bool, err error)
-	// Delete deletes the files of a batch, or the batch where results live in it. What is gone already is no error.
+	// Delete deletes the files of a batch, or the batch where results live in it. What is
+	// gone already is no error.
 	Delete(ctx context.Context, b Batch) error
 }
 
@@ -59,9 +66,10 @@ type Limits struct {
 	Inline bool
 	// Tokens says that a batch carries the token where a list shows it.
 	Tokens bool
-	// Poll is the least time between two looks at a batch; 0: any.
+	// Poll is the least time between two looks at a batch; 0 means any.
 	Poll time.Duration
-	// Window is how long a batch may take until the provider ends it; 0: it never does.
+	// Window is how long a batch may take until the provider ends it; 0 means that it
+	// never does.
 	Window time.Duration
 	// OneModel says that all lines of a batch must name the same model.
 	OneModel bool
@@ -90,14 +98,15 @@ type Batch struct {
 	State State
 	// Created is the provider's time.
 	Created time.Time
-	// Files are the provider's names of what it stores for the batch: Input, Output and Errors are file ids or URLs; empty:
-	// none (yet).
+	// Files are the provider's names of what it stores for the batch: Input, Output and
+	// Errors are file ids or URLs; empty: none (yet).
 	Input, Output, Errors string
 	// Rows, Answered and Failed are the provider's counts; -1: not reported.
 	Rows, Answered, Failed int
 	// Refusal says why the provider refused the batch as a whole, in state [Refused].
 	Refusal *Refusal
-	// RetryAfter is how long the provider asks to wait before the next look; 0: it does not.
+	// RetryAfter is how long the provider asks to wait before the next look; 0 means that
+	// it does not.
 	RetryAfter time.Duration
 }
 
@@ -105,15 +114,18 @@ type Batch struct {
 type State string
 
 const (
-	// Running is a batch that is not over: validating, in progress, finalizing, cancelling.
+	// Running is a batch that is not over: validating, in progress, finalizing,
+	// cancelling.
 	Running State = "running"
-	// Ended is a batch that is over, and has results for all of its rows, or at least some.
+	// Ended is a batch that is over, and has results for all of its rows, or at least
+	// some.
 	Ended State = "ended"
 	// Expired is as Ended; the window was over before all rows had an answer.
 	Expired State = "expired"
 	// Cancelled is as Ended; somebody cancelled it before all rows had an answer.
 	Cancelled State = "cancelled"
-	// Refused is a batch that is over since the provider did not accept it; no row was answered, and nothing billed.
+	// Refused is a batch that is over since the provider did not accept it; no row was
+	// answered, and nothing billed.
 	Refused State = "refused"
 )
 
@@ -122,9 +134,10 @@ func (s State) Over() bool { return s != Running }
 
 // Refusal is why a batch was refused as a whole, at once by Create or later.
 type Refusal struct {
-	// Capacity: there are too many tokens, rows or batches in the provider's queue already. It may be submitted again later.
+	// Capacity: there are too many tokens, rows or batches in the provider's queue
+	// already. It may be submitted again later.
 	Capacity bool
-	// Lines are the numbers of the bad lines, from 1; empty: the provider names none.
+	// Lines are the numbers of the bad lines, from 1; empty means the provider names none.
 	Lines []int
 	// Err has class Permanent or Fatal; with Capacity class Capacity.
 	Err *llm.Error
@@ -134,9 +147,10 @@ type Refusal struct {
 type Line struct {
 	ID   string // custom id; empty with kind Garbled
 	Kind Kind
-	// Status and Body are what a live call would have answered; Body may also be that of an error. Status is 0 where the
-	// provider reports none. Body is as it came, secrets and all: it is for [llm.Client.ReadReply], which removes them. It
-	// is the caller's. Of a line that is too long it is the beginning, longer than any reply may be.
+	// Status and Body are what a live call would have answered; Body may also be that of
+	// an error. Status is 0 where the provider reports none. Body is as it came, secrets
+	// and all: it is for [llm.Client.ReadReply], which removes them. It is the caller's.
+	// Of a line that is too long it is the beginning, longer than any reply may be.
 	Status int
 	Body   []byte
 }
@@ -147,7 +161,8 @@ type Kind uint8
 const (
 	// Answered has the reply, or the error, of the model's API.
 	Answered Kind = iota + 1
-	// Lapsed was not answered since the batch expired or was cancelled. Nothing was billed.
+	// Lapsed was not answered since the batch expired or was cancelled. Nothing was
+	// billed.
 	Lapsed
 	// Garbled is no line of a result.
 	Garbled
@@ -156,7 +171,8 @@ const (
 // ErrNotFound is what an error matches where the provider knows no such batch or file.
 var ErrNotFound = errors.New("the provider does not know it")
 
-// New returns the Batch API of the client's provider. Its error names a provider that has none.
+// New returns the Batch API of the client's provider. Its error names a provider that has
+// none.
 func New(client *llm.Client) (API, error) {
 	c := caller{client}
 	switch client.Provider() {
@@ -175,12 +191,13 @@ func New(client *llm.Client) (API, error) {
 		client.Provider(), llm.OpenAI, llm.OpenAIResponses, llm.Azure, llm.Anthropic, llm.Gemini)
 }
 
-// Uncertain reports whether the request that failed with err, an error of Create, may have created a batch all the same.
+// Uncertain reports whether the request that failed with err, an error of Create, may
+// have created a batch all the same.
 func Uncertain(err error) bool {
 	_, ok := errors.AsType[*uncertainError](err)
 	return ok
 }
 
-// Fingerprint names the account that the client's batches belong to: a hash of provider, base URL and key, which
-// discloses none of them.
+// Fingerprint names the account that the client's batches belong to: a hash of provider,
+// base URL and key, which discloses none of them.
 func Fingerprint(client *llm.Client) string { return client.Account() }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// smallBytes bounds a reply about one batch or file, or one page of a list. Gemini's may hold the results of somebody's
-	// small batches.
+	// smallBytes bounds a reply about one batch or file, or one page of a list. Gemini's
+	// may hold the results of somebody's small batches.
 	smallBytes = 64 << 20
 	// pagesMax bounds the pages of a list that are read.
 	pagesMax = 1000
@@ -28,7 +28,8 @@ const (
 // caller makes the exchanges that all providers have in common.
 type caller struct{ client *llm.Client }
 
-// uncertainError is an error after which nobody knows whether the server did what it was asked to do.
+// uncertainError is an error after which nobody knows whether the server did what it was
+// asked to do.
 type uncertainError struct{ err error }
 
 // Error implements error.
@@ -37,7 +38,8 @@ func (e *uncertainError) Error() string { return e.err.Error() }
 // Unwrap returns the error.
 func (e *uncertainError) Unwrap() error { return e.err }
 
-// call makes an exchange whose reply is a small JSON object, and reads it into v unless that is nil.
+// call makes an exchange whose reply is a small JSON object, and reads it into v unless
+// that is nil.
 func (c caller) call(ctx context.Context, r *llm.RawRequest, v any) (*llm.RawReply, error) {
 	if r.Header == nil {
 		r.Header = http.Header{}
@@ -79,8 +81,8 @@ func (c caller) remove(ctx context.Context, url string) error {
 	return err
 }
 
-// judge completes the error of an exchange: what is a limit of the queue alone has class Capacity, and a 404 matches
-// [ErrNotFound].
+// judge completes the error of an exchange: what is a limit of the queue alone has class
+// Capacity, and a 404 matches [ErrNotFound].
 func (c caller) judge(reply *llm.RawReply, err error) error {
 	e, ok := errors.AsType[*llm.Error](err)
 	if !ok {
@@ -98,7 +100,8 @@ func (c caller) judge(reply *llm.RawReply, err error) error {
 	return err
 }
 
-// mayHaveActed reports whether the server may have done what it was asked, though the exchange failed with e.
+// mayHaveActed reports whether the server may have done what it was asked, though the
+// exchange failed with e.
 func mayHaveActed(reply *llm.RawReply, e *llm.Error) bool {
 	switch {
 	case reply.Status == 0:
@@ -112,7 +115,8 @@ func mayHaveActed(reply *llm.RawReply, e *llm.Error) bool {
 	return e.Class != llm.Capacity || e.Code == "" && e.Type == ""
 }
 
-// read reads a reply with a 2xx status into v. A member of another type than it should have is left out.
+// read reads a reply with a 2xx status into v. A member of another type than it should
+// have is left out.
 func (c caller) read(reply *llm.RawReply, v any) error {
 	body := bytes.TrimSpace(jsonbytes.TrimBOM(reply.Body))
 	if len(body) == 0 || body[0] != '{' {
@@ -142,8 +146,8 @@ func (c caller) stream(ctx context.Context, url string) (io.ReadCloser, error) {
 	return reply.Stream, nil
 }
 
-// refuse returns why a whole batch was refused, from the provider's error objects: those that wait outrank those of
-// lines, and those of the account all others.
+// refuse returns why a whole batch was refused, from the provider's error objects: those
+// that wait outrank those of lines, and those of the account all others.
 func (c caller) refuse(faults []fault) *Refusal {
 	refusal := new(Refusal)
 	for _, f := range faults {

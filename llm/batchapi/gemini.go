@@ -18,8 +18,9 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// geminiBatches is Gemini's batch mode. It takes requests inline, too, but then the answers often come back without
-// their keys, to be told apart by their place alone; and an input file can be withdrawn. So all go by file.
+// geminiBatches is Gemini's batch mode. It takes requests inline, too, but then the
+// answers often come back without their keys, to be told apart by their place alone; and
+// an input file can be withdrawn. So all go by file.
 type geminiBatches struct{ caller }
 
 // Limits implements [API].
@@ -33,7 +34,8 @@ func (*geminiBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byte 
 	return append(append(append(dst, `,"request":`...), p.Body...), "}\n"...)
 }
 
-// Upload implements [API]: one exchange says what will come, and is told where to, a second one brings it.
+// Upload implements [API]: one exchange says what will come, and is told where to, a
+// second one brings it.
 func (g *geminiBatches) Upload(ctx context.Context, token string, lines Lines) (string, error) {
 	base, err := url.Parse(g.client.BaseURL())
 	if err != nil {
@@ -96,7 +98,8 @@ type operation struct {
 	} `json:"metadata"`
 }
 
-// batchOutput is where the results are: in a file, or, of a small batch, in the operation itself.
+// batchOutput is where the results are: in a file, or, of a small batch, in the operation
+// itself.
 type batchOutput struct {
 	ResponsesFile text            `json:"responsesFile"`
 	Inlined       json.RawMessage `json:"inlinedResponses"`
@@ -150,7 +153,8 @@ func (g *geminiBatches) one(reply *llm.RawReply, op *operation, err error) (Batc
 	return b, nil
 }
 
-// resource returns the path of a name such as "batches/x" or "files/x". Whatever else a name holds stays within it.
+// resource returns the path of a name such as "batches/x" or "files/x". Whatever else a
+// name holds stays within it.
 func resource(kind, name string) string {
 	return "/" + kind + "/" + url.PathEscape(strings.TrimPrefix(name, kind+"/"))
 }
@@ -274,8 +278,8 @@ func (g *geminiBatches) Results(ctx context.Context, b Batch, f func(Line) error
 	return g.readLines(ctx, stream, geminiLine, f)
 }
 
-// readInlined reads the results within an operation, one at a time: response.inlinedResponses.inlinedResponses, or the
-// same below metadata.output.
+// readInlined reads the results within an operation, one at a time:
+// response.inlinedResponses.inlinedResponses, or the same below metadata.output.
 func (g *geminiBatches) readInlined(ctx context.Context, r io.Reader, f func(Line) error) error {
 	limited := &bounded{r: r, max: g.client.MaxReplyBytes() + overheadBytes}
 	limited.left = limited.max
@@ -397,7 +401,8 @@ var rpcCodes = map[int]struct {
 	14: {503, "UNAVAILABLE"}, 15: {500, "DATA_LOSS"}, 16: {401, "UNAUTHENTICATED"},
 }
 
-// read returns the HTTP status of the error, and the body that a live call would have got; raw is the error.
+// read returns the HTTP status of the error, and the body that a live call would have
+// got; raw is the error.
 func (s *rpcStatus) read(raw json.RawMessage) (status int, body []byte) {
 	code, known := rpcCodes[s.Code.orZero()]
 	if !known { // of HTTP already, or none
@@ -441,8 +446,9 @@ func (g *geminiBatches) Delete(ctx context.Context, b Batch) error {
 	return g.remove(ctx, resource("batches", b.ID))
 }
 
-// deleted reports whether the file is gone already: the provider says of files that are no more, as of those of others,
-// that they may not be touched. It deletes them by itself after two days.
+// deleted reports whether the file is gone already: the provider says of files that are
+// no more, as of those of others, that they may not be touched. It deletes them by itself
+// after two days.
 func deleted(err error) bool {
 	e, ok := errors.AsType[*llm.Error](err)
 	return ok && e.Status == http.StatusForbidden

@@ -21,14 +21,15 @@ const (
 	overheadBytes = 64 << 10
 	// linesMax bounds the lines of one file: ten for each row of the largest batch.
 	linesMax = 1_000_000
-	// headBytes is where the custom id of a line is looked for that is too long to be read.
+	// headBytes is where the custom id of a line is looked for that is too long to be
+	// read.
 	headBytes = 1 << 10
 )
 
 var idOf = regexp.MustCompile(`^\s*\{(?:\s*"id"\s*:\s*"[^"\\]*"\s*,)?\s*"(?:custom_id|key)"\s*:\s*"([A-Za-z0-9_-]{1,64})"`)
 
-// readLines calls f for each line of r that is not empty, until f returns an error. A line longer than a reply may be is
-// read to its end, and kept no further than that.
+// readLines calls f for each line of r that is not empty, until f returns an error. A
+// line longer than a reply may be is read to its end, and kept no further than that.
 func (c caller) readLines(ctx context.Context, r io.Reader, parse func([]byte) Line, f func(Line) error) error {
 	limit := int(c.client.MaxReplyBytes()) + overheadBytes
 	buffered := bufio.NewReaderSize(r, 32<<10)
@@ -68,8 +69,8 @@ func (c caller) cut(ctx context.Context, err error) error {
 	}
 }
 
-// readLine returns the next line in memory of its own, of a long one the beginning. With an error, [io.EOF] included, it
-// returns what came before.
+// readLine returns the next line in memory of its own, of a long one the beginning. With
+// an error, [io.EOF] included, it returns what came before.
 func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -82,8 +83,8 @@ func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	}
 }
 
-// longLine returns what a line is whose reply is too large: where its id can be told, an answer that is longer than any
-// may be, as a live one would be.
+// longLine returns what a line is whose reply is too large: where its id can be told, an
+// answer that is longer than any may be, as a live one would be.
 func longLine(line []byte) Line {
 	if id := idOf.FindSubmatch(line[:min(len(line), headBytes)]); id != nil {
 		return Line{ID: string(id[1]), Kind: Answered, Status: http.StatusOK, Body: line}

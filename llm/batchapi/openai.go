@@ -35,7 +35,8 @@ type openAI struct {
 const (
 	// tokenKey is the token's name in the metadata of a batch.
 	tokenKey = "llm_stage_batch"
-	// fileLife is when Azure deletes files of ours that nobody has deleted: as late as it may.
+	// fileLife is when Azure deletes files of ours that nobody has deleted: as late as it
+	// may.
 	fileLife = 30 * 24 * time.Hour
 	// clockSkew is how far the provider's clock may be from ours.
 	clockSkew = time.Hour
@@ -124,8 +125,8 @@ func (o *openAI) Upload(ctx context.Context, token string, lines Lines) (string,
 	return string(file.ID), err
 }
 
-// boundaryOf returns a boundary that no request holds but by the worst of luck: it cannot be known beforehand, since the
-// token is random.
+// boundaryOf returns a boundary that no request holds but by the worst of luck: it cannot
+// be known beforehand, since the token is random.
 func boundaryOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return "llm-stage-" + hex.EncodeToString(sum[:16])
@@ -134,7 +135,8 @@ func boundaryOf(token string) string {
 // fileName is the name of the token's input file.
 func fileName(token string) string { return token + ".jsonl" }
 
-// processed waits until Azure has looked at a file: a batch of one that is pending is refused.
+// processed waits until Azure has looked at a file: a batch of one that is pending is
+// refused.
 func (o *openAI) processed(ctx context.Context, file *fileObject) error {
 	for start := time.Now(); time.Since(start) < fileWait; {
 		switch stateWord(file.Status) {
@@ -271,7 +273,8 @@ func list[T any](ctx context.Context, c caller, at func(query string) string, qu
 	return c.malformed(http.StatusOK, "a list of more than %d pages", pagesMax)
 }
 
-// passed reports whether a list has come to what is older than since: it goes back in time, and its page ends before.
+// passed reports whether a list has come to what is older than since: it goes back in
+// time, and its page ends before.
 func passed(first, last, since time.Time) bool {
 	return !last.IsZero() && !first.Before(last) && last.Before(since.Add(-clockSkew))
 }

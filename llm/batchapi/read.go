@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// text is a string. Null and anything else that is none count as empty, but for a number, which keeps its digits.
+// text is a string. Null and anything else that is none count as empty, but for a number,
+// which keeps its digits.
 type text string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -27,7 +28,8 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// count is a number of rows, as a number or a string. Its zero value is a number that is not reported.
+// count is a number of rows, as a number or a string. Its zero value is a number that is
+// not reported.
 type count struct {
 	n  int
 	ok bool
@@ -65,7 +67,8 @@ func (s *stamp) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// stateWord returns the provider's word for a state in lower case, without underscores and prefix.
+// stateWord returns the provider's word for a state in lower case, without underscores
+// and prefix.
 func stateWord(t text) string {
 	word := strings.ToLower(string(t))
 	if _, name, ok := strings.Cut(word, "state_"); ok { // Gemini: BATCH_STATE_, JOB_STATE_

@@ -1,5 +1,6 @@
-// Package pooled lets a pool make calls of a language model: it turns what package llm makes of a reply into the
-// verdict that package pool asks for. Neither of the two imports the other.
+// Package pooled lets a pool make calls of a language model: it turns what package llm
+// makes of a reply into the verdict that package pool asks for. Neither of the two
+// imports the other.
 //
 //	call := func(ctx context.Context, p *llm.Prepared, _ pool.Attempt) (*llm.Reply, pool.Verdict) {
 //		x, err := client.Do(ctx, p)
@@ -16,9 +17,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Verdict returns the pool's verdict on a call that [llm.Client.Do] made, with the tokens that the provider counted. An
-// error that is not llm's own, such as that of a request which could not be prepared, is permanent: the same job
-// would meet it again.
+// Verdict returns the pool's verdict on a call that [llm.Client.Do] made, with the tokens
+// that the provider counted. An error that is not llm's own, such as that of a request
+// which could not be prepared, is permanent: the same job would meet it again.
 func Verdict(x *llm.Exchange, err error) (v pool.Verdict) {
 	switch failure, ok := errors.AsType[*llm.Error](err); {
 	case ok:
@@ -32,8 +33,8 @@ func Verdict(x *llm.Exchange, err error) (v pool.Verdict) {
 	return v
 }
 
-// Judge returns the pool's verdict on a call that failed. An error's class is decided in llm and converted to the
-// pool's here, nowhere else.
+// Judge returns the pool's verdict on a call that failed. An error's class is decided in
+// llm and converted to the pool's here, nowhere else.
 func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
 		Class: classes[failure.Class], Origin: origins[failure.Origin], Alike: failure.Alike, Err: failure,
@@ -42,7 +43,8 @@ func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	}
 }
 
-// classes has the pool's class for each of llm's. The zero one belongs to a cancelled attempt.
+// classes has the pool's class for each of llm's. The zero one belongs to a cancelled
+// attempt.
 var classes = [...]pool.Class{
 	0: pool.Cancelled, llm.Capacity: pool.Capacity, llm.Transient: pool.Transient, llm.Permanent: pool.Permanent, llm.Fatal: pool.Fatal,
 }

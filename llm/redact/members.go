@@ -10,9 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// AddValue adds what may be secret in the value of a header or member: the whole, each of its words (Bearer KEY), and
-// the user and password of basic authentication. Of these only what has 8 bytes or more: shorter words may be in any
-// answer.
+// AddValue adds what may be secret in the value of a header or member: the whole, each of
+// its words (Bearer KEY), and the user and password of basic authentication. Of these
+// only what has 8 bytes or more: shorter words may be in any answer.
 func (r *Redactor) AddValue(value string) {
 	parts := append(strings.Fields(value), value)
 	for _, word := range parts {
@@ -24,10 +24,11 @@ func (r *Redactor) AddValue(value string) {
 	r.Add(slices.DeleteFunc(parts, func(part string) bool { return len(part) < anywhereBytes })...)
 }
 
-// AddExtraBody adds the values of those members of an extra body whose names mark them as secret, if they have 8 bytes
-// or more: strings in members such as "api_key", "authToken" and "password", at any depth. Of members whose names
-// merely end in key or token, such as "sort_key", a word is secret if it looks like a credential: 16 bytes or more with
-// a letter and a digit.
+// AddExtraBody adds the values of those members of an extra body whose names mark them as
+// secret, if they have 8 bytes or more: strings in members such as "api_key", "authToken"
+// and "password", at any depth. Of members whose names merely end in key or token, such
+// as "sort_key", a word is secret if it looks like a credential: 16 bytes or more with a
+// letter and a digit.
 func (r *Redactor) AddExtraBody(raw json.RawMessage) {
 	if jsonbytes.Valid(raw) {
 		r.addMembers(raw, notSecret)
@@ -60,7 +61,8 @@ func (r *Redactor) addMember(value string, s secrecy) {
 	}
 }
 
-// credentialBytes is the least length of a credential whose member's name leaves open whether it is one.
+// credentialBytes is the least length of a credential whose member's name leaves open
+// whether it is one.
 const credentialBytes = 16
 
 // secrecy is what the name of a member implies about its value.
@@ -72,12 +74,13 @@ const (
 	isSecret
 )
 
-// openMembers are named like secrets, without the separators, but hold words of the user's own and of the model:
-// OpenAI's cache key, and the tokens that begin, end and fill a text.
+// openMembers are named like secrets, without the separators, but hold words of the
+// user's own and of the model: OpenAI's cache key, and the tokens that begin, end and
+// fill a text.
 var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
 
-// secretWords are in the names of secrets, without the separators. A name that ends in one of openEnds alone may be
-// that of a map, a cache or a token of a text.
+// secretWords are in the names of secrets, without the separators. A name that ends in
+// one of openEnds alone may be that of a map, a cache or a token of a text.
 var (
 	secretWords = []string{
 		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer", "apikey", "accesskey", "authkey", "privatekey",

@@ -1,5 +1,5 @@
-// Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a [Redactor] removes secrets from
-// the texts of others.
+// Package redact keeps secrets out of texts: a [Secret] prints nothing of itself, a
+// [Redactor] removes secrets from the texts of others.
 package redact
 
 import (
@@ -15,36 +15,42 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key that it was sent, often in
-// another spelling. A secret is found plainly, with any of its characters written as a JSON, percent or HTML escape,
-// also escaped several times over; in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
+// Redactor removes secrets from texts: a server, or a proxy before it, may repeat the key
+// that it was sent, often in another spelling. A secret is found plainly, with any of its
+// characters written as a JSON, percent or HTML escape, also escaped several times over;
+// in hexadecimal; and in base64 of either alphabet, alone or within a longer text.
 //
-// A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only, not next to a letter or digit,
-// and encoded only where its encoding has 8 characters or more. Words that are given as a key to servers that need
-// none, such as "none" and "ollama", are no secrets, as they may occur in any answer.
+// A secret of 8 bytes or more is found anywhere. A shorter one is found as a word only,
+// not next to a letter or digit, and encoded only where its encoding has 8 characters or
+// more. Words that are given as a key to servers that need none, such as "none" and
+// "ollama", are no secrets, as they may occur in any answer.
 //
-// The zero Redactor, and a nil one, know no secret. It is safe for concurrent use, but must not be copied.
+// The zero Redactor, and a nil one, know no secret. It is safe for concurrent use, but
+// must not be copied.
 type Redactor struct {
 	mu sync.Mutex // held while needles are made
-	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported field, but not what they point
-	// at.
+	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported
+	// field, but not what they point at.
 	needles atomic.Pointer[needles]
 }
 
 const (
 	// anywhereBytes is the length from which a secret is found within other words.
 	anywhereBytes = 8
-	// secretsMax bounds the secrets that are remembered: keys are rotated for as long as a process runs.
+	// secretsMax bounds the secrets that are remembered: keys are rotated for as long as
+	// a process runs.
 	secretsMax = 256
-	// cutBytes is the least beginning of a secret that is removed from the end of a text that was cut.
+	// cutBytes is the least beginning of a secret that is removed from the end of a text
+	// that was cut.
 	cutBytes = 4
 )
 
 var redacted = []byte("[redacted]")
 
-// Add makes further secrets known. Those added before stay known, so that a key is still found after it was rotated;
-// of more than 256 those are forgotten that were added least recently. Add what is still in use again whenever
-// something is rotated. Empty texts and placeholders are no secrets.
+// Add makes further secrets known. Those added before stay known, so that a key is still
+// found after it was rotated; of more than 256 those are forgotten that were added least
+// recently. Add what is still in use again whenever something is rotated. Empty texts and
+// placeholders are no secrets.
 func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +74,9 @@ func (r *Redactor) Add(secrets ...string) {
 	}
 }
 
-// Redact returns b with each secret replaced by "[redacted]". Valid JSON stays valid where the secret is in a string. b
-// itself is not changed, and returned where it holds none.
+// Redact returns b with each secret replaced by "[redacted]". Valid JSON stays valid
+// where the secret is in a string. b itself is not changed, and returned where it holds
+// none.
 func (r *Redactor) Redact(b []byte) []byte {
 	n := r.known()
 	if n == nil || !n.suspects(b) {
@@ -87,8 +94,9 @@ func (r *Redactor) RedactString(s string) string {
 	return string(n.replace([]byte(s)))
 }
 
-// RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it, such as a count of tokens:
-// null takes the place of the number, so that b stays JSON, with a byte order mark before it or without.
+// RedactJSON is [Redactor.Redact] for JSON. A key of digits alone may be a number of it,
+// such as a count of tokens: null takes the place of the number, so that b stays JSON,
+// with a byte order mark before it or without.
 func (r *Redactor) RedactJSON(b []byte) []byte {
 	clean := r.Redact(b)
 	text := jsonbytes.TrimBOM(b)
@@ -119,8 +127,8 @@ func (r *Redactor) RedactJSON(b []byte) []byte {
 	return r.Redact(out) // a secret with quotes may go beyond a string
 }
 
-// RedactCut is [Redactor.Redact] for a text whose end was cut off: a beginning of a secret at its end, of at least 4
-// bytes, is replaced as well.
+// RedactCut is [Redactor.Redact] for a text whose end was cut off: a beginning of a
+// secret at its end, of at least 4 bytes, is replaced as well.
 func (r *Redactor) RedactCut(b []byte) []byte {
 	n := r.known()
 	if n == nil {
@@ -143,9 +151,10 @@ func (r *Redactor) known() *needles {
 // Format implements [fmt.Formatter]: whatever the verb, no secret is printed.
 func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "redact.Redactor") } // f keeps the error
 
-// placeholders are what people give as a key where none is needed, in lower case: the words of vLLM's (EMPTY), LM
-// Studio's (lm-studio), llama.cpp's (sk-no-key-required, no-key), Ollama's (ollama) and LiteLLM's (sk-1234, anything)
-// own examples, and those that are placeholders elsewhere.
+// placeholders are what people give as a key where none is needed, in lower case: the
+// words of vLLM's (EMPTY), LM Studio's (lm-studio), llama.cpp's (sk-no-key-required,
+// no-key), Ollama's (ollama) and LiteLLM's (sk-1234, anything) own examples, and those
+// that are placeholders elsewhere.
 var placeholders = strings.Fields(`
 	123 1234 12345 123456 12345678 abc anon anonymous any anything anthropic api-key api_key apikey azure bearer default
 	demo dummy dummy-key empty example fake fake-key false foo gemini key koboldcpp litellm llama llama-cpp llama.cpp
@@ -167,8 +176,9 @@ type needles struct {
 	begin   [256][]*needle // those that begin with the character, or with the escape of one
 	letters [256]bool      // characters that some needle holds
 
-	// grams has a bit for each hash of three bytes within the first stride+2 of a needle. Of these grams an occurrence
-	// without escapes has one at every stride-th place, so that a text is searched in steps. 0: always search it all.
+	// grams has a bit for each hash of three bytes within the first stride+2 of a needle.
+	// Of these grams an occurrence without escapes has one at every stride-th place, so
+	// that a text is searched in steps. 0: always search it all.
 	grams  [1 << 16 / 64]uint64
 	stride int
 }
@@ -218,7 +228,8 @@ func (n *needles) addGrams(s *needle) {
 	}
 }
 
-// suspects reports whether b may hold a secret. It is quick, as nearly every text holds none.
+// suspects reports whether b may hold a secret. It is quick, as nearly every text holds
+// none.
 func (n *needles) suspects(b []byte) bool {
 	if n.stride == 0 {
 		return true
@@ -281,8 +292,8 @@ func (n *needles) replace(b []byte) []byte {
 	return append(out, b[done:]...)
 }
 
-// find returns where the next secret from i on begins and ends, of those that begin at one place the longest; from < 0:
-// there is none.
+// find returns where the next secret from i on begins and ends, of those that begin at
+// one place the longest; from < 0: there is none.
 func (n *needles) find(b []byte, i int) (from, to int) {
 	for best := -1; i < len(b); i++ {
 		try := func(c byte) {
@@ -306,8 +317,8 @@ func (n *needles) find(b []byte, i int) (from, to int) {
 	return -1, -1
 }
 
-// beginning returns where the beginning of a secret starts that b ends with, len(b) where it ends with none. The last
-// of b may be half an escape.
+// beginning returns where the beginning of a secret starts that b ends with, len(b) where
+// it ends with none. The last of b may be half an escape.
 func (n *needles) beginning(b []byte) int {
 	const escape = 12 // bytes that the escape of one character may take
 	from := max(0, len(b)-n.longest*escape)
@@ -328,9 +339,10 @@ func (n *needles) beginning(b []byte) int {
 	return len(b)
 }
 
-// URLSecrets returns the credentials in an address, for [Redactor.AddValue]: the password, or the user where there is
-// none, as written and unescaped, and the user together with the password. Of a text that is no valid address it is
-// what precedes the @.
+// URLSecrets returns the credentials in an address, for [Redactor.AddValue]: the
+// password, or the user where there is none, as written and unescaped, and the user
+// together with the password. Of a text that is no valid address it is what precedes the
+// @.
 func URLSecrets(address string) []string {
 	_, rest, found := strings.Cut(address, "://")
 	if !found {

@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// secretBytesMax bounds a secret's file: larger than any key, smaller than a file that was named by mistake.
+// secretBytesMax bounds a secret's file: larger than any key, smaller than a file that
+// was named by mistake.
 const secretBytesMax = 64 << 10
 
-// Secret is a password or key, given as a value or as the path of a file that holds it. However it is printed, logged
-// or marshalled, also as a field of something else, it shows only whether it is set. The zero Secret is not set. Safe
-// for concurrent use.
+// Secret is a password or key, given as a value or as the path of a file that holds it.
+// However it is printed, logged or marshalled, also as a field of something else, it
+// shows only whether it is set. The zero Secret is not set. Safe for concurrent use.
 type Secret struct {
 	// A pointer: in an unexported field of another struct, package fmt calls no
 	// method and prints what it finds, of a pointer the address.
@@ -31,10 +32,12 @@ func NewSecret(value string) Secret {
 	return Secret{value: &value}
 }
 
-// SecretFile returns the secret that the file at path holds. The file is read by [Secret.Value].
+// SecretFile returns the secret that the file at path holds. The file is read by
+// [Secret.Value].
 func SecretFile(path string) Secret { return Secret{path: path} }
 
-// EnvDecode takes the secret itself, without the newline at its end that a file has left there.
+// EnvDecode takes the secret itself, without the newline at its end that a file has left
+// there.
 func (s *Secret) EnvDecode(text string) error {
 	*s = NewSecret(strings.TrimRight(text, "\r\n"))
 	return nil
@@ -43,9 +46,10 @@ func (s *Secret) EnvDecode(text string) error {
 // IsSet reports whether there is a secret, without reading its file.
 func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
 
-// Value returns the secret, "" when it is not set. A secret in a file is read again at each call, without the newline
-// at its end, so that a rotated key is found: keep the value for the calls, read it again on SIGHUP and before a probe.
-// The error names the file.
+// Value returns the secret, "" when it is not set. A secret in a file is read again at
+// each call, without the newline at its end, so that a rotated key is found: keep the
+// value for the calls, read it again on SIGHUP and before a probe. The error names the
+// file.
 func (s Secret) Value() (string, error) {
 	if s.value != nil {
 		return *s.value, nil

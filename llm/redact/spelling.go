@@ -14,7 +14,8 @@ type needle struct {
 	text  []byte // plain without its escapes: an escape in a secret is read like one in the text
 	code  code
 	word  bool // found as a word only
-	// Base64 knows neither the character before nor the one after, which hold bits of the secret: they are removed too.
+	// Base64 knows neither the character before nor the one after, which hold bits of the
+	// secret: they are removed too.
 	before, after bool
 }
 
@@ -45,7 +46,8 @@ func spellings(secret string) []needle {
 	return all
 }
 
-// same returns the byte that stands for c in the needle's text: some codes have several spellings.
+// same returns the byte that stands for c in the needle's text: some codes have several
+// spellings.
 func (s *needle) same(c byte) byte {
 	switch {
 	case s.code == inHex && c >= 'A' && c <= 'F':
@@ -84,7 +86,8 @@ func (s *needle) isPrefixOf(b []byte) bool {
 	return true
 }
 
-// match returns where the needle ends that begins at i with the character c, as it is or with escapes; -1: none does.
+// match returns where the needle ends that begins at i with the character c, as it is or
+// with escapes; -1: none does.
 func (s *needle) match(b []byte, i int, c byte) (end int) {
 	end = -1
 	if s.isPrefixOf(b[i:]) {
@@ -100,7 +103,8 @@ func (s *needle) match(b []byte, i int, c byte) (end int) {
 	return end
 }
 
-// follow compares the needle with what begins at i, escapes undone. It returns how far it got in both.
+// follow compares the needle with what begins at i, escapes undone. It returns how far it
+// got in both.
 func (s *needle) follow(b []byte, i int) (at, found int) {
 	for found < len(s.text) && i < len(b) {
 		c, size := char(b, i, escapesDeep)
@@ -118,7 +122,8 @@ func (s *needle) begun(b []byte, i int) bool {
 	return at == len(b) && found >= cutBytes || len(b)-i < len(s.plain) && bytes.HasPrefix(s.plain, b[i:])
 }
 
-// whole extends a match to the characters that hold bits of the secret, and never leaves half an escape before it.
+// whole extends a match to the characters that hold bits of the secret, and never leaves
+// half an escape before it.
 func (s *needle) whole(b []byte, from, to int) (int, int) {
 	from = charsBefore(b, from)
 	if s.before && from > 0 {
@@ -134,7 +139,8 @@ func (s *needle) whole(b []byte, from, to int) (int, int) {
 	return from, to
 }
 
-// charsBefore returns i, or where the backslashes before it begin: they would escape what takes the secret's place.
+// charsBefore returns i, or where the backslashes before it begin: they would escape what
+// takes the secret's place.
 func charsBefore(b []byte, i int) int {
 	for i > 0 && b[i-1] == '\\' {
 		i--
@@ -175,7 +181,8 @@ func isBase64(c byte) bool {
 const (
 	// escapesDeep is how often a character may be escaped over.
 	escapesDeep = 5
-	// backslashesMax bounds the backslashes of one escape: JSON in JSON doubles them each time.
+	// backslashesMax bounds the backslashes of one escape: JSON in JSON doubles them each
+	// time.
 	backslashesMax = 64
 )
 
@@ -190,8 +197,9 @@ func unescapedText(b []byte) []byte {
 	return text
 }
 
-// char returns the character at b[i:] and the bytes that it takes: itself, or what a JSON, percent or HTML escape
-// stands for, undone up to deep times over. What no secret holds (control characters, all beyond ASCII) is 0.
+// char returns the character at b[i:] and the bytes that it takes: itself, or what a
+// JSON, percent or HTML escape stands for, undone up to deep times over. What no secret
+// holds (control characters, all beyond ASCII) is 0.
 func char(b []byte, i, deep int) (c byte, size int) {
 	c, size = b[i], 1
 	for ; deep > 0 && isLead(c); deep-- {
@@ -212,8 +220,9 @@ func char(b []byte, i, deep int) (c byte, size int) {
 	return c, size
 }
 
-// backslashed reads what follows a backslash. All further backslashes are of the same escape: whatever else they mean,
-// what takes the place of a secret must not come after an odd one.
+// backslashed reads what follows a backslash. All further backslashes are of the same
+// escape: whatever else they mean, what takes the place of a secret must not come after
+// an odd one.
 func backslashed(b []byte, i, deep int) (c byte, size int) {
 	at := i
 	for at < len(b) && b[at] == '\\' && at-i < backslashesMax {
@@ -241,7 +250,8 @@ func backslashed(b []byte, i, deep int) (c byte, size int) {
 	return c, at + 1 + n - i
 }
 
-// beyondASCII reports whether b begins with the JSON escape of a character that no secret holds.
+// beyondASCII reports whether b begins with the JSON escape of a character that no secret
+// holds.
 func beyondASCII(b []byte) bool {
 	return len(b) >= len(`\u0000`) && b[0] == '\\' && b[1] == 'u' &&
 		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f // negative where one is no digit
@@ -291,8 +301,8 @@ func entity(b []byte, i, deep int) (c byte, size int) {
 	return 0, 0
 }
 
-// entityOf returns the character that an entity of this name or number stands for. The hyphen of typography, which is
-// what dash and hyphen name, counts as that of ASCII.
+// entityOf returns the character that an entity of this name or number stands for. The
+// hyphen of typography, which is what dash and hyphen name, counts as that of ASCII.
 func entityOf(name []byte) (c byte, ok bool) {
 	entity := "&" + string(name) + ";"
 	text := html.UnescapeString(entity)

@@ -22,14 +22,16 @@ const errorSuffix = "_error"
 
 func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix }
 
-// AppendError appends the body of an error result: the row's own object and F_error, an object of reason, error, the
-// facts of err in the order of their names, and errors, the attempts. An F_error of an earlier run is replaced.
-// Everything else in the row stays, also an F of an earlier run: a failed row keeps its members, and Stage-Status
+// AppendError appends the body of an error result: the row's own object and F_error, an
+// object of reason, error, the facts of err in the order of their names, and errors, the
+// attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
+// also an F of an earlier run: a failed row keeps its members, and Stage-Status
 // distinguishes it from a success.
 //
-// maxBytes bounds the body in bytes; 0: no bound. What does not fit is left out, by the first of these that is enough:
-// facts and errors beyond 500 bytes each are cut and only the last attempts listed; the row is left out but for
-// body_preview; facts and attempts are left out. row is nil when there is none, as for an invalid row, whose
+// maxBytes bounds the body in bytes; 0 means no bound. What does not fit is left out, by
+// the first of these that is enough: facts and errors beyond 500 bytes each are cut and
+// only the last attempts listed; the row is left out but for body_preview; facts and
+// attempts are left out. row is nil when there is none, as for an invalid row, whose
 // body_preview is among the facts of err.
 func (f *Format) AppendError(dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
 	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
@@ -62,7 +64,8 @@ func (f *Format) appendFailure(dst []byte, row *Row, report *failure) []byte {
 	return append(report.appendJSON(f.beginFailure(dst, row)), '}')
 }
 
-// beginFailure appends an error result as far as the object F_error. row is nil where it is left out.
+// beginFailure appends an error result as far as the object F_error. row is nil where it
+// is left out.
 func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 	if row != nil {
 		dst = f.appendRow(dst, row, replacedByError)
@@ -72,7 +75,8 @@ func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 	return append(dst, f.failure...)
 }
 
-// ResultTooLarge is the error of a success whose body of size bytes is above maxBytes, the most that the server takes.
+// ResultTooLarge is the error of a success whose body of size bytes is above maxBytes,
+// the most that the server takes.
 //
 // raise says that the limit is a setting of the user's own server.
 func ResultTooLarge(size, maxBytes int, raise bool) *llm.Error {
@@ -93,8 +97,8 @@ func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	}
 }
 
-// Broken is the error of a row that could not be read out of its file: problem is what its reader found, begin the start
-// of the row, for the preview.
+// Broken is the error of a row that could not be read out of its file: problem is what
+// its reader found, begin the start of the row, for the preview.
 func Broken(problem string, begin []byte) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonInvalidRow,
@@ -192,7 +196,8 @@ func (e *failure) appendJSON(dst []byte) []byte {
 	return append(dst, "]}"...)
 }
 
-// appendFact appends a fact of an [llm.Error]. A value that is not valid JSON becomes a string.
+// appendFact appends a fact of an [llm.Error]. A value that is not valid JSON becomes a
+// string.
 func appendFact(dst []byte, fact any) []byte {
 	switch v := fact.(type) {
 	case nil:
@@ -212,10 +217,11 @@ func appendFact(dst []byte, fact any) []byte {
 	return append(dst, b...)
 }
 
-// AppendErrorAgain appends an error result that is made of another one of the same row, whose field need not be known:
-// an error ends with its F_error. That object stays as it is, and so does a row that it had no room for left out.
-// attempts and maxBytes are those of [Format.AppendError]: where the bound is lower than it was, the same things are
-// left out. ok is false where body is not an error result.
+// AppendErrorAgain appends an error result that is made of another one of the same row,
+// whose field need not be known: an error ends with its F_error. That object stays as it
+// is, and so does a row that it had no room for left out. attempts and maxBytes are those
+// of [Format.AppendError]: where the bound is lower than it was, the same things are left
+// out. ok is false where body is not an error result.
 func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
 	field, object, members := failureOf(body)
 	if object == nil {
@@ -235,8 +241,8 @@ func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []
 	return f.appendFitting(dst[:start], row, report, maxBytes), true
 }
 
-// failureOf finds F and the object F_error in an error result, which ends with it, and how many members the result has;
-// nil: body is no error result.
+// failureOf finds F and the object F_error in an error result, which ends with it, and
+// how many members the result has; nil: body is no error result.
 func failureOf(body []byte) (field, object []byte, members int) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) == 0 {
@@ -250,8 +256,8 @@ func failureOf(body []byte) (field, object []byte, members int) {
 	return field, object, len(r.members)
 }
 
-// ReadFailure reads the reason and the text out of an error result, whose field need not be known. Both are empty for
-// any other body.
+// ReadFailure reads the reason and the text out of an error result, whose field need not
+// be known. Both are empty for any other body.
 func ReadFailure(body []byte) (reason llm.Reason, text string) {
 	_, object, _ := failureOf(body)
 	if object == nil {
@@ -285,8 +291,8 @@ func readFailure(object []byte) *failure {
 	return report
 }
 
-// FailureReason reads the reason out of an error result whose reply goes into field; empty: there is none. Results of a
-// run with another field are understood too.
+// FailureReason reads the reason out of an error result whose reply goes into field, or
+// empty. Results of a run with another field are understood too.
 func FailureReason(body []byte, field string) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) != nil {

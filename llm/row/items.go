@@ -12,16 +12,17 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Items are the elements of an array of a row, each of which is a call of its own. They are immutable and safe for
-// concurrent use.
+// Items are the elements of an array of a row, each of which is a call of its own. They
+// are immutable and safe for concurrent use.
 type Items struct {
 	row  *Row
 	list [][]byte
 	hash string // of the row
 }
 
-// Items returns the elements of the row's member with this name, the last of several, which must be an array of at most
-// so many elements. Any other row is an [*llm.Error] with [llm.ReasonInvalidRow], as [Parse] returns it.
+// Items returns the elements of the row's member with this name, the last of several,
+// which must be an array of at most so many elements. Any other row is an [*llm.Error]
+// with [llm.ReasonInvalidRow], as [Parse] returns it.
 func (r *Row) Items(name string, most int) (*Items, error) {
 	var array []byte
 	for i := range r.members {
@@ -54,8 +55,9 @@ func (s *Items) Row() *Row { return s.row }
 // Value returns an element as templates see it: see [Variables].
 func (s *Items) Value(index int) any { return valueOfJSON(s.list[index]) }
 
-// VariablesHash returns the [llm.Hash] of what a template sees of an element, in canonical form: the object of item,
-// loop (an object of index0 and length) and row_hash, which is [Row.VariablesHash].
+// VariablesHash returns the [llm.Hash] of what a template sees of an element, in
+// canonical form: the object of item, loop (an object of index0 and length) and row_hash,
+// which is [Row.VariablesHash].
 func (s *Items) VariablesHash(index int) string {
 	object := append([]byte(`{"item":`), s.list[index]...)
 	object = strconv.AppendInt(append(object, `,"loop":{"index0":`...), int64(index), 10)
@@ -64,9 +66,10 @@ func (s *Items) VariablesHash(index int) string {
 	return canonicalHash(object)
 }
 
-// AppendItems appends the body of the successful result of a row that fans out: the row's own object and then the
-// fields of [Format.AppendSuccess], with the answers to its elements. F and F_variables_hash are arrays, F_usage is the
-// sum, and F_model is that of all of them if they have the same.
+// AppendItems appends the body of the successful result of a row that fans out: the row's
+// own object and then the fields of [Format.AppendSuccess], with the answers to its
+// elements. F and F_variables_hash are arrays, F_usage is the sum, and F_model is that of
+// all of them if they have the same.
 func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
 	size := len(row.body)
 	for _, a := range answers {
@@ -95,7 +98,8 @@ func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
 	return append(jsonbytes.AppendStringOrNull(dst, commonModel(answers)), '}')
 }
 
-// commonModel is the model of all answers that name one; empty: there is none, or they differ.
+// commonModel is the model of all answers that name one; empty means that there is none,
+// or they differ.
 func commonModel(answers []*Answer) (model string) {
 	for _, a := range answers {
 		switch {
@@ -109,14 +113,16 @@ func commonModel(answers []*Answer) (model string) {
 	return model
 }
 
-// ItemFailure is an element that failed, in the fact items of a row that failed with [llm.ReasonForeachFailed].
+// ItemFailure is an element that failed, in the fact items of a row that failed with
+// [llm.ReasonForeachFailed].
 type ItemFailure struct {
 	Index  int        `json:"index"`
 	Reason llm.Reason `json:"reason"`
 	Error  string     `json:"error"`
 }
 
-// Value is what stands in the place of the element where the others are kept: {"error": {"reason", "error"}}.
+// Value is what stands in the place of the element where the others are kept: {"error":
+// {"reason", "error"}}.
 func (e *ItemFailure) Value() json.RawMessage {
 	b := jsonbytes.AppendString([]byte(`{"error":{"reason":`), string(e.Reason))
 	return append(jsonbytes.AppendString(append(b, `,"error":`...), e.Error), "}}"...)
@@ -132,8 +138,9 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	}
 }
 
-// ItemsTooLarge is the error of a row that has replies to so many elements, of all, and whose result has more bytes
-// than the server takes already. Raise is as that of [ResultTooLarge].
+// ItemsTooLarge is the error of a row that has replies to so many elements, of all, and
+// whose result has more bytes than the server takes already. Raise is as that of
+// [ResultTooLarge].
 func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,

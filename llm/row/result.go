@@ -13,15 +13,18 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Format writes the bodies of a stage's results: the row's own object, its bytes kept, followed by the fields that the
-// stage adds. It is safe for concurrent use. Its zero value is of no use: see [NewFormat].
+// Format writes the bodies of a stage's results: the row's own object, its bytes kept,
+// followed by the fields that the stage adds. It is safe for concurrent use. Its zero
+// value is of no use: see [NewFormat].
 //
-// A row that is a result of another stage ([Row.KeepAs]) may have the fields of that one, by the same names. It keeps them
-// in success and error alike, in their places and with the bytes of their values: F, F_usage, … become STAGE_F,
-// STAGE_F_usage, …, or STAGE_F_2, STAGE_F_2_usage, … where one of those names is taken, and so on.
+// A row that is a result of another stage ([Row.KeepAs]) may have the fields of that one,
+// by the same names. It keeps them in success and error alike, in their places and with
+// the bytes of their values: F, F_usage, … become STAGE_F, STAGE_F_usage, …, or
+// STAGE_F_2, STAGE_F_2_usage, … where one of those names is taken, and so on.
 type Format struct {
-	// Replaced is called with the name of a member of a row that is left out of its result. It is set before the first
-	// use and must be safe for concurrent use. Nil: nobody wants to know.
+	// Replaced is called with the name of a member of a row that is left out of its
+	// result. It is set before the first use and must be safe for concurrent use. Nil:
+	// nobody wants to know.
 	Replaced func(name string)
 
 	field string
@@ -29,15 +32,17 @@ type Format struct {
 	answer, usage, templateHash, variablesHash, provenance, failure []byte
 }
 
-// Provenance is where the prompts of a stage come from: the SHA-256 of the template and of the lookup, and their paths
-// as configured. A string that is empty is null in the result.
+// Provenance is where the prompts of a stage come from: the SHA-256 of the template and
+// of the lookup, and their paths as configured. A string that is empty is null in the
+// result.
 type Provenance struct {
 	TemplateHash, TemplateSource string
 	LookupHash, LookupSource     string
 }
 
 // NewFormat prepares the fields of a stage whose reply goes into field (F in what
-// follows) and whose prompts have the provenance from. It fails when field is empty or not UTF-8.
+// follows) and whose prompts have the provenance from. It fails when field is empty or
+// not UTF-8.
 func NewFormat(field string, from Provenance) (*Format, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
@@ -72,7 +77,8 @@ func (f *Format) Overhead() int {
 type Answer struct {
 	// Text is the reply.
 	Text string
-	// Value is the reply as validated JSON; it goes into the result instead of Text. Empty: Text does.
+	// Value is the reply as validated JSON; it goes into the result instead of Text.
+	// Empty: Text does.
 	Value json.RawMessage
 	// Usage is null in the result when nil.
 	Usage *llm.Usage
@@ -80,10 +86,11 @@ type Answer struct {
 	VariablesHash, Model string
 }
 
-// AppendSuccess appends the body of a successful result: the row's own object and then, in this order, F, F_usage,
-// F_template_hash, F_variables_hash, F_template_source, F_lookup_hash, F_lookup_source and F_model. Members of the row
-// with these names are replaced, wherever they are and however their names are escaped, and an F_error of an earlier
-// run is taken out.
+// AppendSuccess appends the body of a successful result: the row's own object and then,
+// in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
+// F_lookup_hash, F_lookup_source and F_model. Members of the row with these names are
+// replaced, wherever they are and however their names are escaped, and an F_error of an
+// earlier run is taken out.
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly
 	dst = slices.Grow(dst, len(row.body)+len(a.Text)+len(a.Text)/16+len(a.Value)+fixed)
@@ -107,19 +114,22 @@ func (a *Answer) appendReply(dst []byte) []byte {
 	return jsonbytes.AppendString(dst, a.Text)
 }
 
-// Adds reports whether a stage whose response field is field adds one of that name to its results: F, F_usage, …, F_error.
+// Adds reports whether a stage whose response field is field adds one of that name to its
+// results: F, F_usage, …, F_error.
 func Adds(field, name string) bool {
 	suffix, ok := strings.CutPrefix(name, field)
 	return ok && replacedBySuccess([]byte(suffix))
 }
 
-// replacedBySuccess reports whether a success adds or removes the field F+suffix: one of all that a stage adds.
+// replacedBySuccess reports whether a success adds or removes the field F+suffix: one of
+// all that a stage adds.
 func replacedBySuccess(suffix []byte) bool {
 	return slices.Contains(answerSuffixes[:], string(suffix)) || string(suffix) == errorSuffix
 }
 
-// appendRow appends the row without the members F+suffix for which replaced is true, and without its closing brace, so
-// that a member can follow. Those of a stage before this one are kept by other names.
+// appendRow appends the row without the members F+suffix for which replaced is true, and
+// without its closing brace, so that a member can follow. Those of a stage before this
+// one are kept by other names.
 func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bool) []byte {
 	start := len(dst)
 	dst = append(dst, '{')
@@ -162,7 +172,8 @@ func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bo
 	return dst
 }
 
-// freeName returns the first of STAGE_F, STAGE_F_2, STAGE_F_3, … that makes no name that the row or the result has.
+// freeName returns the first of STAGE_F, STAGE_F_2, STAGE_F_3, … that makes no name that
+// the row or the result has.
 func (f *Format) freeName(row *Row) string {
 	first := row.upstream + "_" + f.field
 	var taken map[int]bool
@@ -213,14 +224,16 @@ func (f *Format) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) 
 	return key[len(f.field):], true
 }
 
-// answerSuffixes are the fields that a success adds, in the order in which [Format.AppendSuccess] writes them.
+// answerSuffixes are the fields that a success adds, in the order in which
+// [Format.AppendSuccess] writes them.
 var answerSuffixes = [...]string{
 	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
 }
 
-// ReadAnswer reads the body of a successful result back: Text, or Value where it was validated, Usage and Model. The
-// field that the reply went into need not be known, and no member of the row can be taken for it: a success ends with
-// its eight fields in one order. The answer points into body. ok is false for any other body.
+// ReadAnswer reads the body of a successful result back: Text, or Value where it was
+// validated, Usage and Model. The field that the reply went into need not be known, and
+// no member of the row can be taken for it: a success ends with its eight fields in one
+// order. The answer points into body. ok is false for any other body.
 func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) < len(answerSuffixes) {

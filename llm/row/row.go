@@ -1,5 +1,5 @@
-// Package row reads the bytes of a row and writes those of its result: the row's own members unchanged,
-// followed by those that the stage adds.
+// Package row reads the bytes of a row and writes those of its result: the row's own
+// members unchanged, followed by those that the stage adds.
 //
 //	r, err := row.Parse(body)
 //	format, err := row.NewFormat("llm_response", row.Provenance{})
@@ -16,9 +16,11 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Row is one row as received: a JSON object whose bytes are kept, so that the order of its keys, the digits of its
-// numbers and the spelling of its strings survive into the result. Templates see it decoded; nothing else needs to. But
-// for [Row.KeepAs] a Row is never changed, and it is safe for concurrent use. Its zero value is of no use: see [Parse].
+// Row is one row as received: a JSON object whose bytes are kept, so that the order of
+// its keys, the digits of its numbers and the spelling of its strings survive into the
+// result. Templates see it decoded; nothing else needs to. But for [Row.KeepAs] a Row is
+// never changed, and it is safe for concurrent use. Its zero value is of no use: see
+// [Parse].
 type Row struct {
 	body    []byte
 	members []jsonbytes.Member // of the object itself, in order
@@ -33,8 +35,9 @@ type Row struct {
 // Escapes of lone surrogates such as "\ud800" are valid JSON and accepted: the row keeps
 // them, a template sees U+FFFD. Of members with equal keys a template sees the last.
 //
-// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent], that states
-// what is wrong at which byte and shows the start of the body in the fact body_preview.
+// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent],
+// that states what is wrong at which byte and shows the start of the body in the fact
+// body_preview.
 func Parse(body []byte) (*Row, error) {
 	r := &Row{body: body}
 	var err error
@@ -53,16 +56,18 @@ func invalidRow(body []byte, err error) *llm.Error {
 	}
 }
 
-// KeepAs names the stage of which the row is a result: members that a result of the row would replace are kept in it,
-// under names that begin with the stage's; see [Format]. Empty, which it is at first: they are replaced. It must be
-// called before the row is used.
+// KeepAs names the stage of which the row is a result: members that a result of the row
+// would replace are kept in it, under names that begin with the stage's; see [Format].
+// Empty, which it is at first: they are replaced. It must be called before the row is
+// used.
 func (r *Row) KeepAs(stage string) { r.upstream = stage }
 
 // Body returns the bytes the row was parsed from. They must not be changed.
 func (r *Row) Body() []byte { return r.body }
 
-// VariablesHash returns the [llm.Hash] of the row in canonical form, which is the same for every spelling of the same
-// object and on every machine: see [jsonbytes.Canonicalizer].
+// VariablesHash returns the [llm.Hash] of the row in canonical form, which is the same
+// for every spelling of the same object and on every machine: see
+// [jsonbytes.Canonicalizer].
 func (r *Row) VariablesHash() string { return canonicalHash(r.body) }
 
 func canonicalHash(valid []byte) string {

@@ -12,18 +12,19 @@ import (
 // Variables returns the row as templates see it, of which nothing is decoded yet.
 func (r *Row) Variables() Variables { return Variables{row: r} }
 
-// Variables are the values of a row: objects as map[string]any, arrays as []any, integers as int64 or, beyond it, as
-// [json.Number], which keeps their digits, all other numbers as float64. They are decoded no further than the caller
-// asks, so a template that needs one member does not pay for the others. The values must not be changed. Variables are
+// Variables are the values of a row: objects as map[string]any, arrays as []any, integers
+// as int64 or, beyond it, as [json.Number], which keeps their digits, all other numbers
+// as float64. They are decoded no further than the caller asks, so a template that needs
+// one member does not pay for the others. The values must not be changed. Variables are
 // not safe for concurrent use.
 type Variables struct {
 	row     *Row
-	members []any          // decoded, in their places; nil: not yet, or null
+	members []any          // decoded, in their places; nil means not yet, or null
 	all     map[string]any // nil: not yet
 }
 
-// rowMembersMax is how many members a row may have to be searched for each name that is asked for; one with more is
-// decoded whole.
+// rowMembersMax is how many members a row may have to be searched for each name that is
+// asked for; one with more is decoded whole.
 const rowMembersMax = 64
 
 // All returns all members. Strings share the memory of one copy of the row.
@@ -66,8 +67,8 @@ func valueOfJSON(raw []byte) any {
 	return d.value()
 }
 
-// Decode decodes valid JSON to the values that [Variables] has. repeated reports whether some object in it has a key
-// twice, of which the last counts.
+// Decode decodes valid JSON to the values that [Variables] has. repeated reports whether
+// some object in it has a key twice, of which the last counts.
 func Decode(text []byte) (value any, repeated bool) {
 	d := newDecoder(text)
 	d.space()

@@ -13,24 +13,26 @@ import (
 const (
 	// patternTime bounds what all backtracking patterns together may take of one reply.
 	patternTime = time.Second
-	// backtrackingBytesMax bounds the length of such a pattern: a reply may hold one, where the schema has the format
-	// regex.
+	// backtrackingBytesMax bounds the length of such a pattern: a reply may hold one,
+	// where the schema has the format regex.
 	backtrackingBytesMax = 10_000
 )
 
-// backtracking holds what the patterns of one schema share that need to backtrack, such as those with a lookahead. Go's
-// regexp reads a text in linear time; these may take exponential time, so they have a common deadline for each reply.
-// The validator hands no context to a pattern: so one reply is validated at a time.
+// backtracking holds what the patterns of one schema share that need to backtrack, such
+// as those with a lookahead. Go's regexp reads a text in linear time; these may take
+// exponential time, so they have a common deadline for each reply. The validator hands no
+// context to a pattern: so one reply is validated at a time.
 type backtracking struct {
 	mu       sync.Mutex
 	limit    time.Duration // for one reply
 	used     bool          // the schema has such a pattern
 	compiled bool          // the schema is compiled: further patterns are in replies
 	deadline time.Time
-	exceeded *backtrackingPattern // the pattern that met the deadline; nil: none
+	exceeded *backtrackingPattern // the pattern that met the deadline, or nil
 }
 
-// compile is the validator's engine for patterns: Go's, and only for what that refuses one that reads all of ECMA-262.
+// compile is the validator's engine for patterns: Go's, and only for what that refuses
+// one that reads all of ECMA-262.
 func (b *backtracking) compile(source string) (jsonschema.Regexp, error) {
 	re, err := regexp.Compile(source)
 	if err == nil {
@@ -70,7 +72,8 @@ type backtrackingPattern struct {
 	shared *backtracking
 }
 
-// MatchString implements [jsonschema.Regexp]. A match not found by the deadline counts as none.
+// MatchString implements [jsonschema.Regexp]. A match not found by the deadline counts as
+// none.
 func (p *backtrackingPattern) MatchString(s string) bool {
 	left := time.Until(p.shared.deadline)
 	if p.shared.exceeded == nil && left > 0 {

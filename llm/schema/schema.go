@@ -1,4 +1,5 @@
-// Package schema validates replies against a JSON Schema, and knows how much of it each provider enforces itself.
+// Package schema validates replies against a JSON Schema, and knows how much of it each
+// provider enforces itself.
 package schema
 
 import (
@@ -20,9 +21,10 @@ type Schema struct {
 	outside  map[Dialect]string // where it first leaves a provider's subset
 }
 
-// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" names another). References reach no further than the
-// schema itself: nothing is read from files or the network. A pattern may be any of ECMA-262. Errors start with name,
-// which is where the source came from.
+// Parse compiles a JSON Schema (draft 2020-12 unless "$schema" names another). References
+// reach no further than the schema itself: nothing is read from files or the network. A
+// pattern may be any of ECMA-262. Errors start with name, which is where the source came
+// from.
 func Parse(source []byte, name string) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
@@ -56,10 +58,12 @@ func Parse(source []byte, name string) (*Schema, error) {
 // Source returns the schema as compact JSON. The caller must not change it.
 func (s *Schema) Source() json.RawMessage { return s.source }
 
-// Validate checks that a reply is one JSON value that satisfies the schema and returns the value as compact JSON. What
-// servers put around the value is removed: a Markdown fence, also one that lacks an end, the word json, a byte order
-// mark, end tokens such as </s>. Patterns that need to backtrack, such as those with a lookahead, may take a
-// second in all: a reply that takes longer does not satisfy the schema. The error describes in one line what is wrong.
+// Validate checks that a reply is one JSON value that satisfies the schema and returns
+// the value as compact JSON. What servers put around the value is removed: a Markdown
+// fence, also one that lacks an end, the word json, a byte order mark, end tokens such as
+// </s>. Patterns that need to backtrack, such as those with a lookahead, may take a
+// second in all: a reply that takes longer does not satisfy the schema. The error
+// describes in one line what is wrong.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	text = bare(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
@@ -80,8 +84,9 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	return compact.Bytes(), nil
 }
 
-// Note describes in one line how a provider that accepts this dialect may enforce less than the whole schema, and where
-// the schema first leaves what it accepts. It is "" where the provider enforces all of it, and for the zero Dialect.
+// Note describes in one line how a provider that accepts this dialect may enforce less
+// than the whole schema, and where the schema first leaves what it accepts. It is ""
+// where the provider enforces all of it, and for the zero Dialect.
 func (s *Schema) Note(d Dialect) string {
 	if d == GeminiOutput && s.Within(d) {
 		d = geminiEnforced

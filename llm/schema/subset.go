@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Dialect is a set of the subsets of JSON Schema that providers accept. The zero Dialect is that of a provider of which
-// nothing is known.
+// Dialect is a set of the subsets of JSON Schema that providers accept. The zero Dialect
+// is that of a provider of which nothing is known.
 type Dialect uint8
 
 // The subsets.
@@ -45,8 +45,8 @@ var schemaKeywords = map[string]Dialect{
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
-// keywordTypes lists the types that a keyword applies to. JSON Schema allows it with others, where it means nothing;
-// the providers list what they accept by type.
+// keywordTypes lists the types that a keyword applies to. JSON Schema allows it with
+// others, where it means nothing; the providers list what they accept by type.
 var keywordTypes = map[string][]string{
 	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
 	"exclusiveMinimum": {"number", "integer"}, "exclusiveMaximum": {"number", "integer"},
@@ -63,7 +63,8 @@ var schemaFormats = map[string]Dialect{
 	"uri": AnthropicOutput,
 }
 
-// What OpenAI accepts of a schema in total, and what Azure does where it states its own limit.
+// What OpenAI accepts of a schema in total, and what Azure does where it states its own
+// limit.
 const (
 	openAILevelsMax       = 10 // objects and lists within each other
 	azureLevelsMax        = 5
@@ -81,8 +82,8 @@ const (
 	anthropicUnionsMax   = 16 // properties of several types
 )
 
-// anthropicPatternBad finds what Anthropic's constrained decoding does not do: groups with a question mark, word
-// boundaries, classes by name and large repetitions.
+// anthropicPatternBad finds what Anthropic's constrained decoding does not do: groups
+// with a question mark, word boundaries, classes by name and large repetitions.
 var anthropicPatternBad = regexp.MustCompile(`\(\?|\\[bBpP]|\{\d*,?\d{3}`)
 
 // outsideSubsets returns where a schema first leaves each provider's subset.
@@ -188,7 +189,8 @@ func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
 	}
 }
 
-// object checks what strict modes ask of an object: closed, and for OpenAI with all of its properties required.
+// object checks what strict modes ask of an object: closed, and for OpenAI with all of
+// its properties required.
 func (w *subsetWalk) object(node map[string]any, path string) {
 	if node["additionalProperties"] != false {
 		w.fail(constrained, path, "does not set additionalProperties to false")
@@ -286,7 +288,8 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 	case "format":
 		w.fail(everyone&^schemaFormats[text], path, "has the format %q", text)
 	case "pattern":
-		// What Go refuses looks around or back, which no provider's constrained decoding can do, or is spelled unusually.
+		// What Go refuses looks around or back, which no provider's constrained decoding
+		// can do, or is spelled unusually.
 		if _, err := regexp.Compile(text); err != nil {
 			w.fail(constrained, path, "has the pattern %q", text)
 		}
@@ -376,7 +379,8 @@ func (w *subsetWalk) ref(node map[string]any, ref, path string, levels int, opti
 	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, levels: levels, optional: optional})
 }
 
-// cycle returns where a definition refers to itself through references that are followed, if one does.
+// cycle returns where a definition refers to itself through references that are followed,
+// if one does.
 func (w *subsetWalk) cycle(follow func(schemaRef) bool) (path string, found bool) {
 	const visiting, visited = 1, 2
 	state := make(map[string]int)

@@ -182,7 +182,8 @@ func (n *forNode) render(r *rendering) error {
 	return nil
 }
 
-// turn sets the names of one turn of the loop: those for the item and, unless l is nil, loop.
+// turn sets the names of one turn of the loop: those for the item and, unless l is nil,
+// loop.
 func (n *forNode) turn(r *rendering, item any, l *value.Loop) error {
 	if err := r.Spend(value.TurnCost); err != nil {
 		return at(n.line, err)
@@ -253,7 +254,8 @@ func (n *setNode) render(r *rendering) error {
 	return at(n.line, n.target.set(r, v))
 }
 
-// captured reads the filters of a block, its body and its end. The expression returned filters the text of the body.
+// captured reads the filters of a block, its body and its end. The expression returned
+// filters the text of the body.
 func (p *parser) captured(name string, line int, text expr) (expr, []node) {
 	x := p.filters(text)
 	nodes, _ := p.rest(name, line, "end"+name)

@@ -137,7 +137,8 @@ func (a arguments) pairs() (pairs []expr) {
 	return pairs
 }
 
-// notAvailable has what to write instead of filters and methods of Jinja that are not supported.
+// notAvailable has what to write instead of filters and methods of Jinja that are not
+// supported.
 var notAvailable = map[string]string{
 	"filter random":     "a prompt must be the same each time; take an item by a field of the row, as in list[row.id % list|length]",
 	"filter pprint":     "write tojson(indent=2)",
@@ -190,8 +191,9 @@ func (p *parser) defaultFilter(of expr, a arguments) expr {
 	return &defaultExpr{of, given[0], given[1], a.line}
 }
 
-// eachFilter returns the call of a filter that applies a filter or test, named by its first argument, to each item. The
-// name must be in the template: a name from a row could be any.
+// eachFilter returns the call of a filter that applies a filter or test, named by its
+// first argument, to each item. The name must be in the template: a name from a row could
+// be any.
 func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 	kind, table, attribute := "test", value.Tests, ""
 	if name == "map" {
@@ -213,7 +215,8 @@ func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 	return p.call(kind, inner, table, of, a)
 }
 
-// test reads is name, is not name, and the arguments of the test: one may be without brackets.
+// test reads is name, is not name, and the arguments of the test: one may be without
+// brackets.
 func (p *parser) test(of expr) expr {
 	line := p.advance().line
 	negative := p.skip("not")

@@ -70,7 +70,8 @@ type itemExpr struct {
 	line    int
 }
 
-// newItem returns the item of a key; suffix is its source. Of a long chain only the end is kept for errors.
+// newItem returns the item of a key; suffix is its source. Of a long chain only the end
+// is kept for errors.
 func newItem(of, key expr, suffix string, line int) *itemExpr {
 	const maxParts = 10
 	x := &itemExpr{of: of, key: key, line: line, written: written(of) + suffix}
@@ -153,8 +154,8 @@ func (x *compareExpr) eval(r *rendering) (any, error) {
 	return holds, nil
 }
 
-// conversion says how to compare v, the value of x, with a number if v is a string, as all values of CSV are; "": it is
-// none, or nothing that has a name.
+// conversion says how to compare v, the value of x, with a number if v is a string, as
+// all values of CSV are; "": it is none, or nothing that has a name.
 func conversion(x expr, v, with any) string {
 	name := written(x)
 	if _, ok := v.(string); !ok || strings.HasPrefix(name, "…") || strings.HasPrefix(name, `"`) {
@@ -169,8 +170,8 @@ func conversion(x expr, v, with any) string {
 	return ""
 }
 
-// condExpr is "yes if condition else no" and evaluates one of them. nil stands for the value of condition: "a and b"
-// is "b if a else a".
+// condExpr is "yes if condition else no" and evaluates one of them. nil stands for the
+// value of condition: "a and b" is "b if a else a".
 type condExpr struct {
 	condition, yes, no expr
 	line               int
@@ -191,8 +192,8 @@ func (x *condExpr) eval(r *rendering) (any, error) {
 	return then.eval(r)
 }
 
-// callExpr is an operation on the value of and on arguments: the call of a filter, test, function or method, an
-// operator, a slice, or a list, tuple or mapping of its arguments.
+// callExpr is an operation on the value of and on arguments: the call of a filter, test,
+// function or method, an operator, a slice, or a list, tuple or mapping of its arguments.
 type callExpr struct {
 	name      string // "": an operator, a slice or a literal
 	op        value.Operation

@@ -8,7 +8,8 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// maxExpressionDepth bounds the nesting of expressions and the number of operators in a row.
+// maxExpressionDepth bounds the nesting of expressions and the number of operators in a
+// row.
 const maxExpressionDepth = 200
 
 // operatorWords are the words that cannot be names.
@@ -24,8 +25,8 @@ func (p *parser) row(n int) {
 	}
 }
 
-// tuple reads an expression, or several separated by commas, which are a tuple, up to the end of the tag, a closing
-// bracket or one of the words ends.
+// tuple reads an expression, or several separated by commas, which are a tuple, up to the
+// end of the tag, a closing bracket or one of the words ends.
 func (p *parser) tuple(conditional bool, ends ...string) expr {
 	line := p.present().line
 	x := p.expression(conditional)
@@ -44,7 +45,8 @@ func (p *parser) tupleEnds(ends []string) bool {
 	return t.kind == endToken || t.is(")") || t.kind == nameToken && slices.Contains(ends, t.text)
 }
 
-// expression reads a if b else c, unless it must not be conditional, and everything that binds closer.
+// expression reads a if b else c, unless it must not be conditional, and everything that
+// binds closer.
 func (p *parser) expression(conditional bool) expr {
 	if p.depth++; p.depth > maxExpressionDepth {
 		p.failf(p.present().line, "the expression is nested deeper than %d", maxExpressionDepth)
@@ -63,7 +65,8 @@ func (p *parser) expression(conditional bool) expr {
 	return x
 }
 
-// level reads operands of the next level with operators of this one between them: a op b op c is (a op b) op c.
+// level reads operands of the next level with operators of this one between them: a op b
+// op c is (a op b) op c.
 func (p *parser) level(next func() expr, operators ...string) expr {
 	x := next()
 	for n := 1; ; n++ {
@@ -175,7 +178,8 @@ func (p *parser) unary() expr {
 	return p.unaries(p.operand(), signs, line, negative, value.Negative, value.Positive)
 }
 
-// operand reads a name, a constant or what is in brackets, with the indexes and calls after it.
+// operand reads a name, a constant or what is in brackets, with the indexes and calls
+// after it.
 func (p *parser) operand() expr {
 	x := p.primary()
 	for n := 1; ; n++ {

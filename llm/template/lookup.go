@@ -14,14 +14,15 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// Bounds of a lookup, in bytes. A YAML file becomes nodes before it becomes values, so it takes
-// some hundred times its size while it is read.
+// Bounds of a lookup, in bytes. A YAML file becomes nodes before it becomes values, so it
+// takes some hundred times its size while it is read.
 const (
 	maxLookupJSON = 64 << 20
 	maxLookupYAML = 1 << 20
 )
 
-// Lookup is a table that templates see as lookup. It is immutable and safe for concurrent use.
+// Lookup is a table that templates see as lookup. It is immutable and safe for concurrent
+// use.
 type Lookup struct {
 	value  any // map[string]any or []any
 	hash   string
@@ -42,12 +43,14 @@ func LoadLookup(path string) (*Lookup, error) {
 	return ParseLookup(content, path)
 }
 
-// ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most 1 MiB). source is the path as
-// configured, or empty. YAML keys that are not strings become strings, as written.
+// ParseLookup parses content, a mapping or list in JSON (at most 64 MiB) or YAML (at most
+// 1 MiB). source is the path as configured, or empty. YAML keys that are not strings
+// become strings, as written.
 //
-// It fails on duplicate keys, on more than one YAML document, on values that a tag makes dates or binary data, which have
-// no JSON value, and on invalid UTF-8. Errors of YAML name line and column. Aliases cost nothing: they share the value of
-// their anchor. A byte order mark is ignored.
+// It fails on duplicate keys, on more than one YAML document, on values that a tag makes
+// dates or binary data, which have no JSON value, and on invalid UTF-8. Errors of YAML
+// name line and column. Aliases cost nothing: they share the value of their anchor. A
+// byte order mark is ignored.
 func ParseLookup(content []byte, source string) (*Lookup, error) {
 	l := &Lookup{hash: llm.Hash(content), source: source}
 	var err error

@@ -8,9 +8,10 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// parser reads the blocks and expressions of a template and builds the nodes that render it. It checks all that can be
-// checked without a row. Its methods do not return errors: the first one is in the scanner, and from then on the tag,
-// and so the template, has ended.
+// parser reads the blocks and expressions of a template and builds the nodes that render
+// it. It checks all that can be checked without a row. Its methods do not return errors:
+// the first one is in the scanner, and from then on the tag, and so the template, has
+// ended.
 type parser struct {
 	*scanner
 	tokens []token // of the tag that is being read, from the current one on
@@ -76,7 +77,8 @@ func (p *parser) checkNames() {
 	}
 }
 
-// noItemHint says what to write instead of item, or of loop outside of a loop, where the template sees neither.
+// noItemHint says what to write instead of item, or of loop outside of a loop, where the
+// template sees neither.
 func (p *parser) noItemHint(name string) string {
 	hint := "no array is configured of which each element is a call"
 	if p.noItem != "" {
@@ -92,7 +94,8 @@ type opened struct {
 	ends []string // the tags that end its body; the last one closes the block
 }
 
-// body reads up to the tag that ends the body of the block and returns its name. No block: up to the end.
+// body reads up to the tag that ends the body of the block and returns its name. No
+// block: up to the end.
 func (p *parser) body(block *opened) (nodes []node, end string) {
 	for {
 		part := p.next()

@@ -14,14 +14,15 @@ type rendering struct {
 	value.Run
 	row       row.Variables
 	variables []variable // those of inner blocks after those of outer ones
-	innermost []int      // by name: the visible one's position in variables, from 1; 0: not set
+	innermost []int      // by name: the visible one's position in variables, from 1; 0 means not set
 	block     int        // the index of the innermost block's first variable
 	out       *strings.Builder
 	maxOut    int
 	held      string // the text of a block, to which its filters apply
 }
 
-// variable is a name that is set. Names are numbered when the template is parsed, so a rendering never searches for one.
+// variable is a name that is set. Names are numbered when the template is parsed, so a
+// rendering never searches for one.
 type variable struct {
 	name  int
 	value any
@@ -79,8 +80,8 @@ func (r *rendering) write(s string) error {
 	return nil
 }
 
-// captured renders nodes, in their own block, and returns the value of x, which filters their text. Without nodes it
-// returns the value of x.
+// captured renders nodes, in their own block, and returns the value of x, which filters
+// their text. Without nodes it returns the value of x.
 func (r *rendering) captured(x expr, nodes []node) (any, error) {
 	if nodes == nil {
 		return x.eval(r)

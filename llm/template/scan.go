@@ -46,7 +46,8 @@ type scanner struct {
 	counted, countedLine int // the position up to which lines are counted, and its line
 }
 
-// newScanner checks the bounds of a source and removes one newline at its end, as Jinja does.
+// newScanner checks the bounds of a source and removes one newline at its end, as Jinja
+// does.
 func newScanner(source []byte) (*scanner, error) {
 	switch {
 	case len(source) > maxSourceBytes:
@@ -95,7 +96,8 @@ func (s *scanner) next() part {
 	return part{kind: endPart}
 }
 
-// plain reads the text before the next tag, without the white space that the tags around it remove.
+// plain reads the text before the next tag, without the white space that the tags around
+// it remove.
 func (s *scanner) plain() string {
 	end := s.nextTag()
 	text := s.text[s.pos:end]

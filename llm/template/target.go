@@ -8,16 +8,18 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// target is what a value is assigned to: a name, a member of a namespace, or targets for its items.
+// target is what a value is assigned to: a name, a member of a namespace, or targets for
+// its items.
 type target struct {
 	name   string
 	number int    // of the name
-	member string // of the namespace name; empty: none
+	member string // of the namespace name, or empty
 	line   int
 	parts  []*target // nil: a name or member
 }
 
-// target reads a target, or several separated by commas. If members, they may be members of namespaces.
+// target reads a target, or several separated by commas. If members, they may be members
+// of namespaces.
 func (p *parser) target(members bool) *target {
 	t := p.oneTarget(members)
 	if !p.present().is(",") {

@@ -1,6 +1,8 @@
-// Package template renders the prompt of a row from a Jinja template, in bounded time and memory.
+// Package template renders the prompt of a row from a Jinja template, in bounded time and
+// memory.
 //
-// A template sees the row and a [Lookup], and reaches nothing else: no file, no Go value, no method of one.
+// A template sees the row and a [Lookup], and reaches nothing else: no file, no Go value,
+// no method of one.
 package template
 
 import (
@@ -29,21 +31,25 @@ type Options struct {
 	Source string
 	// Lookup is what the template sees as lookup. Nil: it sees none.
 	Lookup *Lookup
-	// Item says that the template also sees item and loop: an element of an array of the row and its place there. It is
-	// rendered by [Template.RenderItem], any other by [Template.Render].
+	// Item says that the template also sees item and loop: an element of an array of the
+	// row and its place there. It is rendered by [Template.RenderItem], any other by
+	// [Template.Render].
 	Item bool
-	// NoItem is what to change, for the error of a template that reads item or loop without Item. Empty: nothing to add.
+	// NoItem is what to change, for the error of a template that reads item or loop
+	// without Item. Empty: nothing to add.
 	NoItem string
 	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
 	MaxOutput int
-	// MaxWork bounds time and memory of one rendering together: each step costs 64, each turn of a loop 512, each
-	// byte of text produced 1, each element of a list produced 16. 0: 64 Mi, about a second.
+	// MaxWork bounds time and memory of one rendering together: each step costs 64, each
+	// turn of a loop 512, each byte of text produced 1, each element of a list produced
+	// 16. 0: 64 Mi, about a second.
 	MaxWork int
 }
 
 // Template is a compiled prompt template in Jinja, as docs/templates.md describes it.
-// Rendering any template ends, in bounded memory, and reaches nothing but the row and the lookup, which it cannot
-// modify. It is safe for concurrent use. Its zero value is not usable: see [Parse].
+// Rendering any template ends, in bounded memory, and reaches nothing but the row and the
+// lookup, which it cannot modify. It is safe for concurrent use. Its zero value is not
+// usable: see [Parse].
 type Template struct {
 	nodes  []node
 	names  int // their number
@@ -55,8 +61,9 @@ type Template struct {
 	maxOutput, maxWork int
 }
 
-// Parse compiles a template. It fails on syntax errors, blocks, filters, tests, functions and methods that are not
-// available, wrong arguments, and names that nothing sets. Errors name the line and what is available instead.
+// Parse compiles a template. It fails on syntax errors, blocks, filters, tests, functions
+// and methods that are not available, wrong arguments, and names that nothing sets.
+// Errors name the line and what is available instead.
 func Parse(source []byte, o Options) (t *Template, err error) {
 	t = &Template{
 		name:      "the template",
@@ -94,11 +101,13 @@ func (t *Template) Source() string { return t.source }
 func (t *Template) Lookup() *Lookup { return t.lookup }
 
 // Render returns the prompt for a row. It fails with an [*llm.Error] of the reason
-// [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names the problem, the template and the line.
+// [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names the
+// problem, the template and the line.
 func (t *Template) Render(row *row.Row) (prompt string, err error) { return t.render(row, nil, 0) }
 
-// RenderItem returns the prompt for the element at an index of items, as Render does for a row. Its loop has index0,
-// index, length, first and last, and the members of Jinja's that follow from these.
+// RenderItem returns the prompt for the element at an index of items, as Render does for
+// a row. Its loop has index0, index, length, first and last, and the members of Jinja's
+// that follow from these.
 func (t *Template) RenderItem(items *row.Items, index int) (prompt string, err error) {
 	return t.render(items.Row(), items, index)
 }
@@ -109,7 +118,8 @@ func (t *Template) render(row *row.Row, items *row.Items, index int) (prompt str
 	var out strings.Builder
 	r.out = &out
 	defer func() {
-		// A row that triggers a bug of ours fails, instead of ending the process each time it is delivered.
+		// A row that triggers a bug of ours fails, instead of ending the process each
+		// time it is delivered.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}

@@ -49,7 +49,8 @@ type tagReader struct {
 	open   []byte // the closing brackets still missing
 }
 
-// tokens reads up to the end of a tag. It returns nil if there is no end or an error before it.
+// tokens reads up to the end of a tag. It returns nil if there is no end or an error
+// before it.
 func (s *scanner) tokens(end string) []token {
 	r := &tagReader{scanner: s}
 	for s.err == nil && s.pos < len(s.text) {
@@ -192,7 +193,8 @@ func (r *tagReader) str() {
 	r.add(token{kind: stringToken, text: r.text[r.pos:end], value: value}, end-r.pos)
 }
 
-// unescape resolves the escapes of a string, which are Python's, or returns the problem with it.
+// unescape resolves the escapes of a string, which are Python's, or returns the problem
+// with it.
 func unescape(s string) (value, problem string) {
 	var b strings.Builder
 	for {

@@ -18,10 +18,11 @@ const (
 	addedFrom = 2 * addedRate // rows before are the warm-up
 )
 
-// added publishes rows at a moderate pace and measures what is added to a call: the time from the row stored to its
-// result stored, both as the server stamped them, less the time that the LLM takes. It holds the way to the stage and
-// back, the HTTP client, the wait for earlier rows, and the audit. The first round is a table of its own: the server gets
-// the memory of its streams in it, and who comes first in a round pays more of that.
+// added publishes rows at a moderate pace and measures what is added to a call: the time
+// from the row stored to its result stored, both as the server stamped them, less the
+// time that the LLM takes. It holds the way to the stage and back, the HTTP client, the
+// wait for earlier rows, and the audit. The first round is a table of its own: the server
+// gets the memory of its streams in it, and who comes first in a round pays more of that.
 func (s *site) added(ctx context.Context, rounds int) error {
 	sc := addedScenario()
 	fmt.Printf("\n**added**: what is added to calls of %s at %d rows/s, from the row stored to its result stored less the call, %d rows a round\n", addedCall, addedRate, addedRows-addedFrom)
@@ -75,7 +76,8 @@ func (s *site) addedBy(ctx context.Context, sc *scenario, who string) (list []ti
 	return list, err
 }
 
-// pace publishes the rows of a scenario, so many a second, evenly, and sees that all are stored.
+// pace publishes the rows of a scenario, so many a second, evenly, and sees that all are
+// stored.
 func (s *site) pace(ctx context.Context, sc *scenario, perSec int) error {
 	began := time.Now()
 	for n := range sc.rows {

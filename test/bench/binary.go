@@ -43,8 +43,9 @@ var reasons = map[string]string{
 	"google.golang.org/protobuf":                                      "of the exporters and the metrics; named by the tests' receiver of spans",
 }
 
-// binary prints the size of the program and each direct dependency's share of it, what its packages' init takes at each
-// start, and what it holds while it waits for rows, with a server elsewhere and with its own.
+// binary prints the size of the program and each direct dependency's share of it, what
+// its packages' init takes at each start, and what it holds while it waits for rows, with
+// a server elsewhere and with its own.
 func (s *site) binary(ctx context.Context, _ int) error {
 	info, err := os.Stat(s.stage)
 	if err != nil {
@@ -119,8 +120,8 @@ func (s *site) symbols(ctx context.Context) (map[string]float64, error) {
 	return sizes, nil
 }
 
-// packageOf is the package of a symbol: what is before the first dot after the last slash, of the part before its type
-// arguments.
+// packageOf is the package of a symbol: what is before the first dot after the last
+// slash, of the part before its type arguments.
 func packageOf(symbol string) string {
 	symbol, _, _ = strings.Cut(symbol, "[")
 	symbol = strings.TrimPrefix(symbol, "type:.eq.")

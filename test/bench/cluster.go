@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 )
 
-// cluster compares, on three servers with streams of three replicas, the stage that groups its appends with the stage
-// on streams that take no groups.
+// cluster compares, on three servers with streams of three replicas, the stage that
+// groups its appends with the stage on streams that take no groups.
 func (s *site) cluster(ctx context.Context, rounds int) error {
 	three := &site{dir: filepath.Join(s.dir, "cluster"), self: s.self, stage: s.stage, nats: s.nats}
 	defer three.close()

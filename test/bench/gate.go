@@ -14,9 +14,10 @@ import (
 	"strings"
 )
 
-// The gate watches the speed of the stage: a few figures, each as a ratio within the round that measured it, beside
-// those that were recorded last. What one round finds worse by more than gateTolerance is measured in gateRounds rounds,
-// and only what all of them find worse has fallen: a neighbour on the machine slows down one round, not three.
+// The gate watches the speed of the stage: a few figures, each as a ratio within the
+// round that measured it, beside those that were recorded last. What one round finds
+// worse by more than gateTolerance is measured in gateRounds rounds, and only what all of
+// them find worse has fallen: a neighbour on the machine slows down one round, not three.
 //
 //	recorded .95 of the plain loop's rate, now .78: 18% worse, so two rounds more: .90 and .93. It has not fallen.
 //	recorded .95, now .78, .76 and .80: it has fallen
@@ -39,8 +40,8 @@ func (f gateFigure) worse(was, is float64) float64 {
 	return 1 - is/was
 }
 
-// suspect reports whether all of some rounds found the figure worse than it was by more than the tolerance. One that was
-// never recorded is not suspect.
+// suspect reports whether all of some rounds found the figure worse than it was by more
+// than the tolerance. One that was never recorded is not suspect.
 func (f gateFigure) suspect(was float64, rounds []float64) bool {
 	for _, is := range rounds {
 		if !(f.worse(was, is) > gateTolerance) { // also where was is 0, or is no number
@@ -68,7 +69,8 @@ type gateMeasure struct {
 	measure func(context.Context, *site) ([]float64, error)
 }
 
-// gateMeasures are the figures of the gate. The first ones warm up the server for the others.
+// gateMeasures are the figures of the gate. The first ones warm up the server for the
+// others.
 func gateMeasures() []gateMeasure {
 	return []gateMeasure{
 		{[]gateFigure{{name: "whole: rows/s by the plain loop's"}}, gateWhole},
@@ -82,8 +84,9 @@ func gateMeasures() []gateMeasure {
 	}
 }
 
-// gate measures all figures, prints them beside those of the file, and returns an error if some have fallen. With update
-// it writes their medians of all rounds into the file instead.
+// gate measures all figures, prints them beside those of the file, and returns an error
+// if some have fallen. With update it writes their medians of all rounds into the file
+// instead.
 func (s *site) gate(ctx context.Context, file string, update bool) error {
 	var was gateRecord
 	raw, err := os.ReadFile(file)
@@ -120,7 +123,8 @@ func (s *site) gate(ctx context.Context, file string, update bool) error {
 	return nil
 }
 
-// printGate prints the table of the figures and returns the names of those that have fallen.
+// printGate prints the table of the figures and returns the names of those that have
+// fallen.
 func printGate(w io.Writer, figures []gateFigure, was gateRecord, rounds map[string][]float64) (fell []string) {
 	fmt.Fprintf(w, "\n| | now | recorded at %s | worse by | |\n| --- | --- | --- | --- | --- |\n", cmp.Or(was.Commit, "no commit")) //nolint:errcheck // a report
 	for _, f := range figures {
@@ -223,8 +227,9 @@ func gateAdded(ctx context.Context, s *site) ([]float64, error) {
 
 const processRows = 100_000
 
-// gateProcess compares a job of stage process, whose server and LLM are in the process, with what the plain loop takes for
-// as many rows: the same calls, results and events, but no order and no guarantees.
+// gateProcess compares a job of stage process, whose server and LLM are in the process,
+// with what the plain loop takes for as many rows: the same calls, results and events,
+// but no order and no guarantees.
 func gateProcess(ctx context.Context, s *site) ([]float64, error) {
 	f, err := s.turns(ctx, named("whole", 20_000), "dh")
 	if err != nil {

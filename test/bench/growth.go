@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// growth measures whether a row costs the same in a large pool, behind a long window, and by the byte when it is large:
-// the whole program against the instant LLM.
+// growth measures whether a row costs the same in a large pool, behind a long window, and
+// by the byte when it is large: the whole program against the instant LLM.
 type growth struct {
 	name, unit string
 	list       []int

@@ -33,11 +33,12 @@ func httpReply(status, body string) []byte {
 
 // llm is the LLM: it answers at once, or after latency, the same to all.
 //
-// It shares two cores with what is measured, and net/http's server would take as much CPU for a call as its client: so
-// it is a goroutine for each connection that reads requests with a Content-Length, ignores the rest, and writes one
-// prepared reply. That costs a call hardly more than its two system calls.
+// It shares two cores with what is measured, and net/http's server would take as much CPU
+// for a call as its client: so it is a goroutine for each connection that reads requests
+// with a Content-Length, ignores the rest, and writes one prepared reply. That costs a
+// call hardly more than its two system calls.
 type llm struct {
-	latency, slow time.Duration // of a call, and of one whose prompt has slowMark; 0: the marks mean nothing
+	latency, slow time.Duration // of a call, and of one whose prompt has slowMark; 0 means the marks mean nothing
 	refuses       bool          // refusedMark means something
 }
 
@@ -101,7 +102,8 @@ func (l llm) serveConn(conn io.ReadWriter) error {
 
 var contentLength = []byte("content-length:")
 
-// requestHead reads up to the empty line that ends a request's head and returns the length of its body.
+// requestHead reads up to the empty line that ends a request's head and returns the
+// length of its body.
 func requestHead(r *bufio.Reader) (length int, err error) {
 	length = -1
 	for {

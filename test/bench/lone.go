@@ -16,7 +16,8 @@ const (
 	loneGoal = 1.5
 )
 
-// lone sends one row at a time, each after the result of the last, and measures from its publication to its result.
+// lone sends one row at a time, each after the result of the last, and measures from its
+// publication to its result.
 func (s *site) lone(ctx context.Context, rounds int) error {
 	sc := &scenario{rows: loneRows + 1, pool: 64, rowBytes: 1024}
 	who := []string{"stage", "dh"}

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The loops are what one writes in an afternoon, with the libraries used well: the floor that the stage is measured
-// against. None of them keeps order, survives a kill without duplicates, or retries.
+// The loops are what one writes in an afternoon, with the libraries used well: the floor
+// that the stage is measured against. None of them keeps order, survives a kill without
+// duplicates, or retries.
 
 // loop is one of them, with what it needs.
 type loop struct {
@@ -119,8 +120,8 @@ func send[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// copyRows takes rows, publishes a result for each, with an audit event if audited, and acks the row once they are
-// stored.
+// copyRows takes rows, publishes a result for each, with an audit event if audited, and
+// acks the row once they are stored.
 func (l *loop) copyRows(ctx context.Context, audited bool) error {
 	type pending struct {
 		m    jetstream.Msg
@@ -188,7 +189,8 @@ func (l *loop) call(ctx context.Context, client *http.Client, prompt []byte) ([]
 	return io.ReadAll(resp.Body)
 }
 
-// callAndCopy calls for each row, in a pool: result and event are stored, then the row is acked.
+// callAndCopy calls for each row, in a pool: result and event are stored, then the row is
+// acked.
 func (l *loop) callAndCopy(ctx context.Context) error {
 	client := l.client()
 	work := make(chan jetstream.Msg, l.pool)

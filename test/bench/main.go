@@ -1,7 +1,8 @@
-// Command bench measures what the stage costs beside the calls that it makes: the whole program against loops that
-// one writes in an afternoon and that guarantee nothing, all against the same nats-server and the same LLM, each in its
-// own process. Contenders take turns, and what counts is the ratio within a round: machines differ, and
-// this one may be busy.
+// Command bench measures what the stage costs beside the calls that it makes: the whole
+// program against loops that one writes in an afternoon and that guarantee nothing, all
+// against the same nats-server and the same LLM, each in its own process. Contenders take
+// turns, and what counts is the ratio within a round: machines differ, and this one may
+// be busy.
 //
 //	go run ./test/bench -rounds 5
 //	go run ./test/bench -run 'whole|lone' -rounds 10

@@ -15,8 +15,9 @@ const (
 	memoryOver    = 1.2
 )
 
-// memory holds up the head of the line: the first row's call takes long, all rows behind it finish and wait. The stage
-// must stay within STAGE_WINDOW_BYTES and a fifth, besides what it takes when it is idle and what its pool takes.
+// memory holds up the head of the line: the first row's call takes long, all rows behind
+// it finish and wait. The stage must stay within STAGE_WINDOW_BYTES and a fifth, besides
+// what it takes when it is idle and what its pool takes.
 func (s *site) memory(ctx context.Context, _ int) error {
 	fmt.Printf("\n**memory**: rows of 64 KiB that have finished and wait for the first one, whose call takes %s; pool %d, STAGE_WINDOW=%d\n\n", memoryHead, memoryPool, 50_000)
 	fmt.Println("| STAGE_WINDOW_BYTES | rows waiting, at most | their bytes as the stage counts them, MiB | idle, MiB | peak, MiB | bound, MiB | |")

@@ -53,8 +53,9 @@ func between(a, b sample) figures {
 	}
 }
 
-// cpuOf is the CPU time that a process has used: the sum over its threads, of which Go ends none. Rusage covers other
-// processes only once they have ended. It is 0 where the system does not report it.
+// cpuOf is the CPU time that a process has used: the sum over its threads, of which Go
+// ends none. Rusage covers other processes only once they have ended. It is 0 where the
+// system does not report it.
 func cpuOf(pid int) time.Duration {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
@@ -73,7 +74,8 @@ func cpuOf(pid int) time.Duration {
 	return sum
 }
 
-// ioOf is how often a process has read and written. It is 0 where the system does not report it.
+// ioOf is how often a process has read and written. It is 0 where the system does not
+// report it.
 func ioOf(pid int) (calls int64) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -91,7 +93,8 @@ func ioOf(pid int) (calls int64) {
 // peak is the most memory that the contender has held, in MiB.
 func (t *turn) peak() float64 { return peakOf(t.cmd.Process.Pid) }
 
-// peakOf is the most memory that a process has held, in MiB. It is 0 where the system does not report it.
+// peakOf is the most memory that a process has held, in MiB. It is 0 where the system
+// does not report it.
 func peakOf(pid int) float64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// append stores bare results as the stage has just stored its own: in groups of the same sizes, which are in the file,
-// each on condition of the log's end and after the acknowledgement of the last.
+// append stores bare results as the stage has just stored its own: in groups of the same
+// sizes, which are in the file, each on condition of the log's end and after the
+// acknowledgement of the last.
 func (l *loop) append(ctx context.Context, file string) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -51,7 +52,8 @@ func (l *loop) append(ctx context.Context, file string) error {
 // groupsFile holds the sizes of the stage's last groups, for the appends.
 func (s *site) groupsFile() string { return filepath.Join(s.dir, "groups.json") }
 
-// noteGroups writes the sizes of the groups in which the results went into the log, and returns their mean.
+// noteGroups writes the sizes of the groups in which the results went into the log, and
+// returns their mean.
 func (s *site) noteGroups(ctx context.Context, rows int) (float64, error) {
 	var groups []int
 	last := ""

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// The tables of order compare the stage in its three orders, side by side: what a slow row, a row that is refused for
-// ever and a key with most of the rows do to all others, what the order itself costs, and how long a take-over takes.
+// The tables of order compare the stage in its three orders, side by side: what a slow
+// row, a row that is refused for ever and a key with most of the rows do to all others,
+// what the order itself costs, and how long a take-over takes.
 
 const (
 	orderKeys = 10_000
@@ -18,7 +19,8 @@ const (
 	orderPool   = 64
 	orderCall   = 50 * time.Millisecond
 	orderSlow   = 2 * time.Second
-	// paceOfPossible is the part of the possible rows/s at which rows come where latencies are measured.
+	// paceOfPossible is the part of the possible rows/s at which rows come where
+	// latencies are measured.
 	paceOfPossible = .8
 	latencyGoal    = 1.2
 )
@@ -78,7 +80,8 @@ func slowMix() *scenario {
 	return &scenario{rows: 20_000, spare: orderWindow, pool: orderPool, rowBytes: 1024, latency: orderCall, slow: orderSlow, slowRow: oneIn100, key: anyKey}
 }
 
-// possible is the rows/s of a pool whose calls take the scenario's latencies and nothing else takes any time.
+// possible is the rows/s of a pool whose calls take the scenario's latencies and nothing
+// else takes any time.
 func (sc *scenario) possible() float64 {
 	mean := sc.latency.Seconds()
 	if sc.slow > 0 {
@@ -112,7 +115,8 @@ func inOrders(rounds int, of []ordering, each func(ordering) error) error {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
-// orderSlowCalls keeps the input full: how much of the pool's time is used, and what is added to a call.
+// orderSlowCalls keeps the input full: how much of the pool's time is used, and what is
+// added to a call.
 func orderSlowCalls(ctx context.Context, s *site, rounds int) error {
 	sc := slowMix()
 	all, inUse, times := make(map[string][]figures), make(map[string][]float64), make(byOrder)
@@ -143,7 +147,8 @@ func orderSlowCalls(ctx context.Context, s *site, rounds int) error {
 	return nil
 }
 
-// orderPaced lets the rows come at a pace that the pool can keep up with: how long a row is in the stage.
+// orderPaced lets the rows come at a pace that the pool can keep up with: how long a row
+// is in the stage.
 func orderPaced(ctx context.Context, s *site, rounds int) error {
 	sc := slowMix()
 	sc.rows, sc.spare = 10_000, 0
@@ -181,7 +186,8 @@ func orderPaced(ctx context.Context, s *site, rounds int) error {
 	return nil
 }
 
-// orderHot gives 90% of the rows to one key and keeps the input full: how long the others are in the stage.
+// orderHot gives 90% of the rows to one key and keeps the input full: how long the others
+// are in the stage.
 func orderHot(ctx context.Context, s *site, rounds int) error {
 	const window = 1024
 	sc := &scenario{

@@ -13,8 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// way is a row's way through the stage: when it was taken, its call sent and answered, by the stage's clock, and when
-// its result was stored, by the server's, which is that of the same machine.
+// way is a row's way through the stage: when it was taken, its call sent and answered, by
+// the stage's clock, and when its result was stored, by the server's, which is that of
+// the same machine.
 type way struct{ taken, sent, answered, stored time.Time }
 
 func (w way) fromTaken() time.Duration { return w.stored.Sub(w.taken) }
@@ -66,7 +67,8 @@ func (s *site) readAll(ctx context.Context, stream, subject string, headersOnly 
 	return s.read(ctx, stream, cfg, int(info.State.Subjects[subject]), each) //nolint:gosec // a count of messages
 }
 
-// spans are times of some rows in the stage, and what their calls took of them, over all rounds.
+// spans are times of some rows in the stage, and what their calls took of them, over all
+// rounds.
 type spans struct {
 	list, before, calls, after []time.Duration // in all, until the call was sent, the call, from its end to the result stored
 	rates                      []float64       // p99 by that of the calls, of each round

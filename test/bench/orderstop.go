@@ -9,16 +9,19 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// What a row that has no result for ever does to the others, and what the next owner does with theirs.
+// What a row that has no result for ever does to the others, and what the next owner does
+// with theirs.
 
 const (
-	// refusedNumber is the row that is always refused: the throttle has found the rate by then.
+	// refusedNumber is the row that is always refused: the throttle has found the rate by
+	// then.
 	refusedNumber = 3000
 	// stalled is how long no result must come for a stage that stands still.
 	stalled = 10 * time.Second
 )
 
-// orderRefused has one row refused whenever it is called: the others are to come out as fast as without it.
+// orderRefused has one row refused whenever it is called: the others are to come out as
+// fast as without it.
 func orderRefused(ctx context.Context, s *site, rounds int) error {
 	sc := &scenario{rows: 20_000, spare: orderWindow, pool: orderPool, rowBytes: 1024, latency: orderCall, key: anyKey, kill: true}
 	refused := *sc
@@ -86,8 +89,8 @@ type takeOver struct {
 	beyond time.Duration // from the claim to the first result of a row behind all that were done
 }
 
-// orderTakeOver kills an owner that has emitted many rows above one without a result, and starts the next one, whose
-// LLM answers that row as well.
+// orderTakeOver kills an owner that has emitted many rows above one without a result, and
+// starts the next one, whose LLM answers that row as well.
 func orderTakeOver(ctx context.Context, s *site, rounds int) error {
 	sc := &scenario{
 		rows: aheadLast + aheadMore, pool: orderPool, rowBytes: 256,

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// processJob runs a job of stage process on its own, with the server and the LLM in the process.
+// processJob runs a job of stage process on its own, with the server and the LLM in the
+// process.
 func (s *site) processJob(ctx context.Context, _ int) error {
 	const rows = processRows
 	took, peak, err := s.process(ctx, rows)
@@ -24,7 +25,8 @@ func (s *site) processJob(ctx context.Context, _ int) error {
 	return nil
 }
 
-// process runs a job of so many rows of 200 bytes, and returns how long it took and the most memory that it held, in MiB.
+// process runs a job of so many rows of 200 bytes, and returns how long it took and the
+// most memory that it held, in MiB.
 func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak float64, err error) {
 	dir, err := os.MkdirTemp(s.dir, "process-")
 	if err != nil {

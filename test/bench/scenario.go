@@ -17,17 +17,17 @@ type scenario struct {
 	rowBytes      int
 	latency, slow time.Duration
 	slowRow       func(n int) bool // whether row n's call is slow
-	refusedRow    func(n int) bool // whether row n's calls are refused, all of them; nil: none is
-	key           func(n int) int  // of row n; nil: all rows have the same subject
+	refusedRow    func(n int) bool // whether row n's calls are refused, all of them; nil means that none is
+	key           func(n int) int  // of row n; nil means all rows have the same subject
 	spare         int              // rows laid besides, so that what is measured ends while there is still enough to do
 	kill          bool             // the contender could not stop by itself
 	env           []string         // of the stage, besides
-	gogc          string           // of the contenders; empty: as they set it
+	gogc          string           // of the contenders; empty means as they set it
 	contenders    []string         // the stage first
 	goals         []goal
 	warmUp        time.Duration // 0: the usual
-	perCall       float64       // KiB of memory that a call in flight may take; 0: it is not measured
-	beside        float64       // how often dh's cores beside those of h the stage may take; 0: it is not asked
+	perCall       float64       // KiB of memory that a call in flight may take; 0 means that it is not measured
+	beside        float64       // how often dh's cores beside those of h the stage may take; 0 means that it is not asked
 }
 
 // goal bounds the ratio of the stage's figure to another's in the same round.
@@ -132,7 +132,8 @@ func (sc *scenario) subject(n int) string {
 	return fmt.Sprintf("rows.k%d", sc.key(n))
 }
 
-// table lets the contenders of a scenario take turns and prints their figures in the form of docs/benchmarks.md.
+// table lets the contenders of a scenario take turns and prints their figures in the form
+// of docs/benchmarks.md.
 func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	all := make(map[string][]figures)
 	for range rounds {
@@ -186,8 +187,9 @@ func (s *site) table(ctx context.Context, sc *scenario, rounds int) error {
 	return nil
 }
 
-// inFlight prints the memory that a call in flight takes: what is in use with the whole pool less that with a pool of
-// one, which runs until the window is as full. The difference of peak resident memory includes garbage.
+// inFlight prints the memory that a call in flight takes: what is in use with the whole
+// pool less that with a pool of one, which runs until the window is as full. The
+// difference of peak resident memory includes garbage.
 func (s *site) inFlight(ctx context.Context, sc *scenario, all map[string][]figures) error {
 	const calls = 50
 	defer func(p profiling) { s.profiling = p }(s.profiling)

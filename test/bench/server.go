@@ -20,8 +20,8 @@ type server struct {
 	pprof string // where its profiles are, if asked for
 }
 
-// startServers starts n servers of the program at path, a cluster if there are several, each with its store in dir. It
-// returns those that run also with an error.
+// startServers starts n servers of the program at path, a cluster if there are several,
+// each with its store in dir. It returns those that run also with an error.
 func startServers(ctx context.Context, path, dir string, n int, profiled bool) (all []*server, err error) {
 	routes := make([]string, n)
 	for i := range routes {

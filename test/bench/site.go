@@ -20,7 +20,7 @@ import (
 type site struct {
 	dir, self   string
 	stage, nats string // programs
-	before      string // an earlier program of stage; empty: there is none
+	before      string // an earlier program of stage, or empty
 	profiling   profiling
 	servers     []*server
 	url         string // of all servers
@@ -28,7 +28,8 @@ type site struct {
 	js          jetstream.JetStream
 }
 
-// open builds the programs and starts a server. What it returns with an error must be closed, too.
+// open builds the programs and starts a server. What it returns with an error must be
+// closed, too.
 func open(ctx context.Context, dir string, p profiling) (s *site, err error) {
 	s = &site{dir: dir, stage: filepath.Join(dir, "stage"), nats: filepath.Join(dir, "nats-server"), profiling: p}
 	if s.self, err = os.Executable(); err != nil {
@@ -98,9 +99,10 @@ func (s *site) lay(ctx context.Context, sc *scenario, rows int) error {
 	return errors.New("streams that were deleted and created again have messages")
 }
 
-// layTries bounds how often streams are re-created. The server (2.15.2) moves the directory of a deleted stream aside,
-// always to the same name, and removes it there later; while an earlier one of that name is being removed, the move
-// fails silently, and a new stream finds the old blocks.
+// layTries bounds how often streams are re-created. The server (2.15.2) moves the
+// directory of a deleted stream aside, always to the same name, and removes it there
+// later; while an earlier one of that name is being removed, the move fails silently, and
+// a new stream finds the old blocks.
 const layTries = 20
 
 // recreate deletes the streams and creates them again, and reports whether they are empty.

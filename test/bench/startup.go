@@ -15,9 +15,9 @@ const (
 	startupGoal = 150 * time.Millisecond
 )
 
-// startup starts the program again and again, each time with one row waiting, and measures from the start of the
-// process to the row taken, which the row's audit event reports. It also prints what the program holds when it waits for
-// rows.
+// startup starts the program again and again, each time with one row waiting, and
+// measures from the start of the process to the row taken, which the row's audit event
+// reports. It also prints what the program holds when it waits for rows.
 func (s *site) startup(ctx context.Context, _ int) error {
 	sc := &scenario{rows: startups + 1, pool: 64, rowBytes: 1024}
 	if err := s.lay(ctx, sc, 0); err != nil {

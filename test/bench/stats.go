@@ -29,8 +29,8 @@ func middle(list []float64) float64 {
 	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 }
 
-// ratios is the median over rounds of one contender's figure divided by another's in the same round: a round on a busy
-// machine is slow for both.
+// ratios is the median over rounds of one contender's figure divided by another's in the
+// same round: a round on a busy machine is slow for both.
 func ratios(own, other []figures, of func(figures) float64) float64 {
 	list := make([]float64, len(own))
 	for i := range own {
@@ -39,7 +39,8 @@ func ratios(own, other []figures, of func(figures) float64) float64 {
 	return middle(list)
 }
 
-// percentile p of a sorted list is the least of it that p hundredths of it do not exceed; 0 of nothing.
+// percentile p of a sorted list is the least of it that p hundredths of it do not exceed;
+// 0 of nothing.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -227,8 +227,8 @@ func (s *site) contend(ctx context.Context, sc *scenario, who string) (f figures
 	return f, err
 }
 
-// measure makes the figures of a turn, from the end of the warm-up on. Its last moment, when there is less and less to
-// do, counts only for what was allocated.
+// measure makes the figures of a turn, from the end of the warm-up on. Its last moment,
+// when there is less and less to do, counts only for what was allocated.
 func (t *turn) measure(ctx context.Context) (f figures, err error) {
 	begun, err := t.until(ctx, rowsDone(1))
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Source is a message that a stage makes a result of: a row of the input, or a result of the stage before.
+// Source is a message that a stage makes a result of: a row of the input, or a result of
+// the stage before.
 type Source struct {
 	N         int
 	Partition int
@@ -21,9 +22,11 @@ type Source struct {
 	Body      []byte
 }
 
-// Checker compares the results of one stage with the rows that they are made of. Make it with [NewChecker].
+// Checker compares the results of one stage with the rows that they are made of. Make it
+// with [NewChecker].
 type Checker struct {
-	// Results are the results so far by their stream sequences: the sources of the next stage.
+	// Results are the results so far by their stream sequences: the sources of the next
+	// stage.
 	Results map[uint64]Source
 
 	pipeline Pipeline
@@ -40,8 +43,8 @@ type line struct {
 	key       string
 }
 
-// NewChecker returns a checker of a stage whose rows are those sources, by their stream sequences. violate gets what
-// must not be.
+// NewChecker returns a checker of a stage whose rows are those sources, by their stream
+// sequences. violate gets what must not be.
 func NewChecker(p Pipeline, stage int, sources map[uint64]Source, violate func(what, format string, args ...any)) *Checker {
 	return &Checker{
 		Results: make(map[uint64]Source, len(sources)), pipeline: p, stage: stage, sources: sources, violate: violate,
@@ -49,7 +52,8 @@ func NewChecker(p Pipeline, stage int, sources map[uint64]Source, violate func(w
 	}
 }
 
-// Result checks the next result of the stage, which has that stream sequence and lies in that partition.
+// Result checks the next result of the stage, which has that stream sequence and lies in
+// that partition.
 func (c *Checker) Result(seq uint64, partition int, header nats.Header, body []byte) {
 	name := names[c.stage]
 	of, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
@@ -77,12 +81,14 @@ func (c *Checker) Result(seq uint64, partition int, header nats.Header, body []b
 	}
 }
 
-// keyless reports whether a row may have lost its key: one that is not valid is in order among those without a key.
+// keyless reports whether a row may have lost its key: one that is not valid is in order
+// among those without a key.
 func (c *Checker) keyless(n int) bool {
 	return c.pipeline.ByKey && (n%invalidEvery == 7 || c.pipeline.elements(n) < 0)
 }
 
-// checkOrigin checks that a result names the first row of the chain, and that one of the first stage does not.
+// checkOrigin checks that a result names the first row of the chain, and that one of the
+// first stage does not.
 func (c *Checker) checkOrigin(seq uint64, src Source, header nats.Header) {
 	stream, origin := "", ""
 	if c.stage > A {
@@ -102,7 +108,8 @@ func (c *Checker) End() {
 	}
 }
 
-// check compares a result with what its row must become: the bytes of the row come first, then the reply.
+// check compares a result with what its row must become: the bytes of the row come first,
+// then the reply.
 func (c *Checker) check(src Source, failed bool, body []byte) error {
 	want := c.pipeline.Row(src.N).Outcomes[c.stage]
 	if want.Passed {

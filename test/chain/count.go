@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
-// Counter is the script of the LLM for a chain: it counts the attempts of each call. Make it with [NewCounter]. It is
-// safe for concurrent use.
+// Counter is the script of the LLM for a chain: it counts the attempts of each call. Make
+// it with [NewCounter]. It is safe for concurrent use.
 type Counter struct {
 	pipeline Pipeline
 	slow     time.Duration
@@ -52,15 +52,16 @@ func (c *Counter) Script(call llmtest.Call) *llmtest.Step {
 	return c.pipeline.Step(ask, first, c.slow)
 }
 
-// Asked is how many different calls were made so far, and a channel that is closed when there are more.
+// Asked is how many different calls were made so far, and a channel that is closed when
+// there are more.
 func (c *Counter) Asked() (n int, more <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.attempts), c.moved
 }
 
-// Paid is how many attempts were made, how many of them beyond one for each call and one more for each that failed, and
-// the first prompts that are those of no row.
+// Paid is how many attempts were made, how many of them beyond one for each call and one
+// more for each that failed, and the first prompts that are those of no row.
 func (c *Counter) Paid() (attempts, again int, wrong []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,7 +1,8 @@
-// Package chain is three stages in a row whose results can be computed: a drafts each row, b makes one call for each
-// element of an array of the row (STAGE_FOREACH), c sums up what b has. The mock LLM answers each prompt with a hash of
-// it, and each prompt has the answers before it, so the last result shows which replies it was made from. The tests
-// run such chains in virtual time; test/chaos runs them in real processes.
+// Package chain is three stages in a row whose results can be computed: a drafts each
+// row, b makes one call for each element of an array of the row (STAGE_FOREACH), c sums
+// up what b has. The mock LLM answers each prompt with a hash of it, and each prompt has
+// the answers before it, so the last result shows which replies it was made from. The
+// tests run such chains in virtual time; test/chaos runs them in real processes.
 package chain
 
 import (
@@ -39,17 +40,18 @@ func Name(stage int) string { return names[stage] }
 // Names are those of all stages in order of flow, as --chain takes them.
 func Names() string { return strings.Join(names[:], ",") }
 
-// Pipeline is what a chain does. The zero value is one without rows of a random length, whose failed elements fail
-// their row.
+// Pipeline is what a chain does. The zero value is one without rows of a random length,
+// whose failed elements fail their row.
 type Pipeline struct {
 	Seed       uint64
-	Partitions int  // of each stage; 0: 1
+	Partitions int  // of each stage; 0 means 1
 	Keep       bool // STAGE_FOREACH_ERRORS=keep: failed elements are kept in their place
 	Flat       bool // b makes one call a row
 	ByKey      bool // STAGE_ORDER=key, by the subject of the first row
 }
 
-// Input is the stream and the subject that a stage takes its rows from, where the first takes those of stream ROWS.
+// Input is the stream and the subject that a stage takes its rows from, where the first
+// takes those of stream ROWS.
 func (p Pipeline) Input(stage int) (stream, subject string) {
 	if stage == A {
 		if p.Partitions > 1 {
@@ -110,7 +112,8 @@ const (
 // MostElements is how many elements a row has at most.
 const MostElements = 8
 
-// elements is how many elements row n has; -1: it has no array. A row in nine has an empty one.
+// elements is how many elements row n has; -1: it has no array. A row in nine has an
+// empty one.
 func (p Pipeline) elements(n int) int {
 	switch {
 	case p.Flat:
@@ -128,7 +131,8 @@ func (p Pipeline) draw(n int, what string) uint64 {
 	return rand.New(rand.NewPCG(h.Sum64(), 1)).Uint64()
 }
 
-// Body is the body of row n. Its bytes must come back as they are: spaces, order of members, digits.
+// Body is the body of row n. Its bytes must come back as they are: spaces, order of
+// members, digits.
 func (p Pipeline) Body(n int) []byte {
 	if n%invalidEvery == 7 {
 		return fmt.Appendf(nil, "row %d is no object", n)
@@ -184,7 +188,8 @@ func (p Pipeline) refused(a Ask) bool {
 	}
 }
 
-// Fails is the status that the first attempt of a call meets; 0: it does not fail.
+// Fails is the status that the first attempt of a call meets; 0 means that it does not
+// fail.
 func (p Pipeline) Fails(a Ask) int {
 	switch r := p.draw(a.N, fmt.Sprintf("fails %d %d", a.Stage, a.Item)) % 200; {
 	case p.refused(a):
@@ -202,13 +207,15 @@ func (p Pipeline) Slow(a Ask) bool {
 	return p.draw(a.N, fmt.Sprintf("slow %d %d", a.Stage, a.Item))%397 == 11
 }
 
-// Spread is how long a call takes, in medians of all: log-normal with a sigma of 0.5, 4 at most.
+// Spread is how long a call takes, in medians of all: log-normal with a sigma of 0.5, 4
+// at most.
 func (p Pipeline) Spread(a Ask) float64 {
 	normal := rand.New(rand.NewPCG(p.draw(a.N, fmt.Sprintf("spread %d %d", a.Stage, a.Item)), 2)).NormFloat64()
 	return min(4, math.Exp(normal/2))
 }
 
-// Step is how the LLM answers an attempt; nil: as it does ordinarily. slow is how long a slow call takes.
+// Step is how the LLM answers an attempt; nil means as it does ordinarily. slow is how
+// long a slow call takes.
 func (p Pipeline) Step(a Ask, first bool, slow time.Duration) *llmtest.Step {
 	switch {
 	case p.refused(a):
@@ -223,7 +230,7 @@ func (p Pipeline) Step(a Ask, first bool, slow time.Duration) *llmtest.Step {
 
 // Outcome is what the result of a stage must be.
 type Outcome struct {
-	Reason string // of a row that failed; empty: it succeeded
+	Reason string // of a row that failed; empty means that it succeeded
 	Passed bool   // it failed in a stage before: the row is passed on as it is
 	Text   string // the reply
 	Parts  []Part // the replies of elements

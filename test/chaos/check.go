@@ -93,7 +93,8 @@ func (r row) key() string {
 	return r.subject
 }
 
-// checkHeaders checks what a result says beside its row: its key, and up to which row all have theirs.
+// checkHeaders checks what a result says beside its row: its key, and up to which row all
+// have theirs.
 func (c *checker) checkHeaders(r row, header nats.Header) {
 	want := ""
 	if c.order == streams.OrderKey {
@@ -131,7 +132,8 @@ func (c *checker) end(rows []row) {
 	}
 }
 
-// check compares one result with its row: the row's own bytes come first, then the LLM's answer.
+// check compares one result with its row: the row's own bytes come first, then the LLM's
+// answer.
 func (r row) check(status string, body []byte) error {
 	var got struct {
 		Answer string `json:"llm_response"`

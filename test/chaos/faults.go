@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// tryAgain is the wait between attempts at what can't be done yet: the partition has no owner, or no server answers.
+	// tryAgain is the wait between attempts at what can't be done yet: the partition has
+	// no owner, or no server answers.
 	tryAgain = 100 * time.Millisecond
 	// tryFor bounds them.
 	tryFor = time.Minute
@@ -106,8 +107,8 @@ func (s *site) killReplica(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// suspendOwner suspends the owner of a partition until another replica has claimed it, and a moment longer. It wakes up
-// in the state that it had.
+// suspendOwner suspends the owner of a partition until another replica has claimed it,
+// and a moment longer. It wakes up in the state that it had.
 func (s *site) suspendOwner(ctx context.Context, random *rand.Rand) error {
 	at := s.place(random)
 	r, owner := s.owner(ctx, at)
@@ -262,8 +263,8 @@ func (s *site) unpinOwner(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// fillStream sets a stream's limit to what it holds, and lifts it again. While the audit is full, a replica is stopped
-// half of the time.
+// fillStream sets a stream's limit to what it holds, and lifts it again. While the audit
+// is full, a replica is stopped half of the time.
 func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 	names := s.plan.streams()
 	name := names[random.IntN(len(names))]
@@ -288,7 +289,8 @@ func (s *site) fillStream(ctx context.Context, random *rand.Rand) error {
 		}
 		pause(ctx, d)
 	}
-	// Without an answer the limit may be set all the same, now or when the servers have a leader again.
+	// Without an answer the limit may be set all the same, now or when the servers have a
+	// leader again.
 	for ctx.Err() == nil {
 		if _, lifted := s.limit(ctx, name, func(i *jetstream.StreamInfo) { i.Config = was }); lifted == nil {
 			break
@@ -314,8 +316,8 @@ func (s *site) stopMeanwhile(ctx context.Context, random *rand.Rand, d time.Dura
 	}
 }
 
-// fillDisk fills the disk of a server. The server gives up its streams then, until a person has made room and started
-// it again.
+// fillDisk fills the disk of a server. The server gives up its streams then, until a
+// person has made room and started it again.
 func (s *site) fillDisk(ctx context.Context, random *rand.Rand) error {
 	v, d := s.servers.all[random.IntN(len(s.servers.all))], between(random, time.Second, 6*time.Second)
 	if v.process() == nil || !s.filling.TryLock() {

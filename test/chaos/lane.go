@@ -21,7 +21,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The batch lane: most rows go in batches of the LLM's Batch API, which is outside of all processes that are killed.
+// The batch lane: most rows go in batches of the LLM's Batch API, which is outside of all
+// processes that are killed.
 const (
 	laneStream   = "LANE"
 	laneRows     = 50
@@ -37,7 +38,7 @@ const (
 // apis are the Batch APIs with the paths of their base URLs.
 var apis = []struct{ name, path string }{{"openai", "/v1"}, {"azure", "/"}, {"anthropic", "/v1"}, {"gemini", "/v1beta"}}
 
-// pathOf is the path of an API's base URL; empty: there is no such API.
+// pathOf is the path of an API's base URL; empty means that there is no such API.
 func pathOf(name string) string {
 	for _, api := range apis {
 		if api.name == name {
@@ -47,8 +48,9 @@ func pathOf(name string) string {
 	return ""
 }
 
-// stand is how long a partition may go without a result while rows wait. Where they are in batches, that is a batch
-// and two others after it, or two and a call. A stage asks Azure once a minute.
+// stand is how long a partition may go without a result while rows wait. Where they are
+// in batches, that is a batch and two others after it, or two and a call. A stage asks
+// Azure once a minute.
 func (p *plan) stand() time.Duration {
 	switch {
 	case !p.lane:
@@ -59,7 +61,7 @@ func (p *plan) stand() time.Duration {
 	return 20 * time.Second
 }
 
-// laneEnviron is the lane's settings; nil: there is none.
+// laneEnviron is the lane's settings, or nil.
 func (p *plan) laneEnviron() []string {
 	if !p.lane {
 		return nil
@@ -106,7 +108,8 @@ func (p *plan) streams() []string {
 // asked finds the rows in requests of any API.
 var asked = regexp.MustCompile(`"Row (\d+)"`)
 
-// newBatches is the Batch APIs: slow, and with what can go wrong but lines that are billed and not there.
+// newBatches is the Batch APIs: slow, and with what can go wrong but lines that are
+// billed and not there.
 func newBatches(p *plan, m *model) (*batches.Server, error) {
 	plain, err := llmtest.New(llmtest.Config{})
 	if err != nil {
@@ -123,7 +126,8 @@ func newBatches(p *plan, m *model) (*batches.Server, error) {
 	return batches.New(cfg, p.seed, lines{plain}), nil
 }
 
-// batchStep makes each request take some time, so that kills meet it, and notes the rows that are in it.
+// batchStep makes each request take some time, so that kills meet it, and notes the rows
+// that are in it.
 func (m *model) batchStep(r batches.Request) *batches.Step {
 	if r.Op == batches.Upload || r.Op == batches.Create {
 		for _, found := range asked.FindAllSubmatch(r.Body, -1) {
@@ -136,7 +140,8 @@ func (m *model) batchStep(r batches.Request) *batches.Step {
 	return &batches.Step{Delay: time.Duration(r.N*7919%1000) * opMost / 1000}
 }
 
-// lines answers the lines of batches: as the rows' own calls are answered, but for what fails at times.
+// lines answers the lines of batches: as the rows' own calls are answered, but for what
+// fails at times.
 type lines struct{ plain *llmtest.Server }
 
 // Answer implements [batches.Live].
@@ -156,8 +161,9 @@ func (l lines) Fault(_ string, status int, message string) []byte {
 	return fmt.Appendf(nil, `{"type":"error","error":{"type":"api_error","code":%d,"message":%q}}`, status, message)
 }
 
-// answers reports whether a handler answers a request. Faults of the LLM end some by [http.ErrAbortHandler], which a
-// server turns into a broken connection; nothing else catches that panic here.
+// answers reports whether a handler answers a request. Faults of the LLM end some by
+// [http.ErrAbortHandler], which a server turns into a broken connection; nothing else
+// catches that panic here.
 func answers(h http.Handler, w http.ResponseWriter, r *http.Request) (ok bool) {
 	defer func() {
 		switch err := recover(); err {
@@ -189,7 +195,8 @@ func (m *model) files(ctx context.Context, api string) int {
 	return len(list.Data) + len(list.Files)
 }
 
-// awaitLane waits until no batch is open: all have been collected, their records say so, and their files are deleted.
+// awaitLane waits until no batch is open: all have been collected, their records say so,
+// and their files are deleted.
 func (s *site) awaitLane(ctx context.Context) {
 	if !s.plan.lane {
 		return
@@ -278,7 +285,8 @@ func splitID(id string) (token string, seq uint64) {
 	return id[:max(i, 0)], seq
 }
 
-// checkBatches finds batches that were submitted twice, still run, or are unknown to the stage.
+// checkBatches finds batches that were submitted twice, still run, or are unknown to the
+// stage.
 func (s *site) checkBatches(c *laneCount, found []batches.Info) {
 	tokens := map[string]string{}
 	for _, b := range found {

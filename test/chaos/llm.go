@@ -9,13 +9,16 @@ import (
 )
 
 const (
-	// callTimeout is STAGE_LLM_TIMEOUT: how long a call that is never answered holds its slot.
+	// callTimeout is STAGE_LLM_TIMEOUT: how long a call that is never answered holds its
+	// slot.
 	callTimeout = 8 * time.Second
-	// healingLLM is what an outage of the LLM may cost beyond its end: the next probe goes within 1.25 s, and where the
-	// LLM was silent, calls that it never answers hold all slots and the first row.
+	// healingLLM is what an outage of the LLM may cost beyond its end: the next probe
+	// goes within 1.25 s, and where the LLM was silent, calls that it never answers hold
+	// all slots and the first row.
 	healingLLM       = 2 * time.Second
 	healingSilentLLM = callTimeout + healingLLM
-	// outProbes is how many probes may go in an outage of any length beside one a second; the waits between them grow.
+	// outProbes is how many probes may go in an outage of any length beside one a second;
+	// the waits between them grow.
 	outProbes = 20
 )
 
@@ -23,7 +26,8 @@ const (
 func (s *site) takeLLMOut(ctx context.Context, random *rand.Rand) error {
 	trouble, d := gateway.Troubles[random.IntN(len(gateway.Troubles))], between(random, 200*time.Millisecond, 8*time.Second)
 	if s.plan.chain {
-		// As the first stage stands still, the later ones run dry, and the last row of one is alone there.
+		// As the first stage stands still, the later ones run dry, and the last row of
+		// one is alone there.
 		trouble = gateway.Refused
 	}
 	if !s.darkness.TryLock() {
@@ -50,9 +54,9 @@ func (s *site) takeLLMOut(ctx context.Context, random *rand.Rand) error {
 	return s.model.gate.Set(gateway.Open)
 }
 
-// llmWasOut adds what an outage of the LLM may cost. Refusal cuts the calls in flight, which are made again. The calls
-// that meet an outage are, of each process, those by which it detects the outage (as many as it has slots, and some
-// more) and probes.
+// llmWasOut adds what an outage of the LLM may cost. Refusal cuts the calls in flight,
+// which are made again. The calls that meet an outage are, of each process, those by
+// which it detects the outage (as many as it has slots, and some more) and probes.
 func (s *site) llmWasOut(trouble gateway.State, lasted time.Duration, starts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

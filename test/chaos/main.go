@@ -1,6 +1,7 @@
-// Command chaos runs real processes of the stage against real nats-servers and a flaky LLM, kills, suspends, cuts off
-// and restarts them by a schedule that a seed draws, and then checks whether every row has exactly one result, in the
-// order that -order names, with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage.
+// Command chaos runs real processes of the stage against real nats-servers and a flaky
+// LLM, kills, suspends, cuts off and restarts them by a schedule that a seed draws, and
+// then checks whether every row has exactly one result, in the order that -order names,
+// with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage.
 // docs/reliability.md lists the runs.
 //
 //	go run ./test/chaos -duration 1m -seed 7
@@ -9,8 +10,8 @@
 //	go run ./test/chaos -lane -api gemini -partitions 2
 //	go run ./test/chaos -chain -rows 20000
 //
-// The seed repeats the schedule, the rows and the LLM's failures, not the timing of processes: a run that failed may
-// need several runs of its seed to fail again.
+// The seed repeats the schedule, the rows and the LLM's failures, not the timing of
+// processes: a run that failed may need several runs of its seed to fail again.
 package main
 
 import (
@@ -114,7 +115,8 @@ func run(ctx context.Context, p *plan, out io.Writer) (err error) {
 // faultsAtOnce is how many faults may last at the same time.
 const faultsAtOnce = 4
 
-// disturb starts the replicas, publishes rows and injects the faults of the schedule, until both are done.
+// disturb starts the replicas, publishes rows and injects the faults of the schedule,
+// until both are done.
 func (s *site) disturb(ctx context.Context) (published int) {
 	for _, r := range s.replicas {
 		s.running.Go(func() {
@@ -136,7 +138,8 @@ func (s *site) disturb(ctx context.Context) (published int) {
 	return published
 }
 
-// faults injects the faults of the schedule, each at its time, and returns when the last one is healed.
+// faults injects the faults of the schedule, each at its time, and returns when the last
+// one is healed.
 func (s *site) faults(ctx context.Context) {
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -155,7 +158,7 @@ func (s *site) faults(ctx context.Context) {
 	}
 }
 
-// reached waits until the run has progressed that far; false: it ends before.
+// reached waits until the run has progressed that far; false means that it ends before.
 func (s *site) reached(ctx context.Context, at float64) bool {
 	for {
 		now, more := s.progress()
@@ -178,7 +181,8 @@ func (s *site) reached(ctx context.Context, at float64) bool {
 }
 
 const (
-	// stalledAfter is how long no result may come, all faults healed, before the run is given up.
+	// stalledAfter is how long no result may come, all faults healed, before the run is
+	// given up.
 	stalledAfter = 2 * time.Minute
 	look         = 200 * time.Millisecond
 	// ackPatience is how long after the last result all rows must be acked.
@@ -238,7 +242,7 @@ func (s *site) stored(ctx context.Context) int {
 	return n
 }
 
-// unacked describes the rows that are not acked; empty: there are none.
+// unacked describes the rows that are not acked, or empty.
 func (s *site) unacked(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -254,7 +258,8 @@ func (s *site) unacked(ctx context.Context) string {
 	return ""
 }
 
-// checkCalls compares the calls made again, and those that met outages of the LLM, with what the faults allow.
+// checkCalls compares the calls made again, and those that met outages of the LLM, with
+// what the faults allow.
 func (s *site) checkCalls(rows int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

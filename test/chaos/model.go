@@ -45,15 +45,15 @@ func kindOf(n int) rowKind {
 	}
 }
 
-// Where calls are shared, every equalEvery-th row asks what the row equalBefore earlier asks, mostly in another
-// partition.
+// Where calls are shared, every equalEvery-th row asks what the row equalBefore earlier
+// asks, mostly in another partition.
 const (
 	equalEvery  = 5
 	equalBefore = 7
 )
 
-// question is the row whose prompt row n has: its own number, or that of an earlier row that has its own. Rows that
-// fail for good share none: only answers are kept.
+// question is the row whose prompt row n has: its own number, or that of an earlier row
+// that has its own. Rows that fail for good share none: only answers are kept.
 func (p *plan) question(n int) int {
 	if q := n - equalBefore; p.dedupe != "off" && n%equalEvery == 2 && q > 0 && kindOf(n) == ordinary && kindOf(q) == ordinary {
 		return q
@@ -69,7 +69,8 @@ func (p *plan) questions(rows int) (sum int) {
 	return sum
 }
 
-// rowBody is the body of row n. Its bytes must come back as they are: spaces, order of keys, digits.
+// rowBody is the body of row n. Its bytes must come back as they are: spaces, order of
+// keys, digits.
 func (p *plan) rowBody(n int) []byte {
 	if kindOf(n) == invalid {
 		return fmt.Appendf(nil, "row %d is no object", n)
@@ -132,7 +133,8 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (m *model) close() { m.gate.Close() }
 
-// script fails some calls in a way that depends on the row alone, so that the calls a run should take are known.
+// script fails some calls in a way that depends on the row alone, so that the calls a run
+// should take are known.
 func (m *model) script(c llmtest.Call) *llmtest.Step {
 	n, err := strconv.Atoi(strings.TrimPrefix(c.Prompt, "Row "))
 	if err != nil {
@@ -155,7 +157,7 @@ func (m *model) script(c llmtest.Call) *llmtest.Step {
 	return nil
 }
 
-// fails is the status of the first call for a row; 0: it does not fail.
+// fails is the status of the first call for a row; 0 means that it does not fail.
 func fails(n int) int {
 	switch {
 	case n%failingEvery == 5:
@@ -183,7 +185,8 @@ func (m *model) answered(n int) bool {
 	return m.calls[n] > 1 || m.calls[n] == 1 && fails(n) == 0
 }
 
-// rows is how many questions were asked at least once, and a channel that is closed when there are more.
+// rows is how many questions were asked at least once, and a channel that is closed when
+// there are more.
 func (m *model) rows() (n int, more <-chan struct{}) {
 	if m.chain != nil {
 		return m.chain.Asked()
@@ -193,8 +196,9 @@ func (m *model) rows() (n int, more <-chan struct{}) {
 	return len(m.seen), m.moved
 }
 
-// paid is how many calls were made, and how many of them beyond what the rows take: one each, shared or not, and one
-// more for each call that failed. equal is how many rows have the question of another one.
+// paid is how many calls were made, and how many of them beyond what the rows take: one
+// each, shared or not, and one more for each call that failed. equal is how many rows
+// have the question of another one.
 func (m *model) paid(equal int) (calls, again int) {
 	if m.chain != nil {
 		calls, again, _ = m.chain.Paid()

@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// joinPatience is how long a replica that has started may wait until another one releases a partition to it.
+	// joinPatience is how long a replica that has started may wait until another one
+	// releases a partition to it.
 	joinPatience = 10 * time.Second
 	releaseLook  = 10 * time.Millisecond
 	// moveMost is how far into a release a server goes down.
 	moveMost = 500 * time.Millisecond
 )
 
-// moveReplica has a replica join or leave, and kills a server while partitions are being released: calls are in flight
-// and the rest of their results is not stored.
+// moveReplica has a replica join or leave, and kills a server while partitions are being
+// released: calls are in flight and the rest of their results is not stored.
 func (s *site) moveReplica(ctx context.Context, random *rand.Rand) error {
 	victims := s.drawServers(random)
 	if victims[0].process() == nil {
@@ -77,7 +78,8 @@ func (s *site) leave(ctx context.Context, random *rand.Rand, victims []*natsServ
 	return err
 }
 
-// join starts a replica that was stopped, and kills a server while another one releases a partition to it.
+// join starts a replica that was stopped, and kills a server while another one releases a
+// partition to it.
 func (s *site) join(ctx context.Context, random *rand.Rand, victims []*natsServer) error {
 	r, down, after := s.replicas[random.IntN(len(s.replicas))], between(random, time.Second, 3*time.Second), between(random, 0, moveMost)
 	s.watched.excuse(time.Now())
@@ -98,7 +100,7 @@ func (s *site) join(ctx context.Context, random *rand.Rand, victims []*natsServe
 	return s.crash(ctx, random, move, victims, fmt.Sprintf("replica %d joins, %s is being released: ", r.n, s.releasing(r)))
 }
 
-// releasing is a term that another replica than that one is releasing; empty: there is none.
+// releasing is a term that another replica than that one is releasing, or empty.
 func (s *site) releasing(except *replica) string {
 	for _, r := range s.replicas {
 		proc := r.process()
@@ -172,7 +174,8 @@ func (s *site) stopReplica(ctx context.Context, random *rand.Rand) error {
 	return err
 }
 
-// stopOne stops a replica, a third of the time with a second signal, and returns what it did.
+// stopOne stops a replica, a third of the time with a second signal, and returns what it
+// did.
 func (s *site) stopOne(ctx context.Context, random *rand.Rand) (text string, err error) {
 	r, down := s.victim(ctx, random), soon(random, 3*time.Second)
 	hard, after := random.IntN(3) == 0, between(random, 0, 2*time.Second)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// natsServer is one nats-server, and the proxies in front of it. It takes other ports each time it starts; the proxies
-// keep their addresses.
+// natsServer is one nats-server, and the proxies in front of it. It takes other ports
+// each time it starts; the proxies keep their addresses.
 type natsServer struct {
 	n     int
 	dir   string
@@ -37,8 +37,8 @@ type servers struct {
 // diskBytes is the size of a small disk: it holds some 100,000 rows.
 const diskBytes = 2 << 30
 
-// newServers starts n servers, each with its own store, on small disks of their own if asked. What it returns with an
-// error must be closed, too.
+// newServers starts n servers, each with its own store, on small disks of their own if
+// asked. What it returns with an error must be closed, too.
 func newServers(ctx context.Context, ps *processes, path, dir string, n int, disks bool) (*servers, error) {
 	s := &servers{routes: make([][]*proxy, n)}
 	for i := range n {
@@ -74,9 +74,9 @@ func newServers(ctx context.Context, ps *processes, path, dir string, n int, dis
 	return s, nil
 }
 
-// configuration of one server. Clients and routes must go through proxies only, so that they can be cut: the servers
-// advertise no addresses. Connections to a dead peer are given up sooner than by default, within the minutes
-// of a run.
+// configuration of one server. Clients and routes must go through proxies only, so that
+// they can be cut: the servers advertise no addresses. Connections to a dead peer are
+// given up sooner than by default, within the minutes of a run.
 func configuration(i, n int, routes []*proxy) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "server_name: n%d\nlisten: \"127.0.0.1:-1\"\nports_file_dir: \".\"\nping_interval: \"5s\"\n", i)
@@ -164,7 +164,7 @@ func (s *natsServer) kill() error {
 	return err
 }
 
-// process is what runs now; nil: nothing.
+// process is what runs now, or nil.
 func (s *natsServer) process() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()

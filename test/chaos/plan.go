@@ -34,8 +34,8 @@ const (
 	llmOut   kind = "llm"      // the LLM is out: connections are refused, a gateway answers 502, or nothing is answered
 )
 
-// kinds are all of them with their share in the default mix; cluster means that it needs three servers, spread that it
-// needs several partitions.
+// kinds are all of them with their share in the default mix; cluster means that it needs
+// three servers, spread that it needs several partitions.
 var kinds = []struct {
 	kind    kind
 	share   int
@@ -57,7 +57,8 @@ var kinds = []struct {
 	{llmOut, 4, false, false},
 }
 
-// meanGap is the mean time between faults in the default mix; with -rows, meanRows are between them.
+// meanGap is the mean time between faults in the default mix; with -rows, meanRows are
+// between them.
 const (
 	meanGap  = 2 * time.Second
 	meanRows = 200
@@ -67,10 +68,10 @@ const (
 type plan struct {
 	seed       uint64
 	rows       int           // 0: as many as go in duration
-	duration   time.Duration // of publishing rows and injecting faults; 0: until all rows are published
+	duration   time.Duration // of publishing rows and injecting faults; 0 means until all rows are published
 	timeout    time.Duration // for the whole run
 	servers    int
-	version    string // of nats-server; empty: the one that go.mod names
+	version    string // of nats-server; empty means the one that go.mod names
 	replicas   int
 	partitions int
 	pool       int
@@ -101,7 +102,8 @@ func (p *plan) throttle() []string {
 	return []string{"STAGE_THROTTLE=classic"}
 }
 
-// fault is one entry of the schedule. All that it draws comes from its own seed, so that one does not change another.
+// fault is one entry of the schedule. All that it draws comes from its own seed, so that
+// one does not change another.
 type fault struct {
 	kind kind
 	at   float64 // of the run's progress, from 0 to 1
@@ -236,7 +238,8 @@ func (p *plan) fits(cluster, spread bool) bool {
 // lead is the part of a run, at its beginning and at its end, that has no new faults.
 const lead = .04
 
-// schedule draws when the faults happen. They are spread evenly at random, so some meet others.
+// schedule draws when the faults happen. They are spread evenly at random, so some meet
+// others.
 func (p *plan) schedule() []fault {
 	random := rand.New(rand.NewPCG(p.seed, 1))
 	var all []fault

@@ -51,8 +51,8 @@ func (p *process) ends(ctx context.Context, within time.Duration) (bool, error) 
 // exitCode is -1 for a process that was killed. It must have ended.
 func (p *process) exitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// processes starts programs and ends all that it has started. Where the system can, they also end with this process,
-// whatever ends it.
+// processes starts programs and ends all that it has started. Where the system can, they
+// also end with this process, whatever ends it.
 type processes struct {
 	logs string // directory
 

@@ -12,12 +12,13 @@ import (
 const (
 	// standstillAfter is how long a partition may go without a result while rows wait.
 	standstillAfter = 5 * time.Second
-	// sampleEvery is the time between two looks at the partitions. What is measured is too short by as much at most: a
-	// result counts from when it is seen.
+	// sampleEvery is the time between two looks at the partitions. What is measured is
+	// too short by as much at most: a result counts from when it is seen.
 	sampleEvery = 250 * time.Millisecond
-	// healing is what a fault of a single server may cost beyond its end: a request that it lost is given up after 5 s,
-	// and clients connect again within one more. Three servers may elect leaders first, which takes up to 9 s from the
-	// loss of the last one.
+	// healing is what a fault of a single server may cost beyond its end: a request that
+	// it lost is given up after 5 s, and clients connect again within one more. Three
+	// servers may elect leaders first, which takes up to 9 s from the loss of the last
+	// one.
 	healing        = 6 * time.Second
 	healingCluster = 10 * time.Second
 )
@@ -134,7 +135,8 @@ func (w *progress) share() float64 {
 	return w.counted.Seconds() / max(w.waited.Seconds(), 1)
 }
 
-// watch takes samples until ctx ends. One that fails is skipped: the next covers its time, too.
+// watch takes samples until ctx ends. One that fails is skipped: the next covers its
+// time, too.
 func (s *site) watch(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -150,7 +152,8 @@ func (s *site) watch(ctx context.Context) {
 	}
 }
 
-// counts is how many messages of a stream there are for each partition, which is that token of their subjects.
+// counts is how many messages of a stream there are for each partition, which is that
+// token of their subjects.
 func (s *site) counts(ctx context.Context, within time.Duration, stream, filter string, token int) ([]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -19,7 +19,8 @@ const (
 
 func (s state) String() string { return [...]string{"open", "stalled", "severed"}[s] }
 
-// proxy is a stretch of network that can be cut: it passes TCP connections on to an address that may change.
+// proxy is a stretch of network that can be cut: it passes TCP connections on to an
+// address that may change.
 type proxy struct {
 	listener net.Listener
 	running  sync.WaitGroup
@@ -52,7 +53,8 @@ func (p *proxy) aim(target string) {
 	p.target = target
 }
 
-// set changes the state. Bytes that a stall held up arrive after it, as they would over a real network.
+// set changes the state. Bytes that a stall held up arrive after it, as they would over a
+// real network.
 func (p *proxy) set(s state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +100,8 @@ func (p *proxy) accept(ctx context.Context) {
 	}
 }
 
-// add keeps a connection to be closed by a cut; it returns false, and closes it, where there is one now.
+// add keeps a connection to be closed by a cut; it returns false, and closes it, where
+// there is one now.
 func (p *proxy) add(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

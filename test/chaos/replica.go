@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// restartWait is how long a replica that has ended by itself stays down, as under a supervisor.
+// restartWait is how long a replica that has ended by itself stays down, as under a
+// supervisor.
 const restartWait = 300 * time.Millisecond
 
 // replica is one place where a process of the stage runs, and what keeps it running.
@@ -60,8 +61,8 @@ func (r *replica) supervise(ctx context.Context) error {
 	}
 }
 
-// notServed reports whether a replica ended because NATS did not serve it. It may do so only at its start, with a clear
-// message, and is then started again.
+// notServed reports whether a replica ended because NATS did not serve it. It may do so
+// only at its start, with a clear message, and is then started again.
 func notServed(why string) bool {
 	for _, part := range []string{
 		"connect to NATS at ", "context deadline exceeded", "no answer: ", "JetStream does not answer", "JetStream is not enabled on the server",
@@ -98,7 +99,8 @@ func (r *replica) ended(ctx context.Context, proc *process) time.Duration {
 	return restartWait
 }
 
-// suspend suspends the process until wake is called. It returns nil where none runs, or it is suspended already.
+// suspend suspends the process until wake is called. It returns nil where none runs, or
+// it is suspended already.
 func (r *replica) suspend() (wake func() error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +120,8 @@ func (r *replica) suspend() (wake func() error, err error) {
 	}, nil
 }
 
-// kill kills the process and lets it start again after down. It returns false where none runs.
+// kill kills the process and lets it start again after down. It returns false where none
+// runs.
 func (r *replica) kill(down time.Duration) (bool, error) {
 	r.mu.Lock()
 	proc := r.proc
@@ -130,8 +133,9 @@ func (r *replica) kill(down time.Duration) (bool, error) {
 	return true, proc.kill()
 }
 
-// stop ends the process as Kubernetes would and lets it start again after down. It returns false where none runs. One
-// that is stopping already is waited for: a second signal would mean to stop at once.
+// stop ends the process as Kubernetes would and lets it start again after down. It
+// returns false where none runs. One that is stopping already is waited for: a second
+// signal would mean to stop at once.
 func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool, error) {
 	r.mu.Lock()
 	proc := r.proc
@@ -163,14 +167,16 @@ func (r *replica) stop(ctx context.Context, down, patience time.Duration) (bool,
 }
 
 const (
-	// hardPatience is how long a process may take to end after a second signal: 5 s, and 1 s for a machine that is busy.
+	// hardPatience is how long a process may take to end after a second signal: 5 s, and
+	// 1 s for a machine that is busy.
 	hardPatience    = 6 * time.Second
 	exitInterrupted = 130
 )
 
-// stopHard signals the process as stop does and, if it still runs then, again after that time, and waits until it has
-// ended. It starts again after down. stopped is false where none runs, or it is suspended or stopping already; twice
-// reports whether it took the second signal.
+// stopHard signals the process as stop does and, if it still runs then, again after that
+// time, and waits until it has ended. It starts again after down. stopped is false where
+// none runs, or it is suspended or stopping already; twice reports whether it took the
+// second signal.
 func (r *replica) stopHard(ctx context.Context, down, after time.Duration) (stopped, twice bool, err error) {
 	r.mu.Lock()
 	proc := r.proc
@@ -235,7 +241,7 @@ func (r *replica) retire(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// process is what runs now; nil: nothing.
+// process is what runs now, or nil.
 func (r *replica) process() *process {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,7 +32,8 @@ const (
 	pinGroup      = "stage"
 )
 
-// subjects is how many subjects rows are published on where there are partitions and the order is that of the stream.
+// subjects is how many subjects rows are published on where there are partitions and the
+// order is that of the stream.
 const subjects = 97
 
 // rowSubject is where row n is published. In the other orders the subject is the key, too.
@@ -209,16 +210,16 @@ func (s *site) progress() (at float64, more <-chan struct{}) {
 	return float64(time.Since(s.began)) / float64(s.plan.duration), nil
 }
 
-// backlog is how many rows are published and not asked for yet, and droughtEvery after how many rows the publisher lets
-// the stage run dry.
+// backlog is how many rows are published and not asked for yet, and droughtEvery after
+// how many rows the publisher lets the stage run dry.
 const (
 	backlogMost  = 600
 	droughtEvery = 2500
 	droughtMost  = 3 * time.Second
 )
 
-// publish publishes rows until there are enough, and returns how many. Messages between them that the stage must not
-// see leave gaps in the sequence.
+// publish publishes rows until there are enough, and returns how many. Messages between
+// them that the stage must not see leave gaps in the sequence.
 func (s *site) publish(ctx context.Context) (n int, err error) {
 	random := rand.New(rand.NewPCG(s.plan.seed, 3))
 	asked := 0 // rows that will be
@@ -316,7 +317,7 @@ func (s *site) lastOwner(ctx context.Context, at place) (string, error) {
 	return header.Get(streams.HeaderOwner), err
 }
 
-// owner returns the replica whose process runs that term; nil: none does.
+// owner returns the replica whose process runs that term; nil means that none does.
 func (s *site) owner(ctx context.Context, at place) (*replica, string) {
 	owner, err := s.lastOwner(ctx, at)
 	if err != nil {
@@ -345,16 +346,18 @@ func apiError(answer []byte) error {
 	return nil
 }
 
-// afterOutage is how long after an outage replies that came meanwhile may still be on their way to the journal.
+// afterOutage is how long after an outage replies that came meanwhile may still be on
+// their way to the journal.
 const afterOutage = 10 * time.Second
 
-// unjournaled is how old a reply may be that is not kept anywhere: one whose turn has come, which is about to be a
-// result.
+// unjournaled is how old a reply may be that is not kept anywhere: one whose turn has
+// come, which is about to be a result.
 const unjournaled = 250 * time.Millisecond
 
-// disturbed adds what a fault may cost. Calls in flight are made again, and so are replies of the last second that had
-// no time to be journaled; while no server could be reached, all replies of the window. A zombie costs one pool: the
-// calls in flight when it was suspended. It makes none when it wakes up.
+// disturbed adds what a fault may cost. Calls in flight are made again, and so are
+// replies of the last second that had no time to be journaled; while no server could be
+// reached, all replies of the window. A zombie costs one pool: the calls in flight when
+// it was suspended. It makes none when it wakes up.
 func (s *site) disturbed(k kind) {
 	until := time.Now()
 	if k == stepDown {

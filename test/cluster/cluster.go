@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Start runs n JetStream servers in this process until the test ends. Several talk over loopback sockets, so they live
-// in real time.
+// Start runs n JetStream servers in this process until the test ends. Several talk over
+// loopback sockets, so they live in real time.
 func Start(tb testing.TB, n int) []*server.Server {
 	tb.Helper()
 	var servers []*server.Server

@@ -1,5 +1,6 @@
-// Package gateway is the way from a stage to an LLM server, and what goes wrong on it: nothing listens, a proxy answers
-// in the server's place, or calls are accepted and never answered.
+// Package gateway is the way from a stage to an LLM server, and what goes wrong on it:
+// nothing listens, a proxy answers in the server's place, or calls are accepted and never
+// answered.
 //
 //	g, err := gateway.New(server)
 //	if err != nil { … }
@@ -35,8 +36,8 @@ var Troubles = []State{Refused, BadGateway, Silent}
 // String returns the state in a few words.
 func (s State) String() string { return [...]string{"open", "refused", "bad gateway", "silent"}[s] }
 
-// Gateway is an address of the loopback interface that keeps its port in all states. Make it with [New]. It is safe for
-// concurrent use.
+// Gateway is an address of the loopback interface that keeps its port in all states. Make
+// it with [New]. It is safe for concurrent use.
 type Gateway struct {
 	next     http.Handler
 	addr     *net.TCPAddr
@@ -51,7 +52,8 @@ type Gateway struct {
 	stats Stats
 }
 
-// Stats counts the calls that a gateway kept from the server. Refused ones can't be counted.
+// Stats counts the calls that a gateway kept from the server. Refused ones can't be
+// counted.
 type Stats struct {
 	Turned      int // calls that were answered 502, or accepted and not answered
 	Waiting     int // calls without an answer at the moment
@@ -71,8 +73,9 @@ func New(next http.Handler) (*Gateway, error) {
 	return g, nil
 }
 
-// reserve binds a socket to a free port. While it doesn't listen, connections to the port are refused; and no other
-// process gets the port, nor does a connection of this machine get it as its own end and reach itself.
+// reserve binds a socket to a free port. While it doesn't listen, connections to the port
+// are refused; and no other process gets the port, nor does a connection of this machine
+// get it as its own end and reach itself.
 func (g *Gateway) reserve() (err error) {
 	syscall.ForkLock.RLock()
 	g.reserved, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -141,7 +144,8 @@ func (g *Gateway) Set(to State) error {
 	return nil
 }
 
-// Close closes all connections and releases the port. The gateway must not be used afterwards.
+// Close closes all connections and releases the port. The gateway must not be used
+// afterwards.
 func (g *Gateway) Close() {
 	g.changing.Lock()
 	defer g.changing.Unlock()

@@ -1,5 +1,5 @@
-// Package permissions reads docs/permissions.md: the blocks are what a user copies, so they are what the tests run
-// with.
+// Package permissions reads docs/permissions.md: the blocks are what a user copies, so
+// they are what the tests run with.
 package permissions
 
 import (
@@ -63,8 +63,8 @@ var (
 	opens   = "```nats"
 )
 
-// Read reads the document, which lies in a path from the root of the project. A block that is no configuration of
-// nats-server is an error.
+// Read reads the document, which lies in a path from the root of the project. A block
+// that is no configuration of nats-server is an error.
 func Read(path string) (Grants, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -90,7 +90,8 @@ func Read(path string) (Grants, error) {
 	return found, nil
 }
 
-// parse reads one block: that of run is a whole configuration, the others are the permissions alone.
+// parse reads one block: that of run is a whole configuration, the others are the
+// permissions alone.
 func parse(under, text string) (g Grant, err error) {
 	if under != Run {
 		text = "authorization { users: [{user: u, password: p, permissions: {\n" + text + "\n}}] }"

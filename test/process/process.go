@@ -1,4 +1,5 @@
-// Package process runs a stage in virtual time as a process of its own, which a test has die at any byte that it sends.
+// Package process runs a stage in virtual time as a process of its own, which a test has
+// die at any byte that it sends.
 package process
 
 import (
@@ -31,8 +32,9 @@ type Process struct {
 	nc   *nats.Conn
 }
 
-// Start starts a process, which ends with the test. sees is [stagetest.Wire]'s Sees, and llm returns the LLM as the
-// process sees it while it lives. Connections and listener of deps are set here.
+// Start starts a process, which ends with the test. sees is [stagetest.Wire]'s Sees, and
+// llm returns the LLM as the process sees it while it lives. Connections and listener of
+// deps are set here.
 func Start(t *testing.T, broker *stagetest.Broker, cfg *config.Config, sees func(data []byte) int, llm func(*Process) http.Handler, deps stage.Deps) *Process {
 	t.Helper()
 	calls, pages := llmtest.NewPipeListener(), llmtest.NewPipeListener()

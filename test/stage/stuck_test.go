@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// endsWithin is how soon a process ends after the second signal, or when the time for a stop has passed, whatever is stuck.
+// endsWithin is how soon a process ends after the second signal, or after the time for a stop, whatever is stuck.
 const endsWithin = 5 * time.Second
 
 // obstacle is something that a stage hangs on.

@@ -7,7 +7,8 @@ import (
 
 // FallbackFigures are the results of a run with a fallback, or their mean over several.
 type FallbackFigures struct {
-	// PerSec is the calls that were accepted a second, by either server; Alone what the first one alone accepts.
+	// PerSec is the calls that were accepted a second, by either server; Alone what the
+	// first one alone accepts.
 	PerSec, Alone float64
 	// Share is the part of the accepted calls that the fallback served.
 	Share float64
@@ -32,7 +33,8 @@ func RunFallback(ctx context.Context, sc *Scenario, seed uint64) FallbackFigures
 	return f
 }
 
-// accepted counts the calls that were accepted until an instant, by the fallback only or by either server.
+// accepted counts the calls that were accepted until an instant, by the fallback only or
+// by either server.
 func (r *run) accepted(until float64, fallback bool) (n int) {
 	for _, a := range r.arrivals {
 		if a.accepted && a.at <= until && (a.fallback || !fallback) {
@@ -71,8 +73,8 @@ func brownouts(period float64) func(*Scenario, uint64) plan {
 	}
 }
 
-// Fallbacks returns servers with a fallback: brown-outs, in which rows should go there, and normal operation, in which
-// they should not.
+// Fallbacks returns servers with a fallback: brown-outs, in which rows should go there,
+// and normal operation, in which they should not.
 func Fallbacks() []*Scenario {
 	var list []*Scenario
 	add := func(name string, after time.Duration, setUp func(*Scenario, uint64) plan, change ...func(*Scenario)) {
@@ -93,5 +95,6 @@ func Fallbacks() []*Scenario {
 	return list
 }
 
-// quotaWithFallback is out for some seconds of each minute, so that rows wait too long in normal operation, too.
+// quotaWithFallback is out for some seconds of each minute, so that rows wait too long in
+// normal operation, too.
 const quotaWithFallback = "1200 in each minute, after 5 s"

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Families returns kinds of servers that the law was not built for at first. Their utilisation is best compared with the
-// oracle's, which does not reach 1 everywhere.
+// Families returns kinds of servers that the law was not built for at first. Their
+// utilisation is best compared with the oracle's, which does not reach 1 everywhere.
 func Families() []*Scenario {
 	var list []*Scenario
 	for _, group := range [][]*Scenario{sporadicFamilies(), limitFamilies(), hintFamilies(), paceFamilies()} {
@@ -16,7 +16,8 @@ func Families() []*Scenario {
 	return list
 }
 
-// sporadicFamilies have limiters behind something that refuses one call in many for no reason.
+// sporadicFamilies have limiters behind something that refuses one call in many for no
+// reason.
 func sporadicFamilies() (list []*Scenario) {
 	for _, share := range []float64{0.002, 0.005, 0.01, 0.02, 0.05} {
 		for _, server := range []struct {
@@ -107,7 +108,8 @@ func refusing(share float64, setUp func(*Scenario, uint64) plan) func(*Scenario,
 	}
 }
 
-// alternation is two rates in turn, so many seconds each, the first of them up to a tenth of that longer or shorter.
+// alternation is two rates in turn, so many seconds each, the first of them up to a tenth
+// of that longer or shorter.
 func alternation(high, low, sec float64) func(uint64) schedule {
 	return func(seed uint64) schedule {
 		shift := sec / 10 * (2*chance(seed).Float64() - 1)
@@ -127,7 +129,8 @@ func turns(high, low, sec float64) func(*Scenario, uint64) plan {
 	}
 }
 
-// blinking is a bucket of 20/s that is out for so many seconds, again and again, with so many in between.
+// blinking is a bucket of 20/s that is out for so many seconds, again and again, with so
+// many in between.
 func blinking(out, between float64) func(*Scenario, uint64) plan {
 	return func(_ *Scenario, seed uint64) plan {
 		t := between * (0.9 + 0.2*chance(seed).Float64())
@@ -149,8 +152,8 @@ func saying(wait time.Duration, setUp func(*Scenario, uint64) plan) func(*Scenar
 	}
 }
 
-// tenants is a bucket of 20/s that another uses as well: so many seconds without it, so many in which it has 12/s, call by
-// call at random. It tries again until it has them.
+// tenants is a bucket of 20/s that another uses as well: so many seconds without it, so
+// many in which it has 12/s, call by call at random. It tries again until it has them.
 func tenants(sec float64) func(*Scenario, uint64) plan {
 	return func(_ *Scenario, seed uint64) plan {
 		const perSec = 12
@@ -174,8 +177,9 @@ func turnsAtOnce(sec float64) func(*Scenario, uint64) plan {
 	}
 }
 
-// tokensPerSecond is a bucket of tokens, which calls take by their sizes: lognormal with sigma 1, as prompts
-// are, the largest ten times the median. It holds so many of the largest.
+// tokensPerSecond is a bucket of tokens, which calls take by their sizes: lognormal with
+// sigma 1, as prompts are, the largest ten times the median. It holds so many of the
+// largest.
 func tokensPerSecond(rate func(uint64) schedule, holds float64) func(*Scenario, uint64) plan {
 	return func(sc *Scenario, seed uint64) plan {
 		const biggest = 10

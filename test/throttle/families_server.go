@@ -7,7 +7,8 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// sporadic refuses a share of all calls before they reach the server, whatever the rate. An oracle does not know which.
+// sporadic refuses a share of all calls before they reach the server, whatever the rate.
+// An oracle does not know which.
 type sporadic struct {
 	server
 
@@ -31,7 +32,8 @@ type liar struct {
 
 func (l *liar) hint(float64) aimd.Hint { return aimd.Hint{RetryAfter: l.wait} }
 
-// varyingAtOnce admits so many calls at once as a schedule says. When the limit falls, the calls in flight go on.
+// varyingAtOnce admits so many calls at once as a schedule says. When the limit falls,
+// the calls in flight go on.
 type varyingAtOnce struct {
 	limits  schedule
 	held    int
@@ -63,7 +65,8 @@ func (a *varyingAtOnce) offered(until, perSec float64) float64 {
 
 func (a *varyingAtOnce) hint(float64) aimd.Hint { return aimd.Hint{RetryAfter: time.Second} }
 
-// shared is a bucket of which others take calls at given instants, more than it holds if need be.
+// shared is a bucket of which others take calls at given instants, more than it holds if
+// need be.
 type shared struct {
 	*bucket
 
@@ -92,7 +95,8 @@ func (b *shared) offered(until, perSec float64) float64 {
 	return b.bucket.offered(until, perSec) - float64(before(b.taken, until))
 }
 
-// tokens is a bucket of which each call takes its size. An oracle sends the rows in their order.
+// tokens is a bucket of which each call takes its size. An oracle sends the rows in their
+// order.
 type tokens struct {
 	*bucket
 
@@ -100,8 +104,8 @@ type tokens struct {
 	sent  int // by an oracle
 }
 
-// roughly is nearly for a bucket that is full when a call as large as it goes: what comes while the call is on its way is
-// lost.
+// roughly is nearly for a bucket that is full when a call as large as it goes: what comes
+// while the call is on its way is lost.
 const roughly = 1 - 1e-3
 
 func (b *tokens) admit(now float64, id callID) bool {
@@ -166,8 +170,8 @@ func (m *anyMinute) hint(now float64) aimd.Hint {
 	return aimd.Hint{RetryAfter: wholeSeconds(m.opens(now) - now)}
 }
 
-// queue serves perSec calls a second, one after the other. Those that come meanwhile wait, and it refuses the ones that
-// find too many waiting.
+// queue serves perSec calls a second, one after the other. Those that come meanwhile
+// wait, and it refuses the ones that find too many waiting.
 type queue struct {
 	perSec float64
 	most   int

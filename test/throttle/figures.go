@@ -6,23 +6,27 @@ import (
 	"slices"
 )
 
-// Figures are the results of a run, or their mean over several. A figure that a scenario does not have is NaN.
+// Figures are the results of a run, or their mean over several. A figure that a scenario
+// does not have is NaN.
 type Figures struct {
-	// Utilisation is the accepted calls as a share of what the server offered until the last of them, where the pools
-	// could have used it. It may exceed 1 by what the server's bucket held at first.
+	// Utilisation is the accepted calls as a share of what the server offered until the
+	// last of them, where the pools could have used it. It may exceed 1 by what the
+	// server's bucket held at first.
 	Utilisation float64
 	// Waste is the refused calls as a share of all.
 	Waste float64
 	// Seconds is how long the job took.
 	Seconds float64
-	// RowP99 is the 99th percentile of the time from a row's first attempt to its result, by that of accepted calls.
+	// RowP99 is the 99th percentile of the time from a row's first attempt to its result,
+	// by that of accepted calls.
 	RowP99 float64
 	// LongestRow is the longest such time, in seconds.
 	LongestRow float64
-	// HeadOfLine is the longest time that a result waited for an earlier row's, in seconds.
+	// HeadOfLine is the longest time that a result waited for an earlier row's, in
+	// seconds.
 	HeadOfLine float64
-	// RiseSeconds is how long after a rise of the rate the throughput of the next second had nine tenths of it, on
-	// average; OutageSeconds the same after an outage.
+	// RiseSeconds is how long after a rise of the rate the throughput of the next second
+	// had nine tenths of it, on average; OutageSeconds the same after an outage.
 	RiseSeconds, OutageSeconds float64
 	// Probes is how many calls were refused in an outage.
 	Probes float64
@@ -64,7 +68,8 @@ func (r *run) figures() Figures {
 	return f
 }
 
-// split returns the instants of accepted and refused calls, and how many calls of each client were accepted.
+// split returns the instants of accepted and refused calls, and how many calls of each
+// client were accepted.
 func (r *run) split() (accepted, refused, perClient []float64) {
 	perClient = make([]float64, r.sc.Clients)
 	for _, a := range r.arrivals {
@@ -154,7 +159,8 @@ func average(list []float64) (mean float64) {
 	return mean
 }
 
-// combine returns the figures that of makes of each figure of several runs. All fields of F are figures.
+// combine returns the figures that of makes of each figure of several runs. All fields of
+// F are figures.
 func combine[F any](runs []F, of func([]float64) float64) (all F) {
 	to := reflect.ValueOf(&all).Elem()
 	for i := range to.NumField() {

@@ -15,8 +15,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Fleet is a scenario of many processes that share the limit of one server, for a while in which things happen to them
-// and to the messages between them.
+// Fleet is a scenario of many processes that share the limit of one server, for a while
+// in which things happen to them and to the messages between them.
 type Fleet struct {
 	Scenario
 	// Seconds is how long it takes.
@@ -26,10 +26,10 @@ type Fleet struct {
 	skew     time.Duration                    // clocks are off by up to so much, to both sides
 	weight   func(client int) float64         // nil: 1
 	demand   func(client int) float64         // rows per second; nil or infinite: as many as it can do
-	late     func(client int) float64         // when it starts; nil: within the first second
+	late     func(client int) float64         // when it starts; nil means within the first second
 	limits   fleet.Limits                     // of the shared budget
 	happens  []happening                      // in order of time
-	idles    func(client int, t float64) bool // has nothing to do then; nil: never
+	idles    func(client int, t float64) bool // has nothing to do then; nil means never
 
 	heals   []float64 // instants at which a partition ends
 	regains []float64 // instants from which on others have what one no longer uses
@@ -41,7 +41,8 @@ type happening struct {
 	do func(r *fleetRun)
 }
 
-// RunFleet runs a fleet with a shared budget (Shared), or each process by itself (Adaptive), and returns the figures.
+// RunFleet runs a fleet with a shared budget (Shared), or each process by itself
+// (Adaptive), and returns the figures.
 func RunFleet(ctx context.Context, f *Fleet, m Method, seed uint64) FleetFigures {
 	r := &fleetRun{
 		run: newRun(&f.Scenario, seed), fleet: f, method: m,

@@ -5,21 +5,24 @@ import (
 	"slices"
 )
 
-// FleetFigures are the results of a run of a fleet, or their mean over several. A figure that a fleet does not have is
-// NaN.
+// FleetFigures are the results of a run of a fleet, or their mean over several. A figure
+// that a fleet does not have is NaN.
 type FleetFigures struct {
-	// Utilisation, Waste and Jain are as in [Figures], Jain's index by weight and over those that ran all the time and
-	// always wanted more.
+	// Utilisation, Waste and Jain are as in [Figures], Jain's index by weight and over
+	// those that ran all the time and always wanted more.
 	Utilisation, Waste, Jain float64
-	// Over is the longest time, in seconds, in which each second had more calls than twice what the server allowed. NaN for
-	// one that counts by the minute.
+	// Over is the longest time, in seconds, in which each second had more calls than
+	// twice what the server allowed. NaN for one that counts by the minute.
 	Over float64
-	// Heal is the longest time from the end of a partition until all followed one leader, in seconds.
+	// Heal is the longest time from the end of a partition until all followed one leader,
+	// in seconds.
 	Heal float64
-	// Replace is the longest time from the death of a leader until most of the others followed another, in seconds, and
-	// Killed the share of the limit that was used from 2 s after the death on, for 2 s.
+	// Replace is the longest time from the death of a leader until most of the others
+	// followed another, in seconds, and Killed the share of the limit that was used from
+	// 2 s after the death on, for 2 s.
 	Replace, Killed float64
-	// Regain is the longest time from when some stopped until the rest used nine tenths of the limit, in seconds.
+	// Regain is the longest time from when some stopped until the rest used nine tenths
+	// of the limit, in seconds.
 	Regain float64
 	// Messages is how many each member published per second.
 	Messages float64
@@ -27,7 +30,8 @@ type FleetFigures struct {
 	Leaders float64
 	// Alone is the share of the members that took themselves for alone, over time.
 	Alone float64
-	// RowP99 is the 99th percentile of the time from a row's first attempt to its result, in seconds.
+	// RowP99 is the 99th percentile of the time from a row's first attempt to its result,
+	// in seconds.
 	RowP99 float64
 }
 
@@ -93,7 +97,8 @@ func (r *fleetRun) look(f *FleetFigures) {
 	f.Messages = float64(r.net.sent) / memberSeconds
 }
 
-// until returns the seconds from an instant to the first sample that is as asked; infinite: never.
+// until returns the seconds from an instant to the first sample that is as asked;
+// infinite: never.
 func (r *fleetRun) until(from float64, ok func(sample) bool) float64 {
 	for _, s := range r.samples {
 		if s.at > from && ok(s) {
@@ -127,7 +132,8 @@ func (r *fleetRun) jain(perClient []float64) float64 {
 	return jain(shares)
 }
 
-// over returns the longest time of FleetFigures.Over. A server that is out allows what it did before: those are probes.
+// over returns the longest time of FleetFigures.Over. A server that is out allows what it
+// did before: those are probes.
 func (r *fleetRun) over() float64 {
 	const stepSec = 0.1
 	if _, window := r.plan.server.(*perMinute); window {

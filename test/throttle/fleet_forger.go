@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// forger publishes what anybody can who has the right to: nonsense, messages of before, and lies that look right.
+// forger publishes what anybody can who has the right to: nonsense, messages of before,
+// and lies that look right.
 type forger struct {
 	rng   *rand.Rand
 	heard [64][]byte // what it has overheard

@@ -11,8 +11,8 @@ import (
 	"github.com/llm-stage/stage/aimd/fleet"
 )
 
-// messages is how the network treats the messages of a fleet. Each has its own delay for each receiver, so they
-// overtake one another.
+// messages is how the network treats the messages of a fleet. Each has its own delay for
+// each receiver, so they overtake one another.
 type messages struct {
 	least, most   time.Duration // delay
 	lost, doubled float64       // share of all, for each receiver
@@ -104,8 +104,9 @@ func (n *network) running() []*member {
 	return list
 }
 
-// member is one process of a fleet, with a clock of its own. It is the law of its pool, and does what the process does
-// around [fleet.Member]: a lock, a goroutine that ticks, and messages out and in.
+// member is one process of a fleet, with a clock of its own. It is the law of its pool,
+// and does what the process does around [fleet.Member]: a lock, a goroutine that ticks,
+// and messages out and in.
 type member struct {
 	net    *network
 	client int
@@ -199,8 +200,8 @@ func (m *member) hear(body []byte) {
 	}
 }
 
-// event lets something happen to the member; to one that is suspended when it wakes up. With news it then says at once
-// what cannot wait.
+// event lets something happen to the member; to one that is suspended when it wakes up.
+// With news it then says at once what cannot wait.
 func (m *member) event(news bool, happen func()) {
 	m.mu.Lock()
 	if m.asleep || m.gone {
@@ -218,7 +219,8 @@ func (m *member) event(news bool, happen func()) {
 	}
 }
 
-// suspend stops the process as SIGSTOP does: its calls go on at the server, and it learns of nothing.
+// suspend stops the process as SIGSTOP does: its calls go on at the server, and it learns
+// of nothing.
 func (m *member) suspend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

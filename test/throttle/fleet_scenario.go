@@ -8,7 +8,8 @@ import (
 	"github.com/llm-stage/stage/aimd/fleet"
 )
 
-// newFleet returns a fleet of so many members at a server, for ten minutes; change alters it.
+// newFleet returns a fleet of so many members at a server, for ten minutes; change alters
+// it.
 func newFleet(name string, members int, setUp func(*Scenario, uint64) plan, change ...func(*Fleet)) *Fleet {
 	f := &Fleet{
 		Scenario: *scenario(name, "", setUp, clients(members), rows(1000)),
@@ -186,7 +187,8 @@ func dropping(rate, burst float64) func(*Scenario, uint64) plan {
 	}
 }
 
-// roaming is a bucket with a rate, or a quarter of it, each for a random time of 30 s on average.
+// roaming is a bucket with a rate, or a quarter of it, each for a random time of 30 s on
+// average.
 func roaming(rate, burst float64) func(*Scenario, uint64) plan {
 	return func(_ *Scenario, seed uint64) plan {
 		rng := chance(seed)
@@ -247,8 +249,8 @@ func (w *weighing) admit(now float64, id callID) bool {
 	return true
 }
 
-// Fleets returns the fleets of the table in docs/scale.md, with the rate of the server that they share and the calls that
-// its bucket holds.
+// Fleets returns the fleets of the table in docs/scale.md, with the rate of the server
+// that they share and the calls that its bucket holds.
 func Fleets(rate float64) []*Fleet {
 	burst := max(5, rate/20)
 	list := func(name string, members int, setUp func(*Scenario, uint64) plan, change ...func(*Fleet)) *Fleet {

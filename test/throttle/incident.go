@@ -11,8 +11,8 @@ import (
 type failure struct {
 	verdict pool.Verdict
 	sec     float64 // from arrival until the caller has the verdict
-	// Reached means that a server got the call, which may cost money. Admitted means that it failed on the call after its
-	// limiter had admitted it.
+	// Reached means that a server got the call, which may cost money. Admitted means that
+	// it failed on the call after its limiter had admitted it.
 	reached, admitted bool
 }
 
@@ -38,7 +38,8 @@ var (
 	silence = &failure{
 		verdict: pool.Verdict{Class: pool.Transient, Origin: pool.OfServer, Err: errors.New("no answer in 10s")}, sec: 10, reached: true,
 	}
-	// Reset and gatewayReset are what becomes of calls in flight when a server goes down, without a gateway and with one.
+	// Reset and gatewayReset are what becomes of calls in flight when a server goes down,
+	// without a gateway and with one.
 	reset = &failure{
 		verdict: pool.Verdict{Class: pool.Transient, Origin: pool.OfNetwork, Err: errors.New("connection reset")}, reached: true, admitted: true,
 	}
@@ -49,10 +50,11 @@ var (
 type incident struct {
 	from, to float64
 	fails    *failure // what becomes of a call that arrives
-	// Meets reports whether a call fails, the n-th to arrive in the incident; nil: all do.
+	// Meets reports whether a call fails, the n-th to arrive in the incident; nil means
+	// all do.
 	meets func(id callID, n int) bool
-	// Cuts is what becomes of the calls in flight when the incident begins; nil: they are served. Those that meet silence
-	// end with the time-out.
+	// Cuts is what becomes of the calls in flight when the incident begins; nil means
+	// that they are served. Those that meet silence end with the time-out.
 	cuts *failure
 	// Loss is the share of the capacity that is gone.
 	loss float64
@@ -72,7 +74,7 @@ func (in incidents) at(t float64) *incident {
 	return nil
 }
 
-// failure returns what becomes of a call that arrives now; nil: the server decides.
+// failure returns what becomes of a call that arrives now; nil means the server decides.
 func (in incidents) failure(now float64, id callID) *failure {
 	i := in.at(now)
 	if i == nil {
@@ -85,8 +87,8 @@ func (in incidents) failure(now float64, id callID) *failure {
 	return i.fails
 }
 
-// cut returns what an incident makes of a call that would be served in [from, to), and how long after from; nil:
-// nothing.
+// cut returns what an incident makes of a call that would be served in [from, to), and
+// how long after from; nil: nothing.
 func (in incidents) cut(from, to float64) (*failure, float64) {
 	for _, i := range in {
 		if i.cuts == nil || i.from <= from || i.from >= to {
@@ -100,8 +102,8 @@ func (in incidents) cut(from, to float64) (*failure, float64) {
 	return nil, 0
 }
 
-// lost returns how many of the calls that the server would admit by then the incidents leave none of, where offered
-// returns those it would admit by an instant.
+// lost returns how many of the calls that the server would admit by then the incidents
+// leave none of, where offered returns those it would admit by an instant.
 func (in incidents) lost(until float64, offered func(until float64) float64) float64 {
 	lost := 0.0
 	for _, i := range in {
@@ -112,8 +114,8 @@ func (in incidents) lost(until float64, offered func(until float64) float64) flo
 	return lost
 }
 
-// outages returns when each time begins and ends in which no call is served. Incidents that follow one another at once
-// are one outage.
+// outages returns when each time begins and ends in which no call is served. Incidents
+// that follow one another at once are one outage.
 func (in incidents) outages() (list [][2]float64) {
 	for n, i := range in {
 		switch {

@@ -7,22 +7,26 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// OutageFigures are the results of a run against a server that breaks down, or their mean over several. A figure that a
-// scenario does not have is NaN.
+// OutageFigures are the results of a run against a server that breaks down, or their mean
+// over several. A figure that a scenario does not have is NaN.
 type OutageFigures struct {
 	// Failed is how many rows failed in a run, but for poison; Rows how many there were.
 	Failed, Rows float64
-	// Wasted is how many calls of an outage reached a server and brought nothing, those in flight at its beginning
-	// included; Refused how many connections were refused besides.
+	// Wasted is how many calls of an outage reached a server and brought nothing, those
+	// in flight at its beginning included; Refused how many connections were refused
+	// besides.
 	Wasted, Refused float64
-	// Back is the time from the end of an outage to the first success after it, in seconds; BackMost the longest.
+	// Back is the time from the end of an outage to the first success after it, in
+	// seconds; BackMost the longest.
 	Back, BackMost float64
-	// Utilisation is the calls served as a share of what the server could have served while it was well, until each row
-	// had its first call: after that only retries are left, which wait.
+	// Utilisation is the calls served as a share of what the server could have served
+	// while it was well, until each row had its first call: after that only retries are
+	// left, which wait.
 	Utilisation float64
 	// Pauses is how many pauses the pool reported.
 	Pauses float64
-	// Poison is how many poisoned rows failed as a share of all, and PoisonCalls the most calls that one of them took.
+	// Poison is how many poisoned rows failed as a share of all, and PoisonCalls the most
+	// calls that one of them took.
 	Poison, PoisonCalls float64
 }
 
@@ -121,8 +125,8 @@ func (r *run) served() float64 {
 	return met / (offered(until) - r.plan.incidents.lost(until, offered))
 }
 
-// MeanOutages returns the mean of the figures of several runs, and the most of those that are the most of something.
-// What a run does not have counts in none.
+// MeanOutages returns the mean of the figures of several runs, and the most of those that
+// are the most of something. What a run does not have counts in none.
 func MeanOutages(runs []OutageFigures) OutageFigures {
 	m := combine(runs, func(list []float64) float64 {
 		total, n := 0.0, 0.0

@@ -11,14 +11,16 @@ type family struct {
 	name, about string
 	// Up is the time at full service that the job would take, in seconds.
 	up float64
-	// Incidents of a run; failShare returns what a share of failed calls takes off the capacity.
+	// Incidents of a run; failShare returns what a share of failed calls takes off the
+	// capacity.
 	incidents func(seed uint64, failShare func(float64) float64) incidents
 	poison    func(row int) bool
 	flaps     bool // utilisation is measured while it does; the job takes longer, so that it does not end in an outage
 }
 
-// Most outages of a run, which has one for each upSec of its job, and what their times are off by at random: else it
-// would be chance whether probes come just before an end or just after.
+// Most outages of a run, which has one for each upSec of its job, and what their times
+// are off by at random: else it would be chance whether probes come just before an end or
+// just after.
 const (
 	outageCount = 4
 	upSec       = 60.0
@@ -53,7 +55,8 @@ func families() []family {
 
 func isPoison(row int) bool { return row%500 == 250 }
 
-// Outages returns servers that break down, with a pool of that size, and if limited with a limit of 20/s besides.
+// Outages returns servers that break down, with a pool of that size, and if limited with
+// a limit of 20/s besides.
 func Outages(pool int, limited bool) []*Scenario {
 	var list []*Scenario
 	for _, f := range families() {
@@ -109,7 +112,8 @@ func offs(seed uint64) func(float64) float64 {
 	return func(sec float64) float64 { return sec * (1 + offMost*(2*rng.Float64()-1)) }
 }
 
-// partly is one time in which calls that meets chooses fail, of which so large a share takes off capacity.
+// partly is one time in which calls that meets chooses fail, of which so large a share
+// takes off capacity.
 func partly(sec float64, fails *failure, failShare float64, meets func(seed uint64) func(callID, int) bool) func(uint64, func(float64) float64) incidents {
 	return func(seed uint64, loss func(float64) float64) incidents {
 		from := offs(seed)(upSec)

@@ -13,8 +13,9 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Queueing is a job at a server that refuses nothing: it works at so many calls at once, and the others wait for their
-// turn. Beside the job there is a guest, who makes one call, waits for the reply, and makes the next some time later.
+// Queueing is a job at a server that refuses nothing: it works at so many calls at once,
+// and the others wait for their turn. Beside the job there is a guest, who makes one
+// call, waits for the reply, and makes the next some time later.
 type Queueing struct {
 	// Name as in the tables.
 	Name string
@@ -26,11 +27,13 @@ type Queueing struct {
 	Lengths func(*rand.Rand) int
 	// Silent is set where the server does not report it.
 	Silent bool
-	// Enough is how many calls in flight give the best throughput: those of the one who knows.
+	// Enough is how many calls in flight give the best throughput: those of the one who
+	// knows.
 	Enough int
 }
 
-// The time that a run takes, the time in which the law may learn, and the guest's rest between two calls.
+// The time that a run takes, the time in which the law may learn, and the guest's rest
+// between two calls.
 const (
 	queueingSec = 180.0
 	learningSec = 30.0
@@ -43,14 +46,16 @@ type QueueingFigures struct {
 	Tokens float64
 	// P95 is the 95th percentile of the duration of the job's calls, in seconds.
 	P95 float64
-	// Guest is the mean duration of the guest's calls, by what they would take on an idle server.
+	// Guest is the mean duration of the guest's calls, by what they would take on an idle
+	// server.
 	Guest float64
 	// Early is Tokens of the time before.
 	Early float64
 }
 
-// RunQueueing runs the job and returns the figures. Without learning the law is what it is where it does not look for
-// the concurrency; with the one who knows the pool has just the right size, too.
+// RunQueueing runs the job and returns the figures. Without learning the law is what it
+// is where it does not look for the concurrency; with the one who knows the pool has just
+// the right size, too.
 func RunQueueing(ctx context.Context, sc *Queueing, m QueueingMethod, seed uint64) QueueingFigures {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(queueingSec*1e9))
 	defer cancel()
@@ -185,7 +190,8 @@ func (r *queueingRun) figures() (f QueueingFigures) {
 	return f
 }
 
-// batchServer works at some calls at once and lets the others wait, first come, first served.
+// batchServer works at some calls at once and lets the others wait, first come, first
+// served.
 type batchServer struct {
 	slots int
 	speed func(running int) float64
@@ -227,7 +233,8 @@ func (s *batchServer) start(tokens int) <-chan struct{} {
 	return c.done
 }
 
-// step goes on to the present: it ends calls, starts others, and comes back when the next ends. S.mu is held.
+// step goes on to the present: it ends calls, starts others, and comes back when the next
+// ends. S.mu is held.
 func (s *batchServer) step() {
 	s.work += time.Since(s.now).Seconds() * s.speed(len(s.running))
 	s.now = time.Now()

@@ -13,8 +13,9 @@ func lognormal(sigma float64) func(*rand.Rand) int {
 	}
 }
 
-// The lengths of replies in the Azure LLM inference trace 2023 (github.com/Azure/AzurePublicDataset, CC-BY; P. Patel et
-// al., Splitwise: Efficient generative LLM inference using phase splitting, ISCA 2024), at each twentieth, and the
+// The lengths of replies in the Azure LLM inference trace 2023
+// (github.com/Azure/AzurePublicDataset, CC-BY; P. Patel et al., Splitwise: Efficient
+// generative LLM inference using phase splitting, ISCA 2024), at each twentieth, and the
 // longest.
 var (
 	conversation = []float64{
@@ -23,7 +24,8 @@ var (
 	coding = []float64{6, 6, 7, 7, 8, 9, 9, 10, 11, 12, 13, 14, 16, 18, 20, 24, 29, 39, 55, 90, 1899}
 )
 
-// quantiles draws from a trace. In the last twentieth few are nearly as long as the longest.
+// quantiles draws from a trace. In the last twentieth few are nearly as long as the
+// longest.
 func quantiles(at []float64) func(*rand.Rand) int {
 	return func(rng *rand.Rand) int {
 		x := rng.Float64() * float64(len(at)-1)
@@ -47,8 +49,8 @@ func meanOf(lengths func(*rand.Rand) int) float64 {
 	return sum / n
 }
 
-// slotted is a server whose slots together reply to 20 calls a second. It is as fast for each whatever their number:
-// llama.cpp, or any server behind a queue.
+// slotted is a server whose slots together reply to 20 calls a second. It is as fast for
+// each whatever their number: llama.cpp, or any server behind a queue.
 func slotted(slots, pool int, name string, lengths func(*rand.Rand) int) *Queueing {
 	perSlot := 20 * meanOf(lengths) / float64(slots)
 	return &Queueing{
@@ -58,8 +60,8 @@ func slotted(slots, pool int, name string, lengths func(*rand.Rand) int) *Queuei
 	}
 }
 
-// batching is a server that works at all calls at once, up to so many, and the slower the more they are: one that does
-// half as much for each at so many.
+// batching is a server that works at all calls at once, up to so many, and the slower the
+// more they are: one that does half as much for each at so many.
 func batching(half float64, slots, pool int) *Queueing {
 	return &Queueing{
 		Name: fmt.Sprintf("batches up to %d, half as fast at %g, pool %d", slots, half, pool),
@@ -68,8 +70,9 @@ func batching(half float64, slots, pool int) *Queueing {
 	}
 }
 
-// measured is what vLLM was measured to do in total, in tokens per second at some numbers of calls: Nemotron Nano 30B on
-// two B200, of which the throughput grows up to 512 calls, but not evenly (docs.vultr.com/inference-cookbook).
+// measured is what vLLM was measured to do in total, in tokens per second at some numbers
+// of calls: Nemotron Nano 30B on two B200, of which the throughput grows up to 512 calls,
+// but not evenly (docs.vultr.com/inference-cookbook).
 var measured = [][2]float64{{1, 277}, {8, 1881}, {16, 3455}, {32, 3798}, {64, 8120}, {128, 11556}, {256, 15552}, {512, 18746}}
 
 // measuredSpeed returns the speed of each of n calls.

@@ -12,9 +12,11 @@ import (
 type Scenario struct {
 	// Name as in the tables, About in a few words.
 	Name, About string
-	// Clients that have a job of Rows each, all at the same server; each with a pool of this size.
+	// Clients that have a job of Rows each, all at the same server; each with a pool of
+	// this size.
 	Clients, Rows, Pool int
-	// Median and Sigma of the lognormal duration of accepted calls, and the duration of refused ones.
+	// Median and Sigma of the lognormal duration of accepted calls, and the duration of
+	// refused ones.
 	Median  time.Duration
 	Sigma   float64
 	Refusal time.Duration
@@ -32,12 +34,12 @@ type plan struct {
 	outages [][2]float64 // from, to
 
 	incidents incidents
-	poison    func(row int) bool // whose calls all fail; nil: none
-	measured  float64            // utilisation is, until then; 0: to the end
+	poison    func(row int) bool // whose calls all fail, or nil
+	measured  float64            // utilisation is, until then; 0 means to the end
 
-	fallback      server        // takes the rows that have waited too long; nil: none
+	fallback      server        // takes the rows that have waited too long, or nil
 	fallbackAfter time.Duration // is too long
-	ends          float64       // the run, even if rows are left; 0: when a client has done its job
+	ends          float64       // the run, even if rows are left; 0 means when a client has done its job
 }
 
 // meanSec is the mean duration of an accepted call.
@@ -79,8 +81,8 @@ func constant(rate, burst float64) func(*Scenario, uint64) plan {
 	return func(*Scenario, uint64) plan { return plan{server: newBucket(schedule{{0, rate}}, burst)} }
 }
 
-// alternating is a bucket of 20/s and 5/s for a minute each. The first minute is up to 2 s longer or shorter, so that
-// it is not the phase of the law's own cycle that decides.
+// alternating is a bucket of 20/s and 5/s for a minute each. The first minute is up to 2
+// s longer or shorter, so that it is not the phase of the law's own cycle that decides.
 func alternating(_ *Scenario, seed uint64) plan {
 	shift := 4*chance(seed).Float64() - 2
 	rate := schedule{{0, 20}}

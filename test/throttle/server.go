@@ -9,21 +9,26 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// server is the limit that a model of an LLM server keeps. Instants are seconds since the beginning.
+// server is the limit that a model of an LLM server keeps. Instants are seconds since the
+// beginning.
 type server interface {
 	// admit decides about a call that arrives now.
 	admit(now float64, id callID) bool
 	// done: a call that was admitted has ended.
 	done()
-	// opens returns when the next call would be admitted, as only an oracle knows; infinite: when one ends.
+	// opens returns when the next call would be admitted, as only an oracle knows;
+	// infinite: when one ends.
 	opens(now float64) float64
-	// offered returns how many calls the server would have admitted by then, never more than perSec of them a second.
+	// offered returns how many calls the server would have admitted by then, never more
+	// than perSec of them a second.
 	offered(until, perSec float64) float64
-	// hint returns when to come back, which the server reports with a refusal if its plan has hints.
+	// hint returns when to come back, which the server reports with a refusal if its plan
+	// has hints.
 	hint(now float64) aimd.Hint
 }
 
-// callID names a call, so that chance can be drawn for each and does not depend on their order.
+// callID names a call, so that chance can be drawn for each and does not depend on their
+// order.
 type callID struct {
 	client, row, attempt int
 	fallback             bool // it goes there
@@ -74,8 +79,8 @@ func (s schedule) reach(t, area float64) float64 {
 	return math.Inf(1)
 }
 
-// bucket is a token bucket that fills at the rate of a schedule. While the rate is 0 the server is out, whatever the
-// bucket holds.
+// bucket is a token bucket that fills at the rate of a schedule. While the rate is 0 the
+// server is out, whatever the bucket holds.
 type bucket struct {
 	rate     schedule
 	burst    float64
@@ -202,8 +207,8 @@ func (p *perMinute) hint(now float64) aimd.Hint {
 	return aimd.Hint{RetryAfter: wholeSeconds((p.minute+1)*60 - now)}
 }
 
-// random refuses a share of all calls, whatever the rate. A slot of the pool is taken for the time of a refusal too,
-// which counts against what it offers.
+// random refuses a share of all calls, whatever the rate. A slot of the pool is taken for
+// the time of a refusal too, which counts against what it offers.
 type random struct {
 	share float64
 	seed  uint64

@@ -7,8 +7,8 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// SVG draws a trace: the rate of the server and that of the law over a longer time, and below a few seconds of it with
-// every call and the phases of the law.
+// SVG draws a trace: the rate of the server and that of the law over a longer time, and
+// below a few seconds of it with every call and the phases of the law.
 func (tr *Trace) SVG(from, to, zoomFrom, zoomTo float64) string {
 	d := &drawing{}
 	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 600" font-family="sans-serif" font-size="13">` + "\n")
@@ -103,7 +103,8 @@ func (d *drawing) law(p panel, samples []Sample) {
 	d.printf(`"/>` + "\n")
 }
 
-// calls draws the refused calls below the diagram, and where there is room for them the accepted ones too.
+// calls draws the refused calls below the diagram, and where there is room for them the
+// accepted ones too.
 func (d *drawing) calls(p panel, calls []Call, all bool) {
 	for _, c := range calls {
 		switch {

@@ -1,7 +1,8 @@
-// Package throttle measures how close the pool and its laws come to the capacity of a server. It runs the real pool and
-// the real laws against models of servers, and counts.
+// Package throttle measures how close the pool and its laws come to the capacity of a
+// server. It runs the real pool and the real laws against models of servers, and counts.
 //
-// Run it in a bubble of testing/synctest: then an hour of calls takes a moment, and equal seeds give equal figures.
+// Run it in a bubble of testing/synctest: then an hour of calls takes a moment, and equal
+// seeds give equal figures.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		figures := throttle.Run(t.Context(), scenario, throttle.Adaptive, seed)
@@ -27,15 +28,17 @@ const (
 	Adaptive Method = iota
 	// Classic is the pool with [aimd.Classic].
 	Classic
-	// Backoff has as many workers as the pool has slots. Each backs off by itself, holding its slot: up to 1 s after the
-	// first refusal of a call, doubled with each further one, at most 60 s, with full jitter. The third failure of a row
-	// ends it. It is what most people run.
+	// Backoff has as many workers as the pool has slots. Each backs off by itself,
+	// holding its slot: up to 1 s after the first refusal of a call, doubled with each
+	// further one, at most 60 s, with full jitter. The third failure of a row ends it. It
+	// is what most people run.
 	Backoff
 	// Oracle is the pool with a law that knows the server, and when it is out.
 	Oracle
 	// Blind is Adaptive without the origin of failures: each is its row's own.
 	Blind
-	// Shared is Adaptive for all clients together: each is a member of one fleet, see fleet.go.
+	// Shared is Adaptive for all clients together: each is a member of one fleet, see
+	// fleet.go.
 	Shared
 )
 
@@ -44,8 +47,8 @@ var methodNames = [...]string{"adaptive", "classic", "backoff", "oracle", "blind
 // String returns the name as in the tables.
 func (m Method) String() string { return methodNames[m] }
 
-// Run lets a method do the job of a scenario and returns the figures. Where there are several clients it ends with the
-// first that is done, so that all compete all the time.
+// Run lets a method do the job of a scenario and returns the figures. Where there are
+// several clients it ends with the first that is done, so that all compete all the time.
 func Run(ctx context.Context, sc *Scenario, m Method, seed uint64) Figures {
 	r := newRun(sc, seed)
 	if m == Shared {
@@ -142,8 +145,9 @@ func (r *run) sleep(ctx context.Context, sec float64) bool {
 	}
 }
 
-// call is one call to the server. Each takes a different time to arrive, some nanoseconds, so that calls which are
-// sent at the same instant always arrive in the same order.
+// call is one call to the server. Each takes a different time to arrive, some
+// nanoseconds, so that calls which are sent at the same instant always arrive in the same
+// order.
 func (r *run) call(ctx context.Context, id callID) pool.Verdict {
 	cancelled := pool.Verdict{Class: pool.Cancelled, Err: context.Canceled}
 	if !r.sleep(ctx, r.way(id)) {

@@ -27,8 +27,8 @@ type Call struct {
 	Accepted bool
 }
 
-// RunTraced is Run for one client with the adaptive law at a server whose rate follows a schedule. It returns all that
-// happened.
+// RunTraced is Run for one client with the adaptive law at a server whose rate follows a
+// schedule. It returns all that happened.
 func RunTraced(ctx context.Context, sc *Scenario, seed uint64) Trace {
 	var tr Trace
 	r := newRun(sc, seed)

@@ -1,4 +1,5 @@
-// Package running runs what the tests of the examples need: a stage beside them, and their programs.
+// Package running runs what the tests of the examples need: a stage beside them, and
+// their programs.
 package running
 
 import (
@@ -24,8 +25,9 @@ func URL(srv *natsd.Server) string {
 	return strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
 }
 
-// Stage runs a stage on a server until stop is called, which waits for its end. The settings are variables as STAGE_NAME.
-// The stage has created its streams and its consumer when Stage returns.
+// Stage runs a stage on a server until stop is called, which waits for its end. The
+// settings are variables as STAGE_NAME. The stage has created its streams and its
+// consumer when Stage returns.
 func Stage(t *testing.T, srv *natsd.Server, settings map[string]string) (stop func()) {
 	t.Helper()
 	environ := maps.Clone(settings)
@@ -58,7 +60,8 @@ func Stage(t *testing.T, srv *natsd.Server, settings map[string]string) (stop fu
 	return stop
 }
 
-// Program runs a program of an example with "go run", which takes at most two minutes, and returns what it prints.
+// Program runs a program of an example with "go run", which takes at most two minutes,
+// and returns what it prints.
 func Program(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

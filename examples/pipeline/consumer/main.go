@@ -1,4 +1,5 @@
-// Command consumer prints the ordered results of a stage and notices gaps, doubles and disorder.
+// Command consumer prints the ordered results of a stage and notices gaps, doubles and
+// disorder.
 package main
 
 import (
@@ -75,9 +76,9 @@ func consume(ctx context.Context, url, stage string, rows int, onlyNew bool) err
 	return nil
 }
 
-// check reports whether a result is of a row that the producer has published, and wants it to be the next of its run.
-// Others are passed over: rows of other publishers, and those that stage redrive has published again, which have a place
-// of their own.
+// check reports whether a result is of a row that the producer has published, and wants
+// it to be the next of its run. Others are passed over: rows of other publishers, and
+// those that stage redrive has published again, which have a place of their own.
 func check(seen map[string]int, h nats.Header) (ours bool, err error) {
 	run := h.Get("Run")
 	if run == "" || h.Get("Order") == "" || h.Get("Stage-Replaces") != "" {

@@ -1,5 +1,6 @@
-// Command producer publishes the lines of a JSONL file as rows for a stage, each with a header that its result carries
-// on. Other rows may be in the stream: those of this producer have a header with the name of its run.
+// Command producer publishes the lines of a JSONL file as rows for a stage, each with a
+// header that its result carries on. Other rows may be in the stream: those of this
+// producer have a header with the name of its run.
 package main
 
 import (

@@ -10,8 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// withoutRows returns the logger of a job without the lines of failed rows where people see them in a better way: on a
-// terminal the bar counts them, and the first of each reason is printed. A log level below warn shows them, too.
+// withoutRows returns the logger of a job without the lines of failed rows where people
+// see them in a better way: on a terminal the bar counts them, and the first of each
+// reason is printed. A log level below warn shows them, too.
 func withoutRows(log *slog.Logger, w *terminal.Console, cfg *config.Config) *slog.Logger {
 	if !terminal.Is(w) || cfg.Process.LogLevel != "warn" {
 		return log

@@ -22,19 +22,22 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 )
 
-// discardWait is how long to wait for a command that has the store open, as for one that is to be resumed.
+// discardWait is how long to wait for a command that has the store open, as for one that
+// is to be resumed.
 const discardWait = 10 * time.Second
 
 // names are the names that jobs and loads may have.
 var names = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// ValidName reports whether a job may have the name: 1 to 64 letters, digits and . _ -, not dots alone.
+// ValidName reports whether a job may have the name: 1 to 64 letters, digits and . _ -,
+// not dots alone.
 func ValidName(name string) bool {
 	return names.MatchString(name) && strings.Trim(name, ".") != ""
 }
 
-// nameOf returns the name of a job: the given one, or one derived from the input's name and path, so that two files of
-// the same name in different directories are two jobs. Standard input gets a random name, which nothing can resume.
+// nameOf returns the name of a job: the given one, or one derived from the input's name
+// and path, so that two files of the same name in different directories are two jobs.
+// Standard input gets a random name, which nothing can resume.
 func nameOf(given, input string) (string, error) {
 	switch {
 	case slices.Contains(jobs.Reserved, given):
@@ -60,8 +63,9 @@ func nameOf(given, input string) (string, error) {
 	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// discardStore removes what the embedded server has stored for a job; with keepReplies all but the stream of replies
-// that STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
+// discardStore removes what the embedded server has stored for a job; with keepReplies
+// all but the stream of replies that STAGE_DEDUPE=stored reuses, so that a rerun costs
+// nothing.
 func discardStore(dir string, keepReplies bool) error {
 	if !keepReplies {
 		return jobs.RemoveStore(dir)
@@ -76,9 +80,9 @@ func discardStore(dir string, keepReplies bool) error {
 	return errors.Join(errs...)
 }
 
-// openDir creates the directory of a job, or checks that the existing one, whose identity it then returns, belongs to
-// the same job. With fresh it discards what an earlier run has stored, with keepReplies all but the replies that are
-// reused.
+// openDir creates the directory of a job, or checks that the existing one, whose identity
+// it then returns, belongs to the same job. With fresh it discards what an earlier run
+// has stored, with keepReplies all but the replies that are reused.
 func openDir(ctx context.Context, dir string, now identity, in *load.Source, fresh, keepReplies bool) (then *identity, err error) {
 	path, name := filepath.Join(dir, jobs.IdentityFile), filepath.Base(dir)
 	raw, err := os.ReadFile(path)
@@ -102,8 +106,8 @@ func openDir(ctx context.Context, dir string, now identity, in *load.Source, fre
 	return nil, err
 }
 
-// discard removes an earlier run of the job, but only what this program has created: the identity, and the store beside
-// it.
+// discard removes an earlier run of the job, but only what this program has created: the
+// identity, and the store beside it.
 func discard(dir, name string, keepReplies bool) error {
 	release, err := jobs.Lock(dir, discardWait)
 	if errors.Is(err, jobs.ErrInUse) {

@@ -14,14 +14,15 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// otherReasons counts failed rows that state no reason, or one beyond reasonsMax, as results of a later version may.
+// otherReasons counts failed rows that state no reason, or one beyond reasonsMax, as
+// results of a later version may.
 const otherReasons llm.Reason = "other"
 
 // reasonsMax bounds the reasons that are counted.
 const reasonsMax = 64
 
-// failures are the failed rows of a job by reason, each with the first one as an example. The zero value is none. Not
-// safe for concurrent use.
+// failures are the failed rows of a job by reason, each with the first one as an example.
+// The zero value is none. Not safe for concurrent use.
 type failures struct {
 	byReason map[llm.Reason]*failedRows
 }
@@ -35,8 +36,8 @@ type failedRows struct {
 	text     string // why the first one failed, on one line
 }
 
-// add counts a failed row. It returns the rows of its reason if it is the first of them, else nil; then the caller sets
-// the number.
+// add counts a failed row. It returns the rows of its reason if it is the first of them,
+// else nil; then the caller sets the number.
 func (f *failures) add(r stored.Result) (first *failedRows) {
 	reason, text := row.ReadFailure(r.Body)
 	reason = cmp.Or(reason, otherReasons)
@@ -56,8 +57,8 @@ func (f *failures) add(r stored.Result) (first *failedRows) {
 	return first
 }
 
-// print prints the failed rows by reason, most first. rest returns what shows all rows of a reason, where
-// some were repaired; nil: nothing does.
+// print prints the failed rows by reason, most first. rest returns what shows all rows of
+// a reason, where some were repaired; nil means that nothing does.
 func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string) {
 	kinds := make([]*failedRows, 0, len(f.byReason))
 	for _, kind := range f.byReason {
@@ -79,7 +80,8 @@ func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason
 	}
 }
 
-// FailedRowsError ends a job of which more rows have failed than were allowed. All results are written.
+// FailedRowsError ends a job of which more rows have failed than were allowed. All
+// results are written.
 type FailedRowsError struct {
 	Failed, Rows int64
 	Allowed      *big.Rat // of the rows, in percent
@@ -100,7 +102,8 @@ func allowedDigits(share *big.Rat) int {
 	return digits
 }
 
-// checkFailed returns a [FailedRowsError] if more than that share of the rows has failed, in percent; nil: any may.
+// checkFailed returns a [FailedRowsError] if more than that share of the rows has failed,
+// in percent; nil means any may.
 func checkFailed(failed, rows int64, allowed *big.Rat) error {
 	if allowed == nil || failed == 0 || big.NewRat(100*failed, rows).Cmp(allowed) <= 0 {
 		return nil

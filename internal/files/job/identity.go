@@ -11,16 +11,16 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// identity is what the results of a job depend on. A job is resumed only with the identity that it was started with. The
-// tag name is what users call the field.
+// identity is what the results of a job depend on. A job is resumed only with the
+// identity that it was started with. The tag name is what users call the field.
 type identity struct {
 	Input    string `json:"input" name:"the input's name"`
 	Content  string `json:"content_sha256" name:"the input's content"`                                          // empty for standard input
-	Bytes    int64  `json:"content_bytes,omitempty"`                                                            // what Content is the hash of; 0: none, or written by an earlier version
+	Bytes    int64  `json:"content_bytes,omitempty"`                                                            // what Content is the hash of; 0 means none, or written by an earlier version
 	Format   string `json:"format" name:"the input's format"`                                                   // empty: written by an earlier version, or recognised once the rows are read
-	Column   string `json:"delimiter,omitempty" name:"the delimiter"`                                           // of CSV; empty: a comma
+	Column   string `json:"delimiter,omitempty" name:"the delimiter"`                                           // of CSV; empty means a comma
 	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"`                                 // empty: strings
-	Quotes   string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"` // text; empty: strict, as in earlier versions
+	Quotes   string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"` // text; empty means strict, as in earlier versions
 	Template string `json:"template_sha256" name:"the template"`
 	System   string `json:"system_prompt_sha256" name:"the system prompt"`
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
@@ -31,7 +31,8 @@ type identity struct {
 	Model    string `json:"model" name:"the model"`
 }
 
-// differences names what has changed, in the user's words. An earlier version kept no format, and read arrays as lines.
+// differences names what has changed, in the user's words. An earlier version kept no
+// format, and read arrays as lines.
 func (id identity) differences(now identity) (changed []string) {
 	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
 		id.Format = now.Format
@@ -48,7 +49,8 @@ func (id identity) differences(now identity) (changed []string) {
 	return changed
 }
 
-// newIdentity returns the identity of a job; it hashes the files that the configuration names.
+// newIdentity returns the identity of a job; it hashes the files that the configuration
+// names.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
 		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field,

@@ -38,23 +38,25 @@ type Options struct {
 	Format rowfile.Spec // of the input
 	Table  TableOptions // of the results, if Out is CSV
 	Fresh  bool         // discard what earlier runs have stored
-	Limit  int64        // rows to process; 0: all
+	Limit  int64        // rows to process; 0 means all
 	Force  bool         // replace Out, whatever it holds
-	Retry  *Retry       // failed rows to send again; nil: none
+	Retry  *Retry       // failed rows to send again, or nil
 
-	FailOnError *big.Rat // most rows that may fail, in percent of all; nil: any number
-	// Where returns the flags with which stage tail finds the events of the job in dir. Required.
+	FailOnError *big.Rat // most rows that may fail, in percent of all; nil means any number
+	// Where returns the flags with which stage tail finds the events of the job in dir.
+	// Required.
 	Where func(dir string) string
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
 	Mock          call.MockLLM // see [SiteOptions]
 
-	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil: nothing is
+	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil means that nothing is
 }
 
-// Process is the command process: it takes the rows of a file through the whole stage on an embedded server and writes
-// the results. It drains when soft ends, and stops immediately when hard does. It blocks until all that it started has
-// ended. The error is nil when each row has its result written, also where the result is an error.
+// Process is the command process: it takes the rows of a file through the whole stage on
+// an embedded server and writes the results. It drains when soft ends, and stops
+// immediately when hard does. It blocks until all that it started has ended. The error is
+// nil when each row has its result written, also where the result is an error.
 func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.Order.Span = spanOf(cfg, o.Limit)
@@ -157,7 +159,8 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	return checkFailed(p.failed, p.written, o.FailOnError)
 }
 
-// limitMemory tells limit how much memory the process needs at most, as it changes, until stop is called.
+// limitMemory tells limit how much memory the process needs at most, as it changes, until
+// stop is called.
 func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (stop func()) {
 	if limit == nil {
 		return func() {}
@@ -179,7 +182,8 @@ func (o *Options) howToResume(input, name string) string {
 	return "the same command resumes where it was"
 }
 
-// rest returns what shows all rows that failed for a reason. The events of rows that were repaired stay.
+// rest returns what shows all rows that failed for a reason. The events of rows that were
+// repaired stay.
 func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason, repaired bool) string {
 	return func(reason llm.Reason, repaired bool) string {
 		if input == "-" && o.Job == "" { // the job is removed when it is done

@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 )
 
-// checkKey warns if all rows seem to have the same key: their results are in the order of the rows then, and wait for
-// each other, though another order was asked for. It waits for the first row.
+// checkKey warns if all rows seem to have the same key: their results are in the order of
+// the rows then, and wait for each other, though another order was asked for. It waits
+// for the first row.
 func (p *Pipeline) checkKey(ctx context.Context) {
 	rows, ok := p.Source.(*load.FileRows)
 	if order := p.Stage.Cfg.Order; !ok || order.Mode != streams.OrderKey {

@@ -21,8 +21,9 @@ import (
 // settlePoll is the time between two looks for the owner of the rows.
 const settlePoll = 20 * time.Millisecond
 
-// checkOrder refuses another order of the results than that of the job where rows of it wait that others have overtaken:
-// the consumer would refuse it, too, but after the output was begun, and in words that are not a job's.
+// checkOrder refuses another order of the results than that of the job where rows of it
+// wait that others have overtaken: the consumer would refuse it, too, but after the
+// output was begun, and in words that are not a job's.
 func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name string) error {
 	end, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
 	switch {
@@ -58,8 +59,9 @@ func orderFlags(order streams.Order, key string) string {
 	return flags
 }
 
-// settle waits until the stage owns its rows if, by the end of the log, some wait that others have overtaken: all have
-// their results, and at its end the stage says so. Else the order of the job could never be changed.
+// settle waits until the stage owns its rows if, by the end of the log, some wait that
+// others have overtaken: all have their results, and at its end the stage says so. Else
+// the order of the job could never be changed.
 func (p *Pipeline) settle(ctx context.Context) error {
 	cfg := p.Stage.Cfg
 	if cfg.Order.OfStream() {
@@ -81,8 +83,9 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	return nil
 }
 
-// spanOf returns how far rows may run ahead. An earlier run may have loaded more than limit rows: while one of the first
-// waits, no more of the others are called for than in stream order.
+// spanOf returns how far rows may run ahead. An earlier run may have loaded more than
+// limit rows: while one of the first waits, no more of the others are called for than in
+// stream order.
 func spanOf(cfg *config.Config, limit int64) int {
 	if limit == 0 {
 		return cfg.Order.Span

@@ -22,14 +22,16 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// noteEvery is how often it is noted what a growing file holds: what a kill leaves beyond that is looked at line by line.
+// noteEvery is how often it is noted what a growing file holds: what a kill leaves beyond
+// that is looked at line by line.
 const noteEvery = time.Second
 
-// output is where the results of a job go. A file is written beside its place, under a hidden name, and takes its place
-// once it holds as many results as the one that is there: at once if there is none. From then on it grows in place. So
-// the file holds whole results in order at any moment, and never fewer than before unless fewer were asked for: a run
-// that ends early, also on a full disk, leaves the old file or a longer one. What is no regular file, such as a pipe, is
-// written as it is.
+// output is where the results of a job go. A file is written beside its place, under a
+// hidden name, and takes its place once it holds as many results as the one that is
+// there: at once if there is none. From then on it grows in place. So the file holds
+// whole results in order at any moment, and never fewer than before unless fewer were
+// asked for: a run that ends early, also on a full disk, leaves the old file or a longer
+// one. What is no regular file, such as a pipe, is written as it is.
 //
 // Safe for concurrent use: a write that was abandoned may come after close.
 type output struct {
@@ -37,11 +39,11 @@ type output struct {
 	temp    string // where it is written before it takes its place
 	force   bool   // whatever is there is replaced
 	notes   outputNotes
-	special io.Writer // what is written as it is; nil: a file
+	special io.Writer // what is written as it is; nil means a file
 	device  string    // to open as special; "": special is open
 
 	mu     sync.Mutex
-	old    os.FileInfo // what is at path; nil: nothing
+	old    os.FileInfo // what is at path, or nil
 	wanted int64       // lines that the file must have before it takes its place
 	file   *os.File    // nil: not open
 	placed bool        // the file is at path
@@ -51,8 +53,9 @@ type output struct {
 	noted  time.Time // when a note was written last
 }
 
-// newOutput checks whether the results of the job in dir can go to path, before anything is started or written: "" and
-// "-" are stdout. A file that holds anything but results that this job has written is refused, unless force is set.
+// newOutput checks whether the results of the job in dir can go to path, before anything
+// is started or written: "" and "-" are stdout. A file that holds anything but results
+// that this job has written is refused, unless force is set.
 func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*output, error) {
 	if path == "" || path == "-" {
 		return &output{special: stdout}, nil
@@ -116,8 +119,8 @@ func checkOut(path, input string) error {
 	return nil
 }
 
-// resolveLinks returns where symbolic links lead, also to a file that does not exist yet: a rename replaces the file, not
-// the link.
+// resolveLinks returns where symbolic links lead, also to a file that does not exist yet:
+// a rename replaces the file, not the link.
 func resolveLinks(path string) string {
 	for range 40 {
 		target, err := os.Readlink(path)
@@ -138,7 +141,8 @@ func isSame(f *os.File, info os.FileInfo) bool {
 	return err == nil && os.SameFile(open, info)
 }
 
-// isDevice reports whether a path may name an open file of the process, such as /dev/fd/3, whose place is not its own.
+// isDevice reports whether a path may name an open file of the process, such as
+// /dev/fd/3, whose place is not its own.
 func isDevice(path string) bool {
 	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/")
 }
@@ -175,7 +179,8 @@ func (o *output) writer() io.Writer {
 	return o
 }
 
-// rewriter returns how to write the results again from the first; nil: what is written can't be taken back.
+// rewriter returns how to write the results again from the first; nil means that what is
+// written can't be taken back.
 func (o *output) rewriter() func() error {
 	if o.special != nil {
 		return nil
@@ -183,7 +188,8 @@ func (o *output) rewriter() func() error {
 	return o.again
 }
 
-// again begins a new file, which takes the place of what is written so far once it holds as many results.
+// again begins a new file, which takes the place of what is written so far once it holds
+// as many results.
 func (o *output) again() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -253,8 +259,9 @@ func (o *output) explain(err error) error {
 	return fmt.Errorf("%s: %w", o.path, err)
 }
 
-// takePlace moves the file to its place if it holds enough. Where another file is there that can wait: for the next write,
-// or the end, if the calls have taken all file descriptors.
+// takePlace moves the file to its place if it holds enough. Where another file is there
+// that can wait: for the next write, or the end, if the calls have taken all file
+// descriptors.
 func (o *output) takePlace() error {
 	if o.lines < o.wanted {
 		return nil
@@ -266,8 +273,8 @@ func (o *output) takePlace() error {
 	return err
 }
 
-// place moves the file to its place. What it holds is noted before, so that the next start knows it, wherever this
-// process is killed.
+// place moves the file to its place. What it holds is noted before, so that the next
+// start knows it, wherever this process is killed.
 func (o *output) place() error {
 	now, err := os.Stat(o.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -299,7 +306,7 @@ func (o *output) place() error {
 	return nil
 }
 
-// unchanged reports whether a file is as it was; nil: it does not exist.
+// unchanged reports whether a file is as it was; nil means that it does not exist.
 func unchanged(then, now os.FileInfo) bool {
 	if then == nil || now == nil {
 		return then == now
@@ -320,7 +327,8 @@ func (o *output) end() error {
 	return err
 }
 
-// checkPlace reports whether the file at its place is still the one that is written, and holds nothing else.
+// checkPlace reports whether the file at its place is still the one that is written, and
+// holds nothing else.
 func (o *output) checkPlace() error {
 	now, err := os.Stat(o.path)
 	switch {
@@ -334,8 +342,8 @@ func (o *output) checkPlace() error {
 	return nil
 }
 
-// close ends the output. complete says that it holds all results that were asked for; one that is not, and has not yet
-// taken its place, is removed.
+// close ends the output. complete says that it holds all results that were asked for; one
+// that is not, and has not yet taken its place, is removed.
 func (o *output) close(complete bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -21,12 +21,13 @@ import (
 )
 
 const (
-	// notesFile holds what a job has written to which file, below the job's directory. --fresh keeps it: results of an
-	// earlier run of the job may be replaced.
+	// notesFile holds what a job has written to which file, below the job's directory.
+	// --fresh keeps it: results of an earlier run of the job may be replaced.
 	notesFile = "outputs.json"
 	// notesMax bounds the notes of a job; the oldest go first.
 	notesMax = 32
-	// headerBytesMax bounds how much of the header of a table is held, whose names are bounded when it is written.
+	// headerBytesMax bounds how much of the header of a table is held, whose names are
+	// bounded when it is written.
 	headerBytesMax = 4 << 20
 )
 
@@ -56,7 +57,8 @@ func (n outputNotes) read() (notes []outputNote, err error) {
 	return notes, nil
 }
 
-// add adds a note. It replaces one of the same content, and of the same file while that was growing.
+// add adds a note. It replaces one of the same content, and of the same file while that
+// was growing.
 func (n outputNotes) add(note outputNote) error {
 	notes, err := n.read()
 	notes = slices.DeleteFunc(notes, func(old outputNote) bool {
@@ -76,8 +78,8 @@ func (n outputNotes) add(note outputNote) error {
 	return nil
 }
 
-// check returns how many lines a file has. It is an error if the file holds anything but results that the job has
-// written, unless force is set; field is that of the replies.
+// check returns how many lines a file has. It is an error if the file holds anything but
+// results that the job has written, unless force is set; field is that of the replies.
 func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +108,8 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))
 }
 
-// matches reports whether a file holds what was noted, and after that, if the file was growing, nothing but results.
+// matches reports whether a file holds what was noted, and after that, if the file was
+// growing, nothing but results.
 func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
 	sum, count := sha256.New(), &lineCounter{}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -143,9 +146,11 @@ func isResult(line []byte, field string) bool {
 	return false
 }
 
-// tableLines returns how many lines a table of results has that was growing. ok is false if it holds anything else. All
-// of it is read again: a record may have any number of lines, and as many columns as the first. Which character separates
-// the columns is an option of the run that wrote it, and the header shows it: it ends with two columns of known names.
+// tableLines returns how many lines a table of results has that was growing. ok is false
+// if it holds anything else. All of it is read again: a record may have any number of
+// lines, and as many columns as the first. Which character separates the columns is an
+// option of the run that wrote it, and the header shows it: it ends with two columns of
+// known names.
 func tableLines(f *os.File, field string) (lines int64, ok bool) {
 	header, whole, lines, err := wholeRecords(f)
 	if err != nil {
@@ -174,8 +179,8 @@ func tableLines(f *os.File, field string) (lines int64, ok bool) {
 	return lines, errors.Is(err, io.EOF)
 }
 
-// headerDelimiter returns what separates the columns of a table whose header is given: the character before its last
-// column, which is the error of the reply.
+// headerDelimiter returns what separates the columns of a table whose header is given:
+// the character before its last column, which is the error of the reply.
 func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 	lasts := lastColumns(field)
 	name := lasts[len(lasts)-1]
@@ -191,8 +196,8 @@ func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 	return 0, false
 }
 
-// wholeRecords returns how many bytes and lines of a table are whole records, and the first of these. What follows is one
-// that a kill has cut off.
+// wholeRecords returns how many bytes and lines of a table are whole records, and the
+// first of these. What follows is one that a kill has cut off.
 func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, 0, 0, err

@@ -19,17 +19,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// resultPoll is how long the writer waits for a result before it checks whether all rows are loaded.
+// resultPoll is how long the writer waits for a result before it checks whether all rows
+// are loaded.
 const resultPoll = 250 * time.Millisecond
 
-// flushEvery bounds how long a result may stay in the buffer while others follow without a pause.
+// flushEvery bounds how long a result may stay in the buffer while others follow without
+// a pause.
 const flushEvery = time.Second
 
-// errWritten ends the parts of a job once all results are written. To the stage that is a stop without a reason.
+// errWritten ends the parts of a job once all results are written. To the stage that is a
+// stop without a reason.
 var errWritten = fmt.Errorf("all results are written: %w", context.Canceled)
 
-// Pipeline is a finite job: rows go in at one end, results come out at the other, and the stage ends with the last
-// result.
+// Pipeline is a finite job: rows go in at one end, results come out at the other, and the
+// stage ends with the last result.
 type Pipeline struct {
 	Stage  *stage.Stage
 	Stderr io.Writer // progress and summary
@@ -38,23 +41,25 @@ type Pipeline struct {
 	Out    io.Writer // results
 	Format func(io.Writer, stored.Result) error
 
-	// rewrite empties Out, to write it again from the beginning; nil: what is written stays.
+	// rewrite empties Out, to write it again from the beginning; nil means that what is
+	// written stays.
 	rewrite func() error
 	retry   *Retry // nil: failed rows stay as they are
 
-	header   func(ctx context.Context, w io.Writer) error // writes what leads in the results; nil: nothing does
-	limit    int64                                        // rows to process; 0: all
-	endInput func(cause error)                            // ends a read of the source that is under way; nil: reads end by themselves
-	resume   string                                       // how to resume an interrupted job, for its error; empty: it starts over
+	header   func(ctx context.Context, w io.Writer) error // writes what leads in the results; nil means that nothing does
+	limit    int64                                        // rows to process; 0 means all
+	endInput func(cause error)                            // ends a read of the source that is under way; nil means reads end by themselves
+	resume   string                                       // how to resume an interrupted job, for its error; empty means that it starts over
 
 	resumable bool // another run can find what this one has stored
 	earlier   bool // there was a run before this one
 
 	unhashed *load.FileRows // the Source, if nothing but its rows says whether it is the same as before; else nil
 
-	console *terminal.Console // of the log, which shares a terminal with the bar; nil: none does
-	flush   func()            // writes what the log has gathered, before the summary; nil: nothing does
-	// rest returns what shows the rows that failed for a reason, where some were repaired; nil: nothing does.
+	console *terminal.Console // of the log, which shares a terminal with the bar; nil means that none does
+	flush   func()            // writes what the log has gathered, before the summary; nil means that nothing does
+	// rest returns what shows the rows that failed for a reason, where some were
+	// repaired; nil means that nothing does.
 	rest func(reason llm.Reason, repaired bool) string
 
 	places   *places
@@ -66,8 +71,8 @@ type Pipeline struct {
 	failures failures
 }
 
-// Run loads the rows, runs the stage and writes the results, until each row has its result written, or soft or hard
-// ends. It returns nil when all is written.
+// Run loads the rows, runs the stage and writes the results, until each row has its
+// result written, or soft or hard ends. It returns nil when all is written.
 func (p *Pipeline) Run(soft, hard context.Context) error {
 	if err := p.Stage.Prepare(soft); err != nil {
 		if soft.Err() != nil { // else every stream's error would say so
@@ -105,7 +110,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	return err
 }
 
-// expected returns how many rows there are to process; 0: unknown.
+// expected returns how many rows there are to process, or 0 if it is unknown.
 func (p *Pipeline) expected() int64 {
 	if p.limit > 0 && (p.Total < 0 || p.Total > p.limit) {
 		return p.limit
@@ -113,8 +118,8 @@ func (p *Pipeline) expected() int64 {
 	return max(p.Total, 0)
 }
 
-// start starts the parts of the job beside the stage. An error of one part ends the others softly, and so does the last
-// result.
+// start starts the parts of the job beside the stage. An error of one part ends the
+// others softly, and so does the last result.
 func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group) {
 	parts.Go(func() error {
 		err := p.load(work)
@@ -143,7 +148,8 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	}
 }
 
-// verdict returns the error of a run: that of a hard stop, of the stage, or of one of the other parts.
+// verdict returns the error of a run: that of a hard stop, of the stage, or of one of the
+// other parts.
 func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error {
 	switch {
 	case hard.Err() != nil && p.resume != "":
@@ -161,7 +167,8 @@ func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error
 	return partErr
 }
 
-// load publishes the rows of the source that are not in the stream yet, and reports how many there are.
+// load publishes the rows of the source that are not in the stream yet, and reports how
+// many there are.
 func (p *Pipeline) load(ctx context.Context) error {
 	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC()
 	l, loaded, err := load.New(ctx, nc, cfg, loadID, "")

@@ -38,7 +38,8 @@ func (p *progress) setTotal(total int64) {
 	p.SetTotal(total)
 }
 
-// count counts a finished row. The first row of a reason to fail is printed above the bar; nil: it is not the first.
+// count counts a finished row. The first row of a reason to fail is printed above the
+// bar; nil means that it is not the first.
 func (p *progress) count(failed bool, first *failedRows) {
 	p.Set(p.done.Add(1))
 	if failed {
@@ -66,8 +67,9 @@ func (p *progress) line(done int64, short bool) terminal.Beside {
 	return progressLine(&r, done, p.total.Load(), time.Since(p.began), short)
 }
 
-// progressLine returns what a job shows while it runs, the most important first: how fast it is and when it will be done,
-// or what it waits for. The rate is that of this run: results of earlier ones are written at once.
+// progressLine returns what a job shows while it runs, the most important first: how fast
+// it is and when it will be done, or what it waits for. The rate is that of this run:
+// results of earlier ones are written at once.
 func progressLine(r *status.Report, done, total int64, elapsed time.Duration, short bool) (b terminal.Beside) {
 	if r.Stop != nil {
 		return terminal.Beside{First: []string{stopProgress(r)}}

@@ -10,14 +10,16 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// record notes how far the job in dir is, for jobs ls. Where it can't, the job counts as interrupted.
+// record notes how far the job in dir is, for jobs ls. Where it can't, the job counts as
+// interrupted.
 func record(dir string, r jobs.Record, log *slog.Logger) {
 	if err := jobs.WriteRecord(dir, r); err != nil {
 		log.Warn("the state of the job is not noted: stage jobs ls will list it as interrupted", slog.String("job", dir), slog.Any("error", err))
 	}
 }
 
-// record is the record of a run that ends with err. A nil err means that all that was asked for is written.
+// record is the record of a run that ends with err. A nil err means that all that was
+// asked for is written.
 func (p *Pipeline) record(soft, hard context.Context, err error) jobs.Record {
 	r := jobs.Record{Rows: p.Total}
 	if err != nil {

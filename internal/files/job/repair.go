@@ -16,13 +16,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// loadID is the source of a job's rows. They have a subject of their own, and what a redrive publishes of them has
-// another.
+// loadID is the source of a job's rows. They have a subject of their own, and what a
+// redrive publishes of them has another.
 const loadID = "in"
 
-// places are the rows of a job by their places in OUT, and what was answered in their place since: rows that a redrive
-// has published again are rows of the input like others, but their results take the place of a failed one. What is held
-// grows with the rows that were published again, and by two bytes for each other row at most.
+// places are the rows of a job by their places in OUT, and what was answered in their
+// place since: rows that a redrive has published again are rows of the input like others,
+// but their results take the place of a failed one. What is held grows with the rows that
+// were published again, and by two bytes for each other row at most.
 //
 // Not safe for concurrent use.
 type places struct {
@@ -67,8 +68,8 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	return p, nil
 }
 
-// limitTo leaves places to the first rows of the job alone: their results need not be the first that are stored. Where
-// fewer are loaded, no others will be.
+// limitTo leaves places to the first rows of the job alone: their results need not be the
+// first that are stored. Where fewer are loaded, no others will be.
 func (p *places) limitTo(ctx context.Context, rows int64) error {
 	for from := uint64(rows); ; { //nolint:gosec // above 0
 		m, err := streams.NextMessage(ctx, p.js.Conn(), p.cfg.Input.Stream, p.subject, from)
@@ -108,8 +109,9 @@ func (p *places) number(ctx context.Context, row uint64) (int64, error) {
 	return rowNumber(m)
 }
 
-// note notes a result, which may be known. It returns the place that the result takes; 0: none, since its row is not of
-// those asked for. newer says that it takes the place of a result that came before it.
+// note notes a result, which may be known. It returns the place that the result takes; 0
+// means none, since its row is not of those asked for. newer says that it takes the
+// place of a result that came before it.
 func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer bool, err error) {
 	if r.Subject == p.subject {
 		if r.Seq <= p.until {
@@ -138,8 +140,8 @@ func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer
 	return place, true, nil
 }
 
-// placeOf returns the place of a result whose row is not one of the job's own; 0: none. Where the headers name none,
-// an older version has published or answered the row.
+// placeOf returns the place of a result whose row is not one of the job's own, or 0.
+// Where the headers name none, an older version has published or answered the row.
 func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	if p.own.Has(r.Replaces) {
 		return r.Replaces, nil
@@ -158,7 +160,8 @@ func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	return first, nil
 }
 
-// failedResults are the rows whose newest result is an error, with that result's sequence in the results stream.
+// failedResults are the rows whose newest result is an error, with that result's sequence
+// in the results stream.
 type failedResults map[uint64]uint64
 
 // read notes the results that are stored, and returns those that have failed.
@@ -194,7 +197,7 @@ func (p *places) read(ctx context.Context) (failedResults, error) {
 	}
 }
 
-// end returns the last result that is stored; 0: there is none.
+// end returns the last result that is stored, or 0.
 func (p *places) end(ctx context.Context) (uint64, error) {
 	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.LogSubject(p.cfg, 0, "rows"))
 	if err != nil || m == nil {
@@ -210,7 +213,8 @@ func (p *places) open(ctx context.Context, o stored.ReadOptions) (*stored.Reader
 	return stored.Open(ctx, p.js, o)
 }
 
-// findPending looks in the input for the rows that were published again and have no result yet. of selects places.
+// findPending looks in the input for the rows that were published again and have no
+// result yet. of selects places.
 func (p *places) findPending(ctx context.Context, of func(place uint64) bool) error {
 	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven, p.low+1); err != nil || next == 0 {
 		return err
@@ -262,7 +266,8 @@ func (p *places) wait(ctx context.Context) error {
 	return nil
 }
 
-// newestOf returns the result that counts for the row of a result: that, or the last that has taken its place.
+// newestOf returns the result that counts for the row of a result: that, or the last that
+// has taken its place.
 func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, error) {
 	newest, replaced := p.newest[r.Seq]
 	if !replaced {
@@ -281,11 +286,12 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 
 // Retry asks for failed rows to be sent again.
 type Retry struct {
-	Reasons []string // only those that failed for one of these; empty: all
+	Reasons []string // only those that failed for one of these; empty means all
 }
 
-// repair prepares what a run must know of rows that were published again, and publishes failed ones again if that was
-// asked for. The stage must not run yet: nothing is answered meanwhile.
+// repair prepares what a run must know of rows that were published again, and publishes
+// failed ones again if that was asked for. The stage must not run yet: nothing is
+// answered meanwhile.
 func (p *Pipeline) repair(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
@@ -318,7 +324,8 @@ func (p *Pipeline) repair(ctx context.Context) error {
 	})
 }
 
-// publishAgain publishes the rows of failed results again, of those reasons that were asked for.
+// publishAgain publishes the rows of failed results again, of those reasons that were
+// asked for.
 func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, failed failedResults) error {
 	var chosen seqset.Set
 	for _, at := range failed {

@@ -13,8 +13,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Site is a stage for one job with all that it needs around it: embedded server, clients of the providers, HTTP server.
-// Create it with [OpenSite]. The caller must close it.
+// Site is a stage for one job with all that it needs around it: embedded server, clients
+// of the providers, HTTP server. Create it with [OpenSite]. The caller must close it.
 type Site struct {
 	Stage *stage.Stage
 	HTTP  *stage.HTTPServer // reserves its address; not started
@@ -26,17 +26,18 @@ type Site struct {
 
 // SiteOptions are what a command changes about a site. Console and Logger are required.
 type SiteOptions struct {
-	MaxPayload int32        // largest message of the embedded server, in bytes; 0: the server's default
-	Mock       call.MockLLM // the built-in LLM, for the provider mock without a base URL; nil: there is none
+	MaxPayload int32        // largest message of the embedded server, in bytes; 0 means the server's default
+	Mock       call.MockLLM // the built-in LLM, for the provider mock without a base URL, or nil
 	Console    io.Writer    // where OTEL_TRACES_EXPORTER=console prints
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
-	Flags         string // what commands need to find the streams, for advice; empty: nothing but the settings
+	Flags         string // what commands need to find the streams, for advice; empty means nothing but the settings
 	Logger        *slog.Logger
 }
 
-// OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes a free port if STAGE_HTTP_ADDR
-// is in use. A fatal provider error ends the stage: a paused job would not end.
+// OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes
+// a free port if STAGE_HTTP_ADDR is in use. A fatal provider error ends the stage: a
+// paused job would not end.
 func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions) (_ *Site, err error) {
 	s := &Site{}
 	defer func() {

@@ -11,8 +11,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// announceStop waits for the end of ctx. If a signal has ended it, it prints above the bar what the stop waits for: on a
-// terminal the log, which says the same, begins with warnings.
+// announceStop waits for the end of ctx. If a signal has ended it, it prints above the
+// bar what the stop waits for: on a terminal the log, which says the same, begins with
+// warnings.
 func (p *Pipeline) announceStop(ctx context.Context) {
 	<-ctx.Done()
 	if _, ok := errors.AsType[*stopping.InterruptError](context.Cause(ctx)); !ok {

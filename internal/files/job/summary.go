@@ -14,7 +14,8 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// summaryTimeout bounds each look into the store for the summary. What is not known by then is left out.
+// summaryTimeout bounds each look into the store for the summary. What is not known by
+// then is left out.
 const summaryTimeout = 5 * time.Second
 
 // printSummary prints on standard error what was done, and what failed.
@@ -41,8 +42,8 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	}
 }
 
-// allRuns returns the usage of all runs of a resumed job, by its audit. It is nil if there was no earlier run, or if the
-// audit does not say.
+// allRuns returns the usage of all runs of a resumed job, by its audit. It is nil if
+// there was no earlier run, or if the audit does not say.
 func (p *Pipeline) allRuns(ctx context.Context) *usage.Numbers {
 	if !p.earlier || ctx.Err() != nil {
 		return nil
@@ -79,8 +80,8 @@ func describeUsage(n *usage.Numbers) string {
 	return fmt.Sprintf("%d calls, %s tokens, cost in USD %s", n.Calls, tokens, spent)
 }
 
-// printKept prints that answers which are paid for are safe, where a run has ended before the rows that they follow were
-// answered.
+// printKept prints that answers which are paid for are safe, where a run has ended before
+// the rows that they follow were answered.
 func (p *Pipeline) printKept(hard context.Context, why error) {
 	if why == nil || !p.resumable || hard.Err() != nil || !p.Stage.Cfg.Journal.Enabled {
 		return
@@ -102,7 +103,8 @@ func (p *Pipeline) printKept(hard context.Context, why error) {
 	terminal.PrintLine(p.Stderr, "%d more paid %s kept in the job, behind rows without one: %s uses them and does not pay for them again", n, are, command)
 }
 
-// keptAnswers counts the answers in the journal of rows that have no result yet. The stage must have ended.
+// keptAnswers counts the answers in the journal of rows that have no result yet. The
+// stage must have ended.
 func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {

@@ -16,15 +16,16 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// table writes results as CSV: the members of the row, then what the stage adds. A value that is an object or an array
-// is its JSON text; null and what is missing are empty. It is written as it is, also where a spreadsheet would take it
-// for a formula: changing it would break every other reader.
+// table writes results as CSV: the members of the row, then what the stage adds. A value
+// that is an object or an array is its JSON text; null and what is missing are empty. It
+// is written as it is, also where a spreadsheet would take it for a formula: changing it
+// would break every other reader.
 type table struct {
 	field  string
 	o      TableOptions
 	path   string          // of the file, for its name
 	fields []string        // members of the reply that have columns of their own
-	own    []string        // columns of the rows' own members; nil: not known yet
+	own    []string        // columns of the rows' own members; nil means not known yet
 	places map[string]int  // of own
 	marked bool            // the file begins with the byte order mark of UTF-8
 	stage  map[string]bool // members and columns that the stage adds to a row, or replaces
@@ -36,12 +37,14 @@ type table struct {
 var (
 	// usageColumns are the members of the usage that have a column.
 	usageColumns = []string{"prompt_tokens", "completion_tokens", "total_tokens", "cost"}
-	// provenance are the members that a table leaves out: those of the results are equal, or of no use in one.
+	// provenance are the members that a table leaves out: those of the results are equal,
+	// or of no use in one.
 	provenance = []string{"_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source"}
 )
 
-// newTable returns the table that a file for results is; nil: it is JSONL. Of an input that can be read twice it finds
-// out the columns. fields are the members of the reply that have columns of their own.
+// newTable returns the table that a file for results is; nil means that it is JSONL. Of
+// an input that can be read twice it finds out the columns. fields are the members of the
+// reply that have columns of their own.
 func newTable(ctx context.Context, out string, in *load.Source, field string, fields []string, o TableOptions) (*table, error) {
 	if !IsTable(out) {
 		return nil, nil //nolint:nilnil // no table
@@ -60,7 +63,8 @@ func newTable(ctx context.Context, out string, in *load.Source, field string, fi
 	return t, t.setColumns(columns)
 }
 
-// setLayout sets the delimiter and the mark, by the options or else by the layout of the input.
+// setLayout sets the delimiter and the mark, by the options or else by the layout of the
+// input.
 func (t *table) setLayout(in rowfile.Layout, marked bool) {
 	t.out.Comma = rune(t.o.delimiter(t.path, in))
 	t.marked = in.Format == rowfile.FormatCSV && marked
@@ -69,9 +73,10 @@ func (t *table) setLayout(in rowfile.Layout, marked bool) {
 	}
 }
 
-// setColumns sets the columns of the rows' own members: all but those that the stage replaces. A column that only has the
-// name of a reply's member is an error: somebody's data would be gone without a word. In a table of an earlier run, which
-// has the column of the whole reply, too, these columns are an earlier reply, as that one is.
+// setColumns sets the columns of the rows' own members: all but those that the stage
+// replaces. A column that only has the name of a reply's member is an error: somebody's
+// data would be gone without a word. In a table of an earlier run, which has the column
+// of the whole reply, too, these columns are an earlier reply, as that one is.
 func (t *table) setColumns(names []string) error {
 	if !slices.Contains(names, t.field) {
 		for _, member := range t.fields {
@@ -106,7 +111,8 @@ func (t *table) added() []string {
 	return append(names, lastColumns(t.field)...)
 }
 
-// lastColumns returns the columns of the field of the replies that end a line, whatever the options.
+// lastColumns returns the columns of the field of the replies that end a line, whatever
+// the options.
 func lastColumns(field string) (names []string) {
 	for _, name := range usageColumns {
 		names = append(names, field+"_usage_"+name)
@@ -114,7 +120,8 @@ func lastColumns(field string) (names []string) {
 	return append(names, field+"_model", field+"_error_reason", field+"_error")
 }
 
-// writeHeader writes the names of the columns. Those of a pipe are known once its first row is read.
+// writeHeader writes the names of the columns. Those of a pipe are known once its first
+// row is read.
 func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRows) error {
 	if t.own == nil {
 		names, all, err := rows.FirstColumns(ctx)
@@ -177,8 +184,8 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 	return t.writeRecord(w, t.appendAdded(record, r.Failed, added))
 }
 
-// appendAdded appends the values of the columns of added. A row that was not answered keeps members of an earlier
-// answer, which would be taken for this one's.
+// appendAdded appends the values of the columns of added. A row that was not answered
+// keeps members of an earlier answer, which would be taken for this one's.
 func (t *table) appendAdded(record []string, failed bool, added map[string][]byte) []string {
 	var fault, usage []byte
 	if failed {
@@ -198,7 +205,7 @@ func (t *table) appendAdded(record []string, failed bool, added map[string][]byt
 	return append(record, cell(added[t.field+"_model"]), cell(find(fault, "reason")), cell(find(fault, "error")))
 }
 
-// find returns a member of an object; nil: there is no such member, or no object.
+// find returns a member of an object; nil means that there is no such member, or no object.
 func find(raw []byte, name string) []byte {
 	if len(raw) == 0 {
 		return nil
@@ -206,7 +213,8 @@ func find(raw []byte, name string) []byte {
 	return jsonbytes.Find(raw, name)
 }
 
-// findIn returns a member of a value that may be anything; nil: it is no object, or has no such member.
+// findIn returns a member of a value that may be anything; nil means that it is no
+// object, or has no such member.
 func findIn(value []byte, name string) []byte {
 	if len(value) == 0 || value[0] != '{' {
 		return nil

@@ -14,17 +14,19 @@ import (
 // byteOrderMark is that of UTF-8, by which Excel knows the encoding of CSV.
 const byteOrderMark = "\xef\xbb\xbf"
 
-// TableOptions are how results are written as CSV. The zero value keeps what a CSV input has.
+// TableOptions are how results are written as CSV. The zero value keeps what a CSV input
+// has.
 type TableOptions struct {
-	Delimiter byte  // between the columns; 0: that of a CSV input, a comma, or by the name of the file a tab
-	Mark      *bool // the file begins with the byte order mark of UTF-8; nil: it does if a CSV input does
+	Delimiter byte  // between the columns; 0 means that that of a CSV input, a comma, or by the name of the file a tab
+	Mark      *bool // the file begins with the byte order mark of UTF-8; nil means that it does if a CSV input does
 	Flatten   bool  // each member of the reply's object has a column, by the response schema
 }
 
 // IsTable reports whether a file for results is CSV, by its name.
 func IsTable(out string) bool { return tableName(out) != 0 }
 
-// tableName returns what separates the columns of a file for results by its name alone; 0: it is JSONL.
+// tableName returns what separates the columns of a file for results by its name alone; 0
+// means that it is JSONL.
 func tableName(out string) byte {
 	switch strings.ToLower(filepath.Ext(out)) {
 	case ".csv":
@@ -35,8 +37,8 @@ func tableName(out string) byte {
 	return 0
 }
 
-// delimiter returns what separates the columns of the file of that name. Tabs belong to files called .tsv: an input that
-// has them is converted where the file is called .csv.
+// delimiter returns what separates the columns of the file of that name. Tabs belong to
+// files called .tsv: an input that has them is converted where the file is called .csv.
 func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
 	named := tableName(out)
 	switch {
@@ -48,9 +50,10 @@ func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
 	return named
 }
 
-// fields returns the members of the reply that have columns of their own in a file of that name: the members of the
-// object that the response schema describes, in its order. fansOut says that a reply is an array of replies. The error
-// names the option that cannot be.
+// fields returns the members of the reply that have columns of their own in a file of
+// that name: the members of the object that the response schema describes, in its order.
+// fansOut says that a reply is an array of replies. The error names the option that
+// cannot be.
 func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool) ([]string, error) {
 	if !IsTable(out) {
 		switch {
@@ -77,7 +80,8 @@ func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool)
 	return names, nil
 }
 
-// propertiesOf returns the names of the members of the object that a schema describes, in their order.
+// propertiesOf returns the names of the members of the object that a schema describes, in
+// their order.
 func propertiesOf(root []byte) (names []string) {
 	properties := findIn(root, "properties")
 	if ref := findIn(root, "$ref"); properties == nil && len(ref) > 0 && ref[0] == '"' { // as pydantic writes a recursive model
@@ -94,7 +98,8 @@ func propertiesOf(root []byte) (names []string) {
 	return names
 }
 
-// definition returns the part of a schema that a reference such as #/$defs/Ticket leads to; nil: it leads elsewhere.
+// definition returns the part of a schema that a reference such as #/$defs/Ticket leads
+// to; nil means that it leads elsewhere.
 func definition(root []byte, ref string) []byte {
 	path, local := strings.CutPrefix(ref, "#/")
 	if !local {

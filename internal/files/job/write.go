@@ -14,10 +14,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// write writes the newest result of each row, in the order in which the first ones were stored, and returns when the last
-// is written. The
-// result of a row that is published again comes long after its place: a file shows the failed one meanwhile, and is
-// written again at the end. What can't be taken back, such as standard output, is written once no such row is left.
+// write writes the newest result of each row, in the order in which the first ones were
+// stored, and returns when the last is written. The result of a row that is published
+// again comes long after its place: a file shows the failed one meanwhile, and is written
+// again at the end. What can't be taken back, such as standard output, is written once no
+// such row is left.
 func (p *Pipeline) write(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
@@ -43,7 +44,8 @@ func (p *Pipeline) write(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the results from the first on. stale is how many of them were replaced after they were written.
+// writeAll writes the results from the first on. stale is how many of them were replaced
+// after they were written.
 func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first bool) (stale int, err error) {
 	results, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
 	if err != nil {
@@ -87,7 +89,8 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 	return stale, nil
 }
 
-// complete reports whether each row has its result written, and none is expected to be replaced.
+// complete reports whether each row has its result written, and none is expected to be
+// replaced.
 func (p *Pipeline) complete() bool {
 	return p.full() && len(p.places.pending) == 0
 }
@@ -98,8 +101,8 @@ func (p *Pipeline) full() bool {
 	return rows >= 0 && p.written >= rows || p.limit > 0 && p.written >= p.limit
 }
 
-// take writes the row of a result, if the result has a place of its own. stale says that it takes the place of one that
-// is written.
+// take writes the row of a result, if the result has a place of its own. stale says that
+// it takes the place of one that is written.
 func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result, first bool) (stale bool, err error) {
 	expected := len(p.places.pending)
 	place, newer, err := p.places.note(ctx, r)
@@ -127,7 +130,8 @@ func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result,
 	return false, nil
 }
 
-// writeResult writes one result and counts it. It returns the rows that failed for its reason if it is the first of them.
+// writeResult writes one result and counts it. It returns the rows that failed for its
+// reason if it is the first of them.
 func (p *Pipeline) writeResult(ctx context.Context, out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
 	p.text.Reset()
 	err = p.Format(&p.text, r)

@@ -1,4 +1,5 @@
-// Package jobs finds the file jobs below a data directory, with their size and how far they are, and removes them.
+// Package jobs finds the file jobs below a data directory, with their size and how far
+// they are, and removes them.
 package jobs
 
 import (
@@ -16,14 +17,16 @@ import (
 const (
 	// IdentityFile makes a directory that of a job.
 	IdentityFile = "job.json"
-	// StoreDir is where the embedded server keeps its streams, below the directory of a job or of a stage.
+	// StoreDir is where the embedded server keeps its streams, below the directory of a
+	// job or of a stage.
 	StoreDir = "jetstream"
 	// removedDir is the store of a job while it is being removed.
 	removedDir = "jetstream.removed"
 	lockFile   = "lock"
 )
 
-// Reserved are names that no job may have: the embedded server of a stage puts its own files under them where jobs are.
+// Reserved are names that no job may have: the embedded server of a stage puts its own
+// files under them where jobs are.
 var Reserved = []string{StoreDir, lockFile, "nats.json", "nats.json.new"}
 
 // Job is one job as its directory shows it.
@@ -163,8 +166,8 @@ func (j *Job) measure() error {
 	return nil
 }
 
-// HasStore reports whether an embedded server has stored streams in the directory, or runs there: opening any other
-// directory would only create an empty store in it.
+// HasStore reports whether an embedded server has stored streams in the directory, or
+// runs there: opening any other directory would only create an empty store in it.
 func HasStore(dir string) (bool, error) {
 	accounts, err := os.ReadDir(filepath.Join(dir, StoreDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

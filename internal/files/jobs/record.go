@@ -8,17 +8,20 @@ import (
 	"path/filepath"
 )
 
-// recordFile says how the last run of a job has ended. process writes it as it begins, and again as it ends.
+// recordFile says how the last run of a job has ended. process writes it as it begins,
+// and again as it ends.
 const recordFile = "state.json"
 
 // Record is what a run notes about itself beside its store.
 type Record struct {
-	// State is Running until the run ends. Where no process has the store open then, the run was killed.
+	// State is Running until the run ends. Where no process has the store open then, the
+	// run was killed.
 	State State `json:"state"`
 	Rows  int64 `json:"rows"` // of the input; -1: unknown
-	// Why is the error that ended the run; empty: none did.
+	// Why is the error that ended the run; empty means that none did.
 	Why string `json:"why,omitempty"`
-	// Counts are of the whole job where State is Done and they are known. Otherwise its store has them.
+	// Counts are of the whole job where State is Done and they are known. Otherwise its
+	// store has them.
 	Counts *Counts `json:"counts,omitempty"`
 }
 
@@ -43,8 +46,8 @@ func WriteRecord(dir string, r Record) error {
 	return WriteFile(filepath.Join(dir, recordFile), append(raw, '\n'))
 }
 
-// readRecord returns the record of the job in dir. It is nil if an earlier version has run the job, or if its first run
-// was killed before it began.
+// readRecord returns the record of the job in dir. It is nil if an earlier version has
+// run the job, or if its first run was killed before it began.
 func readRecord(dir string) (*Record, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,7 +60,8 @@ func readRecord(dir string) (*Record, error) {
 	return r, json.Unmarshal(raw, r)
 }
 
-// Reopen notes that rows of a job that was done may wait again, so its store is counted from now on.
+// Reopen notes that rows of a job that was done may wait again, so its store is counted
+// from now on.
 func Reopen(dir string) error {
 	r, err := readRecord(dir)
 	if err != nil || r == nil || r.State != Done {
@@ -74,8 +78,9 @@ func RemoveRecord(dir string) error {
 	return nil
 }
 
-// Judge completes the job by what its store holds: the counts, and the state where the record alone does not say it.
-// Rows of c is how many are loaded, which counts where the length of the input is not known.
+// Judge completes the job by what its store holds: the counts, and the state where the
+// record alone does not say it. Rows of c is how many are loaded, which counts where the
+// length of the input is not known.
 func (j *Job) Judge(c Counts) {
 	r := j.record
 	if r != nil && r.Rows >= 0 {

@@ -14,13 +14,15 @@ import (
 // ErrInUse means that a process has the job open.
 var ErrInUse = errors.New("is in use")
 
-// ownFiles are all that the program creates in the directory of a job beside its store, in the order in which they are
-// removed: a removal that is cut short leaves a job that can be removed, or run again from its beginning.
+// ownFiles are all that the program creates in the directory of a job beside its store,
+// in the order in which they are removed: a removal that is cut short leaves a job that
+// can be removed, or run again from its beginning.
 var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", recordFile, recordFile + ".new", IdentityFile + ".new", IdentityFile, lockFile}
 
-// Remove removes a job, but only what this program has created. kept reports that the directory holds other files and
-// stays. A job that a process has open is [ErrInUse], after wait where that is a command, which ends soon; no other
-// process can open it meanwhile.
+// Remove removes a job, but only what this program has created. kept reports that the
+// directory holds other files and stays. A job that a process has open is [ErrInUse],
+// after wait where that is a command, which ends soon; no other process can open it
+// meanwhile.
 func Remove(j *Job, wait time.Duration) (kept bool, err error) {
 	release, err := Lock(j.Dir, wait)
 	if errors.Is(err, ErrInUse) {
@@ -37,8 +39,9 @@ func Remove(j *Job, wait time.Duration) (kept bool, err error) {
 	return kept, nil
 }
 
-// Lock keeps other processes from opening the store of the job in dir until release is called. The error is [ErrInUse]
-// if one has it open, after wait where that is a command, which ends soon.
+// Lock keeps other processes from opening the store of the job in dir until release is
+// called. The error is [ErrInUse] if one has it open, after wait where that is a command,
+// which ends soon.
 func Lock(dir string, wait time.Duration) (release func(), err error) {
 	release, err = natsd.Lock(dir, wait)
 	if errors.Is(err, natsd.ErrLocked) {
@@ -51,8 +54,9 @@ func Lock(dir string, wait time.Duration) (release func(), err error) {
 	return release, err
 }
 
-// RemoveStore removes the store below the directory of a job, which the caller has locked. It goes in one step, since a
-// job that is started again must find all of it or nothing.
+// RemoveStore removes the store below the directory of a job, which the caller has
+// locked. It goes in one step, since a job that is started again must find all of it or
+// nothing.
 func RemoveStore(dir string) error {
 	store, removed := filepath.Join(dir, StoreDir), filepath.Join(dir, removedDir)
 	if err := os.RemoveAll(removed); err != nil { // of an earlier removal

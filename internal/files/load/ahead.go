@@ -8,15 +8,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// groupWait bounds how long the first row of a group waits for others, so that rows that come one at a time are called at
-// once. A file has a full group ready within it.
+// groupWait bounds how long the first row of a group waits for others, so that rows that
+// come one at a time are called at once. A file has a full group ready within it.
 const groupWait = 20 * time.Millisecond
 
 // errQuiet ends a group whose source has no further row at the moment.
 var errQuiet = errors.New("no row at the moment")
 
-// ahead reads a source in the background, one row ahead: a read of a pipe or a terminal may wait for ever, and the rows
-// before it must not.
+// ahead reads a source in the background, one row ahead: a read of a pipe or a terminal
+// may wait for ever, and the rows before it must not.
 type ahead struct {
 	rows chan aheadRow
 	over chan struct{}
@@ -27,8 +27,8 @@ type aheadRow struct {
 	err error
 }
 
-// readAhead begins to read rows until next fails. The caller must call stop, after which the read under way ends by
-// itself.
+// readAhead begins to read rows until next fails. The caller must call stop, after which
+// the read under way ends by itself.
 func readAhead(next func() (*nats.Msg, error)) *ahead {
 	a := &ahead{rows: make(chan aheadRow), over: make(chan struct{})}
 	go func() {
@@ -49,7 +49,8 @@ func readAhead(next func() (*nats.Msg, error)) *ahead {
 
 func (a *ahead) stop() { close(a.over) }
 
-// group returns the rows of the next group: it waits for the first, and returns errQuiet when no other comes in time.
+// group returns the rows of the next group: it waits for the first, and returns errQuiet
+// when no other comes in time.
 func (a *ahead) group(ctx context.Context) func() (*nats.Msg, error) {
 	var wait <-chan time.Time // nil: the first row
 	return func() (*nats.Msg, error) {

@@ -12,9 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/files/rowfile"
 )
 
-// ID returns what the rows of the source depend on, in hex: its content and, unless an earlier version would have read
-// the same rows, its layout. An earlier version read quotes as a strict layout does. Empty where the content can be read
-// only once.
+// ID returns what the rows of the source depend on, in hex: its content and, unless an
+// earlier version would have read the same rows, its layout. An earlier version read
+// quotes as a strict layout does. Empty where the content can be read only once.
 func (s *Source) ID() string {
 	layout := s.Layout.String()
 	if s.StrayQuotes && !s.Layout.Strict {
@@ -29,9 +29,10 @@ func (s *Source) ID() string {
 	}
 }
 
-// AllColumns reads the source another time for the columns that a table of its rows has: those of a CSV file, or the
-// members of all rows in the order in which they first appear. The source must be a file that can be read twice: its
-// Sum is not empty. A [config.Error] says that there are too many.
+// AllColumns reads the source another time for the columns that a table of its rows has:
+// those of a CSV file, or the members of all rows in the order in which they first
+// appear. The source must be a file that can be read twice: its Sum is not empty. A
+// [config.Error] says that there are too many.
 func (s *Source) AllColumns(ctx context.Context) ([]string, error) {
 	rows := rowfile.NewReader(s.content(), s.Layout, RowBytesMax)
 	var all rowfile.Columns
@@ -52,7 +53,8 @@ func (s *Source) AllColumns(ctx context.Context) ([]string, error) {
 	return nil, context.Cause(ctx)
 }
 
-// firstColumns are the columns of the first row that has any. They are complete once known is closed.
+// firstColumns are the columns of the first row that has any. They are complete once
+// known is closed.
 type firstColumns struct {
 	known   chan struct{}
 	columns rowfile.Columns
@@ -80,9 +82,9 @@ func (c *firstColumns) look(rows *rowfile.Reader, row rowfile.Row, err error) {
 	}
 }
 
-// FirstColumns waits for the first row that has members, or for the end, and returns the names of its columns. all
-// reports that no row has others, as in CSV. It is for a source that can be read only once. Safe for concurrent use with
-// the other methods.
+// FirstColumns waits for the first row that has members, or for the end, and returns the
+// names of its columns. all reports that no row has others, as in CSV. It is for a source
+// that can be read only once. Safe for concurrent use with the other methods.
 func (f *FileRows) FirstColumns(ctx context.Context) (names []string, all bool, err error) {
 	select {
 	case <-f.first.known:
@@ -92,8 +94,9 @@ func (f *FileRows) FirstColumns(ctx context.Context) (names []string, all bool, 
 	}
 }
 
-// FirstLayout waits as FirstColumns does, and returns how the rows lie in the file and whether its text begins with the
-// byte order mark of UTF-8. Safe for concurrent use with the other methods.
+// FirstLayout waits as FirstColumns does, and returns how the rows lie in the file and
+// whether its text begins with the byte order mark of UTF-8. Safe for concurrent use with
+// the other methods.
 func (f *FileRows) FirstLayout(ctx context.Context) (layout rowfile.Layout, marked bool, err error) {
 	if _, _, err := f.FirstColumns(ctx); err != nil {
 		return rowfile.Layout{}, false, err

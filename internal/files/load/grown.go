@@ -15,9 +15,10 @@ import (
 // hashStep is how many bytes are hashed between two looks at the context.
 const hashStep = 1 << 20
 
-// Extends reports whether the source is what one of that size in bytes and that sum has grown to: the same bytes, and
-// then whole rows. If it is not, why says so for people, or is empty where there is nothing to say but that the content
-// is another. The source must be one that can be read twice.
+// Extends reports whether the source is what one of that size in bytes and that sum has
+// grown to: the same bytes, and then whole rows. If it is not, why says so for people, or
+// is empty where there is nothing to say but that the content is another. The source must
+// be one that can be read twice.
 func (s *Source) Extends(ctx context.Context, size int64, sum string) (grown bool, why string, err error) {
 	switch {
 	case s.Bytes < size:
@@ -49,8 +50,9 @@ func (s *Source) Extends(ctx context.Context, size int64, sum string) (grown boo
 	return whole, why, err
 }
 
-// endsRow reports whether a row ends at an offset of the source: after the end of a line, or before it. An earlier read
-// to that offset has made sure that it is not between quotes.
+// endsRow reports whether a row ends at an offset of the source: after the end of a line,
+// or before it. An earlier read to that offset has made sure that it is not between
+// quotes.
 func (s *Source) endsRow(offset int64) (bool, error) {
 	if offset == 0 {
 		return true, nil
@@ -65,7 +67,8 @@ func (s *Source) endsRow(offset int64) (bool, error) {
 	return bytes.Equal(before, []byte("\n")) || bytes.HasPrefix(after, []byte("\n")) || crlf, nil
 }
 
-// Grown reports whether the file has become longer since it was opened. What was added is not read.
+// Grown reports whether the file has become longer since it was opened. What was added is
+// not read.
 func (s *Source) Grown() bool {
 	if s.file == nil {
 		return false
@@ -74,8 +77,8 @@ func (s *Source) Grown() bool {
 	return err == nil && info.Size() > s.Bytes
 }
 
-// lineEnd returns where the line ends that goes on at an offset of a file, which is being written; the offset if it does
-// not go on there, or its end is not written yet.
+// lineEnd returns where the line ends that goes on at an offset of a file, which is being
+// written; the offset if it does not go on there, or its end is not written yet.
 func lineEnd(file *os.File, offset int64) (int64, error) {
 	if offset == 0 {
 		return 0, nil

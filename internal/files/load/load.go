@@ -19,13 +19,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Loader publishes the rows of one source to the input stream, in order, each once, whatever is killed and whatever the
-// stream has dropped since. A [loadRecord] in the result stream holds how far it got, and so does the last of its rows
-// while that is still in the input. A group of rows is one atomic batch; on a stream without batches it is one row.
+// Loader publishes the rows of one source to the input stream, in order, each once,
+// whatever is killed and whatever the stream has dropped since. A [loadRecord] in the
+// result stream holds how far it got, and so does the last of its rows while that is
+// still in the input. A group of rows is one atomic batch; on a stream without batches it
+// is one row.
 //
-// Two loaders of one source publish the same row first, on condition that the input is as it was when they looked: that
-// the row's subject still ends with the same row, or, where the subject is empty, that the whole stream has not grown.
-// Sequences are never reused, so one of the two is refused, however long it was suspended. That the subject is empty
+// Two loaders of one source publish the same row first, on condition that the input is as
+// it was when they looked: that the row's subject still ends with the same row, or, where
+// the subject is empty, that the whole stream has not grown. Sequences are never reused,
+// so one of the two is refused, however long it was suspended. That the subject is empty
 // would be no condition: it also holds when the other's rows have come and gone.
 //
 // Not safe for concurrent use.
@@ -37,11 +40,11 @@ type Loader struct {
 	batch  bool
 	group  int    // most rows of a group, and between two records
 	lanes  []lane // one for each partition
-	key    string // field that chooses the lane of a row; empty: each in turn
+	key    string // field that chooses the lane of a row; empty means each in turn
 
 	position loadPosition
 	known    int64  // rows that the server has confirmed to this loader
-	end      uint64 // stream sequence of the last of them; 0: unknown
+	end      uint64 // stream sequence of the last of them, or 0 if it is unknown
 	last     uint64 // last sequence of the stream when this loader looked, or appended
 	skip     int64  // next rows of the source that another loader has stored
 }
@@ -59,21 +62,24 @@ const (
 // lane is how a source's rows get into one partition.
 type lane struct {
 	streams.InputAddress
-	end uint64 // stream sequence of the last message there; 0: there is none
+	end uint64 // stream sequence of the last message there, or 0
 }
 
 var (
-	// errRivalLoad ends one of two loaders of one source: the other one has written the newest record, and goes on.
+	// errRivalLoad ends one of two loaders of one source: the other one has written the
+	// newest record, and goes on.
 	errRivalLoad = errors.New("another load of the same source is running")
-	// errRowsLost ends a loader whose rows the server lost in a power cut. The next one finds out which they are.
+	// errRowsLost ends a loader whose rows the server lost in a power cut. The next one
+	// finds out which they are.
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// New finds out how far an earlier load of the same source got: loaded rows are stored. The subjects that id makes
-// below the input must belong to this source alone. The value of a row's field key chooses its partition, so that rows
-// of equal value keep their order; rows without the field, and those that are no objects, stay together too. With an
-// empty key rows go to each partition in turn. The key must be the same at each load of a source. Streams that do not
-// fit are a [config.Error].
+// New finds out how far an earlier load of the same source got: loaded rows are stored.
+// The subjects that id makes below the input must belong to this source alone. The value
+// of a row's field key chooses its partition, so that rows of equal value keep their
+// order; rows without the field, and those that are no objects, stay together too. With
+// an empty key rows go to each partition in turn. The key must be the same at each load
+// of a source. Streams that do not fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string) (l *Loader, loaded int64, err error) {
 	js, err := streams.JetStream(nc)
 	if err != nil {
@@ -107,9 +113,10 @@ func (l *Loader) Subjects() string {
 	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
 }
 
-// look finds out how many rows are stored, and the sequence of the newest record. The order of its reads matters: the
-// record first, so that it never counts more than the stream holds, unless that has lost its end; then the end of the
-// stream; then the rows, so that an append on condition of that end is refused if anything was published since.
+// look finds out how many rows are stored, and the sequence of the newest record. The
+// order of its reads matters: the record first, so that it never counts more than the
+// stream holds, unless that has lost its end; then the end of the stream; then the rows,
+// so that an append on condition of that end is refused if anything was published since.
 func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
 	for {
 		m, err := l.position.newest(ctx)
@@ -143,7 +150,8 @@ func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 	}
 }
 
-// rows returns how many rows are stored, the sequence of the last where it is known, and the highest one found.
+// rows returns how many rows are stored, the sequence of the last where it is known, and
+// the highest one found.
 func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
 	furthest, end, all, err := l.lastRows(ctx)
 	if err != nil {
@@ -162,9 +170,9 @@ func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 	return furthest, end, max(seen, end), err
 }
 
-// lastRows reads the last row of this source in each partition, and with it where the subject ends. Rows go in one
-// after the other, or in groups of which all or none are there, so where all partitions have one, the furthest is the
-// position of the load.
+// lastRows reads the last row of this source in each partition, and with it where the
+// subject ends. Rows go in one after the other, or in groups of which all or none are
+// there, so where all partitions have one, the furthest is the position of the load.
 func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
 	for i := range l.lanes {
@@ -188,7 +196,8 @@ func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 	return furthest, end, all, nil
 }
 
-// isRow reports whether the message at a sequence of the input may be this source's row n: it is, or it is gone.
+// isRow reports whether the message at a sequence of the input may be this source's row
+// n: it is, or it is gone.
 func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 	m, err := streams.MessageAt(ctx, l.nc, l.stream, seq)
 	if err != nil || m == nil {
@@ -197,8 +206,9 @@ func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 	return m.Header.Get(streams.HeaderLoadID) == l.id && m.Header.Get(streams.HeaderLoadRow) == strconv.FormatInt(n, 10), nil
 }
 
-// countSince counts the rows that were stored after a record: those that are in the input, and those that were taken
-// from there and have their result. The input is read first, since a row goes from there to the results.
+// countSince counts the rows that were stored after a record: those that are in the
+// input, and those that were taken from there and have their result. The input is read
+// first, since a row goes from there to the results.
 func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
 	rows := make(map[uint64]bool)
 	most := int(record.Until - record.Loaded)
@@ -227,9 +237,10 @@ func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 	return int64(len(rows)), highest, err
 }
 
-// Run publishes what next returns until [io.EOF]. The first row that next returns is row loaded+1 of the source. stored
-// is called after each group with the number of rows of the source that are stored. Run retries until ctx ends. A call of
-// next that is under way then ends by itself.
+// Run publishes what next returns until [io.EOF]. The first row that next returns is row
+// loaded+1 of the source. stored is called after each group with the number of rows of
+// the source that are stored. Run retries until ctx ends. A call of next that is under
+// way then ends by itself.
 func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
 	rows := readAhead(next)
 	defer rows.stop()
@@ -299,7 +310,8 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 	return group, false, nil
 }
 
-// record writes that the rows up to loaded are stored, and that those up to until may be from now on.
+// record writes that the rows up to loaded are stored, and that those up to until may be
+// from now on.
 func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 	for wait := retryWaitFirst; ; wait = min(2*wait, RetryWaitMax) {
 		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
@@ -317,13 +329,16 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 	}
 }
 
-// store appends one group, the first after row loaded, and returns how many rows are stored by then. It retries until the
-// group is stored, ctx ends, or the server refuses it for good. After a refusal or without an answer the next attempt is
-// one row: it is refused less often than a batch, and the condition of the next batch is built on it.
+// store appends one group, the first after row loaded, and returns how many rows are
+// stored by then. It retries until the group is stored, ctx ends, or the server refuses
+// it for good. After a refusal or without an answer the next attempt is one row: it is
+// refused less often than a batch, and the condition of the next batch is built on it.
 //
-// Of two loaders the one that has written the newest record goes on, whatever the other had on its way: that one stores
-// no more than it has recorded, and ends. So more rows may be stored than the group has: this loader took 216 rows, while
-// the other stored the 500 that it had recorded. Those are skipped. If this loader ended, too, nobody would go on.
+// Of two loaders the one that has written the newest record goes on, whatever the other
+// had on its way: that one stores no more than it has recorded, and ends. So more rows
+// may be stored than the group has: this loader took 216 rows, while the other stored the
+// 500 that it had recorded. Those are skipped. If this loader ended, too, nobody would go
+// on.
 func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (int64, error) {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
@@ -341,8 +356,8 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (in
 		if ctx.Err() != nil {
 			return loaded, context.Cause(ctx)
 		}
-		// No answer may mean that it is stored; a refusal, that others were faster or that rows are gone: look at the
-		// streams.
+		// No answer may mean that it is stored; a refusal, that others were faster or
+		// that rows are gone: look at the streams.
 		now, newest, lookErr := l.look(ctx)
 		switch {
 		case errors.Is(lookErr, errRowsLost):
@@ -366,7 +381,8 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (in
 	return loaded, nil
 }
 
-// publish appends rows, the first after row loaded, on condition that the input is as it was at the last look.
+// publish appends rows, the first after row loaded, on condition that the input is as it
+// was at the last look.
 func (l *Loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
 	first := rows[0]
 	if end := l.lane(first.Data, loaded+1).end; end > 0 {
@@ -397,14 +413,15 @@ func Pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// Refused reports whether the server, or the client library for it, does not take a message, and would not take it later.
+// Refused reports whether the server, or the client library for it, does not take a
+// message, and would not take it later.
 func Refused(err error) bool {
 	return errors.Is(err, streams.ErrRefused) && !Transient(err) || streams.TooLarge(err) ||
 		errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)
 }
 
-// Transient reports whether a refusal of the server is worth a retry: there is no leader, or a conflict that the stream
-// does not show.
+// Transient reports whether a refusal of the server is worth a retry: there is no leader,
+// or a conflict that the stream does not show.
 func Transient(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "no stream captures") || strings.Contains(text, "wrong last") || strings.Contains(text, "unavailable")

@@ -16,12 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// loadRecord is how far a load has come. It is written before rows are published and when the load ends. What a killed
-// load published after its last record is found in the input and the results.
+// loadRecord is how far a load has come. It is written before rows are published and when
+// the load ends. What a killed load published after its last record is found in the input
+// and the results.
 type loadRecord struct {
 	Owner string `json:"owner"` // the loader, unique
-	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may be, after sequence Last of the
-	// input.
+	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may
+	// be, after sequence Last of the input.
 	Loaded int64  `json:"loaded"`
 	Until  int64  `json:"until"`
 	End    uint64 `json:"end"`
@@ -32,9 +33,11 @@ type loadRecord struct {
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source on its own subject in the result stream, which drops nothing, however
-// long rows have been gone from the input. As with the marks of a redrive, the stage's own appends do not depend on the
-// subject. Each record is appended on condition that the one before it is the last, so that one of two loaders wins.
+// loadPosition keeps the records of one source on its own subject in the result stream,
+// which drops nothing, however long rows have been gone from the input. As with the marks
+// of a redrive, the stage's own appends do not depend on the subject. Each record is
+// appended on condition that the one before it is the last, so that one of two loaders
+// wins.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -46,7 +49,8 @@ type loadPosition struct {
 	record        loadRecord // the last valid one
 }
 
-// newLoadPosition returns the position of the source that publishes on a subject of the input.
+// newLoadPosition returns the position of the source that publishes on a subject of the
+// input.
 func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, source string) (loadPosition, error) {
 	p := loadPosition{
 		nc: js.Conn(), input: cfg.Input.Stream, stream: cfg.Result.Stream, owner: rand.Text(),
@@ -67,7 +71,8 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 // admits reports whether this loader has recorded that the rows up to n may be stored.
 func (p *loadPosition) admits(n int64) bool { return p.record.Owner == p.owner && n <= p.record.Until }
 
-// ended reports whether by the newest record n rows are stored and no more are being published.
+// ended reports whether by the newest record n rows are stored and no more are being
+// published.
 func (p *loadPosition) ended(n int64) bool {
 	return p.record.seq == p.seq && p.record.Loaded == n && p.record.Until == n
 }
@@ -81,8 +86,9 @@ func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, err
 	return m, err
 }
 
-// valid returns the newest record that is true of the input as it is. A power cut can take the end of the input and
-// leave the records: one that counts more than the input ever had is not valid, and an earlier one is used.
+// valid returns the newest record that is true of the input as it is. A power cut can
+// take the end of the input and leave the records: one that counts more than the input
+// ever had is not valid, and an earlier one is used.
 func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg, input *jetstream.StreamInfo, isRow func(context.Context, uint64, int64) (bool, error)) (loadRecord, error) {
 	p.created, p.record = input.Created, loadRecord{}
 	check := func(m *jetstream.RawStreamMsg) (ok bool, err error) {
@@ -125,8 +131,8 @@ func (p *loadPosition) decode(m *jetstream.RawStreamMsg) (r loadRecord, err erro
 	return r, nil
 }
 
-// write appends a record. errRivalLoad means that another loader has written one since; any other error may leave the
-// record stored, which the next write finds out.
+// write appends a record. errRivalLoad means that another loader has written one since;
+// any other error may leave the record stored, which the next write finds out.
 func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	r.Owner, r.InputCreated = p.owner, p.created
 	body, err := json.Marshal(r)
@@ -153,8 +159,8 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	return p.write(ctx, r)
 }
 
-// results calls row for each result stored after the record whose row came after the record's end of the input, until
-// row returns false.
+// results calls row for each result stored after the record whose row came after the
+// record's end of the input, until row returns false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
 		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)

@@ -22,8 +22,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// RowBytesMax is the largest message in bytes of the server that process embeds: rows of documents exceed the default
-// of 1 MiB, and 8 MiB is the most that NATS recommends.
+// RowBytesMax is the largest message in bytes of the server that process embeds: rows of
+// documents exceed the default of 1 MiB, and 8 MiB is the most that NATS recommends.
 const RowBytesMax = 8 << 20
 
 // MessageOverhead is how many bytes of a message are left for the headers of a row.
@@ -49,9 +49,11 @@ type Source struct {
 	unsaid bool     // neither a flag nor the name says what the format is
 }
 
-// OpenSource opens the input and, where it can be read twice, counts its rows and hashes its content. When ctx ends,
-// so do reads of an input that may never end. A file that grows meanwhile is read to the end that it had, or to that of
-// the line which was only half there. An input that cannot be used is a [config.Error]. The caller must close File.
+// OpenSource opens the input and, where it can be read twice, counts its rows and hashes
+// its content. When ctx ends, so do reads of an input that may never end. A file that
+// grows meanwhile is read to the end that it had, or to that of the line which was only
+// half there. An input that cannot be used is a [config.Error]. The caller must close
+// File.
 func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.Spec) (*Source, error) {
 	layout, err := spec.Layout(name)
 	if err != nil {
@@ -94,7 +96,8 @@ func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.
 	return s, nil
 }
 
-// countLines is count up to the end of a line: if the last one was only half there, and has its end by now, up to that.
+// countLines is count up to the end of a line: if the last one was only half there, and
+// has its end by now, up to that.
 func (s *Source) countLines(ctx context.Context, layout rowfile.Layout, size int64) error {
 	err := s.count(ctx, layout, size)
 	if ctx.Err() != nil || err == nil && (s.Compressed || s.Layout.Format == rowfile.FormatJSON) {
@@ -161,7 +164,8 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// FileRows makes messages of the rows of a file. Not safe for concurrent use, except for FirstColumns.
+// FileRows makes messages of the rows of a file. Not safe for concurrent use, except for
+// FirstColumns.
 type FileRows struct {
 	Strict bool // a row that no message can hold is an error
 	Raise  bool // the limit of messages is a setting of the user's own server
@@ -174,7 +178,8 @@ type FileRows struct {
 	first  firstColumns
 }
 
-// Reader returns the rows of the source, each of at most limit bytes. It may be called once.
+// Reader returns the rows of the source, each of at most limit bytes. It may be called
+// once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	return &FileRows{
 		name: s.Name, rows: rowfile.NewReader(s.content(), s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
@@ -182,14 +187,17 @@ func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	}
 }
 
-// ErrAnotherInput says that an input is not the one from which an earlier run has loaded rows.
+// ErrAnotherInput says that an input is not the one from which an earlier run has loaded
+// rows.
 var ErrAnotherInput = errors.New("it is another input")
 
-// Skip skips the rows that an earlier run has loaded. Fewer rows than those are [ErrAnotherInput].
+// Skip skips the rows that an earlier run has loaded. Fewer rows than those are
+// [ErrAnotherInput].
 func (f *FileRows) Skip(loaded int64) error { return f.SkipSame(loaded, nil) }
 
-// SkipSame is Skip of rows of which no hash is known: it compares each with the next that stored returns; nil: there is
-// none to compare with. Other rows are [ErrAnotherInput].
+// SkipSame is Skip of rows of which no hash is known: it compares each with the next that
+// stored returns; nil means that there is none to compare with. Other rows are
+// [ErrAnotherInput].
 func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	for i := range loaded {
 		row, err := f.next()
@@ -213,7 +221,8 @@ func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	return nil
 }
 
-// isSame reports whether a row is stored with that body. What is stored of a bad one ends with its beginning.
+// isSame reports whether a row is stored with that body. What is stored of a bad one ends
+// with its beginning.
 func isSame(row rowfile.Row, body []byte) bool {
 	if row.Fault != nil {
 		return bytes.HasSuffix(body, row.Fault.Head)
@@ -245,8 +254,8 @@ func (f *FileRows) describe() {
 	}
 }
 
-// Read returns the next row, or [io.EOF] after the last. A row that no message can hold is replaced by its beginning
-// and the reason.
+// Read returns the next row, or [io.EOF] after the last. A row that no message can hold
+// is replaced by its beginning and the reason.
 func (f *FileRows) Read() (*nats.Msg, error) {
 	row, err := f.next()
 	if _, ok := errors.AsType[*rowfile.FormatError](err); ok {
@@ -285,7 +294,8 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 
 // Rows are the rows of a job, always the same in the same order.
 type Rows interface {
-	// Skip skips the first rows, which the stream holds already. It is called once, before Read.
+	// Skip skips the first rows, which the stream holds already. It is called once,
+	// before Read.
 	Skip(loaded int64) error
 	// Read returns the next row, or io.EOF after the last.
 	Read() (*nats.Msg, error)

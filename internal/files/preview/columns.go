@@ -14,7 +14,7 @@ import (
 // triedRow is what try prints of a row, or of an element of it.
 type triedRow struct {
 	Line    int64         `json:"line"`
-	Item    *int          `json:"item,omitempty"`  // the element, from 0; nil: the row is one call
+	Item    *int          `json:"item,omitempty"`  // the element, from 0; nil means that the row is one call
 	Items   int           `json:"items,omitempty"` // how many elements the row has
 	Prompts []triedPrompt `json:"prompts"`
 }
@@ -32,7 +32,8 @@ const (
 	trySeparator = " │ "
 )
 
-// write prints the prompts of the row in columns. width is that of the terminal, 0: there is none.
+// write prints the prompts of the row in columns. width is that of the terminal, 0: there
+// is none.
 func (r *triedRow) write(w io.Writer, width int) error {
 	n := len(r.Prompts)
 	column := (cmp.Or(width, tryWidth) - (n-1)*runewidth.StringWidth(trySeparator)) / n
@@ -91,7 +92,8 @@ func writeColumns(b *strings.Builder, columns [][]string, width int) {
 	}
 }
 
-// reach is how many characters may share a column: a letter and its marks. More of them break the line.
+// reach is how many characters may share a column: a letter and its marks. More of them
+// break the line.
 const reach = 4
 
 // firstRunes returns the first n characters of the text.
@@ -108,7 +110,8 @@ func firstRunes(text string, n int) string {
 func wrap(text string, width int) (lines []string) {
 	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\t", "    "), "\n") {
 		for {
-			// No further: the width of a row of megabytes, measured for each of its lines, takes hours.
+			// No further: the width of a row of megabytes, measured for each of its
+			// lines, takes hours.
 			head := runewidth.Truncate(firstRunes(line, reach*(width+1)), width, "")
 			if head == line {
 				break

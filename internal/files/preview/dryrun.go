@@ -18,8 +18,9 @@ import (
 // dryRunPrompts is how many prompts a dry run shows.
 const dryRunPrompts = 3
 
-// DryRun renders the prompt of each row, prints the first ones on out, those that fail on errs, grouped by their errors,
-// and an estimate of tokens and cost. The error says how many rows would fail.
+// DryRun renders the prompt of each row, prints the first ones on out, those that fail on
+// errs, grouped by their errors, and an estimate of tokens and cost. The error says how
+// many rows would fail.
 func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writer) error {
 	source, err := in.open(ctx)
 	if err != nil {
@@ -122,7 +123,8 @@ func (e *estimate) outcome() string {
 // sent is how many rows would be sent as they should be.
 func (e *estimate) sent() int64 { return e.rows - e.failures.rows }
 
-// cost describes what the job costs, as far as that is known beforehand; "" without a price file.
+// cost describes what the job costs, as far as that is known beforehand; "" without a
+// price file.
 func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
 		return ""

@@ -11,7 +11,8 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// failures are rows that would fail, grouped by the text of their error without its numbers.
+// failures are rows that would fail, grouped by the text of their error without its
+// numbers.
 type failures struct {
 	rows   int64
 	groups []*failure // in the order of their first rows
@@ -70,8 +71,8 @@ func (f *failures) write(w io.Writer) {
 	}
 }
 
-// err is the error of a command that found these failures among the rows, so many of them of elements in whose place an
-// error is kept; nil: none failed.
+// err is the error of a command that found these failures among the rows, so many of them
+// of elements in whose place an error is kept; nil means that none failed.
 func (f *failures) err(rows, gaps int64) error {
 	switch {
 	case f.rows == 0:

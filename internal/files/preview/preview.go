@@ -1,7 +1,9 @@
-// Package preview shows what would be sent for the rows of a file, and which rows would fail, without a call.
+// Package preview shows what would be sent for the rows of a file, and which rows would
+// fail, without a call.
 //
-// It renders the prompts as a stage does and prints them: [DryRun] those of a job, with an estimate of its tokens and
-// cost, [Try] those of several templates side by side. It needs no key, and stores nothing.
+// It renders the prompts as a stage does and prints them: [DryRun] those of a job, with
+// an estimate of its tokens and cost, [Try] those of several templates side by side. It
+// needs no key, and stores nothing.
 package preview
 
 import (
@@ -23,7 +25,7 @@ type Input struct {
 	Name   string    // - is Stdin
 	Stdin  io.Reader // may be nil where Name is another
 	Format rowfile.Spec
-	Rows   int64 // how many of the first ones; 0: all
+	Rows   int64 // how many of the first ones; 0 means all
 }
 
 // open opens the file. The caller must close File of the source.

@@ -25,8 +25,9 @@ type Template struct {
 	sizes   // of the calls that would be made so far
 }
 
-// LoadTemplates compiles templates: each of texts is a path, or the text itself, files are paths. Without any it is the
-// configured one. Everything else that a prompt consists of is that of cfg. The error lists the problems of all.
+// LoadTemplates compiles templates: each of texts is a path, or the text itself, files
+// are paths. Without any it is the configured one. Everything else that a prompt consists
+// of is that of cfg. The error lists the problems of all.
 func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, err error) {
 	add := func(name, text, file string) {
 		own := *cfg
@@ -66,8 +67,9 @@ func oneLine(text string) string {
 	return runewidth.Truncate(strings.Join(strings.Fields(text), " "), 40, "…")
 }
 
-// Try renders each row with each template and prints the prompts, with asJSON an object for each row, or for each element
-// where these are calls of their own. The error says how many rows would fail.
+// Try renders each row with each template and prints the prompts, with asJSON an object
+// for each row, or for each element where these are calls of their own. The error says
+// how many rows would fail.
 func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, asJSON bool) error {
 	source, err := in.open(ctx)
 	if err != nil {
@@ -97,8 +99,9 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 	return failed.err(seen, gaps)
 }
 
-// tryRow renders a row with each template and prints the prompts, of a row that fans out those of its first elements, as
-// JSON all. failure is the first one of the row; kept says that it is an element's, and stands in the place of that one.
+// tryRow renders a row with each template and prints the prompts, of a row that fans out
+// those of its first elements, as JSON all. failure is the first one of the row; kept
+// says that it is an element's, and stands in the place of that one.
 func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
 	show := func(tried *triedRow) error {
 		if asJSON {
@@ -141,7 +144,8 @@ func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) 
 	return failure, keeps, err
 }
 
-// try renders one of the calls with each template. failure is the first one, and fails notes which templates have one.
+// try renders one of the calls with each template. failure is the first one, and fails
+// notes which templates have one.
 func (c *calls) try(templates []*Template, i int, fails []bool) (tried *triedRow, failure error) {
 	tried = &triedRow{Line: c.line}
 	if c.items != nil {

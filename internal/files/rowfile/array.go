@@ -17,8 +17,8 @@ const (
 	arrayAfter             // after the end
 )
 
-// nextElement returns the next row of a JSON array. Only its end is looked for here: whether it is a JSON object is for
-// the stage to say.
+// nextElement returns the next row of a JSON array. Only its end is looked for here:
+// whether it is a JSON object is for the stage to say.
 func (r *Reader) nextElement() (Row, error) {
 	for {
 		b, err := r.nextText()
@@ -78,7 +78,8 @@ func (r *Reader) skip(n int) {
 	_, _ = r.in.Discard(n)
 }
 
-// element reads an element of the array to its end, and keeps as much of it as the bound admits.
+// element reads an element of the array to its end, and keeps as much of it as the bound
+// admits.
 func (r *Reader) element() (Row, error) {
 	start := r.line
 	var end elementEnd

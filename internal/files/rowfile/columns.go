@@ -13,7 +13,8 @@ const (
 	columnBytesMax = 1 << 20
 )
 
-// Columns are the names of the members of rows, in the order in which they first appear. The zero value has none.
+// Columns are the names of the members of rows, in the order in which they first appear.
+// The zero value has none.
 type Columns struct {
 	Names []string
 
@@ -21,8 +22,8 @@ type Columns struct {
 	bytes int
 }
 
-// Add adds the members of a row, and reports whether it is a JSON object: another body has none. The error says that
-// there are more than a table can have.
+// Add adds the members of a row, and reports whether it is a JSON object: another body
+// has none. The error says that there are more than a table can have.
 func (c *Columns) Add(body []byte) (isObject bool, err error) {
 	if _, err := jsonbytes.ReadObject(nil, body); err != nil {
 		return false, nil

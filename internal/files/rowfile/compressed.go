@@ -26,9 +26,10 @@ const gzipMagic = "\x1f\x8b"
 // errCutOff ends a compressed file that ends too early.
 var errCutOff = errors.New("the compressed input ends too early: it was cut off")
 
-// inflater reads a file that may be compressed by gzip: its first bytes tell. Members that follow each other are one
-// text, and zeros after the last one are padding, as of a block of a tape. It reads no more than it must, so that the rows
-// of a pipe come as they are written, and holds one window of the text, however much that is.
+// inflater reads a file that may be compressed by gzip: its first bytes tell. Members
+// that follow each other are one text, and zeros after the last one are padding, as of a
+// block of a tape. It reads no more than it must, so that the rows of a pipe come as they
+// are written, and holds one window of the text, however much that is.
 type inflater struct {
 	file *bufio.Reader
 	zip  *gzip.Reader
@@ -52,7 +53,8 @@ func (z *inflater) Read(p []byte) (n int, err error) {
 	return n, unzipped(err)
 }
 
-// nextMember begins with what follows a member: another one, or nothing but zeros, which is [io.EOF].
+// nextMember begins with what follows a member: another one, or nothing but zeros, which
+// is [io.EOF].
 func (z *inflater) nextMember() error {
 	padded := false
 	for {
@@ -102,7 +104,8 @@ func (z *inflater) begin() error {
 	return nil
 }
 
-// cutHeader returns the error of a header of gzip, whose bytes have begun: an end there is too early.
+// cutHeader returns the error of a header of gzip, whose bytes have begun: an end there
+// is too early.
 func cutHeader(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

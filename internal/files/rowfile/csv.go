@@ -21,7 +21,8 @@ const (
 	csvSkip                // in a record that strict reading refuses, which ends with the line
 )
 
-// csvRecord is one record of the file. Its memory is bounded, and is used again for the next record.
+// csvRecord is one record of the file. Its memory is bounded, and is used again for the
+// next record.
 type csvRecord struct {
 	bytesMax  int // bounds data and the number of fields together
 	delimiter byte
@@ -42,8 +43,9 @@ type csvRecord struct {
 	problem  string // what breaks the rules of CSV, "" if nothing does
 }
 
-// nextCSV returns the next record as a JSON object. A record with another number of columns than the header or bytes that
-// are not UTF-8 is a bad row, and in a strict layout so is one with a quote where RFC 4180 allows none.
+// nextCSV returns the next record as a JSON object. A record with another number of
+// columns than the header or bytes that are not UTF-8 is a bad row, and in a strict
+// layout so is one with a quote where RFC 4180 allows none.
 func (r *Reader) nextCSV() (Row, error) {
 	if r.keys == nil {
 		if err := r.skipSetting(); err != nil {
@@ -120,7 +122,8 @@ func (r *Reader) readHeader() error {
 	return nil
 }
 
-// check returns what is wrong with a record that should have that many columns; "" if nothing is.
+// check returns what is wrong with a record that should have that many columns; "" if
+// nothing is.
 func (rec *csvRecord) check(columns int) string {
 	if rec.problem != "" {
 		return rec.problem
@@ -141,8 +144,9 @@ func (rec *csvRecord) check(columns int) string {
 	return ""
 }
 
-// readRecord reads one record to its end, after any blank lines. It is valid until the next call. The error is that of
-// the file, or an [*Error] for a quote that is never closed.
+// readRecord reads one record to its end, after any blank lines. It is valid until the
+// next call. The error is that of the file, or an [*Error] for a quote that is never
+// closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record
 	rec.bytesMax, rec.delimiter, rec.strict = r.bytesMax, r.layout.Delimiter, r.layout.Strict
@@ -167,7 +171,8 @@ func (r *Reader) readRecord() (*csvRecord, error) {
 	}
 }
 
-// takePiece adds a piece of a line to the record, and reports whether the record ends with it.
+// takePiece adds a piece of a line to the record, and reports whether the record ends
+// with it.
 func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 	for len(piece) > 0 {
 		if n := rec.textRun(piece); n > 0 && !rec.carriage {
@@ -203,7 +208,8 @@ func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 	return false
 }
 
-// textRun returns the number of bytes at the start of the piece that are text of the field and nothing else.
+// textRun returns the number of bytes at the start of the piece that are text of the
+// field and nothing else.
 func (rec *csvRecord) textRun(piece []byte) int {
 	switch rec.state {
 	case csvQuoted:
@@ -229,8 +235,9 @@ func (rec *csvRecord) begin(line int64) {
 	*rec = csvRecord{bytesMax: rec.bytesMax, delimiter: rec.delimiter, strict: rec.strict, line: line, head: rec.head[:0], data: rec.data[:0], ends: rec.ends[:0]}
 }
 
-// step takes one byte that does not end the record. A quote in a field that does not begin with one is text, and so is
-// what follows the quote that closes a field, as Python's csv and spreadsheets read it: TV 24" is itself, "x"y is xy.
+// step takes one byte that does not end the record. A quote in a field that does not
+// begin with one is text, and so is what follows the quote that closes a field, as
+// Python's csv and spreadsheets read it: TV 24" is itself, "x"y is xy.
 func (rec *csvRecord) step(b byte, line int64) {
 	switch state := rec.state; {
 	case state == csvSkip:
@@ -276,7 +283,8 @@ func (rec *csvRecord) put(text []byte) {
 	rec.data = append(rec.data, text...)
 }
 
-// endField ends the field. Each counts against the bound too, as it also takes a few bytes of its own.
+// endField ends the field. Each counts against the bound too, as it also takes a few
+// bytes of its own.
 func (rec *csvRecord) endField() {
 	if rec.state == csvSkip {
 		return

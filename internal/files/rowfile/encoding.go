@@ -8,9 +8,10 @@ import (
 // encodingSample is how much of a text is looked at for its encoding.
 const encodingSample = 4 << 10
 
-// foreignEncoding returns the problem of a text that is in UTF-16 or UTF-32, with or without a byte order mark; "" if it
-// is not. start is what it begins with, three bytes unless it is shorter. Such a text would be read as UTF-8 with names
-// such as "\0i\0d", and paid for.
+// foreignEncoding returns the problem of a text that is in UTF-16 or UTF-32, with or
+// without a byte order mark; "" if it is not. start is what it begins with, three bytes
+// unless it is shorter. Such a text would be read as UTF-8 with names such as "\0i\0d",
+// and paid for.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
 	if marked || bytes.IndexByte(start, 0) >= 0 {
@@ -24,8 +25,9 @@ func (r *Reader) foreignEncoding(start []byte) string {
 	return "the input is " + name + ": convert it to UTF-8, as iconv -f " + iconv + " -t UTF-8 does"
 }
 
-// encodingOf returns the name of the encoding that a text begins in, and what iconv calls it; "" if it may be UTF-8. With
-// a mark iconv finds out the order of the bytes, and removes the mark.
+// encodingOf returns the name of the encoding that a text begins in, and what iconv calls
+// it; "" if it may be UTF-8. With a mark iconv finds out the order of the bytes, and
+// removes the mark.
 func encodingOf(text []byte) (name, iconv string) {
 	for _, m := range []struct{ mark, name, iconv string }{
 		{"\xff\xfe\x00\x00", "UTF-32LE", "UTF-32"}, // before that of UTF-16LE, which it begins with
@@ -56,9 +58,10 @@ func encodingOf(text []byte) (name, iconv string) {
 	return "", ""
 }
 
-// looksUTF32 reports whether a text looks like UTF-32 with the highest byte of each character at one index of four, and
-// the next one at another: the highest is zero, and so is the next, or at most 3 as in an emoji. Zeros alone, as a crash
-// may leave them, are no text.
+// looksUTF32 reports whether a text looks like UTF-32 with the highest byte of each
+// character at one index of four, and the next one at another: the highest is zero, and
+// so is the next, or at most 3 as in an emoji. Zeros alone, as a crash may leave them,
+// are no text.
 func looksUTF32(text []byte, highest, next int) bool {
 	for i := 0; i+4 <= len(text); i += 4 {
 		if text[i+highest] != 0 || text[i+next] > 3 || bytes.Count(text[i:i+4], []byte{0}) == 4 {
@@ -68,8 +71,9 @@ func looksUTF32(text []byte, highest, next int) bool {
 	return len(text) >= 4
 }
 
-// looksUTF16 reports whether a text with a NUL looks like UTF-16 with the low byte of each character at one index of two,
-// and the high byte at the other. A NUL alone says little, since tables exported from a database have single ones:
+// looksUTF16 reports whether a text with a NUL looks like UTF-16 with the low byte of
+// each character at one index of two, and the high byte at the other. A NUL alone says
+// little, since tables exported from a database have single ones:
 //
 //   - The end of a line is a character of its own, 0A 00, in UTF-16. Where the sample has no line feed, the first
 //     character is one of ASCII, such as a bracket or the first letter of a name.
@@ -92,7 +96,8 @@ func looksUTF16(text []byte, low, high int) bool {
 	return len(text) >= 2 && text[high] == 0 && text[low] > 0 && text[low] < utf8.RuneSelf && bytes.IndexByte(text, '\n') < 0
 }
 
-// validStart reports whether a text is valid UTF-8, but for a last character that may be cut.
+// validStart reports whether a text is valid UTF-8, but for a last character that may be
+// cut.
 func validStart(text []byte) bool {
 	for cut := range min(utf8.UTFMax, len(text)) {
 		if utf8.Valid(text[:len(text)-cut]) {

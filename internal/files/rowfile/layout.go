@@ -11,8 +11,9 @@ import (
 // Format is the format of a file of rows.
 type Format string
 
-// Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC 4180 with a header line, whatever
-// stands between its columns; a JSON file is one array of objects. The zero value is recognised by the first lines.
+// Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC
+// 4180 with a header line, whatever stands between its columns; a JSON file is one array
+// of objects. The zero value is recognised by the first lines.
 const (
 	FormatJSONL Format = "jsonl"
 	FormatCSV   Format = "csv"
@@ -22,7 +23,8 @@ const (
 // formatTSV is what users call CSV with tabs.
 const formatTSV = "tsv"
 
-// Spec is what a user says about the format of a file. The zero value leaves it to the file's name and first lines.
+// Spec is what a user says about the format of a file. The zero value leaves it to the
+// file's name and first lines.
 type Spec struct {
 	Format    string // jsonl, csv, tsv or json; "": by the file's name, or else by its first lines
 	Delimiter string // what separates the columns of CSV: one character, or tab; "": that of the format
@@ -33,12 +35,13 @@ type Spec struct {
 // Layout is how rows lie in a file.
 type Layout struct {
 	Format    Format // "": recognised by the first lines
-	Delimiter byte   // between the columns of CSV; 0: a comma
+	Delimiter byte   // between the columns of CSV; 0 means a comma
 	Typed     bool   // the values of CSV have the types that they look like; else they are strings
 	Strict    bool   // a quote where RFC 4180 allows none makes a bad row; else it is text
 }
 
-// Layout returns the layout of the file of that name; "-" is standard input. The error names the flag that is wrong.
+// Layout returns the layout of the file of that name; "-" is standard input. The error
+// names the flag that is wrong.
 func (s Spec) Layout(name string) (Layout, error) {
 	l := Layout{Delimiter: ',', Strict: s.CSVStrict}
 	format := s.Format
@@ -98,7 +101,8 @@ func formatOf(name string) string {
 	return ""
 }
 
-// IsJSON reports whether by a flag or its name a file is JSONL or JSON, so that a delimiter says nothing about it.
+// IsJSON reports whether by a flag or its name a file is JSONL or JSON, so that a
+// delimiter says nothing about it.
 func (s Spec) IsJSON(name string) bool {
 	switch Format(cmp.Or(s.Format, formatOf(name))) {
 	case FormatJSONL, FormatJSON:
@@ -108,7 +112,8 @@ func (s Spec) IsJSON(name string) bool {
 	return false
 }
 
-// ParseDelimiter returns the byte between columns that a user means with the value of a flag, which an error names.
+// ParseDelimiter returns the byte between columns that a user means with the value of a
+// flag, which an error names.
 func ParseDelimiter(flag, text string) (byte, error) {
 	switch {
 	case text == "tab" || text == `\t`:
@@ -129,7 +134,8 @@ func (l Layout) DelimiterName() string {
 	return string(rune(l.Delimiter))
 }
 
-// String describes the layout. It is different for layouts of which one file may have different rows.
+// String describes the layout. It is different for layouts of which one file may have
+// different rows.
 func (l Layout) String() string {
 	text := string(l.Format)
 	if l.Format != FormatCSV {

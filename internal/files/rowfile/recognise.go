@@ -27,14 +27,16 @@ var (
 	errSpread = &FormatError{Problem: "the first object does not end on its line: write one object a line, as jq -c does, or an array of objects"}
 )
 
-// recordBufferBytes is the size of reads from the text that is to be recognised, which is in memory.
+// recordBufferBytes is the size of reads from the text that is to be recognised, which is
+// in memory.
 const recordBufferBytes = 4 << 10
 
 // whiteSpace is that of JSON.
 const whiteSpace = " \t\r\n"
 
-// recognise finds out how the rows lie in the file by its first lines. It waits for no more of them than it needs: a row
-// of JSONL is known by its first byte, so that the rows of a pipe are taken as they are written.
+// recognise finds out how the rows lie in the file by its first lines. It waits for no
+// more of them than it needs: a row of JSONL is known by its first byte, so that the rows
+// of a pipe are taken as they are written.
 func (r *Reader) recognise() error {
 	text, _ := r.in.Peek(r.in.Buffered())
 	for ended := false; ; {
@@ -53,8 +55,9 @@ func (r *Reader) recognise() error {
 	}
 }
 
-// decide returns the layout that the beginning of a file has; without a format: more of it is needed. ended means that
-// there is no more to be had. A file named .json may have an object on each line instead of an array.
+// decide returns the layout that the beginning of a file has; without a format: more of
+// it is needed. ended means that there is no more to be had. A file named .json may have
+// an object on each line instead of an array.
 func (l Layout) decide(text []byte, ended bool) (Layout, error) {
 	called := l.Format
 	l.Format = ""
@@ -80,7 +83,8 @@ func (l Layout) decide(text []byte, ended bool) (Layout, error) {
 	return l, nil
 }
 
-// decideText is decide for a file that begins with neither an object nor an array: CSV, or JSONL whose first row is bad.
+// decideText is decide for a file that begins with neither an object nor an array: CSV,
+// or JSONL whose first row is bad.
 func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	second, _, whole := bytes.Cut(bytes.TrimLeft(rest, whiteSpace), []byte("\n"))
@@ -117,7 +121,8 @@ func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 	return l, errNotRows
 }
 
-// isTable reports whether the only line of a file is a header of CSV without rows, or CSV whose lines end in CR alone.
+// isTable reports whether the only line of a file is a header of CSV without rows, or CSV
+// whose lines end in CR alone.
 func isTable(line []byte) bool {
 	line = bytes.TrimSpace(line)
 	for _, delimiter := range []byte(",\t;|") {

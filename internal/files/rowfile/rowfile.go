@@ -1,4 +1,5 @@
-// Package rowfile reads the rows of JSONL, CSV and JSON files, bounded in memory, and reports each bad row by its line.
+// Package rowfile reads the rows of JSONL, CSV and JSON files, bounded in memory, and
+// reports each bad row by its line.
 package rowfile
 
 import (
@@ -13,8 +14,9 @@ import (
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it is the problem and the beginning
-	// of the row: never a JSON object, so that a stage answers it with invalid_row.
+	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it
+	// is the problem and the beginning of the row: never a JSON object, so that a stage
+	// answers it with invalid_row.
 	Body []byte
 	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
 	Fault *Fault
@@ -47,8 +49,9 @@ const faultHeadBytes = 500
 // rowBufferBytes is the size of reads from the file.
 const rowBufferBytes = 64 << 10
 
-// Reader reads the rows of a file one at a time. It holds one row at most, of at most its bound: a longer one is
-// read to its end and reported, without being held. Not safe for concurrent use.
+// Reader reads the rows of a file one at a time. It holds one row at most, of at most its
+// bound: a longer one is read to its end and reported, without being held. Not safe for
+// concurrent use.
 type Reader struct {
 	in       *bufio.Reader // the text, decompressed
 	file     *inflater
@@ -68,8 +71,8 @@ type Reader struct {
 	stray     bool       // of CSV: a record so far has a quote where RFC 4180 allows none
 }
 
-// NewReader returns a reader of the rows in r, which may be compressed by gzip. A row of more than bytesMax bytes has a
-// [Fault]; bytesMax is at least 1.
+// NewReader returns a reader of the rows in r, which may be compressed by gzip. A row of
+// more than bytesMax bytes has a [Fault]; bytesMax is at least 1.
 func NewReader(r io.Reader, layout Layout, bytesMax int) *Reader {
 	if layout.Delimiter == 0 {
 		layout.Delimiter = ','
@@ -78,24 +81,28 @@ func NewReader(r io.Reader, layout Layout, bytesMax int) *Reader {
 	return &Reader{in: bufio.NewReaderSize(text, rowBufferBytes), file: text, layout: layout, bytesMax: max(bytesMax, 1), line: 1}
 }
 
-// Layout returns how the rows lie in the file, once Next was called: an unknown format is recognised by it.
+// Layout returns how the rows lie in the file, once Next was called: an unknown format is
+// recognised by it.
 func (r *Reader) Layout() Layout { return r.layout }
 
 // Compressed reports whether the file is compressed, once Next was called.
 func (r *Reader) Compressed() bool { return r.file.zip != nil }
 
-// Marked reports whether the text begins with the byte order mark of UTF-8, once Next was called.
+// Marked reports whether the text begins with the byte order mark of UTF-8, once Next was
+// called.
 func (r *Reader) Marked() bool { return r.marked }
 
-// StrayQuotes reports whether a record of CSV so far has a quote where RFC 4180 allows none, so that a strict layout has
-// other rows.
+// StrayQuotes reports whether a record of CSV so far has a quote where RFC 4180 allows
+// none, so that a strict layout has other rows.
 func (r *Reader) StrayQuotes() bool { return r.stray }
 
-// Columns returns the names of the columns of a CSV file, once Next was called; nil for files of another format.
+// Columns returns the names of the columns of a CSV file, once Next was called; nil for
+// files of another format.
 func (r *Reader) Columns() []string { return r.columns }
 
-// Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error ends the file and names the
-// line: an [*Error], or the error of the file's reader. A [*FormatError] means that the format must be said.
+// Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error
+// ends the file and names the line: an [*Error], or the error of the file's reader. A
+// [*FormatError] means that the format must be said.
 func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
 		return Row{}, r.err
@@ -131,8 +138,8 @@ func (r *Reader) next() (Row, error) {
 	return r.nextLine()
 }
 
-// begin looks at the first bytes: it skips the byte order mark of UTF-8, refuses what is no text, and recognises the
-// format unless it is known.
+// begin looks at the first bytes: it skips the byte order mark of UTF-8, refuses what is
+// no text, and recognises the format unless it is known.
 func (r *Reader) begin() error {
 	start, err := r.in.Peek(3)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -161,8 +168,9 @@ func (r *Reader) begin() error {
 	return r.recognise()
 }
 
-// chunk returns the next piece of the current line, at most one buffer long and valid until the next call. A line of
-// the file ends with the piece that ends in a newline, and with the file.
+// chunk returns the next piece of the current line, at most one buffer long and valid
+// until the next call. A line of the file ends with the piece that ends in a newline, and
+// with the file.
 func (r *Reader) chunk() ([]byte, error) {
 	piece, err := r.in.ReadSlice('\n')
 	if len(piece) > 0 && (errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF)) {
@@ -194,8 +202,8 @@ func (r *Reader) nextLine() (Row, error) {
 	}
 }
 
-// readLine reads a line to its end. It returns the line without its end, as much of it as the bound admits, its full
-// size, and whether it holds nothing but space.
+// readLine reads a line to its end. It returns the line without its end, as much of it as
+// the bound admits, its full size, and whether it holds nothing but space.
 func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 	blank = true
 	r.raw = r.raw[:0]

@@ -8,12 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// settingBytesMax is the length of the longest first line that is a setting: "sep=;" in quotes, and its end.
+// settingBytesMax is the length of the longest first line that is a setting: "sep=;" in
+// quotes, and its end.
 const settingBytesMax = len("\"sep=;\"\r\n")
 
-// csvSetting returns what the first line of a CSV file says about the delimiter, as Excel reads and writes it: sep=; says
-// that semicolons separate the columns. Quotes around it are allowed. size is that of the line with its end; 0: it is no
-// setting. more means that the text is too short to say so.
+// csvSetting returns what the first line of a CSV file says about the delimiter, as Excel
+// reads and writes it: sep=; says that semicolons separate the columns. Quotes around it
+// are allowed. size is that of the line with its end; 0 means that it is no setting. more
+// means that the text is too short to say so.
 func csvSetting(text []byte) (delimiter byte, size int, more bool) {
 	rest, quote := text, ""
 	if bytes.HasPrefix(rest, []byte(`"`)) {
@@ -42,8 +44,8 @@ func csvSetting(text []byte) (delimiter byte, size int, more bool) {
 // separates reports whether a byte can stand between the columns of CSV.
 func separates(b byte) bool { return b < utf8.RuneSelf && b != '"' && b != '\r' && b != '\n' && b != 0 }
 
-// skipSetting takes the delimiter from a first line that is a setting, and skips that line. It waits for no more of the
-// text than it needs.
+// skipSetting takes the delimiter from a first line that is a setting, and skips that
+// line. It waits for no more of the text than it needs.
 func (r *Reader) skipSetting() error {
 	for n := 1; n <= settingBytesMax; n++ {
 		text, err := r.in.Peek(n)

@@ -7,8 +7,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// appendValue appends a value of CSV as JSON: a string, or in a typed layout what it looks like. Quotes around it say
-// nothing about its type: some programs quote every value.
+// appendValue appends a value of CSV as JSON: a string, or in a typed layout what it
+// looks like. Quotes around it say nothing about its type: some programs quote every
+// value.
 func (l Layout) appendValue(dst, value []byte) []byte {
 	if !l.Typed {
 		return jsonbytes.AppendString(dst, value)
@@ -26,8 +27,8 @@ func (l Layout) appendValue(dst, value []byte) []byte {
 	return jsonbytes.AppendString(dst, value)
 }
 
-// isNumber reports whether text is a number as JSON spells it: 4, -1.50 and 1e3, but not 007, +1 or 1,000, nor one
-// that is too large for a float.
+// isNumber reports whether text is a number as JSON spells it: 4, -1.50 and 1e3, but not
+// 007, +1 or 1,000, nor one that is too large for a float.
 func isNumber(text []byte) bool {
 	if b := text[0]; b != '-' && (b < '0' || b > '9') || !jsonbytes.Valid(text) {
 		return false

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Answer is what the server answers to a prompt, at all times, unless the request brings a schema.
+// Answer is what the server answers to a prompt, at all times, unless the request brings
+// a schema.
 func Answer(prompt string) string {
 	const most = 60
 	start := strings.Join(strings.Fields(prompt), " ")

@@ -49,7 +49,8 @@ func phaseAt(schedule []Phase, start, at time.Time) (rate float64, until time.Ti
 	return 0, at.Add(round) // not reached: offset is less than the sum
 }
 
-// ParseSchedule reads phases as the commands take them: "20:60s,5:60s". Empty is no schedule.
+// ParseSchedule reads phases as the commands take them: "20:60s,5:60s". Empty is no
+// schedule.
 func ParseSchedule(s string) ([]Phase, error) {
 	var phases []Phase
 	err := parseList(s, ":", func(part, rate, length string) error {
@@ -67,7 +68,8 @@ func ParseSchedule(s string) ([]Phase, error) {
 	return phases, nil
 }
 
-// ParseErrors reads shares of errors as the commands take them: "429=.2,500=.01". Empty is none.
+// ParseErrors reads shares of errors as the commands take them: "429=.2,500=.01". Empty
+// is none.
 func ParseErrors(s string) (map[int]float64, error) {
 	shares := map[int]float64{}
 	err := parseList(s, "=", func(part, status, share string) error {
@@ -89,8 +91,8 @@ func ParseErrors(s string) (map[int]float64, error) {
 	return shares, nil
 }
 
-// parseList calls read for each part of a list separated by commas, with the halves around its separator, and joins the
-// errors.
+// parseList calls read for each part of a list separated by commas, with the halves
+// around its separator, and joins the errors.
 func parseList(s, separator string, read func(part, left, right string) error) error {
 	if strings.TrimSpace(s) == "" {
 		return nil

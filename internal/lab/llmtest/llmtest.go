@@ -1,9 +1,11 @@
-// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat completions and responses,
-// Anthropic's messages and Gemini's generateContent, admits only so many calls, takes its time, fails now and then, and
-// always answers the same prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
+// Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat
+// completions and responses, Anthropic's messages and Gemini's generateContent, admits
+// only so many calls, takes its time, fails now and then, and always answers the same
+// prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
 //
-// It serves tests, the demo and the mock server alike, so it imports no testing. All its time comes from package time:
-// inside a testing/synctest bubble, over a [PipeListener], an hour of it takes a moment.
+// It serves tests, the demo and the mock server alike, so it imports no testing. All its
+// time comes from package time: inside a testing/synctest bubble, over a [PipeListener],
+// an hour of it takes a moment.
 //
 //	server, err := llmtest.New(llmtest.Config{Rate: 20, Latency: time.Second})
 //	pipe, stop := server.Pipe()
@@ -33,7 +35,8 @@ import (
 
 // Config is how a [Server] behaves. Its zero value admits every call and answers at once.
 type Config struct {
-	// Rate is how many calls a second are admitted; the others get a 429. 0: all, unless there is a Schedule.
+	// Rate is how many calls a second are admitted; the others get a 429. 0: all, unless
+	// there is a Schedule.
 	Rate float64
 	// Schedule replaces Rate by phases that repeat. Nil: none.
 	Schedule []Phase
@@ -45,13 +48,16 @@ type Config struct {
 	// log-normal distribution. 0: at once; the same for all.
 	Latency      time.Duration
 	LatencySigma float64
-	// Errors is the share of calls, by HTTP status, that fail with it though admitted. The shares add up to at most 1.
+	// Errors is the share of calls, by HTTP status, that fail with it though admitted.
+	// The shares add up to at most 1.
 	Errors map[int]float64
 	// RetryAfter is sent with each 429, 503 and 529. 0: no such header.
 	RetryAfter time.Duration
-	// Seed chooses latencies and errors: equal seeds give equal sequences, by order of arrival.
+	// Seed chooses latencies and errors: equal seeds give equal sequences, by order of
+	// arrival.
 	Seed uint64
-	// Script, if set, is called first for every call. Nil from it leaves the call to the rest of Config.
+	// Script, if set, is called first for every call. Nil from it leaves the call to the
+	// rest of Config.
 	Script func(Call) *Step
 	// Batches is how the Batch APIs behave. Nothing above applies to them but Seed.
 	Batches batches.Config
@@ -59,7 +65,7 @@ type Config struct {
 
 // Phase is a part of a schedule.
 type Phase struct {
-	Rate float64       // calls a second; 0: none
+	Rate float64       // calls a second, or 0
 	For  time.Duration // > 0
 }
 
@@ -170,8 +176,9 @@ func (s *Server) Stats() Stats {
 // Batches returns the server of the Batch APIs, which knows what it has billed.
 func (s *Server) Batches() *batches.Server { return s.batches }
 
-// ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions, /responses, /messages or
-// :generateContent is an endpoint, those of the Batch APIs are too; GET /stats returns the [Stats] as JSON.
+// ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions,
+// /responses, /messages or :generateContent is an endpoint, those of the Batch APIs are
+// too; GET /stats returns the [Stats] as JSON.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == "/stats" {
 		w.Header().Set("Content-Type", "application/json")

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// PipeListener is a [net.Listener] of connections inside the process: what its DialContext opens, its Accept hands out.
-// Unlike sockets, such connections let time pass in a testing/synctest bubble. Make it with [NewPipeListener].
+// PipeListener is a [net.Listener] of connections inside the process: what its
+// DialContext opens, its Accept hands out. Unlike sockets, such connections let time pass
+// in a testing/synctest bubble. Make it with [NewPipeListener].
 type PipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -44,7 +45,8 @@ func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
 // URL is an address for clients that dial with DialContext; any host does.
 func (l *PipeListener) URL() string { return "http://llm.test/v1" }
 
-// DialContext opens a connection, whatever the address, for [http.Transport.DialContext]. After Close it is refused.
+// DialContext opens a connection, whatever the address, for [http.Transport.DialContext].
+// After Close it is refused.
 func (l *PipeListener) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
 	server, client := net.Pipe()
 	err := error(syscall.ECONNREFUSED)
@@ -64,8 +66,9 @@ type pipeAddr struct{}
 func (pipeAddr) Network() string { return "pipe" }
 func (pipeAddr) String() string  { return "pipe" }
 
-// Start runs a server of this configuration on a new [PipeListener], over real HTTP and without sockets: it takes no port
-// and no descriptors. The caller must call stop, see [Server.Pipe].
+// Start runs a server of this configuration on a new [PipeListener], over real HTTP and
+// without sockets: it takes no port and no descriptors. The caller must call stop, see
+// [Server.Pipe].
 func (c Config) Start() (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func(), err error) {
 	server, err := New(c)
 	if err != nil {

@@ -12,9 +12,11 @@ import (
 type Step struct {
 	// Status of the reply. 0: 200.
 	Status int
-	// Header are headers of the reply, besides Content-Type, which is JSON unless given here.
+	// Header are headers of the reply, besides Content-Type, which is JSON unless given
+	// here.
 	Header map[string]string
-	// Body of the reply. Empty: for a 200 the ordinary answer, else the ordinary error object.
+	// Body of the reply. Empty: for a 200 the ordinary answer, else the ordinary error
+	// object.
 	Body string
 	// Delay is waited before anything is written.
 	Delay time.Duration
@@ -35,7 +37,8 @@ const (
 	Garbage         // bytes that are not HTTP: the Body, or some
 )
 
-// Steps returns a script that plays steps by order of arrival, then leaves all calls to the rest of the configuration.
+// Steps returns a script that plays steps by order of arrival, then leaves all calls to
+// the rest of the configuration.
 func Steps(steps ...Step) func(Call) *Step {
 	var mu sync.Mutex
 	return func(Call) *Step {

@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// costs is what the faults have cost, by the clock of this machine, the audit and the books of the LLM.
+// costs is what the faults have cost, by the clock of this machine, the audit and the
+// books of the LLM.
 type costs struct {
 	down, up, killed time.Time
 	orphans          []int // partitions of the replica that was killed
@@ -47,8 +48,8 @@ func (c *costs) read(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 	})
 }
 
-// print prints what the faults have cost. The LLM was paid for what it has answered, and for what it was about to answer
-// when the process that had asked was killed.
+// print prints what the faults have cost. The LLM was paid for what it has answered, and
+// for what it was about to answer when the process that had asked was killed.
 func (c *costs) print(w io.Writer, llm llmtest.Stats, rows int) {
 	terminal.PrintLine(w, "the outage, %s: %s without an answer, %d rows failed; the first answer came %s after its end",
 		seconds(c.up.Sub(c.down)), terminal.Plural(int(llm.Scripted), "call"), c.failed, seconds(c.answered.Sub(c.up)))

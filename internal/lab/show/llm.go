@@ -18,8 +18,8 @@ type llm struct {
 	http *http.Server
 }
 
-// startLLM serves an LLM on a free port of the loopback interface. It admits so many calls a second, and takes about a
-// second for each.
+// startLLM serves an LLM on a free port of the loopback interface. It admits so many
+// calls a second, and takes about a second for each.
 func startLLM(rate float64) (*llm, error) {
 	l := &llm{}
 	var err error

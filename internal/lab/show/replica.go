@@ -19,8 +19,8 @@ import (
 // stopWithin bounds how long a replica that was told to stop may take.
 const stopWithin = 20 * time.Second
 
-// replica is a process of the stage. Its standard input is how it is told to end, see [Obey]: a pipe that the system
-// closes when this process ends, whatever ends it.
+// replica is a process of the stage. Its standard input is how it is told to end, see [Obey]:
+// a pipe that the system closes when this process ends, whatever ends it.
 type replica struct {
 	cmd    *exec.Cmd
 	tell   io.WriteCloser
@@ -110,7 +110,7 @@ func (r *replica) kill() {
 	_ = r.tell.Close()
 }
 
-// facts returns what it says of itself; nil: it does not answer.
+// facts returns what it says of itself; nil means that it does not answer.
 func (r *replica) facts(w *replicas.Whole) *replicas.Facts {
 	for i := range w.Replicas {
 		if w.Replicas[i].PID == r.pid() && w.Replicas[i].Status == replicas.Answers {
@@ -139,7 +139,8 @@ func partitions(list []int) string {
 	return terminal.Plural(len(list), "partition")
 }
 
-// environ is the environment of the replicas: that of this process, but for the settings, which are those of the show.
+// environ is the environment of the replicas: that of this process, but for the settings,
+// which are those of the show.
 func (s *show) environ(srv *natsd.Server) []string {
 	list := []string{"STAGE_NATS_URL=" + srv.URL(), "STAGE_NATS_TOKEN=" + srv.Token()}
 	for name, value := range s.Environ {

@@ -1,8 +1,8 @@
-// Package show runs a stage through an outage of its LLM and the kill of a replica, in real processes, and proves that no
-// row is lost.
+// Package show runs a stage through an outage of its LLM and the kill of a replica, in
+// real processes, and proves that no row is lost.
 //
-// One process runs the show: it has the NATS server, the LLM and the rows. Two more are the replicas; they are told what
-// to do by [Obey] at the other end.
+// One process runs the show: it has the NATS server, the LLM and the rows. Two more are
+// the replicas; they are told what to do by [Obey] at the other end.
 package show
 
 import (
@@ -29,12 +29,14 @@ import (
 const (
 	// rate is how many calls a second the LLM admits.
 	rate = 20
-	// outageMost is how long the LLM is away in a show of rowsUsual rows or more; fewer rows have a shorter outage.
+	// outageMost is how long the LLM is away in a show of rowsUsual rows or more; fewer
+	// rows have a shorter outage.
 	outageMost = 10 * time.Second
 	rowsUsual  = 720
 	// patience is how long the show waits for a step without any new result.
 	patience = 2 * time.Minute
-	// lookEvery is the time between two looks at the stage, besides the time that a look takes.
+	// lookEvery is the time between two looks at the stage, besides the time that a look
+	// takes.
 	lookEvery = 100 * time.Millisecond
 	// reportEvery is the time between two lines about the progress.
 	reportEvery = 5 * time.Second
@@ -44,7 +46,8 @@ const (
 type Config struct {
 	// Stage has the settings of the replicas. Run changes those that the show depends on.
 	Stage *config.Config
-	// Program is the command line that starts a replica, Environ the environment of this process.
+	// Program is the command line that starts a replica, Environ the environment of this
+	// process.
 	Program []string
 	Environ map[string]string
 	// Source has the rows.
@@ -75,9 +78,10 @@ type view struct {
 	stored int // results
 }
 
-// Run runs the show until all rows have their results and verify has said what it thinks of them; with Hold until ctx
-// ends after that. It ends early with ctx. The error is the verdict of verify, or why there is none. Nothing that it has
-// started or written is left when it returns.
+// Run runs the show until all rows have their results and verify has said what it thinks
+// of them; with Hold until ctx ends after that. It ends early with ctx. The error is the
+// verdict of verify, or why there is none. Nothing that it has started or written is left
+// when it returns.
 func Run(ctx context.Context, c Config) error {
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
@@ -128,8 +132,9 @@ func (s *show) play(ctx context.Context, srv *natsd.Server) (*verify.Report, err
 	return s.prove(ctx)
 }
 
-// settle makes the settings those of the show: two partitions, so that both replicas work and one can take over from the
-// other; the LLM of this process; and calls that can be counted against the rows.
+// settle makes the settings those of the show: two partitions, so that both replicas work
+// and one can take over from the other; the LLM of this process; and calls that can be
+// counted against the rows.
 func (s *show) settle() {
 	c := s.cfg
 	c.Streams.Partitions, c.Input.Subject = 2, "rows.{partition}.>"
@@ -137,8 +142,8 @@ func (s *show) settle() {
 	c.Rows.Dedupe, c.Rows.OutageHold, c.Lane.Mode = "off", 0, "live"
 }
 
-// start starts the replicas, and loads the first rows once they have created the streams. Each stands by before there are
-// rows, so that they have agreed on who serves what.
+// start starts the replicas, and loads the first rows once they have created the streams.
+// Each stands by before there are rows, so that they have agreed on who serves what.
 func (s *show) start(ctx context.Context, srv *natsd.Server) (err error) {
 	environ := s.environ(srv)
 	if s.doomed, err = startReplica(s.Program, append(environ, "STAGE_HTTP_ADDR=127.0.0.1:0"), s.Err); err != nil {
@@ -190,8 +195,9 @@ func (s *show) works(ctx context.Context) error {
 	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows/4 })
 }
 
-// outage cuts every call for a while. More rows come during it: else those that are left might all be in flight already,
-// and nobody would notice anything. It ends only when the stage has noticed.
+// outage cuts every call for a while. More rows come during it: else those that are left
+// might all be in flight already, and nobody would notice anything. It ends only when the
+// stage has noticed.
 func (s *show) outage(ctx context.Context) error {
 	s.say("the LLM goes down: it cuts every connection")
 	s.costs.down = time.Now()
@@ -225,8 +231,9 @@ func (s *show) outage(ctx context.Context) error {
 	return s.await(ctx, "results", func(v *view) bool { return v.stored >= s.Rows*3/5 })
 }
 
-// kill kills a replica at its work, and waits until the other has taken over. The last rows come just before that: the
-// replicas do not work at the same rate, and one that had done all of its rows would leave none to take over.
+// kill kills a replica at its work, and waits until the other has taken over. The last
+// rows come just before that: the replicas do not work at the same rate, and one that had
+// done all of its rows would leave none to take over.
 func (s *show) kill(ctx context.Context) error {
 	if err := s.load(ctx, s.Rows); err != nil {
 		return err
@@ -256,7 +263,8 @@ func (s *show) kill(ctx context.Context) error {
 	return err
 }
 
-// finish waits for the last result. Without Hold it ends the replica, so that verify has the summary of its run.
+// finish waits for the last result. Without Hold it ends the replica, so that verify has
+// the summary of its run.
 func (s *show) finish(ctx context.Context) error {
 	if err := s.await(ctx, "the last results", func(v *view) bool { return v.stored >= s.Rows }); err != nil {
 		return err
@@ -313,8 +321,9 @@ func (s *show) say(format string, args ...any) {
 	terminal.PrintLine(s.Out, "%s  %s", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
-// await looks at the stage again and again until it is as wanted, and reports the progress meanwhile. It returns an error
-// if a replica ends that nobody has ended, or if nothing happens for a long time.
+// await looks at the stage again and again until it is as wanted, and reports the
+// progress meanwhile. It returns an error if a replica ends that nobody has ended, or if
+// nothing happens for a long time.
 func (s *show) await(ctx context.Context, what string, is func(*view) bool) error {
 	began, seen, reported := time.Now(), 0, time.Now()
 	for {

@@ -1,10 +1,11 @@
-// Package control carries orders to the replicas of a stage over core NATS: pause, resume, probe, drain. Whoever steers
-// sends an order ([Send]), and each replica that it is for carries it out and answers what it did ([Serve]).
+// Package control carries orders to the replicas of a stage over core NATS: pause,
+// resume, probe, drain. Whoever steers sends an order ([Send]), and each replica that it
+// is for carries it out and answers what it did ([Serve]).
 //
-// A replica obeys whoever may publish on the subject, if it obeys at all (STAGE_CONTROL): who asked is what the order
-// says.
-// An order is bounded and checked before anything is done. It is carried out once however often it comes, and not at all
-// when it comes late: a client may keep a message while it has no connection, and a replica may be suspended.
+// A replica obeys whoever may publish on the subject, if it obeys at all (STAGE_CONTROL):
+// who asked is what the order says. An order is bounded and checked before anything is
+// done. It is carried out once however often it comes, and not at all when it comes late:
+// a client may keep a message while it has no connection, and a replica may be suspended.
 package control
 
 import (
@@ -26,7 +27,8 @@ func Subject(name string) string { return "llm-stage." + name + ".control" }
 const (
 	// Format of orders and answers.
 	Format = 1
-	// ValidFor is how old an order may be, or how far in the future, by the clocks of two machines.
+	// ValidFor is how old an order may be, or how far in the future, by the clocks of two
+	// machines.
 	ValidFor = time.Minute
 
 	orderBytesMax    = 64 << 10
@@ -56,9 +58,9 @@ type Order struct {
 	ID     string    `json:"id"` // of this order, however often it comes
 	Time   time.Time `json:"time"`
 	Verb   Verb      `json:"verb"`
-	// Partition is the one that it is about; nil: all that a replica has.
+	// Partition is the one that it is about; nil means all that a replica has.
 	Partition *int `json:"partition,omitempty"`
-	// Replicas are the run ids of those that it is for; empty: all.
+	// Replicas are the run ids of those that it is for; empty means all.
 	Replicas []string `json:"replicas,omitempty"`
 	By       By       `json:"by"`
 }
@@ -69,8 +71,9 @@ type By struct {
 	Host    string `json:"host,omitempty"`
 	Program string `json:"program,omitempty"` // and its arguments
 	PID     int    `json:"pid,omitempty"`
-	// NATSUser is the user that the program has logged in as; ClientID and Server are the connection, as the server numbers
-	// and names it, so that its log or its monitoring tells who that was.
+	// NATSUser is the user that the program has logged in as; ClientID and Server are the
+	// connection, as the server numbers and names it, so that its log or its monitoring
+	// tells who that was.
 	NATSUser string `json:"nats_user,omitempty"`
 	ClientID uint64 `json:"client_id,omitempty"`
 	Server   string `json:"server,omitempty"`
@@ -142,8 +145,8 @@ var orderID = regexp.MustCompile(`^[A-Za-z0-9]{8,64}$`)
 // errForeign is that a message is no order at all.
 var errForeign = errors.New("no order of this program")
 
-// read reads an order. The error says what is wrong with it; one that is no order at all wraps errForeign, and nobody
-// needs an answer to it.
+// read reads an order. The error says what is wrong with it; one that is no order at all
+// wraps errForeign, and nobody needs an answer to it.
 func read(body []byte, now time.Time) (o Order, err error) {
 	if len(body) > orderBytesMax {
 		return o, fmt.Errorf("%w: %d bytes", errForeign, len(body))

@@ -13,16 +13,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Patience is how long answers are waited for, and again the order is sent once in it: a replica that was reconnecting has
-// missed it, and one that has carried it out does not do so twice.
+// Patience is how long answers are waited for, and again the order is sent once in it: a
+// replica that was reconnecting has missed it, and one that has carried it out does not
+// do so twice.
 const (
 	Patience  = 5 * time.Second
 	sendAgain = 2 * time.Second
 )
 
-// Send sends an order to a stage, whose Format, ID and Time it sets, and returns the answer of each replica that it is
-// for: it waits until all of these have answered, or for [Patience]. A replica without an answer is missing in the map.
-// The error is of the connection.
+// Send sends an order to a stage, whose Format, ID and Time it sets, and returns the
+// answer of each replica that it is for: it waits until all of these have answered, or
+// for [Patience]. A replica without an answer is missing in the map. The error is of the
+// connection.
 func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string]Answer, error) {
 	o.Format, o.ID, o.Time = Format, rand.Text(), time.Now().UTC()
 	body, err := json.Marshal(&o)

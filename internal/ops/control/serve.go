@@ -13,11 +13,13 @@ import (
 )
 
 const (
-	// queue is how many orders may wait: what does not fit is dropped, and its sender gets no answer.
+	// queue is how many orders may wait: what does not fit is dropped, and its sender
+	// gets no answer.
 	queue = 64
 	// remembered is how many orders are known again.
 	remembered = 256
-	// strangersEvery is the shortest time between two lines about messages that are no orders.
+	// strangersEvery is the shortest time between two lines about messages that are no
+	// orders.
 	strangersEvery = time.Minute
 )
 
@@ -29,7 +31,8 @@ type Replica struct {
 	// Do carries an order out, and returns what it did. One at a time; it must end soon.
 	Do  func(context.Context, *Order) (Outcome, string)
 	Log *slog.Logger
-	// Moved has the connection that takes the place of the present one, where that was closed for good; nil: none does.
+	// Moved has the connection that takes the place of the present one, where that was
+	// closed for good; nil means that none does.
 	Moved <-chan *nats.Conn
 }
 
@@ -69,7 +72,8 @@ func (s *listener) listen(orders chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// handle carries out a message. Whoever has sent it again, because the answer was lost, gets the same answer.
+// handle carries out a message. Whoever has sent it again, because the answer was lost,
+// gets the same answer.
 func (s *listener) handle(ctx context.Context, m *nats.Msg) {
 	o, err := read(m.Data, time.Now())
 	switch {

@@ -39,14 +39,16 @@ func (e *NobodyError) Error() string {
 		"the address of its dashboard, which it prints when it starts", e.Addr)
 }
 
-// Ask returns what /api/status says of the process that listens on addr, the value of STAGE_HTTP_ADDR: the report of each
-// of its stages, and the JSON that it came as, which may have members that this program does not know. It waits five
-// seconds at most. The error names the address and what to do; it is [ErrAnyPort] if there is no address to ask.
+// Ask returns what /api/status says of the process that listens on addr, the value of
+// STAGE_HTTP_ADDR: the report of each of its stages, and the JSON that it came as, which
+// may have members that this program does not know. It waits five seconds at most. The
+// error names the address and what to do; it is [ErrAnyPort] if there is no address to
+// ask.
 func Ask(ctx context.Context, addr string) ([]status.Report, []byte, error) {
 	return ask(ctx, addr, nil)
 }
 
-// ask is [Ask] over connections that dial makes; nil: TCP.
+// ask is [Ask] over connections that dial makes; nil means TCP.
 func ask(ctx context.Context, addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) ([]status.Report, []byte, error) {
 	addr, err := dialAddr(addr)
 	if err != nil {
@@ -78,8 +80,8 @@ func ask(ctx context.Context, addr string, dial func(ctx context.Context, networ
 	}
 }
 
-// AskWhole returns what /api/stage says of the process that listens on addr: the whole of each of its stages, as JSON. One
-// of an earlier version says nothing: nil.
+// AskWhole returns what /api/stage says of the process that listens on addr: the whole of
+// each of its stages, as JSON. One of an earlier version says nothing: nil.
 func AskWhole(ctx context.Context, addr string) []json.RawMessage {
 	addr, err := dialAddr(addr)
 	if err != nil {
@@ -98,7 +100,7 @@ func AskWhole(ctx context.Context, addr string) []json.RawMessage {
 	return []json.RawMessage{bytes.TrimSpace(body)}
 }
 
-// newClient returns a client over connections that dial makes; nil: TCP.
+// newClient returns a client over connections that dial makes; nil means TCP.
 func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		// No proxy: it would be asked for an address of this machine.

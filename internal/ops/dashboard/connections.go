@@ -7,17 +7,19 @@ import (
 	"sync"
 )
 
-// MaxConns bounds the connections of the HTTP server. Its clients are a few scrapers, probes and browsers; more are
-// clients that leak connections, which must not take descriptors that calls need.
+// MaxConns bounds the connections of the HTTP server. Its clients are a few scrapers,
+// probes and browsers; more are clients that leak connections, which must not take
+// descriptors that calls need.
 const MaxConns = 128
 
 // connBound bounds the connections of an HTTP server. note is the server's ConnState hook.
 //
-// A new connection above the bound is accepted, and the one that has been idle longest is closed in its place: idle is
-// between two requests, or before the first is complete. So a probe is answered immediately however many idle clients
-// there are; to the client of a closed connection it looks like the server's idle time-out. A connection with a request
-// being answered is never closed: if all have one, the new one is closed, because a refusal is better than a client
-// that hangs.
+// A new connection above the bound is accepted, and the one that has been idle longest is
+// closed in its place: idle is between two requests, or before the first is complete. So
+// a probe is answered immediately however many idle clients there are; to the client of a
+// closed connection it looks like the server's idle time-out. A connection with a request
+// being answered is never closed: if all have one, the new one is closed, because a
+// refusal is better than a client that hangs.
 type connBound struct {
 	most int
 
@@ -31,7 +33,8 @@ func newConnBound(most int) *connBound {
 	return &connBound{most: most, open: make(map[net.Conn]struct{})}
 }
 
-// note tracks the state of a connection. For a new one the server calls it before it accepts the next.
+// note tracks the state of a connection. For a new one the server calls it before it
+// accepts the next.
 func (b *connBound) note(c net.Conn, state http.ConnState) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,8 +59,8 @@ func (b *connBound) note(c net.Conn, state http.ConnState) {
 	}
 }
 
-// dropIdle closes the connection that has been idle longest and reports whether there was one. The lock is held, so
-// that none is closed once its request is noted.
+// dropIdle closes the connection that has been idle longest and reports whether there was
+// one. The lock is held, so that none is closed once its request is noted.
 func (b *connBound) dropIdle() bool {
 	if len(b.idle) == 0 {
 		return false

@@ -1,4 +1,5 @@
-// Package dashboard is the HTTP server of a stage: metrics, health, status, live events and the page.
+// Package dashboard is the HTTP server of a stage: metrics, health, status, live events
+// and the page.
 package dashboard
 
 import (
@@ -16,14 +17,14 @@ import (
 	"time"
 )
 
-// pageFiles are the page and all that it loads. The chart library is uPlot 1.6.32 (MIT, licence included), from the npm
-// package uplot, unchanged.
+// pageFiles are the page and all that it loads. The chart library is uPlot 1.6.32 (MIT,
+// licence included), from the npm package uplot, unchanged.
 //
 //go:embed page
 var pageFiles embed.FS
 
-// pagePolicy lets the page load its own files and connect to its own server, and nothing else: no inline script or
-// style, no other host, no frame, no form.
+// pagePolicy lets the page load its own files and connect to its own server, and nothing
+// else: no inline script or style, no other host, no frame, no form.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -56,8 +57,8 @@ var readPage = sync.OnceValue(func() map[string]*pageFile {
 	return files
 })
 
-// newPage returns a handler of the page at / and its files below. They are sent compressed, and once: a browser that has
-// them asks whether they have changed.
+// newPage returns a handler of the page at / and its files below. They are sent
+// compressed, and once: a browser that has them asks whether they have changed.
 func newPage() http.Handler {
 	files := readPage()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

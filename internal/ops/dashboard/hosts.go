@@ -12,18 +12,19 @@ import (
 
 // hostCheck decides by its Host header whether a request is answered.
 //
-// The dashboard has no login: anyone who reaches the port may read it. A browser inside the network reaches it, and
-// runs the scripts of any site. They cannot read what another origin serves, unless the site makes its own name resolve
-// to the stage's address after its page was loaded (DNS rebinding): then the stage is the page's own origin. Such a
-// request still has the site's name in its Host header, so only known names are answered. An IP address is safe, since
-// it is not resolved.
+// The dashboard has no login: anyone who reaches the port may read it. A browser inside
+// the network reaches it, and runs the scripts of any site. They cannot read what another
+// origin serves, unless the site makes its own name resolve to the stage's address after
+// its page was loaded (DNS rebinding): then the stage is the page's own origin. Such a
+// request still has the site's name in its Host header, so only known names are answered.
+// An IP address is safe, since it is not resolved.
 type hostCheck struct {
 	loopback bool             // listens on loopback: other machines' addresses are refused, and every path is checked
 	names    config.HostNames // allowed besides localhost and addresses
 }
 
-// newHostCheck returns the check of a server that listens on addr, with the names that the settings allow. own is the
-// name of this machine, or empty.
+// newHostCheck returns the check of a server that listens on addr, with the names that
+// the settings allow. own is the name of this machine, or empty.
 func newHostCheck(addr net.Addr, http config.HTTPConfig, own string) hostCheck {
 	c := hostCheck{loopback: isLoopback(addr), names: append(config.HostNames{"localhost"}, http.Hosts...)}
 	if len(http.Hosts) == 0 && !c.loopback {
@@ -44,8 +45,9 @@ func (c hostCheck) allows(header string) bool {
 	return host != "" && c.names.Has(host)
 }
 
-// guard answers 421 to requests that the check refuses. If other machines may connect, health and metrics are open:
-// probes and scrapes use any name that finds the pod, and the responses contain nothing of a row, see serveReady.
+// guard answers 421 to requests that the check refuses. If other machines may connect,
+// health and metrics are open: probes and scrapes use any name that finds the pod, and
+// the responses contain nothing of a row, see serveReady.
 func (c hostCheck) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		open := !c.loopback && slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)

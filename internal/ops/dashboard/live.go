@@ -22,15 +22,16 @@ const (
 	watcherReconnect = 2 * time.Second // after which browsers reconnect
 )
 
-// Live takes a sample each second and sends it to the pages that watch, as server-sent events:
+// Live takes a sample each second and sends it to the pages that watch, as server-sent
+// events:
 //
 //	event: history   first, once: the samples of the whole run, those that are old thinned, as [status.Columns]
 //	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
 //	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
 //	event: end       last, once: the process ends
 //
-// Without a watcher, a second costs one status that is not encoded, and the other replicas are not asked. Create it with
-// [NewLive]. Safe for concurrent use.
+// Without a watcher, a second costs one status that is not encoded, and the other
+// replicas are not asked. Create it with [NewLive]. Safe for concurrent use.
 type Live struct {
 	status  func() status.Report
 	whole   func(ctx context.Context) any // takes a while
@@ -42,11 +43,12 @@ type Live struct {
 	ended    bool
 }
 
-// watcher is the queue of one page that watches. It is closed when the page is dropped and at the end.
+// watcher is the queue of one page that watches. It is closed when the page is dropped
+// and at the end.
 type watcher chan []byte
 
-// NewLive returns live events of a stage: its status, the whole stage of all replicas, and the history that samples are
-// added to. Run sends them.
+// NewLive returns live events of a stage: its status, the whole stage of all replicas,
+// and the history that samples are added to. Run sends them.
 func NewLive(status func() status.Report, whole func(context.Context) any, h *status.History) *Live {
 	return &Live{status: status, whole: whole, history: h, watched: make(chan struct{}, 1), watchers: make(map[watcher]struct{})}
 }
@@ -119,7 +121,8 @@ func (l *Live) end() {
 	}
 }
 
-// send queues a message for all watchers and drops those that lag too far behind. The lock is held.
+// send queues a message for all watchers and drops those that lag too far behind. The
+// lock is held.
 func (l *Live) send(m []byte) {
 	for w := range l.watchers {
 		select {
@@ -138,7 +141,8 @@ func (l *Live) drop(w watcher) {
 	}
 }
 
-// watch adds a watcher with the history and the status in its queue; nil: there are too many, or the process ends.
+// watch adds a watcher with the history and the status in its queue; nil means that there
+// are too many, or the process ends.
 func (l *Live) watch() watcher {
 	r := l.status()
 	w := make(watcher, 2+watcherQueue)
@@ -149,8 +153,9 @@ func (l *Live) watch() watcher {
 	}
 	l.watchers[w] = struct{}{}
 	w <- message("history", "", l.history.Columns())
-	// A sample that was taken after the status is in the history already, and is sent again by the tick that took it. A page
-	// replaces what is not earlier than the sample that it receives, so this status must not have an earlier one.
+	// A sample that was taken after the status is in the history already, and is sent
+	// again by the tick that took it. A page replaces what is not earlier than the sample
+	// that it receives, so this status must not have an earlier one.
 	r.Sample, _ = l.history.Last()
 	w <- statusMessage(&r)
 	select {
@@ -167,7 +172,8 @@ func (l *Live) leave(w watcher) {
 	l.drop(w)
 }
 
-// ServeHTTP streams events until the client leaves, is too slow, or has watched for an hour, or the process ends.
+// ServeHTTP streams events until the client leaves, is too slow, or has watched for an
+// hour, or the process ends.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	me := l.watch()
 	if me == nil {
@@ -182,7 +188,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Accel-Buffering", "no") // nginx buffers events otherwise
 	control := http.NewResponseController(w)
 	send := func(m []byte) error {
-		// The server's write time-out is for whole responses. Only a test's writer lacks deadlines.
+		// The server's write time-out is for whole responses. Only a test's writer lacks
+		// deadlines.
 		_ = control.SetWriteDeadline(time.Now().Add(watcherPatience))
 		if _, err := w.Write(m); err != nil {
 			return err
@@ -207,8 +214,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flush sends what is queued: a process that ends cuts its streams right after the last state. If the client has left,
-// the first message fails.
+// flush sends what is queued: a process that ends cuts its streams right after the last
+// state. If the client has left, the first message fails.
 func (w watcher) flush(send func([]byte) error) {
 	for {
 		select {
@@ -227,7 +234,8 @@ func statusMessage(r *status.Report) []byte {
 	return message("status", strconv.FormatInt(r.Time.UnixMilli(), 10), r)
 }
 
-// message encodes an event; id may be empty. JSON has no line breaks, so one line of data holds it.
+// message encodes an event; id may be empty. JSON has no line breaks, so one line of data
+// holds it.
 func message(event, id string, data any) []byte {
 	body, err := json.Marshal(data)
 	if err != nil {

@@ -13,15 +13,18 @@ import (
 	"github.com/llm-stage/stage/internal/ops/tail"
 )
 
-// Rows answers questions about single rows from what is stored. Both take as long as the server does, and end with ctx.
+// Rows answers questions about single rows from what is stored. Both take as long as the
+// server does, and end with ctx.
 type Rows struct {
-	// Story returns what /api/row writes as JSON. An error of [tail.IsNoEvent] is that there is no such row.
+	// Story returns what /api/row writes as JSON. An error of [tail.IsNoEvent] is that
+	// there is no such row.
 	Story func(ctx context.Context, o tail.StoryOptions) (any, error)
 	// Failures returns what /api/failures writes as JSON.
 	Failures func(ctx context.Context, o tail.FailuresOptions) (any, error)
 }
 
-// Bounds of questions about rows. They read streams, over the connection that results are stored on.
+// Bounds of questions about rows. They read streams, over the connection that results are
+// stored on.
 const (
 	rowsAtOnce      = 2
 	rowsPatience    = 10 * time.Second // for an answer
@@ -93,8 +96,8 @@ func number(text string, least, most uint64) (uint64, error) {
 
 // serve answers a question: read reads it from its query, whose names are known.
 //
-// A page of another site cannot read an answer, but it could make a browser ask, again and again: browsers say from where
-// a request comes, and such a one is refused.
+// A page of another site cannot read an answer, but it could make a browser ask, again
+// and again: browsers say from where a request comes, and such a one is refused.
 func (s *rowsServer) serve(w http.ResponseWriter, r *http.Request, known []string, read func(url.Values) (func(context.Context) (any, error), error)) {
 	if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" {
 		writePlain(w, http.StatusForbidden, "this is for the page of the stage: open that, or the address itself")

@@ -16,8 +16,8 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Bounds of the HTTP server, besides [MaxConns]. Its clients are scrapers, probes and browsers: small requests and
-// responses.
+// Bounds of the HTTP server, besides [MaxConns]. Its clients are scrapers, probes and
+// browsers: small requests and responses.
 const (
 	// ReadTimeout bounds the reading of a request, its header alone too.
 	ReadTimeout  = 5 * time.Second
@@ -32,7 +32,8 @@ const (
 
 // Routes are what the HTTP server serves: [Handlers] of one stage, or [*Site] of several.
 type Routes interface {
-	// mux routes the requests for hosts that the check allows, and those for health and metrics of all.
+	// mux routes the requests for hosts that the check allows, and those for health and
+	// metrics of all.
 	mux(hosts hostCheck) *http.ServeMux
 }
 
@@ -40,14 +41,16 @@ type Routes interface {
 type Handlers struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
-	// Ready answers /readyz: whether the stage is connected, owning or standing by, and not paused; if not, why.
+	// Ready answers /readyz: whether the stage is connected, owning or standing by, and
+	// not paused; if not, why.
 	Ready func() (ready bool, reason string)
 	// Status returns what /api/status writes as JSON. It must not block.
 	Status func() any
-	// Whole returns what /api/stage writes as JSON: the stage as all its replicas report it. It may take as long as they are
-	// waited for, and ends with ctx.
+	// Whole returns what /api/stage writes as JSON: the stage as all its replicas report
+	// it. It may take as long as they are waited for, and ends with ctx.
 	Whole func(ctx context.Context) any
-	// Control serves POST /api/control, where those who look at the page may steer; nil: they may not.
+	// Control serves POST /api/control, where those who look at the page may steer; nil
+	// means that they may not.
 	Control http.Handler
 	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler
@@ -55,14 +58,15 @@ type Handlers struct {
 	Rows Rows
 }
 
-// Server serves metrics, health, status and dashboard. Create it with [NewServer], run it once with [Server.Run].
+// Server serves metrics, health, status and dashboard. Create it with [NewServer], run it
+// once with [Server.Run].
 type Server struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// Listen listens on addr, host:port, the address of a setting that the error names. If the port is in use and anyPort is
-// set, it takes a free one of the same host.
+// Listen listens on addr, host:port, the address of a setting that the error names. If
+// the port is in use and anyPort is set, it takes a free one of the same host.
 func Listen(ctx context.Context, addr string, anyPort bool, setting string) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", addr)
@@ -83,7 +87,8 @@ func Listen(ctx context.Context, addr string, anyPort bool, setting string) (net
 	return listener, nil
 }
 
-// NewServer returns a server on the listener, which Run closes. It answers requests for the host names that cfg allows.
+// NewServer returns a server on the listener, which Run closes. It answers requests for
+// the host names that cfg allows.
 func NewServer(listener net.Listener, cfg config.HTTPConfig, routes Routes, log *slog.Logger) *Server {
 	own, err := os.Hostname()
 	if err != nil {
@@ -107,7 +112,8 @@ func NewServer(listener net.Listener, cfg config.HTTPConfig, routes Routes, log 
 // URL returns the address to open in a browser on this machine.
 func (s *Server) URL() string { return URL(s.listener) }
 
-// URL returns the address to open in a browser on this machine for a server on the listener.
+// URL returns the address to open in a browser on this machine for a server on the
+// listener.
 func URL(listener net.Listener) string {
 	addr := listener.Addr().String()
 	host, port, err := net.SplitHostPort(addr)
@@ -117,15 +123,17 @@ func URL(listener net.Listener) string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of hard. It
-// blocks until all of the server has ended. The error is nil unless the server failed before.
+// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300
+// ms after the end of hard. It blocks until all of the server has ended. The error is nil
+// unless the server failed before.
 func (s *Server) Run(ctx, hard context.Context) error {
 	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
 	return ServeUntil(ctx, hard, s.server, s.listener)
 }
 
-// ServeUntil serves until soft ends, then waits for requests that are being answered: 2 s, or 300 ms after the end of
-// hard. It closes the listener, and blocks until all that it started has ended.
+// ServeUntil serves until soft ends, then waits for requests that are being answered: 2
+// s, or 300 ms after the end of hard. It closes the listener, and blocks until all that
+// it started has ended.
 func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -186,7 +194,8 @@ func serveHealthy(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.S
 // hiddenReason takes the place of a reason for hosts that are not known.
 const hiddenReason = "not ready; the reason is shown to localhost, IP addresses and the names of STAGE_HTTP_HOSTS"
 
-// serveReady shows the reason to known hosts only: it may quote the provider, which may quote a row.
+// serveReady shows the reason to known hosts only: it may quote the provider, which may
+// quote a row.
 func (h Handlers) serveReady(hosts hostCheck) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready, reason := h.Ready()

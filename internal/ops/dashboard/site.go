@@ -11,16 +11,19 @@ import (
 
 // Entry is one of several stages of a process.
 type Entry struct {
-	// Name of the stage, of the characters that a name may have; its pages are at /stages/<name>/.
+	// Name of the stage, of the characters that a name may have; its pages are at
+	// /stages/<name>/.
 	Name string
-	// State is what the list of stages shows: the state in one word, and why if that is not a good one.
+	// State is what the list of stages shows: the state in one word, and why if that is
+	// not a good one.
 	State func() (state, why string)
 	Handlers
 }
 
-// Site is what the HTTP server of a process with several stages serves: /metrics, /healthz and /readyz of all, a page that
-// lists them at /, /api/status and /api/stage with each of them, and below /stages/<name>/ what a stage serves that has
-// the process for itself. All fields are required.
+// Site is what the HTTP server of a process with several stages serves: /metrics,
+// /healthz and /readyz of all, a page that lists them at /, /api/status and /api/stage
+// with each of them, and below /stages/<name>/ what a stage serves that has the process
+// for itself. All fields are required.
 type Site struct {
 	Metrics http.Handler
 	Stages  []Entry
@@ -97,7 +100,8 @@ func (s *Site) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, all)
 }
 
-// serveWhole serves /api/stage: {"stages": [...]} with each as all its replicas report it, asked at the same time.
+// serveWhole serves /api/stage: {"stages": [...]} with each as all its replicas report
+// it, asked at the same time.
 func (s *Site) serveWhole(w http.ResponseWriter, r *http.Request) {
 	all := struct {
 		Stages []any `json:"stages"`

@@ -1,5 +1,5 @@
-// Package follow reads streams as they grow: of a NATS server, or of an embedded store through the processes that serve
-// it, one after the other.
+// Package follow reads streams as they grow: of a NATS server, or of an embedded store
+// through the processes that serve it, one after the other.
 package follow
 
 import (
@@ -27,12 +27,14 @@ const endGrace = 5 * time.Second
 // ErrServerEnded ends the reading from an embedded server that is gone.
 var ErrServerEnded = errors.New("the process that served the store has ended")
 
-// ReadFunc reads what it has not read yet: with more until ctx ends, else what is stored now.
+// ReadFunc reads what it has not read yet: with more until ctx ends, else what is stored
+// now.
 type ReadFunc func(ctx context.Context, js jetstream.JetStream, more bool) error
 
-// Run calls read until ctx ends, which is no error. It never keeps an embedded store open itself, since a stage or a job
-// could not start then: it calls read with the server of each process that serves the store, and in between once for
-// what a process has stored that has come and gone meanwhile. waiting is called when there is none.
+// Run calls read until ctx ends, which is no error. It never keeps an embedded store open
+// itself, since a stage or a job could not start then: it calls read with the server of
+// each process that serves the store, and in between once for what a process has stored
+// that has come and gone meanwhile. waiting is called when there is none.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger, waiting func(), read ReadFunc) (err error) {
 	f := &follower{cfg: cfg, log: log, read: read}
 	if len(cfg.NATS.URL) > 0 {
@@ -84,8 +86,8 @@ func (f *follower) store(ctx context.Context, waiting func()) error {
 	return nil
 }
 
-// changed returns when an entry of the directory was created or removed last, as the address of a server is at its
-// start and its end; zero if there is no directory.
+// changed returns when an entry of the directory was created or removed last, as the
+// address of a server is at its start and its end; zero if there is no directory.
 func changed(dir string) time.Time {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -119,8 +121,9 @@ func (f *follower) stored(ctx context.Context) error {
 		return err
 	}
 	err := f.connected(ctx, func(conn *natsconn.Conn, js jetstream.JetStream) error {
-		// None served it when this was called, and then another command or a stage was faster than this process. Its server may
-		// end in the middle of the reading, which only [follower.server] takes for no error.
+		// None served it when this was called, and then another command or a stage was
+		// faster than this process. Its server may end in the middle of the reading,
+		// which only [follower.server] takes for no error.
 		if conn.Server == nil {
 			return errServed
 		}
@@ -146,9 +149,10 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 	return conn.Explain(g(conn, js))
 }
 
-// WhileServed returns a context that ends with [ErrServerEnded] when the process that serves the embedded store in dir
-// does so no more: a connection to it would only be tried again, since the address of the next process is another one.
-// The caller must call stop.
+// WhileServed returns a context that ends with [ErrServerEnded] when the process that
+// serves the embedded store in dir does so no more: a connection to it would only be
+// tried again, since the address of the next process is another one. The caller must call
+// stop.
 func WhileServed(ctx context.Context, dir string) (served context.Context, stop func()) {
 	addr, _, _ := natsd.Discover(dir) // none: it has ended just now, which is found next
 	served, end := context.WithCancelCause(ctx)
@@ -167,8 +171,9 @@ func WhileServed(ctx context.Context, dir string) (served context.Context, stop 
 	}
 }
 
-// Ended reports, after an error, whether the process that served the store has ended: a server that stops answers with
-// errors of all kinds before it is gone. ctx is that of [WhileServed].
+// Ended reports, after an error, whether the process that served the store has ended: a
+// server that stops answers with errors of all kinds before it is gone. ctx is that of
+// [WhileServed].
 func Ended(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():

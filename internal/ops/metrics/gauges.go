@@ -11,12 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// reasonNATS is the reason of llm_stage_paused for a stage that NATS blocks: no connection, a stream that is full or
-// missing, a missing permission. The pool is not paused: calls in flight end, and new ones wait for room in the window.
+// reasonNATS is the reason of llm_stage_paused for a stage that NATS blocks: no
+// connection, a stream that is full or missing, a missing permission. The pool is not
+// paused: calls in flight end, and new ones wait for room in the window.
 const reasonNATS = "nats"
 
-// gauges collects a [status.Snapshot] as metrics. All values of a scrape come from one snapshot, and the work itself
-// sets nothing.
+// gauges collects a [status.Snapshot] as metrics. All values of a scrape come from one
+// snapshot, and the work itself sets nothing.
 type gauges struct {
 	build    version.Build
 	snapshot func() status.Snapshot
@@ -46,7 +47,8 @@ type gauges struct {
 // budgetGauges are what a process knows of a budget that it shares.
 type budgetGauges struct{ members, share, rate, mode *prometheus.Desc }
 
-// newBudgetGauges returns the gauges of a budget, with more labels than those of the first provider have.
+// newBudgetGauges returns the gauges of a budget, with more labels than those of the
+// first provider have.
 func newBudgetGauges(desc func(name, help string, labels ...string) *prometheus.Desc, labels ...string) budgetGauges {
 	return budgetGauges{
 		members: desc("llm_stage_budget_members", "Processes that share the budget (STAGE_BUDGET), this one included. This and the other gauges of the budget have the label provider for fallbacks only.", labels...),
@@ -136,7 +138,8 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.keyWait, keyWait.Seconds(), partition)
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
-		// Only the owner's pause holds rows: a standby may know of one that a restarted owner does not.
+		// Only the owner's pause holds rows: a standby may know of one that a restarted
+		// owner does not.
 		gauge(g.held, oneIf(s.Held[p.Partition] && p.Role == consumer.Owner), partition)
 	}
 	blocked := slices.ContainsFunc(s.Partitions, func(p consumer.Status) bool { return p.Problem != "" })

@@ -11,9 +11,9 @@ const labelOther = "other"
 // labelBytesMax is the longest value of a label: a row may name a model of any length.
 const labelBytesMax = 200
 
-// boundedLabel bounds the values of a label: the first max are kept, all others become labelOther, and so do those that
-// are longer than labelBytesMax or not UTF-8, for which the Prometheus library panics. Set max before use. Safe for
-// concurrent use.
+// boundedLabel bounds the values of a label: the first max are kept, all others become
+// labelOther, and so do those that are longer than labelBytesMax or not UTF-8, for which
+// the Prometheus library panics. Set max before use. Safe for concurrent use.
 type boundedLabel struct {
 	max  int
 	mu   sync.Mutex

@@ -17,21 +17,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local model) to two minutes, the
-// default time-out of an attempt. A row also waits for capacity and for the rows before it, so it takes from 50 ms to
-// hours. The lag from finished to emitted is a few milliseconds while the head of the line moves, else as long as the
-// slowest row.
+// Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local
+// model) to two minutes, the default time-out of an attempt. A row also waits for
+// capacity and for the rows before it, so it takes from 50 ms to hours. The lag from
+// finished to emitted is a few milliseconds while the head of the line moves, else as
+// long as the slowest row.
 var (
 	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
 	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
 	lagBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 10, 30, 60, 120, 300, 600}
 )
 
-// modelsMax bounds the values of the label model: a row may name its own model, and each name adds about fifty series.
+// modelsMax bounds the values of the label model: a row may name its own model, and each
+// name adds about fifty series.
 const modelsMax = 32
 
-// Metrics is every metric of the process, in its own registry. Create it with [New]. Safe for concurrent use. Its
-// methods do not block and take well under a microsecond.
+// Metrics is every metric of the process, in its own registry. Create it with [New]. Safe
+// for concurrent use. Its methods do not block and take well under a microsecond.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -63,8 +65,9 @@ func New(build version.Build, snapshot func() status.Snapshot) *Metrics {
 	return m
 }
 
-// NewOfSeveral returns the metrics of one stage of several in a process: those of [New] with the label stage, and without
-// those of the process as a whole, which [HandlerOfSeveral] adds.
+// NewOfSeveral returns the metrics of one stage of several in a process: those of [New]
+// with the label stage, and without those of the process as a whole, which
+// [HandlerOfSeveral] adds.
 func NewOfSeveral(build version.Build, stage string, snapshot func() status.Snapshot) *Metrics {
 	return newMetrics(build, stage, snapshot)
 }
@@ -116,13 +119,15 @@ func newMetrics(build version.Build, stage string, snapshot func() status.Snapsh
 	return m
 }
 
-// liveHeap adds the heap in use, which the collector's default metrics lack: they include what GOGC allows on top.
+// liveHeap adds the heap in use, which the collector's default metrics lack: they include
+// what GOGC allows on top.
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
 // Handler serves the metrics in the text formats of Prometheus and OpenMetrics.
 func (m *Metrics) Handler() http.Handler { return handler(m.registry) }
 
-// HandlerOfSeveral serves the metrics of all stages of a process, made by [NewOfSeveral], and those of the process.
+// HandlerOfSeveral serves the metrics of all stages of a process, made by [NewOfSeveral],
+// and those of the process.
 func HandlerOfSeveral(stages []*Metrics) http.Handler {
 	process := prometheus.NewRegistry()
 	registerProcess(process)

@@ -18,7 +18,8 @@ type callKey struct {
 // tokenTypes are the values of the label type of llm_stage_tokens_total.
 var tokenTypes = [...]string{"prompt", "completion", "cached", "cache_write", "cache_write_1h", "reasoning"}
 
-// callSeries are the series of the calls of one kind. Those of tokens and cost are created with the first value.
+// callSeries are the series of the calls of one kind. Those of tokens and cost are
+// created with the first value.
 type callSeries struct {
 	calls    prometheus.Counter
 	duration prometheus.Observer
@@ -49,14 +50,16 @@ type resultKey struct {
 	failed    bool
 }
 
-// seriesCache finds series without the locks and the hashing of their vectors: each call and row needs some, and there
-// are few. The zero value is ready for use. Safe for concurrent use.
+// seriesCache finds series without the locks and the hashing of their vectors: each call
+// and row needs some, and there are few. The zero value is ready for use. Safe for
+// concurrent use.
 type seriesCache[K comparable, V any] struct {
 	known atomic.Pointer[map[K]V] // replaced, never changed
 	mu    sync.Mutex              // held to replace it
 }
 
-// get returns the series of a key. It creates a missing one by series, which also decides whether it is kept.
+// get returns the series of a key. It creates a missing one by series, which also decides
+// whether it is kept.
 func (c *seriesCache[K, V]) get(key K, series func() (v V, keep bool)) V {
 	if known := c.known.Load(); known != nil {
 		if v, ok := (*known)[key]; ok {

@@ -1,5 +1,6 @@
-// Package operator does what an operator asks of a stage: it finds the replicas that a wish is about, sends them the
-// order, and tells what became of it at each. The commands and the buttons of the page are two ways to ask it.
+// Package operator does what an operator asks of a stage: it finds the replicas that a
+// wish is about, sends them the order, and tells what became of it at each. The commands
+// and the buttons of the page are two ways to ask it.
 package operator
 
 import (
@@ -20,7 +21,8 @@ import (
 type Wish struct {
 	Verb      control.Verb `json:"verb"`
 	Partition *int         `json:"partition"` // nil: all that a replica has
-	// Replica is the run id of one, the begin of it, or its host; empty: all, but for a drain without a partition.
+	// Replica is the run id of one, the begin of it, or its host; empty means all, but
+	// for a drain without a partition.
 	Replica string     `json:"replica"`
 	By      control.By `json:"-"`
 }
@@ -47,9 +49,10 @@ func (w *Wish) check() error {
 	return nil
 }
 
-// Steer carries a wish to the replicas of a stage, and returns what became of it at each, in the order of their run ids.
-// It takes as long as they are looked for, 300 ms, and until all have answered, at most [control.Patience] more.
-// The error says that nothing was done, or that the connection broke.
+// Steer carries a wish to the replicas of a stage, and returns what became of it at each,
+// in the order of their run ids. It takes as long as they are looked for, 300 ms, and
+// until all have answered, at most [control.Patience] more. The error says that nothing
+// was done, or that the connection broke.
 func Steer(ctx context.Context, nc *nats.Conn, stage string, w Wish) ([]Outcome, error) {
 	if err := w.check(); err != nil {
 		return nil, err

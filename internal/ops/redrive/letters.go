@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// letters are the dead letters of a stage: the rows of failed results as they came in. An input that is a work queue has
-// deleted them, since they are acked.
+// letters are the dead letters of a stage: the rows of failed results as they came in. An
+// input that is a work queue has deleted them, since they are acked.
 type letters struct {
 	stream string
 	at     map[string]uint64 // sequence of the newest letter of a row, by the row's state id; some 100 bytes for each row
@@ -22,7 +22,8 @@ type letters struct {
 // letterID is what the message id of a dead letter has behind the row's state id.
 const letterID = "/dead-letter"
 
-// readLetters reads which rows have dead letters. Without STAGE_DEAD_LETTER_SUBJECT there are none.
+// readLetters reads which rows have dead letters. Without STAGE_DEAD_LETTER_SUBJECT there
+// are none.
 func readLetters(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (*letters, error) {
 	l := &letters{at: make(map[string]uint64)}
 	subject := cfg.Streams.DeadLetterSubject
@@ -56,8 +57,8 @@ func readLetters(ctx context.Context, js jetstream.JetStream, cfg *config.Config
 	}
 }
 
-// row returns the row of a failed result from its dead letter, as the input had it. It is nil if there is no letter, or
-// if the letter is from an earlier stream of the same name.
+// row returns the row of a failed result from its dead letter, as the input had it. It is
+// nil if there is no letter, or if the letter is from an earlier stream of the same name.
 func (l *letters) row(ctx context.Context, r *redriver, seq uint64, subject, stateID string) (*jetstream.RawStreamMsg, error) {
 	at := l.at[stateID]
 	if at == 0 {

@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// headerRedriveResult names the failed result by its sequence in the results stream, beside [streams.HeaderRedriveOf]:
-	// state ids repeat if the input stream is re-created, those don't.
+	// headerRedriveResult names the failed result by its sequence in the results stream,
+	// beside [streams.HeaderRedriveOf]: state ids repeat if the input stream is
+	// re-created, those don't.
 	headerRedriveResult = "Stage-Redrive-Result"
-	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven row may be found,
-	// headerRedriveAs the one that it has.
+	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven
+	// row may be found, headerRedriveAs the one that it has.
 	headerRedriveFrom = "Stage-Redrive-From"
 	headerRedriveAs   = "Stage-Redrive-As"
 
@@ -31,18 +32,21 @@ const (
 	redriveTimeout = 30 * time.Second
 )
 
-// redriveMarks are the marks of a partition: which failed results have been redriven. A mark is a message in the
-// results stream, on its own subject for each failed result, beside the logs of the partitions: the conditions of
-// the stage's appends don't concern it, and it lives as long as the result. It is stored twice: before the row is
-// published, on condition that there is none, so that of two redrives one wins; and after it, with the row's new
-// sequence.
+// redriveMarks are the marks of a partition: which failed results have been redriven. A
+// mark is a message in the results stream, on its own subject for each failed result,
+// beside the logs of the partitions: the conditions of the stage's appends don't concern
+// it, and it lives as long as the result. It is stored twice: before the row is
+// published, on condition that there is none, so that of two redrives one wins; and after
+// it, with the row's new sequence.
 //
-// A process that was killed in between leaves a mark that is begun. Another redrive stores it again, on condition that
-// it is the last, and then searches the input for the row, from where that ended when the first mark was made.
+// A process that was killed in between leaves a mark that is begun. Another redrive
+// stores it again, on condition that it is the last, and then searches the input for the
+// row, from where that ended when the first mark was made.
 //
-// One mark would not do. If the first were final, a kill before the append would lose the row; if it stayed begun, a
-// row that has left the input since (acked, expired, purged) would be published again. If only the second were stored,
-// each redrive would have to read the whole input for rows whose mark is missing.
+// One mark would not do. If the first were final, a kill before the append would lose the
+// row; if it stayed begun, a row that has left the input since (acked, expired, purged)
+// would be published again. If only the second were stored, each redrive would have to
+// read the whole input for rows whose mark is missing.
 type redriveMarks struct {
 	done  seqset.Set              // sequences of results whose second mark is stored
 	begun map[uint64]*redriveMark // the others with a mark, by sequence of the result
@@ -50,9 +54,9 @@ type redriveMarks struct {
 
 // redriveMark is a mark that is begun.
 type redriveMark struct {
-	seq  uint64 // of the mark in the results stream; 0: not stored yet
+	seq  uint64 // of the mark in the results stream; 0 means not stored yet
 	from uint64 // sequence of the input from which on its row may be found
-	as   uint64 // sequence of its row; 0: it is not published, as far as the search went
+	as   uint64 // sequence of its row; 0 means that it is not published, as far as the search went
 }
 
 // markSubject returns the subject of a result's mark, or a filter.
@@ -60,7 +64,8 @@ func (r *redriver) markSubject(result string) string {
 	return r.cfg.Result.Subject + "." + r.cfg.Name + ".redrive." + strconv.Itoa(r.partition) + "." + result
 }
 
-// readMarks reads the marks of the partition, and looks for the rows of those that are begun.
+// readMarks reads the marks of the partition, and looks for the rows of those that are
+// begun.
 func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 	marks := &redriveMarks{begun: make(map[uint64]*redriveMark)}
 	reader, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, r.markSubject(">"), math.MaxUint64, true)
@@ -122,7 +127,8 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 	}
 }
 
-// inputFrom returns a function that reads the headers of the input from a sequence on; sequence 0 is the end.
+// inputFrom returns a function that reads the headers of the input from a sequence on;
+// sequence 0 is the end.
 func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nats.Header, uint64, error), stop func(), err error) {
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
 	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds few rows
@@ -164,14 +170,16 @@ func (r *redriver) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Published rows get their second mark even if others failed: the next redrive need not look for them.
+	// Published rows get their second mark even if others failed: the next redrive need
+	// not look for them.
 	rowErr := r.publishRows(ctx, rows)
 	return errors.Join(rowErr, r.finish(ctx, rows))
 }
 
-// begin stores the marks of rows before they are published, also of those that an earlier redrive has begun, which may
-// only be suspended. It returns the rows that are ours now. The end of the input is read first: a redrive that takes
-// over our marks publishes behind it, and then our append, on condition of that end, is refused.
+// begin stores the marks of rows before they are published, also of those that an earlier
+// redrive has begun, which may only be suspended. It returns the rows that are ours now.
+// The end of the input is read first: a redrive that takes over our marks publishes
+// behind it, and then our append, on condition of that end, is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	if err := r.readLast(ctx); err != nil {
 		return nil, err
@@ -206,9 +214,10 @@ func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redri
 	return ours, nil
 }
 
-// storeMarks stores the next mark of each row, all at once, with the value of its mark under key; rows whose value is 0
-// need none. A mark is stored on condition that the one before it is the last: the rows of which another redrive has
-// stored one meanwhile are not returned.
+// storeMarks stores the next mark of each row, all at once, with the value of its mark
+// under key; rows whose value is 0 need none. A mark is stored on condition that the one
+// before it is the last: the rows of which another redrive has stored one meanwhile are
+// not returned.
 func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key string, value func(*redriveMark) uint64) (ours []*redriveRow, err error) {
 	acks := make([]jetstream.PubAckFuture, len(rows))
 	for i, row := range rows {
@@ -247,7 +256,8 @@ func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key strin
 	return ours, nil
 }
 
-// explainMark returns the error of a mark that is not stored: with the cause where no stream takes it.
+// explainMark returns the error of a mark that is not stored: with the cause where no
+// stream takes it.
 func (r *redriver) explainMark(result uint64, err error) error {
 	err = fmt.Errorf("mark result %d as redriven on %s: %w", result, r.markSubject(">"), err)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
@@ -256,8 +266,8 @@ func (r *redriver) explainMark(result uint64, err error) error {
 	return err
 }
 
-// readLast reads where the input ends, or where the copies of results do: the stream has those of other stages, too, and
-// grows with everything that they append.
+// readLast reads where the input ends, or where the copies of results do: the stream has
+// those of other stages, too, and grows with everything that they append.
 func (r *redriver) readLast(ctx context.Context) error {
 	if r.copied != "" {
 		m, err := streams.LastMessage(ctx, r.js.Conn(), r.cfg.Input.Stream, r.copied)
@@ -277,11 +287,12 @@ func (r *redriver) readLast(ctx context.Context) error {
 	return nil
 }
 
-// publishRows publishes in order the rows whose marks are ours and that are not there yet. Each append is on condition
-// that the input has not grown since the marks were known to be ours: a redrive that was suspended meanwhile, for any
-// time, is refused, reads its marks again and finds that they are another's. If the input grows for another reason, or
-// does not accept the batch, rows go one by one. Message ids keep an older version, which knows no such condition, from
-// publishing a row a second time.
+// publishRows publishes in order the rows whose marks are ours and that are not there
+// yet. Each append is on condition that the input has not grown since the marks were
+// known to be ours: a redrive that was suspended meanwhile, for any time, is refused,
+// reads its marks again and finds that they are another's. If the input grows for another
+// reason, or does not accept the batch, rows go one by one. Message ids keep an older
+// version, which knows no such condition, from publishing a row a second time.
 func (r *redriver) publishRows(ctx context.Context, rows []*redriveRow) error {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(row *redriveRow) bool { return row.begun.as > 0 })
 	alone := !r.input.CachedInfo().Config.AllowAtomicPublish
@@ -346,8 +357,9 @@ func (r *redriver) append(ctx context.Context, rows []*redriveRow) error {
 	return nil
 }
 
-// remaining returns the rows that are still ours to publish, after an append that was refused or not answered. The
-// marks are read after the end of the input on which the next append is conditioned.
+// remaining returns the rows that are still ours to publish, after an append that was
+// refused or not answered. The marks are read after the end of the input on which the
+// next append is conditioned.
 func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	from := r.last + 1
 	if err := r.readLast(ctx); err != nil {

@@ -27,20 +27,22 @@ const (
 	groupRows  = 200
 	groupBytes = 4 << 20
 
-	// LoadSuffix is what the name of a load gets for the subject of its rows that are published again.
+	// LoadSuffix is what the name of a load gets for the subject of its rows that are
+	// published again.
 	LoadSuffix = "-redriven"
 )
 
 // Options are the flags of the command redrive.
 type Options struct {
-	Reasons []string // only results that failed for one of these reasons; empty: all
+	Reasons []string // only results that failed for one of these reasons; empty means all
 	DryRun  bool     // count and publish nothing
-	// Only selects results by their sequence in the results stream: the others are not even counted. nil: all.
+	// Only selects results by their sequence in the results stream: the others are not
+	// even counted. nil: all.
 	Only func(at uint64) bool
 }
 
-// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure add up to Failed, unless it ended
-// early.
+// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure
+// add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run those that would be
@@ -54,7 +56,7 @@ type Report struct {
 
 	input     string // the input stream of the settings
 	elsewhere string // another one, of rows that are gone: the settings may be those of another stage
-	hint      string // how rows that are gone could have been redriven; empty: there is nothing to say
+	hint      string // how rows that are gone could have been redriven; empty means that there is nothing to say
 }
 
 // Write prints the report for people.
@@ -115,16 +117,18 @@ type redriver struct {
 	marks *redriveMarks
 	since uint64 // results before are of another input stream
 
-	// The group is what is not published yet: rows without a finished mark, in stream order.
+	// The group is what is not published yet: rows without a finished mark, in stream
+	// order.
 	group  []*redriveRow
 	bytes  int    // of the group
 	copied string // subject of the rows of the group where they are results of another stage, see [streams.CopySubject]; else empty
 
-	// The next append is on condition that the input ends at last: the stream, or the subject that only redrives of this
-	// stage publish on. Last is read before the marks are stored or read again, so a redrive that takes them over publishes
-	// behind it.
+	// The next append is on condition that the input ends at last: the stream, or the
+	// subject that only redrives of this stage publish on. Last is read before the marks
+	// are stored or read again, so a redrive that takes them over publishes behind it.
 	last uint64
-	// marked is the last mark of the partition when all marks of the group were known to be ours; 0: unknown.
+	// marked is the last mark of the partition when all marks of the group were known to
+	// be ours, or 0 if it is unknown.
 	marked uint64
 }
 
@@ -135,12 +139,12 @@ type redriveRow struct {
 	stateID string
 	msg     *nats.Msg    // the new row
 	copied  string       // its subject where the row is a result of another stage; else empty
-	begun   *redriveMark // of ours or of an earlier redrive; nil: there is none yet
+	begun   *redriveMark // of ours or of an earlier redrive, or nil
 }
 
-// Run publishes the original rows of the failed results that are there now, each once, however many redrives run or
-// were killed. It shows its progress if progress is a terminal. The report is returned with an error as well, unless a
-// stream does not exist.
+// Run publishes the original rows of the failed results that are there now, each once,
+// however many redrives run or were killed. It shows its progress if progress is a
+// terminal. The report is returned with an error as well, unless a stream does not exist.
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	done := &Report{options: o, Reasons: make(map[string]int)}
 	results, err := js.Stream(ctx, cfg.Result.Stream)
@@ -170,7 +174,8 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 	return done, nil
 }
 
-// run reads the results up to the present last one: a row that is redriven and fails again is not redriven for ever.
+// run reads the results up to the present last one: a row that is redriven and fails
+// again is not redriven for ever.
 func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	log, subject := r.cfg.Result.Stream, stored.LogSubject(r.cfg, r.partition, "rows")
 	end, err := streams.LastMessage(ctx, r.js.Conn(), log, subject)
@@ -217,8 +222,8 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 	}
 }
 
-// compareInput sets since: the first result of the present input stream. The sequences of those before mean rows that
-// are gone.
+// compareInput sets since: the first result of the present input stream. The sequences of
+// those before mean rows that are gone.
 func (r *redriver) compareInput(ctx context.Context) error {
 	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
 	if err != nil {
@@ -282,7 +287,8 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	return nil
 }
 
-// original returns the new row of a failed result; nil: it can't be redriven, which is counted.
+// original returns the new row of a failed result; nil means that it can't be redriven,
+// which is counted.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	if source := header.Get(streams.HeaderSourceStream); source != "" && source != r.cfg.Input.Stream {
@@ -323,8 +329,8 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 	return nil, nil //nolint:nilnil // counted
 }
 
-// row returns the row of a failed result from the input, or from its dead letter if the input no longer has it. It is nil
-// if neither has it.
+// row returns the row of a failed result from the input, or from its dead letter if the
+// input no longer has it. It is nil if neither has it.
 func (r *redriver) row(ctx context.Context, seq uint64, result nats.Header) (*jetstream.RawStreamMsg, error) {
 	subject := result.Get(streams.HeaderSourceSubject)
 	m, err := streams.MessageAt(ctx, r.js.Conn(), r.cfg.Input.Stream, seq)
@@ -342,8 +348,9 @@ func (r *redriver) row(ctx context.Context, seq uint64, result nats.Header) (*je
 	return r.letters.row(ctx, r, seq, subject, result.Get(streams.HeaderStateID))
 }
 
-// fits reports whether the input takes a row with the headers that a redrive adds: a row that has nearly the size of the
-// largest message does not fit with them, nor does one with as many bytes of headers as a server takes.
+// fits reports whether the input takes a row with the headers that a redrive adds: a row
+// that has nearly the size of the largest message does not fit with them, nor does one
+// with as many bytes of headers as a server takes.
 func (r *redriver) fits(msg *nats.Msg) bool {
 	headers, limit := streams.HeaderBytes(msg.Header)+appendRoom, int(r.js.Conn().MaxPayload())
 	if most := int(r.input.CachedInfo().Config.MaxMsgSize); most > 0 {
@@ -355,8 +362,8 @@ func (r *redriver) fits(msg *nats.Msg) bool {
 // appendRoom is the room for the condition, which the append of a single row adds.
 const appendRoom = len(jetstream.ExpectedLastSubjSeqHeader+": \r\n") + len("18446744073709551615")
 
-// newRow returns the message of a row that is published again: without the headers for the server, and those of a
-// stage.
+// newRow returns the message of a row that is published again: without the headers for
+// the server, and those of a stage.
 func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+5)
 	streams.Carry(header, m.Header, func(name string) bool {
@@ -399,9 +406,10 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
 }
 
-// copySubject returns the subject for a copy of a row that is a result of another stage; empty: the row is none, or lies
-// outside of that stage's log. Within the log a copy would be an end that the stage does not know: it would be fenced,
-// and find on taking over again that the log does not end with a row of its own.
+// copySubject returns the subject for a copy of a row that is a result of another stage;
+// empty means that the row is none, or lies outside of that stage's log. Within the log a
+// copy would be an end that the stage does not know: it would be fenced, and find on
+// taking over again that the log does not end with a row of its own.
 func (r *redriver) copySubject(m *jetstream.RawStreamMsg) (string, error) {
 	filter := r.cfg.Input.PartitionSubject(r.partition)
 	subject, ok := streams.CopySubject(filter, m.Subject, r.cfg.Name)
@@ -417,22 +425,24 @@ func (r *redriver) copySubject(m *jetstream.RawStreamMsg) (string, error) {
 	return subject, nil
 }
 
-// wildcardOf is the filter for the results of all partitions of a stage, one of whose results has the subject.
+// wildcardOf is the filter for the results of all partitions of a stage, one of whose
+// results has the subject.
 func wildcardOf(subject string) string {
 	tokens := strings.Split(subject, ".")
 	tokens[len(tokens)-2] = "*"
 	return strings.Join(tokens, ".")
 }
 
-// isLoaded reports whether a load has published a row: its subject then has a token with the name of the load. Anybody can
-// put a name into the header, and a subject that is made of it may not be one, as with "a b".
+// isLoaded reports whether a load has published a row: its subject then has a token with
+// the name of the load. Anybody can put a name into the header, and a subject that is
+// made of it may not be one, as with "a b".
 func isLoaded(subject, load string) bool {
 	const none = -1 // no partition
 	return load != "" && loadFilter(subject, load, none) != subject
 }
 
-// loadFilter is the filter in which a load has put its name, as the subject of one of its rows shows: each token with
-// the name is a wildcard, but for the partition's.
+// loadFilter is the filter in which a load has put its name, as the subject of one of its
+// rows shows: each token with the name is a wildcard, but for the partition's.
 func loadFilter(subject, load string, partition int) string {
 	tokens := strings.Split(subject, ".")
 	own := slices.Index(tokens, strconv.Itoa(partition))

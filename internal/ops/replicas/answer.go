@@ -12,13 +12,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// answerEvery is the shortest time between two summaries: whoever asks more often gets the last one again.
+// answerEvery is the shortest time between two summaries: whoever asks more often gets
+// the last one again.
 const answerEvery = 100 * time.Millisecond
 
-// Answerer answers for a replica, and looks at the whole stage on its behalf. Create it with [New], run it once with
-// [Answerer.Run]. Safe for concurrent use.
+// Answerer answers for a replica, and looks at the whole stage on its behalf. Create it
+// with [New], run it once with [Answerer.Run]. Safe for concurrent use.
 type Answerer struct {
-	// Calls returns the calls in flight of a row. It is set before Run, and must not block. Nil: nobody knows.
+	// Calls returns the calls in flight of a row. It is set before Run, and must not
+	// block. Nil: nobody knows.
 	Calls func(row uint64) []Call
 
 	nc   atomic.Pointer[nats.Conn]
@@ -33,8 +35,8 @@ type Answerer struct {
 	last   Whole // of the last look
 }
 
-// New returns an answerer of a stage; own returns the summary of this replica, without Departed and what its own looks
-// have missed. It must not block.
+// New returns an answerer of a stage; own returns the summary of this replica, without
+// Departed and what its own looks have missed. It must not block.
 func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Answerer {
 	a := &Answerer{own: own, log: log, name: stage, moved: make(chan struct{}, 1), memory: NewMemory(), looks: make(chan struct{}, 1)}
 	a.nc.Store(nc)
@@ -42,7 +44,8 @@ func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Ans
 	return a
 }
 
-// Use has it answer and ask over another connection, since the present one is closed for good.
+// Use has it answer and ask over another connection, since the present one is closed for
+// good.
 func (a *Answerer) Use(nc *nats.Conn) {
 	a.nc.Store(nc)
 	select {
@@ -51,8 +54,9 @@ func (a *Answerer) Use(nc *nats.Conn) {
 	}
 }
 
-// Run answers until ctx ends, and then tells the others that this replica has left, so that it is not missed. Where the
-// server does not allow the subscription the connection's error handler reports that.
+// Run answers until ctx ends, and then tells the others that this replica has left, so
+// that it is not missed. Where the server does not allow the subscription the
+// connection's error handler reports that.
 func (a *Answerer) Run(ctx context.Context) {
 	asked := make(chan *nats.Msg, 64) // a burst; who gets no answer asks again
 	stop := a.listen(asked)
@@ -97,8 +101,8 @@ func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// callsOf returns the answer to a question about a row: a summary with nothing but its calls in flight. Nil: the question
-// is another one.
+// callsOf returns the answer to a question about a row: a summary with nothing but its
+// calls in flight. Nil: the question is another one.
 func (a *Answerer) callsOf(body []byte) []byte {
 	var q question
 	if a.Calls == nil || len(body) == 0 || json.Unmarshal(body, &q) != nil || q.Row == 0 {
@@ -149,8 +153,8 @@ func (a *Answerer) heard(body []byte) {
 	}
 }
 
-// depart tells the others that this replica has ended in order. A message that is lost costs a minute in which it is shown
-// as missing.
+// depart tells the others that this replica has ended in order. A message that is lost
+// costs a minute in which it is shown as missing.
 func (a *Answerer) depart() {
 	if !a.nc.Load().IsConnected() {
 		return
@@ -168,8 +172,9 @@ func (a *Answerer) depart() {
 	}
 }
 
-// Look returns the whole stage: it asks the others, unless somebody looked within the last [GatherFor]. Who looks while
-// another does gets the same. It takes [GatherFor], or less if ctx ends.
+// Look returns the whole stage: it asks the others, unless somebody looked within the
+// last [GatherFor]. Who looks while another does gets the same. It takes [GatherFor], or
+// less if ctx ends.
 func (a *Answerer) Look(ctx context.Context) Whole {
 	began := time.Now()
 	select {

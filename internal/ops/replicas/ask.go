@@ -15,15 +15,17 @@ import (
 // Gathered is what the replicas of a stage have answered.
 type Gathered struct {
 	Stage string
-	// Own is the summary of the replica that asks; nil: none of the stage does.
+	// Own is the summary of the replica that asks; nil means that none of the stage does.
 	Own     *Summary
 	answers [][]byte
-	// Problem is why others could not be asked, so that they are unknown rather than missing; empty: they were.
+	// Problem is why others could not be asked, so that they are unknown rather than
+	// missing; empty means that they were.
 	Problem string
 }
 
-// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]; own is that of the one that asks, nil:
-// it is none of them. It sends one message. It ends early with ctx.
+// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]; own is
+// that of the one that asks, nil: it is none of them. It sends one message. It ends early
+// with ctx.
 func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathered {
 	return ask(ctx, nc, stage, own, nil)
 }
@@ -39,8 +41,9 @@ type RowCall struct {
 	Call
 }
 
-// AskRow asks all replicas which calls of a row are in flight, the oldest first; the audit has only those that have ended.
-// It takes [GatherFor], like [Ask]. Where nobody can be asked there are none: replicas of an earlier version do not say.
+// AskRow asks all replicas which calls of a row are in flight, the oldest first; the
+// audit has only those that have ended. It takes [GatherFor], like [Ask]. Where nobody
+// can be asked there are none: replicas of an earlier version do not say.
 func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall) {
 	body, err := json.Marshal(question{Row: row})
 	if err != nil {
@@ -102,7 +105,8 @@ func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, questio
 // noResponders reports whether the server says that nobody listens.
 func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("Status") == "503" }
 
-// whyDenied returns why there was no answer, if the server has denied a message on one of these subjects; else empty.
+// whyDenied returns why there was no answer, if the server has denied a message on one of
+// these subjects; else empty.
 func whyDenied(nc *nats.Conn, subjects ...string) string {
 	if err := streams.Violation(nc, subjects...); err != nil {
 		return err.Error()
@@ -113,7 +117,8 @@ func whyDenied(nc *nats.Conn, subjects ...string) string {
 // errNobody is that no replica has answered.
 var errNobody = errors.New("no replica answers")
 
-// Nobody returns an error that says what to check where a whole has no replica that answers; else nil.
+// Nobody returns an error that says what to check where a whole has no replica that
+// answers; else nil.
 func (w *Whole) Nobody(subject string) error {
 	if slices.ContainsFunc(w.Replicas, func(r Replica) bool { return r.Status == Answers }) {
 		return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
-// Memory knows which replicas have answered within the last minute, so that one that falls silent is missed. It holds
-// [Most] replicas. The zero value is not usable: see [NewMemory]. Safe for concurrent use.
+// Memory knows which replicas have answered within the last minute, so that one that
+// falls silent is missed. It holds [Most] replicas. The zero value is not usable: see
+// [NewMemory]. Safe for concurrent use.
 type Memory struct {
 	mu       sync.Mutex
 	seen     map[string]Replica
@@ -42,7 +43,8 @@ func (m *Memory) depart(replica string, at time.Time) {
 	}
 }
 
-// missing returns those that were seen within the last minute and are not among the present ones, and have not left.
+// missing returns those that were seen within the last minute and are not among the
+// present ones, and have not left.
 func (m *Memory) missing(present map[string]bool, now time.Time) (list []Replica) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

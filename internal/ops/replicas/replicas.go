@@ -1,11 +1,13 @@
-// Package replicas shows the whole stage. Each replica answers requests on a subject of core NATS with a bounded summary
-// of itself ([Answerer]); whoever asks gathers the answers for 300 ms ([Ask]) and puts them together ([Merge]):
+// Package replicas shows the whole stage. Each replica answers requests on a subject of
+// core NATS with a bounded summary of itself ([Answerer]); whoever asks gathers the
+// answers for 300 ms ([Ask]) and puts them together ([Merge]):
 //
 //	own := replicas.Summarize(&report, partitions)
 //	whole := replicas.Merge(replicas.Ask(ctx, nc, "stage", &own), memory, time.Now())
 //
-// It is for people, and nothing depends on it: an answer that is lost, late or a lie is a wrong line in a table. Nobody
-// sends anything unless somebody asks, but for the word of a replica that leaves.
+// It is for people, and nothing depends on it: an answer that is lost, late or a lie is a
+// wrong line in a table. Nobody sends anything unless somebody asks, but for the word of
+// a replica that leaves.
 package replicas
 
 import (
@@ -21,7 +23,8 @@ import (
 func Subject(name string) string { return "llm-stage." + name + ".status" }
 
 const (
-	// Format of the summaries. Members may be added; it changes when one changes its meaning.
+	// Format of the summaries. Members may be added; it changes when one changes its
+	// meaning.
 	Format = 1
 	// GatherFor is how long answers are waited for.
 	GatherFor = 300 * time.Millisecond
@@ -63,7 +66,8 @@ type Call struct {
 	Since    time.Time `json:"since"`
 }
 
-// Facts are what is shown of one replica. Those that /api/status has, too, have the same names there.
+// Facts are what is shown of one replica. Those that /api/status has, too, have the same
+// names there.
 type Facts struct {
 	Replica        string                `json:"replica"` // its run id
 	Host           string                `json:"host"`
@@ -94,7 +98,8 @@ type Facts struct {
 	Standby        int                   `json:"standby"`      // partitions that it stands by for
 }
 
-// Latency is how long calls take, in seconds; null: none has succeeded within a minute, or none is in flight.
+// Latency is how long calls take, in seconds; null: none has succeeded within a minute,
+// or none is in flight.
 type Latency struct {
 	P50             *float64 `json:"p50"`
 	P90             *float64 `json:"p90"`
@@ -145,7 +150,8 @@ type Lane struct {
 	Lapsed  uint64                   `json:"lapsed_rows"`
 }
 
-// Partition is what a replica knows of a partition that it serves, or that it has ended with.
+// Partition is what a replica knows of a partition that it serves, or that it has ended
+// with.
 type Partition struct {
 	Partition     int        `json:"partition"`
 	Role          string     `json:"role"`
@@ -223,7 +229,8 @@ func Summarize(r *status.Report, partitions int) Summary {
 	return s
 }
 
-// encode returns the summary as JSON of at most so many bytes, without the last partitions if there are too many.
+// encode returns the summary as JSON of at most so many bytes, without the last
+// partitions if there are too many.
 func (s Summary) encode(most int) ([]byte, error) {
 	for {
 		body, err := json.Marshal(&s)
@@ -236,7 +243,8 @@ func (s Summary) encode(most int) ([]byte, error) {
 	}
 }
 
-// decode reads a summary of a stage; note is why that is not possible, or empty. Then the summary has what could be read.
+// decode reads a summary of a stage; note is why that is not possible, or empty. Then the
+// summary has what could be read.
 func decode(stage string, body []byte) (s Summary, note string) {
 	var head struct {
 		Format        int

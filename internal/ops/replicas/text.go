@@ -12,8 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// WriteText prints the stage for people: what all replicas do together, then a table of the replicas and one of the
-// partitions. Texts of others are printed without control characters.
+// WriteText prints the stage for people: what all replicas do together, then a table of
+// the replicas and one of the partitions. Texts of others are printed without control
+// characters.
 func (w *Whole) WriteText(to io.Writer) error {
 	out := terminal.NewTable(to)
 	line := out.Line
@@ -106,7 +107,8 @@ func (w *Whole) countText() string {
 	return text
 }
 
-// Several reports whether there is more to show than the one replica that was asked says of itself.
+// Several reports whether there is more to show than the one replica that was asked says
+// of itself.
 func (w *Whole) Several() bool {
 	return len(w.Replicas) > 1 || w.Problem != "" || slices.ContainsFunc(w.Replicas, func(r Replica) bool { return !r.Self })
 }

@@ -29,10 +29,10 @@ type Whole struct {
 	State          status.State          `json:"state"`   // the most telling one of the replicas
 	Why            string                `json:"why"`     // with how many replicas it is about, where not all
 	Since          *time.Time            `json:"since"`   // as that replica says; null: it does not
-	Do             string                `json:"do"`      // what to do first; empty: nothing
+	Do             string                `json:"do"`      // what to do first, or empty
 	Row            *uint64               `json:"row"`     // that answered rows wait for; null: none does
 	Behind         *int                  `json:"behind"`  // how many
-	Problem        string                `json:"problem"` // why other replicas could not be asked; empty: they were
+	Problem        string                `json:"problem"` // why other replicas could not be asked; empty means that they were
 	Control        bool                  `json:"control"` // a replica obeys stage pause and the like
 	Rows           Rows                  `json:"rows"`
 	Pool           Pool                  `json:"pool"`
@@ -77,7 +77,8 @@ type Pauses struct {
 	Advice string `json:"advice"`
 }
 
-// Merge puts answers together. The memory, nil: there is none, learns who has answered, and knows who does not any more.
+// Merge puts answers together. The memory, nil: there is none, learns who has answered,
+// and knows who does not any more.
 func Merge(g Gathered, m *Memory, now time.Time) Whole {
 	w := Whole{
 		Stage: g.Stage, Time: now.UTC(), Problem: g.Problem, Pauses: []Pauses{}, RowErrors: []RowErrors{}, Replicas: []Replica{}, Partitions: []Owned{},
@@ -111,7 +112,8 @@ func Merge(g Gathered, m *Memory, now time.Time) Whole {
 
 var order = map[Status]int{Answers: 0, Unreadable: 1, Missed: 2}
 
-// read adds the replicas that have answered, each once, and returns the summaries of those that can be read.
+// read adds the replicas that have answered, each once, and returns the summaries of
+// those that can be read.
 func (g *Gathered) read(w *Whole, now time.Time) (summaries []Summary) {
 	at := make(map[string]bool)
 	add := func(s Summary, note string, self bool) {
@@ -141,8 +143,8 @@ func (g *Gathered) read(w *Whole, now time.Time) (summaries []Summary) {
 	return summaries
 }
 
-// addPartitions finds the owner of each partition. While one moves two replicas may say that they own it: the newest claim
-// counts, which is the last one in the results stream.
+// addPartitions finds the owner of each partition. While one moves two replicas may say
+// that they own it: the newest claim counts, which is the last one in the results stream.
 func (w *Whole) addPartitions(summaries []Summary) {
 	for i := range summaries {
 		w.PartitionCount = max(w.PartitionCount, min(summaries[i].PartitionCount, partitionsMax))
@@ -236,7 +238,8 @@ func (w *Whole) addMissed(r Replica, present map[string]bool) {
 	w.Replicas = append(w.Replicas, r)
 }
 
-// sum adds up what the replicas that answer report. What waits in a partition is counted once, as its owner sees it.
+// sum adds up what the replicas that answer report. What waits in a partition is counted
+// once, as its owner sees it.
 func (w *Whole) sum(summaries []Summary) {
 	errs, limited := make(map[string]uint64), len(summaries) > 0
 	allowed := 0.0
@@ -349,7 +352,8 @@ func (w *Whole) addLane(l *Lane) {
 	}
 }
 
-// sumUsage adds up usage. A cost is known only if that of every replica is that has made calls.
+// sumUsage adds up usage. A cost is known only if that of every replica is that has made
+// calls.
 func sumUsage(summaries []Summary) (sum status.UsageReport) {
 	add := func(to **int64, n *int64) {
 		if n != nil {
@@ -381,13 +385,15 @@ func sumUsage(summaries []Summary) (sum status.UsageReport) {
 	return sum
 }
 
-// telling is the order of states in which the first that a replica has is that of the stage.
+// telling is the order of states in which the first that a replica has is that of the
+// stage.
 var telling = []status.State{
 	status.StateHeld, status.StatePaused, status.StateStarved, status.StateWaiting, status.StateWorking, status.StateStarting,
 	status.StateIdle, status.StateStopping, status.StateStandby, status.StateDrained, status.StateEnded,
 }
 
-// judge sets the state. One that is not that of all replicas says of how many it is: but those that only stand by.
+// judge sets the state. One that is not that of all replicas says of how many it is: but
+// those that only stand by.
 func (w *Whole) judge() {
 	rank := func(s status.State) int {
 		if i := slices.Index(telling, s); i >= 0 {

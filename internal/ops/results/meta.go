@@ -30,7 +30,8 @@ type meta struct {
 	Headers       nats.Header `json:"headers,omitempty"`        // the row's own
 }
 
-// writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its bytes.
+// writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its
+// bytes.
 func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, h nats.Header) error {
 	about := meta{
 		Stream: stream, Sequence: r.At, Stored: r.Stored.UTC(), Partition: partition,

@@ -1,4 +1,5 @@
-// Package results prints stored results: all of a stage or some, partition by partition or as they come.
+// Package results prints stored results: all of a stage or some, partition by partition
+// or as they come.
 package results
 
 import (
@@ -23,19 +24,19 @@ const (
 type Options struct {
 	Partition int       // AllPartitions: of all
 	Failed    bool      // only those that are errors, and that no later result replaces
-	Since     time.Time // only those stored since; zero: from the first
+	Since     time.Time // only those stored since; zero means from the first
 	Last      int       // of these, only so many that were stored last; All: all
 	WithMeta  bool      // with what is known of each beside its body
-	// Merged prints the results of all partitions in the order in which they were stored, which keeps that of each
-	// partition; else one partition comes after the other.
+	// Merged prints the results of all partitions in the order in which they were stored,
+	// which keeps that of each partition; else one partition comes after the other.
 	Merged bool
-	// Recreated makes the printer look whether the stream is still the one that it has printed, which a user of NATS needs
-	// a permission for that reading does not.
+	// Recreated makes the printer look whether the stream is still the one that it has
+	// printed, which a user of NATS needs a permission for that reading does not.
 	Recreated bool
 }
 
-// Printer prints results. It knows which it has printed, so a caller that lost the server goes on with another. Not
-// safe for concurrent use.
+// Printer prints results. It knows which it has printed, so a caller that lost the server
+// goes on with another. Not safe for concurrent use.
 type Printer struct {
 	cfg     *config.Config
 	out     *bufio.Writer
@@ -50,7 +51,8 @@ type Printer struct {
 const (
 	// streamPoll is the time between two looks for a stream that does not exist yet.
 	streamPoll = time.Second
-	// flushAfter bounds how long a line may wait for the next one if the server's count of messages behind it is wrong.
+	// flushAfter bounds how long a line may wait for the next one if the server's count
+	// of messages behind it is wrong.
 	flushAfter = time.Second
 )
 
@@ -59,7 +61,8 @@ func NewPrinter(cfg *config.Config, out *bufio.Writer, o Options) *Printer {
 	return &Printer{cfg: cfg, out: out, options: o}
 }
 
-// Print prints the results that are stored now, with Merged those that it has not printed yet.
+// Print prints the results that are stored now, with Merged those that it has not printed
+// yet.
 func (p *Printer) Print(ctx context.Context, js jetstream.JetStream) error {
 	if err := p.begin(ctx, js); err != nil {
 		return err
@@ -74,9 +77,10 @@ func (p *Printer) Print(ctx context.Context, js jetstream.JetStream) error {
 	return err
 }
 
-// Follow prints the results that are stored and those that come, until ctx ends, and returns its cause. While the
-// stream does not exist it waits; it calls waiting once when it begins to. A stream that was deleted and created again
-// is printed from its beginning.
+// Follow prints the results that are stored and those that come, until ctx ends, and
+// returns its cause. While the stream does not exist it waits; it calls waiting once when
+// it begins to. A stream that was deleted and created again is printed from its
+// beginning.
 func (p *Printer) Follow(ctx context.Context, js jetstream.JetStream, waiting func()) error {
 	for waits := false; ; {
 		err := p.begin(ctx, js)

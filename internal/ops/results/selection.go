@@ -11,11 +11,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// selection is what is printed of the results that were stored when the printer began. Later ones are printed as they
-// come.
+// selection is what is printed of the results that were stored when the printer began.
+// Later ones are printed as they come.
 type selection struct {
-	from uint64 // the first result; 0: the first there is
-	// replaced has the last result of each row whose first one was replaced, by the row: as many as were repaired.
+	from uint64 // the first result; 0 means the first there is
+	// replaced has the last result of each row whose first one was replaced, by the row:
+	// as many as were repaired.
 	replaced map[uint64]uint64
 }
 
@@ -25,9 +26,9 @@ func (s *selection) current(r stored.Result) bool {
 	return !replaced || last <= r.At
 }
 
-// choose finds where to begin, and which failures do not stand, in the headers of what is stored. For the last results
-// it looks at the end of the stream, at a part that grows until it holds enough of them: a result always comes after
-// the one that it replaces.
+// choose finds where to begin, and which failures do not stand, in the headers of what is
+// stored. For the last results it looks at the end of the stream, at a part that grows
+// until it holds enough of them: a result always comes after the one that it replaces.
 func (p *Printer) choose(ctx context.Context, js jetstream.JetStream) (selection, error) {
 	o := &p.options
 	if !o.Failed && o.Last == All {
@@ -60,8 +61,9 @@ func (p *Printer) choose(ctx context.Context, js jetstream.JetStream) (selection
 	}
 }
 
-// look reads the headers of a part of the stream. found are the results in it that are wanted, as far as Last has use
-// for them; whole reports that all of those since o.Since are in it.
+// look reads the headers of a part of the stream. found are the results in it that are
+// wanted, as far as Last has use for them; whole reports that all of those since o.Since
+// are in it.
 func (p *Printer) look(ctx context.Context, js jetstream.JetStream, from, until uint64) (s selection, found []uint64, whole bool, err error) {
 	o := &p.options
 	s.replaced = make(map[uint64]uint64)

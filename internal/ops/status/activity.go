@@ -27,14 +27,15 @@ const (
 	errorKindsMax   = 64   // kinds of errors counted separately; the rest are other
 	causesMax       = 1024 // rows whose event may be yet to come
 	payloadShownMax = 2000
-	// The provider counts as starved after this many rejections since the last success, and this long after the first.
+	// The provider counts as starved after this many rejections since the last success,
+	// and this long after the first.
 	starvedRejections = 3
 	starvedAfter      = 10 * time.Second
 )
 
-// Activity is the recent activity of a stage, for the dashboard: calls, errors, latencies, notices. It learns of them
-// from audit events. Create it with [NewActivity]. Safe for concurrent use. Noting a call takes 0.1 µs, a failed one
-// 1 µs.
+// Activity is the recent activity of a stage, for the dashboard: calls, errors,
+// latencies, notices. It learns of them from audit events. Create it with [NewActivity].
+// Safe for concurrent use. Noting a call takes 0.1 µs, a failed one 1 µs.
 type Activity struct {
 	Payloads bool // keep the contents of rows, requests and replies; set before use
 
@@ -69,7 +70,8 @@ type callErrorKey struct {
 	status                 int
 }
 
-// Notice is an event for the list of recent events; those like it within ten seconds are counted.
+// Notice is an event for the list of recent events; those like it within ten seconds are
+// counted.
 type Notice struct {
 	ID       uint64    `json:"id"`
 	Time     time.Time `json:"time"`
@@ -83,7 +85,8 @@ type Notice struct {
 	key any // equal for notices of one kind that are alike
 }
 
-// recentCall is one call. Row, Request and Response are empty unless STAGE_DASHBOARD_PAYLOADS is set.
+// recentCall is one call. Row, Request and Response are empty unless
+// STAGE_DASHBOARD_PAYLOADS is set.
 type recentCall struct {
 	ID         string    `json:"id"`
 	Time       time.Time `json:"time"`
@@ -103,7 +106,8 @@ type recentCall struct {
 	Response   string    `json:"response,omitempty"`
 }
 
-// NewActivity returns an activity without any events; payloads keeps contents (STAGE_DASHBOARD_PAYLOADS).
+// NewActivity returns an activity without any events; payloads keeps contents
+// (STAGE_DASHBOARD_PAYLOADS).
 func NewActivity(payloads bool) *Activity {
 	return &Activity{
 		Payloads: payloads, latencies: newRing[timedLatency](latenciesMax), notices: newRing[Notice](noticesMax),
@@ -126,7 +130,8 @@ func (a *Activity) Note(e auditlog.Event) {
 	}
 }
 
-// NoteCause adds why a row fails, before its event. text holds nothing of the row; empty: unknown.
+// NoteCause adds why a row fails, before its event. text holds nothing of the row, or
+// empty if it is unknown.
 func (a *Activity) NoteCause(sequence uint64, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -207,7 +212,8 @@ func (a *Activity) call(c *auditlog.Call) {
 	a.notice(level, Notice{Kind: "call", Sequence: c.Sequence, Time: c.Time, key: key}, func() string { return a.callText(c) })
 }
 
-// callText describes how a call failed. The server's message is a payload: it may quote the request.
+// callText describes how a call failed. The server's message is a payload: it may quote
+// the request.
 func (a *Activity) callText(c *auditlog.Call) string {
 	text := c.Model + " of " + c.Provider + ": "
 	if c.Model == c.Provider {
@@ -253,8 +259,8 @@ func (a *Activity) Notice(level, text string) {
 	a.notice(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
 }
 
-// notice lists a notice, or counts it if a recent one has the same kind and key: then the text is that of the first, or
-// for rows of the last. The lock is held.
+// notice lists a notice, or counts it if a recent one has the same kind and key: then the
+// text is that of the first, or for rows of the last. The lock is held.
 func (a *Activity) notice(level string, n Notice, text func() string) {
 	n.Time = n.Time.UTC()
 	for e := range a.notices.newest() {
@@ -306,7 +312,8 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	for e := range a.notices.newest() {
 		r.Events = append(r.Events, *e)
 	}
-	// One that was counted again has the time of the last one like it: it moves up. So does one that was noted late.
+	// One that was counted again has the time of the last one like it: it moves up. So
+	// does one that was noted late.
 	slices.SortStableFunc(r.Events, func(a, b Notice) int { return b.Last.Compare(a.Last) })
 	for c := range a.calls.newest() {
 		r.Calls = append(r.Calls, *c)
@@ -337,8 +344,8 @@ func (a *Activity) latency(now time.Time) LatencyReport {
 	return r
 }
 
-// StarvedSince returns the time of the first of the rejections since the last success; zero: there are few, or the
-// first is recent.
+// StarvedSince returns the time of the first of the rejections since the last success;
+// zero means that there are few, or the first is recent.
 func (a *Activity) StarvedSince(now time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -348,8 +355,8 @@ func (a *Activity) StarvedSince(now time.Time) time.Time {
 	return a.rejectedAt
 }
 
-// RefusedSince returns the time of the first refusal since the last success, and how many calls were refused since then;
-// zero: none was.
+// RefusedSince returns the time of the first refusal since the last success, and how many
+// calls were refused since then; zero: none was.
 func (a *Activity) RefusedSince() (first time.Time, calls int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,7 +20,8 @@ const (
 // BudgetModes are all modes.
 var BudgetModes = []BudgetMode{BudgetLeader, BudgetMember, BudgetAlone}
 
-// Budget is what a process knows of the budget that it shares with others (STAGE_BUDGET) for one provider.
+// Budget is what a process knows of the budget that it shares with others (STAGE_BUDGET)
+// for one provider.
 type Budget struct {
 	Name     string
 	Provider string // the provider, with the host where the base URL is set

@@ -9,12 +9,12 @@ import (
 // Places are the names of what a stage uses, for advice that can be typed as it stands.
 type Places struct {
 	Input, Result, Audit, Journal string // streams
-	DeadLetter                    string // subject; empty: none
-	Flags                         string // what commands need to find them, as in "--job reviews"; empty: nothing but the settings
+	DeadLetter                    string // subject, or empty
+	Flags                         string // what commands need to find them, as in "--job reviews"; empty means nothing but the settings
 }
 
-// advice of the states that wait, but for paused, whose advice depends on the reason, held and a late row. StateWorking
-// and StateIdle have none.
+// advice of the states that wait, but for paused, whose advice depends on the reason,
+// held and a late row. StateWorking and StateIdle have none.
 var stateAdvice = map[State]string{
 	StateStopping: "nothing: it ends by itself, and rows that have not begun stay in the input stream. A second signal stops it at once",
 	StateEnded:    "if it should go on, start it again: it continues where it has ended",
@@ -30,7 +30,7 @@ var stateAdvice = map[State]string{
 // Do returns what to do first in a state, where that does not depend on its reason.
 func Do(s State) string { return stateAdvice[s] }
 
-// advise returns what to do first about the state; empty: there is nothing to do.
+// advise returns what to do first about the state; empty means that there is nothing to do.
 func (r *Report) advise() string {
 	switch {
 	case r.State == StatePaused:
@@ -44,20 +44,23 @@ func (r *Report) advise() string {
 	return stateAdvice[r.State]
 }
 
-// stalledPrefix begins the problem of a partition in which nothing moves for no known reason, see [Watch].
+// stalledPrefix begins the problem of a partition in which nothing moves for no known
+// reason, see [Watch].
 const stalledPrefix = "no progress for "
 
-// losing are words of the reasons for which a stream may have lost messages. No other reason loses a row.
+// losing are words of the reasons for which a stream may have lost messages. No other
+// reason loses a row.
 var losing = []string{
 	"drops old results", "drops old records", "deletes the resume point", "loses its resume point", "messages a subject", "acknowledges messages before they are written",
 	"deletes records once", "open are forgotten",
 }
 
-// heldAdvice returns what to do about a partition, an audit or a connection that is blocked, by the reason: mostly it ends
-// in the words of the NATS server, which has one code for every message that a stream does not store.
+// heldAdvice returns what to do about a partition, an audit or a connection that is
+// blocked, by the reason: mostly it ends in the words of the NATS server, which has one
+// code for every message that a stream does not store.
 //
-// For a stream that is full the remedy is on the stream: the STAGE_ variables of its size are used when it is created, and
-// change no stream that exists.
+// For a stream that is full the remedy is on the stream: the STAGE_ variables of its size
+// are used when it is created, and change no stream that exists.
 func heldAdvice(why string, p Places) string {
 	has := func(words ...string) bool {
 		for _, w := range words {
@@ -107,7 +110,8 @@ func heldAdvice(why string, p Places) string {
 	return "change what the reason names; the log has more (blocked, retrying)" + itself
 }
 
-// editsIn returns the commands that a reason gives in parentheses, by which a stream is changed.
+// editsIn returns the commands that a reason gives in parentheses, by which a stream is
+// changed.
 func editsIn(why string) (commands []string) {
 	for _, part := range strings.Split(why, "(nats stream edit ")[1:] {
 		if flags, _, closed := strings.Cut(part, ")"); closed && !slices.Contains(commands, "nats stream edit "+flags) {

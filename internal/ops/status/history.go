@@ -15,8 +15,8 @@ const (
 	rateOver     = 30              // samples that the rows per second are an average of, and so the time left
 )
 
-// History keeps the samples of the whole run, for the charts of a page that is opened later. What is old is thinned, so
-// that it takes at most 0.3 MB however long the run is:
+// History keeps the samples of the whole run, for the charts of a page that is opened
+// later. What is old is thinned, so that it takes at most 0.3 MB however long the run is:
 //
 //	a sample covers  for
 //	1 s              the last ten minutes
@@ -24,7 +24,8 @@ const (
 //	1 min            the last ten hours
 //	2 min            the rest, in 560 samples at least; when they are more, pairs of them are merged: 4 min, 8 min and so on
 //
-// The page thins what it receives by the same rule. Create it with [NewHistory]. Safe for concurrent use.
+// The page thins what it receives by the same rule. Create it with [NewHistory]. Safe for
+// concurrent use.
 type History struct {
 	mu       sync.Mutex
 	samples  []Sample     // oldest first, of different times
@@ -51,7 +52,8 @@ func (h *History) Take(r *Report) {
 		return
 	}
 	if since > suspendAfter {
-		// What happened before and after the process was suspended counts for this sample. The time between is a gap.
+		// What happened before and after the process was suspended counts for this
+		// sample. The time between is a gap.
 		since = SampleEvery
 	}
 	perSecond := func(now uint64, before *uint64) float64 {
@@ -79,8 +81,8 @@ func (h *History) Take(r *Report) {
 
 // add adds a sample. The lock is held.
 func (h *History) add(s Sample) {
-	// Two ticks may end in the same second, and the clock may be set back: then one sample covers both, and the times
-	// keep growing.
+	// Two ticks may end in the same second, and the clock may be set back: then one
+	// sample covers both, and the times keep growing.
 	for n := len(h.samples) - 1; n >= 0 && h.samples[n].Time >= s.Time; n-- {
 		s = merge(h.samples[n], s)
 		h.samples = h.samples[:n]
@@ -97,7 +99,8 @@ func (h *History) add(s Sample) {
 	}
 }
 
-// Last returns the last sample, nil if there is none, and the rows emitted per second over the last half minute.
+// Last returns the last sample, nil if there is none, and the rows emitted per second
+// over the last half minute.
 func (h *History) Last() (s *Sample, rows float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -38,12 +38,13 @@ var (
 // Lane is the batch lane of a partition.
 type Lane struct {
 	Partition int
-	Paused    string // why nothing is submitted; empty: it is not paused
-	Problem   string // what it waits for besides; empty: nothing
+	Paused    string // why nothing is submitted; empty means that it is not paused
+	Problem   string // what it waits for besides, or empty
 	Batches   []LaneBatch
 	Rows      map[LaneState]int
-	// Adopted counts the batches that were found at the provider after a crash, Lapsed the rows that expired or were
-	// cancelled at the provider without an answer; both since the process started.
+	// Adopted counts the batches that were found at the provider after a crash, Lapsed
+	// the rows that expired or were cancelled at the provider without an answer; both
+	// since the process started.
 	Adopted, Lapsed uint64
 }
 
@@ -51,7 +52,7 @@ type Lane struct {
 type LaneBatch struct {
 	Partition int       `json:"partition"`
 	Batch     string    `json:"batch"`    // the stage's own name of it, its token
-	BatchID   string    `json:"batch_id"` // the provider's; empty: not known yet
+	BatchID   string    `json:"batch_id"` // the provider's; empty means not known yet
 	Provider  string    `json:"provider"`
 	Model     string    `json:"model"`
 	State     LaneState `json:"state"`
@@ -65,8 +66,8 @@ type LaneBatch struct {
 
 // LaneReport is the batch lane of all partitions of the process.
 type LaneReport struct {
-	Paused  string            `json:"paused"`  // why nothing is submitted; empty: it is not paused
-	Problem string            `json:"problem"` // what it waits for besides; empty: nothing
+	Paused  string            `json:"paused"`  // why nothing is submitted; empty means that it is not paused
+	Problem string            `json:"problem"` // what it waits for besides, or empty
 	Rows    map[LaneState]int `json:"rows"`
 	Batches []LaneBatch       `json:"batches"` // the oldest first, laneBatchesMax at most
 	Open    int               `json:"open"`    // all batches
@@ -111,7 +112,8 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 	return sum
 }
 
-// LaneCounter counts what happens to batches, from their audit events. The zero value is ready; safe for concurrent use.
+// LaneCounter counts what happens to batches, from their audit events. The zero value is
+// ready; safe for concurrent use.
 type LaneCounter struct{ adopted, lapsed atomic.Uint64 }
 
 // Note counts an event.

@@ -11,7 +11,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// PauseReason is why the stage is paused, in one word; empty while it is not. It is the label of llm_stage_paused.
+// PauseReason is why the stage is paused, in one word; empty while it is not. It is the
+// label of llm_stage_paused.
 type PauseReason string
 
 // Reasons for a pause.
@@ -48,7 +49,7 @@ var advice = map[PauseReason]string{
 // Advice is what to do first about a pause; empty without a reason.
 func Advice(r PauseReason) string { return advice[r] }
 
-// ReasonOf returns the reason of a pool's pause; empty: it is not paused.
+// ReasonOf returns the reason of a pool's pause; empty means that it is not paused.
 func ReasonOf(p pool.Pause) PauseReason {
 	switch p.Kind {
 	case pool.Outage, pool.Shortage:
@@ -90,8 +91,9 @@ func fatalReason(err error) PauseReason {
 	}
 }
 
-// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due waits for a row, or for the
-// end of the last one. Zero: there is none, as an operator has paused the stage.
+// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due
+// waits for a row, or for the end of the last one. Zero: there is none, as an operator
+// has paused the stage.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {
 	case at.IsZero():
@@ -107,8 +109,8 @@ func NextProbe(at, now time.Time) string {
 	}
 }
 
-// PauseError returns the text of the last error of a pause; empty: there is none. For wrong settings it adds the shape
-// of the request, without its contents.
+// PauseError returns the text of the last error of a pause, or empty. For wrong settings
+// it adds the shape of the request, without its contents.
 func PauseError(p pool.Pause) string {
 	if p.Err == nil {
 		return ""

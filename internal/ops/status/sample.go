@@ -5,9 +5,10 @@ import (
 	"strconv"
 )
 
-// Sample is what the stage did in the seconds up to a time: one second of the last minutes, more of what is older.
-// Rates, and calls in flight, are the mean over these seconds, so that a rate times its seconds is a count. What piles up
-// and how long calls take is the largest value, so that a peak can be seen however old it is.
+// Sample is what the stage did in the seconds up to a time: one second of the last
+// minutes, more of what is older. Rates, and calls in flight, are the mean over these
+// seconds, so that a rate times its seconds is a count. What piles up and how long calls
+// take is the largest value, so that a peak can be seen however old it is.
 type Sample struct {
 	Time     int64    `json:"time"`     // Unix, in seconds
 	Seconds  float64  `json:"seconds"`  // that it covers, up to Time; those in which the process was suspended do not count
@@ -47,7 +48,8 @@ func both(a, b *float64, f func(a, b float64) float64) *float64 {
 	return &v
 }
 
-// oldestSeconds are the seconds that a sample of more than ten hours covers, until there are too many of them.
+// oldestSeconds are the seconds that a sample of more than ten hours covers, until there
+// are too many of them.
 const oldestSeconds = 120
 
 // secondsAt returns how many seconds a sample covers at an age in seconds.
@@ -63,9 +65,10 @@ func secondsAt(age, oldest int64) int64 {
 	return oldest
 }
 
-// thin merges samples, in place, that end in the same span of as many seconds as their age at now asks for. Spans begin
-// at multiples of their length and each length is a multiple of the one before, so it does not matter how often samples
-// are thinned, or where.
+// thin merges samples, in place, that end in the same span of as many seconds as their
+// age at now asks for. Spans begin at multiples of their length and each length is a
+// multiple of the one before, so it does not matter how often samples are thinned, or
+// where.
 func thin(list []Sample, now, oldest int64) []Sample {
 	kept := list[:0]
 	for _, s := range list {
@@ -79,10 +82,12 @@ func thin(list []Sample, now, oldest int64) []Sample {
 	return kept
 }
 
-// spanOf returns the number of the span that a time ends in: one of ten seconds goes from :00, without it, to :10.
+// spanOf returns the number of the span that a time ends in: one of ten seconds goes from
+// :00, without it, to :10.
 func spanOf(time, length int64) int64 { return (time + length - 1) / length }
 
-// rounded returns the sample as it is shown: four digits are more than a chart has pixels for.
+// rounded returns the sample as it is shown: four digits are more than a chart has pixels
+// for.
 func (s Sample) rounded() Sample {
 	short := func(v float64) float64 {
 		v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // it was formatted from a number
@@ -101,8 +106,8 @@ func (s Sample) rounded() Sample {
 	return s
 }
 
-// Columns are samples as a page receives them: each member is a list with the value of each sample, the oldest first. It
-// is a third of the bytes of a list of samples.
+// Columns are samples as a page receives them: each member is a list with the value of
+// each sample, the oldest first. It is a third of the bytes of a list of samples.
 type Columns struct {
 	Time     []int64    `json:"time"`
 	Seconds  []float64  `json:"seconds"`

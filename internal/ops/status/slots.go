@@ -9,18 +9,20 @@ import (
 )
 
 const (
-	// slotsAfter is how long a run must have taken before its numbers say anything about the pool's size.
+	// slotsAfter is how long a run must have taken before its numbers say anything about
+	// the pool's size.
 	slotsAfter = time.Second
-	// slotsRampUp is how long the throttle may take to find the rate of a new provider. Within it calls wait for their
-	// turn although the provider would accept more.
+	// slotsRampUp is how long the throttle may take to find the rate of a new provider.
+	// Within it calls wait for their turn although the provider would accept more.
 	slotsRampUp = 10 * time.Second
 	// slotsWorth is the share of time that more slots must save to be worth a line.
 	slotsWorth = 0.1
 )
 
-// SlotsAdvice says what more slots of the pool would have brought to a run that took so long: less time where the pool
-// was full and the provider refused nothing, nothing where the provider was the limit. Size is at most maxSize. It is
-// empty where the numbers say neither. Example: a pool of 16 was full for 94 s of 100 s. With 32 slots these 94 s
+// SlotsAdvice says what more slots of the pool would have brought to a run that took so
+// long: less time where the pool was full and the provider refused nothing, nothing where
+// the provider was the limit. Size is at most maxSize. It is empty where the numbers say
+// neither. Example: a pool of 16 was full for 94 s of 100 s. With 32 slots these 94 s
 // would have been 47 s, so the run would have taken about half as long.
 func SlotsAdvice(p *pool.Stats, maxSize int, took time.Duration) string {
 	if took < slotsAfter || p.Dispatched == 0 {

@@ -7,40 +7,45 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// StalledAfter is how long a partition may have rows, no result, and no known reason for that, before it counts as
-// stalled.
+// StalledAfter is how long a partition may have rows, no result, and no known reason for
+// that, before it counts as stalled.
 const StalledAfter = 20 * time.Second
 
-// Sight is what is seen of a partition at an instant, from two sides that do not depend on each other: what the server
-// counts for the durable consumer, and what this process has done.
+// Sight is what is seen of a partition at an instant, from two sides that do not depend
+// on each other: what the server counts for the durable consumer, and what this process
+// has done.
 type Sight struct {
 	At time.Time
-	// The server's counts. Asked is false where it gave none: then only rows that are taken can be missed.
+	// The server's counts. Asked is false where it gave none: then only rows that are
+	// taken can be missed.
 	Asked               bool
 	Pending, AckPending uint64
 	Pinned              bool // some replica has the partition
 	// Mine says that this replica serves the partition, or that it is its turn to.
 	Mine bool
-	// What this process counts: rows emitted, the last of them, taken without a result, of those answered, in the batch
-	// lane; calls that have begun for its rows, and what is in flight and waits in the pool, for all partitions.
+	// What this process counts: rows emitted, the last of them, taken without a result,
+	// of those answered, in the batch lane; calls that have begun for its rows, and what
+	// is in flight and waits in the pool, for all partitions.
 	Emitted, Mark          uint64
 	Open, Answered, Parked int
 	Begun                  uint64
 	InFlight, Waiting      int
-	CallUntil              time.Time     // when the last of this partition's calls in flight must have ended; zero: there is none
-	Hold                   string        // why nothing may move: a pause, a lost connection, a problem that is reported already; empty: none is known
+	CallUntil              time.Time     // when the last of this partition's calls in flight must have ended, or zero
+	Hold                   string        // why nothing may move: a pause, a lost connection, a problem that is reported already; empty means that none is known
 	Throttled              bool          // the provider lets no calls through
 	Dispatch               time.Duration // longest time between two calls of a partition whose rows wait for one
 }
 
-// rows reports whether rows wait: the server knows of some that this process has not taken, or it has taken some.
+// rows reports whether rows wait: the server knows of some that this process has not
+// taken, or it has taken some.
 func (s *Sight) rows() bool {
 	return s.Open > 0 || s.Asked && s.Pending+s.AckPending > uint64(s.Parked)
 }
 
-// Watch notices a partition in which nothing moves although rows wait, whatever the cause. It knows nothing of causes: it
-// compares what it sees with the reasons that there are for a result to take long. Create it as a zero value for each
-// partition. It is used by one goroutine.
+// Watch notices a partition in which nothing moves although rows wait, whatever the
+// cause. It knows nothing of causes: it compares what it sees with the reasons that there
+// are for a result to take long. Create it as a zero value for each partition. It is used
+// by one goroutine.
 //
 //	row 3 never comes out of the client library: the server has 4 rows pending, none is taken, no call is in flight
 //	after 20 s: "no progress for 20s although rows wait: …"
@@ -51,10 +56,11 @@ type Watch struct {
 	last    Sight
 	since   time.Time // since when there are rows, no result, and no reason
 	started time.Time // when a call of the partition last began, or its rows were seen first
-	moved   time.Time // when a result was last seen; zero: none was
+	moved   time.Time // when a result was last seen; zero means that none was
 }
 
-// Saw takes a look, and returns what to report of the partition; empty: it moves, or there is a reason why it does not.
+// Saw takes a look, and returns what to report of the partition; empty means that it
+// moves, or there is a reason why it does not.
 func (w *Watch) Saw(s Sight) string {
 	last, first := w.last, !w.seen
 	w.last, w.seen = s, true

@@ -1,4 +1,5 @@
-// Package status is what a stage is doing now: its state in one word, activity, samples, and the report as JSON and text.
+// Package status is what a stage is doing now: its state in one word, activity, samples,
+// and the report as JSON and text.
 package status
 
 import (
@@ -43,12 +44,12 @@ type Snapshot struct {
 	Partitions []consumer.Status
 	Budgets    []Budget     // of the providers, the first one first; nil without STAGE_BUDGET
 	Lanes      []Lane       // of the partitions; nil without a batch lane
-	Held       map[int]bool // partitions that an operator has paused; nil: none
-	OldestCall time.Time    // since when the oldest call in flight is; zero: none is
+	Held       map[int]bool // partitions that an operator has paused, or nil
+	OldestCall time.Time    // since when the oldest call in flight is; zero means that none is
 }
 
-// Report is the JSON of /api/status, which the dashboard shows. Names end with the unit of durations. It is also what
-// the progress lines are made of.
+// Report is the JSON of /api/status, which the dashboard shows. Names end with the unit
+// of durations. It is also what the progress lines are made of.
 type Report struct {
 	Stage    string         `json:"stage"`
 	RunID    string         `json:"run_id"`
@@ -67,7 +68,7 @@ type Report struct {
 	Reason   string         `json:"reason"`
 	Ended    string         `json:"ended,omitempty"`   // why it has ended, in a process that goes on
 	Control  bool           `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
-	Drained  string         `json:"drained,omitempty"` // who asked it to hand over its partitions; empty: nobody
+	Drained  string         `json:"drained,omitempty"` // who asked it to hand over its partitions; empty means nobody
 	Order    streams.Order  `json:"order"`
 	OrderKey string         `json:"order_key"` // where a row's key is; empty but in order by key
 	Stop     *StopReport    `json:"stop"`      // null: it does not stop
@@ -76,7 +77,8 @@ type Report struct {
 	Budget   []BudgetReport `json:"budget"` // of each provider; null without STAGE_BUDGET
 	Lane     *LaneReport    `json:"lane"`   // null: there is no batch lane
 	Latency  LatencyReport  `json:"latency"`
-	// LastRefusal is what a provider said when it last refused a call; null: none was refused since the start.
+	// LastRefusal is what a provider said when it last refused a call; null: none was
+	// refused since the start.
 	LastRefusal *RefusalReport    `json:"last_refusal"`
 	Usage       UsageReport       `json:"usage"`
 	Models      []ModelReport     `json:"models"`
@@ -119,7 +121,7 @@ type PoolReport struct {
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
 	ExecutingS      float64          `json:"executing_seconds"`
-	Paused          string           `json:"paused"` // the last error of a pause; empty: not paused
+	Paused          string           `json:"paused"` // the last error of a pause; empty means not paused
 	PauseReason     PauseReason      `json:"pause_reason"`
 	Advice          string           `json:"advice"` // what to do first about a pause
 	PausedSince     *time.Time       `json:"paused_since"`
@@ -130,8 +132,9 @@ type PoolReport struct {
 	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
 }
 
-// LatencyReport has the percentiles of the latency of calls that succeeded within the last minute; null: there is none.
-// P50 and P90 are in seconds, as the oldest call in flight is, which has no latency yet; null: none is in flight.
+// LatencyReport has the percentiles of the latency of calls that succeeded within the
+// last minute; null: there is none. P50 and P90 are in seconds, as the oldest call in
+// flight is, which has no latency yet; null: none is in flight.
 type LatencyReport struct {
 	Calls           int      `json:"calls"`
 	P50MS           *float64 `json:"p50_ms"`
@@ -142,8 +145,8 @@ type LatencyReport struct {
 	OldestInFlightS *float64 `json:"oldest_in_flight_s"`
 }
 
-// RefusalReport is what a provider said when it refused a call, whatever the row was: it had no capacity, or accepts none
-// of this key.
+// RefusalReport is what a provider said when it refused a call, whatever the row was: it
+// had no capacity, or accepts none of this key.
 type RefusalReport struct {
 	Time         time.Time `json:"time"`
 	Provider     string    `json:"provider"`
@@ -153,8 +156,9 @@ type RefusalReport struct {
 	RetryAfterMS *float64  `json:"retry_after_ms"`
 }
 
-// UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported. The cost is null while part
-// of it is unknown; KnownCostUSD is the known part, UnpricedCalls the number of calls without a cost.
+// UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported.
+// The cost is null while part of it is unknown; KnownCostUSD is the known part,
+// UnpricedCalls the number of calls without a cost.
 type UsageReport struct {
 	Calls            uint64   `json:"calls"`
 	PromptTokens     *int64   `json:"prompt_tokens"`
@@ -178,9 +182,9 @@ type PartitionReport struct {
 	Role           string     `json:"role"`
 	Owner          string     `json:"owner"`
 	Claim          uint64     `json:"claim_sequence"` // of the owner's claim, in the results stream: of two owners the later one is
-	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty: nobody
+	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty means nobody
 	PausedSince    *time.Time `json:"paused_since"`
-	Drained        string     `json:"drained"` // who asked that another replica serve it; empty: nobody
+	Drained        string     `json:"drained"` // who asked that another replica serve it; empty means nobody
 	Vacant         bool       `json:"vacant"`  // nobody owns it, and no row waits for an owner
 	WindowRows     int        `json:"window_rows"`
 	ReorderRows    int        `json:"reorder_rows"`
@@ -193,7 +197,7 @@ type PartitionReport struct {
 	AheadRows      int        `json:"ahead_rows"`          // emitted above it
 	SetAsideRows   int        `json:"set_aside_rows"`      // taken, and not held: the rows of a key that has its share of the window
 	KeysWaiting    int        `json:"keys_waiting"`        // keys of which answered rows wait for an earlier one
-	WaitedFor      uint64     `json:"waited_for_sequence"` // the row that others of its key have waited for longest; 0: none
+	WaitedFor      uint64     `json:"waited_for_sequence"` // the row that others of its key have waited for longest, or 0
 	WaitedForKey   *string    `json:"waited_for_key"`      // its key; null: there is none, or it may not be shown
 	WaitedForSince *time.Time `json:"waited_for_since"`
 	KeyWaitS       float64    `json:"key_wait_seconds"`
@@ -209,10 +213,11 @@ type rowErrorReport struct {
 	Reason   string `json:"reason"`
 	Rows     uint64 `json:"rows"`
 	Sequence uint64 `json:"sequence"`
-	Error    string `json:"error"` // without text of the row; empty: unknown
+	Error    string `json:"error"` // without text of the row, or empty if it is unknown
 }
 
-// callErrorReport counts the calls that failed in one way; status code 0: there was no reply.
+// callErrorReport counts the calls that failed in one way; status code 0: there was no
+// reply.
 type callErrorReport struct {
 	Provider   string `json:"provider"`
 	Model      string `json:"model"`
@@ -304,13 +309,15 @@ func (r *Report) DrainPartition(partition int, who string) {
 // Open counts the rows that were taken and are not emitted.
 func (p *PartitionReport) Open() int { return p.WindowRows + p.SetAsideRows + p.ParkedRows }
 
-// showsKeys reports whether keys may be shown: one that is a member of the row is a part of its contents.
+// showsKeys reports whether keys may be shown: one that is a member of the row is a part
+// of its contents.
 func (r *Report) showsKeys() bool {
 	return r.Order == streams.OrderKey && (r.Payloads || !strings.HasPrefix(r.OrderKey, "field."))
 }
 
-// Judge sets the state, why and since when if that is not a good one, and what to do about it. starved is since when the
-// provider has rejected every call; zero: it has capacity. Call it last.
+// Judge sets the state, why and since when if that is not a good one, and what to do
+// about it. starved is since when the provider has rejected every call; zero means that
+// it has capacity. Call it last.
 func (r *Report) Judge(starved time.Time) {
 	r.judge(starved)
 	r.Do = r.advise()

@@ -8,12 +8,13 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// A row is late, and the state is no longer "working", when answered rows have waited for it
+// A row is late, and the state is no longer "working", when answered rows have waited for
+// it
 //   - for lateAlone, if every other row that was taken is answered: nothing happens but that one call;
 //   - for lateAmong, if others are still called: that is how a slow provider looks, too;
 //
-// and in both cases for latePercentiles times as long as nine of ten calls take. With calls of 50 ms a row is late after
-// 10 s, with calls of 40 s after two minutes.
+// and in both cases for latePercentiles times as long as nine of ten calls take. With
+// calls of 50 ms a row is late after 10 s, with calls of 40 s after two minutes.
 const (
 	lateAlone       = 10 * time.Second
 	lateAmong       = time.Minute
@@ -29,8 +30,9 @@ type stuckRow struct {
 	key       bool // it holds up the rows of its key alone
 }
 
-// stuckRow returns the row that answered rows have waited for longest, of all partitions where it is late; nil: none is.
-// Rows of the batch lane wait for hours by design, and in no order none waits for another.
+// stuckRow returns the row that answered rows have waited for longest, of all partitions
+// where it is late; nil means that none is. Rows of the batch lane wait for hours by
+// design, and in no order none waits for another.
 func (r *Report) stuckRow() (found *stuckRow) {
 	for i := range r.Partitions {
 		p := &r.Partitions[i]

@@ -12,8 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// WriteText prints the report for people: state, rows, pool and throttle, then a table of the shared budget, if there
-// is one, and a table of the partitions. Texts of the provider are printed without control characters.
+// WriteText prints the report for people: state, rows, pool and throttle, then a table of
+// the shared budget, if there is one, and a table of the partitions. Texts of the
+// provider are printed without control characters.
 func (r *Report) WriteText(w io.Writer) error {
 	out := terminal.NewTable(w)
 	line := out.Line
@@ -97,7 +98,8 @@ func (r *Report) pauseText() string {
 	return strings.Join(parts, "; ")
 }
 
-// rowsText counts the rows of this process. Only the owner of a partition knows how many are open and pending.
+// rowsText counts the rows of this process. Only the owner of a partition knows how many
+// are open and pending.
 func (r *Report) rowsText() string {
 	text := fmt.Sprintf("%d succeeded, %d failed", r.Rows.Succeeded, r.Rows.Failed)
 	if slices.ContainsFunc(r.Partitions, func(p PartitionReport) bool { return p.owned() }) {
@@ -124,7 +126,8 @@ func (p *PoolReport) text() string {
 		p.InFlight, p.Size, p.Waiting, p.Dispatched, p.Successes, p.CapacityRetries)
 }
 
-// throttleText is what the throttle allows: rate, delay and concurrency, or that the provider asked to wait.
+// throttleText is what the throttle allows: rate, delay and concurrency, or that the
+// provider asked to wait.
 func (p *PoolReport) throttleText(now time.Time) string {
 	text := p.Throttle + ": no limit on the rate"
 	if p.Allowed != nil {
@@ -140,7 +143,8 @@ func (p *PoolReport) throttleText(now time.Time) string {
 	return text
 }
 
-// Text is how long calls take, as in "p50 812 ms, p90 1.53 s; oldest call in flight 43.1 s".
+// Text is how long calls take, as in "p50 812 ms, p90 1.53 s; oldest call in flight 43.1
+// s".
 func (l *LatencyReport) Text() string {
 	took := func(s *float64) string {
 		if s == nil {
@@ -158,7 +162,8 @@ func (l *LatencyReport) Text() string {
 	return text + "; oldest call in flight " + took(l.OldestInFlightS)
 }
 
-// Text is when and how a call was refused last, as in "4.2 s ago, by openai: 429 rate_limit_exceeded: …".
+// Text is when and how a call was refused last, as in "4.2 s ago, by openai: 429
+// rate_limit_exceeded: …".
 func (f *RefusalReport) Text(now time.Time) string {
 	text := fmt.Sprintf("%s ago, by %s: %s", terminal.Duration(max(now.Sub(f.Time), time.Millisecond)), f.Provider, strings.TrimPrefix(f.Error, f.Provider+": "))
 	if f.RetryAfterMS != nil {
@@ -178,7 +183,8 @@ func (b *BudgetReport) cells() []string {
 	}
 }
 
-// cells are the columns of a partition. Its head is the oldest row that was taken and has no result yet.
+// cells are the columns of a partition. Its head is the oldest row that was taken and has
+// no result yet.
 func (p *PartitionReport) cells() []string {
 	pending, open, head, waits := "-", "-", "-", "-"
 	if p.owned() {

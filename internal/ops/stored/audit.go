@@ -25,14 +25,16 @@ func AuditSubject(cfg *config.Config, kind auditlog.Kind) string {
 	return cfg.Audit.Subject + "." + cfg.Name + ".*." + string(kind)
 }
 
-// ReadAudit calls f with the events of the stage, in the order of the stream, as stored and decoded: with those of kinds,
-// or with all where that is empty. It reads the part of the stream that o selects; Stream and Filters are set here. A
-// message that is no event of this version has a nil event. An error of f ends the reading and is returned.
+// ReadAudit calls f with the events of the stage, in the order of the stream, as stored
+// and decoded: with those of kinds, or with all where that is empty. It reads the part of
+// the stream that o selects; Stream and Filters are set here. A message that is no event
+// of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(raw []byte, e *auditlog.Event) error) error {
 	return EachAudit(ctx, js, cfg, o, kinds, func(m AuditMessage) error { return f(m.Raw, m.Event) })
 }
 
-// EachAudit is [ReadAudit] for those who want to know where an event is, and when it was stored.
+// EachAudit is [ReadAudit] for those who want to know where an event is, and when it was
+// stored.
 func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(AuditMessage) error) error {
 	o.Stream, o.Filters = cfg.Audit.Stream, nil
 	for _, kind := range kinds {
@@ -44,10 +46,11 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error { return f(auditMessage(m)) })
 }
 
-// FindAudit calls f with the call and row events of one row of the input, in the order of the stream. It reads the ids of
-// the events in the part of the stream that o selects, and bodies of the row's own alone: others may hold megabytes.
-// Before that it calls passed with when each event was stored, also those of other rows. The error of either ends the
-// reading and is returned.
+// FindAudit calls f with the call and row events of one row of the input, in the order of
+// the stream. It reads the ids of the events in the part of the stream that o selects,
+// and bodies of the row's own alone: others may hold megabytes. Before that it calls
+// passed with when each event was stored, also those of other rows. The error of either
+// ends the reading and is returned.
 func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
@@ -63,8 +66,9 @@ func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	})
 }
 
-// mayBeOf reports whether the id of a call or row event, as [auditlog.MsgID] makes it, is of a row: its fourth part is the
-// row's sequence, or that of an element. An event without an id has to be looked at.
+// mayBeOf reports whether the id of a call or row event, as [auditlog.MsgID] makes it, is
+// of a row: its fourth part is the row's sequence, or that of an element. An event
+// without an id has to be looked at.
 func mayBeOf(id string, row uint64) bool {
 	if id == "" {
 		return true

@@ -12,17 +12,20 @@ import (
 type ResultRow struct {
 	At      uint64    // its sequence in the result stream
 	Stored  time.Time // when the server stored it
-	Seq     uint64    // of its row in the input stream; 0: it names none
+	Seq     uint64    // of its row in the input stream; 0 means that it names none
 	Owner   string    // the term that answered the row
 	Status  string    // success or error
 	StateID string
 	Source  string // the input stream that it names
-	// Replaces is the sequence of the row whose place it takes, as its header has it; empty: that of no other.
+	// Replaces is the sequence of the row whose place it takes, as its header has it;
+	// empty means that that of no other.
 	Replaces string
-	// Subject is that of the row. Header has the result's own headers and those of the row that it passes on.
+	// Subject is that of the row. Header has the result's own headers and those of the
+	// row that it passes on.
 	Subject string
 	Header  nats.Header
-	// Progress and Key are those of a result that is not in stream order. Key is nil where it has none.
+	// Progress and Key are those of a result that is not in stream order. Key is nil
+	// where it has none.
 	Progress Progress
 	Key      *string
 	// Body is empty where the reader has only headers.
@@ -38,18 +41,20 @@ type Claim struct {
 	Version int       // of the format
 	Input   string    // the input stream
 	Created time.Time // when the input stream was created
-	// Order is that of the results after it, as it is written: empty, that of the stream. Key is where a row's key is.
+	// Order is that of the results after it, as it is written: empty, that of the stream.
+	// Key is where a row's key is.
 	Order    streams.Order
 	Key      string
 	Progress Progress // of a claim whose results are not in stream order
 }
 
-// Progress is how far the rows of the input have their results with a message of the log stored, as that message says.
+// Progress is how far the rows of the input have their results with a message of the log
+// stored, as that message says.
 type Progress struct {
 	// Named is set where the message says it, in headers that are numbers.
 	Named bool
-	// Low, Ahead and From are the headers [streams.HeaderLow], [streams.HeaderAhead] and [streams.HeaderAheadFrom]; 0: it
-	// has none.
+	// Low, Ahead and From are the headers [streams.HeaderLow], [streams.HeaderAhead] and
+	// [streams.HeaderAheadFrom]; 0 means it has none.
 	Low, Ahead, From uint64
 }
 
@@ -75,7 +80,8 @@ type InputRow struct {
 	Body    []byte // empty where the reader has only headers
 }
 
-// SameInput reports whether both claims are about the same input stream, not only one of the same name.
+// SameInput reports whether both claims are about the same input stream, not only one of
+// the same name.
 func (c Claim) SameInput(o Claim) bool {
 	return c.Input == o.Input && c.Created.Equal(o.Created)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ReadClaims returns the claims of a partition up to a sequence of the result stream. A message that is no claim is a
-// [config.Error].
+// ReadClaims returns the claims of a partition up to a sequence of the result stream. A
+// message that is no claim is a [config.Error].
 func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, until uint64) (claims []Claim, err error) {
 	r, err := OpenReader(ctx, js, cfg.Result.Stream, LogSubject(cfg, partition, "claim"), until, false)
 	if err != nil {
@@ -36,12 +36,14 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	}
 }
 
-// LogSubject returns a subject of a partition's log in the result stream; what is rows, claim, or > for both.
+// LogSubject returns a subject of a partition's log in the result stream; what is rows,
+// claim, or > for both.
 func LogSubject(cfg *config.Config, partition int, what string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
 }
 
-// NextResultFunc returns a function that returns the next result of a partition from its reader; nil at the end.
+// NextResultFunc returns a function that returns the next result of a partition from its
+// reader; nil at the end.
 func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	return func() (*ResultRow, error) {
 		m, err := r.Next(ctx)
@@ -65,9 +67,10 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	}
 }
 
-// NextInputFunc returns a function that returns the next row of the input; at the end its sequence is 0. A work queue
-// allows no second consumer, and an interest stream would keep rows for it: there r is nil, each row is read by itself,
-// and only rows that are not acked yet are left.
+// NextInputFunc returns a function that returns the next row of the input; at the end its
+// sequence is 0. A work queue allows no second consumer, and an interest stream would
+// keep rows for it: there r is nil, each row is read by itself, and only rows that are
+// not acked yet are left.
 func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (InputRow, error) {
 	if r != nil {
 		return func() (InputRow, error) {

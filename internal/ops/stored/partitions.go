@@ -9,9 +9,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Partitions returns the number of partitions whose logs are in the result stream, at least that of the configuration:
-// a reader that took the configuration's word would leave out what others have stored. It looks at the last claim and
-// the last result of each partition, since either may have left the stream.
+// Partitions returns the number of partitions whose logs are in the result stream, at
+// least that of the configuration: a reader that took the configuration's word would
+// leave out what others have stored. It looks at the last claim and the last result of
+// each partition, since either may have left the stream.
 func Partitions(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (int, error) {
 	prefix := cfg.Result.Subject + "." + cfg.Name
 	r, err := Open(ctx, js, ReadOptions{
@@ -33,8 +34,8 @@ func Partitions(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	}
 }
 
-// PartitionOf returns the partition of a subject in the log of one: its token before the last. ok is false for the
-// position of a load, which has a name there.
+// PartitionOf returns the partition of a subject in the log of one: its token before the
+// last. ok is false for the position of a load, which has a name there.
 func PartitionOf(subject string) (partition int, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) < 2 {
@@ -44,5 +45,6 @@ func PartitionOf(subject string) (partition int, ok bool) {
 	return partition, err == nil
 }
 
-// AllResults is the subject of the results of all partitions; positions of loads may match it too (see [PartitionOf]).
+// AllResults is the subject of the results of all partitions; positions of loads may
+// match it too (see [PartitionOf]).
 func AllResults(cfg *config.Config) string { return cfg.Result.Subject + "." + cfg.Name + ".*.rows" }

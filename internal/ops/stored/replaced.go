@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Replaced returns the first row of the chain of redrives that led to the row with this header; 0: the row was not
-// redriven. Older versions of redrive name only the failed row before it, so there the rows of the chain are read as
-// far as they are left.
+// Replaced returns the first row of the chain of redrives that led to the row with this
+// header; 0 means that the row was not redriven. Older versions of redrive name only the
+// failed row before it, so there the rows of the chain are read as far as they are left.
 func Replaced(ctx context.Context, nc *nats.Conn, cfg *config.Config, header nats.Header) (first uint64, err error) {
 	for {
 		of := streams.RedriveOf(header, cfg.Name, cfg.Input.Stream)

@@ -22,18 +22,20 @@ type Result struct {
 	Seq      uint64    // of the row in the input stream
 	Subject  string    // of the row
 	Low      uint64    // every row of the input up to it has its result by then; that of the row in a stage in stream order
-	Replaces uint64    // the row whose place it takes; 0: that of no other, as far as its headers say
+	Replaces uint64    // the row whose place it takes; 0 means that that of no other, as far as its headers say
 	Failed   bool      // the row was answered by an error
 	Body     []byte
 }
 
-// OpenResults begins to read the results of one partition for [NextResult], from the first on. Without follow it ends
-// with the last one that is stored. The caller must close the reader.
+// OpenResults begins to read the results of one partition for [NextResult], from the
+// first on. Without follow it ends with the last one that is stored. The caller must
+// close the reader.
 func OpenResults(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, follow bool) (*Reader, error) {
 	return Open(ctx, js, ReadOptions{Stream: cfg.Result.Stream, Filters: []string{LogSubject(cfg, partition, "rows")}, Follow: follow})
 }
 
-// NextResult returns the next result. The error is [ErrNoMore] at the end or, with follow, when none came within wait.
+// NextResult returns the next result. The error is [ErrNoMore] at the end or, with
+// follow, when none came within wait.
 func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, error) {
 	var late <-chan time.Time
 	if r.options.Follow {
@@ -49,7 +51,8 @@ func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, err
 	return NewResult(m)
 }
 
-// NewResult reads a message of the result stream. One that is no result of a stage is an error.
+// NewResult reads a message of the result stream. One that is no result of a stage is an
+// error.
 func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 	h := m.Header
 	seq, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
@@ -68,8 +71,8 @@ func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 	}, nil
 }
 
-// WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line already; one that is not JSON,
-// passed on from upstream, becomes a string.
+// WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line
+// already; one that is not JSON, passed on from upstream, becomes a string.
 func WriteLine(w io.Writer, body []byte) error {
 	var line bytes.Buffer
 	switch {

@@ -10,8 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// embeddedDuplicates is how long an embedded server knows the ids of audit events. It holds them in memory, some 200 bytes
-// a row, and needs them for as long as an event may be sent again: a recorder that gets no answer does so after 5 s.
+// embeddedDuplicates is how long an embedded server knows the ids of audit events. It
+// holds them in memory, some 200 bytes a row, and needs them for as long as an event may
+// be sent again: a recorder that gets no answer does so after 5 s.
 const embeddedDuplicates = 15 * time.Second
 
 // Streams returns the streams that a stage of this configuration works on.
@@ -46,8 +47,8 @@ func Durable(cfg *config.Config, partition int) streams.DurableConfig {
 	}
 }
 
-// MissingStream returns the error of a stream that could not be read; a stream that does not exist is a [config.Error]
-// that names the variable.
+// MissingStream returns the error of a stream that could not be read; a stream that does
+// not exist is a [config.Error] that names the variable.
 func MissingStream(err error, name, variable string) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return config.Invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))

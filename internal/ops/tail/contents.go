@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// promptText is what a request asks, as text: its messages, each below its role where there are several. A request of an
-// unknown form is shown as it is.
+// promptText is what a request asks, as text: its messages, each below its role where
+// there are several. A request of an unknown form is shown as it is.
 func promptText(request []byte) string {
 	var r map[string]any
 	if json.Unmarshal(request, &r) != nil {
@@ -55,7 +55,8 @@ func add(turns []turn, role, text string) []turn {
 	return append(turns, turn{role, text})
 }
 
-// replyText is what a response answers, as text. A response of an unknown form, or without text, is shown as it is.
+// replyText is what a response answers, as text. A response of an unknown form, or
+// without text, is shown as it is.
 func replyText(response []byte) string {
 	var r map[string]any
 	if json.Unmarshal(response, &r) != nil {
@@ -69,7 +70,8 @@ func replyText(response []byte) string {
 	return indented(response)
 }
 
-// textOf collects the text of a message as the wire formats nest it: choices, their messages, contents and parts.
+// textOf collects the text of a message as the wire formats nest it: choices, their
+// messages, contents and parts.
 func textOf(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -92,7 +94,8 @@ func textOf(v any) string {
 	return ""
 }
 
-// indented is a body to be read: JSON over several lines, a string of JSON as its text, anything else as it is.
+// indented is a body to be read: JSON over several lines, a string of JSON as its text,
+// anything else as it is.
 func indented(body []byte) string {
 	var text string
 	var lines bytes.Buffer

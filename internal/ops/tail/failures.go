@@ -20,9 +20,11 @@ import (
 type Failures struct {
 	Reason string      `json:"reason"` // empty: any
 	Rows   []FailedRow `json:"rows"`
-	// Before is where the next page begins: the rows that failed before this event of the audit stream; 0: there are none.
+	// Before is where the next page begins: the rows that failed before this event of the
+	// audit stream, or 0.
 	Before uint64 `json:"before"`
-	// Events is how many events of rows were read, and Since when the oldest of them was stored; null: none was read.
+	// Events is how many events of rows were read, and Since when the oldest of them was
+	// stored; null: none was read.
 	Events   int        `json:"events"`
 	Since    *time.Time `json:"since"`
 	Payloads bool       `json:"payloads"` // whether errors are shown
@@ -43,13 +45,14 @@ type FailedRow struct {
 // FailuresOptions say which rows are listed.
 type FailuresOptions struct {
 	Reason   string // empty: any
-	Before   uint64 // only events before this one of the audit stream; 0: all
+	Before   uint64 // only events before this one of the audit stream; 0 means all
 	Limit    int    // rows of a page
 	Payloads bool   // with their errors
 }
 
-// Bounds of the reading for one page. JetStream reads forwards, so a page reads parts of the stream, the last one first.
-// Each is larger than the one before as long as they hold few events.
+// Bounds of the reading for one page. JetStream reads forwards, so a page reads parts of
+// the stream, the last one first. Each is larger than the one before as long as they hold
+// few events.
 const (
 	partFirst   = 4096            // sequences of the first part, and the least of one that is made smaller
 	partGrowth  = 4               // by which the next part is larger, or smaller
@@ -59,8 +62,9 @@ const (
 	errorMost   = 300
 )
 
-// ListFailures returns a page of failed rows. It reads a bounded number of events for a few seconds: where that finds
-// fewer rows than o.Limit, the page says from where the next one goes on.
+// ListFailures returns a page of failed rows. It reads a bounded number of events for a
+// few seconds: where that finds fewer rows than o.Limit, the page says from where the
+// next one goes on.
 func ListFailures(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o FailuresOptions) (*Failures, error) {
 	began := time.Now()
 	page := &Failures{Reason: o.Reason, Rows: []FailedRow{}, Payloads: o.Payloads}
@@ -139,7 +143,7 @@ func (f *Failures) add(p part, found []FailedRow, read int) {
 type part struct {
 	from, until uint64
 	pending     uint64    // events from its begin to the end of the stream
-	oldest      time.Time // when the first one was stored; zero: there is none
+	oldest      time.Time // when the first one was stored, or zero
 }
 
 func (p *part) open(ctx context.Context, js jetstream.JetStream, cfg *config.Config, filter string) (*stored.Reader, error) {
@@ -150,7 +154,8 @@ func (p *part) open(ctx context.Context, js jetstream.JetStream, cfg *config.Con
 	return r, err
 }
 
-// failed reads the part: those of its rows that failed, the oldest first, and how many events it has.
+// failed reads the part: those of its rows that failed, the oldest first, and how many
+// events it has.
 func (p *part) failed(ctx context.Context, r *stored.Reader, o FailuresOptions) (found []FailedRow, read int, err error) {
 	defer r.Close()
 	for {

@@ -20,18 +20,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// history is what the audit holds of one row, and of the rows before it as far as it had to wait for them.
+// history is what the audit holds of one row, and of the rows before it as far as it had
+// to wait for them.
 type history struct {
 	seq    uint64                   // of the row in the input stream
-	item   *int                     // of the row: the element whose calls are shown; nil: all
+	item   *int                     // of the row: the element whose calls are shown; nil means all
 	events []*auditlog.Event        // its call and row events, in stream order
 	order  streams.Order            // in which the row was emitted
 	last   map[string]*auditlog.Row // by owner: of the rows that it had to wait for, the one that finished last
 }
 
-// History prints all that the audit holds of the row o.Row, of events after o.Since: queued, each call, the row that it
-// waited for, its result. The calls of a row that fans out are grouped by element. With o.JSON it prints the events alone,
-// as they are stored. The error is one of [IsNoEvent] where there are none.
+// History prints all that the audit holds of the row o.Row, of events after o.Since:
+// queued, each call, the row that it waited for, its result. The calls of a row that fans
+// out are grouped by element. With o.JSON it prints the events alone, as they are stored.
+// The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, since: o.Since}
 	if o.JSON {
@@ -61,14 +63,15 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 
 // InFlight is a call of the row that has not ended, so that the audit does not hold it yet.
 type InFlight struct {
-	Item            *int // of the row; nil: it is for all of it
+	Item            *int // of the row; nil means that it is for all of it
 	Attempt         int  // from 1
 	Provider, Model string
 	Since           time.Time
 	Host            string // where it is made
 }
 
-// text describes the call, as in "call in flight for 43.1 s, attempt 2: openai gpt-5, on pod-0".
+// text describes the call, as in "call in flight for 43.1 s, attempt 2: openai gpt-5, on
+// pod-0".
 func (c *InFlight) text(now time.Time) string {
 	text := fmt.Sprintf("call in flight for %s, attempt %d: %s", terminal.Duration(max(now.Sub(c.Since), time.Millisecond)), c.Attempt, modelText(c.Provider, c.Model))
 	if c.Item != nil {
@@ -86,11 +89,12 @@ type search struct {
 	cfg       *config.Config
 	row       uint64
 	item      *int
-	partition *int      // only events of this one; nil: of all
+	partition *int      // only events of this one; nil means of all
 	since     time.Time // only events that are stored later
-	until     time.Time // only events that are stored before; zero: all
-	// brief reads no more of the streams than it takes: to some seconds after the row's result. Events that an owner which
-	// lost the row to another has stored later are left out.
+	until     time.Time // only events that are stored before; zero means all
+	// brief reads no more of the streams than it takes: to some seconds after the row's
+	// result. Events that an owner which lost the row to another has stored later are
+	// left out.
 	brief bool
 	known *emission                                 // the row's result, where that was found already
 	found func(raw []byte, e *auditlog.Event) error // is called with each event; its error ends the search
@@ -104,7 +108,8 @@ func (r *search) options(since time.Time) stored.ReadOptions {
 	return stored.ReadOptions{Since: since, Brief: r.brief}
 }
 
-// events looks for the events of the row. The error is one of [IsNoEvent] where there are none.
+// events looks for the events of the row. The error is one of [IsNoEvent] where there are
+// none.
 func (r *search) events(ctx context.Context) error {
 	var first *auditlog.Event
 	until, some := r.until, false
@@ -173,8 +178,9 @@ func (r *search) history(ctx context.Context) (s *history, result *emission, err
 	return s, result, r.readBefore(ctx, s, s.emitted(result), result)
 }
 
-// setOrder finds out in which order the row was emitted, from what is stored of it: the configuration may be of today.
-// Where neither its result nor its key is stored, the configuration decides.
+// setOrder finds out in which order the row was emitted, from what is stored of it: the
+// configuration may be of today. Where neither its result nor its key is stored, the
+// configuration decides.
 func (s *history) setOrder(result *emission) {
 	switch row := s.emitted(result); {
 	case row != nil && row.Key != nil:
@@ -186,8 +192,9 @@ func (s *history) setOrder(result *emission) {
 	}
 }
 
-// readBefore finds the row that the row waited for, in order by key among those of its key. It reads from when the row was
-// finished on, since only a row that finished later can have held it up, until its result was stored.
+// readBefore finds the row that the row waited for, in order by key among those of its
+// key. It reads from when the row was finished on, since only a row that finished later
+// can have held it up, until its result was stored.
 func (r *search) readBefore(ctx context.Context, s *history, row *auditlog.Row, result *emission) error {
 	if row == nil || s.order == streams.OrderNone || s.order == streams.OrderKey && (row.Key == nil || result == nil) {
 		return nil
@@ -247,7 +254,8 @@ func (s *history) before(r *auditlog.Row) {
 	}
 }
 
-// clockSkew is how far the clocks of stage and server may be apart for what is stored of a row to be found at once.
+// clockSkew is how far the clocks of stage and server may be apart for what is stored of
+// a row to be found at once.
 const clockSkew = time.Minute
 
 // emission is a row's result as far as a history shows it.
@@ -255,11 +263,12 @@ type emission struct {
 	at     uint64 // its sequence in the result stream
 	stored time.Time
 	owner  string
-	low    *uint64 // the low-water mark that it names; nil: none, as in stream order
+	low    *uint64 // the low-water mark that it names; nil means none, as in stream order
 }
 
-// result returns the row's result; nil: there is none. A result is stored after the events of its row, so it reads
-// from the first event on, and all of them if that proves nothing, since the clocks may disagree.
+// result returns the row's result, or nil. A result is stored after the events of its
+// row, so it reads from the first event on, and all of them if that proves nothing, since
+// the clocks may disagree.
 func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, error) {
 	if r.known != nil {
 		return r.known, nil
@@ -283,9 +292,9 @@ func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, 
 	return nil, nil //nolint:nilnil // there is none, which is no error
 }
 
-// scanResults reads results up to that of a row, or up to where it must have been: in stream order at a later row, else
-// at a low-water mark that includes it. missing reports that the row has no result before them either: it follows a result
-// in stream order.
+// scanResults reads results up to that of a row, or up to where it must have been: in
+// stream order at a later row, else at a low-water mark that includes it. missing reports
+// that the row has no result before them either: it follows a result in stream order.
 func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emission, missing bool, err error) {
 	for {
 		m, err := r.Next(ctx)
@@ -315,8 +324,8 @@ type step struct {
 	at    time.Time
 	tone  tone
 	text  string
-	event *auditlog.Event // of a call, and of the end of the row; nil: there is none
-	row   uint64          // that it waited for; 0: none
+	event *auditlog.Event // of a call, and of the end of the row, or nil
+	row   uint64          // that it waited for, or 0
 }
 
 // print prints the history: when, how long after the row was queued, what.
@@ -336,8 +345,9 @@ func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colou
 	}
 }
 
-// steps are what happened to the row. The calls of one that fans out come first, element by element: in the order of time
-// the calls of hundreds of elements would say nothing of any.
+// steps are what happened to the row. The calls of one that fans out come first, element
+// by element: in the order of time the calls of hundreds of elements would say nothing of
+// any.
 func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
 	if queued := s.queued(); !queued.IsZero() {
 		steps = append(steps, step{kind: StepQueued, at: queued, text: "queued"})
@@ -358,7 +368,7 @@ func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
 	return append(steps, s.end(cfg, s.emitted(result), result)...)
 }
 
-// queued is when the row was queued first; zero: it is not in the audit.
+// queued is when the row was queued first; zero means that it is not in the audit.
 func (s *history) queued() (first time.Time) {
 	for _, e := range s.events {
 		if e.Row != nil && (first.IsZero() || e.Row.QueuedAt.Before(first)) {
@@ -368,8 +378,8 @@ func (s *history) queued() (first time.Time) {
 	return first
 }
 
-// emitted returns the row event of the term that stored the result; without a result the last row event; nil: there is
-// none.
+// emitted returns the row event of the term that stored the result; without a result the
+// last row event; nil means that there is none.
 func (s *history) emitted(result *emission) (emitted *auditlog.Row) {
 	for _, e := range s.events {
 		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.owner) {
@@ -384,7 +394,8 @@ func (s *history) ownedBySeveral() bool {
 	return slices.ContainsFunc(s.events, func(e *auditlog.Event) bool { return ownerOf(e) != ownerOf(s.events[0]) })
 }
 
-// placeOf is where a history has an event among those of its row: the calls of elements by element, then all others.
+// placeOf is where a history has an event among those of its row: the calls of elements
+// by element, then all others.
 func placeOf(e *auditlog.Event) int {
 	if e.Call != nil && e.Call.Item != nil {
 		return *e.Call.Item
@@ -435,8 +446,9 @@ func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (
 	})
 }
 
-// wait is what the finished row waited for before it could be emitted. In order by key one that is not may wait still, for
-// a row that has no event yet: then that which was finished last says nothing, and wait is nil.
+// wait is what the finished row waited for before it could be emitted. In order by key
+// one that is not may wait still, for a row that has no event yet: then that which was
+// finished last says nothing, and wait is nil.
 func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	of := ""
 	switch s.order {

@@ -55,8 +55,8 @@ func toneOfBatch(phase auditlog.BatchPhase) tone {
 // didFail reports whether --failed shows an event.
 func didFail(e *auditlog.Event) bool { return toneOf(e) > toneTurn }
 
-// printLine prints one line as [terminal.OneLine] shows it, so that a server's error text neither breaks the line nor
-// controls the terminal.
+// printLine prints one line as [terminal.OneLine] shows it, so that a server's error text
+// neither breaks the line nor controls the terminal.
 func printLine(w io.Writer, line string, t tone, colour bool) {
 	line = terminal.OneLine(line)
 	if colour && t != toneQuiet {
@@ -90,7 +90,8 @@ func eventLine(e *auditlog.Event) string {
 // clockOf is the local time of day.
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
-// subjectOf names the row or batched request of a call; the element of a row as its state id does.
+// subjectOf names the row or batched request of a call; the element of a row as its state
+// id does.
 func subjectOf(c *auditlog.Call) string {
 	if c.Sequence == 0 {
 		return "batch " + c.BatchID
@@ -98,7 +99,7 @@ func subjectOf(c *auditlog.Call) string {
 	return fmt.Sprint("row ", c.Sequence) + itemText(c.Item)
 }
 
-// itemText names an element of a row, which is counted from 0; nil: the whole row.
+// itemText names an element of a row, which is counted from 0; nil means the whole row.
 func itemText(item *int) string {
 	if item == nil {
 		return ""
@@ -205,7 +206,8 @@ func turnText(r *auditlog.Run) string {
 	return text
 }
 
-// batchText is what a batch event reports: phase, batch, rows, and once it is over how they were answered and the cost.
+// batchText is what a batch event reports: phase, batch, rows, and once it is over how
+// they were answered and the cost.
 func batchText(b *auditlog.Batch) string {
 	text := fmt.Sprintf("%-9s %-12s %-24s ", b.Phase, cmp.Or(b.BatchID, b.Token), modelText(b.Provider, b.Model)) + terminal.Plural(b.Rows, "row")
 	if b.BatchID != "" {

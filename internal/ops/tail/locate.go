@@ -13,25 +13,28 @@ import (
 )
 
 const (
-	// serverSkew is how far the clocks of servers may be apart for a result to bound the time of its row's events.
+	// serverSkew is how far the clocks of servers may be apart for a result to bound the
+	// time of its row's events.
 	serverSkew = 2 * time.Second
-	// partitionsTried is how many partitions are looked at for a row of which nothing says where it is.
+	// partitionsTried is how many partitions are looked at for a row of which nothing
+	// says where it is.
 	partitionsTried = 16
 )
 
 // span is the time in which a row's events were stored; a zero time is unknown.
 type span struct {
 	since, until time.Time
-	result       *emission // of the row; nil: it was not looked for, or there is none
-	// sure is that nowhere else is anything of the row: a row without a result is still in the input, and was taken within
-	// the window if at all.
+	result       *emission // of the row; nil means that it was not looked for, or there is none
+	// sure is that nowhere else is anything of the row: a row without a result is still
+	// in the input, and was taken within the window if at all.
 	sure bool
 }
 
-// locate returns when the events of the row were stored, as its result shows, so that a story reads a small part of an
-// audit that may have millions: results are in the order of the rows, so some thirty of them are looked at to find it. All
-// events of a row are stored before its result. In stream order it was not taken before the results of all rows but those
-// of a window before it were stored, by any owner.
+// locate returns when the events of the row were stored, as its result shows, so that a
+// story reads a small part of an audit that may have millions: results are in the order
+// of the rows, so some thirty of them are looked at to find it. All events of a row are
+// stored before its result. In stream order it was not taken before the results of all
+// rows but those of a window before it were stored, by any owner.
 func (r *search) locate(ctx context.Context, source *jetstream.RawStreamMsg) (span, error) {
 	partitions := r.partitions(source)
 	for _, p := range partitions {
@@ -98,8 +101,9 @@ func partitionOf(cfg *config.Config, subject string) (int, bool) {
 	return 0, false
 }
 
-// findEmitted returns the first result of a partition by which the row must have had its own; nil: there is none yet. In
-// stream order it is the row's own, or that of a later row. last is the last result of the partition; nil: it has none.
+// findEmitted returns the first result of a partition by which the row must have had its
+// own, or nil. In stream order it is the row's own, or that of a later row. last is the
+// last result of the partition, or nil.
 func (r *search) findEmitted(ctx context.Context, filter string) (found, last *jetstream.RawStreamMsg, err error) {
 	nc, stream := r.js.Conn(), r.cfg.Result.Stream
 	if last, err = streams.LastMessage(ctx, nc, stream, filter); err != nil || last == nil {
@@ -108,7 +112,8 @@ func (r *search) findEmitted(ctx context.Context, filter string) (found, last *j
 	if done, _ := progressOf(last); done < r.row {
 		return nil, last, nil
 	}
-	// found is the first of those looked at that is late enough, and from it to high all are.
+	// found is the first of those looked at that is late enough, and from it to high all
+	// are.
 	found = last
 	for low, high := uint64(1), last.Sequence; low < high; {
 		middle := low + (high-low)/2
@@ -125,8 +130,9 @@ func (r *search) findEmitted(ctx context.Context, filter string) (found, last *j
 	return found, last, nil
 }
 
-// progressOf returns up to which row all have their results by that one, and whether it says so, as in the orders that are
-// not stream order; in stream order that is its own row.
+// progressOf returns up to which row all have their results by that one, and whether it
+// says so, as in the orders that are not stream order; in stream order that is its own
+// row.
 func progressOf(m *jetstream.RawStreamMsg) (done uint64, low bool) {
 	if text := m.Header.Get(streams.HeaderLow); text != "" {
 		done, _ = strconv.ParseUint(text, 10, 64)
@@ -136,7 +142,8 @@ func progressOf(m *jetstream.RawStreamMsg) (done uint64, low bool) {
 	return done, false
 }
 
-// windowBefore returns when the result a window before one was stored, with a margin; zero: there is none.
+// windowBefore returns when the result a window before one was stored, with a margin, or
+// zero.
 func (r *search) windowBefore(ctx context.Context, filter string, at uint64) (time.Time, error) {
 	window := uint64(r.cfg.Window.Rows) //nolint:gosec // not negative
 	behind, err := r.pending(ctx, filter, at)

@@ -22,8 +22,8 @@ type Story struct {
 	Stream    string             `json:"stream"`
 	Partition auditlog.Partition `json:"partition"`
 	Key       *string            `json:"key,omitempty"` // in order by key, where it may be shown
-	Status    string             `json:"status"`        // success or error; empty: not finished
-	Reason    string             `json:"reason"`        // why it failed; empty: it did not
+	Status    string             `json:"status"`        // success or error; empty means not finished
+	Reason    string             `json:"reason"`        // why it failed; empty means that it did not
 	Steps     []Step             `json:"steps"`
 	LeftOut   int                `json:"left_out"` // calls beyond the first CallsMax
 	Payloads  bool               `json:"payloads"` // whether contents are shown
@@ -79,7 +79,8 @@ type Attempt struct {
 const (
 	// CallsMax is how many calls a story has: a row may fan out to thousands.
 	CallsMax = 200
-	// contentMax bounds a row, result, prompt or reply, and contentsMax all of them together.
+	// contentMax bounds a row, result, prompt or reply, and contentsMax all of them
+	// together.
 	contentMax  = 64 << 10
 	contentsMax = 1 << 20
 )
@@ -92,8 +93,9 @@ type StoryOptions struct {
 	Payloads  bool // with what was sent and answered (STAGE_DASHBOARD_PAYLOADS)
 }
 
-// Tell returns the history of a row. The error is one of [IsNoEvent] where there is none. It reads a part of
-// the audit: where the row's result says that its events are, and not what was stored before the row, if that is known.
+// Tell returns the history of a row. The error is one of [IsNoEvent] where there is none.
+// It reads a part of the audit: where the row's result says that its events are, and not
+// what was stored before the row, if that is known.
 func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o StoryOptions) (*Story, error) {
 	source, err := streams.MessageAt(ctx, js.Conn(), cfg.Input.Stream, o.Row)
 	if err != nil {
@@ -121,8 +123,9 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 	return story, nil
 }
 
-// narrow is history, which looks first where the row's result says that its events are, and everywhere only if there are
-// none: the input may have been created again, or the window have been larger.
+// narrow is history, which looks first where the row's result says that its events are,
+// and everywhere only if there are none: the input may have been created again, or the
+// window have been larger.
 func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*history, *emission, error) {
 	where, err := r.locate(ctx, source)
 	if err != nil {
@@ -144,7 +147,7 @@ func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*h
 type teller struct {
 	cfg      *config.Config
 	payloads bool
-	body     []byte // of the row; nil: it is no longer stored
+	body     []byte // of the row; nil means that it is no longer stored
 	left     int    // bytes of contents that may still be shown
 }
 
@@ -184,8 +187,8 @@ func (t *teller) story(s *history, result *emission) *Story {
 // levels are the words of the dashboard for tones.
 var levels = [...]string{toneQuiet: "info", toneTurn: "info", toneWarn: "warn", toneBad: "error"}
 
-// hide removes from the errors of an event what they quote of the row, unless contents are shown. Where the row is no
-// longer stored it removes them.
+// hide removes from the errors of an event what they quote of the row, unless contents
+// are shown. Where the row is no longer stored it removes them.
 func (t *teller) hide(e *auditlog.Event) {
 	if t.payloads {
 		return
@@ -236,7 +239,8 @@ func (t *teller) content(text string) string {
 	return cutText(text, most)
 }
 
-// cutText returns at most the first bytes of a text, and an ellipsis where that is not all of it.
+// cutText returns at most the first bytes of a text, and an ellipsis where that is not
+// all of it.
 func cutText(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -244,8 +248,8 @@ func cutText(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// ParseRow reads the name of a row, its sequence in the input stream, or that of one of its elements: 4711#3. item is nil
-// for the whole row.
+// ParseRow reads the name of a row, its sequence in the input stream, or that of one of
+// its elements: 4711#3. item is nil for the whole row.
 func ParseRow(text string) (seq uint64, item *int, err error) {
 	number, index, element := strings.Cut(text, "#")
 	if seq, err = strconv.ParseUint(number, 10, 64); err != nil {

@@ -8,14 +8,16 @@ import (
 )
 
 const (
-	// batchesKept is how many batches that are over are held until their last calls are there.
+	// batchesKept is how many batches that are over are held until their last calls are
+	// there.
 	batchesKept = 4096
 	// batchSettles is how long the last call events of a batch may come after its end.
 	batchSettles = time.Minute
 )
 
-// batches finds out what providers have billed for answers of batches that no row has used, so that they have no call:
-// their rows had gone live. A batch whose beginning was not read is left out, as calls of it may be missing.
+// batches finds out what providers have billed for answers of batches that no row has
+// used, so that they have no call: their rows had gone live. A batch whose beginning was
+// not read is left out, as calls of it may be missing.
 type batches struct {
 	open      map[string]*billed // by token
 	closed    []string           // tokens of those that are over, oldest first
@@ -46,8 +48,8 @@ func (u *unused) add(o unused) {
 
 func newBatches() batches { return batches{open: make(map[string]*billed)} }
 
-// event takes a batch event. A batch ends once; an owner that was killed before it was done with it leaves its end to be
-// recorded again.
+// event takes a batch event. A batch ends once; an owner that was killed before it was
+// done with it leaves its end to be recorded again.
 func (b *batches) event(e *auditlog.Batch) {
 	key := e.Stage + "/" + e.Token
 	have := b.open[key]

@@ -19,21 +19,22 @@ import (
 type Options struct {
 	// Stages are the names of the stages, at least one, each once.
 	Stages []string
-	// Since is when the first event was stored; zero: all are read.
+	// Since is when the first event was stored; zero means all are read.
 	Since time.Time
-	// Recreated is set where each connection may be to another process, of an embedded store: whether the stream is another
-	// one too is then found out by asking.
+	// Recreated is set where each connection may be to another process, of an embedded
+	// store: whether the stream is another one too is then found out by asking.
 	Recreated bool
 }
 
-// Reader reads the events of some stages from one audit stream into a book. Not safe for concurrent use.
+// Reader reads the events of some stages from one audit stream into a book. Not safe for
+// concurrent use.
 type Reader struct {
 	cfg     *config.Config
 	book    *Book
 	options Options
 	at      uint64    // the last message that was read
 	created time.Time // of the stream; with Recreated
-	begins  time.Time // of the stream; zero: nothing of it is gone
+	begins  time.Time // of the stream; zero means that nothing of it is gone
 	show    shower
 }
 
@@ -53,8 +54,8 @@ func (r *Reader) Report() *Report {
 	return p
 }
 
-// Read reads the events that are stored now and that it has not read yet. A stream that does not exist is
-// [jetstream.ErrStreamNotFound].
+// Read reads the events that are stored now and that it has not read yet. A stream that
+// does not exist is [jetstream.ErrStreamNotFound].
 func (r *Reader) Read(ctx context.Context, js jetstream.JetStream) error {
 	if err := r.begin(ctx, js); err != nil {
 		return err
@@ -62,7 +63,8 @@ func (r *Reader) Read(ctx context.Context, js jetstream.JetStream) error {
 	return r.read(ctx, js, nil)
 }
 
-// Show calls changed if events were read since [Reader.Follow] or Show have done so last, and the first time.
+// Show calls changed if events were read since [Reader.Follow] or Show have done so last,
+// and the first time.
 func (r *Reader) Show(changed func() error) error {
 	if !r.show.dirty {
 		return nil
@@ -78,10 +80,11 @@ const (
 	showEvery = time.Second
 )
 
-// Follow reads the events that are stored and those that come, until ctx ends, and returns its cause. It calls changed
-// once all that was stored has been read, then after events that changed the sums, at most once a second. While the
-// stream does not exist it waits; it calls waiting once when it begins to. A stream that was deleted and created again
-// is read from its beginning, and adds to the sums.
+// Follow reads the events that are stored and those that come, until ctx ends, and
+// returns its cause. It calls changed once all that was stored has been read, then after
+// events that changed the sums, at most once a second. While the stream does not exist it
+// waits; it calls waiting once when it begins to. A stream that was deleted and created
+// again is read from its beginning, and adds to the sums.
 func (r *Reader) Follow(ctx context.Context, js jetstream.JetStream, waiting func(), changed func() error) error {
 	for waits := false; ; {
 		err := r.begin(ctx, js)
@@ -165,7 +168,7 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 	}
 }
 
-// decode returns an event; nil: it is none of this version.
+// decode returns an event; nil means that it is none of this version.
 func decode(data []byte) *auditlog.Event {
 	e, err := auditlog.Decode(data)
 	if err != nil {
@@ -181,7 +184,8 @@ type shower struct {
 	shown   time.Time
 }
 
-// late returns when to call now; nil: when there is another message. What is stored is read before anything is shown.
+// late returns when to call now; nil means when there is another message. What is stored
+// is read before anything is shown.
 func (s *shower) late(left uint64) <-chan time.Time {
 	if s.changed == nil || !s.dirty || s.shown.IsZero() && left > 0 {
 		return nil
@@ -194,8 +198,9 @@ func (s *shower) now() error {
 	return s.changed()
 }
 
-// Unknown looks for stages that the audit holds no event of: it returns their names, and the names of all that it holds
-// events of. A stream that does not exist is [jetstream.ErrStreamNotFound].
+// Unknown looks for stages that the audit holds no event of: it returns their names, and
+// the names of all that it holds events of. A stream that does not exist is
+// [jetstream.ErrStreamNotFound].
 func Unknown(ctx context.Context, js jetstream.JetStream, cfg *config.Config, stages []string) (unknown, known []string, err error) {
 	prefix := cfg.Audit.Subject + "."
 	r, err := stored.Open(ctx, js, stored.ReadOptions{

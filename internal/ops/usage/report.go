@@ -11,27 +11,30 @@ type Report struct {
 	// Stages and Since are what was read; Since is nil where all was.
 	Stages []string   `json:"stages"`
 	Since  *time.Time `json:"since"`
-	// AuditBegins is when the audit stream begins, where earlier events have expired or were deleted after Since; nil: all
-	// that was selected was there.
+	// AuditBegins is when the audit stream begins, where earlier events have expired or
+	// were deleted after Since; nil means all that was selected was there.
 	AuditBegins *time.Time `json:"audit_begins"`
-	// Until is when the last call was made; nil: there was none.
+	// Until is when the last call was made, or nil.
 	Until *time.Time `json:"until"`
 	// By is what the groups are grouped by.
 	By []Dimension `json:"by"`
-	// Groups are ordered by stage, as in Stages, then provider, model and day. Never null in JSON.
+	// Groups are ordered by stage, as in Stages, then provider, model and day. Never null
+	// in JSON.
 	Groups []Group `json:"groups"`
 	// Total is that of all groups.
 	Total Numbers `json:"total"`
-	// Unused are answers of a provider's batches that were billed and have no call, as older stages recorded none where no
-	// row took the answer. They are not in Total.
+	// Unused are answers of a provider's batches that were billed and have no call, as
+	// older stages recorded none where no row took the answer. They are not in Total.
 	Unused Unused `json:"unused_batch_answers"`
-	// Doubled counts events of calls that were stored before, and are left out. Unreadable counts messages that are no event
-	// of a version that this program knows: the numbers are then too low.
+	// Doubled counts events of calls that were stored before, and are left out.
+	// Unreadable counts messages that are no event of a version that this program knows:
+	// the numbers are then too low.
 	Doubled    uint64 `json:"doubled_events"`
 	Unreadable uint64 `json:"unreadable_events"`
 }
 
-// Group is the usage of one group of calls. What they are not grouped by is nil, and not in the JSON.
+// Group is the usage of one group of calls. What they are not grouped by is nil, and not
+// in the JSON.
 type Group struct {
 	Stage    *string `json:"stage,omitempty"`
 	Provider *string `json:"provider,omitempty"`
@@ -42,8 +45,8 @@ type Group struct {
 	key group
 }
 
-// Numbers are the usage of some calls. Tokens and cost are null in JSON where they are not known: of tokens where no call
-// reported any.
+// Numbers are the usage of some calls. Tokens and cost are null in JSON where they are
+// not known: of tokens where no call reported any.
 type Numbers struct {
 	Calls           uint64 `json:"calls"` // the sum of the next four
 	Succeeded       uint64 `json:"succeeded"`
@@ -59,7 +62,8 @@ type Numbers struct {
 	ReasoningTokens    *int64 `json:"reasoning_tokens"`
 	TotalTokens        *int64 `json:"total_tokens"`
 
-	// CostUSD is nil if the cost of a call is unknown; KnownCostUSD is that of the others, UnpricedCalls counts it.
+	// CostUSD is nil if the cost of a call is unknown; KnownCostUSD is that of the
+	// others, UnpricedCalls counts it.
 	CostUSD       *float64 `json:"cost_usd"`
 	KnownCostUSD  float64  `json:"known_cost_usd"`
 	UnpricedCalls uint64   `json:"unpriced_calls"`
@@ -73,8 +77,8 @@ type Unused struct {
 	UnpricedBatches int     `json:"unpriced_batches"` // whose cost is not known
 }
 
-// Report returns what the book holds now. It shares nothing with the book. Who reads the events sets Stages, Since and
-// AuditBegins.
+// Report returns what the book holds now. It shares nothing with the book. Who reads the
+// events sets Stages, Since and AuditBegins.
 func (b *Book) Report(now time.Time) *Report {
 	r := &Report{
 		By: append([]Dimension{}, b.by...), Groups: []Group{}, Total: numbersOf(&b.total), Until: timeOrNil(b.last),
@@ -101,7 +105,8 @@ func (b *Book) Report(now time.Time) *Report {
 	return r
 }
 
-// sortBy orders the groups by stage as they are in stages; the order among those of a stage stays.
+// sortBy orders the groups by stage as they are in stages; the order among those of a
+// stage stays.
 func (r *Report) sortBy(stages []string) {
 	slices.SortStableFunc(r.Groups, func(a, b Group) int {
 		return slices.Index(stages, a.key.stage) - slices.Index(stages, b.key.stage)

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/seqset"
 )
 
-// seen are the calls that were counted last. It has two generations: when one is full it becomes the earlier one, and
-// what was the earlier one is forgotten.
+// seen are the calls that were counted last. It has two generations: when one is full it
+// becomes the earlier one, and what was the earlier one is forgotten.
 type seen struct {
 	most        int // size of one
 	now, before generation
@@ -17,24 +17,25 @@ type seen struct {
 }
 
 const (
-	// generationSize bounds one generation to 16 MB: 4 million calls of rows in a row, half a million of batched requests, or
-	// 40,000 of as many terms.
+	// generationSize bounds one generation to 16 MB: 4 million calls of rows in a row,
+	// half a million of batched requests, or 40,000 of as many terms.
 	generationSize = 4 << 20
-	// runSize and chunkSize are what the first call of a run and of some 65,536 sequences takes more; requestSize is what a
-	// call of a batched request takes.
+	// runSize and chunkSize are what the first call of a run and of some 65,536 sequences
+	// takes more; requestSize is what a call of a batched request takes.
 	runSize     = 64
 	chunkSize   = 32
 	requestSize = 8
 )
 
-// generation holds calls: those of rows by the run that they are of, those of batched requests by a hash.
+// generation holds calls: those of rows by the run that they are of, those of batched
+// requests by a hash.
 type generation struct {
 	rows     map[callRun]*sequences
 	requests map[[16]byte]struct{}
 }
 
-// callRun names calls of which there is one for each row: those with one number in one term of ownership, or those that
-// one batch has answered.
+// callRun names calls of which there is one for each row: those with one number in one
+// term of ownership, or those that one batch has answered.
 type callRun struct {
 	stage, name string
 	partition   auditlog.Partition
@@ -48,7 +49,8 @@ type sequences struct {
 	chunk uint64 // the last sequence, without its last 16 bits
 }
 
-// runOf returns the run of a call of a row. Calls of elements are numbered over those of their row.
+// runOf returns the run of a call of a row. Calls of elements are numbered over those of
+// their row.
 func runOf(c *auditlog.Call) callRun {
 	r := callRun{stage: c.Stage, name: c.Owner, partition: c.Partition, index: c.CallIndex}
 	if name, ok := token(c); ok {

@@ -76,7 +76,8 @@ func (r *Report) writeTable(w io.Writer) error {
 	return nil
 }
 
-// writeAligned prints cells in columns, the first ones to the left, the others to the right.
+// writeAligned prints cells in columns, the first ones to the left, the others to the
+// right.
 func writeAligned(w io.Writer, rows [][]string, left int) error {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -171,7 +172,8 @@ func (r *Report) records() (records [][]string) {
 	return records
 }
 
-// names are what a group is grouped by, in the order of By, without control characters: rows may name any model.
+// names are what a group is grouped by, in the order of By, without control characters:
+// rows may name any model.
 func (r *Report) names(g *Group) (names []string) {
 	for _, d := range r.By {
 		name := *map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day}[d]
@@ -188,14 +190,16 @@ type Live struct {
 	shown  map[string]string // CSV: the last record of each group, by its names
 }
 
-// NewLive returns a printer. With screen, w is a terminal, and a table replaces the one before it.
+// NewLive returns a printer. With screen, w is a terminal, and a table replaces the one
+// before it.
 func NewLive(w io.Writer, f Format, screen bool) *Live { return &Live{w: w, format: f, screen: screen} }
 
 // clearScreen moves to the upper left corner and clears.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// Show prints the report: a table on a terminal; a line with the totals elsewhere; as JSON the report in one line; as CSV
-// the records of the groups that have changed, after a header at first.
+// Show prints the report: a table on a terminal; a line with the totals elsewhere; as
+// JSON the report in one line; as CSV the records of the groups that have changed, after
+// a header at first.
 func (l *Live) Show(r *Report) error {
 	switch {
 	case l.format == JSON:

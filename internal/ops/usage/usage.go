@@ -1,5 +1,5 @@
-// Package usage adds up what stages have spent, from their audit events alone: calls, tokens and cost, by stage,
-// provider, model and day.
+// Package usage adds up what stages have spent, from their audit events alone: calls,
+// tokens and cost, by stage, provider, model and day.
 //
 //	book := usage.NewBook([]usage.Dimension{usage.ByStage})
 //	err := usage.NewReader(cfg, book, usage.Options{Stages: []string{"a", "b"}}).Read(ctx, js)
@@ -33,8 +33,8 @@ const (
 // Dimensions are all values of [Dimension], in the order in which groups are sorted.
 var Dimensions = []Dimension{ByStage, ByProvider, ByModel, ByDay}
 
-// ParseDimensions reads the names of dimensions. It returns them in the order of [Dimensions], each once; the error names
-// the first that is unknown.
+// ParseDimensions reads the names of dimensions. It returns them in the order of
+// [Dimensions], each once; the error names the first that is unknown.
 func ParseDimensions(names []string) (by []Dimension, err error) {
 	for _, name := range names {
 		if !slices.Contains(Dimensions, Dimension(name)) {
@@ -53,7 +53,8 @@ func ParseDimensions(names []string) (by []Dimension, err error) {
 type Sum struct {
 	cost.Spending
 
-	// Succeeded, Failed, CapacityRetries and Unknown count the calls by their status; together they are Calls.
+	// Succeeded, Failed, CapacityRetries and Unknown count the calls by their status;
+	// together they are Calls.
 	Succeeded, Failed, CapacityRetries, Unknown uint64
 }
 
@@ -71,7 +72,8 @@ func (s *Sum) add(c *auditlog.Call) {
 	}
 }
 
-// groupsMax bounds the groups, as rows may name any model: beyond it, the calls of further models count as otherModel.
+// groupsMax bounds the groups, as rows may name any model: beyond it, the calls of
+// further models count as otherModel.
 const (
 	groupsMax  = 10000
 	otherModel = "other"
@@ -89,8 +91,9 @@ func (g group) compare(o group) int {
 	return cmp.Or(cmp.Compare(g.stage, o.stage), cmp.Compare(g.provider, o.provider), cmp.Compare(g.model, o.model), cmp.Compare(g.day, o.day))
 }
 
-// Book adds up events. What it holds is bounded: 10,000 groups and those of one model more, some 32 MB of calls that it
-// knows again, and 4,096 batches that are over. Not safe for concurrent use.
+// Book adds up events. What it holds is bounded: 10,000 groups and those of one model
+// more, some 32 MB of calls that it knows again, and 4,096 batches that are over. Not
+// safe for concurrent use.
 type Book struct {
 	by      []Dimension
 	groups  map[group]*Sum
@@ -102,17 +105,20 @@ type Book struct {
 	last    time.Time // of the last event that was counted, by its own time
 }
 
-// NewBook returns an empty book that groups calls by some dimensions; none: all calls are one group.
+// NewBook returns an empty book that groups calls by some dimensions; none: all calls are
+// one group.
 func NewBook(by []Dimension) *Book {
 	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches()}
 }
 
 // Add adds an event of any kind. Nil is one that cannot be read: it is counted as such.
 //
-// The event of a call may be stored twice: a publish that is repeated after the stream's window of message ids has passed
-// stores a second copy, and a line of a provider's batch is recorded by each owner that reads it. Such a copy is left
-// out if the first one is among the last 4 million calls of rows, or half a million of batched requests; of rows whose
-// calls are each of another term of ownership, 40,000. A stage repeats an event within minutes.
+// The event of a call may be stored twice: a publish that is repeated after the stream's
+// window of message ids has passed stores a second copy, and a line of a provider's batch
+// is recorded by each owner that reads it. Such a copy is left out if the first one is
+// among the last 4 million calls of rows, or half a million of batched requests; of rows
+// whose calls are each of another term of ownership, 40,000. A stage repeats an event
+// within minutes.
 func (b *Book) Add(e *auditlog.Event) {
 	switch {
 	case e == nil:
@@ -164,7 +170,8 @@ func (b *Book) sum(c *auditlog.Call) *Sum {
 	return s
 }
 
-// token splits the name of a call that a batch answered, <token>-<sequence>. ok is false for any other name.
+// token splits the name of a call that a batch answered, <token>-<sequence>. ok is false
+// for any other name.
 func token(c *auditlog.Call) (name string, ok bool) {
 	at := strings.LastIndexByte(c.CallID, '-')
 	if c.Lane == "" || at < 0 {

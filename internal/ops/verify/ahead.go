@@ -6,16 +6,18 @@ import (
 	"slices"
 )
 
-// aheadRows holds the rows of the input above the low-water mark, where results are not in stream order: those that have
-// a result and those that the input holds. It is pure: what is wrong with a log is decided by its caller.
+// aheadRows holds the rows of the input above the low-water mark, where results are not
+// in stream order: those that have a result and those that the input holds. It is pure:
+// what is wrong with a log is decided by its caller.
 //
-// A row at or below the mark is forgotten, so what is held is bounded by the span of the stage. Rows are added near the
-// end, as a stage takes them.
+// A row at or below the mark is forgotten, so what is held is bounded by the span of the
+// stage. Rows are added near the end, as a stage takes them.
 type aheadRows struct {
 	low  uint64     // every row at or below it has its result, says the log
 	rows []aheadRow // above low, by sequence
 	done int        // of rows; those with a result
-	// stored has the rows with a result in the order of the log, and some that low has passed: the first has not.
+	// stored has the rows with a result in the order of the log, and some that low has
+	// passed: the first has not.
 	stored []storedRow
 	latest map[uint64]uint64 // by key: the latest row of it that has a result
 }
@@ -23,7 +25,7 @@ type aheadRows struct {
 // aheadRow is a row above the low-water mark.
 type aheadRow struct {
 	seq     uint64
-	key     uint64 // see hashOf; 0: unknown
+	key     uint64 // see hashOf, or 0 if it is unknown
 	inInput bool
 	done    bool // it has a result
 	source  *source
@@ -45,13 +47,15 @@ func (a *aheadRows) find(seq uint64) (i int, found bool) {
 	return slices.BinarySearchFunc(a.rows, seq, func(r aheadRow, seq uint64) int { return cmp.Compare(r.seq, seq) })
 }
 
-// input adds a row of the input that has no result, and what it shows. It is above the mark and all rows held.
+// input adds a row of the input that has no result, and what it shows. It is above the
+// mark and all rows held.
 func (a *aheadRows) input(seq, key uint64, from *source) {
 	a.rows = append(a.rows, aheadRow{seq: seq, key: key, inInput: true, source: from})
 }
 
-// result notes the result of a row above the mark, stored at a place of the log after all others. It returns what was
-// known about the row, and the latest row of its key that has a result; 0: there is none above the mark.
+// result notes the result of a row above the mark, stored at a place of the log after all
+// others. It returns what was known about the row, and the latest row of its key that has
+// a result; 0 means that there is none above the mark.
 func (a *aheadRows) result(seq, key, at uint64) (row aheadRow, latest uint64) {
 	i, found := a.find(seq)
 	if found {
@@ -70,7 +74,8 @@ func (a *aheadRows) result(seq, key, at uint64) (row aheadRow, latest uint64) {
 	return row, latest
 }
 
-// pass moves the mark to a higher row and calls missing for each row of the input up to there that has no result.
+// pass moves the mark to a higher row and calls missing for each row of the input up to
+// there that has no result.
 func (a *aheadRows) pass(low uint64, missing func(seq uint64)) {
 	a.low = low
 	for len(a.rows) > 0 && a.rows[0].seq <= low {
@@ -104,7 +109,7 @@ func (a *aheadRows) forgetKeys() {
 // storedSlack is how many more places than needed are held before they are sorted out.
 const storedSlack = 1024
 
-// first returns the first place of the log that has a result of a row above the mark; 0: there is none.
+// first returns the first place of the log that has a result of a row above the mark, or 0.
 func (a *aheadRows) first() uint64 {
 	if len(a.stored) == 0 {
 		return 0
@@ -112,7 +117,8 @@ func (a *aheadRows) first() uint64 {
 	return a.stored[0].at
 }
 
-// open yields the rows of the input that have no result, up to the last row of which anything is known.
+// open yields the rows of the input that have no result, up to the last row of which
+// anything is known.
 func (a *aheadRows) open(yield func(aheadRow) bool) {
 	for _, r := range a.rows {
 		if !r.done && !yield(r) {

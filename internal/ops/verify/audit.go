@@ -14,8 +14,8 @@ import (
 type auditTerm struct {
 	owner string
 	epoch int // of the input streams that the partition has had, counted from 0
-	// since is when the term was claimed, or its last finished row was queued: the row events of later results were stored
-	// after it. Zero: unknown.
+	// since is when the term was claimed, or its last finished row was queued: the row
+	// events of later results were stored after it. Zero: unknown.
 	since time.Time
 }
 
@@ -55,7 +55,7 @@ type rowFacts struct {
 	queued, started    time.Time
 	key                *string // nil: it names none
 	vars               string  // hash of the row
-	result             string  // hash of the result; empty: it names none
+	result             string  // hash of the result; empty means that it names none
 	earlier            []auditlog.TermCalls
 }
 
@@ -85,8 +85,8 @@ func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
 	}
 }
 
-// addCall keeps a call event. The same event may be stored twice: a publish that is repeated after the stream's window
-// of message ids has passed stores a second copy.
+// addCall keeps a call event. The same event may be stored twice: a publish that is
+// repeated after the stream's window of message ids has passed stores a second copy.
 func (r *rowAudit) addCall(c callFacts) {
 	for i := len(r.calls) - 1; i >= 0; i-- { // mostly they come in order
 		have := &r.calls[i]
@@ -123,10 +123,11 @@ func (r *rowAudit) by(t *auditTerm) *rowFacts {
 
 // chosen returns the calls that a row event counts; ok is false while some are missing.
 //
-// As a rule they are those of its term. A row that a process held while one term of it ended and the next began has
-// calls in both, and one row event: then it is the last calls of the process. A reply from the journal was paid for in
-// an earlier term, perhaps of another process, and the row event does not name it. A row that was in one batch after the
-// other has a row event of the last one's answer alone.
+// As a rule they are those of its term. A row that a process held while one term of it
+// ended and the next began has calls in both, and one row event: then it is the last
+// calls of the process. A reply from the journal was paid for in an earlier term, perhaps
+// of another process, and the row event does not name it. A row that was in one batch
+// after the other has a row event of the last one's answer alone.
 //
 // Of a row that fans out they are those of ofElements.
 func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
@@ -159,8 +160,8 @@ func (r *rowAudit) laned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.lane })
 }
 
-// journaled looks for the calls of a reply from the journal, or of a batch: consecutive ones of one process, with the
-// row event's usage.
+// journaled looks for the calls of a reply from the journal, or of a batch: consecutive
+// ones of one process, with the row event's usage.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	for i := range r.calls {
@@ -190,8 +191,9 @@ func (r *rowAudit) filter(match func(*callFacts) bool) (calls []callFacts) {
 	return calls
 }
 
-// hole returns the lowest number that calls should have and do not have once, and how often they have it. Those of one
-// term are numbered from 0, so without a hole it is their count.
+// hole returns the lowest number that calls should have and do not have once, and how
+// often they have it. Those of one term are numbered from 0, so without a hole it is
+// their count.
 func hole(calls []callFacts) (number, times int) {
 	have := make([]int, len(calls))
 	for i := range calls {

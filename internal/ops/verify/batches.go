@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// batchesKept is how many batches that are over are held, in case an answer of theirs was recorded once more by a later
-	// owner. It is far above what may be open.
+	// batchesKept is how many batches that are over are held, in case an answer of theirs
+	// was recorded once more by a later owner. It is far above what may be open.
 	batchesKept = 4096
 	// batchSettles is how long the last call events of a batch may come after its end.
 	batchSettles = time.Minute
@@ -23,9 +23,9 @@ const (
 	batchesNamed = 10
 )
 
-// batchVerifier adds up each batch of a provider's Batch API. Batches that are over are checked as they leave, so it
-// holds those that are open, some thousands of others, and for each of these and for the rows that a batch has answered
-// a set of sequences.
+// batchVerifier adds up each batch of a provider's Batch API. Batches that are over are
+// checked as they leave, so it holds those that are open, some thousands of others, and
+// for each of these and for the rows that a batch has answered a set of sequences.
 type batchVerifier struct {
 	report *Report
 	began  time.Time // of the check
@@ -50,7 +50,7 @@ type batchRecord struct {
 	token, id         string // id: the provider's
 	partition, rows   int
 	intent, submitted bool
-	end               *auditlog.Batch // ended, cancelled, expired or abandoned; nil: open
+	end               *auditlog.Batch // ended, cancelled, expired or abandoned; nil means open
 
 	calls seqset.Set // rows with a call event
 	count int        // of calls
@@ -58,7 +58,8 @@ type batchRecord struct {
 	usage auditlog.UsageSum
 }
 
-// unusedAnswers are answers of a batch that no call event names. Their rows had gone live, or the events are missing.
+// unusedAnswers are answers of a batch that no call event names. Their rows had gone
+// live, or the events are missing.
 type unusedAnswers struct {
 	token                             string
 	partition, answers, dropped, rows int // rows with call events
@@ -72,7 +73,8 @@ type paidRows struct {
 
 // verifiedBatches sums what batches were submitted, and how they were answered and billed.
 type verifiedBatches struct {
-	// Batches is all that the audit names: Undecided have an intent alone, Open were submitted, the others are over.
+	// Batches is all that the audit names: Undecided have an intent alone, Open were
+	// submitted, the others are over.
 	Batches   int `json:"batches"`
 	Undecided int `json:"undecided"`
 	Open      int `json:"open"`
@@ -83,7 +85,8 @@ type verifiedBatches struct {
 	Adopted   int `json:"adopted"` // of Batches: found at the provider after a crash
 	Doubled   int `json:"doubled"` // of Abandoned: turned up at the provider all the same
 
-	// RowsSubmitted is of batches that the provider had, open ones included; the counts below are of those that are over.
+	// RowsSubmitted is of batches that the provider had, open ones included; the counts
+	// below are of those that are over.
 	RowsSubmitted int `json:"rows_submitted"`
 	Answered      int `json:"answered"`
 	Failed        int `json:"failed"`
@@ -93,8 +96,8 @@ type verifiedBatches struct {
 	Dropped       int `json:"dropped"`
 	Unused        int `json:"unused"` // further answers without a call: their rows had gone live before a crash
 
-	// Calls are the answers in the audit, each once, those included that no row took; CallsAgain are further events of the
-	// same answers.
+	// Calls are the answers in the audit, each once, those included that no row took;
+	// CallsAgain are further events of the same answers.
 	Calls      int `json:"calls"`
 	CallsAgain int `json:"calls_recorded_again"`
 
@@ -117,8 +120,8 @@ func (v *batchVerifier) record(token string, partition auditlog.Partition) *batc
 	return r
 }
 
-// event takes a batch event. Of two ends the later counts: an owner that was killed before it was done with a batch
-// leaves its end to be recorded again.
+// event takes a batch event. Of two ends the later counts: an owner that was killed
+// before it was done with a batch leaves its end to be recorded again.
 func (v *batchVerifier) event(e *auditlog.Batch) {
 	r := v.record(e.Token, e.Partition)
 	r.rows, r.id = max(r.rows, e.Rows), cmp.Or(e.BatchID, r.id)
@@ -152,8 +155,9 @@ func (v *batchVerifier) forget() {
 	}
 }
 
-// call takes the event of a call that a batch answered, for a row of the input stream of an epoch, and reports whether
-// it is new: the answers of a batch are read again after a crash, which is no other call.
+// call takes the event of a call that a batch answered, for a row of the input stream of
+// an epoch, and reports whether it is new: the answers of a batch are read again after a
+// crash, which is no other call.
 func (v *batchVerifier) call(c *auditlog.Call, epoch int) bool {
 	at := strings.LastIndexByte(c.CallID, '-')
 	seq, err := strconv.ParseUint(c.CallID[at+1:], 10, 64)
@@ -304,8 +308,8 @@ func (v *batchVerifier) addEnd(r *batchRecord) {
 	v.dropped[r.partition] += r.uncalled(e)
 }
 
-// checkPhases looks for the events that each batch must have: nothing is submitted without an intent, and nothing is
-// answered that was not submitted.
+// checkPhases looks for the events that each batch must have: nothing is submitted
+// without an intent, and nothing is answered that was not submitted.
 func (v *batchVerifier) checkPhases(r *batchRecord, known bool) {
 	missing := ""
 	switch {
@@ -351,11 +355,13 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 	}
 }
 
-// uncalled returns how many of the dropped answers have no call event: stages before this version recorded none for them.
+// uncalled returns how many of the dropped answers have no call event: stages before this
+// version recorded none for them.
 func (r *batchRecord) uncalled(e *auditlog.Batch) int { return max(0, e.Dropped-r.late) }
 
-// checkUnused looks for answers without a call that no row explains which went live. An owner that reads the results
-// after a crash does not know all of these, so their number is compared, in each partition.
+// checkUnused looks for answers without a call that no row explains which went live. An
+// owner that reads the results after a crash does not know all of these, so their number
+// is compared, in each partition.
 func (v *batchVerifier) checkUnused() {
 	left := make(map[int]int)
 	for partition, rows := range v.live {

@@ -22,9 +22,11 @@ func (r *rowAudit) fanned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.item != wholeRow })
 }
 
-// ofElements returns the calls that the row event of a row that fans out counts: all of its term, and those that it names
-// of earlier ones. Those of a reply are consecutive calls for the element by one process. The calls of a term are numbered
-// over all elements. ok is false while some are missing: a call event may be stored after the row event.
+// ofElements returns the calls that the row event of a row that fans out counts: all of
+// its term, and those that it names of earlier ones. Those of a reply are consecutive
+// calls for the element by one process. The calls of a term are numbered over all
+// elements. ok is false while some are missing: a call event may be stored after the row
+// event.
 func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
 	calls = r.filter(func(c *callFacts) bool { return c.term == f.term })
 	ok = numbered(calls)
@@ -58,7 +60,8 @@ func (r *rowAudit) ofElement(owner string, item auditlog.ItemCalls) (calls []cal
 	return all[n-item.Calls : n], true
 }
 
-// lacksCalls reports the elements whose calls the row event names and the audit does not have.
+// lacksCalls reports the elements whose calls the row event names and the audit does not
+// have.
 func (v *partitionVerifier) lacksCalls(h *verifiedRow, row *rowAudit, event *rowFacts) (lacks bool) {
 	for _, t := range event.earlier {
 		for _, item := range t.Items {

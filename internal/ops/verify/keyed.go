@@ -12,7 +12,7 @@ import (
 type logOrder struct {
 	streams.Order // never empty
 
-	key string // where a row's key is; empty: the order is not by key, or the claim is gone
+	key string // where a row's key is; empty means that the order is not by key, or the claim is gone
 }
 
 func (o logOrder) String() string {
@@ -25,7 +25,8 @@ func (o logOrder) String() string {
 // ofStream reports whether the results are in stream order.
 func (o logOrder) ofStream() bool { return o.Order == streams.OrderStream }
 
-// orderOf returns the order that a claim names, and what is wrong with how it does so; empty: nothing.
+// orderOf returns the order that a claim names, and what is wrong with how it does so, or
+// empty.
 func orderOf(c *stored.Claim) (o logOrder, problem string) {
 	o = logOrder{Order: cmp.Or(c.Order, streams.OrderStream)}
 	if c.Order == "" && c.Progress.Named {
@@ -50,12 +51,12 @@ func orderOf(c *stored.Claim) (o logOrder, problem string) {
 	return o, problem
 }
 
-// logMessage is a result or a claim of a log that is not in stream order, with what it says about rows that have their
-// results.
+// logMessage is a result or a claim of a log that is not in stream order, with what it
+// says about rows that have their results.
 type logMessage struct {
 	at    uint64 // its place in the results stream
 	row   uint64 // of the result
-	owner string // of the claim; empty: it is a result
+	owner string // of the claim; empty means that it is a result
 	stored.Progress
 }
 
@@ -71,22 +72,25 @@ func (m logMessage) counted() string {
 	return fmt.Sprintf("%v counts %d rows above row %d that have their result (%s)", m, m.Ahead, m.Low, streams.HeaderAhead)
 }
 
-// progress is what the log has said so far about rows that have their results, where they are not in stream order. Like
-// epochRows, of which it is part, it is about one input stream.
+// progress is what the log has said so far about rows that have their results, where they
+// are not in stream order. Like epochRows, of which it is part, it is about one input
+// stream.
 type progress struct {
 	aheadRows
 
 	named uint64 // the low-water mark of the last message that names one
 	moved uint64 // the last message that moved the mark
-	// So many rows above the mark have their result, as the log says since a message, and it is not in the log.
+	// So many rows above the mark have their result, as the log says since a message, and
+	// it is not in the log.
 	unseen int
 	since  logMessage
-	// Where the log was purged, the results of so many rows above the first mark that is left went with it; above the mark
-	// are gone of them at most.
+	// Where the log was purged, the results of so many rows above the first mark that is
+	// left went with it; above the mark are gone of them at most.
 	purged, gone int
 }
 
-// claimOrder checks the order that a claim names, and follows a change of it. first: the log begins with the claim.
+// claimOrder checks the order that a claim names, and follows a change of it. first: the
+// log begins with the claim.
 func (v *partitionVerifier) claimOrder(c *stored.Claim, first bool) {
 	o, problem := orderOf(c)
 	if problem != "" {
@@ -119,12 +123,14 @@ func (v *partitionVerifier) claimOrder(c *stored.Claim, first bool) {
 	}
 }
 
-// beginAhead begins with rows in another order than the stream's: all up to low have their results.
+// beginAhead begins with rows in another order than the stream's: all up to low have
+// their results.
 func (v *partitionVerifier) beginAhead(low, at uint64) {
 	v.ahead = progress{aheadRows: aheadRows{low: low}, named: low, moved: at}
 }
 
-// purgedAhead notes that the results of n rows above the low-water mark were in the part of the log that was purged.
+// purgedAhead notes that the results of n rows above the low-water mark were in the part
+// of the log that was purged.
 func (v *partitionVerifier) purgedAhead(n uint64) {
 	v.ahead.unseen = int(min(n, spanMax)) //nolint:gosec // no more than that
 	v.ahead.purged, v.ahead.gone = v.ahead.unseen, v.ahead.unseen
@@ -133,7 +139,8 @@ func (v *partitionVerifier) purgedAhead(n uint64) {
 // spanMax is more than any STAGE_ORDER_SPAN.
 const spanMax = 1 << 40
 
-// inferOrder takes the order of a log without a claim at its beginning from its first result.
+// inferOrder takes the order of a log without a claim at its beginning from its first
+// result.
 func (v *partitionVerifier) inferOrder(r *stored.ResultRow) {
 	if v.owner != "" || v.last > 0 || !r.Progress.Named {
 		return
@@ -155,8 +162,9 @@ func (v *partitionVerifier) inferOrder(r *stored.ResultRow) {
 	v.purgedAhead(p.Ahead)
 }
 
-// claimAhead checks what a claim says about rows that have their results. An owner claims once more where the mark has
-// moved on since the last result, over rows that had theirs from an earlier owner.
+// claimAhead checks what a claim says about rows that have their results. An owner claims
+// once more where the mark has moved on since the last result, over rows that had theirs
+// from an earlier owner.
 func (v *partitionVerifier) claimAhead(c *stored.Claim) error {
 	m := logMessage{at: c.At, owner: cmp.Or(c.Owner, "nobody"), Progress: c.Progress}
 	switch {
@@ -194,8 +202,8 @@ func (v *partitionVerifier) readAhead(h *verifiedRow) error {
 	return err
 }
 
-// resultAhead notes the result of a row above the low-water mark, and compares its key with the row and with the rows
-// of the same key.
+// resultAhead notes the result of a row above the low-water mark, and compares its key
+// with the row and with the rows of the same key.
 func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
 	key := uint64(0)
 	if h.Key != nil {
@@ -242,8 +250,8 @@ func (v *partitionVerifier) inputAhead(seq uint64) (err error) {
 	return err
 }
 
-// checkAhead checks what a message says about rows that have their results with it stored, and follows the low-water
-// mark.
+// checkAhead checks what a message says about rows that have their results with it
+// stored, and follows the low-water mark.
 func (v *partitionVerifier) checkAhead(m logMessage) error {
 	a := &v.ahead
 	if a.gone > 0 && m.Low > v.last { // the rows in between have their results in the part that was purged
@@ -275,11 +283,12 @@ func (v *partitionVerifier) checkAhead(m logMessage) error {
 	return nil
 }
 
-// checkCount checks the number of rows above the low-water mark that have their result, of which missing were found to
-// have none since the message before.
+// checkCount checks the number of rows above the low-water mark that have their result,
+// of which missing were found to have none since the message before.
 //
-// Where the log counts more results than it has, one is lost or the number is wrong. A lost one is missed when the mark
-// passes its row; a number that goes down without that was wrong.
+// Where the log counts more results than it has, one is lost or the number is wrong. A
+// lost one is missed when the mark passes its row; a number that goes down without that
+// was wrong.
 func (v *partitionVerifier) checkCount(m logMessage, missing int) {
 	a := &v.ahead
 	unseen := int(min(m.Ahead, spanMax)) - a.done //nolint:gosec // small
@@ -298,7 +307,8 @@ func (v *partitionVerifier) checkCount(m logMessage, missing int) {
 	a.unseen, a.gone = unseen, min(a.gone, max(0, unseen))
 }
 
-// checkFrom checks the place in the log before which no row above the low-water mark has its result.
+// checkFrom checks the place in the log before which no row above the low-water mark has
+// its result.
 func (v *partitionVerifier) checkFrom(m logMessage) {
 	switch first := v.ahead.first(); {
 	case m.Ahead == 0:
@@ -309,8 +319,8 @@ func (v *partitionVerifier) checkFrom(m logMessage) {
 	}
 }
 
-// finishAhead reports rows above the low-water mark whose results are lost or that others have overtaken, and counts
-// those that are pending.
+// finishAhead reports rows above the low-water mark whose results are lost or that others
+// have overtaken, and counts those that are pending.
 func (v *partitionVerifier) finishAhead() error {
 	if err := v.inputAhead(v.last); err != nil {
 		return err

@@ -22,7 +22,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// bodies is what the check of a partition reads bodies for; the zero value: only headers are read.
+// bodies is what the check of a partition reads bodies for; the zero value: only headers
+// are read.
 type bodies struct {
 	read bool
 	// linked says that each result is compared with the row that it names.
@@ -33,12 +34,14 @@ type bodies struct {
 	arrays []string
 	// fields are those that runs of the stage have put replies into.
 	fields []string
-	// every says that the settings of some run are unknown: any array of a row may have been fanned out over.
+	// every says that the settings of some run are unknown: any array of a row may have
+	// been fanned out over.
 	every bool
 }
 
-// Upstream is the stage whose results the rows of another are; the zero value: it is not known, and they are the first of
-// their chain. Its results are those in the logs of its partitions.
+// Upstream is the stage whose results the rows of another are; the zero value: it is not
+// known, and they are the first of their chain. Its results are those in the logs of its
+// partitions.
 type Upstream struct {
 	Name, ResultSubject string
 	Partitions          int
@@ -46,18 +49,19 @@ type Upstream struct {
 
 // source is what a row shows to be compared with its result. It holds no part of the body.
 type source struct {
-	// hash is that of the row's variables; empty: the body is no row.
+	// hash is that of the row's variables; empty means that the body is no row.
 	hash   string
 	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
 	values uint64     // of the members, but for errors
-	// kept is values without the members that a success replaces, for each of [bodies.fields]; nil: there is no such member.
+	// kept is values without the members that a success replaces, for each of
+	// [bodies.fields]; nil means that there is no such member.
 	kept     []uint64
 	previews [2]uint64 // what an error without the row's members may quote of it
 	body     uint64
 	subject  uint64
 	failed   bool // it is an error of a stage
 
-	upstream                string // the stage whose result it is; empty: of none
+	upstream                string // the stage whose result it is; empty means of none
 	originStream, originSeq string // that its result must name
 	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
 	inLog                   bool   // it is in the log of the stage before, not beside it
@@ -71,12 +75,12 @@ type elements struct {
 
 // made is what a result shows of the row that it is made from.
 type made struct {
-	hash    string    // of the row's variables, in a success; empty: it has none
+	hash    string    // of the row's variables, in a success, or empty
 	items   *elements // of a success of a row that fans out
 	values  uint64    // of the row's members, but for errors
 	field   string    // that the reply of a success is in
 	cut     bool      // it has none of the row's members
-	preview *uint64   // of the row, in an error without its members; nil: there is no room for it either
+	preview *uint64   // of the row, in an error without its members; nil means that there is no room for it either
 	body    uint64
 	sha     string // SHA-256 of the body, in hexadecimal
 	broken  bool   // it is neither a success nor an error
@@ -140,14 +144,15 @@ func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []uint64)
 	return kept
 }
 
-// inLog reports whether a row is in the log of the partition of the stage before that its state id names.
+// inLog reports whether a row is in the log of the partition of the stage before that its
+// state id names.
 func (b *bodies) inLog(in *stored.InputRow) bool {
 	p, err := strconv.Atoi(partitionOf(in.Header))
 	return err == nil && p < b.upstream.Partitions && in.Subject == streams.ResultSubject(b.upstream.ResultSubject, b.upstream.Name, p)
 }
 
-// previewsOf returns what an error may quote of a row: the beginning of its body or, where a loader has put its problem
-// before that, of what follows.
+// previewsOf returns what an error may quote of a row: the beginning of its body or,
+// where a loader has put its problem before that, of what follows.
 func previewsOf(in *stored.InputRow) [2]uint64 {
 	begin := in.Body
 	if problem := in.Header.Get(streams.HeaderRowProblem); problem != "" {
@@ -156,7 +161,8 @@ func previewsOf(in *stored.InputRow) [2]uint64 {
 	return [2]uint64{quoted(in.Body), quoted(begin)}
 }
 
-// quoted stands for what an error quotes of a text: whole characters of its first 500 bytes.
+// quoted stands for what an error quotes of a text: whole characters of its first 500
+// bytes.
 func quoted(text []byte) uint64 {
 	end := min(len(text), 500)
 	for end > 0 && end < len(text) && !utf8.RuneStart(text[end]) {
@@ -197,8 +203,8 @@ func valuesOf(body []byte, members []jsonbytes.Member) uint64 {
 
 func nameOf(body []byte, m *jsonbytes.Member) string { return jsonbytes.Text(body[m.Start:m.KeyEnd]) }
 
-// upstreamOf returns the stage whose result a row is, as its state id says in accord with its other headers; empty: none.
-// Like keyOf it is written apart from what stages do.
+// upstreamOf returns the stage whose result a row is, as its state id says in accord with
+// its other headers, or empty. Like keyOf it is written apart from what stages do.
 func upstreamOf(h nats.Header) string {
 	parts := strings.Split(h.Get(streams.HeaderStateID), "/")
 	if len(parts) != 4 || parts[0] == "" || parts[1] == "" || parts[1] != h.Get(streams.HeaderSourceStream) ||
@@ -227,8 +233,8 @@ func isSequence(text string) bool {
 	return err == nil && n > 0 && strconv.FormatUint(n, 10) == text
 }
 
-// answerMembers are those that a success ends with, by what follows the name of the first, and variablesMember the one
-// with the hash.
+// answerMembers are those that a success ends with, by what follows the name of the
+// first, and variablesMember the one with the hash.
 var answerMembers = []string{
 	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
 }
@@ -290,7 +296,7 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	return m
 }
 
-// previewOf returns what an error quotes of its row; nil: nothing.
+// previewOf returns what an error quotes of its row, or nil.
 func previewOf(failure []byte) *uint64 {
 	preview := jsonbytes.Find(failure, "body_preview")
 	if len(preview) == 0 || preview[0] != '"' {
@@ -299,7 +305,7 @@ func previewOf(failure []byte) *uint64 {
 	return new(digest([]byte(jsonbytes.Text(preview))))
 }
 
-// differs returns what shows that a result is not made from the row; empty: nothing.
+// differs returns what shows that a result is not made from the row, or empty.
 func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	switch {
 	case digest([]byte(streams.Text(r.Subject))) != s.subject:
@@ -323,8 +329,8 @@ func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	return ""
 }
 
-// keeps reports whether a success has the members of its row that it does not replace. Of a field that no known run has
-// had nobody knows which those are.
+// keeps reports whether a success has the members of its row that it does not replace. Of
+// a field that no known run has had nobody knows which those are.
 func (b *bodies) keeps(s *source, m *made) bool {
 	i := slices.Index(b.fields, m.field)
 	switch {
@@ -336,7 +342,8 @@ func (b *bodies) keeps(s *source, m *made) bool {
 	return s.values == m.values
 }
 
-// checkItems compares how many replies the result of a row that fans out has with the elements of the row.
+// checkItems compares how many replies the result of a row that fans out has with the
+// elements of the row.
 func (v *partitionVerifier) checkItems(h *verifiedRow) {
 	if h.made == nil || h.made.items == nil {
 		if h.source != nil && len(h.source.items) == 1 {
@@ -387,14 +394,16 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 	return v.checkCopy(h)
 }
 
-// checkPassed compares the result of a row that was passed on with the row, of which it has all bytes.
+// checkPassed compares the result of a row that was passed on with the row, of which it
+// has all bytes.
 func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
 	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.source.body != h.made.body {
 		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)
 	}
 }
 
-// checkCopy compares a row that was published again with the one that it is a copy of, a result of the stage before.
+// checkCopy compares a row that was published again with the one that it is a copy of, a
+// result of the stage before.
 func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 	place, err := strconv.ParseUint(h.source.replaces, 10, 64)
 	if err != nil || v.original == nil {
@@ -419,7 +428,8 @@ func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 	return nil
 }
 
-// checkVariables compares the row event of a result with the row, or with the result if the row is gone.
+// checkVariables compares the row event of a result with the row, or with the result if
+// the row is gone.
 func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
 	if !v.linked || event.vars == "" {
 		return
@@ -466,7 +476,8 @@ func (v *verification) bodiesOf() bodies {
 	return b
 }
 
-// originalFunc returns a function that reads one row of the input; nil: it is gone.
+// originalFunc returns a function that reads one row of the input; nil means that it is
+// gone.
 func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stored.InputRow, error) {
 	return func(seq uint64) (*stored.InputRow, error) {
 		m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Input.Stream, seq)

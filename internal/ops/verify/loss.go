@@ -9,28 +9,30 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// streamLoss is what a stream no longer holds, by its own counters, and which of that its settings can have removed. By
-// age or by a limit a stream loses only its beginning; anything else was removed by a person or by acks.
+// streamLoss is what a stream no longer holds, by its own counters, and which of that its
+// settings can have removed. By age or by a limit a stream loses only its beginning;
+// anything else was removed by a person or by acks.
 type streamLoss struct {
 	info    *jetstream.StreamInfo // nil: there is no such stream
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone after its first one
-	gone    time.Time             // messages stored from then on are all there; zero: all are
-	expired time.Time             // messages stored a moment before then can have expired; zero: none can
+	gone    time.Time             // messages stored from then on are all there; zero means all are
+	expired time.Time             // messages stored a moment before then can have expired; zero means that none can
 
-	// recreated is set when the stream is younger than the results that its messages were stored before: an earlier stream
-	// of its name was deleted, perhaps while a process was running, with all that it held.
+	// recreated is set when the stream is younger than the results that its messages were
+	// stored before: an earlier stream of its name was deleted, perhaps while a process
+	// was running, with all that it held.
 	recreated bool
 }
 
 // forever is later than every message.
 var forever = time.Unix(math.MaxInt32, 0)
 
-// fullPercent is how full, at least, a stream is that drops its oldest messages: it drops no more than the next one
-// needs.
+// fullPercent is how full, at least, a stream is that drops its oldest messages: it drops
+// no more than the next one needs.
 const fullPercent = 90
 
-// lossOf returns the loss of a stream; nil: it no longer exists.
+// lossOf returns the loss of a stream; nil means that it no longer exists.
 func lossOf(info *jetstream.StreamInfo) streamLoss {
 	if info == nil {
 		return streamLoss{gone: forever}
@@ -109,8 +111,9 @@ func (l *streamLoss) cause() string {
 	return "none of its settings removes them, so they were purged or deleted"
 }
 
-// auditOf returns from when on the audit of a partition is complete; zero: all of it is. If the start of the process
-// that made the first claim is in the audit, no event before that was about the partition.
+// auditOf returns from when on the audit of a partition is complete; zero means all of it
+// is. If the start of the process that made the first claim is in the audit, no event
+// before that was about the partition.
 func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	l := &v.auditLoss
 	whole := len(p.claims) > 0 && p.claims[0].Mark == 0 // the log is, from its beginning on
@@ -124,8 +127,8 @@ func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
 	return l.gone
 }
 
-// logBegan returns when the log of a partition began, or a time before then where its beginning is gone; zero: there is
-// no log.
+// logBegan returns when the log of a partition began, or a time before then where its
+// beginning is gone; zero means that there is no log.
 func (v *verification) logBegan(p *partitionVerifier, whole bool) time.Time {
 	switch {
 	case whole:

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// read takes the next result of the log as the head, and checks its place among the others. A result that doubles
-// another or names no row is reported and skipped.
+// read takes the next result of the log as the head, and checks its place among the
+// others. A result that doubles another or names no row is reported and skipped.
 func (v *partitionVerifier) read() error {
 	r, err := v.results()
 	if err != nil {
@@ -84,8 +84,8 @@ func (v *partitionVerifier) checkOwner(r *stored.ResultRow) {
 	}
 }
 
-// checkReplacement checks that a result which takes the place of another one follows an error there, and notes how the
-// row of that place stands.
+// checkReplacement checks that a result which takes the place of another one follows an
+// error there, and notes how the row of that place stands.
 func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
 	place := r.Seq
 	if r.Replaces != "" {
@@ -111,7 +111,7 @@ func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
 	}
 }
 
-// problemOf returns what is wrong with a result on its own; empty: nothing.
+// problemOf returns what is wrong with a result on its own, or empty.
 func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 	here := v.epoch == v.epochs-1
 	switch {
@@ -129,8 +129,8 @@ func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 	return ""
 }
 
-// inputUpTo reads the input up to a row and notes the rows without a result. It reports whether the row itself is
-// there, and what it shows.
+// inputUpTo reads the input up to a row and notes the rows without a result. It reports
+// whether the row itself is there, and what it shows.
 func (v *partitionVerifier) inputUpTo(seq uint64) (there bool, row *source, err error) {
 	if v.epoch != v.epochs-1 || v.input == nil {
 		return false, nil, nil
@@ -214,7 +214,8 @@ func (v *partitionVerifier) finishInput() error {
 	return err
 }
 
-// lost reports a row without a result, unless its result may have been removed with the beginning of the log.
+// lost reports a row without a result, unless its result may have been removed with the
+// beginning of the log.
 func (v *partitionVerifier) lost(seq uint64, format string) {
 	if seq > v.base && v.ahead.purged > 0 { // of so many rows above it nobody knows which they are
 		v.ahead.purged--

@@ -12,8 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/seqset"
 )
 
-// partitionVerifier joins the streams of one partition: results and input row by row, and the audit events as they
-// come. What it holds is bounded by the stage's window, but for sets of sequences (see [seqset.Set]).
+// partitionVerifier joins the streams of one partition: results and input row by row, and
+// the audit events as they come. What it holds is bounded by the stage's window, but for
+// sets of sequences (see [seqset.Set]).
 type partitionVerifier struct {
 	partitionSources
 	partitionFacts
@@ -23,13 +24,15 @@ type partitionVerifier struct {
 	runs   *runVerifier
 	stats  verifiedPartition
 
-	// terms has the terms of ownership by owner: those of all claims from start on, and one of the newest input stream for
-	// each owner without a claim. So two events are of one term if they have the same pointer.
+	// terms has the terms of ownership by owner: those of all claims from start on, and
+	// one of the newest input stream for each owner without a claim. So two events are of
+	// one term if they have the same pointer.
 	terms map[string]*auditTerm
 
-	// The log up to the head is read. Of the claims those before nextClaim lie in that part, and have been checked.
+	// The log up to the head is read. Of the claims those before nextClaim lie in that
+	// part, and have been checked.
 	nextClaim int
-	owner     string // of the last of them; empty: there was none
+	owner     string // of the last of them, or empty
 	epoch     int    // the input stream of the head, counted from 0; below epochs
 	purged    bool   // the log does not begin at its beginning: rows up to base are not expected to have a result
 	epochRows
@@ -37,22 +40,27 @@ type partitionVerifier struct {
 	changes   []string        // of the order
 	nextInput stored.InputRow // the first row of the input that is not compared; without a sequence: all are. The input is that of the last epoch
 
-	// The head is the result that is checked next: its place in the log is checked, its audit is not. All results before
-	// it are finished. nil: it is not read yet; over: there is none.
+	// The head is the result that is checked next: its place in the log is checked, its
+	// audit is not. All results before it are finished. nil: it is not read yet; over:
+	// there is none.
 	head *verifiedRow
 	over bool
-	// window holds the events of rows that are not finished: the head's, those ahead of it, and some of rows passed by.
+	// window holds the events of rows that are not finished: the head's, those ahead of
+	// it, and some of rows passed by.
 	window auditWindow
 	used   uint64 // calls that the finished results were made of; each counts once
 }
 
-// partitionSources is where the streams of a partition come from. Each is read once, in order, and ends with nil or 0.
+// partitionSources is where the streams of a partition come from. Each is read once, in
+// order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*stored.ResultRow, error)
-	// input returns the rows that are still there; nil where nothing is known about the rows.
+	// input returns the rows that are still there; nil where nothing is known about the
+	// rows.
 	input func() (stored.InputRow, error)
 	rows  *stored.Reader // of input; nil if the input allows no second reader
-	// original returns a row of the input, whichever partition it is of; nil: it is gone. Nil: there is no input.
+	// original returns a row of the input, whichever partition it is of; nil means that
+	// it is gone. Nil: there is no input.
 	original func(seq uint64) (*stored.InputRow, error)
 	claims   []stored.Claim
 }
@@ -63,25 +71,29 @@ type partitionFacts struct {
 	epochs       int    // input streams that the claims name, at least 1; the last is the one that is there now
 	inputLast    uint64 // rows above never existed
 	bound        uint64 // rows above are pending
-	logEnd       uint64 // last message of the log; 0: there is none
+	logEnd       uint64 // last message of the log, or 0
 	resultsGone  bool   // messages of the results stream were removed
-	// Events stored before auditGone may be missing; zero: none is. Those of results before auditExpired can have expired.
+	// Events stored before auditGone may be missing; zero means that none is. Those of
+	// results before auditExpired can have expired.
 	auditGone, auditExpired time.Time
 }
 
-// epochRows is how far the check has come in the rows of one input stream. Another one begins with the zero value.
+// epochRows is how far the check has come in the rows of one input stream. Another one
+// begins with the zero value.
 type epochRows struct {
 	// base <= last: results up to base were removed. A result below last is out of order.
 	base, last uint64
 	mark       uint64 // row of the last result or claim, as the next claim must name it; last, if all are in order
-	// Each row of the input below nextInput is either in seen or in missing. A row in audited has events, and may be in
-	// missing as well or get its result later, out of order.
+	// Each row of the input below nextInput is either in seen or in missing. A row in
+	// audited has events, and may be in missing as well or get its result later, out of
+	// order.
 	seen    seqset.Set // rows with a result
 	missing seqset.Set // rows of the input that were passed by without a result
 	audited seqset.Set // rows of the audit that were passed by without a result
 	failed  seqset.Set // rows whose last result so far is an error; for a replacement, the row that it replaces
-	// Where results are not in stream order, mark is the low-water mark, last the latest row that has a result, and rows
-	// above the mark are in ahead instead of missing. Of those, pendingAhead have no result in the end.
+	// Where results are not in stream order, mark is the low-water mark, last the latest
+	// row that has a result, and rows above the mark are in ahead instead of missing. Of
+	// those, pendingAhead have no result in the end.
 	ahead        progress
 	pendingAhead uint64
 }
@@ -96,7 +108,8 @@ type verifiedRow struct {
 	term    *auditTerm // of its owner
 	late    bool       // it came after the result of a later row, so its events may have been dropped
 	inInput bool       // the input still has its row
-	// source is its row, made what it shows of that one; nil: that is not known, or no bodies are read.
+	// source is its row, made what it shows of that one; nil means that that is not
+	// known, or no bodies are read.
 	source *source
 	made   *made
 	items  int // elements of the array of its row; -1: unknown
@@ -123,7 +136,8 @@ func (v *partitionVerifier) start() (err error) {
 	return err
 }
 
-// term returns the term of an owner. One without a claim is of the newest input: the log was purged.
+// term returns the term of an owner. One without a claim is of the newest input: the log
+// was purged.
 func (v *partitionVerifier) term(owner string) *auditTerm {
 	t := v.terms[owner]
 	if t == nil {
@@ -162,7 +176,8 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	return nil
 }
 
-// expected reports whether a row may be that of the head or of a later result, as far as the log is read.
+// expected reports whether a row may be that of the head or of a later result, as far as
+// the log is read.
 func (v *partitionVerifier) expected(key rowKey) bool {
 	if v.order.ofStream() || key.epoch != v.epoch {
 		return v.head.key.compare(key) <= 0
@@ -188,7 +203,8 @@ func (v *partitionVerifier) rowOf(e *auditlog.Event) (*auditTerm, rowKey) {
 	return term, rowKey{term.epoch, e.Row.Sequence}
 }
 
-// advance finishes results as long as their events are complete; with force also those whose events are not.
+// advance finishes results as long as their events are complete; with force also those
+// whose events are not.
 func (v *partitionVerifier) advance(force bool) error {
 	for !v.over {
 		if v.head == nil {
@@ -220,7 +236,8 @@ func (v *partitionVerifier) complete() bool {
 	return ok
 }
 
-// skip notes a row that is in the audit and has no result yet, although a later row has one.
+// skip notes a row that is in the audit and has no result yet, although a later row has
+// one.
 func (v *partitionVerifier) skip(key rowKey) {
 	if key.epoch == v.epochs-1 && key.epoch == v.epoch && !v.seen.Has(key.seq) {
 		v.audited.Add(key.seq)
@@ -253,11 +270,13 @@ func (v *partitionVerifier) countAudited(h *verifiedRow) {
 	}
 }
 
-// countUnaudited counts a result whose audit is missing because the stream has lost it, and reports whether that is
-// possible. The missing events were stored after since, the first of them before until.
+// countUnaudited counts a result whose audit is missing because the stream has lost it,
+// and reports whether that is possible. The missing events were stored after since, the
+// first of them before until.
 //
-// A log that has lost results does not show whether the audit stream was created again while the stage ran. Then an
-// event may be gone if the first one of its process is missing, its start.
+// A log that has lost results does not show whether the audit stream was created again
+// while the stage ran. Then an event may be gone if the first one of its process is
+// missing, its start.
 func (v *partitionVerifier) countUnaudited(h *verifiedRow, since, until time.Time) bool {
 	whole := v.auditGone.IsZero() && (!v.resultsGone || v.runs.started(h.Owner))
 	if whole || !v.auditGone.IsZero() && !since.Before(v.auditGone) {

@@ -27,10 +27,11 @@ type Report struct {
 	Verdict    string              `json:"verdict"` // proven, violated or cannot_tell
 	Partitions []verifiedPartition `json:"partitions"`
 	Audit      verifiedAudit       `json:"audit"`
-	// Batches are those of the lane; nil: there are none.
+	// Batches are those of the lane, or nil.
 	Batches    *verifiedBatches `json:"batches,omitempty"`
 	Violations violationList    `json:"violations"`
-	// CannotTell has what could not be checked, Notes what the reader should know about the verdict.
+	// CannotTell has what could not be checked, Notes what the reader should know about
+	// the verdict.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
 }
@@ -40,8 +41,9 @@ type verifiedPartition struct {
 	Partition int `json:"partition"`
 	Claims    int `json:"claims"`
 
-	// Order and OrderKey are those of the last claim. HighWaterMark is the row of the last result; where results are not in
-	// stream order it is the low-water mark, and Ahead rows above it have their result.
+	// Order and OrderKey are those of the last claim. HighWaterMark is the row of the
+	// last result; where results are not in stream order it is the low-water mark, and
+	// Ahead rows above it have their result.
 	Order         streams.Order `json:"order"`
 	OrderKey      string        `json:"order_key,omitempty"`
 	HighWaterMark uint64        `json:"high_water_mark"`
@@ -53,26 +55,29 @@ type verifiedPartition struct {
 	Succeeded int `json:"succeeded"`
 	Failed    int `json:"failed"`
 
-	// Replacements are results, of Results, that take the place of an earlier one that failed.
+	// Replacements are results, of Results, that take the place of an earlier one that
+	// failed.
 	Replacements int `json:"replacements"`
 
 	// Pending rows are behind the high-water mark and have no result; null: unknown.
 	Pending *uint64 `json:"pending"`
 
-	// ByInput results have their row in the input; ByAudit ones only have events in the audit, Unknown ones neither. Of
-	// ByInput some have no audit any more: AuditExpired by age or a limit, AuditGone though it can't have expired.
+	// ByInput results have their row in the input; ByAudit ones only have events in the
+	// audit, Unknown ones neither. Of ByInput some have no audit any more: AuditExpired
+	// by age or a limit, AuditGone though it can't have expired.
 	ByInput      int `json:"by_input"`
 	ByAudit      int `json:"by_audit"`
 	AuditExpired int `json:"audit_expired"`
 	AuditGone    int `json:"audit_gone"`
 	Unknown      int `json:"unknown"`
 
-	// Linked results were compared with the row that they name, and foreign ones of them are of rows that are no results of
-	// the stage before.
+	// Linked results were compared with the row that they name, and foreign ones of them
+	// are of rows that are no results of the stage before.
 	Linked  int `json:"linked,omitempty"`
 	foreign int
 
-	// ResultsGone rows are in the input or the audit, and their results were in the part of the log that was removed.
+	// ResultsGone rows are in the input or the audit, and their results were in the part
+	// of the log that was removed.
 	ResultsGone int `json:"results_gone"`
 }
 
@@ -88,7 +93,8 @@ type verifiedAudit struct {
 	CostUSD *float64 `json:"cost_usd"`
 	usage   auditlog.UsageSum
 
-	// Runs are the processes in the audit; the summaries of RunsChecked of them were compared.
+	// Runs are the processes in the audit; the summaries of RunsChecked of them were
+	// compared.
 	Runs        int `json:"runs"`
 	RunsChecked int `json:"runs_checked"`
 }
@@ -147,7 +153,8 @@ func (r *Report) conclude() {
 	}
 }
 
-// UnprovenError is the verdict of a verification that found no violation and could not check everything.
+// UnprovenError is the verdict of a verification that found no violation and could not
+// check everything.
 type UnprovenError struct {
 	Reasons []string // what could not be checked, and why
 }
@@ -157,8 +164,8 @@ func (e *UnprovenError) Error() string {
 	return "verify cannot tell:\n" + strings.Join(e.Reasons, "\n")
 }
 
-// Err returns nil if all is proven, [*UnprovenError] if something could not be checked, and another error for
-// violations.
+// Err returns nil if all is proven, [*UnprovenError] if something could not be checked,
+// and another error for violations.
 func (r *Report) Err() error {
 	switch r.Verdict {
 	case VerdictViolated:
@@ -173,8 +180,8 @@ func (r *Report) Err() error {
 	return nil
 }
 
-// WriteText prints the report for people. Without violations the reasons why verify cannot tell are left out: they are
-// in the error of [Report.Err].
+// WriteText prints the report for people. Without violations the reasons why verify
+// cannot tell are left out: they are in the error of [Report.Err].
 func (r *Report) WriteText(w io.Writer) {
 	for _, p := range r.Partitions {
 		pending := "pending rows unknown"
@@ -217,7 +224,8 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 }
 
-// upTo says in which order the results are, unless it is that of the stream, and how far they reach.
+// upTo says in which order the results are, unless it is that of the stream, and how far
+// they reach.
 func (p *verifiedPartition) upTo() string {
 	var order string
 	switch {

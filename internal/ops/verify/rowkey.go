@@ -12,10 +12,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// keyOf returns the key of a row as its result names it; place is where it is, as in STAGE_ORDER_KEY. ok is false for a
-// key that subject and headers do not show: that of a member of the row, and that of an order unknown here.
+// keyOf returns the key of a row as its result names it; place is where it is, as in
+// STAGE_ORDER_KEY. ok is false for a key that subject and headers do not show: that of a
+// member of the row, and that of an order unknown here.
 //
-// It is written apart from what gives rows their keys, so that an error there is found here.
+// It is written apart from what gives rows their keys, so that an error there is found
+// here.
 func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 	kind, name, _ := strings.Cut(place, ".")
 	switch {
@@ -39,8 +41,9 @@ func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 	return streams.KeyHeader(key), true
 }
 
-// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a header that is not passed on or not
-// as it was, or that an error result without room for the row's headers has lost.
+// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a
+// header that is not passed on or not as it was, or that an error result without room for
+// the row's headers has lost.
 func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	if mayBeInvalid(r) {
 		return "", false
@@ -55,14 +58,15 @@ func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	return key, ok
 }
 
-// isHash reports whether a key is the hash of one that a header does not hold unchanged, see [streams.KeyHeader].
+// isHash reports whether a key is the hash of one that a header does not hold unchanged,
+// see [streams.KeyHeader].
 func isHash(key string) bool {
 	_, err := hex.DecodeString(key)
 	return err == nil && len(key) == hex.EncodedLen(sha256.Size)
 }
 
-// mayBeInvalid reports whether a result may be that of an invalid row, which has the empty key whatever its subject and
-// headers are.
+// mayBeInvalid reports whether a result may be that of an invalid row, which has the
+// empty key whatever its subject and headers are.
 func mayBeInvalid(r *stored.ResultRow) bool {
 	return r.Status == auditlog.RowError && r.Key != nil && *r.Key == ""
 }

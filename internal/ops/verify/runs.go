@@ -13,11 +13,12 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// appendGroup is the most results of one append: a process has not counted them if the answer to its last append was
-// lost.
+// appendGroup is the most results of one append: a process has not counted them if the
+// answer to its last append was lost.
 const appendGroup = 1000
 
-// runVerifier compares the summaries that processes leave at their end with what the streams hold of them.
+// runVerifier compares the summaries that processes leave at their end with what the
+// streams hold of them.
 type runVerifier struct {
 	runs map[string]*runRecord // those in the audit, by id
 	sum  verifiedAudit         // of all call events
@@ -27,18 +28,20 @@ type runVerifier struct {
 type runRecord struct {
 	id string
 
-	settings map[string]string // at its start; nil: the audit no longer holds it
+	settings map[string]string // at its start; nil means the audit no longer holds it
 
-	// unclaimed is set when the process has answered rows in a term without a claim in the log.
+	// unclaimed is set when the process has answered rows in a term without a claim in
+	// the log.
 	unclaimed bool
 
-	// Of its end. Without a summary, because it was killed or is running, nothing is compared.
+	// Of its end. Without a summary, because it was killed or is running, nothing is
+	// compared.
 	ended   time.Time
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model
 
-	// Sums of what the streams hold, to be compared with the summary: the calls of each model, and under allModels those
-	// of all.
+	// Sums of what the streams hold, to be compared with the summary: the calls of each
+	// model, and under allModels those of all.
 	calls             map[cost.ModelKey]callTotals
 	capacity          uint64
 	succeeded, failed uint64 // results
@@ -86,8 +89,8 @@ func (v *runVerifier) number(variable string, atLeast int) int {
 	return atLeast
 }
 
-// call adds a call event. One that is not fresh is another event of the same call; the usage of a lane is added by its
-// batches.
+// call adds a call event. One that is not fresh is another event of the same call; the
+// usage of a lane is added by its batches.
 func (v *runVerifier) call(e *auditlog.Call, fresh bool) {
 	retry := e.Status == auditlog.CallCapacityRetry
 	if fresh {
@@ -129,33 +132,37 @@ func (v *runVerifier) result(row *stored.ResultRow) {
 	}
 }
 
-// unclaimed notes that a process has answered a row in a term whose claim is not in the log.
+// unclaimed notes that a process has answered a row in a term whose claim is not in the
+// log.
 func (v *runVerifier) unclaimed(run string) {
 	if r := v.runs[run]; r != nil {
 		r.unclaimed = true
 	}
 }
 
-// started reports whether the audit holds the start of the process that an owner belongs to.
+// started reports whether the audit holds the start of the process that an owner belongs
+// to.
 func (v *runVerifier) started(owner string) bool {
 	r := v.runs[processOf(owner)]
 	return r != nil && r.settings != nil
 }
 
-// known reports whether the audit holds the settings of the process that an owner belongs to.
+// known reports whether the audit holds the settings of the process that an owner belongs
+// to.
 func (v *runVerifier) known(owner string) bool {
 	r := v.runs[processOf(owner)]
 	return r != nil && len(r.settings) > 0
 }
 
-// sameArray reports whether the processes that two owners belong to are known to have fanned out over the same array.
+// sameArray reports whether the processes that two owners belong to are known to have
+// fanned out over the same array.
 func (v *runVerifier) sameArray(a, b string) bool {
 	const array = "STAGE_FOREACH"
 	return v.known(a) && v.known(b) && v.runs[processOf(a)].settings[array] == v.runs[processOf(b)].settings[array] &&
 		v.runs[processOf(a)].settings[array] != ""
 }
 
-// processOf is the run that a term belongs to; empty: the owner names none.
+// processOf is the run that a term belongs to; empty means the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 
 // finish compares the summaries, as far as the streams have what they count.
@@ -201,8 +208,9 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	case found < reported && r.ended.Before(results.info.Created): // that stream was another
 		report.note("run %s: %d results are left, its summary says %d", r.id, found, reported)
 	case found < reported && r.unclaimed:
-		// The results stream was created again while the process ran. A term claims before it answers a row, so the claim was
-		// in the earlier stream, with the results of that term.
+		// The results stream was created again while the process ran. A term claims
+		// before it answers a row, so the claim was in the earlier stream, with the
+		// results of that term.
 		report.cannot("run %s: %d results are left, its summary says %d, some of which were in an earlier stream", r.id, found, reported)
 	case found < reported || found > reported+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, reported)
@@ -219,7 +227,8 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	}
 }
 
-// checkCalls compares retries and usage, in total and by provider and model, and reports each difference.
+// checkCalls compares retries and usage, in total and by provider and model, and reports
+// each difference.
 func (r *runRecord) checkCalls(differs func(string, ...any)) {
 	if s := r.summary; r.capacity != s.CapacityRetries {
 		differs("%d capacity retries in the call events, its summary says %d", r.capacity, s.CapacityRetries)

@@ -14,9 +14,9 @@ type usageDifference struct {
 	text string
 }
 
-// compareUsage compares the sum of calls with the one that an event reports; nil: they are equal. Unknown is not 0. If
-// the cost of a call that reported no usage is unknown, older versions wrote the sum of the others: that is accepted
-// too.
+// compareUsage compares the sum of calls with the one that an event reports; nil means
+// that they are equal. Unknown is not 0. If the cost of a call that reported no usage is
+// unknown, older versions wrote the sum of the others: that is accepted too.
 func compareUsage(sum auditlog.UsageSum, reported *auditlog.Usage) *usageDifference {
 	calls := sum.Reported
 	if reported != nil && reported.CostUSD == nil {

@@ -1,5 +1,5 @@
-// Package verify proves from the streams alone that every row has exactly one result, in order, and that the audit adds
-// up.
+// Package verify proves from the streams alone that every row has exactly one result, in
+// order, and that the audit adds up.
 package verify
 
 import (
@@ -23,16 +23,17 @@ import (
 // claimVersionKnown is the format of claims that verify reads.
 const claimVersionKnown = 2
 
-// windowMax is the largest STAGE_WINDOW. A process had it at most, also where the event of its start, which has its
-// settings, is gone from the audit.
+// windowMax is the largest STAGE_WINDOW. A process had it at most, also where the event
+// of its start, which has its settings, is gone from the audit.
 const windowMax = 50_000
 
 // claimVersionOrder is the format of claims that name an order.
 const claimVersionOrder = 2
 
-// verification checks one stage against its streams, of which it reads each once, side by side. What it holds is
-// bounded: by the window that the stage had for the events of rows, by its span for rows above the low-water mark, by
-// the batches that were open, and by two bytes a row at most for sets of sequences.
+// verification checks one stage against its streams, of which it reads each once, side by
+// side. What it holds is bounded: by the window that the stage had for the events of
+// rows, by its span for rows above the low-water mark, by the batches that were open, and
+// by two bytes a row at most for sets of sequences.
 type verification struct {
 	js      jetstream.JetStream
 	cfg     *config.Config
@@ -52,23 +53,26 @@ type verification struct {
 	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
 }
 
-// logBound is where the log of a partition ended when the check began: what is stored later is not checked.
+// logBound is where the log of a partition ended when the check began: what is stored
+// later is not checked.
 type logBound struct {
-	at   uint64 // its last message; 0: there is no log
+	at   uint64 // its last message; 0 means that there is no log
 	mark uint64 // the row of its last result
 }
 
-// Run proves from the streams alone that every row up to the high-water mark has exactly one result, in stream order or
-// that which the claims name, and that the audit adds up with the results. It shows its progress if progress is a
-// terminal. An error means that the check could not be made; violations are in the report (see [Report.Err]).
+// Run proves from the streams alone that every row up to the high-water mark has exactly
+// one result, in stream order or that which the claims name, and that the audit adds up
+// with the results. It shows its progress if progress is a terminal. An error means that
+// the check could not be made; violations are in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progress io.Writer) (*Report, error) {
 	return RunWith(ctx, js, cfg, Options{}, progress)
 }
 
 // Options of [RunWith].
 type Options struct {
-	// Linked has each result compared with the row that it names, as far as the input still has it: by the hash of the row's
-	// variables, the members that it has kept, and the first row of the chain. It reads all bodies.
+	// Linked has each result compared with the row that it names, as far as the input
+	// still has it: by the hash of the row's variables, the members that it has kept, and
+	// the first row of the chain. It reads all bodies.
 	Linked bool
 	// Upstream is the stage whose results the rows are.
 	Upstream Upstream
@@ -116,9 +120,10 @@ func (v *verification) conclude() {
 	v.report.conclude()
 }
 
-// open takes a snapshot of where the streams end and begins to read them. The order matters on a running stage: the
-// summaries of runs first, since all results of a run are there when its summary is; then the ends of the logs; then
-// the audit, which holds the events of every result by then.
+// open takes a snapshot of where the streams end and begins to read them. The order
+// matters on a running stage: the summaries of runs first, since all results of a run are
+// there when its summary is; then the ends of the logs; then the audit, which holds the
+// events of every result by then.
 func (v *verification) open(ctx context.Context) (err error) {
 	if err := v.readRuns(ctx); err != nil {
 		return err
@@ -180,8 +185,8 @@ func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.
 	return s.CachedInfo(), nil
 }
 
-// readRuns reads the run events that are there now, and looks for those of batches: more rows than the window may be
-// answered from the first on.
+// readRuns reads the run events that are there now, and looks for those of batches: more
+// rows than the window may be answered from the first on.
 func (v *verification) readRuns(ctx context.Context) error {
 	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun, auditlog.KindBatch}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Run != nil {
@@ -196,7 +201,7 @@ func (v *verification) readRuns(ctx context.Context) error {
 	return err
 }
 
-// readEnds reads where the logs of all partitions end; nil: there are none.
+// readEnds reads where the logs of all partitions end, or nil.
 func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 	results := v.cfg.Result.Stream
 	info, err := v.streamInfo(ctx, results)
@@ -291,9 +296,10 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 	return p
 }
 
-// windowRows returns how many rows without a result may have events, see [auditWindow.full]: twice the window that the
-// stage had, with the rows that may be in batches. By key, a term may set rows aside that an earlier one has called, so
-// after some take-overs there are more.
+// windowRows returns how many rows without a result may have events, see [auditWindow.full]:
+// twice the window that the stage had, with the rows that may be in batches. By key, a
+// term may set rows aside that an earlier one has called, so after some take-overs there
+// are more.
 func (v *verification) windowRows(claims []stored.Claim) int {
 	windows := 2
 	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {
@@ -346,7 +352,8 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	return nil
 }
 
-// read reads the audit and hands each event to its partition, which reads results and input as far as the events allow.
+// read reads the audit and hands each event to its partition, which reads results and
+// input as far as the events allow.
 func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 	if audit := v.auditLoss.info; audit != nil {
 		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
@@ -438,7 +445,7 @@ func (v *verification) event(e *auditlog.Event) error {
 	return p.event(e)
 }
 
-// pending counts the rows after the high-water mark; nil: unknown.
+// pending counts the rows after the high-water mark, or nil if it is unknown.
 func (v *verification) pending(ctx context.Context, p *partitionVerifier) (*uint64, error) {
 	n := uint64(0)
 	switch {

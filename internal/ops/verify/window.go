@@ -2,14 +2,17 @@ package verify
 
 import "slices"
 
-// auditWindow holds the events of rows whose result is not checked yet. A row is in one of two places at most.
+// auditWindow holds the events of rows whose result is not checked yet. A row is in one
+// of two places at most.
 type auditWindow struct {
-	// ahead has the row of the next result and those whose results may come after it; order has their keys, sorted, and
-	// some of rows that have left. Events come almost in order, so a new key belongs near the end.
+	// ahead has the row of the next result and those whose results may come after it;
+	// order has their keys, sorted, and some of rows that have left. Events come almost
+	// in order, so a new key belongs near the end.
 	ahead map[rowKey]*rowAudit
 	order []rowKey
-	// passed has rows that a later result has passed by, since theirs may still come; oldest has their keys, also of rows
-	// that have left it, in the order in which they came.
+	// passed has rows that a later result has passed by, since theirs may still come;
+	// oldest has their keys, also of rows that have left it, in the order in which they
+	// came.
 	passed map[rowKey]*rowAudit
 	oldest []rowKey
 	limit  int // of ahead (one more makes the window full), and of oldest
@@ -20,7 +23,7 @@ func newAuditWindow(limit int) auditWindow {
 	return auditWindow{ahead: make(map[rowKey]*rowAudit), passed: make(map[rowKey]*rowAudit), limit: limit}
 }
 
-// at returns what is held of a row; nil: nothing.
+// at returns what is held of a row, or nil.
 func (w *auditWindow) at(key rowKey) *rowAudit {
 	if r := w.ahead[key]; r != nil {
 		return r
@@ -44,12 +47,14 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 	return r
 }
 
-// full reports whether so many rows are ahead that all events of the next result must have come. A stage holds no more
-// rows than its window: those that it has taken and not emitted. Whoever takes over takes them again first, those of
-// fenced owners with them; so more than the limit are ahead only if events of the next result are missing.
+// full reports whether so many rows are ahead that all events of the next result must
+// have come. A stage holds no more rows than its window: those that it has taken and not
+// emitted. Whoever takes over takes them again first, those of fenced owners with them;
+// so more than the limit are ahead only if events of the next result are missing.
 func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 
-// pass drops a row, and counts those up to another one as passed by; it calls skipped for each.
+// pass drops a row, and counts those up to another one as passed by; it calls skipped for
+// each.
 func (w *auditWindow) pass(key, upTo rowKey, skipped func(rowKey)) {
 	delete(w.passed, key)
 	delete(w.ahead, key)

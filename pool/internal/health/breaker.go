@@ -2,58 +2,63 @@ package health
 
 import "time"
 
-// The waits between the probes of a breaker are short at first, as most problems last seconds,
-// and then grow in proportion to how long the problem has lasted. So an outage of half a minute
-// costs some 25 probes and ends within 1.25 s of the server's return, and one of an hour costs
-// 150. Probes that reach no server are free, so their waits grow later: the end of an outage of
-// two minutes is noticed within 1.2 s, and one of an hour costs 440 refused connections.
+// The waits between the probes of a breaker are short at first, as most problems last
+// seconds, and then grow in proportion to how long the problem has lasted. So an outage
+// of half a minute costs some 25 probes and ends within 1.25 s of the server's return,
+// and one of an hour costs 150. Probes that reach no server are free, so their waits grow
+// later: the end of an outage of two minutes is noticed within 1.2 s, and one of an hour
+// costs 440 refused connections.
 const (
 	// firstProbeWait is the wait for the first probe. Each is twice the one before, up to
 	// probeWait.
 	firstProbeWait = 250 * time.Millisecond
 	probeWait      = 1200 * time.Millisecond
-	// Waits longer than probeWait are the age of the problem divided by probeAgeShare, or by
-	// unreachedAgeShare if the latest probe reached no server. For example, after ten minutes a
-	// probe goes each 25 s, or each 5 s.
+	// Waits longer than probeWait are the age of the problem divided by probeAgeShare, or
+	// by unreachedAgeShare if the latest probe reached no server. For example, after ten
+	// minutes a probe goes each 25 s, or each 5 s.
 	probeAgeShare, unreachedAgeShare = 24, 120
 )
 
-// Breaker decides when probes go while nothing else may. It belongs to no job: the one that met
-// the problem may be recalled, and the one that is first in line when a probe is due finds out
-// whether the problem is over. Without a job it stays open until one arrives.
+// Breaker decides when probes go while nothing else may. It belongs to no job: the one
+// that met the problem may be recalled, and the one that is first in line when a probe is
+// due finds out whether the problem is over. Without a job it stays open until one
+// arrives.
 type Breaker struct {
 	// Since is when the problem began.
 	Since time.Time
 	// Err is the error of the latest probe, or the one that opened the breaker.
 	Err error
-	// Next is the instant of the next probe, unless the pool waits for the verdict on the last.
+	// Next is the instant of the next probe, unless the pool waits for the verdict on the
+	// last.
 	Next time.Time
 	// Probes counts those that have gone.
 	Probes int
-	// Lost counts calls that reached the server and brought nothing since the problem began,
-	// probes included.
+	// Lost counts calls that reached the server and brought nothing since the problem
+	// began, probes included.
 	Lost int
-	// Absent is since when nothing has listened at the server; zero if something does, or did.
+	// Absent is since when nothing has listened at the server; zero if something does, or
+	// did.
 	Absent time.Time
 
 	opened time.Time
 	every  time.Duration // the steady interval of probes; 0 if the waits between them grow
 	wait   time.Duration // between the last two probes
 
-	// The probe in flight: at most one is waited for. One that outlasts patience no longer keeps
-	// the next from going, and its verdict counts when it comes.
+	// The probe in flight: at most one is waited for. One that outlasts patience no
+	// longer keeps the next from going, and its verdict counts when it comes.
 	probe     *Job          // the latest one; nil once its verdict is there
 	sent      time.Time     // when it went
 	patience  time.Duration // 0 is unlimited
 	unreached bool          // the latest probe with a verdict reached no server
 
-	// round is when the present round began: each waiting job is the probe at most once a round.
+	// round is when the present round began: each waiting job is the probe at most once a
+	// round.
 	round time.Time
 }
 
-// NewBreaker returns a breaker that opens now because of a problem that began at since. Every is
-// the steady interval of its probes where each may cost money; with 0 the waits between them
-// grow from a quarter of a second.
+// NewBreaker returns a breaker that opens now because of a problem that began at since.
+// Every is the steady interval of its probes where each may cost money; with 0 the waits
+// between them grow from a quarter of a second.
 func NewBreaker(now, since time.Time, err error, every time.Duration) Breaker {
 	b := Breaker{Since: since, Err: err, opened: now, every: every, wait: firstProbeWait, round: now}
 	if every > 0 {
@@ -66,7 +71,8 @@ func NewBreaker(now, since time.Time, err error, every time.Duration) Breaker {
 // IsOpen reports whether only probes may go. The zero value is closed.
 func (b *Breaker) IsOpen() bool { return !b.opened.IsZero() }
 
-// Due returns the instant of the next probe. It is zero if that depends on the one in flight.
+// Due returns the instant of the next probe. It is zero if that depends on the one in
+// flight.
 func (b *Breaker) Due() time.Time {
 	switch {
 	case b.probe == nil:
@@ -86,8 +92,8 @@ func (b *Breaker) MayProbe(now time.Time) bool {
 	return !at.IsZero() && !at.After(now)
 }
 
-// ProbeSent records that a job goes as a probe, and schedules the next probe. Most is the longest
-// wait for it.
+// ProbeSent records that a job goes as a probe, and schedules the next probe. Most is the
+// longest wait for it.
 func (b *Breaker) ProbeSent(now time.Time, j *Job, most time.Duration) {
 	j.probed = now
 	b.probe, b.sent = j, now
@@ -106,8 +112,8 @@ func (b *Breaker) ProbeSent(now time.Time, j *Job, most time.Duration) {
 // IsProbe reports whether the job is the probe that the breaker waits for.
 func (b *Breaker) IsProbe(j *Job) bool { return b.probe == j }
 
-// ProbeFailed records that the problem is not over, at the verdict on a probe or at an error like
-// the one that opened the breaker.
+// ProbeFailed records that the problem is not over, at the verdict on a probe or at an
+// error like the one that opened the breaker.
 func (b *Breaker) ProbeFailed(now time.Time, err error) {
 	b.probe, b.Err = nil, err
 	if b.every > 0 {
@@ -118,8 +124,8 @@ func (b *Breaker) ProbeFailed(now time.Time, err error) {
 // ProbeLost records that the probe was cut off, and has shown nothing.
 func (b *Breaker) ProbeLost() { b.probe = nil }
 
-// Fresh reports whether a job has not been a probe in this round. A probe for another breaker
-// counts too, else one job could keep two of them open by turns.
+// Fresh reports whether a job has not been a probe in this round. A probe for another
+// breaker counts too, else one job could keep two of them open by turns.
 func (b *Breaker) Fresh(j *Job) bool { return j.probed.Before(b.round) }
 
 // NewRound begins the next round, because each waiting job has been a probe.

@@ -5,35 +5,38 @@ import (
 	"time"
 )
 
-// A failure that the server may have caused is in doubt until another job's call settles it:
+// A failure that the server may have caused is in doubt until another job's call settles
+// it:
 //
 //   - A call for another job that went later succeeds. Then the server was well, and the failure
 //     was the job's own. A call that went earlier shows nothing: it may have been served before
 //     an outage began.
 //   - Different jobs fail in a row. Then the server is out, and none of the failures counts.
 //
-// While no other job succeeds, the failures of one job count as one, whatever their number: it
-// may have met one and the same outage again and again.
+// While no other job succeeds, the failures of one job count as one, whatever their
+// number: it may have met one and the same outage again and again.
 //
-// A job that has used up its attempts with failures in doubt makes no more calls, and waits for
-// the answer. Where no other job is left that could give it, see [Server.Await].
+// A job that has used up its attempts with failures in doubt makes no more calls, and
+// waits for the answer. Where no other job is left that could give it, see
+// [Server.Await].
 //
-// Failures that reached no server never count at the first server. At a fallback they do: a job
-// that goes there has used up its attempts elsewhere.
+// Failures that reached no server never count at the first server. At a fallback they do:
+// a job that goes there has used up its attempts elsewhere.
 
 const (
-	// unhealthyShare is the share of failing calls above which the server is unhealthy although
-	// it has successes. A job then gets unhealthyAttempts times its attempts: with half of all
-	// calls failing, three attempts would lose one job in eight, and eighteen lose one in
-	// 260,000.
+	// unhealthyShare is the share of failing calls above which the server is unhealthy
+	// although it has successes. A job then gets unhealthyAttempts times its attempts:
+	// with half of all calls failing, three attempts would lose one job in eight, and
+	// eighteen lose one in 260,000.
 	unhealthyShare    = 1.0 / 3
 	unhealthyAttempts = 6
-	// WitnessWait is how long a job with a failure in doubt waits, beyond its backoff, for the
-	// success of another job. Without one its next failure would not count, so the call would be
-	// wasted.
+	// WitnessWait is how long a job with a failure in doubt waits, beyond its backoff,
+	// for the success of another job. Without one its next failure would not count, so
+	// the call would be wasted.
 	WitnessWait = 2 * time.Second
-	// longCall is how many times as long as others a call must last to have outlived them: if
-	// calls that went later are done long before it fails, it is the job that is slow.
+	// longCall is how many times as long as others a call must last to have outlived
+	// them: if calls that went later are done long before it fails, it is the job that is
+	// slow.
 	longCall = 3
 )
 
@@ -46,8 +49,9 @@ type suspects struct {
 	grace    time.Duration // the age at which a call in flight counts as having got through
 	absent   bool          // nothing listened at the server, which has never had a success
 	err      error         // the latest failure
-	// judgeAt is when the calls in flight will be as old as grace, so that they show whether the
-	// failures are an outage. No call goes before. It is zero unless that is awaited.
+	// judgeAt is when the calls in flight will be as old as grace, so that they show
+	// whether the failures are an outage. No call goes before. It is zero unless that is
+	// awaited.
 	judgeAt time.Time
 }
 
@@ -86,8 +90,8 @@ func (s *Server) Failed(now time.Time, j *Job, others int) Decision {
 	}
 	s.belong(j)
 	if settings && s.alike.first != "" && s.alike.first != v.Alike {
-		// Jobs meet different errors, so it is not the settings. Those that were in doubt only
-		// for that reason are the jobs' own.
+		// Jobs meet different errors, so it is not the settings. Those that were in doubt
+		// only for that reason are the jobs' own.
 		s.alike.mixed = true
 		s.confirm(func(other *Job) bool { return other.doubt.settings })
 		return s.Failed(now, j, others)
@@ -114,8 +118,8 @@ func (s *Server) count(j *Job) Decision {
 	return Count
 }
 
-// belong makes a job that went past its server for lack of capacity belong to this one, where it
-// has failed.
+// belong makes a job that went past its server for lack of capacity belong to this one,
+// where it has failed.
 func (s *Server) belong(j *Job) {
 	if j.server != s.index {
 		s.m.Move(j, s.index)
@@ -181,9 +185,10 @@ func (s *Server) attempts() int {
 	return s.m.cfg.Attempts
 }
 
-// Tries returns the number of failures by which the wait for the next attempt grows. A call that
-// cannot count may still cost money, and the number of these is unbounded, so they count here.
-// Waits for a server that was not reached do not grow: the breaker takes care of them.
+// Tries returns the number of failures by which the wait for the next attempt grows. A
+// call that cannot count may still cost money, and the number of these is unbounded, so
+// they count here. Waits for a server that was not reached do not grow: the breaker takes
+// care of them.
 func (m *Monitor) Tries(j *Job) int {
 	if m.servers[j.server].unreached(&j.last) {
 		return 1
@@ -195,14 +200,15 @@ func (m *Monitor) Tries(j *Job) int {
 // another server either.
 func (j *Job) Final() bool { return j.last.Final || j.doubt.final }
 
-// LacksWitness reports whether no other job has succeeded since the last failure of this one,
-// which is in doubt, and another job still might.
+// LacksWitness reports whether no other job has succeeded since the last failure of this
+// one, which is in doubt, and another job still might.
 func (m *Monitor) LacksWitness(j *Job, others int) bool {
 	return j.doubt.strikes > 0 && !m.cfg.Sequential &&
 		m.servers[j.server].successes == j.doubt.seen && m.witnesses(others) > 0
 }
 
-// Await makes a job that has used up its attempts with failures in doubt wait for the answer.
+// Await makes a job that has used up its attempts with failures in doubt wait for the
+// answer.
 func (m *Monitor) Await(j *Job) {
 	j.doubt.awaits = true
 	m.awaiting++
@@ -211,10 +217,11 @@ func (m *Monitor) Await(j *Job) {
 // Awaits reports whether the job waits until the doubt about its failures is settled.
 func (j *Job) Awaits() bool { return j.doubt.awaits }
 
-// Settle decides about a job that awaits an answer, and is called from time to time. While there
-// are other jobs that have not failed, the decision is Hold. If there are none the failure is
-// the job's own where it is the only one, or where others have succeeded meanwhile. Else
-// several jobs have failed and none is left to show why, so it is an outage.
+// Settle decides about a job that awaits an answer, and is called from time to time.
+// While there are other jobs that have not failed, the decision is Hold. If there are
+// none the failure is the job's own where it is the only one, or where others have
+// succeeded meanwhile. Else several jobs have failed and none is left to show why, so it
+// is an outage.
 func (s *Server) Settle(now time.Time, j *Job, others int) Decision {
 	witnesses := s.m.witnesses(others)
 	switch {
@@ -228,7 +235,8 @@ func (s *Server) Settle(now time.Time, j *Job, others int) Decision {
 	}
 }
 
-// witnesses returns how many of the other jobs have not failed. A job with a failure is at hand.
+// witnesses returns how many of the other jobs have not failed. A job with a failure is
+// at hand.
 func (m *Monitor) witnesses(others int) int { return others - (m.failed - 1) }
 
 // only reports whether all jobs that are left have failed, and all but one while others
@@ -279,8 +287,8 @@ func (s *Server) confirm(match func(*Job) bool) {
 	}
 }
 
-// acquit drops the failures in doubt, and returns how many of them were sent. Their jobs need
-// not wait any longer.
+// acquit drops the failures in doubt, and returns how many of them were sent. Their jobs
+// need not wait any longer.
 func (s *Server) acquit() (lost int) {
 	jobs := s.suspects.jobs
 	s.suspects.jobs, s.suspects.failures, s.suspects.judgeAt = nil, 0, time.Time{}
@@ -303,8 +311,8 @@ func (m *Monitor) forgetDoubt(j *Job) {
 	m.mark(j, false)
 }
 
-// clear ends the doubt about a job, counts this many failures against it, and returns what was
-// in doubt.
+// clear ends the doubt about a job, counts this many failures against it, and returns
+// what was in doubt.
 func (m *Monitor) clear(j *Job, failures int) doubt {
 	d := j.doubt
 	j.doubt = doubt{}

@@ -3,18 +3,19 @@ package health
 const (
 	// failingCalls is the number of calls over which the share of failing ones is taken.
 	failingCalls = 96
-	// failingCallsLately is that of a second share, which notices sooner that a server becomes
-	// unhealthy. Alone it would, by chance, forget that too soon: at a server that fails half of
-	// its calls, it is below a third of them once in a thousand calls.
+	// failingCallsLately is that of a second share, which notices sooner that a server
+	// becomes unhealthy. Alone it would, by chance, forget that too soon: at a server
+	// that fails half of its calls, it is below a third of them once in a thousand calls.
 	failingCallsLately = 32
 )
 
 // failing is the share of a server's calls that fail in doubt, as two means.
 //
-// A call counts from when it goes, and its failure is added when that is known. Were verdicts
-// counted instead, successes that take a second would count long after failures that take a few
-// milliseconds. Then whenever the pool sends less, in an outage or at the end of a job, only
-// successes would still arrive, and an unhealthy server would pass for a healthy one.
+// A call counts from when it goes, and its failure is added when that is known. Were
+// verdicts counted instead, successes that take a second would count long after failures
+// that take a few milliseconds. Then whenever the pool sends less, in an outage or at the
+// end of a job, only successes would still arrive, and an unhealthy server would pass for
+// a healthy one.
 type failing struct{ long, lately float64 }
 
 func (f *failing) sent() {

@@ -1,10 +1,10 @@
-// Package health decides whose failure an error is, and what state a server is in. It stands
-// beside the law of a pool: the law (package aimd) decides how fast calls may go, this package
-// decides what their ends mean.
+// Package health decides whose failure an error is, and what state a server is in. It
+// stands beside the law of a pool: the law (package aimd) decides how fast calls may go,
+// this package decides what their ends mean.
 //
-// The end of one call does not show whether the job or the server caused it. A 502 may be the
-// answer to one poisoned job, or the first sign of an outage. So a failure is judged by what
-// happens to other jobs at the same server. Until that is known it is in doubt:
+// The end of one call does not show whether the job or the server caused it. A 502 may be
+// the answer to one poisoned job, or the first sign of an outage. So a failure is judged
+// by what happens to other jobs at the same server. Until that is known it is in doubt:
 //
 //	             own failure (a 400) ────────────────────────────────> counted
 //	                                   ┌─ another job succeeds later ─> counted
@@ -12,9 +12,8 @@
 //	                   (a 502)         └─ five jobs fail in a row ────> void: the server is out
 //
 // A pool reports two events, [Server.Sent] and [Server.Ended]. After a failure it asks
-// [Server.Failed] what to do: count it, hold the job until the doubt is settled, or put the job
-// back because the failure is void. What an event settles about other jobs is in
-// [Monitor.Settled]:
+// [Server.Failed] what to do: count it, hold the job until the doubt is settled, or put
+// the job back because the failure is void. What an event settles about other jobs is in [Monitor.Settled]:
 //
 //	m := health.New(health.Config{Servers: 1, Attempts: 3}, time.Now())
 //	server := m.Server(0)
@@ -27,9 +26,9 @@
 // arguments. One goroutine must own a [Monitor] with its servers and jobs.
 //
 // Each rule has a file, with its constants: doubt.go decides whose failure an error is,
-// outage.go when a server is out, settings.go when the settings are wrong, refusal.go when
-// refusals are about one job rather than the server, slow.go when a server is in a brown-out.
-// failing.go measures how many calls fail, breaker.go decides when probes go.
+// outage.go when a server is out, settings.go when the settings are wrong, refusal.go
+// when refusals are about one job rather than the server, slow.go when a server is in a
+// brown-out. failing.go measures how many calls fail, breaker.go decides when probes go.
 package health
 
 import (
@@ -39,10 +38,11 @@ import (
 
 // Config is what the rules must know about the pool.
 type Config struct {
-	// Servers is the number of servers. The first is number 0, the others are its fallbacks.
+	// Servers is the number of servers. The first is number 0, the others are its
+	// fallbacks.
 	Servers int
-	// Sequential means that the pool makes one call at a time, so no other job can succeed while
-	// one fails.
+	// Sequential means that the pool makes one call at a time, so no other job can
+	// succeed while one fails.
 	Sequential bool
 	// Attempts is the number of failures that use up a job at one server.
 	Attempts int
@@ -72,11 +72,13 @@ type Verdict struct {
 	Sign Sign
 	// Final means that the job would not be tried again even if the failure were its own.
 	Final bool
-	// Unsent means that the request did not reach the server, so it cannot have been paid for.
+	// Unsent means that the request did not reach the server, so it cannot have been paid
+	// for.
 	Unsent bool
 	// Absent means that nothing listens at the server's address.
 	Absent bool
-	// Alike names an error that all jobs meet where the settings are wrong; empty for others.
+	// Alike names an error that all jobs meet where the settings are wrong; empty for
+	// others.
 	Alike string
 	// Err is the failure, for whoever reads about an outage.
 	Err error
@@ -94,10 +96,11 @@ const (
 	Void Decision = iota
 	// Outage: the same, and the server has been found to be out.
 	Outage
-	// Hold: it is in doubt whose failure it is. If [Job.UsedUp] the job waits for the answer, see
-	// [Server.Await], else it may be tried again.
+	// Hold: it is in doubt whose failure it is. If [Job.UsedUp] the job waits for the
+	// answer, see [Server.Await], else it may be tried again.
 	Hold
-	// Count: the failure is the job's own. If [Job.UsedUp] it has failed for good at this server.
+	// Count: the failure is the job's own. If [Job.UsedUp] it has failed for good at this
+	// server.
 	Count
 )
 
@@ -106,8 +109,8 @@ type Monitor struct {
 	cfg     Config
 	servers []Server
 
-	// WrongSettings is set by the pool while it is paused because of its settings: then an error
-	// that wrong settings cause counts against no job.
+	// WrongSettings is set by the pool while it is paused because of its settings: then
+	// an error that wrong settings cause counts against no job.
 	WrongSettings bool
 
 	failed   int    // the number of jobs with Job.failed
@@ -131,15 +134,16 @@ func (m *Monitor) Server(i int) *Server { return &m.servers[i] }
 // their failures is settled.
 func (m *Monitor) Awaiting() int { return m.awaiting }
 
-// Settled returns the jobs about which an event since the last call has settled the doubt, so
-// that they need not wait any longer: those that are [Job.UsedUp] have failed.
+// Settled returns the jobs about which an event since the last call has settled the
+// doubt, so that they need not wait any longer: those that are [Job.UsedUp] have failed.
 func (m *Monitor) Settled() []*Job {
 	settled := m.settled
 	m.settled = nil
 	return settled
 }
 
-// Move makes another server the one at which a job waits: failures count there from the start.
+// Move makes another server the one at which a job waits: failures count there from the
+// start.
 func (m *Monitor) Move(j *Job, to int) {
 	m.Forget(j)
 	j.server, j.failures, j.usedUp, j.outage = to, 0, false, 0
@@ -160,12 +164,12 @@ type Owner interface {
 // Job is what the rules remember of one job. The pool's record of the job contains it.
 type Job struct {
 	Owner Owner
-	// Group is shared by jobs that may fail through one cause of their own. Where several jobs
-	// must fail before a server is suspected, those of one group count as one. A job with nil is
-	// a group of its own.
+	// Group is shared by jobs that may fail through one cause of their own. Where several
+	// jobs must fail before a server is suspected, those of one group count as one. A job
+	// with nil is a group of its own.
 	Group any
-	// Key and Lane name the jobs that are refused together, see refusal.go. Without a key a job
-	// is refused by itself.
+	// Key and Lane name the jobs that are refused together, see refusal.go. Without a key
+	// a job is refused by itself.
 	Key  string
 	Lane int
 	// Single marks a job that is one call whatever happens, so it is never in doubt.
@@ -196,14 +200,15 @@ type call struct {
 	took      time.Duration
 }
 
-// Server returns the number of the server at which the job waits. A call may go past it, to a
-// later one.
+// Server returns the number of the server at which the job waits. A call may go past it,
+// to a later one.
 func (j *Job) Server() int { return j.server }
 
 // Failures returns how many failures of the job at its server are known to be its own.
 func (j *Job) Failures() int { return j.failures }
 
-// UsedUp reports whether the last failure has left the job no further attempt at its server.
+// UsedUp reports whether the last failure has left the job no further attempt at its
+// server.
 func (j *Job) UsedUp() bool { return j.usedUp }
 
 // Server is the health of one server.
@@ -251,15 +256,15 @@ func (s *Server) Sent(now time.Time, j *Job, probe bool) {
 type Report struct {
 	// Spared means that the law must not learn of a refusal, because it is about the job.
 	Spared bool
-	// Restart means that what the law has learned is void: the server is back from an outage, or
-	// only this job was refused.
+	// Restart means that what the law has learned is void: the server is back from an
+	// outage, or only this job was refused.
 	Restart bool
 	// Over means that an outage is over.
 	Over bool
 }
 
-// Ended records how the call for a job ended, and how long it took. If it failed, the pool asks
-// [Server.Failed] next.
+// Ended records how the call for a job ended, and how long it took. If it failed, the
+// pool asks [Server.Failed] next.
 func (s *Server) Ended(now time.Time, j *Job, v Verdict, took time.Duration) (r Report) {
 	last := s.inFlight[len(s.inFlight)-1]
 	s.inFlight[j.call.slot], last.call.slot = last, j.call.slot
@@ -307,7 +312,8 @@ func (s *Server) succeeded(j *Job) {
 const (
 	// several different jobs with the same trouble, and none without it, are no accident.
 	several = 5
-	// callTimeCalls is the number of calls over which the mean duration of a call is taken.
+	// callTimeCalls is the number of calls over which the mean duration of a call is
+	// taken.
 	callTimeCalls = 16
 )
 

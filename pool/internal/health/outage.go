@@ -5,36 +5,38 @@ import (
 	"time"
 )
 
-// A server is out when outageJobs different jobs fail in a row. At a server that fails often that
-// many fail by chance, so there it takes more: as many as fail by chance less than once in
-// outageChance. With the share p of calls that fail it takes n jobs, where pⁿ < outageChance.
-// For example, five at a server that fails 6% of its calls, and 20 at one that fails half of them.
+// A server is out when outageJobs different jobs fail in a row. At a server that fails
+// often that many fail by chance, so there it takes more: as many as fail by chance less
+// than once in outageChance. With the share p of calls that fail it takes n jobs, where
+// pⁿ < outageChance. For example, five at a server that fails 6% of its calls, and 20 at
+// one that fails half of them.
 //
-// Failures are in a row if no call between them, in the order in which they went, got through.
-// A call has got through when it has succeeded, or when it is in flight for twice as long as
-// failures take. Where failures are quick, several calls may have gone at the same moment, of
-// which some have failed and the others will succeed: so the decision waits until those in
-// flight are that old.
+// Failures are in a row if no call between them, in the order in which they went, got
+// through. A call has got through when it has succeeded, or when it is in flight for
+// twice as long as failures take. Where failures are quick, several calls may have gone
+// at the same moment, of which some have failed and the others will succeed: so the
+// decision waits until those in flight are that old.
 //
-// Where nothing listens at the first server, and it has had no success, one failure is an outage.
+// Where nothing listens at the first server, and it has had no success, one failure is an
+// outage.
 
 const (
 	outageJobs     = several
 	outageJobsMost = 64
 	outageChance   = 1e-6
-	// quickFailure is the longest time that a quick failure takes. No call in flight counts as
-	// having got through before it is that old.
+	// quickFailure is the longest time that a quick failure takes. No call in flight
+	// counts as having got through before it is that old.
 	quickFailure = 100 * time.Millisecond
-	// falseAlarmProbes is the most probes, the successful one included, of an outage that may
-	// have been a false alarm: it lasted 3 s.
+	// falseAlarmProbes is the most probes, the successful one included, of an outage that
+	// may have been a false alarm: it lasted 3 s.
 	falseAlarmProbes = 4
 )
 
 // Out reports whether the server is in an outage.
 func (s *Server) Out() bool { return s.Outage.IsOpen() }
 
-// isOut reports whether the failures since the last success make an outage, the latest of which
-// is that of j.
+// isOut reports whether the failures since the last success make an outage, the latest of
+// which is that of j.
 func (s *Server) isOut(now time.Time, j *Job, others int) bool {
 	u := &s.suspects
 	if s.inARow(now) {
@@ -49,8 +51,9 @@ func (s *Server) isOut(now time.Time, j *Job, others int) bool {
 	return few && u.failures >= u.jobsOfAnOutage(0) && (s.innocent() > 1 || j.last.Sign == Unreached)
 }
 
-// inARow reports whether enough different jobs have failed to make an outage, counted since the
-// last call that got through was sent. Jobs with failures of their own do not count.
+// inARow reports whether enough different jobs have failed to make an outage, counted
+// since the last call that got through was sent. Jobs with failures of their own do not
+// count.
 func (s *Server) inARow(now time.Time) bool {
 	u := &s.suspects
 	through := 0 // calls that got through and went since the first failure
@@ -68,8 +71,8 @@ func (s *Server) inARow(now time.Time) bool {
 	return row >= u.jobsOfAnOutage(through)
 }
 
-// jobsOfAnOutage returns how many different jobs in a row must fail to make an outage, where
-// through is the number of calls that got through since the first failure.
+// jobsOfAnOutage returns how many different jobs in a row must fail to make an outage,
+// where through is the number of calls that got through since the first failure.
 func (u *suspects) jobsOfAnOutage(through int) int {
 	share := u.before
 	if through > 0 { // then half of all at most, as far as is known
@@ -79,8 +82,9 @@ func (u *suspects) jobsOfAnOutage(through int) int {
 	return int(min(max(n, outageJobs), outageJobsMost))
 }
 
-// Look decides what has waited for calls in flight to end or grow old: whether the server is
-// out, or the settings are wrong. The decision is Void if there is nothing of that kind.
+// Look decides what has waited for calls in flight to end or grow old: whether the server
+// is out, or the settings are wrong. The decision is Void if there is nothing of that
+// kind.
 func (s *Server) Look(now time.Time) Decision {
 	u := &s.suspects
 	if u.judgeAt.IsZero() || u.judgeAt.After(now) {
@@ -94,12 +98,12 @@ func (s *Server) Look(now time.Time) Decision {
 	return Outage
 }
 
-// JudgeAt returns the instant from which jobs may go to the server, because until then it is
-// being decided whether it is out. It is zero if nothing is being decided.
+// JudgeAt returns the instant from which jobs may go to the server, because until then it
+// is being decided whether it is out. It is zero if nothing is being decided.
 func (s *Server) JudgeAt() time.Time { return s.suspects.judgeAt }
 
-// open begins an outage. The failures in doubt no longer count against their jobs, which wait
-// and lose no attempt.
+// open begins an outage. The failures in doubt no longer count against their jobs, which
+// wait and lose no attempt.
 func (s *Server) open(now time.Time, err error) {
 	since, absent := s.suspects.since, s.suspects.absent
 	s.outages++
@@ -110,9 +114,10 @@ func (s *Server) open(now time.Time, err error) {
 	s.Outage.noteAbsent(absent, now)
 }
 
-// endsOutage records how a call ended while the server is out, and reports whether that ends the
-// outage. The first answer of a healthy server does: to a probe, or to a call that went after
-// the first failure. A call that went before may have been served before the outage.
+// endsOutage records how a call ended while the server is out, and reports whether that
+// ends the outage. The first answer of a healthy server does: to a probe, or to a call
+// that went after the first failure. A call that went before may have been served before
+// the outage.
 func (s *Server) endsOutage(now time.Time, j *Job) bool {
 	b, v := &s.Outage, &j.last
 	probe := j.call.probe && !j.call.sent.Before(b.opened)
@@ -141,9 +146,10 @@ func (s *Server) endsOutage(now time.Time, j *Job) bool {
 	return false
 }
 
-// close ends an outage. One of a few probes may have been a false alarm, caused by adjacent jobs
-// that always fail: in a sequential pool, which has no other call in flight, jobs that fail
-// again after it cause no further outage. Else one would follow the other.
+// close ends an outage. One of a few probes may have been a false alarm, caused by
+// adjacent jobs that always fail: in a sequential pool, which has no other call in
+// flight, jobs that fail again after it cause no further outage. Else one would follow
+// the other.
 func (s *Server) close(success bool) {
 	if !success || !s.m.cfg.Sequential || s.Outage.Probes > falseAlarmProbes {
 		s.proved = s.outages

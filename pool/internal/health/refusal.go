@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// A refusal for lack of capacity is about the server, so the job that met it goes first once
-// there is capacity again, and the law slows down. But some refusals are about one job: a limit
-// of its model, its customer, its content. Such a job would be first for ever. Every attempt that
-// the law allows would be its own, and each refusal would make those rarer. So
+// A refusal for lack of capacity is about the server, so the job that met it goes first
+// once there is capacity again, and the law slows down. But some refusals are about one
+// job: a limit of its model, its customer, its content. Such a job would be first for
+// ever. Every attempt that the law allows would be its own, and each refusal would make
+// those rarer. So
 //
 //   - when vainRetries retries in a row were refused, every other attempt is a new job's, and
 //     those retries go first that were refused least often;
@@ -20,26 +21,26 @@ import (
 //     that are refused. If no other job was refused, the law has learned nothing true, and starts
 //     again.
 //
-// A call that weighs more may well be refused where others are not: a limiter of tokens has no
-// room left for it.
+// A call that weighs more may well be refused where others are not: a limiter of tokens
+// has no room left for it.
 
 const (
-	// vainRetries is enough at a server that accepts some calls. Before it has accepted any, one
-	// refused retry is enough.
+	// vainRetries is enough at a server that accepts some calls. Before it has accepted
+	// any, one refused retry is enough.
 	vainRetries = several
-	// A job is singled out if others are refused so seldom that chance would refuse it as often
-	// less than once in 10,000. For example, where one call in ten is refused, four contradicted
-	// refusals are enough.
+	// A job is singled out if others are refused so seldom that chance would refuse it as
+	// often less than once in 10,000. For example, where one call in ten is refused, four
+	// contradicted refusals are enough.
 	singledOutChance = 1e-4
-	// A call counts as no lighter than another if it weighs this share of it, because estimates
-	// of tokens are rough.
+	// A call counts as no lighter than another if it weighs this share of it, because
+	// estimates of tokens are rough.
 	weighsNoLess = 0.5
 	// The first wait of a job that is singled out. Each is twice the one before.
 	singledOutWait = time.Second
 )
 
-// refused is what is known of the refusals of a server. It counts the attempts of jobs that are
-// not singled out.
+// refused is what is known of the refusals of a server. It counts the attempts of jobs
+// that are not singled out.
 type refused struct {
 	accepted, rejected int
 	jobs               []*Job // those with refusals.run > 0
@@ -47,8 +48,8 @@ type refused struct {
 	retried            bool   // the latest call was a retry
 }
 
-// refusals is what is known of the refusals of one job at its server. The zero value is that its
-// last attempt was not refused.
+// refusals is what is known of the refusals of one job at its server. The zero value is
+// that its last attempt was not refused.
 type refusals struct {
 	run    int   // refusals in a row
 	weight int64 // of its calls
@@ -64,8 +65,8 @@ type refusals struct {
 	spared     bool // the law does not learn of the last one
 }
 
-// learn acts on the end of a call for a job that waits at this server, before the law does. It
-// reports whether the job turns out to be the only one that is refused.
+// learn acts on the end of a call for a job that waits at this server, before the law
+// does. It reports whether the job turns out to be the only one that is refused.
 func (s *Server) learn(j *Job) (only bool) {
 	if j.Single || j.call.probe {
 		return false
@@ -107,8 +108,8 @@ func (s *Server) contradict(j *Job) {
 	}
 }
 
-// refuse records a refusal of a job, and reports whether no other job was refused although this
-// one is singled out now.
+// refuse records a refusal of a job, and reports whether no other job was refused
+// although this one is singled out now.
 func (s *Server) refuse(j *Job) (only bool) {
 	r, all := &j.refusals, &s.refusals
 	if r.run++; r.run == 1 {
@@ -149,7 +150,8 @@ func (r *refused) ofKey(j *Job) bool {
 	})
 }
 
-// forgive forgets the refusals of a job: it met something else, ends, or goes to another server.
+// forgive forgets the refusals of a job: it met something else, ends, or goes to another
+// server.
 func (r *refused) forgive(j *Job) {
 	if j.refusals.run > 0 {
 		r.jobs = slices.DeleteFunc(r.jobs, func(other *Job) bool { return other == j })
@@ -157,8 +159,8 @@ func (r *refused) forgive(j *Job) {
 	}
 }
 
-// RefusedWait returns how long a job that was refused waits for its next attempt, besides the
-// wait that the server asked for.
+// RefusedWait returns how long a job that was refused waits for its next attempt, besides
+// the wait that the server asked for.
 func (j *Job) RefusedWait(most time.Duration) time.Duration {
 	if j.refusals.singledOut == 0 {
 		return 0
@@ -166,8 +168,8 @@ func (j *Job) RefusedWait(most time.Duration) time.Duration {
 	return min(most, singledOutWait<<min(j.refusals.singledOut-1, 20))
 }
 
-// RetriesInVain reports whether so many retries were refused in a row that those go first that
-// were refused least often, see [Job.Refusals].
+// RetriesInVain reports whether so many retries were refused in a row that those go first
+// that were refused least often, see [Job.Refusals].
 func (s *Server) RetriesInVain() bool { return s.refusals.vain >= vainRetries }
 
 // Yields reports whether a new job takes precedence over a retry at the next attempt.

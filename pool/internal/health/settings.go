@@ -2,13 +2,14 @@ package health
 
 import "slices"
 
-// Wrong settings, such as a wrong name of the model, make every call fail in the same way. Before
-// the very first success an error of that kind is in doubt, and when alikeFirst different jobs
-// have met it and no job another, the settings are to blame. No call goes then until those in
-// flight have ended: refusals may just be faster than successes.
+// Wrong settings, such as a wrong name of the model, make every call fail in the same
+// way. Before the very first success an error of that kind is in doubt, and when
+// alikeFirst different jobs have met it and no job another, the settings are to blame. No
+// call goes then until those in flight have ended: refusals may just be faster than
+// successes.
 //
-// After the first success such an error is its job's own, until alikeLater jobs in a row have
-// failed with the same.
+// After the first success such an error is its job's own, until alikeLater jobs in a row
+// have failed with the same.
 
 const alikeFirst, alikeLater = several, 50
 
@@ -50,14 +51,15 @@ func (s *Server) meetsAlike(j *Job) {
 	j.doubt.alike = true
 }
 
-// SettingsSuspected reports whether enough jobs have met the same error, and none another, before
-// the first success.
+// SettingsSuspected reports whether enough jobs have met the same error, and none
+// another, before the first success.
 func (s *Server) SettingsSuspected() bool {
 	return !s.proven && !s.alike.mixed && s.alike.jobs >= alikeFirst
 }
 
-// BlamesSettings returns the error that all jobs have met if the settings are to blame, now that
-// no call is in flight; else nil. In the first case no failure in doubt counts against its job.
+// BlamesSettings returns the error that all jobs have met if the settings are to blame,
+// now that no call is in flight; else nil. In the first case no failure in doubt counts
+// against its job.
 func (s *Server) BlamesSettings() error {
 	if !s.SettingsSuspected() || len(s.inFlight) > 0 {
 		return nil
@@ -66,8 +68,8 @@ func (s *Server) BlamesSettings() error {
 	return s.alike.err
 }
 
-// Lost records that a job has failed for good at this server. It reports whether so many in a row
-// have failed with the same error that the settings are to blame.
+// Lost records that a job has failed for good at this server. It reports whether so many
+// in a row have failed with the same error that the settings are to blame.
 func (s *Server) Lost(j *Job) (blames bool) {
 	if s.index > 0 || !s.m.cfg.BlameSettings {
 		return false

@@ -5,23 +5,25 @@ import (
 	"time"
 )
 
-// A server in a brown-out still lets single attempts in, so the time since its last success never
-// gets long. It shows in how many attempts the server lets in while jobs wait, compared with the
-// usual rate.
+// A server in a brown-out still lets single attempts in, so the time since its last
+// success never gets long. It shows in how many attempts the server lets in while jobs
+// wait, compared with the usual rate.
 const (
-	// A server is slow with less than this share of its usual rate. A limit that moves between 20
-	// and 5 a second, and a few more clients of the same server, are normal and leave more.
+	// A server is slow with less than this share of its usual rate. A limit that moves
+	// between 20 and 5 a second, and a few more clients of the same server, are normal
+	// and leave more.
 	slowShare = 0.25
-	// The rate is measured in parts of Config.SlowAfter, so that slowness is noticed before it is
-	// over, and in as long as slowAttempts attempts usually take, so that a few that come late
-	// make no difference.
+	// The rate is measured in parts of Config.SlowAfter, so that slowness is noticed
+	// before it is over, and in as long as slowAttempts attempts usually take, so that a
+	// few that come late make no difference.
 	slowParts    = 4
 	slowAttempts = 8
-	// No rate is usual before it was measured for so long: a bucket that holds the attempts of a
-	// minute at first lets in many times its rate.
+	// No rate is usual before it was measured for so long: a bucket that holds the
+	// attempts of a minute at first lets in many times its rate.
 	usualLeast = 20 * time.Second
-	// The usual rate is an average over so long. While the server is slow it is not measured, but
-	// halves in that time. For example, a tenth of it is the new normal after 80 minutes.
+	// The usual rate is an average over so long. While the server is slow it is not
+	// measured, but halves in that time. For example, a tenth of it is the new normal
+	// after 80 minutes.
 	usualFor = time.Hour
 )
 
@@ -46,12 +48,12 @@ type window struct {
 
 func (w *window) perSec() float64 { return max(0, float64(w.let)) / w.lasted.Seconds() }
 
-// busy reports whether jobs waited most of the time, so that the rate is what the server allowed
-// rather than what was needed.
+// busy reports whether jobs waited most of the time, so that the rate is what the server
+// allowed rather than what was needed.
 func (w *window) busy() bool { return w.waited > w.lasted/2 }
 
-// over reports whether the window is that long, and long enough for some attempts at the usual
-// rate.
+// over reports whether the window is that long, and long enough for some attempts at the
+// usual rate.
 func (w *window) over(least time.Duration, usual float64) bool {
 	return w.lasted > 0 && w.lasted >= least && max(usual*w.lasted.Seconds(), float64(w.let)) >= slowAttempts
 }
@@ -59,8 +61,8 @@ func (w *window) over(least time.Duration, usual float64) bool {
 // count adds n to the attempts that were let in.
 func (c *capacity) count(n int) { c.now.let += n }
 
-// ended records how a call ended. A refusal that the law is spared does not make jobs go past the
-// server.
+// ended records how a call ended. A refusal that the law is spared does not make jobs go
+// past the server.
 func (c *capacity) ended(now time.Time, sign Sign, spared bool) {
 	switch sign { //nolint:exhaustive // the others do not show whether there is capacity
 	case Success:
@@ -76,8 +78,8 @@ func (c *capacity) ended(now time.Time, sign Sign, spared bool) {
 // Waits records that a job waits for the server's law or for a slot.
 func (s *Server) Waits() { s.capacity.waits = true }
 
-// LackingSince returns since when the server is without capacity, in a brown-out, or out. It is
-// zero if it is well.
+// LackingSince returns since when the server is without capacity, in a brown-out, or out.
+// It is zero if it is well.
 func (s *Server) LackingSince() time.Time {
 	since := sooner(s.capacity.starved, s.capacity.slow)
 	if s.Out() {
@@ -86,7 +88,8 @@ func (s *Server) LackingSince() time.Time {
 	return since
 }
 
-// Turn adds the time since the last turn of the pool to the measurement of the server's rate.
+// Turn adds the time since the last turn of the pool to the measurement of the server's
+// rate.
 func (s *Server) Turn(last, now time.Time) {
 	if last.IsZero() {
 		return

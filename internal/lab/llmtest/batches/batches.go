@@ -1,9 +1,11 @@
-// Package batches serves the Batch APIs of OpenAI, Azure, Anthropic and Gemini for package llmtest, as nasty as the real
-// ones: shuffled, missing, doubled and cut lines, lost answers, lists that lag, expiry by each provider's rule.
+// Package batches serves the Batch APIs of OpenAI, Azure, Anthropic and Gemini for
+// package llmtest, as nasty as the real ones: shuffled, missing, doubled and cut lines,
+// lost answers, lists that lag, expiry by each provider's rule.
 //
-// One engine keeps the table of batches; a thin dialect per provider reads and writes its shapes. The state of a batch is
-// a function of the time since its creation, so nothing runs in the background, and in a testing/synctest bubble a day
-// takes a moment. What a batch does depends on the seed and its number alone: equal seeds, equal troubles.
+// One engine keeps the table of batches; a thin dialect per provider reads and writes its
+// shapes. The state of a batch is a function of the time since its creation, so nothing
+// runs in the background, and in a testing/synctest bubble a day takes a moment. What a
+// batch does depends on the seed and its number alone: equal seeds, equal troubles.
 package batches
 
 import (
@@ -15,38 +17,47 @@ import (
 	"time"
 )
 
-// Config is how the Batch APIs behave. Its zero value ends each batch at once, with an answer for each line.
+// Config is how the Batch APIs behave. Its zero value ends each batch at once, with an
+// answer for each line.
 type Config struct {
 	// Delay is how long a batch takes.
 	Delay time.Duration
-	// Expire is the share of batches that expire, after ExpireAfter (0: Delay) and with a part of their lines answered.
-	// Azure's never do. The batches of the others also expire when Delay is longer than their window.
+	// Expire is the share of batches that expire, after ExpireAfter (0: Delay) and with a
+	// part of their lines answered. Azure's never do. The batches of the others also
+	// expire when Delay is longer than their window.
 	Expire      float64
 	ExpireAfter time.Duration
-	// Fail is the share of lines, by HTTP status, that fail with it. The shares add up to at most 1.
+	// Fail is the share of lines, by HTTP status, that fail with it. The shares add up to
+	// at most 1.
 	Fail map[int]float64
-	// Missing, Doubled, Foreign and Torn are shares of answered lines: not in the results though billed; there twice;
-	// followed by a line of a batch that is not there; cut in the middle.
+	// Missing, Doubled, Foreign and Torn are shares of answered lines: not in the results
+	// though billed; there twice; followed by a line of a batch that is not there; cut in
+	// the middle.
 	Missing, Doubled, Foreign, Torn float64
 	// LoseCreate is the share of creations that are carried out and whose answer is lost.
 	LoseCreate float64
-	// ListLag is how long a new batch or file is not in lists; Hidden how long a GET of a new batch returns a 404.
+	// ListLag is how long a new batch or file is not in lists; Hidden how long a GET of a
+	// new batch returns a 404.
 	ListLag, Hidden time.Duration
-	// BadGateway is the share of downloads that get a 502, CutContent the share of those that break off in the middle.
+	// BadGateway is the share of downloads that get a 502, CutContent the share of those
+	// that break off in the middle.
 	BadGateway, CutContent float64
 	// CancelDelay is how long a cancellation takes; lines go on being answered meanwhile.
 	CancelDelay time.Duration
 	// MaxLines and MaxBytes bound one batch. 0: the provider's own limits.
 	MaxLines int
 	MaxBytes int64
-	// Enqueued is the most prompt tokens of one model in batches that are not over. 0: no limit. RefuseAtOnce makes all
-	// providers refuse a batch beyond it at creation; else OpenAI and Azure accept it, and it ends as failed.
+	// Enqueued is the most prompt tokens of one model in batches that are not over. 0: no
+	// limit. RefuseAtOnce makes all providers refuse a batch beyond it at creation; else
+	// OpenAI and Azure accept it, and it ends as failed.
 	Enqueued     int64
 	RefuseAtOnce bool
-	// Poison, if set, reports lines for which a batch is refused as a whole; Unnamed leaves their numbers out of the error.
+	// Poison, if set, reports lines for which a batch is refused as a whole; Unnamed
+	// leaves their numbers out of the error.
 	Poison  func(customID string, body []byte) bool
 	Unnamed bool
-	// Script, if set, is called first for every request. Nil from it leaves the request to the rest of Config.
+	// Script, if set, is called first for every request. Nil from it leaves the request
+	// to the rest of Config.
 	Script func(Request) *Step
 }
 
@@ -126,7 +137,7 @@ type Request struct {
 	N        int // counts the requests from 0 by arrival
 	Provider Provider
 	Op       Op
-	ID       string // of the batch or file; empty: none
+	ID       string // of the batch or file, or empty
 	Body     []byte // of Upload and Create
 }
 
@@ -134,7 +145,8 @@ type Request struct {
 type Step struct {
 	// Delay is waited before anything else.
 	Delay time.Duration
-	// Status is answered in place of doing the work, with Body or the provider's error object. 0: the work is done.
+	// Status is answered in place of doing the work, with Body or the provider's error
+	// object. 0: the work is done.
 	Status int
 	Body   string
 	// Lose closes the connection without an answer.
@@ -155,7 +167,8 @@ const (
 
 // Live are the live endpoints: a line gets what they would answer.
 type Live interface {
-	// Answer answers the body of a request to a path; for what it refuses, Status is that of the error.
+	// Answer answers the body of a request to a path; for what it refuses, Status is that
+	// of the error.
 	Answer(path string, body []byte) Reply
 	// Fault is the body of an error.
 	Fault(path string, status int, message string) []byte
@@ -190,7 +203,8 @@ type Info struct {
 	ID, Model string
 	Provider  Provider
 	Created   time.Time
-	// First is the custom id of its first line: two batches with the same one are the same batch submitted twice.
+	// First is the custom id of its first line: two batches with the same one are the
+	// same batch submitted twice.
 	First string
 	Lines int
 	State string
@@ -245,7 +259,8 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// Billed returns how often each line was billed, by what key makes of its custom id; nil: by the custom id.
+// Billed returns how often each line was billed, by what key makes of its custom id; nil
+// means by the custom id.
 func (s *Server) Billed(key func(customID string) string) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

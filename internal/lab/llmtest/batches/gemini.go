@@ -317,7 +317,8 @@ func (s *Server) geminiLines(j *job, data []byte) {
 
 const typeURL = "type.googleapis.com/google.ai.generativelanguage.v1main."
 
-// operation is a batch as an operation. Its states have the prefix of the reference or that of the guide, by turns.
+// operation is a batch as an operation. Its states have the prefix of the reference or
+// that of the guide, by turns.
 func (s *Server) operation(j *job) object {
 	p := j.phase(time.Now())
 	if p.over() && !j.settled {
@@ -375,7 +376,8 @@ func (s *Server) operation(j *job) object {
 	return o
 }
 
-// inlined are the results of a batch without a file. Those that are torn are missing: the answer is one JSON value.
+// inlined are the results of a batch without a file. Those that are torn are missing: the
+// answer is one JSON value.
 func (s *Server) inlined(j *job) []any {
 	list := []any{}
 	put := func(_ []byte, _ int, l *line) []byte {

@@ -51,7 +51,8 @@ func route(r *http.Request) (*request, bool) {
 	return rq, false
 }
 
-// find reads what stands behind the name of a collection: nothing, an id, or an id and a verb.
+// find reads what stands behind the name of a collection: nothing, an id, or an id and a
+// verb.
 func (rq *request) find(after string, verbs map[string]Op, post, list, get, remove Op) bool {
 	if after != "" && after[0] != '/' {
 		return false
@@ -273,7 +274,8 @@ func sleep(r *http.Request, d time.Duration) bool {
 	}
 }
 
-// form reads a multipart body: the fields, and the file with its name. Gemini's has two parts without names.
+// form reads a multipart body: the fields, and the file with its name. Gemini's has two
+// parts without names.
 func (rq *request) form() (fields map[string]string, parts [][]byte, name string, err error) {
 	_, params, err := mime.ParseMediaType(rq.r.Header.Get("Content-Type"))
 	if err != nil || params["boundary"] == "" {
@@ -312,8 +314,8 @@ func (rq *request) limit(name string, otherwise, most int) (int, bool) {
 	return n, err == nil && n >= 1 && n <= most
 }
 
-// page returns the elements of a list behind the one named after, at most n, and whether there are more; ok is false
-// where there is no such one.
+// page returns the elements of a list behind the one named after, at most n, and whether
+// there are more; ok is false where there is no such one.
 func page[T any](list []T, id func(T) string, after string, n int) (part []T, more, ok bool) {
 	if after != "" {
 		at := -1

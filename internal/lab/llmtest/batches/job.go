@@ -64,7 +64,7 @@ type job struct {
 	noOutput, noErrors       bool // deleted, or there are none
 }
 
-// window is how long a batch may take; 0: as long as it does.
+// window is how long a batch may take; 0 means as long as it does.
 func window(p Provider) time.Duration {
 	return map[Provider]time.Duration{OpenAI: 24 * time.Hour, Anthropic: 24 * time.Hour, Gemini: 48 * time.Hour}[p]
 }
@@ -229,7 +229,7 @@ func (s *Server) bill(id string) {
 	s.billed[id]++
 }
 
-// bad returns the status with which a line fails; 0: it does not.
+// bad returns the status with which a line fails; 0 means that it does not.
 func (s *Server) bad(j *job, i int) int {
 	if len(s.cfg.Fail) == 0 {
 		return 0
@@ -311,8 +311,8 @@ func (s *Server) full(j *job) bool {
 	return sum > s.cfg.Enqueued
 }
 
-// results writes the lines that want holds for, with all that goes wrong with them. It takes no lock: a batch that is
-// over changes no more.
+// results writes the lines that want holds for, with all that goes wrong with them. It
+// takes no lock: a batch that is over changes no more.
 func (s *Server) results(lines []line, j *job, ordered bool, want func(*line) bool, put func(dst []byte, i int, l *line) []byte) func(io.Writer) {
 	return func(w io.Writer) {
 		order := make([]int, len(lines))

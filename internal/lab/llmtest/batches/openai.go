@@ -120,7 +120,8 @@ func listOf(data []any, more bool, id string) object {
 	return o
 }
 
-// oneFile serves an input file, or the results of a batch, whose file ids are made of the batch's.
+// oneFile serves an input file, or the results of a batch, whose file ids are made of the
+// batch's.
 func (s *Server) oneFile(rq *request) reply {
 	if f := s.file(rq.Provider, rq.ID); f != nil {
 		switch rq.Op { //nolint:exhaustive // the caller sends no others
@@ -238,7 +239,8 @@ func (s *Server) refused(r reply) reply {
 // maxProblems are named in a refusal.
 const maxProblems = 100
 
-// readLines takes the lines of an input file, or the problems for which the batch will fail.
+// readLines takes the lines of an input file, or the problems for which the batch will
+// fail.
 func (s *Server) readLines(j *job, data []byte) {
 	add := func(n int, code, param, format string, args ...any) {
 		if len(j.problems) < maxProblems {

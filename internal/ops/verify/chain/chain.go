@@ -1,5 +1,6 @@
-// Package chain proves a chain of stages, each of which has the results of the one before it as its input: each stage by
-// itself, and that every result of the last is made from exactly the results that it names, down to the first input.
+// Package chain proves a chain of stages, each of which has the results of the one before
+// it as its input: each stage by itself, and that every result of the last is made from
+// exactly the results that it names, down to the first input.
 //
 //	report, err := chain.Run(ctx, js, cfg, []string{"map", "reduce"}, os.Stderr)
 package chain
@@ -23,15 +24,17 @@ type chain struct {
 	stages []*config.Config // in order of flow
 }
 
-// Run proves the chain of stages of these names, in the order in which rows flow, from the streams alone. All are on one
-// server; the settings of each, with its streams, are those of its last run. cfg has the audit stream to look for them
-// first. It shows its progress if progress is a terminal.
+// Run proves the chain of stages of these names, in the order in which rows flow, from
+// the streams alone. All are on one server; the settings of each, with its streams, are
+// those of its last run. cfg has the audit stream to look for them first. It shows its
+// progress if progress is a terminal.
 //
-// Stages are verified from the last to the first: whatever a result was made from was stored before it, and so is there
-// when the stage before is read. Memory is bounded as for one stage ([verify.Run]).
+// Stages are verified from the last to the first: whatever a result was made from was
+// stored before it, and so is there when the stage before is read. Memory is bounded as
+// for one stage ([verify.Run]).
 //
-// An error means that the check could not be made: names that are no chain are a [config.Error]. What was found is in the
-// report (see [Report.Err]).
+// An error means that the check could not be made: names that are no chain are a
+// [config.Error]. What was found is in the report (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names []string, progress io.Writer) (*Report, error) {
 	if err := CheckNames(names); err != nil {
 		return nil, err

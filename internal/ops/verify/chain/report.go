@@ -16,7 +16,8 @@ type Report struct {
 	Verdict string           `json:"verdict"` // proven, violated or cannot_tell
 	Stages  []*verify.Report `json:"stages"`  // of each, also of its links to the stage before
 	Links   []Link           `json:"links"`   // between a stage and the next
-	// CannotTell has what could not be checked besides that of each stage, Notes what the reader should know.
+	// CannotTell has what could not be checked besides that of each stage, Notes what the
+	// reader should know.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
 }
@@ -25,7 +26,8 @@ type Report struct {
 type Link struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Stream and Subject are the input of To, Unread the partitions of From that are not part of it.
+	// Stream and Subject are the input of To, Unread the partitions of From that are not
+	// part of it.
 	Stream  string `json:"stream"`
 	Subject string `json:"subject"`
 	Unread  []int  `json:"partitions_unread"`
@@ -85,8 +87,8 @@ func (r *Report) conclude() {
 	}
 }
 
-// Err returns nil if all is proven, [*verify.UnprovenError] if something could not be checked, and another error for
-// violations.
+// Err returns nil if all is proven, [*verify.UnprovenError] if something could not be
+// checked, and another error for violations.
 func (r *Report) Err() error {
 	var violated, reasons []string
 	for i, s := range r.Stages {
@@ -109,8 +111,9 @@ func (r *Report) Err() error {
 	return nil
 }
 
-// WriteText prints the report for people, stage by stage and link by link. Without violations the reasons why verify
-// cannot tell are left out: they are in the error of [Report.Err].
+// WriteText prints the report for people, stage by stage and link by link. Without
+// violations the reasons why verify cannot tell are left out: they are in the error of
+// [Report.Err].
 func (r *Report) WriteText(w io.Writer) {
 	for i, s := range r.Stages {
 		if i > 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// find returns the settings of each stage: those of its last run, as its audit has them. A stage whose runs have expired
-// has the present ones, but for those that guess finds.
+// find returns the settings of each stage: those of its last run, as its audit has them.
+// A stage whose runs have expired has the present ones, but for those that guess finds.
 func (c *chain) find(ctx context.Context, cfg *config.Config) error {
 	for i, name := range c.report.Chain {
 		found, known, err := c.settingsOf(ctx, cfg, name)
@@ -54,8 +54,9 @@ func (c *chain) exists(ctx context.Context, cfg *config.Config) error {
 		cfg.Name, cfg.Result.Stream, resultsOf(cfg, "*")))
 }
 
-// settingsOf returns the settings of the last run of a stage. It looks into the audit stream of the configuration first,
-// then into those of other stages on the server: a stage may have one of its own.
+// settingsOf returns the settings of the last run of a stage. It looks into the audit
+// stream of the configuration first, then into those of other stages on the server: a
+// stage may have one of its own.
 func (c *chain) settingsOf(ctx context.Context, cfg *config.Config, name string) (found *config.Config, known bool, err error) {
 	found = ofStage(cfg, name)
 	if known, err = c.lastRun(ctx, found); known || err != nil {
@@ -157,7 +158,8 @@ func resultsOf(cfg *config.Config, partition string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + partition + ".rows"
 }
 
-// link checks that the input of stage b is the results of stage a, and which partitions of a it reads.
+// link checks that the input of stage b is the results of stage a, and which partitions
+// of a it reads.
 func (c *chain) link(a, b *config.Config) (Link, error) {
 	l := Link{From: a.Name, To: b.Name, Stream: b.Input.Stream, Subject: b.Input.Subject, Unread: []int{}}
 	if b.Input.Stream != a.Result.Stream {

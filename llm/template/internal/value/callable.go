@@ -14,7 +14,8 @@ type Callable struct {
 	Op Operation
 	// Params are the names of the arguments. Those that may be left out end in "?".
 	Params string
-	// Named: takes a mapping or a list of pairs, or [Missing], and any named arguments, as names and values in turn.
+	// Named: takes a mapping or a list of pairs, or [Missing], and any named arguments,
+	// as names and values in turn.
 	Named bool
 	// Free: takes any arguments, which freeArgs splits.
 	Free bool
@@ -32,9 +33,9 @@ func freeArgs(args []any) (positional []any, named map[string]any) {
 	return args[:last], named
 }
 
-// typed returns the callable of op, whose arguments are checked. A name in params may end in "?", as in
-// [Callable.Params], and be followed by ":int" or ":str", the type of the argument. Optional strings, and integers, may
-// be none, which means left out.
+// typed returns the callable of op, whose arguments are checked. A name in params may end
+// in "?", as in [Callable.Params], and be followed by ":int" or ":str", the type of the
+// argument. Optional strings, and integers, may be none, which means left out.
 func typed(params string, op Operation) Callable {
 	names := strings.Fields(params)
 	types := make([]string, len(names))

@@ -7,9 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Properties of characters that Python has and Go's package unicode lacks. Python 3.11 has Unicode 14.
+// Properties of characters that Python has and Go's package unicode lacks. Python 3.11
+// has Unicode 14.
 
-// longUppers are the characters whose upper case has several, each followed by them (Unicode's SpecialCasing.txt).
+// longUppers are the characters whose upper case has several, each followed by them
+// (Unicode's SpecialCasing.txt).
 const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
 	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾀἈΙ ᾁἉΙ ᾂἊΙ ᾃἋΙ ᾄἌΙ ᾅἍΙ ᾆἎΙ ᾇἏΙ ᾈἈΙ ᾉἉΙ ᾊἊΙ ᾋἋΙ ᾌἌΙ ᾍἍΙ " +
 	"ᾎἎΙ ᾏἏΙ ᾐἨΙ ᾑἩΙ ᾒἪΙ ᾓἫΙ ᾔἬΙ ᾕἭΙ ᾖἮΙ ᾗἯΙ ᾘἨΙ ᾙἩΙ ᾚἪΙ ᾛἫΙ ᾜἬΙ ᾝἭΙ ᾞἮΙ ᾟἯΙ ᾠὨΙ ᾡὩΙ ᾢὪΙ ᾣὫΙ ᾤὬΙ ᾥὭΙ ᾦὮΙ ᾧὯΙ " +
@@ -58,7 +60,8 @@ func lower(s string) string {
 	return mapRunes(s, func(at int, c rune) string { return lowerRune(s, at, c) })
 }
 
-// lowerRune returns c, the character at s[at:], in lower case. A sigma at the end of a word has a special form.
+// lowerRune returns c, the character at s[at:], in lower case. A sigma at the end of a
+// word has a special form.
 func lowerRune(s string, at int, c rune) string {
 	switch {
 	case c == 'İ':
@@ -69,8 +72,8 @@ func lowerRune(s string, at int, c rune) string {
 	return string(unicode.ToLower(c))
 }
 
-// endsWord reports whether a letter precedes the character at s[at:] and none follows it, ignoring accents and
-// apostrophes.
+// endsWord reports whether a letter precedes the character at s[at:] and none follows it,
+// ignoring accents and apostrophes.
 func endsWord(s string, at int) bool {
 	ignored := func(c rune) bool {
 		return unicode.In(c, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·’‘․‧", c)

@@ -2,8 +2,8 @@ package value
 
 import "strings"
 
-// Each returns the filter called name (map, select, reject, selectattr or rejectattr) that applies f to each item, or
-// to its attribute unless that is "".
+// Each returns the filter called name (map, select, reject, selectattr or rejectattr)
+// that applies f to each item, or to its attribute unless that is "".
 func Each(name, attribute string, f Callable) Callable {
 	keep := !strings.HasPrefix(name, "reject")
 	return Callable{Params: f.Params, Free: f.Free, Op: onTruthy(func(r *Run, items, args []any) (_ any, err error) {

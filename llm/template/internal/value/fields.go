@@ -25,7 +25,8 @@ func methodFormat(r *Run, v any, args []any) (any, error) {
 	})
 }
 
-// text writes format with its fields replaced. A specification may have fields itself, one level deep.
+// text writes format with its fields replaced. A specification may have fields itself,
+// one level deep.
 func (f *fieldFormat) text(format string, depth int) {
 	if depth > 1 {
 		f.fail("the format has fields nested too deep")
@@ -108,7 +109,8 @@ func (f *fieldFormat) field(field string, depth int) {
 	f.format(v, spec)
 }
 
-// value returns what a field names: the next argument, or the one of a number or of a name, or an item of it.
+// value returns what a field names: the next argument, or the one of a number or of a
+// name, or an item of it.
 func (f *fieldFormat) value(name string) (v any) {
 	first, path := name, ""
 	if at := strings.IndexAny(name, ".["); at >= 0 {

@@ -15,7 +15,7 @@ type formatSpec struct {
 	align     byte // '<', '>', '^', '=' (after the sign), or 0: the default of the type
 	sign      byte // '+', ' ', or '-' and 0: only negative numbers have one
 	alternate bool // "#"
-	group     byte // between thousands; 0: nothing
+	group     byte // between thousands, or 0
 	width     int
 	precision int  // -1: none
 	verb      byte // 0: the default of the type
@@ -84,7 +84,8 @@ func (s formatSpec) number(w *writer, negative bool, prefix, digits string, size
 	s.pad(w, sign, digits, '>')
 }
 
-// grouped separates the digits before the point, after adding zeros until there are least characters.
+// grouped separates the digits before the point, after adding zeros until there are least
+// characters.
 func grouped(digits string, separator byte, size, least int) string {
 	end := strings.IndexFunc(digits, func(c rune) bool { return c == '.' || c == '%' || c == 'e' && size == 3 || c == 'E' && size == 3 })
 	if end < 0 || size == 4 { // e is a digit of base 16
@@ -179,7 +180,8 @@ func (s formatSpec) digits(f float64) string {
 	return s.general(f, max(1, precision))
 }
 
-// general is "g": with an exponent if f is very small or large. Without a verb there is a digit after the point.
+// general is "g": with an exponent if f is very small or large. Without a verb there is a
+// digit after the point.
 func (s formatSpec) general(f float64, precision int) string {
 	text := strconv.FormatFloat(f, 'e', precision-1, 64)
 	mantissa, exponent, _ := strings.Cut(text, "e")

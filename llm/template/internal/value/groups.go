@@ -127,7 +127,8 @@ func filterBatch(r *Run, items, args []any) (any, error) {
 	return out, nil
 }
 
-// filterSlice splits the items into a number of lists of about the same length and fills up the shorter ones.
+// filterSlice splits the items into a number of lists of about the same length and fills
+// up the shorter ones.
 func filterSlice(r *Run, items, args []any) (any, error) {
 	count, err := r.listCount(items, args, "the number of lists must be 1 or more")
 	if err == nil {
@@ -153,7 +154,8 @@ func filterSlice(r *Run, items, args []any) (any, error) {
 	return out, nil
 }
 
-// listCount returns the first argument, which must be at least 1, and pays for lists of items.
+// listCount returns the first argument, which must be at least 1, and pays for lists of
+// items.
 func (r *Run) listCount(items, args []any, otherwise string) (int, error) {
 	count := intOr(args[0], 0)
 	if count < 1 {

@@ -105,8 +105,9 @@ func attributePath(r *Run, v any, path string) (any, error) {
 	return v, nil
 }
 
-// column returns an attribute of each item, or the items if attribute is absent. otherwise stands in for attributes that
-// do not exist, unless it is absent. Unless caseSensitive, strings are in lower case.
+// column returns an attribute of each item, or the items if attribute is absent.
+// otherwise stands in for attributes that do not exist, unless it is absent. Unless
+// caseSensitive, strings are in lower case.
 func (r *Run) column(items []any, attribute, otherwise any, caseSensitive bool) (_ []any, err error) {
 	path, ok := mapKey(attribute)
 	switch {
@@ -136,7 +137,8 @@ func (r *Run) column(items []any, attribute, otherwise any, caseSensitive bool) 
 	return out, nil
 }
 
-// sortKeys returns the key by which each item is sorted: a list if attribute is several, separated by commas.
+// sortKeys returns the key by which each item is sorted: a list if attribute is several,
+// separated by commas.
 func (r *Run) sortKeys(items []any, attribute any, caseSensitive bool) ([]any, error) {
 	path, _ := attribute.(string)
 	paths := strings.Split(path, ",")

@@ -64,7 +64,8 @@ func methodGet(_ *Run, v any, args []any) (any, error) {
 	return args[1], nil
 }
 
-// view returns a method of mappings, whose result is a series of what of returns for each key and its value.
+// view returns a method of mappings, whose result is a series of what of returns for each
+// key and its value.
 func view(kind string, of func(key, v any) any) Callable {
 	return method("mapping", "", onMapping(func(r *Run, m map[string]any, keys, _ []any) (any, error) {
 		items, err := r.members(m, keys, of)
@@ -97,10 +98,12 @@ func methodCycle(_ *Run, v any, args []any) (any, error) {
 	return args[l.Index%len(args)], nil
 }
 
-// ErrElementChanged is returned for loop.changed of an element, which would be true of each.
+// ErrElementChanged is returned for loop.changed of an element, which would be true of
+// each.
 var ErrElementChanged = errors.New("loop.changed is not available for elements: each is rendered by itself; compare item with the one before, in the array of the row at loop.index0 - 1")
 
-// methodChanged reports whether its arguments differ from those of its last call in the same loop.
+// methodChanged reports whether its arguments differ from those of its last call in the
+// same loop.
 func methodChanged(r *Run, v any, args []any) (any, error) {
 	l, _ := v.(*Loop)
 	if l.Items == nil {
@@ -150,8 +153,8 @@ func comparison(operator string) Callable {
 	return Callable{Op: Comparisons[operator], Params: "other"}
 }
 
-// NameTests are the tests of whether a value is the name of a filter or of a test. They refer to the tables, so they
-// cannot be in them.
+// NameTests are the tests of whether a value is the name of a filter or of a test. They
+// refer to the tables, so they cannot be in them.
 var NameTests = map[string]Callable{
 	"filter": {Op: func(_ *Run, v any, _ []any) (any, error) {
 		name, _ := v.(string)
@@ -171,8 +174,8 @@ var specialFilters = []string{"default", "d", "map", "select", "reject", "select
 // nothing equals no value of a template.
 type nothing struct{}
 
-// testSame reports whether both are the same number, text, boolean or none. The identity of lists and mappings is not
-// tracked.
+// testSame reports whether both are the same number, text, boolean or none. The identity
+// of lists and mappings is not tracked.
 func testSame(r *Run, v any, args []any) (any, error) {
 	for _, x := range []any{v, args[0]} {
 		if !slices.Contains([]string{"none", "boolean", "integer", "float", "string"}, typeName(x)) {

@@ -9,8 +9,9 @@ import (
 	"math/big"
 )
 
-// Integers beyond int64 are a [json.Number], as in a row, and a [big.Int] during a computation. The number of their
-// digits is limited to what Python prints (sys.int_info.default_max_str_digits).
+// Integers beyond int64 are a [json.Number], as in a row, and a [big.Int] during a
+// computation. The number of their digits is limited to what Python prints
+// (sys.int_info.default_max_str_digits).
 const (
 	MaxDigits      = 4300
 	maxIntegerBits = 14285 // of the largest integer of MaxDigits
@@ -25,7 +26,8 @@ type numeric struct {
 	f     float64  // for an integer, the nearest one or ±Inf
 }
 
-// number returns v as a number, if it is one. Of an integer with too many digits only f is set.
+// number returns v as a number, if it is one. Of an integer with too many digits only f
+// is set.
 func number(v any) (n numeric, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -96,7 +98,8 @@ func truncated(f float64) (any, error) {
 	return integer(i)
 }
 
-// compareNumbers returns -1, 0 or 1, or unordered if one is NaN. No integer is rounded to a float.
+// compareNumbers returns -1, 0 or 1, or unordered if one is NaN. No integer is rounded to
+// a float.
 func compareNumbers(a, b numeric) int {
 	switch {
 	case a.isInt && b.isInt:
@@ -158,7 +161,8 @@ func (r *Run) operands(name string, v, w any) (a, b numeric, err error) {
 	return a, b, r.Spend(largeCost(a.large) + largeCost(b.large))
 }
 
-// largeCost is the cost of a large integer in an operation, from reading it to writing the result.
+// largeCost is the cost of a large integer in an operation, from reading it to writing
+// the result.
 func largeCost(i *big.Int) int {
 	if i == nil {
 		return 0
@@ -166,8 +170,8 @@ func largeCost(i *big.Int) int {
 	return 4 * i.BitLen()
 }
 
-// arithmetic returns an operation on numbers: on two integers, or else on two floats. ints is used up to
-// the magnitude small, where it cannot overflow. No divisor is 0.
+// arithmetic returns an operation on numbers: on two integers, or else on two floats.
+// ints is used up to the magnitude small, where it cannot overflow. No divisor is 0.
 func arithmetic(name string, small uint64, ints func(a, b int64) int64, bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) float64) Operation {
 	divides := name == "//" || name == "%"
 	return func(r *Run, v any, args []any) (any, error) {
@@ -312,7 +316,8 @@ func (r *Run) powInt(a, b numeric) (any, error) {
 	return integer(z)
 }
 
-// powFloat is a ** b. If b is a whole number, the result is the nearest float, which [math.Pow] may miss.
+// powFloat is a ** b. If b is a whole number, the result is the nearest float, which
+// [math.Pow] may miss.
 func powFloat(a, b float64) (float64, error) {
 	if a == 0 && b < 0 {
 		return 0, errZero
@@ -330,8 +335,8 @@ func powFloat(a, b float64) (float64, error) {
 	return c, nil
 }
 
-// powWhole is a ** n, or 1 / a ** n, by squaring, with enough precision for the intermediate
-// results.
+// powWhole is a ** n, or 1 / a ** n, by squaring, with enough precision for the
+// intermediate results.
 func powWhole(a float64, n uint32, inverse bool) float64 {
 	const precision = 192
 	z := new(big.Float).SetPrec(precision).SetInt64(1)

@@ -164,7 +164,8 @@ func ordering(holds func(c int) bool) Operation {
 // ErrOrder means that neither of two values is the smaller one.
 var ErrOrder = errors.New("cannot be ordered")
 
-// compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or unordered.
+// compare orders numbers, strings, and lists or tuples of equal things: -1, 0, 1, or
+// unordered.
 func (r *Run) compare(a, b any) (int, error) {
 	if err := r.Spend(StepCost); err != nil {
 		return 0, err
@@ -236,7 +237,8 @@ func opNotIn(r *Run, v any, args []any) (any, error) {
 	return !Truthy(in), err
 }
 
-// unlessKey fails if v is a list, a mapping or its keys or items, which cannot be keys of a mapping.
+// unlessKey fails if v is a list, a mapping or its keys or items, which cannot be keys of
+// a mapping.
 func unlessKey(v any) error {
 	switch typeName(v) {
 	case "list", "mapping", kindKeys, kindItems:

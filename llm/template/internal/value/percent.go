@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// percentFormat writes Python's format % values, with its directives d, i, u, s, r, a, c, f, e, g, x, o, those in
-// capitals, and %. A tuple has a value for each directive, a mapping those of %(name)s.
+// percentFormat writes Python's format % values, with its directives d, i, u, s, r, a, c,
+// f, e, g, x, o, those in capitals, and %. A tuple has a value for each directive, a
+// mapping those of %(name)s.
 func (w *writer) percentFormat(format string, values any) {
 	args := []any{values}
 	if kindOf(values) == kindTuple {
@@ -43,7 +44,8 @@ func (w *writer) percentFormat(format string, values any) {
 	}
 }
 
-// directive formats one value by the directive that begins text, and returns the rest and the values that are left.
+// directive formats one value by the directive that begins text, and returns the rest and
+// the values that are left.
 func (w *writer) directive(text string, args []any) (rest string, left []any) {
 	s := formatSpec{fill: ' ', precision: -1}
 	rest = strings.TrimLeft(text, "-+ #0")

@@ -16,8 +16,9 @@ const (
 	kindItems  = "dict_items"
 )
 
-// series is a sequence that is not a list: a tuple, a range, or the result of keys, values or items of a mapping. It
-// is printed as in Python and equal only to its own kind.
+// series is a sequence that is not a list: a tuple, a range, or the result of keys,
+// values or items of a mapping. It is printed as in Python and equal only to its own
+// kind.
 type series struct {
 	kind   string
 	items  []any
@@ -147,7 +148,8 @@ func cut[T any](items []T, start, end, step int64) []T {
 	return out
 }
 
-// sliceBounds returns the bounds and the step of a slice of n items. Those that are none are left out.
+// sliceBounds returns the bounds and the step of a slice of n items. Those that are none
+// are left out.
 func sliceBounds(args []any, n int64) (start, end, step int64, err error) {
 	var given [3]*int64
 	for i, a := range args {

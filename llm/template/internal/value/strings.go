@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Methods are the methods of strings, mappings, lists, tuples and loops. None modifies a value.
+// Methods are the methods of strings, mappings, lists, tuples and loops. None modifies a
+// value.
 var Methods = map[string]Callable{
 	"capitalize":   method("string", "", mapped(capitalize)),
 	"casefold":     method("string", "", mapped(casefold)),
@@ -83,8 +84,9 @@ func onTwo(f func(s, t string) string) textOperation {
 	}
 }
 
-// span returns the part of s from the character args[1] to args[2], and the number of characters before it. found is
-// false if the part begins after the end, where not even "" is found.
+// span returns the part of s from the character args[1] to args[2], and the number of
+// characters before it. found is false if the part begins after the end, where not even
+// "" is found.
 func (r *Run) span(s string, args []any) (part string, before int, found bool, err error) {
 	if args[1] == any(Missing{}) && args[2] == any(Missing{}) {
 		return s, 0, true, r.Spend(len(s))
@@ -148,7 +150,8 @@ func affix(has func(s, t string) bool) textOperation {
 	}
 }
 
-// finder is find, rfind or rindex. If it must find the text, a text that is not found is an error.
+// finder is find, rfind or rindex. If it must find the text, a text that is not found is
+// an error.
 func finder(index func(s, sub string) int, must bool) textOperation {
 	return func(r *Run, s string, args []any) (any, error) {
 		part, before, found, err := r.span(s, args)
@@ -264,7 +267,8 @@ func justify(align byte) textOperation {
 		spec.fill, _ = utf8.DecodeRuneInString(fill)
 		return r.written(func(w *writer) {
 			if missing := spec.width - utf8.RuneCountInString(s); align == '^' && missing > 0 && missing&spec.width&1 == 1 {
-				// str.center, unlike a format, puts the odd one in front if the width is odd.
+				// str.center, unlike a format, puts the odd one in front if the width is
+				// odd.
 				spec.width--
 				w.dst = append(w.dst, fill...)
 			}
@@ -307,7 +311,8 @@ func methodExpandtabs(r *Run, s string, args []any) (any, error) {
 
 var errEmptySeparator = errors.New("the separator is empty")
 
-// splitter is split or rsplit. f splits s at a separator, at most that many times; the separator "" is white space.
+// splitter is split or rsplit. f splits s at a separator, at most that many times; the
+// separator "" is white space.
 func splitter(f func(s, sep string, most int) []string) textOperation {
 	return func(_ *Run, s string, args []any) (any, error) {
 		sep, most := textOr(args[0], ""), intOr(args[1], -1)

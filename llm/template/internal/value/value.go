@@ -1,8 +1,10 @@
-// Package value holds the values of templates and their operators, filters, tests, functions and methods, as in Jinja.
+// Package value holds the values of templates and their operators, filters, tests,
+// functions and methods, as in Jinja.
 //
-// A value is nil, bool, int64, float64, string, []any, map[string]any, a series for sequences that are not lists, or
-// [json.Number] for integers beyond int64. None is ever modified. Templates also use [*Namespace], [*Loop] and [Blank].
-// Every operation pays for its time and memory from the budget of its [Run] before it uses them.
+// A value is nil, bool, int64, float64, string, []any, map[string]any, a series for
+// sequences that are not lists, or [json.Number] for integers beyond int64. None is ever
+// modified. Templates also use [*Namespace], [*Loop] and [Blank]. Every operation pays
+// for its time and memory from the budget of its [Run] before it uses them.
 package value
 
 import (
@@ -15,7 +17,8 @@ import (
 	"strings"
 )
 
-// Namespace is the result of the function namespace: the only thing that a template can modify.
+// Namespace is the result of the function namespace: the only thing that a template can
+// modify.
 type Namespace struct{ Members map[string]any }
 
 // Blank is "a if b" where b is false: it renders as nothing, is false, and is not defined.
@@ -255,8 +258,8 @@ func IsUndefined(err error) bool {
 	return ok
 }
 
-// Hint lists the members of the value in which the item was looked up. It is computed on demand because the default
-// filter discards the error.
+// Hint lists the members of the value in which the item was looked up. It is computed on
+// demand because the default filter discards the error.
 func (u *Undefined) Hint() string {
 	if !u.isItem {
 		return ""
@@ -328,8 +331,8 @@ func (l *Loop) attribute(name string) (any, bool) {
 	return nil, false
 }
 
-// Items returns what a loop over v iterates over: the items of a list, the sorted keys of a mapping, the characters of
-// a string.
+// Items returns what a loop over v iterates over: the items of a list, the sorted keys of
+// a mapping, the characters of a string.
 func (r *Run) Items(v any) ([]any, error) {
 	switch v := v.(type) {
 	case Blank:
