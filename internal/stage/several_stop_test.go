@@ -64,7 +64,8 @@ func TestASecondSignalStopsAllStagesAtOnce(t *testing.T) {
 	})
 }
 
-// A stage whose results can't be stored is given up when the time for a stop has passed. The others have drained long before.
+// A stage whose results can't be stored is given up when the time for a stop has passed.
+// The others have drained long before.
 func TestTheStopTimeoutEndsTheOneStageThatIsStuck(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_LLM_TIMEOUT": "104s"}) // a quarter longer is 130 s
