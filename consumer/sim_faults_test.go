@@ -198,7 +198,7 @@ func (s *sim) loadInto(partition int) {
 	s.rows[partition] = append(s.rows[partition], ack.Sequence)
 	s.keys[ack.Sequence] = streams.KeyHeader(key)
 	if !until.IsZero() {
-		s.refused[ack.Sequence] = until
+		s.refused.Store(ack.Sequence, until)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
@@ -36,8 +37,11 @@ type simOrder struct {
 	anyRow bool
 
 	// Guarded by sim.mu.
-	keys    map[uint64]string    // of rows, as their results have them
-	refused map[uint64]time.Time // until when rows are
+	keys map[uint64]string // of rows, as their results have them
+
+	// refused is until when rows are, by sequence. Executors ask for it with their lock held,
+	// and who holds sim.mu asks executors: it needs a lock of its own.
+	refused sync.Map
 }
 
 // orderOf draws the order of a seed.
@@ -51,7 +55,7 @@ func orderOf(seed uint64) streams.Order {
 // nothing.
 func (s *sim) setOrder(order streams.Order) {
 	s.order, s.mixed, s.window = order, order != streams.OrderStream || s.seed%7 == 5, simWindow
-	s.keys, s.refused = make(map[uint64]string), make(map[uint64]time.Time)
+	s.keys = make(map[uint64]string)
 	if !s.mixed {
 		return
 	}
@@ -106,17 +110,15 @@ func (s *sim) drawRefusal() time.Time {
 
 // refusedUntil is until when the provider refuses a row.
 func (s *sim) refusedUntil(seq uint64) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused[seq]
+	until, _ := s.refused.Load(seq)
+	at, _ := until.(time.Time)
+	return at
 }
 
 // longest is how long rows are refused yet.
 func (s *sim) longest() (most time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, until := range s.refused {
-		most = max(most, time.Until(until))
+	for _, until := range s.refused.Range {
+		most = max(most, time.Until(until.(time.Time)))
 	}
 	return most
 }

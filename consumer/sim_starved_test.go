@@ -101,7 +101,7 @@ func (w *simStarve) left() (left string) {
 	defer w.s.mu.Unlock()
 	for p := range w.done {
 		for _, seq := range w.s.due(p, w.done[p]) {
-			if !time.Now().Before(w.s.refused[seq]) {
+			if !time.Now().Before(w.s.refusedUntil(seq)) {
 				left += fmt.Sprintf(" %d", seq)
 			}
 		}
