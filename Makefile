@@ -267,9 +267,11 @@ mutants: ## change the program in N places of each MUTATED package, one at a tim
 .PHONY: tools
 tools: $(TOOLS) ## build the pinned tools into bin/
 
-# One build makes them all.
-$(TOOLS) &: tools/go.mod tools/go.sum
-	go -C tools build -o ../bin/ tool
+bin/golangci-lint: TOOL = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+bin/benchstat: TOOL = golang.org/x/perf/cmd/benchstat
+bin/crane: TOOL = github.com/google/go-containerregistry/cmd/crane
+$(TOOLS): tools/go.mod tools/go.sum
+	go -C tools build -o ../$@ $(TOOL)
 
 # The Helm by which the chart is tested packages it too.
 bin/helm: test/chart/go.mod test/chart/go.sum
