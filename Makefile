@@ -63,7 +63,7 @@ race: ## run the tests in any order under the race detector, but those that SKIP
 
 # The packages whose goroutines share state.
 RACED := consumer/... internal/budget internal/ops/dashboard internal/executor internal/files/job internal/lane internal/natsconn internal/stage \
-	internal/ops/stored llm/... pool
+	internal/ops/stored llm llm/batchapi llm/pooled llm/redact llm/schema pool/...
 # Names, or their beginnings, of tests that take more than 3 s each under the detector: most of its time.
 SLOW   := $(shell paste -sd '|' test/slow-under-race)
 .PHONY: race-short
