@@ -25,8 +25,8 @@ import (
 //
 // The page docs/throttle.md shows it at work. Files: the rate in each phase here, the
 // measurement and the sense of time in adaptive_estimate.go, limits on attempts in flight
-// in adaptive_slots.go, sporadic refusals in adaptive_sporadic.go, those of a server that
-// refuses many at random in adaptive_noise.go, the server's hints in adaptive_hint.go.
+// in adaptive_slots.go, sporadic refusals in adaptive_sporadic.go, a server that refuses
+// many at random in adaptive_noise.go, the server's hints in adaptive_hint.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {
@@ -124,7 +124,7 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// The constants of the phases; those of the other rules are in their files. All were
+// The constants of the phases. The other rules have theirs in their files. All were
 // found by simulation against the servers of docs/throttle.md, which shows the figures
 // without each rule.
 const (

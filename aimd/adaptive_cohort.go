@@ -22,8 +22,8 @@ const (
 	spreadError = 2.0
 )
 
-// cohort is some attempts that were sent one after the other. All of them count, not
-// those of them that have ended by some time: the first to end are the short ones.
+// cohort is some attempts that were sent one after the other. All of them count, and
+// not only the ones that have ended by some time: the first to end are the short ones.
 type cohort struct {
 	id         int // counts from 1
 	size       int // attempts that belong to it, at most
@@ -137,12 +137,12 @@ func (c *cohort) slower(d *cohort) (log, err float64) {
 
 // slowerInQueue is slower where calls wait for each other. Then each waits for the
 // replies of others, too, and what all take is in proportion to what all return. Variance
-// is that of the time that the server works at a call, by its square.
+// is the variance of the time that the server works at a call, by the square of its mean.
 func (c *cohort) slowerInQueue(d *cohort, variance float64) (log, err float64) {
 	return math.Log(c.secPer() / d.secPer()), math.Sqrt(variance * (c.chance() + d.chance()))
 }
 
-// chance returns by how much the variance of secPer is less than that of a single call.
+// chance returns by how much less secPer varies than a single call does.
 // Calls that wait share what they wait for, and only those at the edges of a cohort wait
 // for others than its own: so it falls faster than with their number.
 func (c *cohort) chance() float64 { return min(1, 2*c.inFlight()/(3*c.n)) / c.n }

@@ -107,8 +107,8 @@ func (n *noise) conclude(l *Adaptive) {
 	}
 }
 
-// explain reports whether the refusal of m is nothing but noise. In drain that of its
-// first attempt is not: what was refused there must not pass for accepted, or an outage
+// explain reports whether the refusal of m is nothing but noise. In drain the refusal of
+// its first attempt is not: what was refused there must not pass for accepted, or an outage
 // would never be noticed.
 func (n *noise) explain(l *Adaptive, m mark) bool {
 	n.learn(l, m, 1)

@@ -158,9 +158,9 @@ type PoolConfig struct {
 // RetryConfig describes retries after transient errors.
 type RetryConfig struct {
 	MaxAttempts   int           `env:"MAX_ATTEMPTS, default=3" min:"1" max:"1000" help:"attempts at a row that meets transient errors; capacity errors do not count"`
-	BaseDelay     time.Duration `env:"BASE_DELAY, default=2s" help:"the wait before retry n is uniform in [0, base x factor^(n-1)]" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
-	BackoffFactor float64       `env:"BACKOFF_FACTOR, default=2.0" min:"1" max:"1000" help:"factor of that wait, at least 1" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
-	MaxDelay      time.Duration `env:"MAX_DELAY, default=60s" help:"longest wait before a retry, at least the base" deprecated:"remove it; the wait before retry n is at most 2s x 2^(n-1), and never above 60s"`
+	BaseDelay     time.Duration `env:"BASE_DELAY, default=2s" help:"the wait before retry n is uniform in [0, base x 2^(n-1)], and never above 60s"`
+	BackoffFactor float64       `env:"BACKOFF_FACTOR, default=2.0" min:"1" max:"1000" help:"factor of that wait, at least 1" deprecated:"remove it; the wait before retry n is at most the base x 2^(n-1), and never above 60s"`
+	MaxDelay      time.Duration `env:"MAX_DELAY, default=60s" help:"longest wait before a retry, at least the base" deprecated:"remove it; the wait before retry n is at most the base x 2^(n-1), and never above 60s"`
 }
 
 // LLMConfig describes the provider, its models and the shape of a call.
@@ -214,7 +214,7 @@ type RowsConfig struct {
 	DedupeTTL          time.Duration `env:"DEDUPE_TTL, default=24h" min:"1s" help:"how long stored replies are reused"`
 	OnUpstreamError    string        `env:"ON_UPSTREAM_ERROR, default=pass" oneof:"pass process" help:"a row that arrives with Stage-Status: error is passed on unchanged in its place (pass), or processed (process)"`
 	OnFatal            string        `env:"ON_FATAL, default=pause" oneof:"pause exit fail" help:"at a fatal provider error, or one that every row meets: pause (hold rows, report why, probe), exit, or fail (the row fails)"`
-	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two" deprecated:"remove it; a pause makes a probe each 60s, and stage probe makes one at once"`
+	FatalProbeInterval time.Duration `env:"FATAL_PROBE_INTERVAL, default=60s" min:"1s" help:"time between the probe calls of a pause; in an outage of the provider the longest time between two"`
 	OutageHold         time.Duration `env:"OUTAGE_HOLD, default=0" help:"how long an outage of the provider holds a row before it fails with api_call_failed; 0: for ever"`
 }
 

@@ -56,7 +56,7 @@ func (r *Reader) recognise() error {
 }
 
 // decide returns the layout that the beginning of a file has; without a format: more of
-// it is needed. ended means that there is no more to be had. A file named .json may have
+// it is needed. ended means that nothing follows. A file named .json may have
 // an object on each line instead of an array.
 func (l Layout) decide(text []byte, ended bool) (Layout, error) {
 	called := l.Format
