@@ -33,9 +33,9 @@ const (
 	// gatherFor is how long news gathers: a replica that starts or stops changes many
 	// partitions in one moment.
 	gatherFor = 10 * time.Millisecond
-	// checkEvery is the time between two looks of a replica at partitions that others
-	// claim to serve, one after the other.
-	checkEvery = 3 * time.Second
+	// checkEvery is how often a replica checks what others announce: see
+	// [roster.checkNext].
+	checkEvery = 2 * time.Second
 )
 
 // Spread spreads the partitions of a stage evenly over its replicas: none hoards, and
@@ -65,7 +65,6 @@ type Spread struct {
 	looks     []time.Time     // when each partition should be looked at
 	changed   []chan struct{} // one a partition; holds a token when serves or looks have changed
 	listening bool            // to the others, before a decision
-	check     int             // the last partition of another replica that was looked at
 	warned    bool            // of a replica with another number of partitions
 }
 
@@ -168,7 +167,9 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 		case <-tick:
 			announce(false)
 		case <-check:
-			s.checkNext()
+			s.mu.Lock()
+			s.roster.checkNext(s.serves)
+			s.mu.Unlock()
 		}
 		s.decide(time.Now())
 	}
@@ -241,20 +242,6 @@ func (s *Spread) listened() {
 	}
 }
 
-// checkNext has the next partition looked at that another replica claims to serve or
-// stand by for: it may be wrong.
-func (s *Spread) checkNext() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for range s.serves {
-		s.check = (s.check + 1) % len(s.serves)
-		if !s.serves[s.check] {
-			s.roster.places[s.check].look = true
-			return
-		}
-	}
-}
-
 // decide works out what this replica should serve and look at, and wakes the partitions
 // for which that has changed.
 func (s *Spread) decide(now time.Time) {
@@ -266,7 +253,7 @@ func (s *Spread) decide(now time.Time) {
 	gone := s.roster.forget(now)
 	s.others.Store(int32(s.roster.serving())) //nolint:gosec // far fewer
 	for p, serve := range s.roster.serve(now) {
-		look := s.roster.lookAt(p, now)
+		look := s.roster.lookAt(p)
 		if serve != s.serves[p] || !look.Equal(s.looks[p]) || gone {
 			s.serves[p], s.looks[p] = serve, look
 			s.wake(p)
@@ -319,7 +306,7 @@ func (s *Spread) LookAt(partition int) time.Time {
 	if s.listening {
 		return time.Time{}
 	}
-	return s.roster.lookAt(partition, time.Now())
+	return s.roster.lookAt(partition)
 }
 
 // Disputed reports whether that look should read the log, too.
