@@ -143,7 +143,7 @@ bench-gate: ## measure five ratios of speed beside the recorded ones, in a few m
 	bin/bench -gate test/bench/gate.json $(if $(UPDATE),-update)
 
 .PHONY: bench-throttle
-bench-throttle: ## compare the throttle's laws and the cost of outages in virtual time, as in docs/throttle.md
+bench-throttle: ## compare the throttle's laws and the cost of outages in virtual time, as in test/throttle/figures.md
 	go test ./test/throttle -run '^(TestTable|TestFamilies|TestOutageTable)$$' -table 10 -families 3 -outages 10 -v -timeout 2h
 
 .PHONY: docs

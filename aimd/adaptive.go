@@ -125,8 +125,8 @@ func (p Phase) String() string {
 }
 
 // The constants of the phases. The other rules have theirs in their files. All were
-// found by simulation against the servers of docs/throttle.md, which shows the figures
-// without each rule.
+// found by simulation against the servers of test/throttle, whose figures.md has what the
+// law reaches with them.
 const (
 	// A call every 200 ms at first, so that a server with a very low limit is not flooded.
 	startRate = 5.0

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	familySeeds = flag.Int("families", 0, "run all families of servers with so many seeds and print the table of docs/throttle.md")
+	familySeeds = flag.Int("families", 0, "run all families of servers with so many seeds and print the table of figures.md")
 	familyNames = flag.String("family", "", "with -families: only those whose names match; the adaptive law's figures alone")
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TestFallbacks holds what a fallback of half the first server's rate must gain in a brown-out, and that in normal
-// operation at a limit no row goes there. With -table it prints the table of docs/throttle.md.
+// operation at a limit no row goes there. With -table it prints the table of figures.md.
 func TestFallbacks(t *testing.T) {
 	seeds := max(1, *tableSeeds)
 	var out strings.Builder

@@ -12,7 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-var outageSeeds = flag.Int("outages", 0, "run all outages with so many seeds, print the tables of docs/throttle.md, hold the goals")
+var outageSeeds = flag.Int("outages", 0, "run all outages with so many seeds, print the tables of figures.md, hold the goals")
 
 func measureOutage(t *testing.T, sc *Scenario, m Method, seed uint64) (f OutageFigures) {
 	t.Helper()
@@ -96,16 +96,16 @@ func TestAnOutageCostsNoRow(t *testing.T) {
 	}
 }
 
-// docsSeeds is how many seeds the tables of docs/throttle.md are the mean of.
+// docsSeeds is how many seeds the tables of figures.md are the mean of.
 const docsSeeds = 10
 
-// TestOutageTable prints the tables of docs/throttle.md about outages and holds the goals. It takes minutes: without
+// TestOutageTable prints the tables of figures.md about outages and holds the goals. It takes minutes: without
 // -outages it runs nothing. With as many seeds as the page has it sees to it that the page is up to date.
 func TestOutageTable(t *testing.T) {
 	if *outageSeeds == 0 {
 		t.Skip("runs with -outages")
 	}
-	docs, err := os.ReadFile("../../docs/throttle.md")
+	docs, err := os.ReadFile("figures.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestOutageTable(t *testing.T) {
 	row := func(line string) {
 		fmt.Fprintln(&out, line)
 		if *outageSeeds == docsSeeds && !strings.Contains(string(docs), line+"\n") {
-			t.Errorf("docs/throttle.md is out of date, it lacks\n%s", line)
+			t.Errorf("figures.md is out of date, it lacks\n%s", line)
 		}
 	}
 	figures := make(map[string][Blind + 1]OutageFigures)

@@ -73,7 +73,7 @@ func TestServersThatQueue(t *testing.T) {
 	}
 }
 
-// TestQueueingTable prints the table of docs/throttle.md and holds its goals. Without -table it runs one server of each
+// TestQueueingTable prints the table of figures.md and holds its goals. Without -table it runs one server of each
 // kind.
 func TestQueueingTable(t *testing.T) {
 	servers, seeds := QueueingServers(), *tableSeeds

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-var tableSeeds = flag.Int("table", 0, "run everything with so many seeds, print the tables of docs/throttle.md, hold the goals")
+var tableSeeds = flag.Int("table", 0, "run everything with so many seeds, print the tables of figures.md, hold the goals")
 
 // seedsFrom are seeds that nothing was tuned with.
 const seedsFrom = 1000
 
-// TestTable prints the tables of docs/throttle.md and holds the goals. It takes minutes: without -table it runs one
+// TestTable prints the tables of figures.md and holds the goals. It takes minutes: without -table it runs one
 // scenario, to see that it works.
 func TestTable(t *testing.T) {
 	scenarios, grid, seeds := Scenarios(), Grid(), *tableSeeds
