@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var crowdSeeds = flag.Int("crowd", 0, "run the table of docs/scale.md with so many seeds")
+var crowdSeeds = flag.Int("crowd", 0, "run the table of figures.md with so many seeds")
 
 // TestCrowd prints what many replicas make of one provider's limit, beside one pool that has it all: what a budget shared
 // by all replicas could gain at most. Without -crowd it runs the smallest, to see that it works.

@@ -249,7 +249,7 @@ func (w *weighing) admit(now float64, id callID) bool {
 	return true
 }
 
-// Fleets returns the fleets of the table in docs/scale.md, with the rate of the server
+// Fleets returns the fleets of the table in figures.md, with the rate of the server
 // that they share and the calls that its bucket holds.
 func Fleets(rate float64) []*Fleet {
 	burst := max(5, rate/20)

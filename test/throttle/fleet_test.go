@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	fleetSeeds = flag.Int("fleets", 0, "run the fleets of docs/scale.md with so many seeds")
+	fleetSeeds = flag.Int("fleets", 0, "run the fleets of figures.md with so many seeds")
 	fleetNames = flag.String("only", "", "only the fleets whose name matches this expression")
 	fleetRates = flag.String("rates", "20,200", "limits of the server, calls per second")
 )
@@ -22,7 +22,7 @@ func measureFleet(t *testing.T, f *Fleet, m Method, seed uint64) (fig FleetFigur
 	return fig
 }
 
-// TestFleetTable prints the tables of fleets in docs/scale.md. Without -fleets it runs the smallest, to see that it works.
+// TestFleetTable prints the tables of fleets in figures.md. Without -fleets it runs the smallest, to see that it works.
 func TestFleetTable(t *testing.T) {
 	seeds, names, rates := *fleetSeeds, *fleetNames, *fleetRates
 	if seeds == 0 {
@@ -51,7 +51,7 @@ func TestFleetTable(t *testing.T) {
 	}
 }
 
-// TestCrowdThatShares prints the second table of docs/scale.md: the crowds of TestCrowd, with a shared budget. Without
+// TestCrowdThatShares prints the second table of figures.md: the crowds of TestCrowd, with a shared budget. Without
 // -crowd it runs a small one.
 func TestCrowdThatShares(t *testing.T) {
 	type crowd struct {
