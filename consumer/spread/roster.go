@@ -344,16 +344,16 @@ func (r *roster) attended(partition int) bool {
 }
 
 // checkNext has partitions looked at although others claim to serve or stand by for them,
-// since they may be wrong: the next one of all in turn, and every one that nobody serves
-// and that this replica would get if its assignee failed. serves says what this replica
-// serves. Without the second rule:
+// since they may be wrong: the next one of all in turn, and every one that this replica
+// has released within returnForget and that nobody has served since. serves says what this
+// replica serves. Without the second rule:
 //
 //  1. A releases 8 partitions to B. No row waits when A looks at them, so A relies on B.
 //  2. Rows come, and B takes none of them.
 //  3. A notices it at one partition with each check, so after 16 s at the last one.
-func (r *roster) checkNext(serves []bool) {
+func (r *roster) checkNext(serves []bool, now time.Time) {
 	for n := range r.places {
-		if pl := &r.places[n]; !serves[n] && pl.holder == "" && r.nextInLine(n) == r.id {
+		if pl := &r.places[n]; !serves[n] && pl.holder == "" && now.Sub(pl.released) < returnForget {
 			pl.look = true
 		}
 	}

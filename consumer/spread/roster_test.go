@@ -362,6 +362,7 @@ func TestRowsOfAllReleasedPartitionsAreNoticedAtOnce(t *testing.T) {
 	for p, serve := range step() {
 		if !serve {
 			released = append(released, p)
+			r.release(p, now)
 			r.own(p, NotHeld, now)
 		}
 	}
@@ -382,7 +383,7 @@ func TestRowsOfAllReleasedPartitionsAreNoticedAtOnce(t *testing.T) {
 	for now.Sub(came) < still {
 		serves := step()
 		if !now.Before(nextCheck) {
-			r.checkNext(serves)
+			r.checkNext(serves, now)
 			nextCheck = now.Add(checkEvery)
 		}
 		look(true)

@@ -168,7 +168,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 			announce(false)
 		case <-check:
 			s.mu.Lock()
-			s.roster.checkNext(s.serves)
+			s.roster.checkNext(s.serves, time.Now())
 			s.mu.Unlock()
 		}
 		s.decide(time.Now())
