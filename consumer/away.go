@@ -293,7 +293,7 @@ func ackAt(tokens []string) int {
 // ackOf returns the subject that acks a row that was away: the subject of any row's last
 // delivery, with this row's numbers.
 func (t *term) ackOf(seq uint64, note *awayRow) string {
-	tokens := strings.Split(t.ackForm, ".")
+	tokens := strings.Split(t.in.ackForm, ".")
 	if len(tokens) < ackTokens {
 		return ""
 	}

@@ -438,7 +438,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
 	}
-	c.keepPin(t.pull.pin, err)
+	c.keepPin(t.in.pull.pin, err)
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
 	c.setRefused(false)
@@ -456,7 +456,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if c.cfg.Observer != nil {
 		c.cfg.Observer.TermEnded(c.cfg.Partition, how)
 	}
-	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.end.low))
+	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.own.end.low))
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -88,6 +89,38 @@ func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- e
 			return
 		}
 	}
+}
+
+// outlet passes groups of rows from the term to the emitter and takes their outcomes. While
+// it is busy one group is on its way and its outcome was not taken yet, so neither channel,
+// of one place each, ever blocks the term.
+type outlet struct {
+	groups  chan []*Row
+	stored  chan emitted
+	busy    bool
+	cancel  context.CancelFunc
+	emitter sync.WaitGroup
+}
+
+// open starts the emitter, which runs until close.
+func (o *outlet) open(ctx context.Context, e *emitter) {
+	ctx, o.cancel = context.WithCancel(ctx)
+	o.groups, o.stored = make(chan []*Row, 1), make(chan emitted, 1)
+	o.emitter.Go(func() { e.run(ctx, o.groups, o.stored) })
+}
+
+// send has rows appended, or the log looked at where there are none. It must not be busy.
+func (o *outlet) send(rows []*Row) {
+	o.busy = true
+	o.groups <- rows
+}
+
+// close waits for the emitter. A group in flight is left to the log: the next term reads
+// whether it was stored.
+func (o *outlet) close() {
+	o.cancel()
+	close(o.groups)
+	o.emitter.Wait()
 }
 
 // emitted is the outcome of one group.

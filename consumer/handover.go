@@ -61,7 +61,7 @@ func (t *term) dropHandedBack() {
 
 // drained reports whether a stopping term has nothing left to wait for.
 func (t *term) drained() bool {
-	if t.emitting || t.buf.Completed()+len(t.takenBack) < t.buf.Len() {
+	if t.out.busy || t.buf.Completed()+len(t.takenBack) < t.buf.Len() {
 		return false
 	}
 	head, ok := t.buf.Ready(0)
@@ -76,20 +76,20 @@ func (t *term) drained() bool {
 //	A waits for its last call. B finds nobody pinned, claims, resets the consumer, and takes rows.
 //	A's call ends. A has nothing to append, so it does not learn of B, and resets the consumer under B.
 func (t *term) handOver(ctx context.Context) error {
-	t.pull.close() // a row that came to a request in flight would be taken from the next owner
+	t.in.pull.close() // a row that came to a request in flight would be taken from the next owner
 	t.c.at("drained")
-	if err := t.c.stillEndsAt(ctx, t.end); err != nil {
+	if err := t.c.stillEndsAt(ctx, t.own.end); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
 	if err := t.leaveMark(ctx); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
-	t.accepted = t.end.low
-	if err := t.durable.Reset(ctx, t.accepted+1); err != nil {
+	t.in.accepted = t.own.end.low
+	if err := t.in.durable.Reset(ctx, t.in.accepted+1); err != nil {
 		return err
 	}
 	t.c.at("handing over")
-	if err := t.durable.Unpin(ctx); err != nil {
+	if err := t.in.durable.Unpin(ctx); err != nil {
 		t.c.log.Debug("pin not released, it will expire", slog.Any("error", err))
 	}
 	return nil

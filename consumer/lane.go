@@ -127,7 +127,7 @@ func (t *term) openLane(ctx, soft context.Context, lost <-chan nats.Status) erro
 	t.lane = l
 	return t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
 		return lane.Open(ctx, LaneTerm{
-			Owner: t.owner, Low: t.end.low, InputCreated: t.c.inputCreated,
+			Owner: t.owner, Low: t.own.end.low, InputCreated: t.c.inputCreated,
 			Recall: l.desk.recall, Fenced: l.desk.fence,
 		})
 	})
@@ -286,7 +286,7 @@ func (t *term) takeRecalls() error {
 func (t *term) sortRecall(r recall) {
 	note, aside := t.buf.Away(r.seq)
 	switch {
-	case aside, t.open[r.seq] != nil, r.seq > t.accepted:
+	case aside, t.open[r.seq] != nil, r.seq > t.in.accepted:
 		t.lane.early[r.seq] = r // until it is parked
 	case note == nil:
 		t.laneKept(r.seq) // it is finished

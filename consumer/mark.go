@@ -107,7 +107,7 @@ func (l *aheadLog) from(low, next uint64) uint64 {
 func (t *term) markOf(low uint64, ahead int) logMark {
 	m := logMark{low: low, ahead: ahead}
 	if ahead > 0 {
-		m.from = t.ahead.from(low, t.end.seq+1)
+		m.from = t.own.ahead.from(low, t.own.end.seq+1)
 	}
 	return m
 }
@@ -127,7 +127,7 @@ func (t *term) mark(group []*Row) {
 func (t *term) noteAhead(group []*Row, at, low uint64) {
 	for _, row := range group {
 		if row.Seq > low {
-			t.ahead.add(at, row.Seq)
+			t.own.ahead.add(at, row.Seq)
 		}
 	}
 }
@@ -136,21 +136,21 @@ func (t *term) noteAhead(group []*Row, at, low uint64) {
 // it does over rows that were emitted by an earlier term. So a stage that has emitted all
 // its rows says so, and may go on in another order.
 func (t *term) leaveMark(ctx context.Context) error {
-	if t.end.ahead == 0 {
+	if t.own.end.ahead == 0 {
 		return nil
 	}
 	if err := t.passKnown(ctx); err != nil {
 		return err
 	}
 	m := t.buf.Mark()
-	if m.Low == t.end.low {
+	if m.Low == t.own.end.low {
 		return nil
 	}
-	end := t.end
+	end := t.own.end
 	end.logMark = t.markOf(m.Low, m.Ahead)
 	end, err := t.c.claim(ctx, t.owner, end, t.c.inputCreated)
 	if err == nil {
-		t.end = end
+		t.own.end = end
 	}
 	return err
 }
@@ -162,7 +162,7 @@ const passMost = 1000
 // passKnown passes the known rows behind the last one taken, up to the first row that is
 // not known: they have not come again, or were deleted from the input.
 func (t *term) passKnown(ctx context.Context) error {
-	from := t.accepted + 1
+	from := t.in.accepted + 1
 	for range passMost {
 		next, err := t.c.nextInput(ctx, from)
 		if err != nil {

@@ -24,19 +24,19 @@ import (
 // renews its pin.
 func (t *term) request(now time.Time) (next time.Time, err error) {
 	if t.stopping {
-		return t.pull.step(now, 0, 0, false)
+		return t.in.pull.step(now, 0, 0, false)
 	}
 	rows := t.room()
-	if t.plenty(rows) && now.Sub(t.pull.asked) < t.pull.renew {
-		return t.pull.asked.Add(t.pull.renew), nil
+	if t.plenty(rows) && now.Sub(t.in.pull.asked) < t.in.pull.renew {
+		return t.in.pull.asked.Add(t.in.pull.renew), nil
 	}
-	asked := t.pull.asked
+	asked := t.in.pull.asked
 	empty := t.buf.Len()+t.buf.Returning() == 0
-	next, err = t.pull.step(now, rows, t.roomBytes(), empty && t.pull.notUntil.After(t.pull.asked))
-	if t.pull.asked != asked {
+	next, err = t.in.pull.step(now, rows, t.roomBytes(), empty && t.in.pull.notUntil.After(t.in.pull.asked))
+	if t.in.pull.asked != asked {
 		t.acks.flush() // in the same write
 	}
-	if watch := t.quietSince.Add(t.quiet); rows > 0 && watch.Before(next) && watch.After(now) {
+	if watch := t.in.lookDue(); rows > 0 && watch.Before(next) && watch.After(now) {
 		next = watch
 	}
 	return next, err
@@ -52,7 +52,7 @@ func (t *term) plenty(room int) bool {
 // room returns how many rows may be taken.
 func (t *term) room() int {
 	room := t.roomBeside(t.buf.Room())
-	if t.durable.AcksDelete {
+	if t.in.durable.AcksDelete {
 		// Rows that were emitted before do not come again, and count in the span when the
 		// next row comes: ask for no more than there is room for then, and for one to
 		// find out.
@@ -73,23 +73,23 @@ func (t *term) roomBytes() int64 { return t.buf.RoomBytes() / unansweredCounts }
 //	A's request is the one that waits, so A gets the row and the pin.
 //	A renews it, and B, who owns the log, gets no row until A learns that it is fenced.
 func (t *term) received(ctx context.Context, m *nats.Msg) error {
-	row, err := t.pull.received(m, time.Now())
+	row, err := t.in.pull.received(m, time.Now())
 	switch {
 	case err != nil:
 		return err
-	case row && t.pull.unnamed:
+	case row && t.in.pull.unnamed:
 		return t.acceptUnnamed(ctx, m)
-	case row && t.pull.pin != t.pin:
+	case row && t.in.pull.pin != t.in.pin:
 		if err := t.stillOurs(ctx); err != nil {
 			return err
 		}
 		return t.accept(ctx, m)
 	case row:
 		return t.accept(ctx, m)
-	case t.pull.pinLost:
+	case t.in.pull.pinLost:
 		// Another client has the pin and may have claimed the partition, or none has: a
 		// new leader forgets it.
-		t.pull.pinLost = false
+		t.in.pull.pinLost = false
 		return t.stillOurs(ctx)
 	}
 	return nil
@@ -106,30 +106,25 @@ func (t *term) acceptUnnamed(ctx context.Context, m *nats.Msg) error {
 	if err := t.stillOurs(ctx); err != nil {
 		return err
 	}
-	if t.pull.pin == "" { // without it, requests are not served until it runs out
-		info, err := t.durable.Info(ctx)
+	if t.in.pull.pin == "" { // without it, requests are not served until it runs out
+		info, err := t.in.durable.Info(ctx)
 		if err != nil {
 			return err
 		}
-		t.pull.pin = pinned(info)
+		t.in.pull.pin = pinned(info)
 	}
 	if m.Header, err = streams.StoredHeader(ctx, t.c.nc, t.c.cfg.InputStream, md.Sequence.Stream); err != nil {
 		return fmt.Errorf("read the headers of row %d: %w", md.Sequence.Stream, err)
 	}
-	t.delivered = 0
+	t.in.proveNothing()
 	err = t.accept(ctx, m)
-	t.delivered = 0
+	t.in.proveNothing()
 	return err
 }
 
 // accept takes a row that follows the last one taken, and nothing else: a row may be
 // missing between them because the consumer was reset by another client, or a delivery
-// got lost.
-//
-// Rows that were deleted, or that the filter leaves out, are no gap. Two deliveries with
-// consecutive numbers, both first deliveries under one pin, prove that nothing lies
-// between them. The first delivery after a reset proves nothing: a rival's reset may have
-// come after ours, and the numbers begin at 1 for both. Then the stream is asked.
+// got lost. Where the delivery does not prove that none is, the stream is asked.
 func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	md, err := m.Metadata()
 	if err != nil {
@@ -139,20 +134,20 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if cut, err := t.withoutBody(ctx, m, seq); err != nil || cut {
 		return err
 	}
-	t.ackForm = m.Reply
-	proven := t.noteDelivery(md, time.Now())
+	t.in.ackForm = m.Reply
+	proven := t.in.note(md, time.Now())
 	switch {
 	case t.stopping:
 		return nil // the hand-over resets the consumer to it
-	case seq <= t.accepted:
+	case seq <= t.in.accepted:
 		return t.again(ctx, seq, md.NumDelivered, m.Reply)
-	case seq != t.accepted+1 && !proven:
-		next, err := t.c.nextInput(ctx, t.accepted+1)
+	case seq != t.in.accepted+1 && !proven:
+		missing, err := t.in.missingBefore(ctx, seq)
 		if err != nil {
 			return err
 		}
-		if next != 0 && next < seq {
-			t.c.log.Info("rows are missing, resetting the consumer", slog.Uint64("sequence", seq), slog.Uint64("missing", next))
+		if missing != 0 {
+			t.c.log.Info("rows are missing, resetting the consumer", slog.Uint64("sequence", seq), slog.Uint64("missing", missing))
 			return t.reset(ctx)
 		}
 	}
@@ -162,7 +157,7 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	// The known rows before it were deleted since they were emitted. They count in the
 	// span, so whether there is room for the row is known only now.
 	t.buf.Pass(seq)
-	t.accepted = seq - 1
+	t.in.accepted = seq - 1
 	row, size := t.c.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
@@ -171,12 +166,12 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		// The row comes again.
 		return t.reset(ctx)
 	case errors.Is(err, errSetAside):
-		t.accepted = seq
+		t.in.accepted = seq
 		return nil
 	case err != nil:
 		return fmt.Errorf("open row %d: %w", seq, err)
 	}
-	t.accepted = seq
+	t.in.accepted = seq
 	t.take(row, size, index, m.Reply)
 	return nil
 }
@@ -199,7 +194,7 @@ func (t *term) skip(seq uint64, reply string) error {
 	if err := t.buf.Skip(seq); err != nil {
 		return err
 	}
-	t.accepted = seq
+	t.in.accepted = seq
 	t.c.setStatus(func(s *Status) { s.Skipped++ })
 	t.acks.send(reply)
 	t.laneKept(seq)
@@ -212,30 +207,17 @@ func (t *term) skip(seq uint64, reply string) error {
 // time. The size that the server adds proves nothing, since an empty row may have such a
 // header of its own. So the stream is asked.
 func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
-	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !t.pull.unnamed && (size == "" || size == "0") {
+	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !t.in.pull.unnamed && (size == "" || size == "0") {
 		return false, nil
 	}
 	stored, err := streams.MessageAt(ctx, t.c.nc, t.c.cfg.InputStream, seq)
 	if err != nil || stored == nil || len(stored.Data) == 0 {
 		return false, err
 	}
-	if err := t.durable.Refit(ctx); err != nil {
+	if err := t.in.durable.Refit(ctx); err != nil {
 		return true, err
 	}
 	return true, t.reset(ctx) // it was set back
-}
-
-// noteDelivery notes a delivery, and reports whether it proves that no row lies between
-// it and the one before.
-func (t *term) noteDelivery(md *nats.MsgMetadata, now time.Time) (proven bool) {
-	t.moved(now)
-	proven = t.delivered > 0 && md.NumDelivered == 1 && md.Sequence.Consumer == t.delivered+1 && t.pull.pin == t.pin
-	t.delivered, t.pin = md.Sequence.Consumer, t.pull.pin
-	t.c.setStatus(func(s *Status) { s.Pending = md.NumPending })
-	if t.silent = 0; now.Sub(t.lastReset) > 2*silence {
-		t.c.problems.clear(problemRows)
-	}
-	return proven
 }
 
 // again handles the delivery of a row that was taken before.
@@ -248,10 +230,10 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
 		t.acks.send(reply)
 	}
-	if delivered > 1 || t.durable.AcksDelete {
+	if delivered > 1 || t.in.durable.AcksDelete {
 		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
 	}
-	t.c.log.Info("another client has reset the consumer, restoring its position", slog.Uint64("sequence", seq), slog.Uint64("after", t.accepted))
+	t.c.log.Info("another client has reset the consumer, restoring its position", slog.Uint64("sequence", seq), slog.Uint64("after", t.in.accepted))
 	return t.reset(ctx)
 }
 
@@ -371,7 +353,7 @@ func (t *term) start() {
 		for _, row := range t.unstarted {
 			t.takeBack(row)
 		}
-	case t.held || t.journal.reading || !t.doubtSince.IsZero():
+	case t.held || t.journal.reading || !t.own.certain():
 		return
 	default:
 		for _, row := range t.unstarted {
@@ -460,7 +442,7 @@ const groupRowsMin = 24
 // emit hands the contiguous head to the emitter, if it is free. Rows that gather while
 // one group is in flight form the next.
 func (t *term) emit() {
-	if t.emitting {
+	if t.out.busy {
 		return
 	}
 	var group []*Row
@@ -481,25 +463,24 @@ func (t *term) emit() {
 		return
 	}
 	t.mark(group)
-	t.emitting = true
 	t.journal.lastAtAppend = t.journal.last
-	t.groups <- group
+	t.out.send(group)
 }
 
 // emitted releases what is stored and acks it. Only now: an ack before the result is
 // stored would lose the row in a crash.
 func (t *term) emitted(e emitted) error {
-	t.emitting = false
+	t.out.busy = false
 	if e.err != nil {
 		return e.err
 	}
-	t.settled(e)
+	t.own.settled(e)
 	if len(e.rows) == 0 {
 		return nil
 	}
-	t.noteAhead(e.rows, t.end.seq+1, e.end.low)
-	t.end, t.checked = e.end, e.at
-	t.moved(e.at)
+	t.noteAhead(e.rows, t.own.end.seq+1, e.end.low)
+	t.own.appended(e)
+	t.in.moved(e.at)
 	t.buf.Release(len(e.rows))
 	failed := 0
 	for _, row := range e.rows {

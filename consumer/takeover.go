@@ -27,7 +27,7 @@ const (
 // not be answered again.
 func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err error) {
 	var finished []uint64
-	if t.end.ahead > 0 {
+	if t.own.end.ahead > 0 {
 		if finished, err = t.readAhead(ctx, soft, lost); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 		}
 	}
 	limits := t.c.order.limits(&t.c.cfg)
-	if t.buf, err = sequencer.New[place](limits, t.end.low, finished); err != nil {
+	if t.buf, err = sequencer.New[place](limits, t.own.end.low, finished); err != nil {
 		return fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	if limits.Shared || limits.Parked > 0 { // in any other case no row is ever away
@@ -63,7 +63,7 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
 	err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) (err error) {
-		finished, err = t.c.finishedAhead(ctx, t.end, &t.ahead)
+		finished, err = t.c.finishedAhead(ctx, t.own.end, &t.own.ahead)
 		return err
 	})
 	if err != nil {
@@ -85,7 +85,7 @@ func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status,
 		err = f(ctx)
 	}()
 	for {
-		next, broken := t.pull.step(time.Now(), 0, 0, false)
+		next, broken := t.in.pull.step(time.Now(), 0, 0, false)
 		if broken == nil {
 			select {
 			case <-done:
@@ -94,8 +94,8 @@ func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status,
 				broken = context.Cause(soft)
 			case <-lost:
 				broken = errConnectionLost
-			case m := <-t.pull.msgs:
-				_, broken = t.pull.received(m, time.Now()) // no row fits the request
+			case m := <-t.in.pull.msgs:
+				_, broken = t.in.pull.received(m, time.Now()) // no row fits the request
 			case <-time.After(time.Until(next)):
 			}
 		}

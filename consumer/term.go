@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -19,7 +18,6 @@ import (
 type term struct {
 	c       *Consumer
 	owner   string
-	durable *streams.Durable
 	journal *journal
 	acks    acks
 	gauges  gauges
@@ -42,46 +40,16 @@ type term struct {
 	returns *returns  // reads rows that were away; nil where no row is ever away
 	lane    *laneRows // nil where there is no lane
 
-	// The intake: each row of the input up to accepted is in buf, or was emitted.
-	pull     *puller // of the last reset: what came to an earlier one is not seen
-	accepted uint64  // stream sequence of the last row taken; never less than end.low
-	// delivered is the consumer sequence of the last delivery since the reset, and pin
-	// the pin that came with it; 0 means that none came, so the next proves nothing about
-	// the rows before it.
-	delivered uint64
-	ackForm   string // subject of the ack of some row
-	pin       string
-	lastReset time.Time
-	// quietSince is when a row last came or a result last went: with either there was
-	// room again, or movement. After quiet, from silence to silenceMost, the consumer is
-	// looked at.
-	quietSince time.Time
-	quiet      time.Duration
-	silent     int // resets in a row, after a silence, that brought no row
-
-	// The hold on the partition.
-	end     logEnd    // of the log, by this term's claim or its last append: the condition of the next
-	ahead   aheadLog  // where in it the rows above the low-water mark are
-	checked time.Time // when the log was last known to end there
-	fit     time.Time // when the durable consumer was last known to be as it must be
-	// doubtSince is when a gap was noticed, see pulse; while it is set no row is started.
-	// Zero: the partition is ours as far as is known.
-	doubtSince time.Time
+	in  intake    // of rows, from the durable consumer
+	own ownership // of the partition, by the log
+	out outlet    // of groups of answered rows, to the emitter
+	fit time.Time // when the durable consumer was last known to be as it must be
 
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay
 	// set.
 	stopping bool
 	released bool // to another replica; implies stopping
 	held     bool // no row is started, see [Consumer.Hold] and [storable]
-
-	// The emitter, and what passes to and from it. While emitting, one group is on its
-	// way and its outcome was not taken yet; so neither channel, of one place each, ever
-	// blocks the term.
-	groups   chan []*Row
-	stored   chan emitted
-	emitting bool
-	cancel   context.CancelFunc
-	emitter  sync.WaitGroup
 }
 
 // begin claims the partition and sets the durable consumer to the row after the last one
@@ -124,9 +92,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		err = t.openLane(ctx, soft, lost)
 	}
 	if err != nil {
-		if t.pull != nil {
-			t.pull.close()
-		}
+		t.in.close()
 		t.returns.close()
 		t.closeLane()
 		if soft.Err() != nil && c.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
@@ -135,12 +101,9 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		return nil, err
 	}
 	t.journal = c.openJournal(owner, t, time.Now())
-	ectx, cancel := context.WithCancel(ctx)
-	t.cancel = cancel
-	e := newEmitter(c, owner, end, results.Config)
-	t.emitter.Go(func() { e.run(ectx, t.groups, t.stored) })
+	t.out.open(ctx, newEmitter(c, owner, end, results.Config))
 	c.served = true
-	claimed := t.end.seq
+	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
 		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
 	})
@@ -175,70 +138,29 @@ func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input,
 // newTerm returns a term that has claimed the partition at end and has taken no row.
 func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) *term {
 	return &term{
-		c: c, owner: owner, durable: durable, pin: pin,
+		c: c, owner: owner,
 		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
-		open: make(map[uint64]*Row), accepted: end.low, end: end, checked: time.Now(), fit: time.Now(),
-		groups: make(chan []*Row, 1), stored: make(chan emitted, 1),
+		open: make(map[uint64]*Row), fit: time.Now(),
+		in:  intake{c: c, durable: durable, pin: pin, accepted: end.low},
+		own: ownership{c: c, end: end, checked: time.Now()},
 	}
 }
 
 // close waits for the emitter. A group in flight is left to the log: the next term reads
 // whether it was stored.
 func (t *term) close() {
-	t.cancel()
-	close(t.groups)
-	t.emitter.Wait()
-	t.pull.close()
+	t.out.close()
+	t.in.close()
 	t.returns.close()
 	t.closeLane()
 	t.journal.close()
 }
 
-// reset sets the durable consumer to the row after the last one taken, and listens to
-// what comes after that only.
+// reset sets the durable consumer to the row after the last one taken, see [intake.reset].
 func (t *term) reset(ctx context.Context) error {
-	if t.pull != nil {
-		t.pin = t.pull.pin
-		t.pull.close()
-		t.acks.flush()
-		if err := t.outlive(ctx); err != nil {
-			return err
-		}
-	}
-	pull, err := t.c.newPuller(t.durable, t.pin, t.c.renewEvery())
-	if err != nil {
-		return err
-	}
-	t.pull = pull
-	t.c.at("setting back")
-	if err := t.durable.Reset(ctx, t.accepted+1); err != nil {
-		return err
-	}
-	now := time.Now()
-	t.delivered, t.lastReset = 0, now
-	t.moved(now)
-	return nil
+	t.acks.flush()
+	return t.in.reset(ctx)
 }
-
-// outlive waits for the end of the last request, where the reset is not the first in a
-// short time. The server drops a request that nobody listens to; but while somebody
-// listens to everything (nats sub '>'), it gives that one the first rows after the reset:
-// they are missing, which calls for another reset, and so on.
-func (t *term) outlive(ctx context.Context) error {
-	left := time.Until(t.pull.ends)
-	if left <= 0 || time.Since(t.lastReset) > 2*silence {
-		return nil
-	}
-	select {
-	case <-time.After(left):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// renewEvery leaves room for one lost request within the pin's life.
-func (c *Consumer) renewEvery() time.Duration { return c.cfg.PinnedTTL * 2 / 5 }
 
 // run takes, completes and emits rows until the term ends.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
@@ -250,7 +172,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	for {
 		t.c.at("turn")
 		now := time.Now()
-		t.beat(now)
+		t.own.beat(now)
 		t.hold()
 		t.acks.step(now)
 		if t.stopping && t.drained() && t.journal.flushed(now) {
@@ -286,7 +208,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			t.steered()
 		case <-t.c.steer.changed:
 			t.steered()
-		case m := <-t.pull.msgs:
+		case m := <-t.in.pull.msgs:
 			err = t.received(hard, m)
 		case m := <-t.returns.received():
 			err = t.cameBack(m, time.Now())
@@ -298,7 +220,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		case <-t.c.mail.signal:
 			t.collect()
 			t.emit()
-		case e := <-t.stored:
+		case e := <-t.out.stored:
 			if err = t.emitted(e); err == nil {
 				t.emit()
 			}
@@ -327,6 +249,54 @@ func (t *term) finish(soft, hard context.Context) error {
 		return errReleased
 	}
 	return nil
+}
+
+// watch looks at the consumer after a silence: when rows wait and none came, it is reset
+// to the row after the last.
+func (t *term) watch(ctx context.Context) error {
+	if t.stopping || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
+		return nil
+	}
+	info, err := t.in.look(ctx)
+	if err != nil || t.roomBytes() <= 0 {
+		return err
+	}
+	owes, err := t.in.owes(ctx, info, t.unacked())
+	if err != nil {
+		return err
+	}
+	if !owes {
+		t.in.owesNothing()
+		return nil
+	}
+	if err := t.stillOurs(ctx); err != nil {
+		return err
+	}
+	t.in.owed(info)
+	return t.reset(ctx)
+}
+
+// stillOurs reads the log, see [ownership.stillOurs].
+func (t *term) stillOurs(ctx context.Context) error { return t.own.stillOurs(ctx, t.out.busy) }
+
+// checkOwner has the log looked at where that is due. The emitter looks, so that rows are
+// taken and the pin is renewed meanwhile, however long the answer takes.
+func (t *term) checkOwner(now time.Time) {
+	if t.out.busy || !t.own.lookDue(now, t.in.quiet, t.in.pull.pin != "") {
+		return
+	}
+	t.own.checked = now
+	t.out.send(nil)
+}
+
+// lookAtDurable looks at the settings of the durable consumer once a minute, as anybody
+// may change them.
+func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
+	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.fit) < streams.InspectEvery {
+		return nil
+	}
+	t.fit = now
+	return t.in.durable.Refit(ctx)
 }
 
 // countReplies reports to the mailbox how many replies a crash would lose.
