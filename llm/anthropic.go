@@ -58,19 +58,19 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a
 // message that has not ended yet. Neither is a missing one: Ollama leaves the member out
 // when the model's process has ended.
-var messagesEnds = map[string]Finish{
-	"end_turn":                      FinishStop,
-	"stop_sequence":                 FinishStop,
-	"max_tokens":                    FinishLength,
-	"model_context_window_exceeded": FinishLength,
-	"refusal":                       FinishRefusal,
-	"tool_use":                      FinishUnfinished, // the model may do without the tool next time
-	"pause_turn":                    FinishUnfinished, // a server tool took too long
-	"compaction":                    FinishDeadEnd,    // the prompt is above the threshold for it
+var messagesEnds = map[string]finish{
+	"end_turn":                      finishStop,
+	"stop_sequence":                 finishStop,
+	"max_tokens":                    finishLength,
+	"model_context_window_exceeded": finishLength,
+	"refusal":                       finishRefusal,
+	"tool_use":                      finishUnfinished, // the model may do without the tool next time
+	"pause_turn":                    finishUnfinished, // a server tool took too long
+	"compaction":                    finishDeadEnd,    // the prompt is above the threshold for it
 }
 
-// ReadReply implements [Wire].
-func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
+// readReply implements [Wire].
+func (Messages) readReply(body []byte, r *Reply, o *ending) {
 	var id, model, reason, content, fault, input, output, written, minutes, hour, cached, thinking []byte
 	readUsage := func(usage []byte) {
 		pick(usage, at("input_tokens", &input), at("output_tokens", &output), at("cache_read_input_tokens", &cached),
@@ -92,6 +92,6 @@ func (Messages) ReadReply(body []byte, r *Reply, o *Outcome) {
 	r.Text = joinParts(content, "text")
 	o.Finish = endOf(messagesEnds, r.FinishReason)
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }

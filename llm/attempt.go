@@ -49,7 +49,7 @@ type Exchange struct {
 // get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	call := new(call)
-	x, o := &call.Exchange, &call.Outcome
+	x, o := &call.Exchange, &call.ending
 	x.Request = c.cfg.Redactor.Redact(p.Body)
 	start := time.Now()
 	o.Known, o.URL = c.known(p), p.url
@@ -71,11 +71,11 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 // without one, which is judged by its body.
 func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, error) {
 	call := new(call)
-	x, o := &call.Exchange, &call.Outcome
+	x, o := &call.Exchange, &call.ending
 	x.Request, x.Status, x.Sent = c.cfg.Redactor.Redact(p.Body), status, true
 	o.Known, o.URL, o.Status = c.known(p), p.url, cmp.Or(status, http.StatusOK)
 	if limit := c.replyLimit(o.Status); int64(len(body)) > limit {
-		o.Form = FormTooLarge
+		o.Form = formTooLarge
 		body = body[:min(limit, errorBytes)]
 	}
 	c.redactAnswer(x, o, body)
@@ -95,13 +95,13 @@ func (c *Client) known(p *Prepared) Known {
 
 // read judges the reply in x, whose body was body before redaction. The error is nil or
 // an [*Error].
-func (c *Client) read(x *Exchange, o *Outcome, now time.Time, body []byte) error {
+func (c *Client) read(x *Exchange, o *ending, now time.Time, body []byte) error {
 	var err error
 	x.Reply, err = parseReply(c.wire, o, now, x.Response)
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
 		c.recount(x.Reply, o, body)
 	}
-	c.redactReply(x.Reply, o.Finish == FinishLength)
+	c.redactReply(x.Reply, o.Finish == finishLength)
 	if err != nil {
 		return c.failed(x, err)
 	}
@@ -113,10 +113,10 @@ func (c *Client) read(x *Exchange, o *Outcome, now time.Time, body []byte) error
 
 // redactAnswer takes over the body and removes secrets from it and from the headers that
 // errors quote, before anything is read, quoted or cut.
-func (c *Client) redactAnswer(x *Exchange, o *Outcome, body []byte) {
+func (c *Client) redactAnswer(x *Exchange, o *ending, body []byte) {
 	secrets := c.cfg.Redactor
 	x.Response = secrets.RedactJSON(body)
-	if o.Form == FormTooLarge || o.Err != nil {
+	if o.Form == formTooLarge || o.Err != nil {
 		x.Response = secrets.RedactCut(x.Response)
 	}
 	for _, name := range quotedHeaders {
@@ -140,9 +140,9 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 
 // recount takes the usage from the body before redaction: a key of digits alone may equal
 // a count of tokens, which RedactJSON has removed. A usage contains no text.
-func (c *Client) recount(r *Reply, o *Outcome, body []byte) {
+func (c *Client) recount(r *Reply, o *ending, body []byte) {
 	var whole Reply
-	readReply(c.wire, body, &whole, &Outcome{Status: o.Status, Header: o.Header, Known: o.Known})
+	readReply(c.wire, body, &whole, &ending{Status: o.Status, Header: o.Header, Known: o.Known})
 	r.Usage = whole.Usage
 }
 
@@ -152,7 +152,7 @@ var quotedHeaders = [...]string{"Content-Type", "Location"}
 // call is all that one attempt needs, in one allocation.
 type call struct {
 	Exchange
-	Outcome
+	ending
 	sending
 }
 
@@ -162,7 +162,7 @@ type sending struct {
 	content  []byte
 	body     bytes.Reader
 	trace    httptrace.ClientTrace
-	progress atomic.Uint32 // a Progress
+	progress atomic.Uint32 // a progress
 }
 
 // again returns the body for another connection, which may have to be made first. Nothing
@@ -173,15 +173,15 @@ func (s *sending) again() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(s.content)), nil
 }
 
-func (s *sending) reached(p Progress) { s.progress.Or(uint32(p)) }
+func (s *sending) reached(p progress) { s.progress.Or(uint32(p)) }
 
-func (s *sending) connected(httptrace.GotConnInfo) { s.reached(Connected) }
+func (s *sending) connected(httptrace.GotConnInfo) { s.reached(stepConnected) }
 
-func (s *sending) replied() { s.reached(Replied) }
+func (s *sending) replied() { s.reached(stepReplied) }
 
 func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 	if info.Err == nil {
-		s.reached(Sent)
+		s.reached(stepSent)
 	}
 }
 
@@ -190,22 +190,22 @@ func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
 	defer cancel()
-	s, o := &call.sending, &call.Outcome
+	s, o := &call.sending, &call.ending
 	defer func() {
-		o.Progress = Progress(s.progress.Load())
-		call.Sent = o.Progress&Sent != 0
+		o.Progress = progress(s.progress.Load())
+		call.Sent = o.Progress&stepSent != 0
 	}()
 	// The transport itself, not http.Client: it follows no redirect.
 	resp, err := c.transport.RoundTrip(s.request(ctx, p, login))
 	if err != nil {
 		o.Err = attemptError(ctx, err)
-		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(Replied) != 0 {
+		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(stepReplied) != 0 {
 			o.Err = fmt.Errorf("%w; the header of the reply was not complete", o.Err)
 		}
 		return nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	s.reached(Sent)
+	s.reached(stepSent)
 	return c.readBody(ctx, resp, o)
 }
 
@@ -233,7 +233,7 @@ func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.
 }
 
 // readBody reads a reply, within the bound on its size.
-func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) []byte {
+func (c *Client) readBody(ctx context.Context, resp *http.Response, o *ending) []byte {
 	o.Status, o.Header = resp.StatusCode, resp.Header
 	limit := c.replyLimit(o.Status)
 	body, err := readBounded(resp.Body, resp.ContentLength, limit)
@@ -244,7 +244,7 @@ func (c *Client) readBody(ctx context.Context, resp *http.Response, o *Outcome) 
 			o.Err = fmt.Errorf("%w; %d bytes of the reply had arrived", o.Err, len(body))
 		}
 	case int64(len(body)) > limit:
-		o.Form = FormTooLarge
+		o.Form = formTooLarge
 		body = body[:min(limit, errorBytes)]
 	}
 	return body

@@ -1,28 +1,30 @@
 package llm_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
 )
 
+// Many prompts in one request, one of which the server rejects.
 func ExampleBatch() {
-	server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-		if c.Prompt == "Say something rude." {
-			return &llmtest.Step{Status: 400}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte("rude")) {
+			http.Error(w, `{"error": {"message": "be nice"}}`, http.StatusBadRequest)
+			return
 		}
-		return nil
-	}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	pipe, stop := server.Pipe()
-	defer stop()
-	client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext})
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		echo(w, r)
+	}))
+	defer server.Close()
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL, Model: "echo-1"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -54,8 +56,8 @@ func ExampleBatch() {
 	}
 	fmt.Println(reply.TotalTokens.TotalTokens, "tokens")
 	// Output:
-	// Answer fc8a6122 to: Say hello.
-	// Answer daa778b7 to: Say goodbye.
+	// You said: Say hello.
+	// You said: Say goodbye.
 	// prompt 1: api_call_failed
-	// 30 tokens
+	// 28 tokens
 }

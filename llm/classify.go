@@ -14,13 +14,13 @@ import (
 	"syscall"
 )
 
-// Outcome is all that an attempt is judged by, in terms that every wire format shares.
-// Its zero value means nothing; a usable reply with status 200 is Outcome{Status: 200}.
-type Outcome struct {
+// ending is all that an attempt is judged by, in terms that every wire format shares.
+// Its zero value means nothing; a usable reply with status 200 is ending{Status: 200}.
+type ending struct {
 	// Err is why no complete reply arrived. Nil: one did.
 	Err error
 	// Progress is how far the attempt got. Only read where no reply arrived.
-	Progress Progress
+	Progress progress
 	// Status is the HTTP status. 0: none arrived.
 	Status int
 	// URL is where the request went. Nil: not known.
@@ -28,11 +28,11 @@ type Outcome struct {
 	// Header holds the reply's headers. May be nil.
 	Header http.Header
 	// Form is what the body was.
-	Form Form
+	Form form
 	// Fault is the error object in the body. Nil: there was none.
-	Fault *Fault
+	Fault *fault
 	// Finish is why the model stopped.
-	Finish Finish
+	Finish finish
 	// Known is what the caller knows from outside this attempt.
 	Known Known
 }
@@ -57,42 +57,42 @@ type Known struct {
 	Raw bool
 }
 
-// Progress is a set of the steps that an attempt has completed.
-type Progress uint8
+// progress is a set of the steps that an attempt has completed.
+type progress uint8
 
-// The steps of an attempt. The zero Progress is an attempt that has no connection yet.
+// The steps of an attempt. The zero progress is an attempt that has no connection yet.
 const (
-	Connected Progress = 1 << iota // it had a connection to the server, TLS included
-	Sent                           // the whole request was written
-	Replied                        // the first byte of a reply arrived
+	stepConnected progress = 1 << iota // it had a connection to the server, TLS included
+	stepSent                           // the whole request was written
+	stepReplied                        // the first byte of a reply arrived
 )
 
-// Form is what the body of a reply was.
-type Form uint8
+// form is what the body of a reply was.
+type form uint8
 
-// The zero Form is a reply in the wire format, or an error object.
+// The zero form is a reply in the wire format, or an error object.
 const (
-	FormReply     Form = iota
-	FormNotJSON        // no JSON, cut short, or followed by more
-	FormNotUTF8        // some bytes are not UTF-8
-	FormMalformed      // JSON, but not of the wire format's shape
-	FormNoChoices      // an empty list of answers
-	FormEmpty          // an answer without text
-	FormReasoning      // an answer without text besides its reasoning
-	FormTooLarge       // longer than the bound
+	formReply     form = iota
+	formNotJSON        // no JSON, cut short, or followed by more
+	formNotUTF8        // some bytes are not UTF-8
+	formMalformed      // JSON, but not of the wire format's shape
+	formNoChoices      // an empty list of answers
+	formEmpty          // an answer without text
+	formReasoning      // an answer without text besides its reasoning
+	formTooLarge       // longer than the bound
 )
 
-// Finish is why the model stopped.
-type Finish uint8
+// finish is why the model stopped.
+type finish uint8
 
-// The zero Finish is a natural end: the answer is whole.
+// The zero finish is a natural end: the answer is whole.
 const (
-	FinishStop       Finish = iota
-	FinishLength            // at the token limit or the end of the context window
-	FinishFilter            // stopped by a content filter
-	FinishRefusal           // the model refused
-	FinishUnfinished        // ended early for any other reason, or for none; another attempt may end naturally
-	FinishDeadEnd           // ended early for a reason in the request, so every attempt ends there
+	finishStop       finish = iota
+	finishLength            // at the token limit or the end of the context window
+	finishFilter            // stopped by a content filter
+	finishRefusal           // the model refused
+	finishUnfinished        // ended early for any other reason, or for none; another attempt may end naturally
+	finishDeadEnd           // ended early for a reason in the request, so every attempt ends there
 )
 
 // ErrTimeout is the cause of an attempt that took longer than its time-out.
@@ -128,9 +128,9 @@ func rejected(general bool) judgement {
 
 // judge decides what an attempt means, from status, typed fields and documented headers,
 // never from the wording of a message: the few sentences that a provider sends in place
-// of a typed field have become fields of [Fault] before. It is pure, and allocates
+// of a typed field have become fields of fault before. It is pure, and allocates
 // nothing on success.
-func judge(o *Outcome) judgement {
+func judge(o *ending) judgement {
 	switch {
 	case o.Err != nil && (o.Status == 0 || o.Status/100 == 2):
 		// An error status means the same whether or not its body is complete.
@@ -144,45 +144,45 @@ func judge(o *Outcome) judgement {
 }
 
 // judgeReply judges a reply with a 2xx status and no error object.
-func judgeReply(o *Outcome) judgement {
+func judgeReply(o *ending) judgement {
 	switch o.Form {
-	case FormTooLarge:
+	case formTooLarge:
 		return judgement{class: Permanent, reason: ReasonResponseTooLarge}
-	case FormNotJSON:
+	case formNotJSON:
 		// A proxy's page, or a truncated body: the model's server writes JSON.
 		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
-	case FormNotUTF8:
+	case formNotUTF8:
 		// Damaged on its way, as one that is cut: the model's server writes JSON, which
 		// is UTF-8.
 		return judgement{class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true}
-	case FormMalformed:
+	case formMalformed:
 		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
-	case FormReply, FormNoChoices, FormEmpty, FormReasoning:
+	case formReply, formNoChoices, formEmpty, formReasoning:
 	}
 	switch o.Finish {
-	case FinishFilter:
+	case finishFilter:
 		return judgement{class: Permanent, reason: ReasonContentFiltered}
-	case FinishRefusal:
+	case finishRefusal:
 		return judgement{class: Permanent, reason: ReasonRefused}
-	case FinishLength:
+	case finishLength:
 		// Without text there is nothing to accept: the reasoning took all tokens.
-		if !o.Known.AcceptTruncated || o.Form == FormEmpty || o.Form == FormReasoning {
+		if !o.Known.AcceptTruncated || o.Form == formEmpty || o.Form == formReasoning {
 			return judgement{class: Permanent, reason: ReasonTruncated}
 		}
-	case FinishUnfinished:
+	case finishUnfinished:
 		// The model decides each time whether it calls a tool or stops early, so a few
 		// further attempts are worth their cost.
 		return judgement{class: Transient, reason: ReasonTruncated, general: true}
-	case FinishDeadEnd:
+	case finishDeadEnd:
 		return judgement{class: Permanent, reason: ReasonTruncated, general: true}
-	case FinishStop:
+	case finishStop:
 	}
 	switch o.Form {
-	case FormNoChoices:
+	case formNoChoices:
 		return judgement{class: Transient, reason: ReasonEmptyChoices, general: true}
-	case FormEmpty, FormReasoning:
+	case formEmpty, formReasoning:
 		return judgement{class: Transient, reason: ReasonEmptyContent, general: true}
-	case FormReply, FormNotJSON, FormNotUTF8, FormMalformed, FormTooLarge:
+	case formReply, formNotJSON, formNotUTF8, formMalformed, formTooLarge:
 	}
 	return judgement{}
 }
@@ -190,7 +190,7 @@ func judgeReply(o *Outcome) judgement {
 // judgeStatus judges an error by the words of its error object first, since one status
 // may mean several things, then by status: that of the reply, or the one named by an
 // error object inside a 200 (0: none named).
-func judgeStatus(o *Outcome, status int) judgement {
+func judgeStatus(o *ending, status int) judgement {
 	if o.Fault != nil {
 		if j := judgeFault(o, status); j.class != 0 {
 			return j
@@ -226,7 +226,7 @@ func judgeStatus(o *Outcome, status int) judgement {
 
 // judgeFault judges by the typed fields of an error object; a zero class leaves the
 // verdict to the status.
-func judgeFault(o *Outcome, status int) judgement {
+func judgeFault(o *ending, status int) judgement {
 	f := o.Fault
 	if dashScopeLimit(o) {
 		return callFailed(Capacity, OfRequest)
@@ -293,10 +293,10 @@ func applyShouldRetry(h http.Header, j judgement) judgement {
 }
 
 // judgeErr judges an attempt whose reply did not come, or not whole.
-func judgeErr(o *Outcome) judgement {
+func judgeErr(o *ending) judgement {
 	err := o.Err
 	transient := callFailed(Transient, OfNetwork)
-	if o.Status != 0 || o.Progress&Replied != 0 || errors.Is(err, ErrTimeout) && o.Progress&Connected != 0 {
+	if o.Status != 0 || o.Progress&stepReplied != 0 || errors.Is(err, ErrTimeout) && o.Progress&stepConnected != 0 {
 		transient.origin = OfServer
 	}
 	if errors.Is(err, context.Canceled) {
@@ -309,7 +309,7 @@ func judgeErr(o *Outcome) judgement {
 		return callFailed(Transient, OfHost)
 	}
 	if e, ok := errors.AsType[*proxyError](err); ok {
-		j := judgeStatus(&Outcome{Known: o.Known}, e.status)
+		j := judgeStatus(&ending{Known: o.Known}, e.status)
 		if j.class == Transient || e.status/100 == 5 {
 			return transient // the server is unreachable, whatever the proxy calls it
 		}
@@ -355,8 +355,8 @@ var hostShortages = [...]hostShortage{
 
 // shortage returns what this machine lacked, where that kept the request from being sent,
 // and nil otherwise.
-func shortage(o *Outcome) *hostShortage {
-	if o.Status != 0 || o.Progress&(Sent|Replied) != 0 {
+func shortage(o *ending) *hostShortage {
+	if o.Status != 0 || o.Progress&(stepSent|stepReplied) != 0 {
 		return nil
 	}
 	dns, _ := errors.AsType[*net.DNSError](o.Err)
@@ -379,7 +379,7 @@ const alikeWordBytes = 44
 
 // alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the
 // reply, nil without one.
-func alike(o *Outcome, j *judgement, r *Reply, body []byte) string {
+func alike(o *ending, j *judgement, r *Reply, body []byte) string {
 	if !j.general {
 		return ""
 	}
@@ -397,7 +397,7 @@ func alike(o *Outcome, j *judgement, r *Reply, body []byte) string {
 
 // alikeStatus names an error status by the provider's words. The member of the request
 // that OpenAI names beside them is left out: one wrong setting may show up in several.
-func alikeStatus(o *Outcome) string {
+func alikeStatus(o *ending) string {
 	name := strconv.Itoa(o.Status)
 	if e, ok := errors.AsType[*proxyError](o.Err); ok {
 		name = "proxy " + strconv.Itoa(e.status)
@@ -433,7 +433,7 @@ const connectionRefused = syscall.Errno(10061)
 // absent reports whether nothing listens at the server's address, and no call has
 // succeeded yet: the server has not been started, or the address is wrong. Later a
 // refused connection is an outage like any other.
-func absent(o *Outcome) bool {
+func absent(o *ending) bool {
 	if o.Status != 0 || o.Progress != 0 || o.Known.Proven {
 		return false
 	}
@@ -444,7 +444,7 @@ func absent(o *Outcome) bool {
 var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
 // explainAbsent is the text of an attempt for which [absent] holds.
-func explainAbsent(o *Outcome) error {
+func explainAbsent(o *ending) error {
 	if proxy, ok := proxyAddress(o.Err); ok {
 		return fmt.Errorf("nothing listens at %s: is the proxy started? (%w)", proxy, o.Err)
 	}
@@ -465,7 +465,7 @@ func proxyAddress(err error) (addr string, ok bool) {
 
 // serverAddress returns host and port as the base URL names them, else as they were
 // dialled.
-func serverAddress(o *Outcome) string {
+func serverAddress(o *ending) string {
 	if u := o.URL; u != nil {
 		return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPorts[u.Scheme]))
 	}

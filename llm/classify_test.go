@@ -29,24 +29,24 @@ func TestTransportErrorsAreClassified(t *testing.T) {
 	tests := []struct {
 		name     string
 		err      error
-		progress Progress
+		progress progress
 		before   Class // no success yet
 		after    Class // after a success
 		origin   Origin
 	}{
 		{"refused", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), 0, Transient, Transient, OfNetwork},
 		{"connect time-out", dial(os.ErrDeadlineExceeded), 0, Transient, Transient, OfNetwork},
-		{"read time-out", read(os.ErrDeadlineExceeded), Connected, Transient, Transient, OfNetwork},
-		{"reset before writing", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected, Transient, Transient, OfNetwork},
-		{"reset before a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected | Sent, Transient, Transient, OfNetwork},
-		{"reset in a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), Connected | Sent | Replied, Transient, Transient, OfServer},
-		{"broken pipe", os.NewSyscallError("write", syscall.EPIPE), Connected, Transient, Transient, OfNetwork},
-		{"eof", io.EOF, Connected | Sent, Transient, Transient, OfNetwork},
-		{"cut headers", io.ErrUnexpectedEOF, Connected | Sent | Replied, Transient, Transient, OfServer},
-		{"reply while the request was being written", io.ErrUnexpectedEOF, Connected | Replied, Transient, Transient, OfServer},
+		{"read time-out", read(os.ErrDeadlineExceeded), stepConnected, Transient, Transient, OfNetwork},
+		{"reset before writing", read(os.NewSyscallError("read", syscall.ECONNRESET)), stepConnected, Transient, Transient, OfNetwork},
+		{"reset before a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), stepConnected | stepSent, Transient, Transient, OfNetwork},
+		{"reset in a reply", read(os.NewSyscallError("read", syscall.ECONNRESET)), stepConnected | stepSent | stepReplied, Transient, Transient, OfServer},
+		{"broken pipe", os.NewSyscallError("write", syscall.EPIPE), stepConnected, Transient, Transient, OfNetwork},
+		{"eof", io.EOF, stepConnected | stepSent, Transient, Transient, OfNetwork},
+		{"cut headers", io.ErrUnexpectedEOF, stepConnected | stepSent | stepReplied, Transient, Transient, OfServer},
+		{"reply while the request was being written", io.ErrUnexpectedEOF, stepConnected | stepReplied, Transient, Transient, OfServer},
 		{"time-out while connecting", timeout, 0, Transient, Transient, OfNetwork},
-		{"time-out while writing", timeout, Connected, Transient, Transient, OfServer},
-		{"time-out of the reply", timeout, Connected | Sent, Transient, Transient, OfServer},
+		{"time-out while writing", timeout, stepConnected, Transient, Transient, OfServer},
+		{"time-out of the reply", timeout, stepConnected | stepSent, Transient, Transient, OfServer},
 		{"unknown host", dial(unknown), 0, Fatal, Transient, OfNetwork},
 		{"flaky resolver", dial(flaky), 0, Transient, Transient, OfNetwork},
 		{"certificate", cert, 0, Fatal, Fatal, 0},
@@ -69,14 +69,14 @@ func TestTransportErrorsAreClassified(t *testing.T) {
 		{"no memory", dial(os.NewSyscallError("socket", syscall.ENOMEM)), 0, Transient, Transient, OfHost},
 		{"no route to the network", dial(os.NewSyscallError("connect", syscall.ENETUNREACH)), 0, Transient, Transient, OfHost},
 		{"no route to the host", dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), 0, Transient, Transient, OfHost},
-		{"no buffers for the request", os.NewSyscallError("write", syscall.ENOBUFS), Connected, Transient, Transient, OfHost},
-		{"no route back", read(os.NewSyscallError("read", syscall.EHOSTUNREACH)), Connected | Sent, Transient, Transient, OfNetwork},
+		{"no buffers for the request", os.NewSyscallError("write", syscall.ENOBUFS), stepConnected, Transient, Transient, OfHost},
+		{"no route back", read(os.NewSyscallError("read", syscall.EHOSTUNREACH)), stepConnected | stepSent, Transient, Transient, OfNetwork},
 		{"something new", errors.New("surprise"), 0, Transient, Transient, OfNetwork},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for proven, want := range map[bool]Class{false: tt.before, true: tt.after} {
-				o := Outcome{Err: fmt.Errorf("call: %w", tt.err), Progress: tt.progress, Known: Known{Proven: proven}}
+				o := ending{Err: fmt.Errorf("call: %w", tt.err), Progress: tt.progress, Known: Known{Proven: proven}}
 				j := judge(&o)
 				if j.class != want || j.reason != ReasonAPICallFailed {
 					t.Errorf("proven=%v: got %v %s, want %v %s", proven, j.class, j.reason, want, ReasonAPICallFailed)
@@ -95,7 +95,7 @@ func TestTransportErrorsAreClassified(t *testing.T) {
 
 func TestAReplyThatBreaksOffIsTheServersFailure(t *testing.T) {
 	for _, err := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ENOBUFS, ErrTimeout, errors.New("gzip: invalid header")} {
-		j := judge(&Outcome{Status: 200, Err: fmt.Errorf("read reply: %w", err)})
+		j := judge(&ending{Status: 200, Err: fmt.Errorf("read reply: %w", err)})
 		if j != callFailed(Transient, OfServer) {
 			t.Errorf("%v: got %+v", err, j)
 		}
@@ -103,13 +103,13 @@ func TestAReplyThatBreaksOffIsTheServersFailure(t *testing.T) {
 }
 
 func TestCancelledIsNoClass(t *testing.T) {
-	if j := judge(&Outcome{Err: fmt.Errorf("do: %w", context.Canceled)}); j.class != 0 || j.reason != "" {
+	if j := judge(&ending{Err: fmt.Errorf("do: %w", context.Canceled)}); j.class != 0 || j.reason != "" {
 		t.Errorf("got %v %q, want nothing", j.class, j.reason)
 	}
 }
 
 func TestErrorStatusCountsThoughItsBodyWasCut(t *testing.T) {
-	o := Outcome{Status: 429, Err: io.ErrUnexpectedEOF}
+	o := ending{Status: 429, Err: io.ErrUnexpectedEOF}
 	if j := judge(&o); j.class != Capacity {
 		t.Errorf("got %v, want %v", j.class, Capacity)
 	}
@@ -120,7 +120,7 @@ func TestErrorStatusCountsThoughItsBodyWasCut(t *testing.T) {
 }
 
 func TestOversizedReplyIsPermanentButForErrors(t *testing.T) {
-	o := Outcome{Status: 200, Form: FormTooLarge}
+	o := ending{Status: 200, Form: formTooLarge}
 	if j := judge(&o); j.class != Permanent || j.reason != ReasonResponseTooLarge {
 		t.Errorf("got %v %s, want %v %s", j.class, j.reason, Permanent, ReasonResponseTooLarge)
 	}
@@ -132,7 +132,7 @@ func TestOversizedReplyIsPermanentButForErrors(t *testing.T) {
 
 func TestEveryStatusHasAClass(t *testing.T) {
 	for status := 300; status <= 599; status++ {
-		j := judge(&Outcome{Status: status})
+		j := judge(&ending{Status: status})
 		if j.class == 0 || j.reason == "" {
 			t.Errorf("status %d: got %v %q", status, j.class, j.reason)
 		}
@@ -140,7 +140,7 @@ func TestEveryStatusHasAClass(t *testing.T) {
 			t.Errorf("status %d: class %v", status, j.class)
 		}
 	}
-	if j := judge(&Outcome{Status: 200}); j != (judgement{}) {
+	if j := judge(&ending{Status: 200}); j != (judgement{}) {
 		t.Errorf("status 200: got %v %q", j.class, j.reason)
 	}
 }
@@ -157,7 +157,7 @@ func TestStatusSaysWhoseFailureItIs(t *testing.T) {
 	for status, want := range tests {
 		for _, advice := range []string{"", "false"} {
 			h := http.Header{"X-Should-Retry": {advice}}
-			j := judge(&Outcome{Status: status, Header: h, Known: Known{Proven: true}})
+			j := judge(&ending{Status: status, Header: h, Known: Known{Proven: true}})
 			got := originNames[j.origin]
 			if j.general {
 				got += ", general"
@@ -173,14 +173,14 @@ func TestStatusSaysWhoseFailureItIs(t *testing.T) {
 }
 
 func TestSuccessIsClassifiedWithoutAllocating(t *testing.T) {
-	o := Outcome{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
+	o := ending{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
 	if n := testing.AllocsPerRun(100, func() { judge(&o) }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
 func BenchmarkJudgeSuccess(b *testing.B) {
-	o := Outcome{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
+	o := ending{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		judge(&o)
@@ -195,18 +195,18 @@ func TestAnErrorNamesTheAddressWhereNothingListens(t *testing.T) {
 	const server, notAbsent = "nothing listens at %s: is the server started? (", ""
 	for _, tt := range []struct {
 		name, url string
-		outcome   Outcome
+		outcome   ending
 		want      string
 	}{
-		{"with a port", "http://vllm:8000/v1", Outcome{Err: dial}, fmt.Sprintf(server, "vllm:8000")},
-		{"of Windows", "http://vllm:8000/v1", Outcome{Err: windows}, fmt.Sprintf(server, "vllm:8000")},
-		{"without one", "https://api.test/v1", Outcome{Err: dial}, fmt.Sprintf(server, "api.test:443")},
-		{"IPv6", "http://[::1]/v1", Outcome{Err: dial}, fmt.Sprintf(server, "[::1]:80")},
-		{"unknown URL", "", Outcome{Err: dial}, fmt.Sprintf(server, "10.1.2.3:8000")},
-		{"a proxy", "https://api.test/v1", Outcome{Err: proxy}, "nothing listens at 10.1.2.3:8000: is the proxy started? ("},
-		{"after a success", "http://vllm:8000/v1", Outcome{Err: dial, Known: Known{Proven: true}}, notAbsent},
-		{"on a connection", "http://vllm:8000/v1", Outcome{Err: dial, Progress: Connected}, notAbsent},
-		{"a reset", "http://vllm:8000/v1", Outcome{Err: syscall.ECONNRESET}, notAbsent},
+		{"with a port", "http://vllm:8000/v1", ending{Err: dial}, fmt.Sprintf(server, "vllm:8000")},
+		{"of Windows", "http://vllm:8000/v1", ending{Err: windows}, fmt.Sprintf(server, "vllm:8000")},
+		{"without one", "https://api.test/v1", ending{Err: dial}, fmt.Sprintf(server, "api.test:443")},
+		{"IPv6", "http://[::1]/v1", ending{Err: dial}, fmt.Sprintf(server, "[::1]:80")},
+		{"unknown URL", "", ending{Err: dial}, fmt.Sprintf(server, "10.1.2.3:8000")},
+		{"a proxy", "https://api.test/v1", ending{Err: proxy}, "nothing listens at 10.1.2.3:8000: is the proxy started? ("},
+		{"after a success", "http://vllm:8000/v1", ending{Err: dial, Known: Known{Proven: true}}, notAbsent},
+		{"on a connection", "http://vllm:8000/v1", ending{Err: dial, Progress: stepConnected}, notAbsent},
+		{"a reset", "http://vllm:8000/v1", ending{Err: syscall.ECONNRESET}, notAbsent},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := tt.outcome

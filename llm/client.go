@@ -301,9 +301,9 @@ type RawRequest struct {
 
 // RawReply is what came back.
 type RawReply struct {
-	// Progress is how far the exchange got: without [Connected] the server knows nothing
-	// of it.
-	Progress Progress
+	// Connected is set when the exchange had a connection to the server. Without one the
+	// server knows nothing of it.
+	Connected bool
 	// Status is the HTTP status. 0: no reply arrived.
 	Status int
 	Header http.Header
@@ -375,7 +375,7 @@ func (c *Client) resolve(raw string) (*url.URL, error) {
 // exchange makes one exchange with u. next is where a GET is redirected to.
 func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply *RawReply, next *url.URL, err error) {
 	call := new(call)
-	o := &call.Outcome
+	o := &call.ending
 	o.URL = u
 	o.Known.Proven = c.proven.Load()
 	within, cancel := context.WithCancelCause(ctx)
@@ -383,7 +383,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	reply = new(RawReply)
 	resp, err := c.side.RoundTrip(call.raw(within, r, u, c.headers(r, u), w))
 	if err == nil {
-		call.reached(Connected | Sent | Replied)
+		call.reached(stepConnected | stepSent | stepReplied)
 		if r.Method == http.MethodGet && resp.StatusCode/100 == 3 {
 			next, _ = u.Parse(resp.Header.Get("Location"))
 			if next != nil && next.Scheme != "https" && next.Scheme != c.base.Scheme {
@@ -395,7 +395,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 		if r.Stream && resp.StatusCode/100 == 2 {
 			w.Closer, w.r = resp.Body, resp.Body
 			w.timer.Stop()
-			reply.Stream, reply.Progress = w, Progress(call.progress.Load())
+			reply.Stream, reply.Connected = w, true
 			return reply, nil, nil
 		}
 		call.Response = c.readRaw(within, resp, r.MaxBytes, o)
@@ -405,8 +405,8 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	}
 	w.timer.Stop()
 	cancel(nil)
-	reply.Progress = Progress(call.progress.Load())
-	o.Progress = reply.Progress
+	o.Progress = progress(call.progress.Load())
+	reply.Connected = o.Progress&stepConnected != 0
 	return reply, next, c.judgeRaw(ctx, reply, call)
 }
 
@@ -434,7 +434,7 @@ func (s *sending) raw(ctx context.Context, r *RawRequest, u *url.URL, h http.Hea
 }
 
 // readRaw reads the body of a reply.
-func (c *Client) readRaw(ctx context.Context, resp *http.Response, limit int64, o *Outcome) []byte {
+func (c *Client) readRaw(ctx context.Context, resp *http.Response, limit int64, o *ending) []byte {
 	o.Status, o.Header = resp.StatusCode, resp.Header
 	if o.Status/100 != 2 {
 		limit = errorBytes
@@ -443,17 +443,17 @@ func (c *Client) readRaw(ctx context.Context, resp *http.Response, limit int64, 
 	if err != nil {
 		o.Err = attemptError(ctx, fmt.Errorf("read reply: %w", err))
 	} else if int64(len(body)) > limit {
-		o.Form = FormTooLarge
+		o.Form = formTooLarge
 	}
 	return body
 }
 
 // judgeRaw judges what came back, and puts the body into reply.
 func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) error {
-	o := &call.Outcome
+	o := &call.ending
 	c.redactAnswer(&call.Exchange, o, call.Response)
 	reply.Body = call.Response
-	if o.Err == nil && o.Form != FormTooLarge && o.Status/100 == 2 {
+	if o.Err == nil && o.Form != formTooLarge && o.Status/100 == 2 {
 		return nil
 	}
 	if err := context.Cause(ctx); err != nil && o.Err != nil {

@@ -94,11 +94,11 @@ func hasRefusal(raw []byte) bool {
 // endOf returns what a finish reason means by the list of a wire format. A reason that it
 // does not list is not a natural end: a provider's new reason must not turn half an
 // answer into a success.
-func endOf(ends map[string]Finish, reason string) Finish {
+func endOf(ends map[string]finish, reason string) finish {
 	if finish, ok := ends[reason]; ok {
 		return finish
 	}
-	return FinishUnfinished
+	return finishUnfinished
 }
 
 // typed returns the type that an object gives itself, and the member of this name.

@@ -180,14 +180,14 @@ var reasoningAlone = map[Reason]string{
 }
 
 // explain describes in one line what happened and what to change.
-func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
-	if o.Fault == nil && (o.Finish == FinishUnfinished || o.Finish == FinishDeadEnd) && e.Reason == ReasonTruncated {
+func explain(o *ending, e *Error, r *Reply, body []byte) error {
+	if o.Fault == nil && (o.Finish == finishUnfinished || o.Finish == finishDeadEnd) && e.Reason == ReasonTruncated {
 		if r.FinishReason == "" {
 			return errors.New("the answer ended early: the provider gave no finish reason")
 		}
 		return fmt.Errorf("the answer ended early: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
 	}
-	if text := reasoningAlone[e.Reason]; text != "" && o.Form == FormReasoning {
+	if text := reasoningAlone[e.Reason]; text != "" && o.Form == formReasoning {
 		return errors.New(text)
 	}
 	if text := explanations[e.Reason]; text != "" && o.Fault == nil {
@@ -203,7 +203,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 		}
 		return fmt.Errorf("reply is not one JSON value: %.80q", excerpt.Of(body))
 	}
-	if e.Reason == ReasonMalformedResponse && o.Form == FormNotUTF8 {
+	if e.Reason == ReasonMalformedResponse && o.Form == formNotUTF8 {
 		return explainNotUTF8(o, body)
 	}
 	if e.Reason == ReasonMalformedResponse {
@@ -238,7 +238,7 @@ func explain(o *Outcome, e *Error, r *Reply, body []byte) error {
 
 // explainNotUTF8 names the first byte of a reply that is not UTF-8, and the charset that
 // the reply claims.
-func explainNotUTF8(o *Outcome, body []byte) error {
+func explainNotUTF8(o *ending, body []byte) error {
 	at := jsonbytes.InvalidUTF8(body)
 	claim := ""
 	if _, params, _ := mime.ParseMediaType(o.Header.Get("Content-Type")); params["charset"] != "" {
@@ -249,7 +249,7 @@ func explainNotUTF8(o *Outcome, body []byte) error {
 
 // serverText returns the server's words about an error, else what its status means. title
 // is that of an HTML page.
-func serverText(o *Outcome, title string) string {
+func serverText(o *ending, title string) string {
 	text := http.StatusText(o.Status)
 	switch {
 	case o.Fault != nil && o.Fault.Message != "":
@@ -268,7 +268,7 @@ func serverText(o *Outcome, title string) string {
 
 // advice is what to do about a fatal error. It is empty where a 404 is about what was
 // asked for.
-func advice(o *Outcome) string {
+func advice(o *ending) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {
 		status = o.Fault.Status
@@ -332,7 +332,7 @@ func requestID(h http.Header) string {
 }
 
 // facts returns the further members of the error object in a result.
-func facts(o *Outcome, e *Error, r *Reply, body []byte) map[string]any {
+func facts(o *ending, e *Error, r *Reply, body []byte) map[string]any {
 	f := map[string]any{}
 	if e.Reason == ReasonAPICallFailed {
 		f["status_code"], f["provider_code"] = nil, nil

@@ -2,35 +2,49 @@ package llm_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
+	"net/http/httptest"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/llm-stage/stage/llm/schema"
 )
 
-func Example() {
-	// A server that refuses the first call for want of room.
-	server, err := llmtest.New(llmtest.Config{Script: llmtest.Steps(
-		llmtest.Step{Status: 429, Header: map[string]string{"Retry-After": "2"}},
-	)})
-	if err != nil {
-		fmt.Println(err)
+// echo answers a call of the chat completions API with its last message.
+func echo(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Messages []struct{ Content string }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || len(in.Messages) == 0 {
+		http.Error(w, `{"error": {"message": "no messages"}}`, http.StatusBadRequest)
 		return
 	}
-	pipe, stop := server.Pipe()
-	defer stop()
+	content, _ := json.Marshal("You said: " + in.Messages[len(in.Messages)-1].Content)
+	_, _ = fmt.Fprintf(w, `{"model": "echo-1", "choices": [{"message": {"content": %s}, "finish_reason": "stop"}],
+		"usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}}`, content)
+}
 
-	client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext})
+// A whole small job: one question, asked again while the server has no room for it.
+func Example() {
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls++; calls == 1 {
+			w.Header().Set("Retry-After", "2")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		echo(w, r)
+	}))
+	defer server.Close()
+
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL, Model: "echo-1"})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer client.Close()
-	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
+	prepared, err := client.Prepare(&llm.Request{Prompt: "Hello."})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -51,30 +65,6 @@ func Example() {
 	}
 	// Output:
 	// capacity: wait 2s
-	// Answer fc8a6122 to: Say hello.
+	// You said: Hello.
 	// 14 tokens
-}
-
-func ExampleParseReply() {
-	body := []byte(`{"error":{"message":"You exceeded your current quota.","type":"insufficient_quota","code":"insufficient_quota"}}`)
-	_, err := llm.ParseReply(llm.ChatCompletions{}, llm.Known{}, time.Now(), http.StatusTooManyRequests, nil, body)
-	e, _ := errors.AsType[*llm.Error](err)
-	fmt.Println(e.Class, e)
-	// Output:
-	// fatal 429 insufficient_quota: You exceeded your current quota. (check credit and spending limits at the provider)
-}
-
-func ExampleValidateReply() {
-	s, err := schema.Parse([]byte(`{"type": "object", "properties": {"stars": {"type": "integer"}}, "required": ["stars"]}`), "reply.json")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	_, err = llm.ValidateReply(s, `{"stars": "five"}`)
-	fmt.Println(llm.Complaint(err))
-	value, err := llm.ValidateReply(s, "```json\n{\"stars\": 5}\n```")
-	fmt.Println(string(value), err)
-	// Output:
-	// Your reply does not satisfy the schema: at '/stars': got string, want integer. Answer again with one JSON value that satisfies the schema, and nothing else.
-	// {"stars":5} <nil>
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Fault is an error object as providers put it into a reply.
-type Fault struct {
+// fault is an error object as providers put it into a reply.
+type fault struct {
 	// Status is the HTTP status that the object itself names. 0: none.
 	Status int
 	// Code and Type are the provider's words for what is wrong, Detail a narrower one
@@ -89,7 +89,7 @@ func (t *messageText) UnmarshalJSON(raw []byte) error {
 // readFault finds the error object in a body, in any of the shapes that servers put it:
 // under "error" (an object or a text), at the top level, or in a list of one. It returns
 // nil if there is none.
-func readFault(body []byte) *Fault {
+func readFault(body []byte) *fault {
 	body = bytes.TrimSpace(jsonbytes.TrimBOM(body))
 	if len(body) > 0 && body[0] == '[' { // Gemini behind its OpenAI-compatible address
 		var list []json.RawMessage
@@ -122,7 +122,7 @@ func readFault(body []byte) *Fault {
 		}
 		return f
 	case len(top.Error) > 0 && top.Error[0] == '"':
-		f := &Fault{Type: string(top.ErrorType), Message: jsonbytes.Text(top.Error)}
+		f := &fault{Type: string(top.ErrorType), Message: jsonbytes.Text(top.Error)}
 		if top.Code != "" && noTeamCredit(f.Message) {
 			f.means = meansNoCredit
 		}
@@ -132,18 +132,18 @@ func readFault(body []byte) *Fault {
 		f.Status = max(f.Status, statusOf(string(top.StatusCode)))
 		return f
 	case top.Detail != "":
-		return &Fault{Message: string(top.Detail), Unsupported: forbidden(string(top.Detail))}
+		return &fault{Message: string(top.Detail), Unsupported: forbidden(string(top.Detail))}
 	}
 	return top.BaseResp.fault()
 }
 
 // plainFault takes the first line of a body in plain text for the message.
-func plainFault(body []byte) *Fault {
+func plainFault(body []byte) *fault {
 	line, _, _ := bytes.Cut(body, []byte{'\n'})
 	if len(line) == 0 || line[0] == '<' || line[0] == '{' || line[0] == '[' {
 		return nil
 	}
-	return &Fault{Message: excerpt.Of(line)}
+	return &fault{Message: excerpt.Of(line)}
 }
 
 // faultBody is the union of the members that error objects have.
@@ -169,7 +169,7 @@ type faultBody struct {
 }
 
 // faultOf reads one error object.
-func faultOf(raw []byte) *Fault {
+func faultOf(raw []byte) *fault {
 	var b faultBody
 	if !decode(raw, &b) {
 		return nil
@@ -177,8 +177,8 @@ func faultOf(raw []byte) *Fault {
 	return b.fault()
 }
 
-func (b *faultBody) fault() *Fault {
-	f := &Fault{
+func (b *faultBody) fault() *fault {
+	f := &fault{
 		Code:    string(b.Code),
 		Type:    string(b.Type),
 		Message: strings.TrimSpace(string(b.Message)),
@@ -229,7 +229,7 @@ func (b *faultBody) errorType() looseText {
 }
 
 // readDetails reads Anthropic's details object and Google's list of typed ones.
-func (f *Fault) readDetails(raw json.RawMessage) {
+func (f *fault) readDetails(raw json.RawMessage) {
 	if len(raw) == 0 {
 		return
 	}
@@ -315,7 +315,7 @@ const tokenBytes = 16
 // tokens that remain is rounded to thousands, a request within 500 tokens of the limit
 // could be taken for one beyond it. The sentence about usage that increases too fast
 // speaks of input tokens per minute too, but of no "rate limit", and passes.
-func exceedsBucket(o *Outcome) bool {
+func exceedsBucket(o *ending) bool {
 	const bucket = "Anthropic-Ratelimit-Input-Tokens-"
 	f := o.Fault
 	if o.Status != http.StatusTooManyRequests || f == nil || f.Type != "rate_limit_error" {
@@ -341,7 +341,7 @@ func exceedsBucket(o *Outcome) bool {
 // dashScopeLimit reports whether Alibaba's DashScope has refused a request for its limit
 // of tokens a minute. It calls that by OpenAI's code for a lack of credit, but its
 // gateway marks each reply.
-func dashScopeLimit(o *Outcome) bool {
+func dashScopeLimit(o *ending) bool {
 	return o.Status == http.StatusTooManyRequests && o.Fault.Code == "insufficient_quota" &&
 		o.Header.Get("X-Dashscope-Call-Gateway") != ""
 }
@@ -385,7 +385,7 @@ func statusOf(code string) int {
 	return n
 }
 
-// unsupported returns [Fault.Unsupported] of an error object. A value out of range, which
+// unsupported returns the Unsupported member of an error object. A value out of range, which
 // OpenAI and Together name by the same param, does not count.
 func (b *faultBody) unsupported() string {
 	switch {
@@ -399,7 +399,7 @@ func (b *faultBody) unsupported() string {
 // addUpstream appends the message of the provider behind OpenRouter, whose own message is
 // "Provider returned error". Classes are decided without it. What is nested deeper is not
 // read: a reply must not cost more than its length.
-func (b *faultBody) addUpstream(f *Fault) {
+func (b *faultBody) addUpstream(f *fault) {
 	words := string(b.Metadata.Raw)
 	var top struct {
 		Error faultBody `json:"error"`

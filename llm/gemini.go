@@ -65,8 +65,8 @@ func appendContent(dst []byte, role, text string) []byte {
 	return append(dst, "}]}"...)
 }
 
-// ReadReply implements [Wire].
-func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
+// readReply implements [Wire].
+func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {
 	var id, model, candidates, feedback, fault, prompt, toolPrompt, completion, thoughts, cached, total []byte
 	counted := false // there is a usage, even an empty one
 	readUsage := func(usage []byte) {
@@ -92,10 +92,10 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	case answered:
 	case blocked != "":
 		r.FinishReason = blocked
-		o.Finish = FinishFilter
+		o.Finish = finishFilter
 		return
 	case counted || isReported(feedback) || r.Model != "":
-		o.Form = FormNoChoices // this format leaves empty lists out
+		o.Form = formNoChoices // this format leaves empty lists out
 		return
 	default:
 		o.malformed(body)
@@ -107,42 +107,42 @@ func (GenerateContent) ReadReply(body []byte, r *Reply, o *Outcome) {
 	var calls bool
 	r.Text, calls = joinSpoken(jsonbytes.Find(content, "parts"))
 	o.Finish = endOf(geminiEnds, r.FinishReason)
-	if calls && o.Finish == FinishStop {
+	if calls && o.Finish == finishStop {
 		// The format has no finish reason for it: the model waits for what a function
 		// returns.
-		r.FinishReason, o.Finish = "functionCall", FinishUnfinished
+		r.FinishReason, o.Finish = "functionCall", finishUnfinished
 	}
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 
 // geminiEnds are the documented finish reasons. A candidate without one has not been
 // finished.
-var geminiEnds = map[string]Finish{
-	"STOP":       FinishStop,
-	"MAX_TOKENS": FinishLength,
+var geminiEnds = map[string]finish{
+	"STOP":       finishStop,
+	"MAX_TOKENS": finishLength,
 
-	"SAFETY":                   FinishFilter,
-	"RECITATION":               FinishFilter,
-	"LANGUAGE":                 FinishFilter,
-	"BLOCKLIST":                FinishFilter,
-	"PROHIBITED_CONTENT":       FinishFilter,
-	"SPII":                     FinishFilter,
-	"MODEL_ARMOR":              FinishFilter,
-	"IMAGE_SAFETY":             FinishFilter,
-	"IMAGE_PROHIBITED_CONTENT": FinishFilter,
-	"IMAGE_RECITATION":         FinishFilter,
+	"SAFETY":                   finishFilter,
+	"RECITATION":               finishFilter,
+	"LANGUAGE":                 finishFilter,
+	"BLOCKLIST":                finishFilter,
+	"PROHIBITED_CONTENT":       finishFilter,
+	"SPII":                     finishFilter,
+	"MODEL_ARMOR":              finishFilter,
+	"IMAGE_SAFETY":             finishFilter,
+	"IMAGE_PROHIBITED_CONTENT": finishFilter,
+	"IMAGE_RECITATION":         finishFilter,
 
-	"FINISH_REASON_UNSPECIFIED": FinishUnfinished,
-	"OTHER":                     FinishUnfinished,
-	"MALFORMED_RESPONSE":        FinishUnfinished,
-	"MALFORMED_FUNCTION_CALL":   FinishUnfinished,
-	"UNEXPECTED_TOOL_CALL":      FinishUnfinished,
-	"TOO_MANY_TOOL_CALLS":       FinishUnfinished,
-	"NO_IMAGE":                  FinishUnfinished,
-	"IMAGE_OTHER":               FinishUnfinished,
-	"MISSING_THOUGHT_SIGNATURE": FinishDeadEnd, // the request lacks it
+	"FINISH_REASON_UNSPECIFIED": finishUnfinished,
+	"OTHER":                     finishUnfinished,
+	"MALFORMED_RESPONSE":        finishUnfinished,
+	"MALFORMED_FUNCTION_CALL":   finishUnfinished,
+	"UNEXPECTED_TOOL_CALL":      finishUnfinished,
+	"TOO_MANY_TOOL_CALLS":       finishUnfinished,
+	"NO_IMAGE":                  finishUnfinished,
+	"IMAGE_OTHER":               finishUnfinished,
+	"MISSING_THOUGHT_SIGNATURE": finishDeadEnd, // the request lacks it
 }
 
 // joinSpoken joins the texts of all parts in a list that are not thoughts, and reports

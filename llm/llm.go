@@ -13,6 +13,11 @@
 //	exchange, err := client.Do(ctx, prepared)
 //	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, try again */ }
 //	fmt.Println(exchange.Reply.Text)
+//
+// What other programs may rely on: [NewProvider] with [ProviderConfig], Prepare and Do of
+// a [Client], [Request], [Reply], [Usage], [Error] with its classes and reasons,
+// [ParseReply] with the wire formats, [ValidateReply], and [Batch] with its types. The
+// rest serves this program and may change with any release.
 package llm
 
 import (

@@ -229,75 +229,75 @@ const serverToolID = "srvtoolu_"
 // chatEnds are the finish reasons that OpenAI and compatible servers document, each
 // spelling with who uses it. tool_calls and function_call are not among them: the stage
 // answers no calls, so the answer is unfinished.
-var chatEnds = map[string]Finish{
-	"stop":          FinishStop,
-	"eos":           FinishStop, // Together
-	"eos_token":     FinishStop, // text-generation-inference
-	"stop_sequence": FinishStop, // text-generation-inference; Anthropic's, as gateways pass it on
-	"end_turn":      FinishStop, // Anthropic's, as gateways pass it on
-	"STOP":          FinishStop, // Gemini's, likewise
-	"COMPLETE":      FinishStop, // Cohere
-	"STOP_SEQUENCE": FinishStop, // Cohere
-	"normal":        FinishStop, // Baidu
+var chatEnds = map[string]finish{
+	"stop":          finishStop,
+	"eos":           finishStop, // Together
+	"eos_token":     finishStop, // text-generation-inference
+	"stop_sequence": finishStop, // text-generation-inference; Anthropic's, as gateways pass it on
+	"end_turn":      finishStop, // Anthropic's, as gateways pass it on
+	"STOP":          finishStop, // Gemini's, likewise
+	"COMPLETE":      finishStop, // Cohere
+	"STOP_SEQUENCE": finishStop, // Cohere
+	"normal":        finishStop, // Baidu
 
-	"length":                        FinishLength,
-	"model_length":                  FinishLength, // Mistral: the end of the context window
-	"model_context_window_exceeded": FinishLength, // Z.ai, Anthropic
-	"max_tokens":                    FinishLength, // Anthropic
-	"MAX_TOKENS":                    FinishLength, // Gemini, Cohere
+	"length":                        finishLength,
+	"model_length":                  finishLength, // Mistral: the end of the context window
+	"model_context_window_exceeded": finishLength, // Z.ai, Anthropic
+	"max_tokens":                    finishLength, // Anthropic
+	"MAX_TOKENS":                    finishLength, // Gemini, Cohere
 
-	"content_filter":       FinishFilter,
-	"sensitive":            FinishFilter, // Z.ai
-	"guardrail_intervened": FinishFilter, // Bedrock
+	"content_filter":       finishFilter,
+	"sensitive":            finishFilter, // Z.ai
+	"guardrail_intervened": finishFilter, // Bedrock
 
-	"refusal": FinishRefusal, // Anthropic
+	"refusal": finishRefusal, // Anthropic
 }
 
 // end returns how the answer ended, and the finish reason for it. Some servers say "stop"
 // of an answer that calls a tool.
-func (c *chatChoice) end() (Finish, string) {
+func (c *chatChoice) end() (finish, string) {
 	end, reason := c.reported()
-	if end == FinishStop && c.calls {
-		return FinishUnfinished, "tool_calls"
+	if end == finishStop && c.calls {
+		return finishUnfinished, "tool_calls"
 	}
 	return end, reason
 }
 
 // reported is end by the reported finish reasons alone.
-func (c *chatChoice) reported() (end Finish, reason string) {
+func (c *chatChoice) reported() (end finish, reason string) {
 	switch {
 	case c.refused:
-		return FinishRefusal, c.finish
+		return finishRefusal, c.finish
 	case !c.ended:
-		return FinishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null is another thing
+		return finishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null is another thing
 	}
 	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
-		return FinishFilter, c.finish
+		return finishFilter, c.finish
 	}
-	if end = endOf(chatEnds, c.finish); end != FinishStop {
+	if end = endOf(chatEnds, c.finish); end != finishStop {
 		return end, c.finish
 	}
 	// Gateways turn reasons that they do not know into "stop".
 	for _, native := range [...]string{c.native, c.own} {
-		for _, ends := range [...]map[string]Finish{geminiEnds, messagesEnds} {
+		for _, ends := range [...]map[string]finish{geminiEnds, messagesEnds} {
 			// tool_use is no evidence: gateways use a tool to get JSON from Anthropic's
 			// older models.
-			if end = ends[native]; end != FinishStop && native != "tool_use" {
+			if end = ends[native]; end != finishStop && native != "tool_use" {
 				return end, native
 			}
 		}
 	}
-	return FinishStop, c.finish
+	return finishStop, c.finish
 }
 
 // cut reports whether by its finish reason the answer is incomplete.
 func (c *chatChoice) cut() bool {
 	end, _ := c.end()
-	return end != FinishStop && c.finish != ""
+	return end != finishStop && c.finish != ""
 }
 
-// ReadReply implements [Wire].
-func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
+// readReply implements [Wire].
+func (w ChatCompletions) readReply(body []byte, r *Reply, o *ending) {
 	v := readOpenAI(body, r, &chatUsage)
 	if isError(v.fault) || !isReported(v.choices) {
 		o.malformed(body)
@@ -305,7 +305,7 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 	first, ok := firstElement(v.choices)
 	if !ok {
-		o.Form = FormNoChoices
+		o.Form = formNoChoices
 		return
 	}
 	var choice chatChoice
@@ -317,16 +317,16 @@ func (w ChatCompletions) ReadReply(body []byte, r *Reply, o *Outcome) {
 		choice.finish == "abort",                        // vLLM, SGLang
 		choice.finish == "network_error",                // Z.ai
 		choice.finish == "insufficient_system_resource": // DeepSeek
-		o.Fault = &Fault{Code: choice.finish}
+		o.Fault = &fault{Code: choice.finish}
 	case !choice.answered && !choice.cut():
 		// Gemini's compatible address leaves the message out of what it has filtered; no
 		// other server has a reason to.
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	}
 	r.Text = choice.text
 	o.Finish, r.FinishReason = choice.end()
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }

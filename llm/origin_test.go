@@ -83,14 +83,14 @@ func TestWordsAboutTheRequestOutweighA500(t *testing.T) {
 		`{"error":{"code":"content_filter"}}`:          {class: Permanent, reason: ReasonContentFiltered},
 		`{"error":{"code":"server_error"}}`:            callFailed(Transient, OfServer),
 	} {
-		if j := judge(&Outcome{Status: 500, Fault: readFault([]byte(body))}); j != want {
+		if j := judge(&ending{Status: 500, Fault: readFault([]byte(body))}); j != want {
 			t.Errorf("%s: got %+v, want %+v", body, j, want)
 		}
 	}
 }
 
 func TestProxyThatRefusesIsNamed(t *testing.T) {
-	_, err := parseReply(ChatCompletions{}, &Outcome{Err: &net.OpError{Op: "proxyconnect", Err: &proxyError{405}}}, now, nil)
+	_, err := parseReply(ChatCompletions{}, &ending{Err: &net.OpError{Op: "proxyconnect", Err: &proxyError{405}}}, now, nil)
 	e, _ := errors.AsType[*Error](err)
 	if e.Class != Permanent || e.Alike != "proxy 405" || !strings.Contains(e.Error(), "proxy answered 405 Method Not Allowed") {
 		t.Errorf("got %v %q: %v", e.Class, e.Alike, e)
@@ -110,7 +110,7 @@ func TestShortageNamesTheRemedy(t *testing.T) {
 		syscall.ENOBUFS: "memory", syscall.ENOMEM: "memory", syscall.ENETUNREACH: "network", syscall.EHOSTUNREACH: "route",
 	} {
 		cause := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}
-		_, err := parseReply(ChatCompletions{}, &Outcome{Err: cause}, now, nil)
+		_, err := parseReply(ChatCompletions{}, &ending{Err: cause}, now, nil)
 		e, _ := errors.AsType[*Error](err)
 		if e.Origin != OfHost || !errors.Is(e, errno) || !strings.HasPrefix(e.Error(), cause.Error()+" (") || !strings.Contains(e.Error(), remedy) {
 			t.Errorf("%v: got %v, want the remedy %q", errno, e, remedy)

@@ -100,20 +100,20 @@ func (u *referenceChatUsage) usage() *Usage {
 	})
 }
 
-func referenceChat(body []byte, r *Reply, o *Outcome) {
+func referenceChat(body []byte, r *Reply, o *ending) {
 	var v referenceChatReply
 	if !decode(body, &v) {
-		o.Form = FormNotJSON
+		o.Form = formNotJSON
 		return
 	}
 	r.ID, r.Model, r.Usage = v.ID, v.Model, v.Usage.usage()
 	switch {
 	case isError(v.Error) || v.Choices == nil:
 		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	case len(*v.Choices) == 0:
-		o.Form = FormNoChoices
+		o.Form = formNoChoices
 		return
 	}
 	choice := &(*v.Choices)[0]
@@ -130,15 +130,15 @@ func referenceChat(body []byte, r *Reply, o *Outcome) {
 	case isError(choice.Error):
 		o.Fault = faultOf(choice.Error)
 	case slices.Contains([]string{"error", "ERROR", "abort", "network_error", "insufficient_system_resource"}, c.finish):
-		o.Fault = &Fault{Code: c.finish}
+		o.Fault = &fault{Code: c.finish}
 	case !c.answered && !c.cut():
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	}
 	r.Text = c.text
 	o.Finish, r.FinishReason = c.end()
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 
@@ -167,10 +167,10 @@ type referenceMessagesReply struct {
 	Error json.RawMessage `json:"error"`
 }
 
-func referenceMessages(body []byte, r *Reply, o *Outcome) {
+func referenceMessages(body []byte, r *Reply, o *ending) {
 	var v referenceMessagesReply
 	if !decode(body, &v) {
-		o.Form = FormNotJSON
+		o.Form = formNotJSON
 		return
 	}
 	r.ID, r.Model, r.FinishReason = v.ID, v.Model, v.StopReason
@@ -186,7 +186,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 	}
 	if isError(v.Error) || v.Content == nil {
 		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	}
 	var text strings.Builder
@@ -198,7 +198,7 @@ func referenceMessages(body []byte, r *Reply, o *Outcome) {
 	r.Text = text.String()
 	o.Finish = endOf(messagesEnds, v.StopReason)
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 
@@ -229,10 +229,10 @@ type referenceGeminiReply struct {
 	Error json.RawMessage `json:"error"`
 }
 
-func referenceGemini(body []byte, r *Reply, o *Outcome) {
+func referenceGemini(body []byte, r *Reply, o *ending) {
 	var v referenceGeminiReply
 	if !decode(body, &v) {
-		o.Form = FormNotJSON
+		o.Form = formNotJSON
 		return
 	}
 	r.ID, r.Model = v.ResponseID, v.ModelVersion
@@ -248,19 +248,19 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 	switch {
 	case isError(v.Error):
 		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	case len(v.Candidates) > 0:
 	case v.PromptFeedback != nil && v.PromptFeedback.BlockReason != "":
 		r.FinishReason = v.PromptFeedback.BlockReason
-		o.Finish = FinishFilter
+		o.Finish = finishFilter
 		return
 	case v.Usage != nil || v.PromptFeedback != nil || v.ModelVersion != "":
-		o.Form = FormNoChoices // this format leaves empty lists out
+		o.Form = formNoChoices // this format leaves empty lists out
 		return
 	default:
 		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	}
 	candidate := &v.Candidates[0]
@@ -274,11 +274,11 @@ func referenceGemini(body []byte, r *Reply, o *Outcome) {
 		}
 	}
 	r.Text = text.String()
-	if o.Finish = endOf(geminiEnds, candidate.FinishReason); o.Finish == FinishStop && calls {
-		r.FinishReason, o.Finish = "functionCall", FinishUnfinished
+	if o.Finish = endOf(geminiEnds, candidate.FinishReason); o.Finish == finishStop && calls {
+		r.FinishReason, o.Finish = "functionCall", finishUnfinished
 	}
 	if blank(r.Text) {
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 
@@ -318,10 +318,10 @@ type referenceResponsesReply struct {
 	} `json:"usage"`
 }
 
-func referenceResponses(body []byte, r *Reply, o *Outcome) {
+func referenceResponses(body []byte, r *Reply, o *ending) {
 	var v referenceResponsesReply
 	if !decode(body, &v) {
-		o.Form = FormNotJSON
+		o.Form = formNotJSON
 		return
 	}
 	status := v.Status.text
@@ -335,19 +335,19 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 	switch {
 	case isError(v.Error) || v.Output == nil:
 		o.Fault = readFault(body)
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	case status == "failed" || status == "cancelled":
-		o.Fault = &Fault{Code: status}
+		o.Fault = &fault{Code: status}
 		return
 	case status == "queued" || status == "in_progress": // the extra body asked for "background"
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	case status == "incomplete":
 		r.FinishReason = cmp.Or(v.Incomplete.Reason, status)
 		o.Finish = endOf(responsesEnds, r.FinishReason)
 	case status != "completed" && v.Status.there:
-		o.Finish = FinishUnfinished
+		o.Finish = finishUnfinished
 	}
 	var text strings.Builder
 	refused, unfinished := false, ""
@@ -374,15 +374,15 @@ func referenceResponses(body []byte, r *Reply, o *Outcome) {
 	r.Text = text.String()
 	switch {
 	case refused:
-		o.Finish = FinishRefusal
-	case unfinished != "" && o.Finish == FinishStop:
-		r.FinishReason, o.Finish = unfinished, FinishUnfinished
+		o.Finish = finishRefusal
+	case unfinished != "" && o.Finish == finishStop:
+		r.FinishReason, o.Finish = unfinished, finishUnfinished
 	}
 	switch {
-	case len(*v.Output) == 0 && o.Finish == FinishStop:
-		o.Form = FormNoChoices
+	case len(*v.Output) == 0 && o.Finish == finishStop:
+		o.Form = formNoChoices
 	case blank(r.Text):
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 

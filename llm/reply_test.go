@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var references = map[Wire]func([]byte, *Reply, *Outcome){
+var references = map[Wire]func([]byte, *Reply, *ending){
 	ChatCompletions{}: referenceChat, Messages{}: referenceMessages, GenerateContent{}: referenceGemini, Responses{}: referenceResponses,
 }
 
@@ -29,16 +29,16 @@ func checkReference(t interface {
 		return
 	}
 	var got, want Reply
-	var gotOutcome, wantOutcome Outcome
-	readReply(w, body, &got, &gotOutcome)
-	references[w](body, &want, &wantOutcome)
+	var gotEnding, wantEnding ending
+	readReply(w, body, &got, &gotEnding)
+	references[w](body, &want, &wantEnding)
 	if _, answer, reasoned := splitReasoning(want.Text); reasoned {
-		if want.Text = answer; blank(answer) && wantOutcome.Form == FormReply {
-			wantOutcome.Form = FormReasoning
+		if want.Text = answer; blank(answer) && wantEnding.Form == formReply {
+			wantEnding.Form = formReasoning
 		}
 	}
-	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotOutcome, wantOutcome) {
-		t.Fatalf("%T of %q\n got %s %+v\nwant %s %+v", w, body, printed(&got), gotOutcome, printed(&want), wantOutcome)
+	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotEnding, wantEnding) {
+		t.Fatalf("%T of %q\n got %s %+v\nwant %s %+v", w, body, printed(&got), gotEnding, printed(&want), wantEnding)
 	}
 }
 
@@ -197,8 +197,8 @@ func drawReply(t *rapid.T, name string) string {
 
 func TestOfMembersWithEqualNamesTheLastCounts(t *testing.T) {
 	var r Reply
-	var o Outcome
-	ChatCompletions{}.ReadReply([]byte(`{"id":"1","choices":[{"message":{"content":"first"}}],"choices":[{"message":{"content":"a","content":"b"}}],
+	var o ending
+	ChatCompletions{}.readReply([]byte(`{"id":"1","choices":[{"message":{"content":"first"}}],"choices":[{"message":{"content":"a","content":"b"}}],
 		"usage":{"prompt_tokens":1,"prompt_tokens":2},"usage":{"completion_tokens":3},"id":"2"}`), &r, &o)
 	if got, want := printed(&r), `{"Text":"b","Model":"","ID":"2","FinishReason":"","Usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}} <nil>`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

@@ -44,9 +44,9 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
 // and none, are not taken for the token limit.
-var responsesEnds = map[string]Finish{
-	"max_output_tokens": FinishLength,
-	"content_filter":    FinishFilter,
+var responsesEnds = map[string]finish{
+	"max_output_tokens": finishLength,
+	"content_filter":    finishFilter,
 }
 
 // clientCalls are the items of output that wait for the caller to do something, which the
@@ -61,8 +61,8 @@ var clientCalls = map[string]bool{
 	"mcp_approval_request": true,
 }
 
-// ReadReply implements [Wire].
-func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
+// readReply implements [Wire].
+func (Responses) readReply(body []byte, r *Reply, o *ending) {
 	v := readOpenAI(body, r, &responsesUsage)
 	r.FinishReason = textOf(v.status)
 	if isError(v.fault) || !isReported(v.output) {
@@ -71,10 +71,10 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	}
 	switch r.FinishReason {
 	case "failed", "cancelled":
-		o.Fault = &Fault{Code: r.FinishReason}
+		o.Fault = &fault{Code: r.FinishReason}
 		return
 	case "queued", "in_progress": // the extra body asked for "background"
-		o.Form = FormMalformed
+		o.Form = formMalformed
 		return
 	case "incomplete":
 		r.FinishReason = cmp.Or(textOf(jsonbytes.Find(v.incomplete, "reason")), r.FinishReason)
@@ -82,7 +82,7 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	case "completed":
 	default:
 		if v.status != nil { // if only as null
-			o.Finish = FinishUnfinished
+			o.Finish = finishUnfinished
 		}
 	}
 	var out responsesOutput
@@ -90,16 +90,16 @@ func (Responses) ReadReply(body []byte, r *Reply, o *Outcome) {
 	r.Text = strings.Join(out.texts, "")
 	switch {
 	case out.refused:
-		o.Finish = FinishRefusal
-	case out.unfinished != "" && o.Finish == FinishStop:
-		r.FinishReason, o.Finish = out.unfinished, FinishUnfinished
+		o.Finish = finishRefusal
+	case out.unfinished != "" && o.Finish == finishStop:
+		r.FinishReason, o.Finish = out.unfinished, finishUnfinished
 	}
 	_, some := firstElement(v.output)
 	switch {
-	case !some && o.Finish == FinishStop:
-		o.Form = FormNoChoices
+	case !some && o.Finish == finishStop:
+		o.Form = formNoChoices
 	case blank(r.Text):
-		o.Form = FormEmpty
+		o.Form = formEmpty
 	}
 }
 

@@ -183,8 +183,8 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r Reply
-			var o Outcome
-			test.wire.ReadReply([]byte(`{"usage":`+test.body+`,"usageMetadata":`+test.body+`}`), &r, &o)
+			var o ending
+			test.wire.readReply([]byte(`{"usage":`+test.body+`,"usageMetadata":`+test.body+`}`), &r, &o)
 			if got := string(r.Usage.AppendJSON(nil)); got != test.want {
 				t.Errorf("%s\n got %s\nwant %s", test.body, got, test.want)
 			}
@@ -253,8 +253,8 @@ func TestTokensThatAreNotKnownAreNoZeros(t *testing.T) {
 	} {
 		for _, b := range format.bodies {
 			var r Reply
-			var o Outcome
-			format.wire.ReadReply([]byte(`{"usage":`+b.usage+`,"usageMetadata":`+b.usage+`}`), &r, &o)
+			var o ending
+			format.wire.readReply([]byte(`{"usage":`+b.usage+`,"usageMetadata":`+b.usage+`}`), &r, &o)
 			if got, want := string(r.Usage.AppendJSON(nil)), cmp.Or(b.want, "null"); got != want {
 				t.Errorf("%s: %s\n got %s\nwant %s", name, b.usage, got, want)
 			}

@@ -12,7 +12,7 @@ import (
 
 // Wire is one wire format: a pure translation between [Request], [Reply] and the JSON of
 // one kind of endpoint. [ChatCompletions], [Responses], [Messages] and [GenerateContent]
-// are wire formats.
+// are wire formats. No other package can add one.
 type Wire interface {
 	// Path returns the path and query of a request for model, below the base URL.
 	Path(model string) string
@@ -22,9 +22,9 @@ type Wire interface {
 	// AppendRequest appends the JSON of a request whose Model is not empty. It does not
 	// merge ExtraBody.
 	AppendRequest(dst []byte, r *Request) []byte
-	// ReadReply reads the body of a reply with a 2xx status, which is valid JSON, into r
+	// readReply reads the body of a reply with a 2xx status, which is valid JSON, into r
 	// as far as possible, and notes in o how it ended: Form, Fault and Finish.
-	ReadReply(body []byte, r *Reply, o *Outcome)
+	readReply(body []byte, r *Reply, o *ending)
 }
 
 // ParseReply translates one HTTP reply and judges it. The error is nil or an [*Error]
@@ -32,19 +32,19 @@ type Wire interface {
 // what could be read, such as the usage of a refused answer, which is billed too. body is
 // not kept. ParseReply is pure: now is when the reply arrived, from which waits count.
 func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
-	o := Outcome{Status: status, Header: h, Known: k}
+	o := ending{Status: status, Header: h, Known: k}
 	return parseReply(w, &o, now, body)
 }
 
-// parseReply is ParseReply on an outcome that the client has begun.
-func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) {
+// parseReply is ParseReply on an ending that the client has begun to fill.
+func parseReply(w Wire, o *ending, now time.Time, body []byte) (*Reply, error) {
 	var r *Reply
 	switch {
 	case o.Status/100 != 2:
 		if o.Fault = readFault(body); exceedsBucket(o) {
 			o.Fault.means = meansPermanent
 		}
-	case o.Err == nil && o.Form != FormTooLarge:
+	case o.Err == nil && o.Form != formTooLarge:
 		r = new(Reply)
 		readReply(w, body, r, o)
 	}
@@ -65,39 +65,39 @@ func parseReply(w Wire, o *Outcome, now time.Time, body []byte) (*Reply, error) 
 	return r, e
 }
 
-// readReply is [Wire.ReadReply] for a body that may be anything, and takes the reasoning
+// readReply is Wire.readReply for a body that may be anything, and takes the reasoning
 // out of the answer.
-func readReply(w Wire, body []byte, r *Reply, o *Outcome) {
+func readReply(w Wire, body []byte, r *Reply, o *ending) {
 	body = jsonbytes.TrimBOM(body)
 	isJSON, isUTF8 := jsonbytes.Valid(body), utf8.Valid(body)
 	if isJSON {
-		w.ReadReply(body, r, o)
+		w.readReply(body, r, o)
 	}
 	switch {
 	case !isJSON && (isUTF8 || isHTML(body)):
-		o.Form = FormNotJSON
+		o.Form = formNotJSON
 		return
 	case !isUTF8:
 		// The text has lost characters, but the usage is right: the call is billed.
-		r.Text, o.Form = "", FormNotUTF8
+		r.Text, o.Form = "", formNotUTF8
 		return
 	}
 	_, answer, reasoned := splitReasoning(r.Text)
-	if r.Text = answer; reasoned && o.Form == FormReply && blank(answer) {
-		o.Form = FormReasoning
+	if r.Text = answer; reasoned && o.Form == formReply && blank(answer) {
+		o.Form = formReasoning
 	}
 }
 
 // malformed notes that the body is an error object, or does not have the shape of the
 // wire format.
-func (o *Outcome) malformed(body []byte) {
+func (o *ending) malformed(body []byte) {
 	o.Fault = readFault(body)
-	o.Form = FormMalformed
+	o.Form = formMalformed
 }
 
 // setWait notes what the server reported about when to retry: its headers,
 // then what its error object holds in their place.
-func (e *Error) setWait(o *Outcome, now time.Time) {
+func (e *Error) setWait(o *ending, now time.Time) {
 	e.Wait = ParseWait(o.Header, now)
 	if f := o.Fault; f != nil {
 		repeated := ParseWait(f.Header, now)

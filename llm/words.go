@@ -102,7 +102,7 @@ type baseResp struct {
 
 // miniMaxCodes are those of its error codes that a chat can meet. They have their own
 // list: other providers give other meanings to the same numbers.
-var miniMaxCodes = map[string]Fault{
+var miniMaxCodes = map[string]fault{
 	"1000": {Status: 500}, // unknown error
 	"1001": {Status: 504}, // request timeout
 	"1002": {Status: 429}, // rate limit
@@ -123,7 +123,7 @@ var miniMaxCodes = map[string]Fault{
 }
 
 // fault returns the error that it reports, or nil.
-func (b *baseResp) fault() *Fault {
+func (b *baseResp) fault() *fault {
 	if b.Code == "" || b.Code == "0" {
 		return nil
 	}

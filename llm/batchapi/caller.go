@@ -105,7 +105,7 @@ func (c caller) judge(reply *llm.RawReply, err error) error {
 func mayHaveActed(reply *llm.RawReply, e *llm.Error) bool {
 	switch {
 	case reply.Status == 0:
-		return reply.Progress&llm.Connected != 0
+		return reply.Connected
 	case reply.Status/100 == 2, reply.Status == http.StatusRequestTimeout, reply.Status == 499:
 		return true
 	case reply.Status/100 != 5:

@@ -2,27 +2,44 @@ package pooled_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 
 	"github.com/llm-stage/stage/aimd"
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
-// Every prompt is answered, although the server refuses the first calls.
+// newServer returns a server of the chat completions API that repeats what it is sent. It
+// refuses the first two calls.
+func newServer() *httptest.Server {
+	var calls atomic.Int32
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) <= 2 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		var in struct {
+			Messages []struct{ Content string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil || len(in.Messages) == 0 {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		content, _ := json.Marshal("You said: " + in.Messages[0].Content)
+		_, _ = fmt.Fprintf(w, `{"choices": [{"message": {"content": %s}, "finish_reason": "stop"}]}`, content)
+	}))
+}
+
+// A whole small job: each prompt is answered, although the server refuses the first calls.
 func Example() {
-	server, err := llmtest.New(llmtest.Config{Script: llmtest.Steps(
-		llmtest.Step{Status: 429}, llmtest.Step{Status: 503},
-	)})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	pipe, stop := server.Pipe()
-	defer stop()
-	client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext})
+	server := newServer()
+	defer server.Close()
+	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL, Model: "echo-1"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -47,7 +64,7 @@ func Example() {
 	go func() { ended <- calls.Run(context.Background()) }()
 
 	var prompts []*llm.Prepared
-	for _, text := range []string{"Say hello.", "Say goodbye."} {
+	for _, text := range []string{"Hello.", "Goodbye."} {
 		p, err := client.Prepare(&llm.Request{Prompt: text})
 		if err != nil {
 			fmt.Println(err)
@@ -62,7 +79,7 @@ func Example() {
 	calls.Finish()
 	fmt.Println(err, <-ended)
 	// Output:
-	// Answer fc8a6122 to: Say hello. <nil>
-	// Answer daa778b7 to: Say goodbye. <nil>
+	// You said: Hello. <nil>
+	// You said: Goodbye. <nil>
 	// <nil> <nil>
 }

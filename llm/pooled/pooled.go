@@ -7,6 +7,8 @@
 //		return x.Reply, pooled.Verdict(x, err)
 //	}
 //	calls, err := pool.New(pool.Config{Size: 16, Law: law, Retry: pool.DefaultRetry()}, call)
+//
+// Other programs may rely on [Verdict]; [Judge] may change with any release.
 package pooled
 
 import (
