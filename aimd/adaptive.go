@@ -88,9 +88,9 @@ type AdaptiveConfig struct {
 	Rand func() float64
 }
 
-// Validate returns nil, or all problems of c joined into one error, each naming its field.
-func (c AdaptiveConfig) Validate() error {
-	err := c.Config.Validate()
+// validate returns nil, or all problems of c joined into one error, each naming its field.
+func (c AdaptiveConfig) validate() error {
+	err := c.Config.validate()
 	if c.PoolSize < 1 {
 		err = errors.Join(err, fmt.Errorf("aimd: PoolSize is %d, must be at least 1", c.PoolSize))
 	}
@@ -163,7 +163,7 @@ func DefaultAdaptive(poolSize int) AdaptiveConfig {
 // NewAdaptive returns a law in the phase [Start], or all problems of cfg joined into one
 // error.
 func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
-	err := cfg.Validate()
+	err := cfg.validate()
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,10 @@
 //	waitUntil(law.Next(now(), 0))
 //	ticket := law.Sent(now(), 1)
 //	if overloaded(call()) { law.Rejected(now(), ticket, aimd.Hint{}) } else { law.Accepted(now(), ticket) }
+//
+// What other programs may rely on: both laws with their settings, [Ticket], [Hint] and
+// [Stats]. Which rates a law finds may change with any release, and so may the names that
+// package fleet alone uses: Epoch, Estimate, Idle, Limit, Rate, Resume and Ticket.Turn.
 package aimd
 
 import (
@@ -49,8 +53,8 @@ func Default() Config {
 	return Config{MaxDelay: 5 * time.Second, Multiplier: 2, RecoveryStep: 50 * time.Millisecond}
 }
 
-// Validate returns nil, or all problems of c joined into one error, each naming its field.
-func (c Config) Validate() error {
+// validate returns nil, or all problems of c joined into one error, each naming its field.
+func (c Config) validate() error {
 	var problems []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {

@@ -15,10 +15,10 @@ type Classic struct {
 	stats Stats     // CurrentDelay is the state, the rest are counters
 }
 
-// NewClassic returns a law that lets the first attempt go at once, or the problems of cfg
-// as [Config.Validate] reports them.
+// NewClassic returns a law that lets the first attempt go at once, or all problems of cfg
+// joined into one error, each of which names its field.
 func NewClassic(cfg Config) (*Classic, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	return &Classic{cfg: cfg}, nil

@@ -153,7 +153,7 @@ func TestClassicKeepsItsBounds(t *testing.T) {
 	})
 }
 
-func TestValidateNamesEveryFault(t *testing.T) {
+func TestEveryProblemOfTheSettingsIsNamed(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		cfg  Config
@@ -171,10 +171,7 @@ func TestValidateNamesEveryFault(t *testing.T) {
 		{"infinite", Config{Multiplier: math.Inf(1), RecoveryStep: 1}, []string{"Multiplier is +Inf"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := test.cfg.Validate()
-			if _, made := NewClassic(test.cfg); (made == nil) != (err == nil) {
-				t.Errorf("Validate returns %v, NewClassic %v", err, made)
-			}
+			_, err := NewClassic(test.cfg)
 			var lines []string
 			if err != nil {
 				lines = strings.Split(err.Error(), "\n")

@@ -60,7 +60,7 @@ func benchmark(b *testing.B, window, keys int, seqs []uint64, order []int) {
 	lap := func() {
 		next := 0
 		for _, row := range order {
-			for next < len(seqs) && !buf.Full(1024) {
+			for next < len(seqs) && !buf.full(1024) {
 				if _, err := buf.Open(base+seqs[next], rowKeys[next], 1024); err != nil {
 					b.Fatal(err)
 				}

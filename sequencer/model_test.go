@@ -518,7 +518,7 @@ func TestBufferBehavesLikeASliceOfRows(t *testing.T) {
 					}
 					outside := p.b.Outside(key, w)
 					same(t, "outside", outside, p.m.outside(key, w), nil, nil)
-					same(t, "full", p.b.Full(w), p.m.full(w), nil, nil)
+					same(t, "full", p.b.full(w), p.m.full(w), nil, nil)
 					if outside != (rapid.IntRange(0, 19).Draw(t, "stubborn") == 0) {
 						want := p.m.setAside(seq, key, w)
 						same(t, "set aside", nil, nil, p.b.SetAside(seq, key, w, -int(seq)), want)

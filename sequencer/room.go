@@ -34,8 +34,8 @@ func (b *Buffer[T]) RoomBytes() int64 {
 	return max(0, bytes-b.takenBytes())
 }
 
-// Full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
-func (b *Buffer[T]) Full(bytes int) bool {
+// full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
+func (b *Buffer[T]) full(bytes int) bool {
 	return b.line.places.count >= b.limits.Span || b.noRoom(bytes)
 }
 

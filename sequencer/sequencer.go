@@ -33,7 +33,8 @@
 // it but a small note. See [Buffer.Park] and [Buffer.SetAside].
 //
 // The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one
-// goroutine.
+// goroutine. Other programs may rely on all of it but Park, SetAside and what belongs to
+// rows that are away, which may change with any release.
 package sequencer
 
 import (
@@ -81,8 +82,8 @@ type Limits struct {
 	Shared bool
 }
 
-// Validate reports every limit that is out of range.
-func (l Limits) Validate() error {
+// validate reports every limit that is out of range.
+func (l Limits) validate() error {
 	var problems []error
 	if l.Rows < 1 {
 		problems = append(problems, fmt.Errorf("window rows %d: must be at least 1", l.Rows))
@@ -162,7 +163,7 @@ type Buffer[T any] struct {
 // in rising order: they are taken in whether there is room or not. The slice belongs to
 // the buffer from then on.
 func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error) {
-	if err := limits.Validate(); err != nil {
+	if err := limits.validate(); err != nil {
 		return nil, err
 	}
 	before := low
@@ -194,7 +195,7 @@ func (b *Buffer[T]) Open(seq uint64, key Key, bytes int) (submitIndex uint64, er
 	switch {
 	case exists && b.keys.at(number).aside != none:
 		return 0, fmt.Errorf("open row seq %d: earlier rows of its key are set aside: %w", seq, ErrOutOfOrder)
-	case b.Full(bytes):
+	case b.full(bytes):
 		return 0, ErrFull // not wrapped, so that a refusal does not allocate
 	case !exists:
 		number = b.keys.add(key)

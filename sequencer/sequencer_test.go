@@ -180,7 +180,7 @@ func TestLimitsInRowsAndBytes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBuffer[int](t, tt.limits, 0)
 			for i, r := range tt.rows {
-				if full := b.Full(r.bytes); full != (r.want != nil) {
+				if full := b.full(r.bytes); full != (r.want != nil) {
 					t.Errorf("row %d of %d bytes: full %v, want %v", i, r.bytes, full, r.want != nil)
 				}
 				if _, err := b.Open(b.line.last()+1, Key{Name: "a"}, r.bytes); !errors.Is(err, r.want) {
