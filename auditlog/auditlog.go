@@ -25,6 +25,10 @@
 //
 // The package is pure: it starts no goroutine and reads no clock. Events are plain
 // values, and to encode one only reads it.
+//
+// What other programs may rely on: the JSON of events, within a [SchemaVersion], and
+// reading it, which is Decode, the types that it returns and their sums. Writing events
+// serves this program and may change with any release.
 package auditlog
 
 import (

@@ -7,36 +7,58 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// A process takes over partition 0 and records it; a reader of the audit stream decodes the event.
-func Example() {
-	run := auditlog.Run{
-		Header: auditlog.Header{
-			Time: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), RunID: "r1", Stage: "reviews", Partition: 0,
-		},
-		Phase: auditlog.PhaseClaim,
-		Owner: "reviews-0-7",
+// stored returns the messages of an audit stream: two calls and the row that they were
+// made for.
+func stored() (messages [][]byte) {
+	head := auditlog.Header{
+		Time:  time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		RunID: "r1", Stage: "reviews", Partition: 0,
 	}
-	msg := run.AppendJSON(nil, auditlog.PayloadsFull, 0)
-	fmt.Println(string(msg))
-	fmt.Println(run.MsgID(3))
+	id, cost := auditlog.StateID("reviews", "ROWS", 0, 7), 0.0012
+	refused := auditlog.Call{
+		Header: head, StateID: id, CallID: "c1", Owner: "o1", Sequence: 7,
+		Status: auditlog.CallCapacityRetry, StatusCode: 429,
+	}
+	answered := auditlog.Call{
+		Header: head, StateID: id, CallID: "c2", Owner: "o1", Sequence: 7,
+		Status: auditlog.CallSuccess, StatusCode: 200, Latency: 800 * time.Millisecond,
+		Usage: &auditlog.Usage{PromptTokens: 40, CompletionTokens: 12, TotalTokens: 52, CostUSD: &cost},
+	}
+	row := auditlog.Row{
+		Header: head, StateID: id, Owner: "o1", Sequence: 7,
+		Status: auditlog.RowSuccess, Attempts: 1, CapacityRetries: 1,
+	}
+	const maxPayload = 1 << 20
+	return [][]byte{
+		refused.AppendJSON(nil, auditlog.PayloadsFull, maxPayload),
+		answered.AppendJSON(nil, auditlog.PayloadsFull, maxPayload),
+		row.AppendJSON(nil, auditlog.PayloadsFull, maxPayload),
+	}
+}
 
-	event, err := auditlog.Decode(msg)
-	if err != nil {
-		fmt.Println(err)
-		return
+// A whole small job: what the rows of an audit stream have cost.
+func Example() {
+	var calls, rows int
+	var sum auditlog.UsageSum
+	for _, message := range stored() {
+		event, err := auditlog.Decode(message)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		switch event.Kind {
+		case auditlog.KindCall:
+			calls++
+			sum.Add(event.Call.Usage, event.Call.Unpriced())
+		case auditlog.KindRow:
+			rows++
+			fmt.Println("row", event.Row.Sequence, event.Row.Status, "at", event.Time.Format(time.Kitchen))
+		case auditlog.KindRun, auditlog.KindBatch: // not about money
+		}
 	}
-	switch event.Kind {
-	case auditlog.KindCall:
-		fmt.Println(event.Call.Provider, event.Call.Status, event.Call.Latency)
-	case auditlog.KindRow:
-		fmt.Println(event.Row.Sequence, event.Row.Status, event.Row.Reason)
-	case auditlog.KindRun:
-		fmt.Println(event.Time.Format(time.Kitchen), event.Run.Phase, "of partition", event.Partition, "by", event.Run.Owner)
-	case auditlog.KindBatch:
-		fmt.Println(event.Batch.Phase, event.Batch.BatchID, event.Batch.Rows)
-	}
+	total := sum.Total()
+	fmt.Printf("%d row, %d calls, %d tokens, %.4f USD\n", rows, calls, total.TotalTokens, *total.CostUSD)
 	// Output:
-	// {"schema_version":1,"event":"run","time":"2026-11-21T12:00:00.000000000Z","run_id":"r1","stage":"reviews","partition":0,"phase":"claim","reason":null,"owner":"reviews-0-7","settings":null,"summary":null}
-	// reviews/r1/reviews-0-7/run/3
-	// 12:00PM claim of partition 0 by reviews-0-7
+	// row 7 success at 12:00PM
+	// 1 row, 2 calls, 52 tokens, 0.0012 USD
 }

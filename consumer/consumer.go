@@ -16,6 +16,10 @@
 //
 // One Consumer serves one partition. Any number of processes may run one for the same
 // partition: one owns it, the others stand by.
+//
+// What other programs may rely on: New, Run, Executor and Row.Reply, as the example uses
+// them, and what is stored in the streams. The rest serves this program and may change
+// with any release.
 package consumer
 
 import (
