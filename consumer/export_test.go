@@ -14,3 +14,7 @@ func WithHook(cfg Config, hook func(step string)) Config {
 	cfg.hook = hook
 	return cfg
 }
+
+// Started reports whether all was well once, after [Consumer.Run] has returned: a problem
+// that a person must fix ends it only before.
+func Started(c *Consumer) bool { return c.started }

@@ -301,7 +301,7 @@ func (l *life) run(steps *armed) {
 		cfg.Spread = spread.New(l.nc, spread.Config{Name: cfg.Name, ID: l.name, Partitions: s.partitions, Logger: cfg.Logger})
 		others.Go(func() { _ = cfg.Spread.Run(soft, spreading) })
 	}
-	born, tender := time.Now(), make([]bool, s.partitions)
+	tender := make([]bool, s.partitions)
 	for p, gone := range s.gone {
 		tender[p] = gone > 0
 	}
@@ -317,7 +317,7 @@ func (l *life) run(steps *armed) {
 			case l.refusing && err != nil && strings.Contains(err.Error(), "when the stage last ran"):
 				l.stop(0)
 			case hard.Err() != nil || l.link.isDead():
-			case err != nil && (tender[p] || s.strict() && time.Since(born) < 10*time.Second): // it may end at the start
+			case err != nil && (tender[p] || s.strict() && !consumer.Started(c)): // it may end at the start
 				l.stop(0)
 			case soft.Err() == nil:
 				s.t.Errorf("%v %s: partition %d has ended by itself: %v", s.clock(), l.name, p, err)
