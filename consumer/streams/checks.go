@@ -90,24 +90,36 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 			ClaimSubject(s.ResultSubject, s.Name, p))
 	}
 	wrong = takes(cfg, FieldResultSubject, s.ResultSubject+".>", subjects...)
+	return append(wrong, keeps(cfg, losses{
+		read:   "deletes the resume point with the last read",
+		aged:   "an idle stage loses its resume point",
+		full:   "drops old results when it is full: set discard to new, then a full stream makes the stage wait",
+		killed: "a killed server would lose results that rows were acked for",
+	})...)
+}
+
+// losses says what is lost if a stream drops messages, by the reason why it does.
+type losses struct{ read, aged, full, killed string }
+
+// keeps refuses the settings by which a stream drops messages unasked.
+func keeps(cfg jetstream.StreamConfig, lost losses) (wrong findings) {
 	if cfg.Retention != jetstream.LimitsPolicy {
-		wrong.add("has %s retention, which deletes the resume point with the last read: set retention to limits",
-			cfg.Retention)
+		wrong.add("has %s retention, which %s: set retention to limits", cfg.Retention, lost.read)
 	}
 	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which an idle stage loses its resume point: set it to 0 (%s)",
-			cfg.MaxAge, edit(cfg, "--max-age=0s"))
+		wrong.add("has max age %v, after which %s: set it to 0 (%s)",
+			cfg.MaxAge, lost.aged, edit(cfg, "--max-age=0s"))
 	}
 	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old results when it is full: set discard to new, then a full stream makes the stage wait (%s)",
-			edit(cfg, "--discard=new"))
+		wrong.add("%s (%s)", lost.full, edit(cfg, "--discard=new"))
 	}
 	if cfg.MaxMsgsPerSubject > 0 {
 		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)",
 			cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
 	}
 	if cfg.PersistMode == jetstream.AsyncPersistMode {
-		wrong.add("acknowledges messages before they are written (persist mode async): a killed server would lose results that rows were acked for; set persist mode to default")
+		wrong.add("acknowledges messages before they are written (persist mode async), so %s: set persist mode to default",
+			lost.killed)
 	}
 	return wrong
 }
@@ -132,10 +144,7 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 		subjects = append(subjects, JournalSubject(s.Name, p))
 	}
 	wrong := takes(cfg, FieldJournalStream, "journal.>", subjects...)
-	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)",
-			edit(cfg, "--allow-direct"))
-	}
+	wrong.needsDirect(cfg)
 	return wrong
 }
 
@@ -143,33 +152,25 @@ func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 // would be paid for twice.
 func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 	wrong := takes(cfg, FieldLaneStream, "lane.>", LaneSubjects(s.Name))
-	if !cfg.AllowDirect {
-		wrong.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)",
-			edit(cfg, "--allow-direct"))
-	}
-	if cfg.Retention != jetstream.LimitsPolicy {
-		wrong.add("has %s retention, which deletes records once they are read: set retention to limits",
-			cfg.Retention)
-	}
-	if cfg.MaxAge > 0 {
-		wrong.add("has max age %v, after which batches that are still open are forgotten: set it to 0 (%s)",
-			cfg.MaxAge, edit(cfg, "--max-age=0s"))
-	}
-	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
-		wrong.add("drops old records when it is full: set discard to new, then no batch is submitted while it is full (%s)",
-			edit(cfg, "--discard=new"))
-	}
-	if cfg.MaxMsgsPerSubject > 0 {
-		wrong.add("keeps only %d messages a subject: set max messages per subject to -1 (%s)",
-			cfg.MaxMsgsPerSubject, edit(cfg, "--max-msgs-per-subject=-1"))
-	}
+	wrong.needsDirect(cfg)
+	wrong = append(wrong, keeps(cfg, losses{
+		read:   "deletes records once they are read",
+		aged:   "batches that are still open are forgotten",
+		full:   "drops old records when it is full: set discard to new, then no batch is submitted while it is full",
+		killed: "a killed server would forget a batch",
+	})...)
 	if cfg.DenyPurge {
 		wrong.add("does not allow purges, by which batches that are done are removed: set deny_purge to false")
 	}
-	if cfg.PersistMode == jetstream.AsyncPersistMode {
-		wrong.add("acknowledges messages before they are written (persist mode async), so a killed server would forget a batch: set persist mode to default")
-	}
 	return wrong
+}
+
+// needsDirect refuses a stream that can't be read by direct gets.
+func (f *findings) needsDirect(cfg jetstream.StreamConfig) {
+	if !cfg.AllowDirect {
+		f.add("does not allow direct gets, by which it is read: set allow_direct to true (%s)",
+			edit(cfg, "--allow-direct"))
+	}
 }
 
 // edit is the command of the nats CLI that changes a stream.

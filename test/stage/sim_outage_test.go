@@ -17,8 +17,12 @@ import (
 const (
 	// crewProbe is the longest time from the end of a short outage to its next probe.
 	crewProbe = 1250 * time.Millisecond
+	// crewHold is STAGE_OUTAGE_HOLD: longer than any outage here. It ends the outage that no success ends, as it is none:
+	// an outage ends while only poisonous rows are left to call, since each other one of the windows has its answer and
+	// waits for them.
+	crewHold = 2 * time.Minute
 	// crewPoison is how long a poisonous row may hold its partition: where many calls fail, it gets many attempts.
-	crewPoison = time.Minute
+	crewPoison = crewHold + time.Minute
 )
 
 // poisonous reports whether a question is always answered with 500.

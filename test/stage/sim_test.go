@@ -138,7 +138,7 @@ func (c *crew) fill(place int) {
 	c.places[place] = c.startWith(vars{
 		"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": fmt.Sprint(crewPartitions), "STAGE_TEMPLATE": "Question {{ row.q }}",
 		"STAGE_DEDUPE": "inflight", "STAGE_POOL_SIZE": "4", "STAGE_WINDOW": "128", "STAGE_STOP_TIMEOUT": "5m", "STAGE_MAX_DISPATCH_DELAY_MS": "100",
-		"STAGE_CONTROL": "true", "STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
+		"STAGE_CONTROL": "true", "STAGE_OUTAGE_HOLD": crewHold.String(), "STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
 	}, func(d *deps) { d.DialLLM = c.dial })
 }
 
@@ -373,7 +373,7 @@ func (c *crew) finish() {
 			n += results
 		}
 		if n < c.rows {
-			c.load(customers) // poisonous rows fail by themselves only while others succeed
+			c.load(customers) // poisonous rows fail soon only while others succeed
 			return false
 		}
 		return true
