@@ -19,7 +19,7 @@ import (
 func TestCommandsOfTheDocumentsAreAccepted(t *testing.T) {
 	const root = "../../../"
 	files := []string{root + "README.md", root + "CONTRIBUTING.md", root + "SECURITY.md", root + "deploy/helm/llm-stage/README.md"}
-	for _, pattern := range []string{"docs/*.md", "examples/*/README.md"} {
+	for _, pattern := range []string{"docs/*.md", "docs/howto/*.md", "examples/*/README.md"} {
 		found, err := filepath.Glob(root + pattern)
 		if err != nil {
 			t.Fatal(err)

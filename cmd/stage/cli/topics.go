@@ -76,6 +76,8 @@ var topics = []topic{
 	{"upgrade rollback version migrate", "docs/operations.md#upgrade-and-rollback", "upgrade and rollback", "version", nil},
 	{"dedupe cache deduplicate equal", "docs/cost.md#not-paying-twice", "not paying twice for equal prompts", "", []string{"dedupe"}},
 	{"budget shared fleet weight account", "docs/budget.md", "one learned rate for many processes", "", []string{"budget"}},
+	{"erase forget gdpr privacy personal customer", "docs/howto/erase-a-customer.md", "what can be erased of a customer, and what can't", "jobs", []string{"audit-payloads", "audit-max-age"}},
+	{"few-shot shot prompt compare experiment rollout howto task", "docs/howto/README.md", "short pages for common tasks: few-shot prompts, two prompts compared, a prompt rolled out, and others", "try", nil},
 	{"demo example try quickstart start tutorial", "docs/demo.md", "see it work without key or network", "demo init", nil},
 }
 
