@@ -38,6 +38,7 @@ import (
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -140,8 +141,8 @@ type Status struct {
 	// Taking says that it is this process's turn to serve the partition, and that it has
 	// not claimed it yet.
 	Taking bool
-	// Held says that the rows wait because somebody asked for it, see [Consumer.Hold].
-	Held bool
+	// Paused says that the rows wait because somebody asked for it, see [Consumer.Pause].
+	Paused bool
 	// Parked counts the rows that are in the batch lane, or wait behind one that is, with
 	// their replies in the journal.
 	Parked int
@@ -176,9 +177,13 @@ type Status struct {
 	Emitted, Failed, Skipped uint64
 	// Problem says what holds the partition up; empty when nothing does.
 	Problem string
+	// Holds are why the rows of the partition wait, as far as this consumer knows.
+	Holds []hold.Hold
 	// JournalProblem says why replies are not kept at the moment; empty when they are,
 	// and without a journal.
 	JournalProblem string
+
+	term termStatus
 }
 
 // Consumer serves one partition. Create it with [New].
@@ -198,6 +203,7 @@ type Consumer struct {
 	problems      problems
 	steer         steering
 	storable      storable
+	questions     chan question // about rows, see RowHold
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that
 	// was paid for is not thrown away because the connection broke. The goroutine of Run
@@ -277,7 +283,8 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		mail:          newMailbox(),
 		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
 		steer:         steering{changed: make(chan struct{}, 1)},
-		problems:      problems{log: log, explain: cfg.Explain, why: make(map[string]string)},
+		questions:     make(chan question),
+		problems:      problems{log: log, explain: cfg.Explain, why: make(map[string]problem)},
 		held:          make(map[uint64]*Row),
 		status:        Status{Partition: cfg.Partition, Role: Starting},
 	}, nil
@@ -288,7 +295,8 @@ func (c *Consumer) Status() Status {
 	c.mu.Lock()
 	s := c.status
 	c.mu.Unlock()
-	s.Problem, s.Held = c.problems.String(), c.steer.held.Load()
+	s.Problem, s.Paused = c.problems.String(), c.steer.paused.Load()
+	s.Holds = c.holds(&s)
 	if full := c.storable.problem(); full != "" {
 		s.Problem = strings.TrimSuffix(full+"; "+s.Problem, "; ")
 	}

@@ -9,6 +9,7 @@ type gauges struct {
 	// became that.
 	head      uint64
 	headSince time.Time
+	term      termStatus
 	// waitedForAt is when [Status.WaitedFor] was last looked for.
 	waitedForAt time.Time
 }
@@ -24,7 +25,10 @@ func (g *gauges) publish(t *term) {
 		g.head, g.headSince = head, time.Now()
 	}
 	m := t.buf.Mark()
+	now := t.status(g.term)
+	g.term = now
 	t.c.setStatus(func(s *Status) {
+		s.term = now
 		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
 		s.Head, s.HeadSince = g.head, g.headSince
 		s.Parked, s.SetAside = t.buf.Parked(), t.buf.Aside()

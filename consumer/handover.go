@@ -38,10 +38,10 @@ func (t *term) release() {
 	t.recall()
 }
 
-// recall asks for the rows that a released partition, or one that is held, does not want called. It is repeated: a row
+// recall asks for the rows that a released partition, or one that is paused, does not want called. It is repeated: a row
 // may have been on its way into the executor's queue, or come back to it for another attempt.
 func (t *term) recall() {
-	if r, ok := t.c.cfg.Executor.(Recaller); ok && (t.released || t.held) {
+	if r, ok := t.c.cfg.Executor.(Recaller); ok && (t.released || t.paused) {
 		r.Recall()
 	}
 }
@@ -117,7 +117,7 @@ const (
 // steering is what others ask of a consumer that runs.
 type steering struct {
 	changed chan struct{} // holds a token when one of the rest has changed
-	held    atomic.Bool
+	paused  atomic.Bool
 	aside   atomic.Bool
 }
 
@@ -131,10 +131,10 @@ func (s *steering) set(what *atomic.Bool, on bool) {
 	}
 }
 
-// Hold has the rows of the partition wait, those taken already too, until it is called with false, and returns at once.
-// Calls in flight end, and their results are stored; no other row begins. It holds in every term of this consumer. Safe
-// for concurrent use.
-func (c *Consumer) Hold(on bool) { c.steer.set(&c.steer.held, on) }
+// Pause has the rows of the partition wait, those taken already too, until it is called
+// with false, and returns at once. Calls in flight end, and their results are stored; no
+// other row begins. It applies to every term of this consumer. Safe for concurrent use.
+func (c *Consumer) Pause(on bool) { c.steer.set(&c.steer.paused, on) }
 
 // StandAside has this replica hand the partition over to one that stands by for it, and ask for it no more, until it is
 // called with false; it returns at once. A replica that finds again and again that rows wait and nobody serves them or
@@ -157,7 +157,7 @@ func (c *Consumer) mayServe() bool {
 // lookAside ends the standing aside where rows wait and nobody serves them; unserved counts the looks in a row that have
 // found that, this one included. Nobody is pinned is not enough:
 //
-//	A stands aside. B serves the partition, has its window full of rows that a pause holds, and a new leader of the durable
+//	A stands aside. B serves the partition, has its window full of rows that wait for the end of a pause, and a new leader of the durable
 //	consumer forgets the pin. The server grants it again only with a row, and none is left; but B asks.
 func (c *Consumer) lookAside(soft context.Context, durable *streams.Durable, unserved *int) error {
 	info, err := c.look(soft, durable)
@@ -178,24 +178,24 @@ func (c *Consumer) lookAside(soft context.Context, durable *streams.Durable, uns
 // steered acts on what has changed: the partition goes to another replica, or its rows wait, or wait no longer.
 //
 // A row is handed back only while it is not wanted, so that it comes back here and waits. One that is in flight when the
-// hold ends, or on its way back, is wanted again: it is answered, or it is started with the others.
+// pause ends, or on its way back, is wanted again: it is answered, or it is started with the others.
 func (t *term) steered() {
 	if !t.c.mayServe() {
 		t.release()
 	}
-	t.hold()
+	t.pause()
 }
 
-// hold has the rows wait, or wait no longer, by what holds now.
-func (t *term) hold() {
-	held := t.mustWait()
-	if held == t.held || t.stopping {
+// pause has the rows wait, or wait no longer, as the reasons are now.
+func (t *term) pause() {
+	paused := t.mustWait()
+	if paused == t.paused || t.stopping {
 		return
 	}
-	t.held = held
+	t.paused = paused
 	for _, row := range t.open {
 		if !row.answered {
-			row.wanted.Store(!held)
+			row.wanted.Store(!paused)
 		}
 	}
 	t.recall()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 )
@@ -29,15 +30,25 @@ type problems struct {
 	explain func(error) string
 
 	mu  sync.Mutex
-	why map[string]string
+	why map[string]problem // by area
+}
+
+// problem is why an area is blocked, and since when.
+type problem struct {
+	why   string
+	since time.Time
 }
 
 // set notes a problem and logs it when it is new.
 func (p *problems) set(area string, err error) {
 	why := p.explain(err)
 	p.mu.Lock()
-	fresh := p.why[area] != why
-	p.why[area] = why
+	was, known := p.why[area]
+	fresh := was.why != why
+	if !known {
+		was.since = time.Now()
+	}
+	p.why[area] = problem{why, was.since}
 	p.mu.Unlock()
 	if fresh {
 		p.log.Warn("blocked, retrying", slog.String("area", area), slog.String("reason", why))
@@ -70,7 +81,7 @@ func (p *problems) String() string {
 	defer p.mu.Unlock()
 	list := make([]string, 0, len(p.why))
 	for _, area := range slices.Sorted(maps.Keys(p.why)) {
-		list = append(list, fmt.Sprintf("%s: %s", area, p.why[area]))
+		list = append(list, fmt.Sprintf("%s: %s", area, p.why[area].why))
 	}
 	return strings.Join(list, "; ")
 }

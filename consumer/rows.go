@@ -246,7 +246,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	_, waits := t.buf.WaitsFor(row.Seq)
 	row.leads.Store(!waits)
 	row.tenure.Store(&tenure{owner: t.owner})
-	row.wanted.Store(!t.held)
+	row.wanted.Store(!t.paused)
 	t.open[row.Seq] = row
 	if !known {
 		t.c.begun(row)
@@ -344,7 +344,7 @@ func weight(m *nats.Msg) int {
 }
 
 // start begins the work on the rows that wait for the journal, or for the log after a
-// gap, to be read, or for the end of a hold. A stopping term starts none.
+// gap, to be read, or for the end of a pause. A stopping term starts none.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -353,7 +353,7 @@ func (t *term) start() {
 		for _, row := range t.unstarted {
 			t.takeBack(row)
 		}
-	case t.held || t.journal.reading || !t.own.certain():
+	case t.paused || t.journal.reading || !t.own.certain():
 		return
 	default:
 		for _, row := range t.unstarted {
@@ -388,7 +388,7 @@ func (t *term) collect() {
 			t.takeBack(row)
 		default:
 			// Handed back in the moment between two terms, or while it was in doubt
-			// whether the partition is still ours, or while it is held.
+			// whether the partition is still ours, or while it is paused.
 			t.unstarted = append(t.unstarted, row)
 		}
 	}

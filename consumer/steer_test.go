@@ -165,7 +165,7 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 		b.load(20)
 		time.Sleep(2500 * time.Millisecond)
 		for i := range 2 {
-			r.Hold(true)
+			r.Pause(true)
 			time.Sleep(1500 * time.Millisecond)
 			made, stored := exec.made(), b.stored("RESULTS", streams.ResultSubject("results", "stage", 0))
 			if made != int(stored) || made == 0 || made == 20 { //nolint:gosec // a few
@@ -173,10 +173,10 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 			}
 			b.loadFrom(20+3*i, 3)
 			time.Sleep(time.Minute)
-			if now := exec.made(); now != made || !r.Status().Held || r.Status().Role != consumer.Owner {
+			if now := exec.made(); now != made || !r.Status().Paused || r.Status().Role != consumer.Owner {
 				t.Errorf("a minute later: %d calls, want %d; status %+v", now, made, r.Status())
 			}
-			r.Hold(false)
+			r.Pause(false)
 			time.Sleep(500 * time.Millisecond)
 		}
 		b.until(26)
@@ -194,7 +194,7 @@ func TestAHeldPartitionMovesWithItsRows(t *testing.T) {
 		r := b.start("held", exec)
 		b.load(20)
 		time.Sleep(2500 * time.Millisecond)
-		r.Hold(true)
+		r.Pause(true)
 		time.Sleep(time.Minute)
 		r.stop(t)
 		b.start("next", newQueuer(t, 2, func() time.Duration { return time.Second }))

@@ -26,7 +26,7 @@ type storable struct {
 const fullLook = 250 * time.Millisecond
 
 // SetFull says why nothing can be stored, so that the rows of the partition wait as after
-// [Consumer.Hold]. A nil reason lets them continue. It returns at once, and is safe for
+// [Consumer.Pause]. A nil reason lets them continue. It returns at once, and is safe for
 // concurrent use.
 func (c *Consumer) SetFull(why error) {
 	if why == nil {
@@ -61,5 +61,5 @@ func (s *storable) problem() string {
 // mustWait reports whether no row may start now: an operator has asked for it, or nothing
 // can be stored.
 func (t *term) mustWait() bool {
-	return t.c.steer.held.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
+	return t.c.steer.paused.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
 }

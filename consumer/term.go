@@ -49,7 +49,7 @@ type term struct {
 	// set.
 	stopping bool
 	released bool // to another replica; implies stopping
-	held     bool // no row is started, see [Consumer.Hold] and [storable]
+	paused   bool // no row is started, see [Consumer.Pause] and [storable]
 }
 
 // begin claims the partition and sets the durable consumer to the row after the last one
@@ -173,7 +173,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.c.at("turn")
 		now := time.Now()
 		t.own.beat(now)
-		t.hold()
+		t.pause()
 		t.acks.step(now)
 		if t.stopping && t.drained() && t.journal.flushed(now) {
 			return t.finish(soft, hard)
@@ -192,7 +192,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.stopLane()
 		t.unstashDue()
 		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
-		if t.held {
+		if t.paused {
 			next = earlier(next, now.Add(fullLook))
 		}
 		t.start()
@@ -212,6 +212,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			err = t.received(hard, m)
 		case m := <-t.returns.received():
 			err = t.cameBack(m, time.Now())
+		case q := <-t.c.questions:
+			q.answer <- t.whyWaits(q.seq)
 		case <-t.laneSignal():
 		case read := <-t.journal.indexed:
 			t.journal.readIndex(read)

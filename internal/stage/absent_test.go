@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -68,7 +69,7 @@ func TestAStageWaitsForAServerThatIsNotUp(t *testing.T) {
 				time.Sleep(tt.down)
 				_, why := r.ready()
 				matches(t, "not ready", []string{why}, "paused: network since 00:00:00 UTC, last error: "+nothingListens+"; next probe (in .*|is due); no row is lost")
-				if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != status.PauseNetwork {
+				if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != hold.Network {
 					t.Errorf("status: %s, %s", s.State, s.Pool.PauseReason)
 				}
 				page := httptest.NewRecorder()
@@ -103,7 +104,7 @@ func TestAfterASuccessARefusedConnectionIsAnOutage(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		l.down.Store(true)
 		time.Sleep(5 * time.Minute)
-		if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != status.PauseOutage || strings.Contains(s.Why, "nothing listens") {
+		if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != hold.Outage || strings.Contains(s.Why, "nothing listens") {
 			t.Errorf("status: %s, %s: %s", s.State, s.Pool.PauseReason, s.Why)
 		}
 		l.down.Store(false)

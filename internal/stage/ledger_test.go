@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/hold"
 
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -269,8 +270,8 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 				}
 			} else {
 				time.Sleep(5 * time.Minute) // probes, which make no call
-				if why := r.Status().Pool.PauseReason; why != status.PauseCost {
-					t.Errorf("paused for %v, want %s", why, status.PauseCost)
+				if why := r.Status().Pool.PauseReason; why != hold.CostCeiling {
+					t.Errorf("paused for %v, want %s", why, hold.CostCeiling)
 				}
 				if ok, reason := r.ready(); ok || !strings.Contains(reason, "cost ceiling reached") {
 					t.Errorf("ready %v: %q", ok, reason)

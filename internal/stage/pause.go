@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
@@ -42,12 +43,12 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 		s.Log.Error("paused: the provider refuses every row, so the settings are wrong; no row is lost", attrs...)
 	case pool.FatalError, pool.NotPaused:
 		fatal = p.Err
-		if status.ReasonOf(p) != status.PauseCost {
+		if h, _ := status.OfPause(p); h.Kind != hold.CostCeiling {
 			fatal = fmt.Errorf("fatal provider error: %w", p.Err)
 		}
 		s.Log.Error("paused: no call can succeed until this is fixed; no row is lost", attrs...)
 	}
-	s.recordRun(auditlog.PhasePause, s.pauseText(p, time.Now()), nil)
+	s.recordRun(auditlog.PhasePause, status.PauseText(p, s.rowsOfAPause(), time.Now()), nil)
 	select {
 	case s.pauses <- struct{}{}:
 	default:
@@ -62,7 +63,8 @@ func (s *Stage) resumed(p pool.Pause) {
 	t := s.caller.At(p.Server)
 	lasted := time.Since(p.Since).Round(time.Millisecond)
 	attrs := []any{slog.String("provider", t.Provider()), lastedAttr(lasted), slog.Int("probes", p.Probes)}
-	over := fmt.Sprintf("%s is over after %v, %d probes", status.ReasonOf(p), lasted, p.Probes)
+	h, _ := status.OfPause(p)
+	over := fmt.Sprintf("%s is over after %v, %d probes", h.Kind, lasted, p.Probes)
 	switch {
 	case p.Passed:
 		to := s.fallbackNames()
@@ -123,10 +125,11 @@ func (s *Stage) remind(ctx context.Context) {
 		case <-s.pauses:
 			tick.Reset(reminderEvery)
 		case <-tick.C:
-			if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
-				attrs := []any{slog.String("reason", string(status.ReasonOf(p))), slog.String("error", status.PauseError(p)), slog.Time("since", p.Since), slog.Int("probes", p.Probes)}
-				if !p.Next.IsZero() { // else an operator has paused it
-					attrs = append(attrs, slog.Time("next_probe", p.Next))
+			snap := s.snapshot()
+			if h := snap.Holds.Paused(); h != nil {
+				attrs := []any{slog.String("reason", string(h.Kind)), slog.String("error", h.Why), slog.Time("since", h.Since), slog.Int("probes", snap.Pool.Pause.Probes)}
+				if !h.Next.IsZero() { // else an operator has paused it
+					attrs = append(attrs, slog.Time("next_probe", h.Next))
 				}
 				s.Log.Warn("still paused, rows are held", attrs...)
 			}
@@ -136,24 +139,10 @@ func (s *Stage) remind(ctx context.Context) {
 	}
 }
 
-// pauseText describes a pause: why, since when, when the next probe is, and what becomes
-// of the rows. Of a fatal error it is the error alone.
-func (s *Stage) pauseText(p pool.Pause, now time.Time) string {
-	if p.Kind == pool.FatalError {
-		return p.Err.Error()
-	}
-	layout := time.TimeOnly
-	if now.Sub(p.Since) >= 24*time.Hour {
-		layout = time.DateTime
-	}
-	return fmt.Sprintf("%s since %s UTC, last error: %s; %s; %s",
-		status.ReasonOf(p), p.Since.UTC().Format(layout), status.PauseError(p), status.NextProbe(p.Next, now), s.holdText())
-}
-
-// holdText describes what becomes of the rows that a pause holds.
-func (s *Stage) holdText() string {
-	if hold := s.Cfg.Rows.OutageHold; hold > 0 {
-		return "rows are held, and fail after " + hold.String()
+// rowsOfAPause describes what becomes of the rows that wait for the end of a pause.
+func (s *Stage) rowsOfAPause() string {
+	if most := s.Cfg.Rows.OutageHold; most > 0 {
+		return "rows are held, and fail after " + most.String()
 	}
 	return "no row is lost"
 }

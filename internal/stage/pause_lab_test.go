@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
 
@@ -69,7 +70,7 @@ func TestAnOutageIsReportedWhileItLastsAndWhatItCostWhenItIsOver(t *testing.T) {
 		if !strings.Contains(page.Body.String(), `llm_stage_paused{reason="outage"} 1`) {
 			t.Errorf("metrics: %q", stagetest.Lines(page.Body.String(), "llm_stage_paused"))
 		}
-		if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != status.PauseOutage || s.Pool.Probes == 0 || s.Rows.Failed != 0 {
+		if s := r.Status(); s.State != status.StatePaused || s.Pool.PauseReason != hold.Outage || s.Pool.Probes == 0 || s.Rows.Failed != 0 {
 			t.Errorf("status: %s, %s, %d probes, %d rows failed", s.State, s.Pool.PauseReason, s.Pool.Probes, s.Rows.Failed)
 		}
 

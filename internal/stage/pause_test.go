@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
 
@@ -48,35 +49,35 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		kind   pool.PauseKind
 		err    error
 		hold   time.Duration
-		reason status.PauseReason
+		reason hold.Kind
 		want   string
 	}{
-		{pool.Outage, refused, 0, status.PauseOutage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
+		{pool.Outage, refused, 0, hold.Outage, "outage since 10:03:02 UTC, last error: openai: connection refused; next probe in 4 s; no row is lost"},
 		{
-			pool.Outage, parameter, 10 * time.Minute, status.PauseOutage,
+			pool.Outage, parameter, 10 * time.Minute, hold.Outage,
 			"outage since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; next probe in 4 s; rows are held, and fail after 10m0s",
 		},
-		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, status.PauseOutage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
+		{pool.Shortage, errors.New("no descriptor: raise ulimit -n"), 0, hold.Outage, "outage since 10:03:02 UTC, last error: no descriptor: raise ulimit -n; next probe in 4 s; no row is lost"},
 		{
-			pool.WrongSettings, parameter, 0, status.PauseSettings,
+			pool.WrongSettings, parameter, 0, hold.Settings,
 			`settings since 10:03:02 UTC, last error: openai: 400 unknown_parameter: no top_q; the request was POST http://x/v1 {model: "m", top_q: 1}; next probe in 4 s; no row is lost`,
 		},
-		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, status.PauseCredentials, "openai: 401: bad key"},
+		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, hold.Credentials, "openai: 401: bad key"},
 	} {
 		s := &Stage{Cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
 		p, now := somePause(tt.kind, tt.err)
-		if got := s.pauseText(p, now); got != tt.want {
+		if got := status.PauseText(p, s.rowsOfAPause(), now); got != tt.want {
 			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
 		}
-		if got := status.ReasonOf(p); got != tt.reason || !slices.Contains(status.PauseReasons, got) {
-			t.Errorf("%v: reason %q, want %q, one of %q", tt.kind, got, tt.reason, status.PauseReasons)
+		if h, _ := status.OfPause(p); h.Kind != tt.reason || !slices.Contains(status.PauseReasons, h.Kind) {
+			t.Errorf("%v: reason %q, want %q, one of %q", tt.kind, h.Kind, tt.reason, status.PauseReasons)
 		}
 	}
-	if got := status.ReasonOf(pool.Pause{}); got != "" {
-		t.Errorf("no pause: reason %q", got)
+	if h, paused := status.OfPause(pool.Pause{}); paused {
+		t.Errorf("no pause: %v", h)
 	}
 	p, _ := somePause(pool.Outage, refused)
-	if got := (&Stage{Cfg: &config.Config{}}).pauseText(p, p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
+	if got := status.PauseText(p, "no row is lost", p.Since.Add(30*time.Hour)); !strings.HasPrefix(got, "outage since 2026-11-22 10:03:02 UTC, ") {
 		t.Errorf("after a day: %s", got)
 	}
 }
@@ -86,11 +87,13 @@ func TestTheStatusDescribesAPause(t *testing.T) {
 		s, snap := shownStage(t)
 		p, now := somePause(pool.Outage, errors.New("connection refused"))
 		snap.Pool.Pause = p
-		r := s.report(snap, now, false, "paused")
+		snap.Process.Rows = "no row is lost"
+		snap.Collect(now)
+		r := s.report(snap, now)
 		if r.State != status.StatePaused || r.Why != "connection refused" || !r.Since.Equal(p.Since) {
 			t.Errorf("got %s, %q, since %v", r.State, r.Why, r.Since)
 		}
-		if g := r.Pool; g.PauseReason != status.PauseOutage || !g.NextProbe.Equal(p.Next) || g.Probes != 17 || g.Held != "no row is lost" {
+		if g := r.Pool; g.PauseReason != hold.Outage || !g.NextProbe.Equal(p.Next) || g.Probes != 17 || g.Held != "no row is lost" {
 			t.Errorf("got %+v", g)
 		}
 		var line strings.Builder

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -72,7 +72,7 @@ func (s *Stage) remindRefused(ctx context.Context) {
 			if f := r.LastRefusal; f != nil {
 				attrs = append(attrs, slog.String("provider", f.Provider), slog.Int("status_code", f.StatusCode), slog.String("error", f.Error))
 			}
-			s.Log.Warn("the provider refuses every call; rows wait, none fails of it", append(attrs, slog.String("do", status.Do(status.StateStarved)))...)
+			s.Log.Warn("the provider refuses every call; rows wait, none fails of it", append(attrs, slog.String("do", hold.Find(hold.Starved).Do))...)
 		case over > 0:
 			s.Log.Info("the provider accepts calls again, or nobody waits for it", lastedAttr(over))
 		}

@@ -67,7 +67,7 @@ type Stage struct {
 	metrics  *metrics.Metrics
 	activity *status.Activity
 	stalls   stalls
-	held     status.Held
+	lasting  holdMemory
 	history  *status.History
 	tracing  *tracing.Tracing // nil: off
 
@@ -140,9 +140,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	if s.several {
-		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.snapshot)
+		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
 	} else {
-		s.metrics = metrics.New(version.Current(), s.snapshot)
+		s.metrics = metrics.New(version.Current(), s.gauges)
 	}
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)

@@ -9,7 +9,6 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/status"
-	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -50,16 +49,6 @@ func (s *stalls) set(partition int, why string, vacant bool) {
 		s.why, s.vacant = make(map[int]string), make(map[int]bool)
 	}
 	s.why[partition], s.vacant[partition] = why, vacant
-}
-
-// partition returns the status of a partition, with the finding of the watch where
-// nothing else is known to block it.
-func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
-	st := c.Status()
-	if st.Problem == "" {
-		st.Problem, _ = s.stalls.of(st.Partition)
-	}
-	return st
 }
 
 // watchProgress looks at each partition again and again until ctx ends, and notices one
@@ -112,14 +101,16 @@ func (s *Stage) watchPartition(ctx context.Context, c *consumer.Consumer) {
 
 // sight looks at a partition.
 func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) status.Sight {
-	st, stats := c.Status(), s.executor.Pool.Stats()
+	snap := s.look(c)
+	snap.Collect(time.Now())
+	st, stats := &snap.Partitions[0], &snap.Pool
 	v := status.Sight{
 		Mine: st.Role == consumer.Owner || st.Taking, Emitted: st.Emitted, Mark: st.HighWaterMark,
 		Open: st.Window + st.SetAside, Answered: st.Buffered, Parked: st.Parked, Begun: s.caller.Begun(st.Partition),
-		InFlight: stats.InFlight, Waiting: stats.Waiting, Hold: s.holds(&st, &stats),
+		InFlight: stats.InFlight, Waiting: stats.Waiting, Held: snap.Stops(st.Partition) != nil, Throttled: snap.Throttled(),
 		Dispatch: dispatchMost + s.Cfg.LLM.Timeout + s.Cfg.Retry.MaxDelay,
 	}
-	if v.Hold == "" {
+	if !v.Held {
 		asked, cancel := context.WithTimeout(ctx, stallAsk)
 		defer cancel()
 		if info, err := s.askDurable(asked, name); err == nil {
@@ -130,7 +121,6 @@ func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) st
 		}
 	}
 	v.At = time.Now()
-	v.Throttled = stats.LawPausedUntil.After(v.At) || !s.activity.StarvedSince(v.At).IsZero()
 	return v
 }
 
@@ -145,24 +135,4 @@ func (s *Stage) askDurable(ctx context.Context, name string) (*jetstream.Consume
 		return nil, err
 	}
 	return durable.CachedInfo(), nil
-}
-
-// holds returns why no row of a partition may move at the moment; empty means that
-// nothing is known that would keep them.
-func (s *Stage) holds(st *consumer.Status, stats *pool.Stats) string {
-	switch {
-	case s.endedBy() != "" || s.stopReport() != nil || st.Role == consumer.Stopped:
-		return "it stops"
-	case st.Problem != "":
-		return st.Problem
-	case s.Conn.Down() != "":
-		return s.Conn.Down()
-	case stats.Pause.Kind != pool.NotPaused:
-		return "paused"
-	case st.Held || s.steering.halted(st.Partition) != nil:
-		return "paused by an operator"
-	case st.Role == consumer.Starting:
-		return "it starts"
-	}
-	return ""
 }

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -11,17 +10,15 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/version"
-	"github.com/llm-stage/stage/pool"
 )
 
 // Status reports the stage as it is now. Safe for concurrent use.
 func (s *Stage) Status() status.Report {
-	ready, reason := s.ready()
-	return s.report(s.snapshot(), time.Now(), ready, reason)
+	return s.report(s.snapshot(), time.Now())
 }
 
 // ShowEnded has the status say why the stage has ended, where its process goes on. Run
@@ -60,33 +57,31 @@ func (s *Stage) state() (state, why string) {
 }
 
 // report builds the status from a snapshot.
-func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason string) status.Report {
+func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
+	ready, reason := snap.Ready(now)
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Host: s.host, PID: os.Getpid(), Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Ended: s.endedBy(), Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
-		Stop: s.stopReport(), Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: s.drained(),
+		Ready: ready, Reason: reason, Ended: snap.Process.Ended, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
+		Stop: snap.Process.Stop, Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: snap.Process.Drained, Holds: append(hold.List{}, snap.Holds...),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
-		Places: status.Places{
-			Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream, Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.flags,
-		},
+		Places: s.places(),
 	}
 	if r.Order == streams.OrderKey {
 		r.OrderKey = s.Cfg.Order.Key.String()
 	}
 	r.Pool.Throttle = s.Cfg.Pool.Throttle
 	if r.Pool.Paused != "" {
-		r.Pool.Held = s.holdText()
+		r.Pool.Held = snap.Process.Rows
 	}
 	for _, m := range s.Usage.List() {
 		r.Models = append(r.Models, status.ModelReport{Provider: m.Provider, Model: m.Model, UsageReport: status.NewUsageReport(m.Spending)})
 	}
 	for i := range snap.Partitions {
 		r.AddPartition(&snap.Partitions[i], now)
-		_, r.Partitions[i].Vacant = s.stalls.of(snap.Partitions[i].Partition)
-		r.Partitions[i].Vacant = r.Partitions[i].Vacant && snap.Partitions[i].Role == consumer.Standby && !snap.Partitions[i].Taking
+		p := &snap.Partitions[i]
+		r.Partitions[i].Vacant = snap.Process.Vacant[p.Partition] && p.Role == consumer.Standby && !p.Taking
 	}
-	s.steering.pausedPartitions(r.PausePartition)
-	s.steering.drainedPartitions(r.DrainPartition)
+	r.AddWishes(snap.Process.Pauses, snap.Process.Drains)
 	for _, b := range snap.Budgets {
 		r.AddBudget(b)
 	}
@@ -96,8 +91,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	}
 	s.activity.Report(&r, now)
 	r.Sample, r.Rows.PerSecond = s.history.Last()
-	r.Judge(s.activity.StarvedSince(now))
-	s.held.Note(&r)
+	r.Judge()
 	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == status.StateWorking && left > 0 && r.Rows.PerSecond > 0 {
 		eta := left / r.Rows.PerSecond
 		r.Rows.ETAS = &eta
@@ -105,58 +99,12 @@ func (s *Stage) report(snap status.Snapshot, now time.Time, ready bool, reason s
 	return r
 }
 
-// snapshot returns what gauges and pages show.
-func (s *Stage) snapshot() status.Snapshot {
-	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Budgets: s.budgets(), Lanes: s.laneStatus()}
-	if calls := s.caller.InFlight(); len(calls) > 0 {
-		snap.OldestCall = calls[0].Since
+// places are the names that advice uses.
+func (s *Stage) places() hold.Places {
+	return hold.Places{
+		Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream,
+		Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.flags,
 	}
-	for _, c := range s.consumers {
-		snap.Partitions = append(snap.Partitions, s.partition(c))
-	}
-	s.steering.pausedPartitions(func(partition int, _ string, _ time.Time) {
-		if snap.Held == nil {
-			snap.Held = make(map[int]bool)
-		}
-		snap.Held[partition] = true
-	})
-	return snap
-}
-
-// ready reports whether the stage is connected, owning or standing by, and neither
-// stopping nor paused; if not, why.
-func (s *Stage) ready() (ok bool, reason string) {
-	if why := s.endedBy(); why != "" {
-		return false, "ended: " + why
-	}
-	if stop := s.stopReport(); stop != nil {
-		return false, "stopping: " + stop.Text(time.Now())
-	}
-	if why := s.Conn.Down(); why != "" {
-		return false, why
-	}
-	if why := s.Conn.Full(); why != nil {
-		return false, why.Error()
-	}
-	if p := s.executor.Pool.Stats().Pause; p.Kind != pool.NotPaused {
-		return false, "paused: " + s.pauseText(p, time.Now())
-	}
-	if err := s.inspector.Verdict(); err != nil {
-		return false, "streams: " + config.Explain(err)
-	}
-	if why := s.recorder.Problem(); why != "" {
-		return false, "audit: " + why
-	}
-	for _, c := range s.consumers {
-		st := s.partition(c)
-		if st.Problem != "" {
-			return false, fmt.Sprintf("partition %d: %s", st.Partition, st.Problem)
-		}
-		if st.Role != consumer.Owner && st.Role != consumer.Standby {
-			return false, fmt.Sprintf("partition %d is %s", st.Partition, st.Role)
-		}
-	}
-	return true, ""
 }
 
 // Summary returns what the stage has done so far: rows, retries, delays, tokens and cost.

@@ -62,12 +62,13 @@ func shownStage(t *testing.T) (*Stage, status.Snapshot) {
 func TestStatusReadsAsDocumented(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) { // whose clock stands still
 		s, snap := shownStage(t)
-		r := s.report(snap, s.started.Add(3*time.Second), true, "")
+		snap.Collect(s.started)
+		r := s.report(snap, s.started.Add(3*time.Second))
 		s.history.Take(&r)
 		snap.Partitions[0].Emitted += 4
-		r = s.report(snap, s.started.Add(4*time.Second), true, "")
+		r = s.report(snap, s.started.Add(4*time.Second))
 		s.history.Take(&r)
-		r = s.report(snap, s.started.Add(5*time.Second), true, "")
+		r = s.report(snap, s.started.Add(5*time.Second))
 		r.Version, r.Host, r.PID = "v1.2.3", "pod-0", 7
 		text, err := json.MarshalIndent(&r, "", "  ")
 		if err != nil {
@@ -76,7 +77,8 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		golden.Check(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
 
 		snap.Pool.LawPausedUntil = time.Time{}
-		if r = s.report(snap, s.started.Add(5*time.Second), true, ""); r.State != status.StateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
+		snap.Collect(s.started)
+		if r = s.report(snap, s.started.Add(5*time.Second)); r.State != status.StateWorking || r.Rows.ETAS == nil || *r.Rows.ETAS != 28 {
 			t.Errorf("when it has resumed: %s, %v to go, want 28 s", r.State, r.Rows.ETAS)
 		}
 	})
@@ -102,7 +104,7 @@ func TestStatusOfRowsInOrderByKey(t *testing.T) {
 			p := &snap.Partitions[0]
 			p.Ahead, p.SetAside, p.KeysWaiting = 7, 5, 2
 			p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 43, "north", now.Add(-90*time.Second)
-			r := s.report(snap, now, true, "")
+			r := s.report(snap, now)
 			text, err := json.Marshal(&r.Partitions[0])
 			if err != nil {
 				t.Fatal(err)

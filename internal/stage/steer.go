@@ -26,7 +26,7 @@ import (
 type steering struct {
 	mu     sync.Mutex
 	paused *wish         // nil: calls begin
-	held   map[int]*wish // partitions of which no row begins
+	pauses map[int]*wish // partitions of which no row begins
 	moved  map[int]*wish // partitions that another replica should have
 	drain  *wish         // nil: it takes its share of the partitions
 }
@@ -41,22 +41,18 @@ func newWish(what string, o *control.Order) *wish {
 	return &wish{what + " by " + o.By.String(), time.Now()}
 }
 
-// pausedPartitions calls show for each partition of which no row begins.
-func (s *steering) pausedPartitions(show func(partition int, who string, since time.Time)) {
+// wishes returns the partitions of which no row begins, and those that another replica
+// should have.
+func (s *steering) wishes() (pauses, drains []status.Wish) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for p, w := range s.held {
-		show(p, w.text, w.since)
+	list := func(of map[int]*wish) (all []status.Wish) {
+		for p, w := range of {
+			all = append(all, status.Wish{Partition: p, Text: w.text, Since: w.since})
+		}
+		return all
 	}
-}
-
-// drainedPartitions calls show for each partition that another replica should have.
-func (s *steering) drainedPartitions(show func(partition int, who string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for p, w := range s.moved {
-		show(p, w.text)
-	}
+	return list(s.pauses), list(s.moved)
 }
 
 // halted returns why nothing of a partition may be sent to a provider; nil means that it
@@ -64,7 +60,7 @@ func (s *steering) drainedPartitions(show func(partition int, who string)) {
 func (s *steering) halted(partition int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range []*wish{s.paused, s.held[partition]} {
+	for _, w := range []*wish{s.paused, s.pauses[partition]} {
 		if w != nil {
 			return errors.New(w.text)
 		}
@@ -156,14 +152,14 @@ func (s *Stage) pause(o *control.Order) (control.Outcome, string) {
 		return control.Done, fmt.Sprintf("paused, %s; %s", inFlight(s.executor.Pool.Stats().InFlight), pauseEnds)
 	}
 	p := *o.Partition
-	if w := st.held[p]; w != nil {
+	if w := st.pauses[p]; w != nil {
 		return control.Nothing, already(w)
 	}
-	if st.held == nil {
-		st.held = make(map[int]*wish)
+	if st.pauses == nil {
+		st.pauses = make(map[int]*wish)
 	}
-	st.held[p] = newWish("paused", o)
-	s.consumers[p].Hold(true)
+	st.pauses[p] = newWish("paused", o)
+	s.consumers[p].Pause(true)
 	text := fmt.Sprintf("no row of partition %d begins", p)
 	if s.consumers[p].Status().Role != consumer.Owner {
 		text += " when this replica owns it"
@@ -199,10 +195,10 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 		if o.Partition != nil && *o.Partition != p {
 			continue
 		}
-		if w := st.held[p]; w != nil {
+		if w := st.pauses[p]; w != nil {
 			end(w, fmt.Sprintf("the pause of partition %d", p))
-			delete(st.held, p)
-			s.consumers[p].Hold(false)
+			delete(st.pauses, p)
+			s.consumers[p].Pause(false)
 		}
 		if w := st.moved[p]; w != nil {
 			end(w, fmt.Sprintf("the drain of partition %d", p))
@@ -223,7 +219,8 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 		other := s.executor.Pool.Stats().Pause
 		s.executor.Pool.Continue()
 		if other.Kind != pool.NotPaused && other.Kind != pool.Operator {
-			ended = append(ended, "a probe goes now: "+string(status.ReasonOf(other)))
+			h, _ := status.OfPause(other)
+			ended = append(ended, "a probe goes now: "+string(h.Kind))
 		}
 	}
 	switch {
@@ -252,7 +249,8 @@ func (s *Stage) probe(o *control.Order) (control.Outcome, string) {
 	case pool.FatalError, pool.WrongSettings, pool.Outage, pool.Shortage:
 	}
 	s.executor.Pool.Probe()
-	why := string(status.ReasonOf(stats.Pause))
+	h, _ := status.OfPause(stats.Pause)
+	why := string(h.Kind)
 	if stats.Waiting == 0 {
 		return control.Done, "paused: " + why + "; no row waits, the next one is the probe"
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
@@ -21,7 +22,7 @@ func TestAStopIsInTheProgressLine(t *testing.T) {
 func TestAPauseIsInTheProgressLine(t *testing.T) {
 	now := time.Date(2026, 11, 22, 10, 4, 32, 0, time.UTC)
 	next := now.Add(4 * time.Second)
-	r := status.Report{Time: now, Pool: status.PoolReport{PauseReason: status.PauseOutage, NextProbe: &next}}
+	r := status.Report{Time: now, Pool: status.PoolReport{PauseReason: hold.Outage, NextProbe: &next}}
 	if got, want := pauseProgress(&r), "PAUSED: outage, next probe in 4 s"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -33,7 +34,7 @@ func TestTheProgressLineBeginsWithWhatMatters(t *testing.T) {
 	busy := status.Report{Time: now, Pool: status.PoolReport{InFlight: 8, DelayMS: 40, CapacityRetries: 3}}
 	busy.Usage.TotalTokens = &tokens
 	paused, asked, stopping := busy, busy, busy
-	paused.Pool.Paused, paused.Pool.PauseReason, paused.Pool.NextProbe = "outage", status.PauseOutage, &next
+	paused.Pool.Paused, paused.Pool.PauseReason, paused.Pool.NextProbe = "outage", hold.Outage, &next
 	asked.Pool.LawPausedUntil = &next
 	stopping.Stop = &status.StopReport{By: next, Calls: 8}
 	for _, tt := range []struct {

@@ -18,6 +18,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/load"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/ops/verify"
@@ -206,7 +207,7 @@ func (s *show) outage(ctx context.Context) error {
 		return err
 	}
 	err := s.await(ctx, "a pause", func(v *view) bool {
-		return slices.ContainsFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == status.PauseOutage })
+		return slices.ContainsFunc(v.whole.Pauses, func(p replicas.Pauses) bool { return p.Reason == hold.Outage })
 	})
 	if err != nil {
 		return err

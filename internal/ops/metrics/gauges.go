@@ -1,11 +1,11 @@
 package metrics
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,7 +37,8 @@ type gauges struct {
 	pending       *prometheus.Desc
 	active        *prometheus.Desc
 	paused        *prometheus.Desc
-	held          *prometheus.Desc
+	partition     *prometheus.Desc // that an operator has paused
+	holds         *prometheus.Desc
 	buildInfo     *prometheus.Desc
 
 	budget, fallbackBudget budgetGauges
@@ -89,7 +90,8 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 		pending:       desc("llm_stage_pending_rows", "Rows that wait in the input stream.", "partition"),
 		active:        desc("llm_stage_active", "1 on the owner of the partition, else 0.", "partition"),
 		paused:        desc("llm_stage_paused", "1 while the stage is paused for this reason, else 0.", "reason"),
-		held:          desc("llm_stage_partition_paused", "1 on the owner of a partition that an operator has paused (stage pause --partition), else 0.", "partition"),
+		partition:     desc("llm_stage_partition_paused", "1 on the owner of a partition that an operator has paused (stage pause --partition), else 0.", "partition"),
+		holds:         desc("llm_stage_holds", "Reasons why rows wait now, by kind: how many of the stage, its partitions, keys and providers each is about. docs/holds.md has the kinds.", "kind"),
 		buildInfo:     desc("llm_stage_build_info", "Always 1; the labels are the versions of the program and of Go.", "version", "goversion"),
 
 		budget: newBudgetGauges(desc), fallbackBudget: newBudgetGauges(desc, "provider"), lane: newLaneGauges(desc),
@@ -100,7 +102,7 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		g.throttled, g.inFlight, g.dispatchDelay, g.concurrency, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
-		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.held, g.buildInfo,
+		g.ahead, g.setAside, g.keysWaiting, g.keyWait, g.pending, g.active, g.paused, g.partition, g.holds, g.buildInfo,
 		g.budget.members, g.budget.share, g.budget.rate, g.budget.mode,
 		g.lane.batches, g.lane.rows, g.lane.paused, g.lane.oldest, g.lane.adopted, g.lane.lapsed,
 	} {
@@ -138,14 +140,17 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 		gauge(g.keyWait, keyWait.Seconds(), partition)
 		gauge(g.pending, float64(p.Pending), partition)
 		gauge(g.active, oneIf(p.Role == consumer.Owner), partition)
-		// Only the owner's pause holds rows: a standby may know of one that a restarted
-		// owner does not.
-		gauge(g.held, oneIf(s.Held[p.Partition] && p.Role == consumer.Owner), partition)
+		gauge(g.partition, oneIf(has(s.Holds, func(h *hold.Hold) bool {
+			return h.Kind == hold.Operator && h.Scope == hold.Partition && h.Name == partition
+		})), partition)
 	}
-	blocked := slices.ContainsFunc(s.Partitions, func(p consumer.Status) bool { return p.Problem != "" })
+	blocked := has(s.Holds, func(h *hold.Hold) bool { return h.Class() == hold.Blocked })
 	gauge(g.paused, oneIf(blocked), reasonNATS)
 	for _, reason := range status.PauseReasons {
-		gauge(g.paused, oneIf(status.ReasonOf(s.Pool.Pause) == reason), string(reason))
+		gauge(g.paused, oneIf(s.Holds.Of(reason) != nil), string(reason))
+	}
+	for kind, n := range s.Holds.Counts() {
+		gauge(g.holds, float64(n), string(kind))
 	}
 	for i := range s.Budgets { // the first provider's have the labels that everyone knows, and no others
 		if b := &s.Budgets[i]; i == 0 {
@@ -159,6 +164,9 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }
+
+// has reports whether any hold matches.
+func has(l hold.List, match func(*hold.Hold) bool) bool { return l.First(match) != nil }
 
 // oneIf returns 1 for true, else 0.
 func oneIf(b bool) float64 {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -25,10 +26,10 @@ import (
 // busyMetrics are metrics on which each method was called.
 func busyMetrics() *Metrics {
 	m := New(version.Build{Version: "v1.2.3", GoVersion: "go1.26.0"}, func() status.Snapshot {
-		return status.Snapshot{
+		s := status.Snapshot{
 			Pool: pool.Stats{
 				InFlight: 7, CurrentDelay: 50 * time.Millisecond, ThrottleTime: 90 * time.Second,
-				Pause: pool.Pause{Kind: pool.FatalError, Err: &llm.Error{Status: http.StatusPaymentRequired}},
+				Pause: pool.Pause{Kind: pool.FatalError, Err: &llm.Error{Status: http.StatusPaymentRequired, Err: errors.New("no credit")}},
 			},
 			Partitions: []consumer.Status{
 				{Partition: 0, Role: consumer.Owner, Window: 12, Buffered: 5, BufferedBytes: 4096, HeadSince: time.Now().Add(-3 * time.Second), Pending: 100},
@@ -38,7 +39,7 @@ func busyMetrics() *Metrics {
 					WaitedFor: 17, WaitedForKey: "north", WaitedForSince: time.Now().Add(-90 * time.Second),
 				},
 			},
-			Held: map[int]bool{1: true, 2: true}, // 1 is another replica's
+			Process: status.Process{Pauses: []status.Wish{{Partition: 1}, {Partition: 2}}}, // 1 is another replica's
 			Budgets: []status.Budget{
 				{Name: "team", Provider: "openai", Mode: status.BudgetMember, Members: 12, Share: .125, Rate: 19.5, Leader: "run7"},
 				{Name: "team", Provider: "anthropic", Mode: status.BudgetAlone, Members: 1, Share: 1, Rate: 5},
@@ -55,6 +56,8 @@ func busyMetrics() *Metrics {
 				{Partition: 1, Paused: "no credit", Batches: []status.LaneBatch{{State: status.LaneLooking, Since: time.Now()}}, Rows: map[status.LaneState]int{status.LaneSubmitted: 5}, Lapsed: 300},
 			},
 		}
+		s.Collect(time.Now())
+		return s
 	})
 	some, cost := int64(3), 0.25
 	m.CallDone(&auditlog.Call{

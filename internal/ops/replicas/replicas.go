@@ -16,6 +16,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
@@ -85,6 +86,7 @@ type Facts struct {
 	Reason         string                `json:"reason"`
 	Control        bool                  `json:"control"` // it obeys stage pause and the like
 	Drained        string                `json:"drained,omitempty"`
+	Holds          hold.List             `json:"holds"`                        // why rows wait
 	Left           []int                 `json:"drained_partitions,omitempty"` // partitions that another replica should serve, as an operator asked
 	Rows           Rows                  `json:"rows"`
 	Pool           Pool                  `json:"pool"`
@@ -131,12 +133,12 @@ type Pool struct {
 
 // Pause is why calls are paused.
 type Pause struct {
-	Reason    status.PauseReason `json:"reason"`
-	Error     string             `json:"error"`
-	Since     *time.Time         `json:"since"`
-	NextProbe *time.Time         `json:"next_probe"` // null: there is none, an operator has paused it
-	Probes    int                `json:"probes"`
-	Held      string             `json:"held"` // what becomes of the rows
+	Reason    hold.Kind  `json:"reason"`
+	Error     string     `json:"error"`
+	Since     *time.Time `json:"since"`
+	NextProbe *time.Time `json:"next_probe"` // null: there is none, an operator has paused it
+	Probes    int        `json:"probes"`
+	Held      string     `json:"held"` // what becomes of the rows
 }
 
 // Lane is what is shown of the batch lane.
@@ -193,7 +195,7 @@ func Summarize(r *status.Report, partitions int) Summary {
 			Throttle: r.Pool.Throttle, Size: r.Pool.Size, InFlight: r.Pool.InFlight, Waiting: r.Pool.Waiting, Dispatched: r.Pool.Dispatched,
 			Successes: r.Pool.Successes, CapacityRetries: r.Pool.CapacityRetries, Allowed: r.Pool.Allowed,
 		},
-		LawPausedUntil: r.Pool.LawPausedUntil, Usage: r.Usage, Budget: first(r.Budget, kindsMax),
+		Holds: clipped(r.Holds), LawPausedUntil: r.Pool.LawPausedUntil, Usage: r.Usage, Budget: first(r.Budget, kindsMax),
 		Do: clip(r.Do), Row: r.Row, Behind: r.Behind, Latency: Latency{r.Latency.P50, r.Latency.P90, r.Latency.OldestInFlightS}, LastRefusal: r.LastRefusal,
 	}}
 	if r.Pool.PauseReason != "" {
@@ -269,6 +271,7 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	}
 	s.Partitions, s.Missing, s.Departed = first(s.Partitions, partitionsMax), first(s.Missing, lostMax), first(s.Departed, lostMax)
 	s.RowErrors, s.Budget = first(s.RowErrors, kindsMax), first(s.Budget, kindsMax)
+	s.Holds = clipped(s.Holds)
 	s.Vacant, s.Calls = first(s.Vacant, partitionsMax), first(s.Calls, callsMax)
 	s.bound()
 	return s, ""
@@ -287,6 +290,21 @@ func (s *Summary) bound() {
 			*n = min(max(*n, 0), 1e12)
 		}
 	}
+}
+
+// clipped returns the first holds, in few bytes. A partition that another replica serves
+// is left out: it is shown there.
+func clipped(all hold.List) (list hold.List) {
+	for _, h := range all {
+		if len(list) == kindsMax {
+			break
+		}
+		if h.Kind != hold.Standby {
+			h.Name, h.By, h.Why, h.Do = clip(h.Name), clip(h.By), clip(h.Why), clip(h.Do)
+			list = append(list, h)
+		}
+	}
+	return list
 }
 
 func clip(text string) string { return excerpt.Clip(text, textBytesMax) }

@@ -34,6 +34,11 @@ func (w *Whole) WriteText(to io.Writer) error {
 	if w.Do != "" && (w.State != status.StatePaused || len(w.Pauses) == 0) {
 		line("do", w.Do)
 	}
+	for i := range w.Replicas {
+		if r := &w.Replicas[i]; r.Status == Answers {
+			status.WriteHolds(line, r.Holds, w.Why, w.Time)
+		}
+	}
 	if w.Problem != "" {
 		line("problem", "other replicas could not be asked: "+w.Problem)
 	}
@@ -71,16 +76,8 @@ func (w *Whole) WriteText(to io.Writer) error {
 	return out.Flush()
 }
 
-// notes prints what the tables have no column for.
+// notes prints what the tables have no row for.
 func (w *Whole) notes(line func(...string)) {
-	for i := range w.Partitions {
-		p := &w.Partitions[i]
-		for _, text := range []string{p.Paused, p.Problem} {
-			if text != "" {
-				line(fmt.Sprintf("partition %d: %s", p.Partition.Partition, text))
-			}
-		}
-	}
 	for i := range w.Replicas {
 		if r := &w.Replicas[i]; r.Status == Unreadable {
 			line(fmt.Sprintf("replica %s: %s", cmp.Or(r.Replica, "without a name"), r.Note))

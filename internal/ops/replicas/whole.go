@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
@@ -307,7 +308,7 @@ func (w *Whole) addPause(p *Pause) {
 	}
 	i := slices.IndexFunc(w.Pauses, func(o Pauses) bool { return o.Reason == p.Reason })
 	if i < 0 {
-		w.Pauses = append(w.Pauses, Pauses{1, *p, status.Advice(p.Reason)})
+		w.Pauses = append(w.Pauses, Pauses{1, *p, hold.Find(p.Reason).Do})
 		return
 	}
 	all := &w.Pauses[i]

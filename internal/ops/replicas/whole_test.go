@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
@@ -149,7 +150,7 @@ func TestTheMostTellingStateIsThatOfTheStage(t *testing.T) {
 		s := of(id, nil)
 		s.State, s.Why = state, why
 		if state == status.StatePaused {
-			s.Pause = &Pause{Reason: status.PauseBilling, Error: why}
+			s.Pause = &Pause{Reason: hold.Billing, Error: why}
 		}
 		return s
 	}
@@ -182,7 +183,7 @@ func TestTheMostTellingStateIsThatOfTheStage(t *testing.T) {
 
 func TestASummaryIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
-	r := status.Report{Stage: "s", RunID: "a", State: status.StatePaused, Why: long, Pool: status.PoolReport{Paused: long, PauseReason: status.PauseOther}}
+	r := status.Report{Stage: "s", RunID: "a", State: status.StatePaused, Why: long, Pool: status.PoolReport{Paused: long, PauseReason: hold.Other}}
 	for p := range 1024 {
 		r.Partitions = append(r.Partitions, status.PartitionReport{Partition: p, Role: "owner", Owner: strings.Repeat("o", 21), Claim: 1 << 60, Problem: long})
 	}
@@ -231,7 +232,7 @@ func TestWhoIsRememberedIsBounded(t *testing.T) {
 // What a replica was drained of is shown beside what it owns, also where that is all, and it has taken some back.
 func TestAPartitionThatAReplicaWasDrainedOfIsShown(t *testing.T) {
 	r := status.Report{Stage: "s", RunID: "a", Partitions: []status.PartitionReport{{Partition: 0, Role: "owner"}, {Partition: 1, Role: "standby"}, {Partition: 2, Role: "standby"}}}
-	r.DrainPartition(1, "drained by alice@laptop")
+	r.AddWishes(nil, []status.Wish{{Partition: 1, Text: "drained by alice@laptop"}})
 	for _, want := range []string{"  0, not 1  ", "  0, drained  ", "  0  "} {
 		a := Summarize(&r, 3)
 		w := Merge(gathered(t, of("b", nil), a), nil, noon)
@@ -239,7 +240,7 @@ func TestAPartitionThatAReplicaWasDrainedOfIsShown(t *testing.T) {
 		if err := w.WriteText(&text); err != nil || !strings.Contains(text.String(), want) {
 			t.Errorf("error %v, want %q in\n%s", err, want, text.String())
 		}
-		r.DrainPartition(1, "")
+		r.AddWishes(nil, []status.Wish{{Partition: 1}})
 		if r.Drained = ""; strings.Contains(want, "not") {
 			r.Drained = "drained by alice@laptop"
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -21,62 +22,74 @@ const (
 	latePercentiles = 3
 )
 
-// stuckRow is a row that answered rows wait for.
-type stuckRow struct {
-	partition int
-	row       uint64
-	since     time.Time
-	behind    int
-	key       bool // it holds up the rows of its key alone
+// lateRow is a row that answered rows wait for.
+type lateRow struct {
+	row    uint64
+	behind int
+	hold   hold.Hold // on the rows behind it
 }
 
-// stuckRow returns the row that answered rows have waited for longest, of all partitions
+// lateRow returns the row that answered rows have waited for longest, of all partitions
 // where it is late; nil means that none is. Rows of the batch lane wait for hours by
 // design, and in no order none waits for another.
-func (r *Report) stuckRow() (found *stuckRow) {
+func (r *Report) lateRow() *lateRow {
+	var found *PartitionReport
+	var row uint64
+	var since time.Time
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
 		if !p.owned() || p.Paused != "" || p.Problem != "" || p.ParkedRows > 0 || p.ReorderRows == 0 {
 			continue
 		}
-		row, since, key := p.HeadSequence, p.HeadSince, false
-		switch r.Order {
-		case streams.OrderKey:
-			row, since, key = p.WaitedFor, p.WaitedForSince, true
-		case streams.OrderNone:
-			continue
-		case streams.OrderStream:
-		}
-		open := p.WindowRows + p.SetAsideRows - p.ReorderRows // without an answer
-		if row == 0 || since == nil || open == 0 {
-			continue
-		}
-		late := lateAmong
-		if open == 1 {
-			late = lateAlone
-		} else if key {
-			continue // other keys go on
-		}
-		if p90 := r.Latency.P90; p90 != nil {
-			late = max(late, time.Duration(latePercentiles**p90*float64(time.Second)))
-		}
-		if r.Time.Sub(*since) >= late && (found == nil || since.Before(found.since)) {
-			found = &stuckRow{partition: p.Partition, row: row, since: *since, behind: p.ReorderRows, key: key}
+		if seq, at, late := r.late(p); late && (found == nil || at.Before(since)) {
+			found, row, since = p, seq, at
 		}
 	}
-	return found
-}
-
-// show makes it the state of the report.
-func (s *stuckRow) show(r *Report) {
-	r.State, r.Since, r.Row, r.Behind = StateWaiting, instant(s.since), &s.row, &s.behind
-	of := ""
+	if found == nil {
+		return nil
+	}
+	h := hold.OfPartition(found.Partition, hold.Order)
+	if r.Order == streams.OrderKey {
+		h.Scope, h.Name = hold.Key, ""
+		if found.WaitedForKey != nil {
+			h.Name = *found.WaitedForKey
+		}
+	}
+	h.By, h.Since = "row "+hold.RowName(row), since
+	of, wait := "", "waits"
 	if len(r.Partitions) > 1 {
-		of = fmt.Sprintf(" of partition %d", s.partition)
+		of = fmt.Sprintf(" of partition %d", found.Partition)
 	}
-	wait := "waits"
-	if s.behind > 1 {
+	if found.ReorderRows > 1 {
 		wait = "wait"
 	}
-	r.Why = fmt.Sprintf("row %d%s has no result yet, and %s %s behind it", s.row, of, terminal.Plural(s.behind, "answered row"), wait)
+	h.Why = fmt.Sprintf("row %d%s has no result yet, and %s %s behind it", row, of, terminal.Plural(found.ReorderRows, "answered row"), wait)
+	return &lateRow{row: row, behind: found.ReorderRows, hold: h}
+}
+
+// late returns the row that others of a partition wait for, since when, and whether it is
+// late.
+func (r *Report) late(p *PartitionReport) (row uint64, since time.Time, late bool) {
+	row, at := p.HeadSequence, p.HeadSince
+	switch r.Order {
+	case streams.OrderKey:
+		row, at = p.WaitedFor, p.WaitedForSince
+	case streams.OrderNone:
+		return 0, time.Time{}, false
+	case streams.OrderStream:
+	}
+	open := p.WindowRows + p.SetAsideRows - p.ReorderRows // without an answer
+	if row == 0 || at == nil || open == 0 {
+		return 0, time.Time{}, false
+	}
+	after := lateAmong
+	if open == 1 {
+		after = lateAlone
+	} else if r.Order == streams.OrderKey {
+		return 0, time.Time{}, false // other keys go on
+	}
+	if p90 := r.Latency.P90; p90 != nil {
+		after = max(after, time.Duration(latePercentiles**p90*float64(time.Second)))
+	}
+	return row, *at, r.Time.Sub(*at) >= after
 }

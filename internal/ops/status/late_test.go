@@ -34,7 +34,7 @@ func TestAnsweredRowsThatWaitForOneRowAreNoWork(t *testing.T) {
 	} {
 		tt.partition.Role = string(consumer.Owner)
 		r := Report{Time: now, Ready: true, Order: tt.order, Rows: rowsReport{Open: 100}, Latency: LatencyReport{P90: tt.p90}, Partitions: []PartitionReport{tt.partition}}
-		r.Judge(time.Time{})
+		r.Judge()
 		if r.State != tt.want {
 			t.Errorf("%s: %s %q, want %s", name, r.State, r.Why, tt.want)
 		}
@@ -53,7 +53,7 @@ func TestTheRowThatIsWaitedForLongestIsShown(t *testing.T) {
 		{Partition: 1, Role: string(consumer.Owner), WindowRows: 2, ReorderRows: 1, HeadSequence: 9, HeadSince: &before},
 		{Partition: 2, Role: string(consumer.Owner), WindowRows: 4},
 	}}
-	r.Judge(time.Time{})
+	r.Judge()
 	if want := "row 9 of partition 1 has no result yet, and 1 answered row waits behind it"; r.State != StateWaiting || r.Why != want || *r.Row != 9 || *r.Behind != 1 || !r.Since.Equal(before) {
 		t.Errorf("%s %q, row %v behind %v since %v, want %q", r.State, r.Why, *r.Row, *r.Behind, r.Since, want)
 	}

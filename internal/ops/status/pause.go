@@ -7,88 +7,74 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
 
-// PauseReason is why the stage is paused, in one word; empty while it is not. It is the
-// label of llm_stage_paused.
-type PauseReason string
-
-// Reasons for a pause.
-const (
-	PauseCredentials PauseReason = "credentials"  // the key is missing, wrong or not allowed
-	PauseBilling     PauseReason = "billing"      // no credit, or a quota of money or days is used up
-	PauseModel       PauseReason = "model"        // the provider does not know the model
-	PauseNetwork     PauseReason = "network"      // unknown host, server not started, untrusted certificate, or a redirect
-	PauseCost        PauseReason = "cost_ceiling" // STAGE_MAX_COST_USD is reached
-	PauseSettings    PauseReason = "settings"     // the provider refuses every row
-	PauseOutage      PauseReason = "outage"       // no connection, every call fails, or this machine is short of a resource
-	PauseOperator    PauseReason = "operator"     // somebody asked for it (stage pause)
-	PauseOther       PauseReason = "other"        // any other fatal error
-)
-
-// PauseReasons are all reasons for a pause.
-var PauseReasons = []PauseReason{
-	PauseCredentials, PauseBilling, PauseModel, PauseNetwork, PauseCost, PauseSettings, PauseOutage, PauseOperator, PauseOther,
+// PauseReasons are the kinds of holds that pause all calls, the labels of
+// llm_stage_paused.
+var PauseReasons = []hold.Kind{
+	hold.Credentials, hold.Billing, hold.Model, hold.Network, hold.CostCeiling, hold.Settings, hold.Outage, hold.Operator, hold.Other,
 }
 
-// advice is the first step of the runbook, by the reason of a pause.
-var advice = map[PauseReason]string{
-	PauseCredentials: "correct the key in its file or Secret: it is read again before each probe. One from the environment needs a restart",
-	PauseBilling:     "look at the provider's console: add credit, or raise the quota",
-	PauseModel:       "correct STAGE_LLM_MODEL, and restart",
-	PauseNetwork:     "start the server, or correct STAGE_LLM_BASE_URL, DNS, the certificate or egress rules; a restart only for a changed setting",
-	PauseCost:        "raise STAGE_MAX_COST_USD and restart, or leave the stage paused",
-	PauseSettings:    "compare the settings and the template with what the provider says, change what is wrong, and restart",
-	PauseOutage:      "look at the provider's status page; from here, at DNS, proxy and egress rules. Nothing needs a restart",
-	PauseOperator:    "stage resume ends it",
-	PauseOther:       "read what the provider says",
-}
-
-// Advice is what to do first about a pause; empty without a reason.
-func Advice(r PauseReason) string { return advice[r] }
-
-// ReasonOf returns the reason of a pool's pause; empty means that it is not paused.
-func ReasonOf(p pool.Pause) PauseReason {
+// OfPause returns the hold that a pause of the pool is; false means that it is not paused.
+func OfPause(p pool.Pause) (h hold.Hold, paused bool) {
+	h = hold.Hold{Scope: hold.Stage, Why: PauseError(p), Since: p.Since, Next: p.Next, Err: p.Err}
 	switch p.Kind {
-	case pool.Outage, pool.Shortage:
-		if !p.Absent.IsZero() {
-			return PauseNetwork
-		}
-		return PauseOutage
-	case pool.WrongSettings:
-		return PauseSettings
-	case pool.Operator:
-		return PauseOperator
-	case pool.FatalError:
-		return fatalReason(p.Err)
 	case pool.NotPaused:
+		return hold.Hold{}, false
+	case pool.Outage, pool.Shortage:
+		h.Kind = hold.Outage
+		if !p.Absent.IsZero() {
+			h.Kind = hold.Network
+		}
+	case pool.WrongSettings:
+		h.Kind = hold.Settings
+	case pool.Operator:
+		h.Kind = hold.Operator
+	case pool.FatalError:
+		h.Kind = fatalKind(p.Err)
 	}
-	return ""
+	return h, true
 }
 
-// fatalReason returns the reason of a pause at a fatal error.
-func fatalReason(err error) PauseReason {
+// fatalKind returns the kind of a pause at a fatal error.
+func fatalKind(err error) hold.Kind {
 	if errors.Is(err, cost.ErrCeiling) {
-		return PauseCost
+		return hold.CostCeiling
 	}
 	e, ok := errors.AsType[*llm.Error](err)
 	if !ok {
-		return PauseOther
+		return hold.Other
 	}
 	switch {
 	case e.Status == 0, e.Status >= 300 && e.Status < 400:
-		return PauseNetwork
+		return hold.Network
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
-		return PauseCredentials
+		return hold.Credentials
 	case e.Status == http.StatusPaymentRequired, e.Status == http.StatusTooManyRequests:
-		return PauseBilling
+		return hold.Billing
 	case e.Status == http.StatusNotFound:
-		return PauseModel
+		return hold.Model
 	default:
-		return PauseOther
+		return hold.Other
 	}
+}
+
+// PauseText describes a pause: why, since when, when the next probe is, and what becomes
+// of the rows. Of a fatal error it is the error alone.
+func PauseText(p pool.Pause, rows string, now time.Time) string {
+	h, _ := OfPause(p)
+	if p.Kind == pool.FatalError {
+		return h.Why
+	}
+	layout := time.TimeOnly
+	if now.Sub(p.Since) >= 24*time.Hour {
+		layout = time.DateTime
+	}
+	return fmt.Sprintf("%s since %s UTC, last error: %s; %s; %s",
+		h.Kind, p.Since.UTC().Format(layout), h.Why, NextProbe(p.Next, now), rows)
 }
 
 // NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due

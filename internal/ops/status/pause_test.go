@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )
@@ -21,20 +22,20 @@ func TestTheNextProbeIsNamedInAFigureThatCanBeRead(t *testing.T) {
 func TestPauseReasonComesFromTheStatus(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
-		want PauseReason
+		want hold.Kind
 	}{
-		{&llm.Error{Status: 401, Err: errors.New("bad key")}, PauseCredentials},
-		{fmt.Errorf("row 3: %w", &llm.Error{Status: 403, Err: errors.New("no")}), PauseCredentials},
-		{&llm.Error{Status: 402, Err: errors.New("pay")}, PauseBilling},
-		{&llm.Error{Status: 429, Code: "insufficient_quota", Err: errors.New("pay")}, PauseBilling},
-		{&llm.Error{Status: 404, Err: errors.New("model")}, PauseModel},
-		{&llm.Error{Err: errors.New("no such host")}, PauseNetwork},
-		{&llm.Error{Status: 307, Err: errors.New("redirect")}, PauseNetwork},
-		{&llm.Error{Status: 418, Err: errors.New("teapot")}, PauseOther},
-		{errors.New("?"), PauseOther},
+		{&llm.Error{Status: 401, Err: errors.New("bad key")}, hold.Credentials},
+		{fmt.Errorf("row 3: %w", &llm.Error{Status: 403, Err: errors.New("no")}), hold.Credentials},
+		{&llm.Error{Status: 402, Err: errors.New("pay")}, hold.Billing},
+		{&llm.Error{Status: 429, Code: "insufficient_quota", Err: errors.New("pay")}, hold.Billing},
+		{&llm.Error{Status: 404, Err: errors.New("model")}, hold.Model},
+		{&llm.Error{Err: errors.New("no such host")}, hold.Network},
+		{&llm.Error{Status: 307, Err: errors.New("redirect")}, hold.Network},
+		{&llm.Error{Status: 418, Err: errors.New("teapot")}, hold.Other},
+		{errors.New("?"), hold.Other},
 	} {
-		if got := ReasonOf(pool.Pause{Kind: pool.FatalError, Err: tt.err}); got != tt.want {
-			t.Errorf("%v: got %s, want %s", tt.err, got, tt.want)
+		if got, _ := OfPause(pool.Pause{Kind: pool.FatalError, Err: tt.err}); got.Kind != tt.want {
+			t.Errorf("%v: got %s, want %s", tt.err, got.Kind, tt.want)
 		}
 	}
 }
@@ -43,16 +44,16 @@ func TestPauseReasonOfAnOutage(t *testing.T) {
 	refused := &llm.Error{Err: errors.New("nothing listens"), Absent: true}
 	for _, tt := range []struct {
 		pause pool.Pause
-		want  PauseReason
+		want  hold.Kind
 	}{
 		{pool.Pause{}, ""},
-		{pool.Pause{Kind: pool.Outage, Err: refused}, PauseOutage},
-		{pool.Pause{Kind: pool.Outage, Err: refused, Absent: epoch}, PauseNetwork},
-		{pool.Pause{Kind: pool.Shortage, Err: refused}, PauseOutage},
-		{pool.Pause{Kind: pool.WrongSettings, Err: refused}, PauseSettings},
+		{pool.Pause{Kind: pool.Outage, Err: refused}, hold.Outage},
+		{pool.Pause{Kind: pool.Outage, Err: refused, Absent: epoch}, hold.Network},
+		{pool.Pause{Kind: pool.Shortage, Err: refused}, hold.Outage},
+		{pool.Pause{Kind: pool.WrongSettings, Err: refused}, hold.Settings},
 	} {
-		if got := ReasonOf(tt.pause); got != tt.want {
-			t.Errorf("%+v: got %s, want %s", tt.pause, got, tt.want)
+		if got, _ := OfPause(tt.pause); got.Kind != tt.want {
+			t.Errorf("%+v: got %s, want %s", tt.pause, got.Kind, tt.want)
 		}
 	}
 }

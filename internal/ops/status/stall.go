@@ -31,7 +31,7 @@ type Sight struct {
 	Begun                  uint64
 	InFlight, Waiting      int
 	CallUntil              time.Time     // when the last of this partition's calls in flight must have ended, or zero
-	Hold                   string        // why nothing may move: a pause, a lost connection, a problem that is reported already; empty means that none is known
+	Held                   bool          // a hold says already why nothing may move
 	Throttled              bool          // the provider lets no calls through
 	Dispatch               time.Duration // longest time between two calls of a partition whose rows wait for one
 }
@@ -87,7 +87,7 @@ func (w *Watch) Saw(s Sight) string {
 // reason reports whether there is a reason for the rows to wait.
 func (w *Watch) reason(s *Sight) bool {
 	switch {
-	case s.Hold != "":
+	case s.Held:
 		return true
 	case !s.Mine && (s.Pinned || !s.Asked): // the rows are those of another replica, which watches over them
 		return true
@@ -118,6 +118,6 @@ func (w *Watch) text(s *Sight) string {
 	if !s.Mine {
 		who = "nobody serves the partition; this replica"
 	}
-	return fmt.Sprintf("%s%s although rows wait: %s; %s has taken %d, of which %d are answered, and has %s in flight and %d waiting; %s",
-		stalledPrefix, span(s.At.Sub(w.since).Seconds()), server, who, s.Open, s.Answered, terminal.Plural(s.InFlight, "call"), s.Waiting, result)
+	return fmt.Sprintf("no progress for %s although rows wait: %s; %s has taken %d, of which %d are answered, and has %s in flight and %d waiting; %s",
+		span(s.At.Sub(w.since).Seconds()), server, who, s.Open, s.Answered, terminal.Plural(s.InFlight, "call"), s.Waiting, result)
 }

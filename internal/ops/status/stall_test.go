@@ -33,7 +33,7 @@ func TestAPartitionThatStandsStillForNoKnownReasonIsReported(t *testing.T) {
 		"a call has not ended long after its timeout": {Asked: true, Mine: true, Open: 1, InFlight: 1, Dispatch: time.Nanosecond},
 	} {
 		got, text := each(new(Watch), 0, time.Hour, func(time.Duration) Sight { return sight })
-		if got < StalledAfter || got > StalledAfter+5*time.Second || !strings.HasPrefix(text, stalledPrefix+"20s although rows wait: ") {
+		if got < StalledAfter || got > StalledAfter+5*time.Second || !strings.HasPrefix(text, "no progress for 20s although rows wait: ") {
 			t.Errorf("%s: reported after %v: %q", name, got, text)
 		}
 	}
@@ -42,7 +42,7 @@ func TestAPartitionThatStandsStillForNoKnownReasonIsReported(t *testing.T) {
 func TestARowThatHasAReasonToWaitIsNoStall(t *testing.T) {
 	for name, at := range map[string]func(time.Duration) Sight{
 		"no rows":                  func(time.Duration) Sight { return Sight{Asked: true, Mine: true} },
-		"it is known":              func(time.Duration) Sight { return Sight{Asked: true, Mine: true, Pending: 1, Hold: "paused"} },
+		"it is known":              func(time.Duration) Sight { return Sight{Asked: true, Mine: true, Pending: 1, Held: true} },
 		"another replica has them": func(time.Duration) Sight { return Sight{Asked: true, Pinned: true, Pending: 5} },
 		"another may have them":    func(time.Duration) Sight { return Sight{Pending: 5} },
 		"rows are in a batch":      func(time.Duration) Sight { return Sight{Asked: true, Mine: true, AckPending: 5, Parked: 5} },

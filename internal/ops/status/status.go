@@ -3,7 +3,6 @@
 package status
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
 )
@@ -42,10 +42,11 @@ var States = []State{
 type Snapshot struct {
 	Pool       pool.Stats
 	Partitions []consumer.Status
-	Budgets    []Budget     // of the providers, the first one first; nil without STAGE_BUDGET
-	Lanes      []Lane       // of the partitions; nil without a batch lane
-	Held       map[int]bool // partitions that an operator has paused, or nil
-	OldestCall time.Time    // since when the oldest call in flight is; zero means that none is
+	Budgets    []Budget  // of the providers, the first one first; nil without STAGE_BUDGET
+	Lanes      []Lane    // of the partitions; nil without a batch lane
+	OldestCall time.Time // since when the oldest call in flight is; zero means that none is
+	Process    Process
+	Holds      hold.List // why rows wait, as [Snapshot.Collect] has found
 }
 
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit
@@ -90,8 +91,11 @@ type Report struct {
 	Payloads    bool              `json:"payloads"` // whether calls show payloads
 	Sample      *Sample           `json:"sample"`   // the last second
 
+	// Holds are why rows wait. State, why, do, ready and reason follow from them.
+	Holds hold.List `json:"holds"`
+
 	// Places are the names that advice uses.
-	Places Places `json:"-"`
+	Places hold.Places `json:"-"`
 }
 
 // rowsReport counts rows, over all partitions.
@@ -121,9 +125,9 @@ type PoolReport struct {
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
 	ExecutingS      float64          `json:"executing_seconds"`
-	Paused          string           `json:"paused"` // the last error of a pause; empty means not paused
-	PauseReason     PauseReason      `json:"pause_reason"`
-	Advice          string           `json:"advice"` // what to do first about a pause
+	Paused          string           `json:"paused"`       // the last error of a pause; empty means not paused
+	PauseReason     hold.Kind        `json:"pause_reason"` // empty means not paused
+	Advice          string           `json:"advice"`       // what to do first about a pause
 	PausedSince     *time.Time       `json:"paused_since"`
 	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due; null: there is none
 	Probes          int              `json:"probes"`
@@ -232,7 +236,7 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 		Size: p.PoolSize, InFlight: p.InFlight, MaxConcurrent: p.MaxConcurrent, Waiting: p.Waiting,
 		Dispatched: p.Dispatched, Successes: p.Successes, CapacityRetries: p.CapacityRetries,
 		DelayMS: terminal.Milliseconds(p.CurrentDelay), PeakDelayMS: terminal.Milliseconds(p.PeakDelay),
-		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(), PauseReason: ReasonOf(p.Pause),
+		ThrottledS: p.ThrottleTime.Seconds(), ExecutingS: p.ExecTime.Seconds(),
 	}
 	if p.CurrentDelay > 0 {
 		allowed := 1 / p.CurrentDelay.Seconds()
@@ -241,12 +245,12 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	if p.LawConcurrency > 0 {
 		r.Concurrency = &p.LawConcurrency
 	}
-	if r.PauseReason != "" {
-		r.Advice = Advice(r.PauseReason)
-		r.Paused, r.PausedSince = PauseError(p.Pause), instant(p.Pause.Since)
+	if h, paused := OfPause(p.Pause); paused {
+		r.PauseReason, r.Advice = h.Kind, hold.Find(h.Kind).Do
+		r.Paused, r.PausedSince = h.Why, instant(h.Since)
 		r.Probes = p.Pause.Probes
-		if !p.Pause.Next.IsZero() {
-			r.NextProbe = instant(p.Pause.Next)
+		if !h.Next.IsZero() {
+			r.NextProbe = instant(h.Next)
 		}
 	}
 	if p.LawPausedUntil.After(now) {
@@ -288,22 +292,28 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 	r.Rows.Open += v.Open()
 }
 
-// PausePartition notes who asked that no row of a partition begins, and since when.
-func (r *Report) PausePartition(partition int, who string, since time.Time) {
-	for i := range r.Partitions {
-		if p := &r.Partitions[i]; p.Partition == partition {
-			p.Paused, p.PausedSince = who, instant(since)
+// AddWishes notes what operators have asked for partitions.
+func (r *Report) AddWishes(pauses, drains []Wish) {
+	for _, w := range pauses {
+		if p := r.partition(w.Partition); p != nil {
+			p.Paused, p.PausedSince = w.Text, instant(w.Since)
+		}
+	}
+	for _, w := range drains {
+		if p := r.partition(w.Partition); p != nil {
+			p.Drained = w.Text
 		}
 	}
 }
 
-// DrainPartition notes who asked that another replica serve a partition.
-func (r *Report) DrainPartition(partition int, who string) {
+// partition returns the report of a partition, or nil.
+func (r *Report) partition(number int) *PartitionReport {
 	for i := range r.Partitions {
-		if p := &r.Partitions[i]; p.Partition == partition {
-			p.Drained = who
+		if p := &r.Partitions[i]; p.Partition == number {
+			return p
 		}
 	}
+	return nil
 }
 
 // Open counts the rows that were taken and are not emitted.
@@ -316,14 +326,21 @@ func (r *Report) showsKeys() bool {
 }
 
 // Judge sets the state, why and since when if that is not a good one, and what to do
-// about it. starved is since when the provider has rejected every call; zero means that
-// it has capacity. Call it last.
-func (r *Report) Judge(starved time.Time) {
-	r.judge(starved)
-	r.Do = r.advise()
+// about it, all from the holds. Call it last.
+func (r *Report) Judge() {
+	late := r.lateRow()
+	if late != nil {
+		r.Holds = append(r.Holds, late.hold)
+	}
+	for i := range r.Holds {
+		r.Holds[i].Advise(r.Places)
+	}
+	if r.judge(); late != nil && r.State == StateWaiting && r.Why == late.hold.Why {
+		r.Row, r.Behind = &late.row, &late.behind
+	}
 }
 
-func (r *Report) judge(starved time.Time) {
+func (r *Report) judge() {
 	roles, vacant := make(map[consumer.Role]int), 0
 	for i := range r.Partitions {
 		roles[consumer.Role(r.Partitions[i].Role)]++
@@ -332,48 +349,59 @@ func (r *Report) judge(starved time.Time) {
 		}
 	}
 	owned, ended := roles[consumer.Owner], roles[consumer.Stopped] == len(r.Partitions)
-	busy := r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0
-	stuck := r.stuckRow()
+	first := func(match func(*hold.Hold) bool) *hold.Hold { return r.Holds.First(match) }
+	of := func(kind hold.Kind) *hold.Hold {
+		return first(func(h *hold.Hold) bool { return h.Kind == kind })
+	}
+	blocked := first(unready)
 	switch {
-	case r.Ended != "":
-		r.State, r.Why = StateEnded, r.Ended
-	case r.Stop != nil && !ended:
-		r.State, r.Why, r.Since = StateStopping, r.Stop.Text(r.Time), instant(r.Stop.Since)
-	case r.Pool.Paused != "":
-		r.State, r.Why, r.Since = StatePaused, r.Pool.Paused, r.Pool.PausedSince
+	case r.Holds.Of(hold.Ended) != nil:
+		r.set(StateEnded, r.Holds.Of(hold.Ended))
+	case r.Holds.Of(hold.Stopping) != nil && !ended:
+		r.set(StateStopping, r.Holds.Of(hold.Stopping))
+	case r.Holds.Paused() != nil:
+		r.set(StatePaused, r.Holds.Paused())
 	case ended:
-		r.State = StateEnded
-	case owned == 0 && r.Drained != "" && r.Ready:
-		r.State, r.Why = StateDrained, r.Drained
-	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && r.Ready && vacant < len(r.Partitions):
-		r.State, r.Why = StateStandby, "another replica owns the partitions, or no row has come yet"
-	case !r.Ready && owned == 0 && roles[consumer.Starting] > 0 && r.problem() == "":
-		r.State = StateStarting
-	case !r.Ready:
-		r.State, r.Why = StateHeld, r.Reason // [Held] fills in since when
-	case busy && r.Pool.LawPausedUntil != nil:
-		r.State, r.Why = StateWaiting, lawPauseText(r.Pool.LawPauseReason)
-	case busy && !starved.IsZero():
-		r.State, r.Since = StateStarved, instant(starved)
-		r.Why = "the provider has rejected every call since its last answer"
-	case stuck != nil:
-		stuck.show(r)
-	case busy:
+		r.set(StateEnded, nil)
+	case owned == 0 && r.Holds.Of(hold.Drained) != nil && blocked == nil:
+		r.set(StateDrained, r.Holds.Of(hold.Drained))
+	case owned == 0 && roles[consumer.Standby] == len(r.Partitions) && blocked == nil && vacant < len(r.Partitions):
+		r.set(StateStandby, nil)
+		r.Why = "another replica owns the partitions, or no row has come yet"
+	case blocked != nil && owned == 0 && blocked.Kind == hold.Starting && first(isBlocked) == nil:
+		r.set(StateStarting, nil)
+	case blocked != nil:
+		r.set(StateHeld, blocked)
+		r.Why = r.Reason
+	case of(hold.RetryAfter) != nil:
+		r.set(StateWaiting, of(hold.RetryAfter))
+	case of(hold.Starved) != nil:
+		r.set(StateStarved, of(hold.Starved))
+	case of(hold.Order) != nil:
+		r.set(StateWaiting, of(hold.Order))
+	case r.Rows.Open > 0 || r.Pool.InFlight > 0 || r.Pool.Waiting > 0:
 		r.State = StateWorking
 	default:
 		r.State = StateIdle
 	}
 }
 
-// problem returns the problem of the first partition that has one.
-func (r *Report) problem() string {
-	for i := range r.Partitions {
-		if why := r.Partitions[i].Problem; why != "" {
-			return fmt.Sprintf("partition %d: %s", r.Partitions[i].Partition, why)
-		}
+// set sets a state with what the hold behind it says, if there is one.
+func (r *Report) set(s State, h *hold.Hold) {
+	r.State, r.Do = s, hold.Find(kindOf[s]).Do
+	if h == nil {
+		return
 	}
-	return ""
+	r.Why, r.Do = h.Why, h.Do
+	if !h.Since.IsZero() {
+		r.Since = instant(h.Since)
+	}
 }
+
+// kindOf has, of the states that the roles of the partitions make, what to do about them.
+var kindOf = map[State]hold.Kind{StateEnded: hold.Ended, StateStandby: hold.Standby, StateStarting: hold.Starting}
+
+func isBlocked(h *hold.Hold) bool { return h.Class() == hold.Blocked }
 
 // lawPauseText describes why the throttle pauses.
 func lawPauseText(reason aimd.PauseReason) string {

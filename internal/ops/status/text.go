@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
@@ -26,6 +27,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if do := cmp.Or(r.Do, r.Pool.Advice); do != "" { // an earlier version has the advice about a pause alone
 		line("do", do)
 	}
+	WriteHolds(line, r.Holds, r.Why, r.Time)
 	line("rows", r.rowsText())
 	line("rate", r.Rows.rateText())
 	line("pool", r.Pool.text())
@@ -58,20 +60,28 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
-		if p.Paused != "" {
-			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Paused))
-		}
-		if p.Drained != "" {
-			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Drained))
-		}
-		if p.Problem != "" {
-			line(fmt.Sprintf("partition %d: %s", p.Partition, p.Problem))
-		}
 		if p.JournalProblem != "" {
 			line(fmt.Sprintf("journal of partition %d: %s", p.Partition, p.JournalProblem))
 		}
 	}
 	return out.Flush()
+}
+
+// WriteHolds prints why rows wait, each with what to do about it, but for what the state
+// says already, and for partitions that are simply with another replica.
+func WriteHolds(line func(...string), holds hold.List, state string, now time.Time) {
+	for i := range holds {
+		h := &holds[i]
+		if h.Class() == hold.Over || h.Kind == hold.Standby || h.Why != "" && strings.Contains(state, h.Why) {
+			continue
+		}
+		text := h.String()
+		if !h.Since.IsZero() {
+			text += ", for " + span(now.Sub(h.Since).Seconds())
+		}
+		line("waits", text)
+		line("", h.Do)
+	}
 }
 
 // stateText is the state, since when and why, as in "paused for 2m3s: no credit".
@@ -92,7 +102,7 @@ func (r *Report) pauseText() string {
 	if r.Pool.Held != "" {
 		parts = append(parts, r.Pool.Held)
 	}
-	if r.Pool.NextProbe != nil || r.Pool.PauseReason == PauseOperator {
+	if r.Pool.NextProbe != nil || r.Pool.PauseReason == hold.Operator {
 		parts = append(parts, r.Pool.NextProbeText(r.Time))
 	}
 	return strings.Join(parts, "; ")

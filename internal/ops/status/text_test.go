@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -63,7 +64,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 		},
 		"standby": func(r *Report) {
 			r.Pool = NewPoolReport(&pool.Stats{PoolSize: 1}, now)
-			r.Ready = true
+			r.Ready, r.Holds = true, hold.List{hold.OfPartition(1, hold.Standby)}
 			r.AddPartition(&standby, now)
 		},
 		"paused": func(r *Report) {
@@ -71,12 +72,18 @@ func TestAReportReadsAsTables(t *testing.T) {
 			stopped.Pause = pool.Pause{Kind: pool.Outage, Err: errors.New("openai: connection\x1b[31m refused\nat once"), Since: ago(123 * time.Second), Next: now.Add(4 * time.Second)}
 			r.Pool = NewPoolReport(&stopped, now)
 			r.Pool.Held = "no row is lost"
+			h, _ := OfPause(stopped.Pause)
+			r.Holds = hold.List{h}
 			r.AddPartition(&owner, now)
 		},
 		"held": func(r *Report) {
 			full := owner
-			full.Problem, full.JournalProblem = "stream RESULTS is full", "stream JOURNAL is full"
-			r.Reason = "partition 0: stream RESULTS is full"
+			full.Problem, full.JournalProblem = "results: stream RESULTS is full", "stream JOURNAL is full"
+			r.Reason = "partition 0: results: stream RESULTS is full"
+			blocked, paused := hold.OfPartition(0, hold.Results), hold.OfPartition(0, hold.Operator)
+			blocked.Why, blocked.Since = "stream RESULTS is full", ago(time.Minute)
+			paused.By, paused.Since = "paused by alice@laptop", ago(2*time.Minute)
+			r.Holds = hold.List{blocked, paused}
 			r.Pool = NewPoolReport(&busy, now)
 			r.AddPartition(&full, now)
 		},
@@ -105,7 +112,9 @@ func TestAReportReadsAsTables(t *testing.T) {
 			waits := busy
 			waits.LawPausedUntil, waits.LawPauseReason = now.Add(7*time.Second), aimd.PauseRetryAfter
 			r.Pool = NewPoolReport(&waits, now)
-			r.Ready = true
+			s := Snapshot{Pool: waits}
+			s.Collect(now)
+			r.Ready, r.Holds = true, s.Holds
 			r.AddPartition(&owner, now)
 		},
 	} {
@@ -114,7 +123,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 			build(r)
 			r.Ready = r.Ready || name == "working"
 			r.Pool.Throttle = "adaptive"
-			r.Judge(time.Time{})
+			r.Judge()
 			golden.Check(t, filepath.Join("testdata", name+".txt"), printed(t, r))
 		})
 	}

@@ -1,0 +1,125 @@
+package stage
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/ops/status"
+)
+
+// holdMemory remembers since when holds last. Safe for concurrent use.
+type holdMemory struct {
+	mu     sync.Mutex
+	memory hold.Memory
+}
+
+func (m *holdMemory) fill(l hold.List, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.memory.Fill(l, now)
+}
+
+// snapshot returns what gauges and pages show, with all holds.
+func (s *Stage) snapshot() status.Snapshot {
+	now := time.Now()
+	snap := s.look(s.consumers...)
+	snap.Budgets, snap.Lanes = s.budgets(), s.laneStatus()
+	if calls := s.caller.InFlight(); len(calls) > 0 {
+		snap.OldestCall = calls[0].Since
+	}
+	snap.Collect(now)
+	s.lasting.fill(snap.Holds, now)
+	return snap
+}
+
+// gauges returns what the metrics show: the snapshot, with the holds that follow from all
+// of it.
+func (s *Stage) gauges() status.Snapshot {
+	snap := s.snapshot()
+	r := s.report(snap, time.Now())
+	snap.Holds = r.Holds
+	return snap
+}
+
+// look returns the state of the pool, of the process and of these partitions.
+func (s *Stage) look(consumers ...*consumer.Consumer) status.Snapshot {
+	snap := status.Snapshot{Pool: s.executor.Pool.Stats(), Process: s.process(time.Now())}
+	for _, c := range consumers {
+		st := s.partition(c)
+		if _, vacant := s.stalls.of(st.Partition); vacant {
+			snap.Process.Vacant[st.Partition] = true
+		}
+		snap.Partitions = append(snap.Partitions, st)
+	}
+	return snap
+}
+
+// process returns what makes all rows of the process wait.
+func (s *Stage) process(now time.Time) status.Process {
+	p := status.Process{
+		Ended: s.endedBy(), Stop: s.stopReport(), Down: s.Conn.Down(), Audit: s.recorder.Problem(), Drained: s.drained(),
+		Starved: s.activity.StarvedSince(now), Rows: s.rowsOfAPause(), Vacant: make(map[int]bool),
+		Server: func(index int) string { return s.caller.At(index).Provider() },
+	}
+	if why := s.Conn.Full(); why != nil {
+		p.Full = why.Error()
+	}
+	if err := s.inspector.Verdict(); err != nil {
+		p.Streams = config.Explain(err)
+	}
+	p.Pauses, p.Drains = s.steering.wishes()
+	return p
+}
+
+// ready reports whether the stage is connected, owning or standing by, and neither
+// stopping nor paused; if not, why.
+func (s *Stage) ready() (ok bool, reason string) {
+	snap := s.snapshot()
+	return snap.Ready(time.Now())
+}
+
+// partition returns the status of a partition, with the finding of the watch where
+// nothing else is known to block it.
+func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
+	st := c.Status()
+	if st.Problem != "" {
+		return st
+	}
+	if st.Problem, _ = s.stalls.of(st.Partition); st.Problem != "" {
+		h := hold.OfPartition(st.Partition, hold.Stalled)
+		h.Why = st.Problem
+		st.Holds = append([]hold.Hold{h}, st.Holds...)
+	}
+	return st
+}
+
+// RowHold returns why a row of the input stream that this replica has taken has no result
+// yet. It returns nil for a row that has its result, and for one of a partition that this
+// replica does not serve. It waits for the parts that have the row, or until ctx ends.
+func (s *Stage) RowHold(ctx context.Context, seq uint64) *hold.Hold {
+	for _, c := range s.consumers {
+		h := c.RowHold(ctx, seq)
+		if h == nil || h.Kind == hold.Pending && len(s.consumers) > 1 {
+			continue // it may be another partition's: its consumer knows where it is
+		}
+		s.explain(h, c)
+		return h
+	}
+	return nil
+}
+
+// explain completes the hold on a row with what the whole stage knows of the reason.
+func (s *Stage) explain(h *hold.Hold, c *consumer.Consumer) {
+	snap := s.look(c)
+	snap.Collect(time.Now())
+	if all := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == h.Kind }); all != nil {
+		row := *h
+		*h = *all
+		h.Scope, h.Name = row.Scope, row.Name
+	}
+	h.Advise(s.places())
+}
