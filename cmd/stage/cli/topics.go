@@ -35,6 +35,7 @@ var topics = []topic{
 	{"resume restart continue interrupted crash kill again", "docs/jobs.md#resume", "the same command resumes a job where it was", "process jobs", []string{"journal"}},
 	{"pause resume drain probe stop operator hold steer control", "docs/status.md#steer-it", "pause and resume a running stage, drain a replica, probe", "pause resume probe drain", []string{"control"}},
 	{"exactly once duplicate twice lost loss guarantee proof prove reliability", "docs/reliability.md#guaranteed", "what is guaranteed: each row has exactly one result, whatever is killed", "verify", nil},
+	{"verify violation proof prove audit", "docs/verify.md", "what stage verify proves, and what each violation means", "verify", nil},
 	{"cost spent spending bill billing token usage expensive cheaper", "docs/cost.md#what-was-spent", "what calls cost: by stage, provider, model and day", "usage", nil},
 	{"price pricing usd dollar money cost", "docs/cost.md#prices", "prices of models, and what is unknown", "usage", []string{"prices-file"}},
 	{"ceiling limit cost budget maximum spend max", "docs/cost.md#a-cost-ceiling", "a ceiling for what a stage may spend", "usage", []string{"max-cost-usd"}},

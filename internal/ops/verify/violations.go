@@ -10,7 +10,7 @@ import (
 )
 
 // violationKind is one thing that verify checks. It names the violation in the report;
-// docs/reliability.md lists what each means. A new check is a kind, its line in checks of
+// docs/verify.md lists what each means. A new check is a kind, its line in checks of
 // the tests, and a call of violate where the streams show it: on a result alone or among
 // the others in order.go, against its row in links.go, against its audit in partition.go
 // and items.go, on a whole run in runs.go, on a batch in batches.go.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checks is all that verify checks, as docs/reliability.md lists it. A violation of each kind is planted by
+// checks is all that verify checks, as docs/verify.md lists it. A violation of each kind is planted by
 // TestVerifyFindsPlantedFaults.
 var checks = []struct {
 	kind  violationKind
@@ -38,7 +38,7 @@ var checks = []struct {
 }
 
 func TestTheDocsListWhatVerifyChecks(t *testing.T) {
-	docs, err := os.ReadFile("../../../docs/reliability.md")
+	docs, err := os.ReadFile("../../../docs/verify.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +47,6 @@ func TestTheDocsListWhatVerifyChecks(t *testing.T) {
 		fmt.Fprintf(&table, "| `%s` | %s |\n", c.kind, c.means)
 	}
 	if want := "| kind | violation |\n| --- | --- |\n" + table.String() + "\n"; !strings.Contains(string(docs), want) {
-		t.Errorf("docs/reliability.md lacks this table:\n%s", want)
+		t.Errorf("docs/verify.md lacks this table:\n%s", want)
 	}
 }
