@@ -60,8 +60,8 @@ type doubt struct {
 	open      bool   // it is among suspects.jobs of its server; while false all else is zero
 	innocent  bool   // there is no evidence yet that the failure is its own
 	firstCall uint64 // the number of the call that failed first
+	begin     uint64 // Server.successes when that call went
 	lastCall  uint64 // the number of the call that failed last
-	begin     uint64 // Server.successes when the call that failed first went
 	seen      uint64 // Server.successes when the last call failed
 
 	strikes  int  // failures that count if they are confirmed
@@ -143,7 +143,7 @@ func (s *Server) suspect(now time.Time, j *Job, others int) {
 	u.err, u.grace = v.Err, max(2*j.call.took, quickFailure)
 	u.absent = v.Absent && !s.proven
 	if !d.open {
-		*d = doubt{open: true, begin: j.call.successes, firstCall: j.call.number}
+		*d = doubt{open: true, firstCall: j.call.number, begin: j.call.successes}
 		d.innocent = j.failures == 0 && j.outage <= s.proved && !s.outlived(j)
 		u.jobs = append(u.jobs, j)
 		s.m.mark(j, true)
@@ -219,15 +219,15 @@ func (j *Job) Awaits() bool { return j.doubt.awaits }
 
 // Settle decides about a job that awaits an answer, and is called from time to time.
 // While there are other jobs that have not failed, the decision is Hold. If there are
-// none the failure is the job's own where it is the only one, or where others have
-// succeeded meanwhile. Else several jobs have failed and none is left to show why, so it
-// is an outage.
+// none the failure is the job's own where it is the only one, or where the success of
+// another has vouched for the server. Else several jobs have failed and none is left to
+// show why, so it is an outage.
 func (s *Server) Settle(now time.Time, j *Job, others int) Decision {
 	witnesses := s.m.witnesses(others)
 	switch {
 	case witnesses > 0:
 		return Hold
-	case s.only(witnesses) || s.successes > j.doubt.begin || !j.last.InDoubt():
+	case s.only(witnesses) || s.vouched(j, s.fewFail()) || !j.last.InDoubt():
 		return Count
 	default:
 		s.open(now, j.last.Err)
@@ -243,10 +243,11 @@ func (m *Monitor) witnesses(others int) int { return others - (m.failed - 1) }
 // succeeded: then no job can settle the doubt about the one.
 func (s *Server) only(witnesses int) bool { return witnesses == 0 && s.innocent() <= 1 }
 
-// innocent returns how many jobs have failed without a success of others since. Jobs of one
-// group count as one, unless all are of that group.
+// innocent returns how many jobs have failed and no success of others has vouched for the
+// server since. Jobs of one group count as one, unless all are of that group.
 func (s *Server) innocent() int {
-	is := func(j *Job) bool { return j.doubt.innocent && j.doubt.begin == s.successes }
+	few := s.fewFail()
+	is := func(j *Job) bool { return j.doubt.innocent && !s.vouched(j, few) }
 	if n := s.suspects.groups(is); n != 1 {
 		return n
 	}
@@ -257,6 +258,23 @@ func (s *Server) innocent() int {
 		}
 	}
 	return n
+}
+
+// fewFail reports whether fewer jobs are in doubt than make an outage at a sound server.
+func (s *Server) fewFail() bool {
+	return s.suspects.groups(func(*Job) bool { return true }) < outageJobs
+}
+
+// vouched reports whether the success of another job shows that the server was well when
+// a job failed. The success of a later call does. One of an earlier call that has arrived
+// since shows little, but decides where few jobs fail and none is left to ask. Where
+// many fail it must not:
+//
+//  1. A call is served, slowly. An outage begins.
+//  2. All jobs that wait fail, several times each.
+//  3. The slow reply arrives. If it showed that the server is well, they would all fail for good.
+func (s *Server) vouched(j *Job, few bool) bool {
+	return s.latest > j.doubt.firstCall || few && s.successes > j.doubt.begin
 }
 
 // groups returns how many groups the suspects belong to that match.

@@ -51,6 +51,24 @@ func (w *ward) fails(j *health.Job, v health.Verdict) health.Decision {
 	return w.Failed(w.now, j, w.left-1)
 }
 
+// failsOften makes three of four calls fail, so that five failures in a row are no outage.
+func (w *ward) failsOften() {
+	for range 60 {
+		var ok health.Job
+		bad := make([]health.Job, 3)
+		for i := range bad {
+			w.sends(&bad[i])
+			w.fails(&bad[i], sick)
+		}
+		w.sends(&ok)
+		w.ends(&ok, success)
+		for i := range bad {
+			w.m.Forget(&bad[i])
+		}
+	}
+	w.m.Settled()
+}
+
 func TestOnlyASuccessOfALaterCallSettlesTheDoubt(t *testing.T) {
 	w := newWard(3)
 	var early, failing, later health.Job
@@ -129,5 +147,38 @@ func TestAJobThatAwaitsTheAnswerIsLostByTheNextSuccess(t *testing.T) {
 	w.ends(&other, success)
 	if settled := w.m.Settled(); !slices.Contains(settled, &poison) || !poison.UsedUp() || w.m.Awaiting() != 0 {
 		t.Errorf("settled %v, used up %v, %d await", settled, poison.UsedUp(), w.m.Awaiting())
+	}
+}
+
+// A reply that was on its way when the outage began shows nothing about it.
+func TestASlowSuccessFromBeforeAnOutageFailsNoOtherJob(t *testing.T) {
+	w := newWard(7)
+	w.failsOften()
+	var slow health.Job
+	jobs := make([]health.Job, 6)
+	w.sends(&slow)
+	for try := range 30 {
+		for i := range jobs {
+			w.sends(&jobs[i])
+			switch d := w.fails(&jobs[i], sick); d {
+			case health.Outage:
+				return
+			case health.Void, health.Count:
+				t.Fatalf("job %d has failed %d times, and none has succeeded since: decision %v", i, try+1, d)
+			case health.Hold:
+			}
+			if jobs[i].UsedUp() {
+				w.m.Await(&jobs[i])
+			}
+		}
+		if try == 0 {
+			w.ends(&slow, success)
+			w.left--
+		}
+	}
+	for i := range jobs {
+		if d := w.Settle(w.now, &jobs[i], w.left-1); jobs[i].UsedUp() && d != health.Outage {
+			t.Errorf("job %d has used up its attempts, and none has succeeded since: decision %v", i, d)
+		}
 	}
 }
