@@ -48,6 +48,14 @@ func perUnit(limit float64) time.Duration {
 	return time.Duration(float64(time.Minute+slack)/max(1, limit)) + 1
 }
 
+// String names what the gate counts.
+func (g *PerMinute) String() string {
+	if g.one {
+		return "calls per minute"
+	}
+	return "tokens per minute"
+}
+
 // Next implements [Gate].
 func (g *PerMinute) Next(time.Time, int64) time.Time { return g.free.Add(-slack) }
 
@@ -86,6 +94,9 @@ type AtMost struct{ limit, inFlight int }
 
 // NewAtMost returns a gate for limit attempts in flight, at least 1.
 func NewAtMost(limit int) *AtMost { return &AtMost{limit: max(1, limit)} }
+
+// String names what the gate counts.
+func (g *AtMost) String() string { return "calls in flight" }
 
 // Next implements [Gate]: a closed gate opens when an attempt ends.
 func (g *AtMost) Next(now time.Time, _ int64) time.Time {

@@ -36,6 +36,7 @@ type intake struct {
 	recall    func(*task) bool // jobs to hand back, or nil
 	halt      *haltOrder       // the last one, or nil
 	probe     bool             // the next probe goes at once
+	questions []question       // why jobs wait
 }
 
 func newInbox(limit int) *inbox {

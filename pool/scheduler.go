@@ -53,6 +53,7 @@ type scheduler struct {
 	throttled bool      // since tick a job was ready and a slot free, but the law made them wait
 	full      bool      // since tick a job waited and every slot of the pool was taken
 	vacated   bool      // since tick a job left the queue
+	questions []question
 
 	alarm alarm
 	shown shown
@@ -108,6 +109,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		s.showPause()
 		wake := s.dispatch(ctx)
 		s.publish()
+		s.answer()
 		if s.vacated && !s.fresh.ample(s.cfg.QueueLimit) {
 			s.vacated = false
 			s.cfg.OnRoom()
@@ -169,6 +171,7 @@ func (s *scheduler) takeUp() {
 	if in.recall != nil {
 		s.handBack(in.recall)
 	}
+	s.questions = in.questions
 }
 
 // dispatch sends what may go now. It returns the instant at which to run again without an

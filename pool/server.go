@@ -21,9 +21,10 @@ type server struct {
 	gates []Gate
 	ready taskHeap // jobs that may have their next attempt, oldest first
 
-	shut    time.Time // a fallback is skipped until then, after a fatal verdict
-	skip    bool      // first has ruled this server out for the rest of its pass
-	checked time.Time // when endHolds last looked through its jobs
+	shut      time.Time // a fallback is skipped until then, after a fatal verdict
+	postponed postponed // what the last attempt that was considered waits for
+	skip      bool      // first has ruled this server out for the rest of its pass
+	checked   time.Time // when endHolds last looked through its jobs
 }
 
 func newServers(cfg Config, m *health.Monitor) (servers []server, err error) {
@@ -50,6 +51,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 	if v.shut.After(at) {
 		at = v.shut
 	}
+	v.postponed = postponed{until: at}
 	if len(v.gates) == 0 {
 		return at
 	}
@@ -57,6 +59,7 @@ func (v *server) next(now time.Time, t *task, i int) time.Time {
 	for _, g := range v.gates {
 		if gate := g.Next(now, w); gate.After(at) {
 			at = gate
+			v.postponed = postponed{until: at, gate: g}
 		}
 	}
 	return at

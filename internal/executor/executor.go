@@ -38,8 +38,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Executor answers rows. It implements [consumer.Executor], [consumer.Recaller] and
-// [consumer.Resumer], and is safe for concurrent use.
+// Executor answers rows. It implements [consumer.Executor], [consumer.Recaller],
+// [consumer.Resumer] and [consumer.Waiter], and is safe for concurrent use.
 //
 // Rows are rendered by one goroutine, those of a key in stream order, only as far ahead
 // of the calls as the pool's queue has room; the others wait unparsed. Partitions take

@@ -29,6 +29,7 @@ type flights struct {
 
 // flight is one request. Either it has an answer, or followers may wait for one.
 type flight struct {
+	leader    *job    // makes the call; nil once there is an answer
 	answer    *answer // once the call has succeeded
 	at        time.Time
 	followers []*job
@@ -56,7 +57,7 @@ func (f *flights) join(j *job) (known *answer, leads bool) {
 	case v != nil && (f.memory == 0 || time.Since(v.at) < f.memory):
 		return v.answer, false
 	}
-	f.byKey[j.key] = &flight{}
+	f.byKey[j.key] = &flight{leader: j}
 	return nil, true
 }
 
@@ -68,7 +69,7 @@ func (f *flights) resolve(key string, a *answer) []*job {
 	if v == nil {
 		return nil
 	}
-	v.answer, v.at = a, time.Now()
+	v.answer, v.at, v.leader = a, time.Now(), nil
 	followers := v.followers
 	v.followers = nil
 	return followers

@@ -14,6 +14,7 @@
 package hold
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -93,6 +94,25 @@ func (h Hold) String() string {
 		return fmt.Sprintf("a %s: %s", h.Scope, text)
 	}
 	return fmt.Sprintf("%s %s: %s", h.Scope, h.Name, text)
+}
+
+// RowText says what a row waits for, as in "waits: slots, for 4s: all slots of the pool are
+// in use. To do: nothing; a larger STAGE_POOL_SIZE …".
+func (h *Hold) RowText(now time.Time) string {
+	text := "waits: " + string(h.Kind)
+	if h.By != "" {
+		text += " (" + h.By + ")"
+	}
+	if !h.Since.IsZero() {
+		text += ", for " + now.Sub(h.Since).Round(time.Second).String()
+	}
+	if in := h.Next.Sub(now); in > 0 {
+		text += ", next look in " + in.Round(time.Second).String()
+	}
+	if why := cmp.Or(h.Why, Find(h.Kind).Means); why != "" {
+		text += ": " + why
+	}
+	return text + ". To do: " + h.Do
 }
 
 // List is why rows wait now. What stops the stage comes first.

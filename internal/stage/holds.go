@@ -101,25 +101,39 @@ func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
 // yet. It returns nil for a row that has its result, and for one of a partition that this
 // replica does not serve. It waits for the parts that have the row, or until ctx ends.
 func (s *Stage) RowHold(ctx context.Context, seq uint64) *hold.Hold {
-	for _, c := range s.consumers {
+	_, h := s.rowHold(ctx, seq)
+	return h
+}
+
+// rowHold is RowHold with the row's partition.
+func (s *Stage) rowHold(ctx context.Context, seq uint64) (partition int, h *hold.Hold) {
+	for p, c := range s.consumers {
 		h := c.RowHold(ctx, seq)
 		if h == nil || h.Kind == hold.Pending && len(s.consumers) > 1 {
 			continue // it may be another partition's: its consumer knows where it is
 		}
 		s.explain(h, c)
-		return h
+		return p, h
 	}
-	return nil
+	return 0, nil
 }
 
 // explain completes the hold on a row with what the whole stage knows of the reason.
 func (s *Stage) explain(h *hold.Hold, c *consumer.Consumer) {
 	snap := s.look(c)
+	snap.Lanes = s.laneStatus()
 	snap.Collect(time.Now())
-	if all := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == h.Kind }); all != nil {
-		row := *h
+	all := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == h.Kind })
+	if h.Class() == hold.Paused && snap.Holds.Paused() != nil { // the pool knows less of the reason
+		all = snap.Holds.Paused()
+	}
+	lane := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == hold.Lane && o.About(c.Status().Partition) })
+	switch row := *h; {
+	case all != nil && h.Kind != hold.Window:
 		*h = *all
 		h.Scope, h.Name = row.Scope, row.Name
+	case h.Kind == hold.Batch && lane != nil:
+		h.Why = lane.Why
 	}
 	h.Advise(s.places())
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/ops/tail"
@@ -12,10 +14,28 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// story answers /api/row.
+// rowWithin is how long the page waits for the parts that may have a row.
+const rowWithin = time.Second
+
+// story answers /api/row: with what is stored of a row and, if it is not finished, what it
+// waits for here.
 func (s *Stage) story(ctx context.Context, o tail.StoryOptions) (any, error) {
 	o.Payloads = s.Cfg.HTTP.DashboardPayloads
-	return askStored(ctx, s, func(js jetstream.JetStream) (*tail.Story, error) { return tail.Tell(ctx, js, s.Cfg, o) })
+	story, err := askStored(ctx, s, func(js jetstream.JetStream) (*tail.Story, error) { return tail.Tell(ctx, js, s.Cfg, o) })
+	if err != nil && !tail.IsNoEvent(err) || err == nil && story.Status != "" {
+		return story, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rowWithin)
+	defer cancel()
+	partition, wait := s.rowHold(ctx, o.Row)
+	switch {
+	case wait == nil:
+		return story, err
+	case err != nil: // it has no event yet
+		story = &tail.Story{Row: o.Row, Stream: s.Cfg.Input.Stream, Partition: auditlog.Partition(partition), Steps: []tail.Step{}}
+	}
+	story.Hold = wait
+	return story, nil
 }
 
 // failures answers /api/failures.

@@ -22,6 +22,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/metrics"
 	"github.com/llm-stage/stage/internal/ops/replicas"
@@ -158,7 +159,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status, Error: string(cfg.Secrets().Redact([]byte(r.Error))), RetryAfterMS: retryAfter(r.RetryAfter),
 		})
 	}
-	s.answerer.Calls = s.callsOf
+	s.answerer.Row = func(ctx context.Context, row uint64) ([]replicas.Call, *hold.Hold) {
+		return s.callsOf(row), s.RowHold(ctx, row)
+	}
 	s.recorder = recorder.New(s.nc, recorder.Config{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },

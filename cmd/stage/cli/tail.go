@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/follow"
 	"github.com/llm-stage/stage/internal/ops/replicas"
@@ -84,7 +85,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		}
 		if o.Row != 0 {
 			if conn.Server == nil { // else nothing runs on the store
-				o.InFlight = func(ctx context.Context) []tail.InFlight { return callsInFlight(ctx, conn, cfg, o.Row) }
+				o.Now = func(ctx context.Context) ([]tail.InFlight, string) { return rowNow(ctx, conn, cfg, o.Row) }
 			}
 			err = tail.History(ctx, js, cfg, out, o)
 		} else {
@@ -104,13 +105,18 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// callsInFlight asks the running replicas for the calls in flight of a row. The audit
-// holds a call when it has ended.
-func callsInFlight(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight) {
-	for _, c := range replicas.AskRow(ctx, conn.NC(), cfg.Name, row) {
+// rowNow asks the running replicas for the calls in flight of a row, since the audit holds
+// a call when it has ended, and for what the row waits for. A call in flight says that by
+// itself.
+func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight, waits string) {
+	inFlight, wait := replicas.AskRow(ctx, conn.NC(), cfg.Name, row)
+	for _, c := range inFlight {
 		calls = append(calls, tail.InFlight{Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model, Since: c.Since, Host: c.Host})
 	}
-	return calls
+	if wait != nil && (wait.Kind != hold.Call || len(calls) == 0) {
+		waits = wait.RowText(time.Now())
+	}
+	return calls, waits
 }
 
 // kindsKnown are the values of --kind.

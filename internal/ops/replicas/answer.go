@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/nats-io/nats.go"
 )
 
@@ -16,12 +17,20 @@ import (
 // the last one again.
 const answerEvery = 100 * time.Millisecond
 
+const (
+	// rowWithin is how long the parts of a replica have to say where a row is: less than
+	// whoever asks waits for.
+	rowWithin = 200 * time.Millisecond
+	// rowsAtOnce bounds the rows that are looked for.
+	rowsAtOnce = 4
+)
+
 // Answerer answers for a replica, and looks at the whole stage on its behalf. Create it
 // with [New], run it once with [Answerer.Run]. Safe for concurrent use.
 type Answerer struct {
-	// Calls returns the calls in flight of a row. It is set before Run, and must not
-	// block. Nil: nobody knows.
-	Calls func(row uint64) []Call
+	// Row returns the calls in flight of a row, and why the row waits. It is set before
+	// Run, and is called with a context of [rowWithin]. Nil: nobody knows.
+	Row func(ctx context.Context, row uint64) ([]Call, *hold.Hold)
 
 	nc   atomic.Pointer[nats.Conn]
 	own  func() Summary
@@ -31,6 +40,7 @@ type Answerer struct {
 	moved  chan struct{} // holds a token when nc was replaced
 	memory *Memory
 	looks  chan struct{} // holds a token while nobody asks the others
+	rows   chan struct{} // holds a token for each row that is looked for
 	mu     sync.Mutex
 	last   Whole // of the last look
 }
@@ -38,7 +48,7 @@ type Answerer struct {
 // New returns an answerer of a stage; own returns the summary of this replica, without
 // Departed and what its own looks have missed. It must not block.
 func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Answerer {
-	a := &Answerer{own: own, log: log, name: stage, moved: make(chan struct{}, 1), memory: NewMemory(), looks: make(chan struct{}, 1)}
+	a := &Answerer{own: own, log: log, name: stage, moved: make(chan struct{}, 1), memory: NewMemory(), looks: make(chan struct{}, 1), rows: make(chan struct{}, rowsAtOnce)}
 	a.nc.Store(nc)
 	a.looks <- struct{}{}
 	return a
@@ -63,6 +73,8 @@ func (a *Answerer) Run(ctx context.Context) {
 	defer func() { stop() }()
 	var answer []byte
 	var made time.Time
+	var rows sync.WaitGroup
+	defer rows.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,10 +87,8 @@ func (a *Answerer) Run(ctx context.Context) {
 				a.heard(m.Data)
 				continue
 			}
-			if calls := a.callsOf(m.Data); calls != nil {
-				if err := a.nc.Load().Publish(m.Reply, calls); err != nil {
-					a.log.Debug("calls in flight not sent", slog.Any("error", err))
-				}
+			if row := a.rowAsked(m.Data); row != 0 {
+				a.answerRow(ctx, &rows, row, m.Reply)
 				continue
 			}
 			if now := time.Now(); answer == nil || now.Sub(made) >= answerEvery {
@@ -101,22 +111,41 @@ func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// callsOf returns the answer to a question about a row: a summary with nothing but its
-// calls in flight. Nil: the question is another one.
-func (a *Answerer) callsOf(body []byte) []byte {
+// rowAsked returns the row that a question is about, or 0: it is another question.
+func (a *Answerer) rowAsked(body []byte) uint64 {
 	var q question
-	if a.Calls == nil || len(body) == 0 || json.Unmarshal(body, &q) != nil || q.Row == 0 {
-		return nil
+	if a.Row == nil || len(body) == 0 || json.Unmarshal(body, &q) != nil {
+		return 0
 	}
-	own := a.own()
-	answer, err := json.Marshal(&Summary{
-		Format: Format, Stage: a.name, Calls: first(a.Calls(q.Row), callsMax),
-		Facts: Facts{Replica: own.Replica, Host: own.Host, PID: own.PID, Version: own.Version, Time: own.Time, State: own.State},
+	return q.Row
+}
+
+// answerRow answers a question about a row: with a summary that has nothing but its calls
+// in flight, and why it waits. The parts that know it answer between two steps of their
+// work, so others are answered meanwhile; what is more than rowsAtOnce is not answered.
+func (a *Answerer) answerRow(ctx context.Context, rows *sync.WaitGroup, row uint64, reply string) {
+	select {
+	case a.rows <- struct{}{}:
+	default:
+		return
+	}
+	rows.Go(func() {
+		defer func() { <-a.rows }()
+		ctx, cancel := context.WithTimeout(ctx, rowWithin)
+		defer cancel()
+		calls, wait := a.Row(ctx, row)
+		own := a.own()
+		answer, err := json.Marshal(&Summary{
+			Format: Format, Stage: a.name, Calls: first(calls, callsMax), Hold: wait,
+			Facts: Facts{Replica: own.Replica, Host: own.Host, PID: own.PID, Version: own.Version, Time: own.Time, State: own.State},
+		})
+		if err == nil {
+			err = a.nc.Load().Publish(reply, answer)
+		}
+		if err != nil {
+			a.log.Debug("what a row waits for was not sent", slog.Any("error", err))
+		}
 	})
-	if err != nil {
-		a.log.Warn("calls in flight not encoded", slog.Any("error", err))
-	}
-	return answer
 }
 
 // answer returns the encoded summary.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
@@ -35,15 +36,15 @@ type replica struct {
 	stop  func()       // in order
 }
 
-func (l *lab) serve(id string, calls ...func(uint64) []Call) *replica {
+func (l *lab) serve(id string, rows ...func(context.Context, uint64) ([]Call, *hold.Hold)) *replica {
 	l.t.Helper()
 	r := &replica{nc: stagetest.Join(l.t, l.srv)}
 	r.Answerer = New(r.nc, "s", func() Summary {
 		r.asked.Add(1)
 		return of(id, nil)
 	}, slog.New(slog.DiscardHandler))
-	if len(calls) > 0 {
-		r.Calls = calls[0]
+	if len(rows) > 0 {
+		r.Row = rows[0]
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -189,21 +190,24 @@ func TestTheCallsInFlightOfARowAreThoseOfAllReplicas(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
 		now := time.Now()
-		of := func(row uint64, c Call) func(uint64) []Call {
-			return func(asked uint64) []Call {
+		of := func(row uint64, c Call, wait *hold.Hold) func(context.Context, uint64) ([]Call, *hold.Hold) {
+			return func(_ context.Context, asked uint64) ([]Call, *hold.Hold) {
 				if asked != row {
-					return nil
+					return nil, nil
 				}
-				return []Call{c}
+				return []Call{c}, wait
 			}
 		}
-		l.serve("a", of(7, Call{Attempt: 2, Provider: "openai", Since: now}))
-		l.serve("b", of(7, Call{Attempt: 1, Provider: "mock", Since: now.Add(-time.Minute)}))
-		l.serve("c", of(8, Call{Attempt: 1}))
+		l.serve("a", of(7, Call{Attempt: 2, Provider: "openai", Since: now}, nil))
+		l.serve("b", of(7, Call{Attempt: 1, Provider: "mock", Since: now.Add(-time.Minute)}, new(hold.OfRow(7, hold.Call))))
+		l.serve("c", of(8, Call{Attempt: 1}, nil))
 		l.serve("d") // of an earlier version: it answers with its summary
-		calls := AskRow(t.Context(), stagetest.Join(t, l.srv), "s", 7)
+		calls, wait := AskRow(t.Context(), stagetest.Join(t, l.srv), "s", 7)
 		if len(calls) != 2 || calls[0].Replica != "b" || calls[0].Attempt != 1 || calls[1].Replica != "a" || calls[1].Provider != "openai" {
 			t.Errorf("got %+v", calls)
+		}
+		if wait == nil || wait.Kind != hold.Call || wait.Name != "7" {
+			t.Errorf("it waits for %v, want what its owner says", wait)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/nats-io/nats.go"
 )
 
@@ -32,7 +33,7 @@ func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathere
 
 // question is what replicas are asked; an empty message asks for the summary.
 type question struct {
-	Row uint64 `json:"row"` // for the calls in flight of this row of the input stream
+	Row uint64 `json:"row"` // for the calls in flight of this row of the input stream, and what it waits for
 }
 
 // RowCall is a call in flight, and the replica that makes it.
@@ -41,13 +42,14 @@ type RowCall struct {
 	Call
 }
 
-// AskRow asks all replicas which calls of a row are in flight, the oldest first; the
-// audit has only those that have ended. It takes [GatherFor], like [Ask]. Where nobody
-// can be asked there are none: replicas of an earlier version do not say.
-func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall) {
+// AskRow asks all replicas which calls of a row are in flight, the oldest first, since the
+// audit has only those that have ended, and what the row waits for. It takes [GatherFor],
+// like [Ask]. Where nobody can be asked there is nothing: replicas of an earlier version
+// do not say.
+func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall, wait *hold.Hold) {
 	body, err := json.Marshal(question{Row: row})
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	g := ask(ctx, nc, stage, nil, body)
 	for _, answer := range g.answers {
@@ -58,9 +60,12 @@ func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls
 		for _, c := range s.Calls {
 			calls = append(calls, RowCall{s.Replica, s.Host, c})
 		}
+		if wait == nil { // one replica serves the partition
+			wait = s.Hold
+		}
 	}
 	slices.SortStableFunc(calls, func(a, b RowCall) int { return a.Since.Compare(b.Since) })
-	return calls
+	return calls, wait
 }
 
 func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, question []byte) Gathered {

@@ -56,6 +56,7 @@ type Summary struct {
 	Departing      bool        `json:"departing,omitempty"` // this is its last word, to all, and no answer
 	Vacant         []int       `json:"vacant,omitempty"`    // partitions that nobody owns, as it knows, and that have no row
 	Calls          []Call      `json:"calls,omitempty"`     // in flight, of the row that was asked about, see [AskRow]
+	Hold           *hold.Hold  `json:"hold,omitempty"`      // why that row waits
 }
 
 // Call is a call in flight.
@@ -272,6 +273,9 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	s.Partitions, s.Missing, s.Departed = first(s.Partitions, partitionsMax), first(s.Missing, lostMax), first(s.Departed, lostMax)
 	s.RowErrors, s.Budget = first(s.RowErrors, kindsMax), first(s.Budget, kindsMax)
 	s.Holds = clipped(s.Holds)
+	if s.Hold != nil {
+		*s.Hold = clippedHold(*s.Hold)
+	}
 	s.Vacant, s.Calls = first(s.Vacant, partitionsMax), first(s.Calls, callsMax)
 	s.bound()
 	return s, ""
@@ -300,11 +304,15 @@ func clipped(all hold.List) (list hold.List) {
 			break
 		}
 		if h.Kind != hold.Standby {
-			h.Name, h.By, h.Why, h.Do = clip(h.Name), clip(h.By), clip(h.Why), clip(h.Do)
-			list = append(list, h)
+			list = append(list, clippedHold(h))
 		}
 	}
 	return list
+}
+
+func clippedHold(h hold.Hold) hold.Hold {
+	h.Name, h.By, h.Why, h.Do = clip(h.Name), clip(h.By), clip(h.Why), clip(h.Do)
+	return h
 }
 
 func clip(text string) string { return excerpt.Clip(text, textBytesMax) }

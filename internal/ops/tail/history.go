@@ -44,15 +44,18 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	if err == nil {
 		s.print(out, cfg, result, o.Colour)
 	}
-	if o.InFlight == nil || err != nil && !IsNoEvent(err) || err == nil && s.emitted(result) != nil {
+	if o.Now == nil || err != nil && !IsNoEvent(err) || err == nil && s.emitted(result) != nil {
 		return err
 	}
-	calls := o.InFlight(ctx)
-	if err != nil && len(calls) > 0 {
+	calls, waits := o.Now(ctx)
+	if err != nil && (len(calls) > 0 || waits != "") {
 		printLine(out, fmt.Sprintf("row %d%s of stream %s", o.Row, itemText(o.Item), cfg.Input.Stream), toneTurn, o.Colour)
 		err = nil
 	}
 	now := time.Now()
+	if waits != "" {
+		printLine(out, fmt.Sprintf("  %s  %9s  ", clockOf(now), "")+waits, toneQuiet, o.Colour)
+	}
 	for _, c := range calls {
 		if o.Item == nil || c.Item != nil && *c.Item == *o.Item {
 			printLine(out, fmt.Sprintf("  %s  %9s  ", clockOf(c.Since), "")+c.text(now), toneQuiet, o.Colour)

@@ -26,9 +26,12 @@ type Story struct {
 	Reason    string             `json:"reason"`        // why it failed; empty means that it did not
 	Steps     []Step             `json:"steps"`
 	LeftOut   int                `json:"left_out"` // calls beyond the first CallsMax
-	Payloads  bool               `json:"payloads"` // whether contents are shown
-	Body      string             `json:"body,omitempty"`
-	Result    string             `json:"result,omitempty"`
+	// Hold is what a row waits for that is not finished. Whoever runs the stage sets it; the
+	// streams don't say.
+	Hold     any    `json:"hold,omitempty"`
+	Payloads bool   `json:"payloads"` // whether contents are shown
+	Body     string `json:"body,omitempty"`
+	Result   string `json:"result,omitempty"`
 }
 
 // Step is one thing that happened to a row.

@@ -25,9 +25,9 @@ type Options struct {
 	JSON   bool            // events as they are stored, one a line
 	Follow bool            // wait for new events; History ignores it
 	Colour bool            // for a terminal
-	// InFlight returns the calls in flight of the row, which History shows if the row is
-	// not finished. Nil: nobody knows.
-	InFlight func(ctx context.Context) []InFlight
+	// Now returns the calls in flight of the row, and what it waits for in one line or
+	// empty. History shows both if the row is not finished. Nil: nobody knows.
+	Now func(ctx context.Context) (calls []InFlight, waits string)
 }
 
 // Print prints events until ctx ends: with Follow new ones, after those since o.Since if

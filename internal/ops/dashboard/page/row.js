@@ -89,16 +89,20 @@ async function showRow(row) {
   if (!story) return;
   const failure = story.status === "error";
   note(`${story.status === "success" ? "Succeeded" : failure ? "Failed" : "Not finished"}${story.reason ? `: ${story.reason}` : ""}. Partition ${story.partition} of stream ${story.stream}` +
-    `${story.key === undefined ? "" : story.key === "" ? ", no key" : `, key ${story.key}`}, ${dayAndTime(story.steps[0].time).slice(0, 10)}.`, failure ? "error" : "");
+    `${story.key === undefined ? "" : story.key === "" ? ", no key" : `, key ${story.key}`}${story.steps.length ? ", " + dayAndTime(story.steps[0].time).slice(0, 10) : ""}.`, failure ? "error" : "");
   const calls = story.steps.filter(s => s.call).length;
   $("story-body").replaceChildren(
     ...content("Row", story.body, calls < 3),
+    ...(story.hold ? [el("p", "warn", holdText(story.hold))] : []),
     el("ol", "steps", ...story.steps.map(s => stepNode(s, story, calls < 3))),
     ...(story.left_out ? [el("p", "dim", `${plural(story.left_out, "more call")}: stage tail --row ${row} has all.`)] : []),
     ...content("Result", story.result, false),
     ...(story.payloads ? [] : [el("p", "dim", "Rows, prompts and replies are shown with STAGE_DASHBOARD_PAYLOADS=true.")]),
   );
 }
+
+// holdText is why rows wait, and what to do about it.
+const holdText = h => `Waits: ${h.kind.replaceAll("_", " ")}${h.by ? ` (${h.by})` : ""}${h.why ? `: ${h.why}` : ""}. To do: ${h.do}.`;
 
 function stepNode(s, story, open) {
   const text = s.call ? callNodes(s.call, s.level, story, open) : [s.row ? rowButton(String(s.row), s.text) : s.text];

@@ -1,0 +1,153 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/llm-stage/stage/internal/hold"
+)
+
+// Wait is why a job has no answer yet.
+type Wait struct {
+	// Hold has the kind, who or what it is by, why, since when and until when. While the
+	// pool is paused the kind is one of those that pause all jobs.
+	Hold hold.Hold
+	// Server is the one that the job waits for: 0 for the first, n for the n-th fallback.
+	Server int
+}
+
+// question asks the scheduler why a job waits.
+type question struct {
+	match  func(*task) bool
+	answer chan<- Wait // has room for it
+}
+
+// Waits returns why a job waits whose In matches: of one that has had an attempt, what its
+// next one waits for; of any other, what a new job waits for. It waits for the pool's own
+// goroutine, which answers at the end of its turn, and reports false if ctx ends before.
+// Match is called on that goroutine and must not block.
+func (p *Pool[In, Out]) Waits(ctx context.Context, match func(In) bool) (w Wait, ok bool) {
+	answer := make(chan Wait, 1)
+	p.sched.inbox.ask(question{func(t *task) bool {
+		j, is := t.work.(*job[In, Out])
+		return is && match(j.in)
+	}, answer})
+	select {
+	case w = <-answer:
+		return w, true
+	case <-ctx.Done():
+		return w, false
+	}
+}
+
+// ask passes a question to the scheduler.
+func (b *inbox) ask(q question) {
+	b.mu.Lock()
+	b.questions = append(b.questions, q)
+	b.mu.Unlock()
+	b.signal()
+}
+
+// answer answers the questions that came in this turn. It is called at the end of the
+// turn, so that each server knows what the jobs wait for that it did not take.
+func (s *scheduler) answer() {
+	for _, q := range s.questions {
+		q.answer <- s.waits(q.match)
+	}
+	s.questions = nil
+}
+
+// waits returns why a job waits that matches.
+func (s *scheduler) waits(match func(*task) bool) Wait {
+	for _, t := range s.delayed.tasks {
+		if match(t) {
+			return s.delayedWait(t)
+		}
+	}
+	for i := range s.servers {
+		for _, t := range s.servers[i].ready.tasks {
+			if match(t) {
+				return s.readyWait(i, t.started)
+			}
+		}
+	}
+	return s.readyWait(0, time.Time{})
+}
+
+// pausedWait returns the pause, of which the pool knows no more than the kind.
+func (s *scheduler) pausedWait() Wait {
+	p := s.counts.Pause
+	kind := hold.Other
+	switch p.Kind {
+	case Operator:
+		kind = hold.Operator
+	case WrongSettings:
+		kind = hold.Settings
+	case Outage, Shortage:
+		kind = hold.Outage
+	case FatalError, NotPaused:
+	}
+	return Wait{hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, p.Server}
+}
+
+// delayedWait returns why t waits, which must wait for its next attempt.
+func (s *scheduler) delayedWait(t *task) Wait {
+	h := hold.Hold{Kind: hold.Retry, Why: textOf(t.verdict.Err), Since: t.ended, Next: t.ready, Err: t.verdict.Err}
+	switch {
+	case s.held():
+		return s.pausedWait()
+	case t.Awaits(), s.tick.Before(t.until) && !t.ready.After(s.tick):
+		h.Kind = hold.Doubt
+	case t.verdict.Class == Capacity && t.RefusedWait(s.cfg.ProbeInterval) > 0:
+		h.Kind = hold.SingledOut
+	case t.verdict.Class == Capacity:
+		h.Kind = hold.Capacity
+	}
+	return Wait{h, t.Server()}
+}
+
+// readyWait returns why a job waits that may go, at a server.
+func (s *scheduler) readyWait(at int, since time.Time) Wait {
+	v := &s.servers[at]
+	h := hold.Hold{Kind: hold.Turn, Since: since}
+	switch p := v.postponed; {
+	case s.held():
+		return s.pausedWait()
+	case s.counts.InFlight+s.cfg.Held() >= s.slots() && s.shortage.room > 0:
+		h.Kind, h.Why, h.Err = hold.Shortage, textOf(s.counts.Shortage), s.counts.Shortage
+	case s.counts.InFlight+s.cfg.Held() >= s.slots():
+		if h.Kind = hold.Slots; s.cfg.Held() > 0 {
+			h.By = fmt.Sprintf("%d replies that are not kept yet", s.cfg.Held())
+		}
+	case v.Out():
+		h.Kind, h.Why, h.Since, h.Next, h.Err = hold.Outage, textOf(v.Outage.Err), v.Outage.Since, v.Outage.Next, v.Outage.Err
+	case v.SettingsSuspected(), v.JudgeAt().After(s.tick):
+		h.Kind, h.Next = hold.Doubt, v.JudgeAt()
+	case !p.until.After(s.tick):
+	case p.gate != nil:
+		h.Kind, h.Next = hold.Limit, p.until
+		if named, ok := p.gate.(fmt.Stringer); ok {
+			h.By = named.String()
+		}
+	case v.law.Stats().PausedUntil.After(s.tick):
+		h.Kind, h.Next = hold.RetryAfter, v.law.Stats().PausedUntil
+	default:
+		h.Kind, h.Next = hold.Throttle, p.until
+	}
+	return Wait{h, at}
+}
+
+// postponed is why a server has no attempt go at once.
+type postponed struct {
+	until time.Time
+	gate  Gate // nil: the law, or a fatal verdict
+}
+
+// textOf is the text of an error, or empty.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
