@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -78,10 +79,14 @@ func (h *Hold) About(partition int) bool {
 }
 
 // String describes the hold in a line, as in "partition 3: results: maximum bytes
-// exceeded".
+// exceeded". What an operator wants is said in the operator's words, as in "partition 3:
+// paused by alice@laptop".
 func (h Hold) String() string {
-	text := string(h.Kind)
-	if h.By != "" {
+	text := strings.ReplaceAll(string(h.Kind), "_", " ")
+	switch {
+	case h.By != "" && (h.Kind == Operator || h.Kind == Drained):
+		text = h.By
+	case h.By != "":
 		text += " (" + h.By + ")"
 	}
 	if h.Why != "" {

@@ -79,6 +79,11 @@ func (w *Whole) WriteText(to io.Writer) error {
 // notes prints what the tables have no row for.
 func (w *Whole) notes(line func(...string)) {
 	for i := range w.Replicas {
+		if r := &w.Replicas[i]; r.Status == Answers {
+			status.WritePartitionHolds(line, r.Holds, w.Time)
+		}
+	}
+	for i := range w.Replicas {
 		if r := &w.Replicas[i]; r.Status == Unreadable {
 			line(fmt.Sprintf("replica %s: %s", cmp.Or(r.Replica, "without a name"), r.Note))
 		}

@@ -58,6 +58,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	for i := range r.Partitions {
 		line(r.Partitions[i].cells()...)
 	}
+	WritePartitionHolds(line, r.Holds, r.Time)
 	for i := range r.Partitions {
 		p := &r.Partitions[i]
 		if p.JournalProblem != "" {
@@ -68,20 +69,35 @@ func (r *Report) WriteText(w io.Writer) error {
 }
 
 // WriteHolds prints why rows wait, each with what to do about it, but for what the state
-// says already, and for partitions that are simply with another replica.
+// says already.
 func WriteHolds(line func(...string), holds hold.List, state string, now time.Time) {
 	for i := range holds {
 		h := &holds[i]
-		if h.Class() == hold.Over || h.Kind == hold.Standby || h.Why != "" && strings.Contains(state, h.Why) {
+		if h.Scope == hold.Partition || h.Class() == hold.Over || h.Why != "" && strings.Contains(state, h.Why) {
 			continue
 		}
-		text := h.String()
-		if !h.Since.IsZero() {
-			text += ", for " + span(now.Sub(h.Since).Seconds())
-		}
-		line("waits", text)
+		line("waits", h.String()+lasting(h, now))
 		line("", h.Do)
 	}
+}
+
+// WritePartitionHolds prints why the rows of partitions wait, as in "partition 3: paused by
+// alice@laptop", but for those that are simply with another replica.
+func WritePartitionHolds(line func(...string), holds hold.List, now time.Time) {
+	for i := range holds {
+		if h := &holds[i]; h.Scope == hold.Partition && h.Kind != hold.Standby && h.Class() != hold.Over {
+			line(h.String())
+			line("  " + strings.TrimLeft(lasting(h, now)+"; "+h.Do, ",; "))
+		}
+	}
+}
+
+// lasting says for how long a hold lasts, as in ", for 2m0s"; empty where that is unknown.
+func lasting(h *hold.Hold, now time.Time) string {
+	if h.Since.IsZero() {
+		return ""
+	}
+	return ", for " + span(now.Sub(h.Since).Seconds())
 }
 
 // stateText is the state, since when and why, as in "paused for 2m3s: no credit".

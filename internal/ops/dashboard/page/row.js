@@ -6,13 +6,6 @@ let listHash = ""; // of the list that was shown last, while the dialog is open
 let shownHash = ""; // of what the dialog shows
 let failed = [];
 
-function el(tag, style, ...parts) {
-  const node = document.createElement(tag);
-  if (style) node.className = style;
-  node.append(...parts.filter(part => part !== null && part !== ""));
-  return node;
-}
-
 const reasonHash = reason => "#failures" + (reason ? "=" + encodeURIComponent(reason) : "");
 const dayAndTime = iso => new Date(iso).toLocaleString("sv-SE");
 const exactTime = iso => timeOf(iso) + "." + String(new Date(iso).getMilliseconds()).padStart(3, "0");
@@ -93,16 +86,13 @@ async function showRow(row) {
   const calls = story.steps.filter(s => s.call).length;
   $("story-body").replaceChildren(
     ...content("Row", story.body, calls < 3),
-    ...(story.hold ? [el("p", "warn", holdText(story.hold))] : []),
+    ...(story.hold ? [el("p", "warn", "Waits: " + holdText(story.hold))] : []),
     el("ol", "steps", ...story.steps.map(s => stepNode(s, story, calls < 3))),
     ...(story.left_out ? [el("p", "dim", `${plural(story.left_out, "more call")}: stage tail --row ${row} has all.`)] : []),
     ...content("Result", story.result, false),
     ...(story.payloads ? [] : [el("p", "dim", "Rows, prompts and replies are shown with STAGE_DASHBOARD_PAYLOADS=true.")]),
   );
 }
-
-// holdText is why rows wait, and what to do about it.
-const holdText = h => `Waits: ${h.kind.replaceAll("_", " ")}${h.by ? ` (${h.by})` : ""}${h.why ? `: ${h.why}` : ""}. To do: ${h.do}.`;
 
 function stepNode(s, story, open) {
   const text = s.call ? callNodes(s.call, s.level, story, open) : [s.row ? rowButton(String(s.row), s.text) : s.text];

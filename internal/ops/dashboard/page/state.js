@@ -71,7 +71,21 @@ function advice(v) {
   }
 }
 
+// waitsOf are why rows wait, but for what the state says already, and for partitions that are simply with another replica.
+const waitsOf = v => (v.several ? v.of.replicas.flatMap(r => r.holds || []) : v.of.holds || [])
+  .filter(h => !["ended", "stopping", "standby"].includes(h.kind) && !(h.why && v.of.why.includes(h.why)));
+
+// showHolds shows the first of them, with what to do.
+function showHolds(v) {
+  const texts = waitsOf(v).slice(0, 20).map(h => (h.scope === "stage" ? "" : `${h.scope} ${h.name || ""}: `) + holdText(h));
+  const list = $("holds");
+  if (list.dataset.text === texts.join("|")) return;
+  list.dataset.text = texts.join("|");
+  list.replaceChildren(...texts.map(text => el("li", "", text)));
+}
+
 function showState(v) {
+  showHolds(v);
   document.title = `${wordOf(v)} · ${v.of.stage}`;
   $("state").dataset.state = v.of.state || "unknown";
   set("state-word", wordOf(v));

@@ -26,6 +26,16 @@ const bytes = n => n < 1024 ? n + " B" : n < 1 << 20 ? one.format(n / 1024) + " 
 const usd = v => "$" + (v === 0 || v >= 100 ? v.toFixed(2) : v >= 0.01 ? v.toFixed(4) : v.toPrecision(2));
 const timeOf = iso => new Date(iso).toLocaleTimeString("en-GB");
 
+// holdText is why rows wait, and what to do about it.
+const holdText = h => `${h.kind.replaceAll("_", " ")}${h.by ? ` (${h.by})` : ""}${h.why ? `: ${h.why}` : ""}. To do: ${h.do}.`;
+
+function el(tag, style, ...parts) {
+  const node = document.createElement(tag);
+  if (style) node.className = style;
+  node.append(...parts.filter(part => part !== null && part !== ""));
+  return node;
+}
+
 function set(id, text) {
   const node = $(id);
   if (node.textContent !== text) node.textContent = text;
