@@ -65,7 +65,7 @@ func servePage(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", http.FileServer(http.Dir(filepath.Join("..", "..", "internal", "dashboard", "page"))))
+	mux.Handle("/", http.FileServer(http.Dir(filepath.Join("..", "..", "internal", "ops", "dashboard", "page"))))
 	mux.HandleFunc("/api/events", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, "event: history\ndata: %s\n\n", text)
