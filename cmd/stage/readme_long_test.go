@@ -3,12 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -71,6 +73,38 @@ func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 		if err := os.WriteFile("../../README.md", []byte(readme), 0o644); err != nil { //nolint:gosec // as it was
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestCommandsOfTheTasksCanBePasted runs the blocks of shell of docs/howto in one clone, those of the index first: they
+// start the stage that some pages ask for. Blocks that need a server of one's own, or the nats CLI, are left out.
+func TestCommandsOfTheTasksCanBePasted(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/howto/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := newClone(t)
+	ports, env := freePorts(t), append(readmeEnvironment(t, dir), fmt.Sprintf("STAGE_HTTP_ADDR=127.0.0.1:%d", stagetest.FreePort(t)))
+	elsewhere := regexp.MustCompile(`(?m)^nats |localhost:4222`)
+	slices.SortStableFunc(pages, func(a, b string) int {
+		return cmp.Compare(strings.Count(b, "README"), strings.Count(a, "README"))
+	})
+	script, ran := "set -e\n", 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page) //nolint:gosec // of the repository
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range fence.FindAllStringSubmatch(string(text), -1) {
+			if m[1] == "sh" && !elsewhere.MatchString(m[2]) {
+				ran++
+				script += fmt.Sprintf("echo %s\n%s", filepath.Base(page), ports.replace(m[2]))
+			}
+		}
+	}
+	runScript(t, dir, env, script)
+	if ran < 15 {
+		t.Errorf("%d blocks: the test no longer finds them", ran)
 	}
 }
 
