@@ -38,10 +38,8 @@ type Config struct {
 	// pauses do not count. A call in flight at that moment is left to finish. 0: no
 	// limit.
 	RowTimeout time.Duration
-	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks;
-	// retries may exceed it by Size. A lane (see [Laned]) below its share of the queue is
-	// still admitted, so that no other keeps it out: with several lanes twice as many
-	// jobs may wait, and one more for each lane. 0: 1024.
+	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks.
+	// Retries may exceed it by Size. 0: 1024.
 	QueueLimit int
 	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or
 	// FailJob. One of a fallback never pauses: the fallback is skipped for ProbeInterval,
@@ -53,7 +51,7 @@ type Config struct {
 	ProbeInterval time.Duration
 	// OutageHold is how long an outage may hold a job before it fails with an error that
 	// wraps [ErrOutage] and the latest one of the server; it counts from the job's
-	// arrival (see [Dated]) or the start of the outage, whichever is later. 0: no limit.
+	// arrival (see [Traits]) or the start of the outage, whichever is later. 0: no limit.
 	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil:
 	// math/rand/v2.
@@ -71,10 +69,8 @@ type Config struct {
 	// their replies are not stored yet. [Pool.Wake] must be called when there may be
 	// fewer. It runs on the pool's goroutine and must not block. Nil: none.
 	Held func() int
-	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown:
-	// at once, or while plenty of jobs wait, all of one lane and without keys, after a
-	// quarter of the queue. It runs on the pool's goroutine and must not block. Nil: no
-	// callback.
+	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown.
+	// It runs on the pool's goroutine and must not block. Nil: no callback.
 	OnRoom func()
 }
 

@@ -11,7 +11,7 @@ import (
 // part is one of many jobs of a group.
 type part struct{ group, n int }
 
-func (p part) Group() any { return p.group }
+func (p part) Traits() pool.Traits { return pool.Traits{Group: p.group} }
 
 // parts executes jobs of groups, so many of each, and returns how many failed in each group, the pauses there were, and
 // the number of calls.

@@ -26,10 +26,6 @@ func TestAHaltedPoolFinishesCallsAndStartsNone(t *testing.T) {
 		if got := p.Stats(); got.Pause.Kind != pool.Operator || !errors.Is(got.Pause.Err, errOperator) || got.InFlight != 0 || got.Waiting != 1 {
 			t.Errorf("an hour later: %+v", got)
 		}
-		once := pool.NewOnce(p, func(context.Context, int, pool.Attempt) (int, pool.Verdict) { return 0, ok })
-		if r := once.Do(t.Context(), 7); !errors.Is(r.Err, pool.ErrPaused) || !errors.Is(r.Err, errOperator) {
-			t.Errorf("a single attempt: %v, want that the pool is paused by alice", r.Err)
-		}
 		p.Probe() // does nothing
 		time.Sleep(time.Minute)
 		p.Continue()

@@ -11,6 +11,7 @@ import (
 // calls cost twice as much.
 type inbox struct {
 	limit   int           // Config.QueueLimit
+	ahead   int           // new jobs in line that leave no slot empty, see Pool.Room
 	wake    chan struct{} // holds a token while there may be something to take
 	stopped chan struct{} // closed by finish and stop
 
@@ -18,9 +19,8 @@ type inbox struct {
 
 	intake
 
-	// Room: waiting is the sum of lanes. Single attempts are in none.
-	waiting int         // jobs that wait, retries included
-	lanes   map[int]int // the same by lane, of those with any
+	waiting int // jobs that wait, retries included
+	fresh   int // of these, the jobs without an attempt
 
 	vacated chan struct{} // closed, and replaced, when a job waits no longer
 	blocked bool          // a submit waits for that
@@ -32,19 +32,18 @@ type intake struct {
 	ended     fifo             // their calls have ended
 	closed    bool             // no more jobs will come; never false again
 	draining  bool             // those that wait are handed back; never false again
-	withdrawn bool             // a single attempt was withdrawn
 	recall    func(*task) bool // jobs to hand back, or nil
 	halt      *haltOrder       // the last one, or nil
 	probe     bool             // the next probe goes at once
 	questions []question       // why jobs wait
 }
 
-func newInbox(limit int) *inbox {
+func newInbox(limit, size int) *inbox {
 	return &inbox{
 		limit:   limit,
+		ahead:   max(1, size/16),
 		wake:    make(chan struct{}, 1),
 		stopped: make(chan struct{}),
-		lanes:   make(map[int]int),
 		vacated: make(chan struct{}),
 	}
 }
@@ -53,7 +52,7 @@ func newInbox(limit int) *inbox {
 // of ctx.
 func (b *inbox) submit(ctx context.Context, t *task) error {
 	b.mu.Lock()
-	for !b.closed && b.room(t.Lane) <= 0 {
+	for !b.closed && b.waiting >= b.limit {
 		vacated := b.vacated
 		b.blocked = true
 		b.mu.Unlock()
@@ -74,55 +73,25 @@ func (b *inbox) add(t *task) error {
 	return b.put(t)
 }
 
-// put completes submit and add, and unlocks. A single attempt takes no room: the queue
-// stays full as long as a pause holds the jobs, and a single attempt must not wait for
-// that.
+// put completes submit and add, and unlocks.
 func (b *inbox) put(t *task) error {
 	if b.closed {
 		b.mu.Unlock()
 		return ErrStopped
 	}
-	if !t.Single {
-		b.count(t.Lane, 1)
-	}
+	b.waiting++
+	b.fresh++
 	b.jobs.push(t)
 	b.mu.Unlock()
 	b.signal()
 	return nil
 }
 
-// room returns for how many more jobs of the lane there is room. A lane below its share
-// of the queue may use the rest of its share even in a full one, else the lane that
-// filled it would keep the others out until it has drained; once that has made the queue
-// twice as long, each lane has room for one job.
-func (b *inbox) room(lane int) int {
-	n, busy := b.lanes[lane], len(b.lanes)
-	if n == 0 {
-		busy++
-	}
-	share := 1
-	if b.waiting < 2*b.limit {
-		share = max(1, b.limit/busy)
-	}
-	return max(b.limit-b.waiting, share-n)
-}
-
-// count adds n jobs to those of the lane that wait.
-func (b *inbox) count(lane, n int) {
-	b.waiting += n
-	b.lanes[lane] += n
-	if b.lanes[lane] == 0 {
-		delete(b.lanes, lane)
-	}
-}
-
-// withdrawSingle reports to the scheduler that the caller of a waiting single attempt has
-// given up.
-func (b *inbox) withdrawSingle() {
+// room is [Pool.Room].
+func (b *inbox) room() int {
 	b.mu.Lock()
-	b.withdrawn = true
-	b.mu.Unlock()
-	b.signal()
+	defer b.mu.Unlock()
+	return min(b.limit-b.waiting, b.ahead-b.fresh)
 }
 
 func (b *inbox) end(t *task) {
@@ -181,17 +150,21 @@ func (b *inbox) take() intake {
 
 // occupy counts a job that waits again; it never blocks, so there may be more than the
 // limit.
-func (b *inbox) occupy(t *task) {
+func (b *inbox) occupy() {
 	b.mu.Lock()
-	b.count(t.Lane, 1)
+	b.waiting++
 	b.mu.Unlock()
 }
 
-// vacate uncounts a job that waits no longer, and wakes blocked submits.
-func (b *inbox) vacate(t *task) {
+// vacate uncounts a job that waits no longer, and wakes blocked submits. Fresh is set if
+// it was waiting for its first attempt.
+func (b *inbox) vacate(fresh bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count(t.Lane, -1)
+	b.waiting--
+	if fresh {
+		b.fresh--
+	}
 	if b.blocked {
 		b.blocked = false
 		close(b.vacated)

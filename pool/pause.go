@@ -161,8 +161,9 @@ func (s *scheduler) showPause() {
 	if now.Kind == NotPaused {
 		s.heldFor += s.tick.Sub(s.heldSince)
 	} else {
-		for s.fresh.singles.head != nil {
-			s.refuse(s.fresh.singles.pop())
+		for _, t := range s.fresh.remove(func(t *task) bool { return t.Single }) {
+			s.vacate(t)
+			s.refuse(t)
 		}
 		s.cfg.OnPause(now)
 	}
@@ -219,11 +220,11 @@ func (s *scheduler) prober(b *health.Breaker, at int) *task {
 		if at > 0 || s.mustNotOvertake() {
 			return nil
 		}
-		return s.fresh.firstJob()
+		return s.firstFresh()
 	}
 	var t *task
 	if at == 0 { // one that has not failed is the best evidence
-		t = s.fresh.firstJob()
+		t = s.firstFresh()
 	}
 	if t == nil {
 		t = ready.oldest(func(t *task) bool { return b.Fresh(&t.Job) })
@@ -231,6 +232,16 @@ func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	if t == nil && ready.first() != nil {
 		b.NewRound(s.tick)
 		t = ready.first()
+	}
+	return t
+}
+
+// firstFresh returns the new job that comes first and is no single attempt, or nil: a
+// single attempt whose probe fails would have failed for its caller.
+func (s *scheduler) firstFresh() *task {
+	t := s.fresh.head
+	for t != nil && t.Single {
+		t = t.next
 	}
 	return t
 }

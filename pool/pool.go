@@ -12,11 +12,6 @@
 // server and an error that all jobs meet: a failure counts against a job only while
 // others succeed.
 //
-// Parties that share a pool have a lane each, and the lanes take turns: see [Laned]. So
-// do the keys of a lane's jobs: see [Keyed]. Jobs with a fate in common are [Grouped].
-//
-// Single attempts at jobs of another type may go through the same pool: see [Once].
-//
 // Other servers may serve as fallbacks, each with its own law. Gates bound what goes out:
 // attempts per minute, weight per minute, attempts in flight.
 //
@@ -40,9 +35,9 @@
 //
 // The files, in reading order: pool.go, config.go and verdict.go are the interface.
 // inbox.go is how callers reach the scheduler, and scheduler.go its loop. queue.go has
-// the order in which jobs go, line.go that of new ones, server.go the law and gates of
-// each server, pause.go what stops all jobs, worker.go the calls. Package health decides
-// whose failure an error is and when a server is out. gate.go and once.go stand alone.
+// the order in which jobs go, server.go the law and gates of each server, pause.go what
+// stops all jobs, worker.go the calls. Package health decides whose failure an error is
+// and when a server is out. gate.go stands alone.
 package pool
 
 import (
@@ -65,9 +60,13 @@ var (
 	ErrRowTimeout = errors.New("row timeout")
 
 	// ErrOutage is in the error of a job that an outage held for Config.OutageHold, and
-	// in that of a single attempt (see [Once]) that was not made because of an outage or
-	// a shortage of this machine.
+	// in that of a single attempt that was not made because of an outage or a shortage of
+	// this machine.
 	ErrOutage = errors.New("held by an outage")
+	// ErrPaused is in the error of a single attempt (see [Traits]) that was not made
+	// because the pool is paused. The error also wraps the cause of the pause, and
+	// ErrOutage where the pause may end by itself.
+	ErrPaused = errors.New("pool is paused")
 
 	errRunTwice = errors.New("pool: Run was called before; make a new pool")
 )
@@ -117,11 +116,10 @@ func (p *Pool[In, Out]) Run(ctx context.Context) error {
 // taken and done will not be called: ErrStopped, or the cause of ctx, which governs
 // Submit only, not the job.
 //
-// Jobs of one lane start in the order in which Submit took them, but for keys, which take
-// turns as lanes do: see [Laned] and [Keyed]. Done is called exactly once, on the pool's
-// own goroutine: no attempt starts until it returns. So it must not block, and must not
-// call Submit, which may block until that very goroutine makes room; Drain and Stats are
-// fine.
+// Jobs start in the order in which Submit took them. Done is called exactly once, on the
+// pool's own goroutine: no attempt starts until it returns. So it must not block, and must
+// not call Submit, which may block until that very goroutine makes room; Drain and Stats
+// are fine.
 func (p *Pool[In, Out]) Submit(ctx context.Context, in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.submit(ctx, p.task(in, done))
 }
@@ -132,29 +130,19 @@ func (p *Pool[In, Out]) Add(in In, done func(Result[In, Out])) error {
 	return p.sched.inbox.add(p.task(in, done))
 }
 
-// Room returns how many more jobs of a lane (see [Laned]) Submit would take now without
-// waiting; 0 or less: none. It may be more as soon as Config.OnRoom has been called.
-func (p *Pool[In, Out]) Room(lane int) int {
-	b := p.sched.inbox
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.room(lane)
-}
+// Room returns how many more new jobs the pool can make use of now, so that no slot stays
+// empty while the caller makes another job ready. That is a sixteenth of Config.Size, at
+// least one, less those that are in line: the caller decides who is next as late as it
+// can. It is 0 or less where none is needed, or the queue is full, and may be more as soon
+// as Config.OnRoom has been called.
+func (p *Pool[In, Out]) Room() int { return p.sched.inbox.room() }
 
 func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j := &job[In, Out]{call: p.call, in: in, done: done}
 	j.work, j.Owner = j, &j.task
-	if l, ok := any(in).(Laned); ok {
-		j.Lane = l.Lane()
-	}
-	if k, ok := any(in).(Keyed); ok {
-		j.Key = k.Key()
-	}
-	if g, ok := any(in).(Grouped); ok {
-		j.Group = g.Group()
-	}
-	if d, ok := any(in).(Dated); ok {
-		j.arrived = d.Arrived()
+	if d, ok := any(in).(interface{ Traits() Traits }); ok {
+		traits := d.Traits()
+		j.Key, j.Group, j.Single, j.arrived = traits.Key, traits.Group, traits.Single, traits.Arrived
 	}
 	return &j.task
 }
@@ -174,14 +162,10 @@ func (p *Pool[In, Out]) Finish() { p.sched.inbox.finish() }
 func (p *Pool[In, Out]) Drain() { p.sched.inbox.stop() }
 
 // Recall hands back the waiting jobs, those in backoff too, whose In is stale, with
-// ErrHandedBack and class Cancelled, and returns at once. Calls in flight go on, and
-// single attempts (see [Once]) stay. Stale is called on the pool's own goroutine and must
-// not block.
+// ErrHandedBack and class Cancelled, and returns at once. Calls in flight go on. Stale is
+// called on the pool's own goroutine and must not block.
 func (p *Pool[In, Out]) Recall(stale func(In) bool) {
-	p.sched.inbox.recallJobs(func(t *task) bool {
-		j, is := t.work.(*job[In, Out])
-		return is && !t.Single && stale(j.in)
-	})
+	p.sched.inbox.recallJobs(func(t *task) bool { return stale(t.work.(*job[In, Out]).in) })
 }
 
 // ExecuteBatch submits ins in their order, waits for all and returns their results in
@@ -230,11 +214,27 @@ type job[In, Out any] struct {
 	done func(Result[In, Out])
 }
 
-// Dated is what a job's In may implement where jobs wait for room before they enter the
-// pool: Config.OutageHold then counts from the earlier instant that Arrived returns.
-// Submit calls it.
-type Dated interface {
-	Arrived() time.Time
+// Traits are what a pool makes use of if it knows them about a job. Submit asks the In of
+// a job for them, by a method Traits() Traits, if it has one. The zero value is a job with
+// nothing special about it.
+type Traits struct {
+	// Arrived is when the job came, if it has waited before it entered the pool:
+	// Config.OutageHold counts from then.
+	Arrived time.Time
+	// Group is shared by jobs that may fail through one cause of their own, such as the
+	// calls for one row. An outage or wrong settings are suspected only where jobs of
+	// different groups fail, unless no other group is left. Groups are compared by ==. A
+	// job with a nil Group is a group of its own.
+	Group any
+	// Key is shared by jobs that may be refused for one cause of their own, such as the
+	// calls for one customer. Once the server has refused a job of a key far more often
+	// than others, the jobs of that key wait without slowing down the rest. Empty: the
+	// job is refused by itself.
+	Key string
+	// Single makes the job one attempt. Whatever the verdict, it is the job's result, and
+	// to retry is up to the caller. Single attempts don't pause the pool, and while it is
+	// paused they end at once, with ErrPaused.
+	Single bool
 }
 
 // Weighted is what a job's In may implement where there are gates: without it every

@@ -57,7 +57,7 @@ func (s *scheduler) oldest() (t *task) {
 	}
 	mayStart := t == nil || t.Server() == 0 && s.servers[0].Yields()
 	if mayStart && !s.servers[0].skip && !s.mustNotOvertake() {
-		if next := s.fresh.first(); next != nil { // younger than all that have started
+		if next := s.fresh.head; next != nil { // younger than all that have started
 			return next
 		}
 	}
@@ -67,7 +67,7 @@ func (s *scheduler) oldest() (t *task) {
 // mustNotOvertake reports whether no new job may start: in a sequential pool, while one
 // that has started waits.
 func (s *scheduler) mustNotOvertake() bool {
-	return s.cfg.Size == 1 && s.waiting()-s.health.Awaiting() > s.fresh.size+s.fresh.singles.size
+	return s.cfg.Size == 1 && s.waiting()-s.health.Awaiting() > s.fresh.size
 }
 
 // place finds the server that an attempt at t may go to now: its own or, past those
@@ -160,14 +160,14 @@ func (s *scheduler) skipServer(t *task) {
 
 // again puts t in line for another attempt, not before wait has passed.
 func (s *scheduler) again(t *task, wait time.Duration) {
-	s.inbox.occupy(t)
+	s.inbox.occupy()
 	t.ready = s.tick.Add(wait)
 	s.delay(t) // even without a wait: release checks the deadline
 }
 
 // putBack puts t in line for another attempt at once: the last one does not count.
 func (s *scheduler) putBack(t *task) {
-	s.inbox.occupy(t)
+	s.inbox.occupy()
 	s.servers[t.Server()].ready.push(t)
 }
 
@@ -251,11 +251,8 @@ func (s *scheduler) settleAwaiting(t *task) {
 }
 
 // others counts the jobs that have not ended, apart from one that is at hand and in no
-// line. Single attempts count while they are in flight, as their success would be
-// evidence, too.
-func (s *scheduler) others() int {
-	return s.waiting() - s.fresh.singles.size + s.counts.InFlight
-}
+// line. Single attempts count as well, as their success would be evidence, too.
+func (s *scheduler) others() int { return s.waiting() + s.counts.InFlight }
 
 // expired reports whether t is past its deadline, which is kept in running time.
 func (s *scheduler) expired(t *task) bool {
@@ -319,13 +316,13 @@ func (s *scheduler) takeOut(match func(*task) bool) []*task {
 
 // vacate records that a job waits no longer.
 func (s *scheduler) vacate(t *task) {
-	s.inbox.vacate(t)
+	s.inbox.vacate(t.started.IsZero())
 	s.vacated = true
 }
 
 // waiting counts the jobs that wait for an attempt.
 func (s *scheduler) waiting() int {
-	n := s.fresh.size + s.fresh.singles.size + len(s.delayed.tasks)
+	n := s.fresh.size + len(s.delayed.tasks)
 	for i := range s.servers {
 		n += len(s.servers[i].ready.tasks)
 	}
@@ -338,11 +335,4 @@ func sooner(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// dropSingles ends the waiting single attempts that match.
-func (s *scheduler) dropSingles(match func(*task) bool) {
-	for _, t := range s.fresh.singles.remove(match) {
-		s.finish(t, ErrHandedBack, Cancelled, s.tick)
-	}
 }

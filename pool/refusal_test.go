@@ -27,6 +27,36 @@ func adaptive(t *testing.T, size int) pool.Law {
 	return law
 }
 
+// rider is a job of a key, which is a number.
+type rider struct{ key int }
+
+func (r *rider) Traits() pool.Traits { return pool.Traits{Key: fmt.Sprint(r.key)} }
+
+func ofKeys(keys ...int) (riders []*rider) {
+	for _, key := range keys {
+		riders = append(riders, &rider{key})
+	}
+	return riders
+}
+
+// riding returns a pool of riders that runs until stop is called.
+func riding(t *testing.T, cfg pool.Config, f func(*rider, pool.Attempt) pool.Verdict) (p *pool.Pool[*rider, int], stop func()) {
+	t.Helper()
+	cfg.Retry = pool.DefaultRetry()
+	p, err := pool.New(cfg, func(_ context.Context, r *rider, a pool.Attempt) (int, pool.Verdict) { return 0, f(r, a) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- p.Run(context.Background()) }()
+	return p, func() {
+		p.Drain()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // crowded is a pool of 64 in which the jobs of one key are refused, while the others, each of a key of its own, take 40
 // to 60 ms.
 type crowded struct {
@@ -45,9 +75,9 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 		verdict := busy
 		verdict.Hint.RetryAfter = c.retryAfter
 		var mu sync.Mutex // refusals, took
-		p, stop := riding(t, pool.Config{Size: 64, QueueLimit: 144, Law: adaptive(t, 64)}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
-			time.Sleep(time.Duration(40+r.lane%21) * ms)
-			if r.lane == stuckKey {
+		p, stop := riding(t, pool.Config{Size: 64, QueueLimit: 144, Law: adaptive(t, 64)}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			time.Sleep(time.Duration(40+r.key%21) * ms)
+			if r.key == stuckKey {
 				mu.Lock()
 				refusals++
 				mu.Unlock()
@@ -61,7 +91,7 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 		go func() {
 			time.Sleep(c.late)
 			for range c.stuck {
-				_ = p.Add(&rider{lane: stuckKey, keyed: true}, func(pool.Result[*rider, int]) {})
+				_ = p.Add(&rider{stuckKey}, func(pool.Result[*rider, int]) {})
 			}
 		}()
 		if c.late == 0 {
@@ -70,7 +100,7 @@ func (c crowded) run(t *testing.T) (done int, p99 time.Duration, refusals int) {
 		var took []time.Duration
 		for n := stuckKey + 1; ctx.Err() == nil; n++ {
 			submitted := time.Now()
-			_ = p.Submit(ctx, &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) {
+			_ = p.Submit(ctx, &rider{n}, func(r pool.Result[*rider, int]) {
 				if r.Err == nil {
 					mu.Lock()
 					took = append(took, r.Finished.Sub(submitted))
@@ -129,9 +159,9 @@ func TestAKeyThatIsRefusedForAnHourDelaysNoOther(t *testing.T) {
 func TestNewJobsHaveEveryOtherAttemptWhenRetriesAreInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var order []string
-		p, stop := riding(t, pool.Config{Size: 4, Law: spaced(t, time.Second)}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
-			order = append(order, fmt.Sprint(r.lane))
-			if r.lane == stuckKey && len(order) < 16 {
+		p, stop := riding(t, pool.Config{Size: 4, Law: spaced(t, time.Second)}, func(r *rider, _ pool.Attempt) pool.Verdict {
+			order = append(order, fmt.Sprint(r.key))
+			if r.key == stuckKey && len(order) < 16 {
 				return busy
 			}
 			return ok
@@ -160,7 +190,7 @@ func TestRefusalsByChanceAreNoJobsOwn(t *testing.T) {
 		var mu sync.Mutex
 		ended := map[*rider]time.Time{}
 		longest := time.Duration(0)
-		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 100, Law: &recorder{}}, func(int) {}, func(r *rider, _ pool.Attempt) pool.Verdict {
+		p, stop := riding(t, pool.Config{Size: 1, QueueLimit: 100, Law: &recorder{}}, func(r *rider, _ pool.Attempt) pool.Verdict {
 			mu.Lock()
 			if at, again := ended[r]; again {
 				longest = max(longest, time.Since(at))
@@ -176,7 +206,7 @@ func TestRefusalsByChanceAreNoJobsOwn(t *testing.T) {
 		})
 		defer stop()
 		for n := range 20_000 {
-			if err := p.Submit(t.Context(), &rider{lane: n, keyed: true}, func(r pool.Result[*rider, int]) {
+			if err := p.Submit(t.Context(), &rider{n}, func(r pool.Result[*rider, int]) {
 				mu.Lock()
 				defer mu.Unlock()
 				delete(ended, r.In)

@@ -16,7 +16,7 @@ var errNoReason = errors.New("call failed without a reason")
 // which attempt goes when, and acts on the verdicts. The calls themselves run on workers.
 // Other goroutines touch inbox, crew and shown only.
 //
-//	inbox ─> fresh (by turns) ───┐
+//	inbox ─> fresh (as they came) ┐
 //	           ready (oldest) ───┴─ law ─> workers ─> inbox ─> settle ─> finish
 //	delayed ────┘  └─────────────── after a fatal error ─────────┤
 //	   └─────────────────────────── again, after a wait ─────────┘
@@ -33,7 +33,7 @@ type scheduler struct {
 	// Queues: between turns a job that is not in flight is in exactly one of fresh,
 	// delayed and the ready heap of its server.
 	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
-	fresh   line     // jobs without an attempt
+	fresh   fifo     // jobs without an attempt
 	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
 	indexes uint64   // indexes assigned so far; they rise in the order of first attempts
 
@@ -72,14 +72,13 @@ func newScheduler(cfg Config) (*scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := newInbox(cfg.QueueLimit)
+	in := newInbox(cfg.QueueLimit, cfg.Size)
 	s := &scheduler{
 		cfg:     cfg,
 		inbox:   in,
 		crew:    crew{work: make(chan *task), inbox: in},
 		health:  m,
 		servers: servers,
-		fresh:   line{lanes: make(map[int]*lane)},
 		delayed: taskHeap{less: wakesEarlier},
 		counts:  Stats{PoolSize: cfg.Size},
 	}
@@ -99,9 +98,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		}
 		s.takeUp()
 		if s.stopping {
-			all := func(*task) bool { return true }
-			s.handBack(all)
-			s.dropSingles(all)
+			s.handBack(func(*task) bool { return true })
 		}
 		s.release()
 		s.lookAtServers()
@@ -110,7 +107,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		wake := s.dispatch(ctx)
 		s.publish()
 		s.answer()
-		if s.vacated && !s.fresh.ample(s.cfg.QueueLimit) {
+		if s.vacated {
 			s.vacated = false
 			s.cfg.OnRoom()
 		}
@@ -160,13 +157,11 @@ func (s *scheduler) takeUp() {
 		t.att.Queued = now
 		t.arrived = sooner(t.arrived, now)
 		if t.Single && s.held() {
+			s.vacate(t)
 			s.refuse(t)
 			continue
 		}
 		s.fresh.push(t)
-	}
-	if in.withdrawn { // while no attempt can go they would pile up
-		s.dropSingles((*task).withdrawn)
 	}
 	if in.recall != nil {
 		s.handBack(in.recall)
@@ -200,13 +195,11 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 // at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	v := &s.servers[at]
+	s.vacate(t)
 	if t.started.IsZero() {
 		s.start(t)
 	} else {
 		s.servers[t.Server()].ready.take(t)
-	}
-	if !t.Single {
-		s.vacate(t)
 	}
 	t.att.Number++
 	b := s.breaker(at)
@@ -260,7 +253,7 @@ func (s *scheduler) settle(t *task) {
 	}
 	s.settleDoubts()
 	if t.Single {
-		s.settleOnce(t)
+		s.settleSingle(t)
 		return
 	}
 	switch v.Class {
@@ -286,8 +279,8 @@ func (s *scheduler) settle(t *task) {
 	}
 }
 
-// settleOnce ends a single attempt, whatever its verdict.
-func (s *scheduler) settleOnce(t *task) {
+// settleSingle ends a single attempt, whatever its verdict.
+func (s *scheduler) settleSingle(t *task) {
 	v := &t.verdict
 	if v.Class == OK {
 		s.counts.Successes++

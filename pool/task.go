@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -23,8 +22,7 @@ type task struct {
 
 	// Waiting. The task is in one queue at most, and next is set in a fifo only.
 	next     *task
-	after    uint64    // of a single attempt in line: jobs that precede it, as line.left counts
-	arrived  time.Time // see Dated
+	arrived  time.Time // see Traits
 	started  time.Time // the first attempt; zero before
 	deadline time.Time // in running time, see scheduler.expired; zero if there is none
 	ready    time.Time // it is not attempted before
@@ -40,8 +38,6 @@ type task struct {
 	verdict Verdict
 	ended   time.Time
 	exited  bool // the call ended its worker too
-
-	claimed atomic.Bool // of a single attempt: by the worker or by the caller who gives up
 }
 
 // Weight implements [health.Owner].
@@ -76,6 +72,15 @@ func (q *fifo) pop() *task {
 	q.head, t.next = t.next, nil
 	q.size--
 	return t
+}
+
+// take takes out t, which is in the queue and mostly its first.
+func (q *fifo) take(t *task) {
+	if t == q.head {
+		q.pop()
+		return
+	}
+	q.remove(func(other *task) bool { return other == t })
 }
 
 // remove takes out the tasks that match and returns them.

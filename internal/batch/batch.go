@@ -49,18 +49,17 @@ const (
 )
 
 // Service answers batched requests over NATS. Their prompts go through the stage's pool,
-// among the new rows and in the order in which they come, each attempt by itself (see
-// [pool.Once]), and as many at a time in all as the pool has slots: so rows keep at least
-// two thirds of a full pool, and no batch delays the retry of a row. Every replica of a
-// stage answers, owner or standby; the queue group picks one.
+// in turn with the new rows and in the order in which they come, each attempt by itself:
+// see [executor.Executor.CallOnce]. So rows keep three quarters of a full pool, and no batch
+// delays the retry of a row. Every replica of a stage answers, owner or standby; the queue
+// group picks one.
 type Service struct {
 	cfg      *config.Config
 	conn     *natsconn.Conn
 	caller   *call.Caller
 	recorder *recorder.Recorder
 	batch    *llm.Batch
-	once     *pool.Once[*promptCall, *llm.Reply]
-	permits  chan struct{} // a token for each prompt that the pool has
+	executor *executor.Executor
 	log      *slog.Logger
 
 	moved chan struct{} // holds a token when the connection was replaced
@@ -87,7 +86,7 @@ type totals struct {
 // cfg. It starts nothing.
 func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
 	b := &Service{
-		cfg: cfg, conn: conn, caller: caller, recorder: recorder, log: log, permits: make(chan struct{}, cfg.Pool.Size), moved: make(chan struct{}, 1),
+		cfg: cfg, conn: conn, caller: caller, recorder: recorder, executor: e, log: log, moved: make(chan struct{}, 1),
 		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}},
 	}
 	extra, err := cfg.LLM.ReadExtraBody()
@@ -100,7 +99,6 @@ func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *execut
 		MaxContentBytes: b.bytesMax(),
 		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra},
 	})
-	b.once = pool.NewOnce(e.Pool, b.attempt)
 	return b, err
 }
 

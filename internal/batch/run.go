@@ -61,8 +61,8 @@ type promptCall struct {
 	prepared *llm.Prepared
 }
 
-// Weight estimates the tokens of the call. It implements [pool.Weighted].
-func (c *promptCall) Weight(int) int64 { return call.EstimateTokens(c.prepared, &c.request) }
+// weight estimates the tokens of the call.
+func (c *promptCall) weight() int64 { return call.EstimateTokens(c.prepared, &c.request) }
 
 // Provider is the first provider. It implements [llm.BatchCaller].
 func (r *run) Provider() string { return r.caller.At(0).Provider() }
@@ -82,17 +82,15 @@ func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, turnTimeout, errNoTurn)
 	defer cancel()
-	select {
-	case r.permits <- struct{}{}:
-	case <-ctx.Done():
-		return nil, r.explain(context.Cause(ctx))
+	var reply *llm.Reply
+	err = r.executor.CallOnce(ctx, call.weight, func(ctx context.Context, a pool.Attempt) (verdict pool.Verdict) {
+		reply, verdict = r.attempt(ctx, call, a)
+		return verdict
+	})
+	if err != nil {
+		err = r.explain(err)
 	}
-	defer func() { <-r.permits }()
-	result := r.once.Do(ctx, call)
-	if result.Err == nil {
-		return result.Out, nil
-	}
-	return result.Out, r.explain(result.Err)
+	return reply, err
 }
 
 // explain returns what an error of the pool means for a prompt, as an [*llm.Error]; that

@@ -24,6 +24,10 @@ type answer struct {
 // done answers the row with the outcome of its job. It runs on the pool's goroutine.
 func (e *Executor) done(r result) {
 	j := r.In
+	if j.prompt != nil {
+		j.prompt.ended <- r.Err
+		return
+	}
 	j.prepared, j.request = nil, llm.Request{}
 	e.finishFlight(r)
 	switch {

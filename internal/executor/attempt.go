@@ -23,6 +23,9 @@ var errNotWanted = errors.New("the row belongs to another replica now")
 
 // attempt makes one call for the job, on a worker of the pool.
 func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{}, pool.Verdict) {
+	if j.prompt != nil {
+		return struct{}{}, j.prompt.attempt(ctx, a)
+	}
 	if verdict, refused := e.refuse(j); refused {
 		return struct{}{}, verdict
 	}

@@ -6,7 +6,8 @@
 // the same order:
 //
 //  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
-//  2. [Executor.take] takes out the rows that the pool has room for, partitions and keys in turn (executor.go).
+//  2. [Executor.take] takes out the rows that the pool has room for, partitions, keys and
+//     prompts of batched requests in turn (executor.go). The pool keeps their order.
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
 //     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go). With STAGE_FOREACH it
 //     puts the row back as a fan instead, and each of its elements, taken in turn, is a job from here on to step 11; with
@@ -31,6 +32,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
@@ -42,9 +44,9 @@ import (
 // [consumer.Resumer] and [consumer.Waiter], and is safe for concurrent use.
 //
 // Rows are rendered by one goroutine, those of a key in stream order, only as far ahead
-// of the calls as the pool's queue has room; the others wait unparsed. Partitions take
-// turns here and, as lanes, in the pool; so do the keys of each. Rows without keys have
-// one in common, and those of a partition are in stream order.
+// of the calls as the pool has room; the others wait unparsed. Partitions take turns, and
+// so do the keys of each. Rows without keys have one in common, and those of a partition
+// are in stream order.
 type Executor struct {
 	// Pool makes the calls. Its Run and Drain are the caller's to call.
 	Pool *pool.Pool[*job, struct{}]
@@ -67,6 +69,8 @@ type Executor struct {
 
 	queue   *rowQueue
 	ready   chan struct{} // holds a token while rows of the queue may be able to begin
+	found   int           // rows of the last take whose replies were stored
+	paused  atomic.Bool   // the pool is: it refuses prompts at once
 	flights *flights      // nil: every row makes its own call
 	store   *replyStore   // nil: no reply is kept beyond its call
 
@@ -92,9 +96,29 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 	var once sync.Once
 	prompt.format.Replaced = func(field string) { once.Do(func() { e.logReplaced(field) }) }
 	poolConfig.OnRoom = e.signal
+	e.followPauses(&poolConfig)
 	var err error
 	e.Pool, err = pool.New(poolConfig, e.attempt)
 	return e, err
+}
+
+// followPauses has prompts that wait in the queue be refused as soon as the pool pauses:
+// their callers must not wait for its end.
+func (e *Executor) followPauses(cfg *pool.Config) {
+	onPause, onResume := cfg.OnPause, cfg.OnResume
+	cfg.OnPause = func(p pool.Pause) {
+		e.paused.Store(true)
+		e.signal()
+		if onPause != nil {
+			onPause(p)
+		}
+	}
+	cfg.OnResume = func(p pool.Pause) {
+		e.paused.Store(false)
+		if onResume != nil {
+			onResume(p)
+		}
+	}
 }
 
 // Start queues the row and returns at once. It implements [consumer.Executor].
@@ -126,24 +150,46 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 			return
 		}
 		e.submit(ctx, e.flights.takeRequeued())
+		if e.paused.Load() {
+			for _, p := range e.queue.removePrompts(func(*prompt) bool { return true }) {
+				e.submitPrompt(p)
+			}
+		}
 		for taken := e.take(ctx); len(taken) > 0; taken = e.take(ctx) {
 			jobs := e.prepareAll(ctx, taken)
 			e.lookUp(ctx, jobs)
+			e.countFound(jobs)
 			e.submit(ctx, jobs)
 		}
 	}
 }
 
-// take takes the first rows of the queue that may begin, or elements of them: one, or as
-// many as are looked up in the store at once. They are valid until the next call.
+// take takes the first rows of the queue that may begin, or elements of them, as many as
+// the pool has room for. They are valid until the next call.
+//
+// Without a store it takes one at a time. With one, look-ups go together, and rows that
+// turn out to be stored need no room: it takes as many more as were stored of the last
+// ones. For example, where the pool has room for four rows and all rows are stored, the
+// takes are of 4, 8, 12 rows and so on, up to lookUpRows.
 func (e *Executor) take(ctx context.Context) []entry {
-	most := 1
+	most := min(e.Pool.Room(), 1)
 	if e.store != nil {
-		most = lookUpRows
+		most = min(max(0, e.Pool.Room())+e.found, lookUpRows)
 	}
-	return e.queue.take(most,
-		func(partition, before int) bool { return ctx.Err() != nil || e.Pool.Room(partition) > before },
-		func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
+	if ctx.Err() != nil {
+		most = lookUpRows // to be handed back
+	}
+	return e.queue.take(most, func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
+}
+
+// countFound counts the jobs whose replies are stored, for the next take.
+func (e *Executor) countFound(jobs []*job) {
+	e.found = 0
+	for _, j := range jobs {
+		if j.found != nil {
+			e.found++
+		}
+	}
 }
 
 // Recall hands back the waiting rows that are no longer wanted. Those that wait for the
@@ -163,7 +209,7 @@ func (e *Executor) Recall() {
 	for _, j := range e.flights.recall() {
 		e.giveBack(j)
 	}
-	e.Pool.Recall(func(j *job) bool { return !j.row.Wanted() })
+	e.Pool.Recall(func(j *job) bool { return j.prompt == nil && !j.row.Wanted() })
 }
 
 // Resume looks at the waiting rows again, and at the slots that were held. It implements

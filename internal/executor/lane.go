@@ -105,7 +105,6 @@ func (e *Executor) inLane(row *consumer.Row) bool {
 // runLane renders and parks rows of the lane, and takes their answers, until done is
 // closed. Once ctx has ended it hands them back.
 func (e *Executor) runLane(ctx context.Context, done <-chan struct{}) {
-	anyRoom := func(int, int) bool { return true }
 	anyRow := func(*consumer.Row) bool { return true } // the bytes of an answer are in memory already
 	for {
 		select {
@@ -114,7 +113,7 @@ func (e *Executor) runLane(ctx context.Context, done <-chan struct{}) {
 			return
 		}
 		for {
-			rows := e.laneQueue.take(laneRowsAtOnce, anyRoom, anyRow)
+			rows := e.laneQueue.take(laneRowsAtOnce, anyRow)
 			if len(rows) == 0 {
 				break
 			}

@@ -19,9 +19,10 @@ import (
 
 // job is a row between the queue and its answer. One goroutine at a time works on it.
 type job struct {
-	row   *consumer.Row
-	fan   *fan // nil: the job is for the whole row
-	index int  // of the element of fan
+	prompt *prompt // not nil: the job is a prompt, and has nothing else
+	row    *consumer.Row
+	fan    *fan // nil: the job is for the whole row
+	index  int  // of the element of fan
 	// skipped is set when the last attempt made no call.
 	skipped bool
 	found   *answer // stored for an equal request; looked at once, by share
@@ -74,28 +75,26 @@ func (e *Executor) newJob(row *consumer.Row) *job {
 // result is the outcome of a job in the pool.
 type result = pool.Result[*job, struct{}]
 
-// Lane implements [pool.Laned]: partitions take turns.
-func (j *job) Lane() int { return j.row.Partition }
-
-// Key implements [pool.Keyed]: within a partition keys take turns.
-func (j *job) Key() string { return j.row.Key }
-
-// Group implements [pool.Grouped]: what the elements of one row meet may be the row's own
-// fault.
-func (j *job) Group() any {
-	if j.fan == nil {
-		return nil
+// Traits are what the pool should know of the job. Elements of one row are a group: what
+// they meet may be the row's own fault.
+func (j *job) Traits() pool.Traits {
+	if j.prompt != nil {
+		return pool.Traits{Single: true}
 	}
-	return j.fan
+	traits := pool.Traits{Arrived: j.row.Taken, Key: j.row.Key}
+	if j.fan != nil {
+		traits.Group = j.fan
+	}
+	return traits
 }
-
-// Arrived implements [pool.Dated].
-func (j *job) Arrived() time.Time { return j.row.Taken }
 
 // Weight estimates the tokens of the job's next call: those of the request by its length,
 // and as many as the reply may have. It implements [pool.Weighted]; the reply's usage
 // corrects it.
 func (j *job) Weight(int) int64 {
+	if j.prompt != nil {
+		return j.prompt.weight()
+	}
 	if j.prepared == nil {
 		return 0
 	}
@@ -107,6 +106,10 @@ func (e *Executor) prepareAll(ctx context.Context, taken []entry) []*job {
 	jobs := make([]*job, 0, len(taken))
 	for _, w := range taken {
 		var j *job
+		if w.prompt != nil {
+			e.submitPrompt(w.prompt)
+			continue
+		}
 		switch stop := ctx.Err() != nil || !w.row.Wanted(); {
 		case w.fan != nil:
 			j = e.prepareElement(w, stop)

@@ -9,31 +9,40 @@ import (
 	"github.com/llm-stage/stage/internal/turns"
 )
 
-// entry is a row in a queue.
+// rowsPerPrompt is how many rows go before each prompt of a batched request while both
+// wait, so rows keep three quarters of a full pool.
+const rowsPerPrompt = 3
+
+// entry is what waits in a queue: a row, the elements of a row, or a prompt.
 type entry struct {
-	row   *consumer.Row
-	fan   *fan // not nil: the elements of the row that have not begun
-	index int  // of the element, once it is taken
+	row    *consumer.Row
+	fan    *fan    // not nil: the elements of the row that have not begun
+	index  int     // of the element, once it is taken
+	prompt *prompt // not nil: there is no row
 }
 
-// rowQueue holds the rows that wait for the pool, and those whose elements do. Partitions
-// take turns, and within each its keys do, so that one with a full window, or a key with
-// a thousand rows, does not keep the others waiting; the rows of a key are in stream
-// order. Where rows have no key that is the order of the partition. The windows bound it.
-// Safe for concurrent use.
+// rowQueue is the one queue before the pool, which takes what comes out of it in that
+// order. It holds the rows that wait, those whose elements do, and prompts of batched
+// requests.
+//
+// Partitions take turns, and within each its keys do. So a partition with a full window,
+// or a key with a thousand rows, does not keep the others waiting. For example, where a
+// key has rows 1, 2 and 3 and another has row 4, the order is 1, 4, 2, 3. The rows of a key
+// are in stream order; where rows have no key that is the order of the partition. A
+// prompt goes after three rows, and at once where no row can go. The windows bound the rows,
+// and the requests in progress the prompts. Safe for concurrent use.
 type rowQueue struct {
-	mu    sync.Mutex
-	lines map[int]*rowLine // by partition; one stays when it is empty
-	turns []*rowLine       // those with rows, in the order of their turns
-	turn  int              // index in turns of the next one; 0 if there is none
-	taken []entry          // by the last take
+	mu      sync.Mutex
+	lines   map[int]*rowLine // by partition; one stays when it is empty
+	turns   []*rowLine       // those with rows, in the order of their turns
+	turn    int              // index in turns of the next one; 0 if there is none
+	prompts []*prompt        // in the order in which they came
+	rows    int              // taken since the last prompt, at most rowsPerPrompt
+	taken   []entry          // by the last take
 }
 
 // rowLine is the queue of one partition.
-type rowLine struct {
-	partition int
-	rows      *turns.Queue[entry]
-}
+type rowLine struct{ rows *turns.Queue[entry] }
 
 func newRowQueue() *rowQueue { return &rowQueue{lines: make(map[int]*rowLine)} }
 
@@ -46,7 +55,7 @@ func (q *rowQueue) add(w entry) {
 	defer q.mu.Unlock()
 	l := q.lines[w.row.Partition]
 	if l == nil {
-		l = &rowLine{partition: w.row.Partition, rows: turns.New(inStreamOrder)}
+		l = &rowLine{rows: turns.New(inStreamOrder)}
 		q.lines[w.row.Partition] = l
 	}
 	if l.rows.Len() == 0 { // in front of the one whose turn is next, which is behind all others
@@ -56,29 +65,67 @@ func (q *rowQueue) add(w entry) {
 	l.rows.Push(w.row.Key, w)
 }
 
-// take takes out up to most rows or elements of rows, one of each partition in turn,
-// while hasRoom allows it; hasRoom is passed how many of the partition this call has
-// taken before. A row that mayBegin refuses blocks those of its key behind it, and
-// neither is looked at again until resume is called. The rows are valid until the next
-// call.
-func (q *rowQueue) take(most int, hasRoom func(partition, before int) bool, mayBegin func(*consumer.Row) bool) []entry {
+// addPrompt adds a prompt.
+func (q *rowQueue) addPrompt(p *prompt) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.prompts = append(q.prompts, p)
+}
+
+// removePrompts takes out the prompts that match, and returns them.
+func (q *rowQueue) removePrompts(match func(*prompt) bool) (removed []*prompt) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.prompts = slices.DeleteFunc(q.prompts, func(p *prompt) bool {
+		matches := match(p)
+		if matches {
+			removed = append(removed, p)
+		}
+		return matches
+	})
+	return removed
+}
+
+// take takes out up to most rows, elements of rows, and prompts, in their turns. A row
+// that mayBegin refuses blocks those of its key behind it, and neither is looked at again
+// until resume is called. What it returns is valid until the next call.
+func (q *rowQueue) take(most int, mayBegin func(*consumer.Row) bool) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.taken) // else the queue would hold on to rows long emitted
 	q.taken = q.taken[:0]
-	for passed := 0; len(q.taken) < most && passed < len(q.turns); {
-		l := q.turns[q.turn]
-		var w entry
-		if hasRoom(l.partition, q.takenOf(l.partition)) {
-			w = l.take(mayBegin)
+	for len(q.taken) < most {
+		w, ok := q.next(mayBegin)
+		if !ok {
+			break
 		}
-		if w.row == nil {
-			q.turn = (q.turn + 1) % len(q.turns)
-			passed++
-			continue
-		}
-		passed = 0
 		q.taken = append(q.taken, w)
+	}
+	return q.taken
+}
+
+// next takes out what goes next. ok is false where nothing can go.
+func (q *rowQueue) next(mayBegin func(*consumer.Row) bool) (w entry, ok bool) {
+	if len(q.prompts) == 0 || q.rows < rowsPerPrompt {
+		if w, ok = q.nextRow(mayBegin); ok {
+			q.rows = min(q.rows+1, rowsPerPrompt)
+			return w, true
+		}
+	}
+	if len(q.prompts) == 0 {
+		return entry{}, false
+	}
+	w.prompt, q.rows = q.prompts[0], 0
+	q.prompts = slices.Delete(q.prompts, 0, 1)
+	return w, true
+}
+
+// nextRow takes out a row, or an element of one, of the partition whose turn it is. A
+// partition without a row that may begin loses its turn.
+func (q *rowQueue) nextRow(mayBegin func(*consumer.Row) bool) (w entry, ok bool) {
+	for range q.turns {
+		l := q.turns[q.turn]
+		w, ok = l.take(mayBegin)
 		if l.rows.Len() > 0 {
 			q.turn++
 		} else {
@@ -87,13 +134,16 @@ func (q *rowQueue) take(most int, hasRoom func(partition, before int) bool, mayB
 		if q.turn >= len(q.turns) {
 			q.turn = 0
 		}
+		if ok {
+			return w, true
+		}
 	}
-	return q.taken
+	return entry{}, false
 }
 
 // take takes out the first row that may begin, or one of its elements: the others stay in
-// its place. None: there is no such row.
-func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry) {
+// its place. ok is false where there is no such row.
+func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry, ok bool) {
 	for l.rows.Ready() {
 		if !mayBegin(l.rows.First().row) {
 			l.rows.SetAside()
@@ -105,9 +155,9 @@ func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry) {
 				l.rows.Push(w.row.Key, w)
 			}
 		}
-		return w
+		return w, true
 	}
-	return w
+	return entry{}, false
 }
 
 // resume has the next take look again at the rows that might not begin.
@@ -117,16 +167,6 @@ func (q *rowQueue) resume() {
 	for _, l := range q.turns {
 		l.rows.Resume()
 	}
-}
-
-// takenOf counts the rows of a partition in taken.
-func (q *rowQueue) takenOf(partition int) (n int) {
-	for _, w := range q.taken {
-		if w.row.Partition == partition {
-			n++
-		}
-	}
-	return n
 }
 
 // recall takes out the rows that are no longer wanted. It calls wanted once for each: the

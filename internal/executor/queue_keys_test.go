@@ -38,7 +38,7 @@ func TestARowThatIsStartedAgainGoesBackToItsPlaceInItsKey(t *testing.T) {
 	q := queued("a", "a", "a", "b", "b", "b")
 	var back []*consumer.Row
 	for range 4 {
-		back = append(back, q.take(1, roomy, always)[0].row) // 1, 4, 2, 5
+		back = append(back, q.take(1, always)[0].row) // 1, 4, 2, 5
 	}
 	slices.Reverse(back)
 	for _, row := range back {
@@ -59,12 +59,12 @@ func TestARowThatMayNotBeginBlocksItsKeyAlone(t *testing.T) {
 	asked := 0
 	may := func(row *consumer.Row) bool { asked++; return row.Key == "7000" }
 	for _, want := range []uint64{7000, 7000 + keys} {
-		if got := q.take(1, roomy, may); len(got) != 1 || got[0].row.Seq != want {
+		if got := q.take(1, may); len(got) != 1 || got[0].row.Seq != want {
 			t.Fatalf("got %v, want row %d", got, want)
 		}
 	}
 	for range 1000 {
-		if got := q.take(1, roomy, may); len(got) != 0 {
+		if got := q.take(1, may); len(got) != 0 {
 			t.Fatalf("got %v, want no row", got)
 		}
 	}
@@ -72,33 +72,24 @@ func TestARowThatMayNotBeginBlocksItsKeyAlone(t *testing.T) {
 		t.Errorf("%d rows were looked at, want each key's first once", asked)
 	}
 	q.add(entry{row: &consumer.Row{Seq: 3 * keys, Key: "12"}}) // behind one that may not begin
-	if got := q.take(1, roomy, always); len(got) != 0 {
+	if got := q.take(1, always); len(got) != 0 {
 		t.Errorf("got row %d before one of its key that may not begin", got[0].row.Seq)
 	}
 	older := &consumer.Row{Seq: 11, Key: "12"} // started again: it is the first of its key now
 	q.add(entry{row: older})
-	if got := q.take(1, roomy, always); len(got) != 1 || got[0].row != older {
+	if got := q.take(1, always); len(got) != 1 || got[0].row != older {
 		t.Errorf("got %v, want row 11", got)
 	}
-	q.take(1, roomy, func(*consumer.Row) bool { return false })
+	q.take(1, func(*consumer.Row) bool { return false })
 	q.resume()
 	if got, want := q.order(3), []uint64{0, 1, 2}; !slices.Equal(got, want) {
 		t.Errorf("order %v once rows may begin, want %v", got, want)
 	}
 }
 
-// A partition without room is not looked into.
-func TestNoRowIsLookedAtWithoutRoom(t *testing.T) {
-	q := queued("a", "b")
-	q.take(2, func(int, int) bool { return false }, func(*consumer.Row) bool { t.Error("a row was looked at"); return true })
-	if got := q.order(2); len(got) != 2 {
-		t.Errorf("order %v", got)
-	}
-}
-
 func TestRowsThatMayNotBeginAreRecalled(t *testing.T) {
 	q := queued("a", "b", "a", "c")
-	q.take(1, roomy, func(row *consumer.Row) bool { return row.Key == "c" })
+	q.take(1, func(row *consumer.Row) bool { return row.Key == "c" })
 	if back := q.recall(func(row *consumer.Row) bool { return row.Seq == 3 }); len(back) != 2 {
 		t.Errorf("%d rows handed back, want 2", len(back))
 	}
@@ -133,7 +124,7 @@ func BenchmarkQueue(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				add()
-				q.take(1, roomy, always)
+				q.take(1, always)
 			}
 		})
 	}
@@ -147,6 +138,6 @@ func BenchmarkShutGate(b *testing.B) {
 	}
 	for b.Loop() {
 		q.resume()
-		q.take(1, roomy, func(*consumer.Row) bool { return false })
+		q.take(1, func(*consumer.Row) bool { return false })
 	}
 }

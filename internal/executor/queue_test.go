@@ -13,12 +13,10 @@ import (
 
 func always(*consumer.Row) bool { return true }
 
-func roomy(int, int) bool { return true }
-
 // order takes out n rows, one by one, and returns their sequences.
 func (q *rowQueue) order(n int) (seqs []uint64) {
 	for range n {
-		for _, w := range q.take(1, roomy, always) {
+		for _, w := range q.take(1, always) {
 			seqs = append(seqs, w.row.Seq)
 		}
 	}
@@ -36,7 +34,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	}
 	const handedOut = 90
 	for range handedOut {
-		if some := q.take(1, roomy, always); len(some) != 1 {
+		if some := q.take(1, always); len(some) != 1 {
 			t.Fatalf("got %d rows, want 1", len(some))
 		}
 	}
@@ -50,7 +48,7 @@ func TestTheQueueLetsGoOfRowsThatItHandedOut(t *testing.T) {
 	if held > 1 { // the last one, until the next
 		t.Errorf("%d of %d rows that were handed out are still held", held, handedOut)
 	}
-	if n := len(q.take(1000, roomy, always)); n != len(rows)-handedOut {
+	if n := len(q.take(1000, always)); n != len(rows)-handedOut {
 		t.Errorf("%d rows wait, want %d", n, len(rows)-handedOut)
 	}
 }
@@ -64,7 +62,7 @@ func TestTheQueueLooksAtOneRowOfAPartitionThatIsHeld(t *testing.T) {
 	}
 	asked := 0
 	for range 100 {
-		row := q.take(1, roomy, func(row *consumer.Row) bool { asked++; return row.Partition == 1 })
+		row := q.take(1, func(row *consumer.Row) bool { asked++; return row.Partition == 1 })
 		if len(row) != 1 || row[0].row.Partition != 1 {
 			t.Fatalf("got %v, want a row of the partition that is not held", row)
 		}
@@ -84,7 +82,7 @@ func TestAPartitionThatComesAgainGoesBeforeNoOther(t *testing.T) {
 	var got []int
 	for n := range 10 {
 		q.add(entry{row: &consumer.Row{Partition: 1, Seq: uint64(n)}})
-		got = append(got, q.take(1, roomy, always)[0].row.Partition)
+		got = append(got, q.take(1, always)[0].row.Partition)
 	}
 	if want := []int{0, 1, 0, 1, 0, 1, 0, 1, 0, 1}; !slices.Equal(got, want) {
 		t.Errorf("turns %v, want %v", got, want)
@@ -92,13 +90,14 @@ func TestAPartitionThatComesAgainGoesBeforeNoOther(t *testing.T) {
 }
 
 // TestTheQueueKeepsStreamOrderAndTurns: whatever is added when, the rows of a partition come out in stream order, among
-// those that wait, and partitions that have rows all the while take turns.
+// those that wait, partitions that have rows all the while take turns, and a prompt goes after each third row.
 func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 	const partitions = 4
 	rapid.Check(t, func(t *rapid.T) {
 		q := newRowQueue()
 		var waiting [partitions][]uint64
-		var sinceTaken [partitions]int // rows that others were given since this one was, or had none
+		var sinceTaken [partitions]int         // rows that others were given since this one was, or had none
+		prompts, sincePrompt, ahead := 0, 0, 0 // ahead: rows since a prompt waits
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				p := rapid.IntRange(0, partitions-1).Draw(t, "partition")
@@ -110,30 +109,48 @@ func TestTheQueueKeepsStreamOrderAndTurns(t *testing.T) {
 				slices.Sort(waiting[p])
 				q.add(entry{row: &consumer.Row{Partition: p, Seq: seq}})
 			},
+			"prompt": func(*rapid.T) {
+				q.addPrompt(new(prompt))
+				prompts++
+			},
 			"take": func(t *rapid.T) {
-				most, room := rapid.IntRange(1, 6).Draw(t, "most"), rapid.IntRange(1, 3).Draw(t, "room")
-				held := rapid.IntRange(-1, partitions-1).Draw(t, "held")
-				rows := q.take(most, func(partition, before int) bool { return partition != held && before < room }, always)
-				want := 0
-				for p := range partitions {
-					if p != held {
-						want += min(room, len(waiting[p]))
+				most := rapid.IntRange(1, 6).Draw(t, "most")
+				blocked := rapid.IntRange(-1, partitions-1).Draw(t, "blocked")
+				q.resume()
+				taken := q.take(most, func(row *consumer.Row) bool { return row.Partition != blocked })
+				left := func() (rows int) {
+					for p := range partitions {
+						if p != blocked {
+							rows += len(waiting[p])
+						}
 					}
+					return rows
 				}
-				if want = min(want, most); len(rows) != want {
-					t.Fatalf("got %d rows, want %d", len(rows), want)
+				if want := min(most, left()+prompts); len(taken) != want {
+					t.Fatalf("took %d, want %d", len(taken), want)
 				}
-				var given [partitions]int
-				for _, w := range rows {
-					row := w.row
-					p := row.Partition
-					given[p]++
-					if waiting[p][0] != row.Seq {
-						t.Fatalf("got row %d of partition %d, want %d", row.Seq, p, waiting[p][0])
+				for _, w := range taken {
+					if w.prompt != nil {
+						if prompts--; sincePrompt < rowsPerPrompt && left() > 0 {
+							t.Fatalf("a prompt went %d rows after another", sincePrompt)
+						}
+						sincePrompt, ahead = 0, 0
+						continue
+					}
+					sincePrompt++
+					if ahead++; prompts == 0 {
+						ahead = 0
+					}
+					if ahead > rowsPerPrompt {
+						t.Fatalf("%d rows went before a prompt", ahead)
+					}
+					p := w.row.Partition
+					if waiting[p][0] != w.row.Seq {
+						t.Fatalf("got row %d of partition %d, want %d", w.row.Seq, p, waiting[p][0])
 					}
 					waiting[p] = waiting[p][1:]
 					for other := range partitions {
-						if other == p || other == held || len(waiting[other]) == 0 || given[other] == room {
+						if other == p || other == blocked || len(waiting[other]) == 0 {
 							sinceTaken[other] = 0
 						} else if sinceTaken[other]++; sinceTaken[other] > partitions {
 							t.Fatalf("partition %d waits for its turn while others had %d rows", other, sinceTaken[other])
@@ -158,7 +175,7 @@ func TestNoRowIsLostWhoseOwnerChangesDuringARecall(t *testing.T) {
 		asked++
 		return asked%2 == 1
 	})
-	left := q.take(rows, roomy, always)
+	left := q.take(rows, always)
 	if len(back)+len(left) != rows {
 		t.Errorf("%d rows handed back, %d left of %d", len(back), len(left), rows)
 	}

@@ -188,7 +188,7 @@ func (r *fleetRun) feed(ctx context.Context, client, number int, p *pool.Pool[in
 	if !math.IsInf(perSec, 1) {
 		rng := callID{client: client, attempt: number}.rand(r.seed, 7)
 		for r.sleep(ctx, rng.ExpFloat64()/perSec) {
-			if p.Room(0) > 0 {
+			if p.Stats().Waiting < max(r.sc.Rows, 4*r.sc.Pool) {
 				add(false)
 			}
 		}

@@ -168,10 +168,9 @@ type Job struct {
 	// jobs must fail before a server is suspected, those of one group count as one. A job
 	// with nil is a group of its own.
 	Group any
-	// Key and Lane name the jobs that are refused together, see refusal.go. Without a key
-	// a job is refused by itself.
-	Key  string
-	Lane int
+	// Key names the jobs that are refused together, see refusal.go. Without a key a job
+	// is refused by itself.
+	Key string
 	// Single marks a job that is one call whatever happens, so it is never in doubt.
 	Single bool
 

@@ -146,7 +146,7 @@ func (s *Server) refuse(j *Job) (only bool) {
 // ofKey reports whether a job of the same key has been singled out.
 func (r *refused) ofKey(j *Job) bool {
 	return j.Key != "" && slices.ContainsFunc(r.jobs, func(other *Job) bool {
-		return other.refusals.singledOut > 0 && other.Key == j.Key && other.Lane == j.Lane
+		return other.refusals.singledOut > 0 && other.Key == j.Key
 	})
 }
 

@@ -1,0 +1,72 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/llm-stage/stage/pool"
+)
+
+// prompt is one attempt at a prompt of a batched request. It waits in the queue beside the
+// rows, then goes through the pool as a job of its own.
+type prompt struct {
+	weight  func() int64
+	attempt func(context.Context, pool.Attempt) pool.Verdict
+	ended   chan error  // takes the one error of the attempt
+	givenUp atomic.Bool // by its caller
+}
+
+// CallOnce makes one attempt in its turn among the rows, and returns the error of its
+// verdict. Retrying is up to the caller. The attempt shares slots, laws, gates and
+// statistics with the rows, and weight estimates its tokens. While the pool is paused the
+// error wraps [pool.ErrPaused], at once.
+//
+// Ctx governs only the wait for the turn: when it ends before that, the error is its cause
+// and no attempt is made. An attempt that has begun is waited for. It ends early only with
+// the pool's own context.
+func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt func(context.Context, pool.Attempt) pool.Verdict) error {
+	p := &prompt{weight: weight, attempt: attempt, ended: make(chan error, 1)}
+	e.queue.addPrompt(p)
+	e.signal()
+	select {
+	case err := <-p.ended:
+		return err
+	case <-ctx.Done():
+	}
+	p.givenUp.Store(true)
+	if len(e.queue.removePrompts(func(other *prompt) bool { return other == p })) > 0 {
+		return context.Cause(ctx)
+	}
+	e.recallPrompt(p)
+	err := <-p.ended
+	if errors.Is(err, pool.ErrHandedBack) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// submitPrompt hands a prompt to the pool.
+func (e *Executor) submitPrompt(p *prompt) {
+	if err := e.Pool.Add(&job{prompt: p}, e.done); err != nil {
+		p.ended <- err
+		return
+	}
+	// CallOnce may have given up between the queue and here:
+	//
+	//  1. Run takes the prompt out of the queue.
+	//  2. CallOnce sets givenUp, finds the prompt in the queue no more, and recalls it.
+	//  3. The pool knows no such job yet.
+	//  4. Run adds the job.
+	//
+	// So who comes second recalls it. Else the caller would wait for a turn that may be
+	// minutes away.
+	if p.givenUp.Load() {
+		e.recallPrompt(p)
+	}
+}
+
+// recallPrompt has the pool hand back a prompt that still waits there.
+func (e *Executor) recallPrompt(p *prompt) {
+	e.Pool.Recall(func(j *job) bool { return j.prompt == p })
+}
