@@ -78,7 +78,15 @@ var topics = []topic{
 	{"dedupe cache deduplicate equal", "docs/cost.md#not-paying-twice", "not paying twice for equal prompts", "", []string{"dedupe"}},
 	{"budget shared fleet weight account", "docs/budget.md", "one learned rate for many processes", "", []string{"budget"}},
 	{"erase forget gdpr privacy personal customer", "docs/howto/erase-a-customer.md", "what can be erased of a customer, and what can't", "jobs", []string{"audit-payloads", "audit-max-age"}},
-	{"few-shot shot prompt compare experiment rollout howto task", "docs/howto/README.md", "short pages for common tasks: few-shot prompts, two prompts compared, a prompt rolled out, and others", "try", nil},
+	{"few-shot shot example", "docs/howto/few-shot.md", "examples in a prompt", "try", []string{"lookup-file"}},
+	{"compare comparison experiment ab prompt", "docs/howto/compare-prompts.md", "two prompts, or two models, on the same rows", "try", nil},
+	{"rollout roll out change new prompt", "docs/howto/new-prompt.md", "a new prompt in a running stage", "try", nil},
+	{"excel spreadsheet table", "docs/howto/excel.md", "a table from Excel in, and one out, step by step", "process", nil},
+	{"night cron schedule", "docs/howto/night-pause.md", "no calls at night", "pause resume", nil},
+	{"faster slow speed limit raise", "docs/howto/raise-a-limit.md", "what limits the rate, and how to raise it", "status", nil},
+	{"nothing missing empty silent", "docs/howto/nothing-comes-out.md", "why nothing comes out", "status tail", nil},
+	{"jq audit nats", "docs/howto/read-the-audit.md", "the audit with nats and jq", "tail", nil},
+	{"howto task recipe tutorial", "docs/howto/README.md", "short pages for common tasks", "", nil},
 	{"demo example try quickstart start tutorial", "docs/demo.md", "see it work without key or network", "demo init", nil},
 }
 
