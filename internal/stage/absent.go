@@ -31,7 +31,7 @@ func (s *Stage) giveUpAbsent(ctx context.Context) {
 			return
 		}
 		if p := stats.Pause; !p.Absent.IsZero() && time.Since(p.Absent) >= absentPatience {
-			s.stop(&FatalError{Err: fmt.Errorf("fatal provider error: %w; gave up after %v", p.Err, absentPatience)})
+			s.ending.stop(&FatalError{Err: fmt.Errorf("fatal provider error: %w; gave up after %v", p.Err, absentPatience)})
 			return
 		}
 	}

@@ -9,15 +9,11 @@ func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
 	s.executor.UseStore(nc)
-	if s.budget != nil {
-		s.budget.Use(nc)
-	}
+	s.sharing.use(nc)
 	if s.batches != nil {
 		s.batches.Use(nc)
 	}
-	for _, l := range s.lanes {
-		l.Use(nc)
-	}
+	s.lanes.use(nc)
 	if s.spread != nil {
 		s.spread.Use(nc)
 	}
@@ -25,10 +21,10 @@ func (s *Stage) use(nc *nats.Conn) {
 		c.Use(nc)
 	}
 	select {
-	case <-s.ordersOver: // one that nobody has taken yet
+	case <-s.steering.moved: // one that nobody has taken yet
 	default:
 	}
-	s.ordersOver <- nc
+	s.steering.moved <- nc
 }
 
 // follow has the stage use each connection that takes the place of the present one, until

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/status"
@@ -93,6 +94,9 @@ func TestAStageWithoutAConnectionSaysSinceWhenItIsHeld(t *testing.T) {
 		time.Sleep(time.Minute)
 		if s := r.Status(); s.State != status.StateHeld || s.Since == nil || s.Since.Sub(lost) > refusedLook || s.Since.Before(lost) {
 			t.Errorf("a minute after %v: %s since %v", lost, s.State, s.Since)
+		}
+		if h := r.RowHold(t.Context(), 2); h == nil || h.Kind != hold.Connection || h.Scope != hold.Row || h.Do == "" { // whoever has the row
+			t.Errorf("a row waits for %+v, want the connection", h)
 		}
 		cable.Refuse("")
 		for range 100 { // it counts as one that lasts after ten seconds

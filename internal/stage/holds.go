@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ func (m *holdMemory) fill(l hold.List, now time.Time) {
 func (s *Stage) snapshot() status.Snapshot {
 	now := time.Now()
 	snap := s.look(s.consumers...)
-	snap.Budgets, snap.Lanes = s.budgets(), s.laneStatus()
+	snap.Budgets, snap.Lanes = s.sharing.all(), s.lanes.status(s.Cfg.LLM.Provider)
 	if calls := s.caller.InFlight(); len(calls) > 0 {
 		snap.OldestCall = calls[0].Since
 	}
@@ -61,7 +62,7 @@ func (s *Stage) look(consumers ...*consumer.Consumer) status.Snapshot {
 // process returns what makes all rows of the process wait.
 func (s *Stage) process(now time.Time) status.Process {
 	p := status.Process{
-		Ended: s.endedBy(), Stop: s.stopReport(), Down: s.Conn.Down(), Audit: s.recorder.Problem(), Drained: s.drained(),
+		Ended: s.endedBy(), Stop: s.stopReport(), Down: s.Conn.Down(), Audit: s.recorder.Problem(), Drained: s.steering.drained(),
 		Starved: s.activity.StarvedSince(now), Rows: s.rowsOfAPause(), Vacant: make(map[int]bool),
 		Server: func(index int) string { return s.caller.At(index).Provider() },
 	}
@@ -97,9 +98,8 @@ func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
 	return st
 }
 
-// RowHold returns why a row of the input stream that this replica has taken has no result
-// yet. It returns nil for a row that has its result, and for one of a partition that this
-// replica does not serve. It waits for the parts that have the row, or until ctx ends.
+// RowHold returns why a row of the input stream has no result yet. It returns nil for a row
+// that has its result, and for one that another replica knows more of. It waits for the parts that have the row, or until ctx ends.
 func (s *Stage) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 	_, h := s.rowHold(ctx, seq)
 	return h
@@ -115,13 +115,36 @@ func (s *Stage) rowHold(ctx context.Context, seq uint64) (partition int, h *hold
 		s.explain(h, c)
 		return p, h
 	}
-	return 0, nil
+	return 0, s.unownedHold(seq)
+}
+
+// unownedHold is why a row waits while this replica owns no partition: what keeps it from
+// that, unless another replica serves them, which then knows where the row is.
+func (s *Stage) unownedHold(seq uint64) *hold.Hold {
+	snap := s.look(s.consumers...)
+	known := func(p consumer.Status) bool { // its owner knows, here or elsewhere
+		return p.Role == consumer.Owner || p.Role == consumer.Standby && !p.Taking && p.Problem == ""
+	}
+	if slices.ContainsFunc(snap.Partitions, known) {
+		return nil
+	}
+	snap.Collect(time.Now())
+	why := snap.Holds.First(func(h *hold.Hold) bool {
+		return h.Scope == hold.Stage || h.Scope == hold.Partition && h.Kind != hold.Standby && len(s.consumers) == 1
+	})
+	if why == nil {
+		return nil
+	}
+	h := *why
+	h.Scope, h.Name = hold.Row, hold.RowName(seq)
+	h.Advise(s.places())
+	return &h
 }
 
 // explain completes the hold on a row with what the whole stage knows of the reason.
 func (s *Stage) explain(h *hold.Hold, c *consumer.Consumer) {
 	snap := s.look(c)
-	snap.Lanes = s.laneStatus()
+	snap.Lanes = s.lanes.status(s.Cfg.LLM.Provider)
 	snap.Collect(time.Now())
 	all := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == h.Kind })
 	if h.Class() == hold.Paused && snap.Holds.Paused() != nil { // the pool knows less of the reason

@@ -58,7 +58,7 @@ func TestARowThatWaitsSaysWhy(t *testing.T) {
 				r := l.start(nil, Options{})
 				if tt.kind == hold.Operator {
 					l.await(1)
-					r.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0), By: control.By{User: "alice"}})
+					r.steering.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0), By: control.By{User: "alice"}})
 					l.load("b")
 				}
 				time.Sleep(90 * time.Second)

@@ -51,7 +51,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 		}})
 	}
 	var routes dashboard.Routes = &site
-	if stages[0].several {
+	if stages[0].opts.several {
 		site.Metrics = metrics.HandlerOfSeveral(all)
 	} else {
 		routes = site.Stages[0].Handlers

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
@@ -26,6 +27,20 @@ type batchLane interface {
 	Use(nc *nats.Conn)
 }
 
+// batchLanes are the batch lanes of a stage. The zero value is that there is none.
+type batchLanes struct {
+	all     []batchLane          // by partition
+	seen    []status.LaneCounter // by partition: what became of batches
+	retries atomic.Uint64        // answers of batches for lack of capacity, which the pool does not count
+}
+
+// use has the lanes work over another connection.
+func (l *batchLanes) use(nc *nats.Conn) {
+	for _, lane := range l.all {
+		lane.Use(nc)
+	}
+}
+
 // addLanes creates the batch lane of each partition, where the configuration has one.
 func (s *Stage) addLanes(opts Options) error {
 	if !s.Cfg.LaneOn() {
@@ -35,15 +50,15 @@ func (s *Stage) addLanes(opts Options) error {
 	if create == nil {
 		create = (*Stage).newLane
 	}
-	s.batchesSeen = make([]status.LaneCounter, s.Cfg.Streams.Partitions)
+	s.lanes.seen = make([]status.LaneCounter, s.Cfg.Streams.Partitions)
 	for p := range s.Cfg.Streams.Partitions {
 		lane, err := create(s, p)
 		if err != nil {
 			return config.Invalid(fmt.Errorf("STAGE_LANE: %w", err))
 		}
-		s.lanes = append(s.lanes, lane)
+		s.lanes.all = append(s.lanes.all, lane)
 	}
-	s.executor.Lanes = func(partition int) executor.Lane { return s.lanes[partition] }
+	s.executor.Lanes = func(partition int) executor.Lane { return s.lanes.all[partition] }
 	return nil
 }
 
@@ -69,7 +84,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		FailFatal:    s.Cfg.Rows.OnFatal == "fail",
 		Paused:       s.lanePaused,
 		Halted:       func() error { return cmp.Or(s.steering.halted(partition), s.Conn.Full()) },
-		CancelOnStop: func() bool { return s.cancelBatches },
+		CancelOnStop: func() bool { return s.opts.CancelBatches },
 		Logger:       s.Log,
 	})
 }
@@ -77,13 +92,13 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 // lanePaused ends a run that is to end at a fatal error of the provider, or at the
 // ceiling, also where rows of the batch lane find it out. It must not block.
 func (s *Stage) lanePaused(why error) {
-	if !s.exitOnFatal && s.Cfg.Rows.OnFatal != "exit" {
+	if !s.opts.ExitOnFatal && s.Cfg.Rows.OnFatal != "exit" {
 		return
 	}
 	if !errors.Is(why, cost.ErrCeiling) {
 		why = fmt.Errorf("fatal provider error: %w", why)
 	}
-	s.stop(&FatalError{Err: why})
+	s.ending.stop(&FatalError{Err: why})
 }
 
 // recordBatch records a change in the life of a batch, and counts what alerts are about.
@@ -91,7 +106,7 @@ func (s *Stage) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	e.RunID, e.Stage = s.runID, s.Cfg.Name
 	s.recorder.RecordBatch(e, stored)
 	if !again {
-		s.batchesSeen[e.Partition].Note(e)
+		s.lanes.seen[e.Partition].Note(e)
 	}
 }
 
@@ -110,19 +125,19 @@ func (s *Stage) recordUnused(partition int, u *lane.Unused, stored func()) {
 	s.caller.Count(o)
 }
 
-// laneStatus is what the pages show of the batch lanes, or nil.
-func (s *Stage) laneStatus() []status.Lane {
+// status is what the pages show of the batch lanes at a provider, or nil.
+func (l *batchLanes) status(provider string) []status.Lane {
 	var lanes []status.Lane
-	for p, l := range s.lanes {
-		st := l.Status()
-		adopted, lapsed := s.batchesSeen[p].Counts()
+	for p, lane := range l.all {
+		st := lane.Status()
+		adopted, lapsed := l.seen[p].Counts()
 		shown := status.Lane{Partition: p, Adopted: adopted, Lapsed: lapsed, Paused: st.Paused, Problem: st.Problem, Rows: map[status.LaneState]int{
 			status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting, status.LaneSubmitted: st.Rows.Submitted,
 			status.LaneAnswered: st.Rows.Answered, status.LaneLive: st.Rows.Live,
 		}}
 		for _, b := range st.Batches {
 			shown.Batches = append(shown.Batches, status.LaneBatch{
-				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: s.Cfg.LLM.Provider, Model: b.Model, State: status.LaneState(b.State),
+				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: provider, Model: b.Model, State: status.LaneState(b.State),
 				Rows: b.Rows, Bytes: b.Bytes, Answered: b.Answered, Since: b.Since, Why: b.Problem,
 			})
 		}

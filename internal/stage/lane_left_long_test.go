@@ -23,7 +23,7 @@ func (l *lab) withoutLane() {
 // noLane checks that a process has no lane, and needs no stream for it.
 func (r *running) noLane(why string) {
 	r.lab.t.Helper()
-	if r.lanes != nil {
+	if r.lanes.all != nil {
 		r.lab.t.Errorf("%s: the process has a lane", why)
 	}
 }

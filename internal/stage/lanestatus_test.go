@@ -32,20 +32,20 @@ func (l shownLane) Status() lane.Status { return l.status }
 
 func TestTheStatusHasTheLanesOfAllPartitions(t *testing.T) {
 	s := &Stage{Cfg: stagetest.Config(t, "STAGE_LLM_PROVIDER", "mock")}
-	if got := s.laneStatus(); got != nil {
+	if got := s.lanes.status(s.Cfg.LLM.Provider); got != nil {
 		t.Errorf("without a lane: got %+v", got)
 	}
 	since := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-	s.lanes = []batchLane{
+	s.lanes.all = []batchLane{
 		shownLane{status: lane.Status{
 			Owned: true, Paused: "no credit", Rows: lane.RowStatus{Gathering: 1, Waiting: 2, Submitted: 3, Answered: 4, Live: 5},
 			Batches: []lane.BatchStatus{{Token: "t", BatchID: "b", Model: "m", State: lane.StateLooking, Rows: 3, Bytes: 9, Answered: -1, Since: since, Problem: "slow"}},
 		}},
 		shownLane{status: lane.Status{Problem: "no stream"}},
 	}
-	s.batchesSeen = make([]status.LaneCounter, 2)
-	s.batchesSeen[0].Note(&auditlog.Batch{Phase: auditlog.BatchAdopted})
-	sum := status.SumLanes(s.laneStatus(), since.Add(time.Minute))
+	s.lanes.seen = make([]status.LaneCounter, 2)
+	s.lanes.seen[0].Note(&auditlog.Batch{Phase: auditlog.BatchAdopted})
+	sum := status.SumLanes(s.lanes.status(s.Cfg.LLM.Provider), since.Add(time.Minute))
 	if sum.Paused != "no credit" || sum.Problem != "no stream" || sum.Adopted != 1 || sum.OldestS != 60 || len(sum.Batches) != 1 {
 		t.Fatalf("got %+v", sum)
 	}

@@ -46,10 +46,10 @@ func (e *FatalError) Unwrap() error { return e.Err }
 // so it is always the later one that ends when its stream would take a subject of the
 // other's.
 func (s *Stage) Prepare(ctx context.Context) error {
-	defer s.leaveTurn()
-	if s.before != nil {
+	defer s.turn.leave()
+	if s.turn.before != nil {
 		select {
-		case <-s.before:
+		case <-s.turn.before:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -77,8 +77,8 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.followRoom()()
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
-	soft, s.stop = context.WithCancelCause(soft)
-	defer s.stop(nil)
+	soft, s.ending.stop = context.WithCancelCause(soft)
+	defer s.ending.stop(nil)
 	defer context.AfterFunc(soft, func() { s.drain(soft, hard, kill) })()
 	// Workers that wait for room in the audit would keep the pool from ending.
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
@@ -94,7 +94,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	err := s.consume(soft, hard)
 	stopReport()
 	stopSpread()
-	s.stop(nil)
+	s.ending.stop(nil)
 	finishCalls()
 	stopAnswers()
 	s.end(soft, hard, err)
@@ -127,7 +127,7 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 		}
 	}
 	parts := []func(context.Context){record, s.remind, s.remindRefused, s.watchProgress}
-	if s.exitOnFatal {
+	if s.opts.ExitOnFatal {
 		parts = append(parts, s.giveUpAbsent)
 	}
 	return stopping.Background(hard, parts...)
@@ -163,7 +163,7 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	}
 	return stopping.Background(hard, func(ctx context.Context) {
 		if err := s.spread.Run(soft, ctx); err != nil {
-			s.stop(err)
+			s.ending.stop(err)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func (s *Stage) consume(soft, hard context.Context) error {
 		serving.Go(func() error {
 			err := config.Explained(c.Run(soft, hard))
 			if err != nil {
-				s.stop(err)
+				s.ending.stop(err)
 			}
 			return err
 		})
@@ -198,7 +198,7 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 	}
 	err := checks.Wait()
 	if err != nil {
-		s.stop(err)
+		s.ending.stop(err)
 	}
 	return err
 }

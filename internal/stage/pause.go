@@ -50,11 +50,11 @@ func (s *Stage) paused(p pool.Pause, exit bool) {
 	}
 	s.recordRun(auditlog.PhasePause, status.PauseText(p, s.rowsOfAPause(), time.Now()), nil)
 	select {
-	case s.pauses <- struct{}{}:
+	case s.pausing <- struct{}{}:
 	default:
 	}
 	if exit && fatal != nil {
-		s.stop(&FatalError{Err: fatal})
+		s.ending.stop(&FatalError{Err: fatal})
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *Stage) remind(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		select {
-		case <-s.pauses:
+		case <-s.pausing:
 			tick.Reset(reminderEvery)
 		case <-tick.C:
 			snap := s.snapshot()

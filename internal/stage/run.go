@@ -101,7 +101,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 			return deps.errorOf(cfg, err)
 		}
 		if len(stages) > 0 {
-			s.before = stages[len(stages)-1].turn
+			s.turn.before = stages[len(stages)-1].turn.left
 		}
 		stages = append(stages, s)
 	}
@@ -137,7 +137,7 @@ func (s *Stage) serve(soft, hard context.Context) error {
 
 // page returns the address of the stage's dashboard, below that of the process.
 func (s *Stage) page(process string) string {
-	if !s.several {
+	if !s.opts.several {
 		return process
 	}
 	return process + "stages/" + s.Cfg.Name + "/"
@@ -157,7 +157,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	for _, s := range stages {
 		running.Go(func() error {
 			err := s.serve(soft, hard)
-			s.leaveTurn() // it may have ended before it had it
+			s.turn.leave() // it may have ended before it had it
 			why := "stopped"
 			if err != nil {
 				why = err.Error()
@@ -166,7 +166,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 				}
 				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
 			}
-			s.ended.Store(&why)
+			s.ending.why.Store(&why)
 			return err
 		})
 	}
@@ -176,7 +176,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 // endedBy returns why the stage has ended while its process goes on; empty means that it
 // has not.
 func (s *Stage) endedBy() string {
-	if why := s.ended.Load(); why != nil {
+	if why := s.ending.why.Load(); why != nil {
 		return *why
 	}
 	return ""

@@ -17,7 +17,6 @@ import (
 	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
-	"github.com/llm-stage/stage/internal/budget"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
@@ -54,41 +53,50 @@ type Stage struct {
 	ledger    *cost.Ledger
 	recorder  *recorder.Recorder
 	batches   *batch.Service // nil: batched requests are not answered
-	lanes     []batchLane    // by partition, as batchesSeen; nil means that there is no batch lane
+	lanes     batchLanes
 	spread    *spread.Spread // nil with one partition
-	budget    *budget.Budget // nil: this process throttles by itself
+	sharing   sharing
 
-	answerer   *replicas.Answerer // of those who ask what this replica, or all, are doing
-	host       string             // name of this machine
-	inspector  *streams.Inspector // of the settings of the streams
-	steering   steering           // what operators have asked for
-	ordersOver chan *nats.Conn    // holds the connection over which orders come from now on, see use
+	answerer  *replicas.Answerer // of those who ask what this replica, or all, are doing
+	host      string             // name of this machine
+	inspector *streams.Inspector // of the settings of the streams
+	steering  steering           // what operators have asked for
 
-	// Observers: they learn of rows and calls and change nothing.
+	observers
+
+	opts    Options
+	turn    turn // to prepare, among the stages of the process
+	ending  ending
+	pausing chan struct{} // holds a token when a pause has begun
+}
+
+// observers learn of rows and calls, and change nothing.
+type observers struct {
 	metrics  *metrics.Metrics
 	activity *status.Activity
 	stalls   stalls
 	lasting  holdMemory
 	history  *status.History
-	tracing  *tracing.Tracing // nil: off
+	tracing  *tracing.Tracing // nil means off
+}
 
-	known       func() []status.Budget // what is known of a shared budget, or nil
-	budgetNotes map[string]budgetNote  // by provider
-	batchesSeen []status.LaneCounter   // by partition
-	laneRetries atomic.Uint64          // answers of batches for lack of capacity, which the pool does not count
+// turn lets several stages of a process prepare one after the other.
+type turn struct {
+	before <-chan struct{} // closed when the stage before this one has left; nil means that there is none
+	left   chan struct{}   // closed by leave
+	leave  func()
+}
 
-	several       bool            // this one is one of several in the process
-	before        <-chan struct{} // closed when the one before it among these has left its turn to prepare, or nil
-	turn          chan struct{}   // closed by leaveTurn
-	leaveTurn     func()
-	exitOnFatal   bool
-	cancelBatches bool
-	flags         string // of commands that look at this stage
+func newTurn() turn {
+	left := make(chan struct{})
+	return turn{left: left, leave: sync.OnceFunc(func() { close(left) })}
+}
 
-	stop      context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
-	stopSince atomic.Pointer[time.Time]
-	pauses    chan struct{}          // holds a token when a pause has begun
-	ended     atomic.Pointer[string] // why this one has ended where the process goes on: it has other stages, or shows the last state
+// ending is how the run of a stage ends. Its methods are safe for concurrent use.
+type ending struct {
+	stop  context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
+	since atomic.Pointer[time.Time]
+	why   atomic.Pointer[string] // set where the process goes on: it has other stages, or shows the last state
 }
 
 // Options are what the commands change about a stage.
@@ -131,16 +139,16 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), ordersOver: make(chan *nats.Conn, 1), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), several: opts.several, turn: make(chan struct{}), exitOnFatal: opts.ExitOnFatal, cancelBatches: opts.CancelBatches, flags: opts.Flags, pauses: make(chan struct{}, 1), budgetNotes: map[string]budgetNote{}}
-	s.leaveTurn = sync.OnceFunc(func() { close(s.turn) })
-	if s.several {
+	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), opts: opts, turn: newTurn(), pausing: make(chan struct{}, 1)}
+	if s.opts.several {
 		log = log.With(slog.String("stage", cfg.Name))
 	}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.host, _ = os.Hostname() // it is shown only
+	s.sharing = sharing{notes: map[string]budgetNote{}, id: s.runID, record: s.recordBudget, log: s.Log}
 	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
 	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
-	if s.several {
+	if s.opts.several {
 		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
 	} else {
 		s.metrics = metrics.New(version.Current(), s.gauges)
@@ -150,7 +158,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(c *auditlog.Call) {
 		s.Usage.Call(c)
 		if c.Lane != "" && c.Status == auditlog.CallCapacityRetry {
-			s.laneRetries.Add(1)
+			s.lanes.retries.Add(1)
 		}
 		s.metrics.CallDone(c)
 	})
@@ -190,7 +198,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := s.addConsumers(opts); err != nil {
 		return nil, err
 	}
-	if !s.several {
+	s.addSteering()
+	if !s.opts.several {
 		warnOfProcess(s)
 	}
 	for _, f := range cfg.Deprecated() {
@@ -221,6 +230,15 @@ func (s *Stage) addConsumers(opts Options) error {
 	return nil
 }
 
+// addSteering connects what operators ask for with what carries it out.
+func (s *Stage) addSteering() {
+	st := &s.steering
+	st.executor, st.consumers, st.spread, st.log, st.whole = s.executor, s.consumers, s.spread, s.Log, s.Whole
+	st.moved = make(chan *nats.Conn, 1)
+	st.stops = func() bool { return s.stopReport() != nil }
+	st.record = func(what string) { s.recordRun(auditlog.PhaseControl, what, nil) }
+}
+
 func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 	cfg := s.Cfg
 	c := consumer.Config{
@@ -231,10 +249,10 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
-	if s.lanes == nil {
+	if s.lanes.all == nil {
 		c.LaneLeft = s.laneLeft
 	} else {
-		c.Lane, c.LaneRows = s.lanes[partition], cfg.LaneRows()
+		c.Lane, c.LaneRows = s.lanes.all[partition], cfg.LaneRows()
 		c.ClaimedLane = &streams.ClaimedLane{Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(), PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects()}
 	}
 	if cfg.Order.Mode == streams.OrderKey {

@@ -107,7 +107,7 @@ func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) st
 	v := status.Sight{
 		Mine: st.Role == consumer.Owner || st.Taking, Emitted: st.Emitted, Mark: st.HighWaterMark,
 		Open: st.Window + st.SetAside, Answered: st.Buffered, Parked: st.Parked, Begun: s.caller.Begun(st.Partition),
-		InFlight: stats.InFlight, Waiting: stats.Waiting, Held: snap.Stops(st.Partition) != nil, Throttled: snap.Throttled(),
+		InFlight: stats.InFlight, Waiting: stats.Waiting, Held: snap.Stops(st.Partition), Throttled: snap.Throttled(),
 		Dispatch: dispatchMost + s.Cfg.LLM.Timeout + s.Cfg.Retry.MaxDelay,
 	}
 	if !v.Held {

@@ -85,7 +85,7 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 					r.executor.Pool.Halt(errors.New("paused by alice"))
 				case "a paused partition":
 					l.await(6) // it owns the partition
-					if outcome, text := r.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0)}); outcome != control.Done {
+					if outcome, text := r.steering.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0)}); outcome != control.Done {
 						t.Fatalf("%s: %s", outcome, text)
 					}
 					l.load("f", "g")

@@ -23,7 +23,7 @@ func (s *Stage) Status() status.Report {
 
 // ShowEnded has the status say why the stage has ended, where its process goes on. Run
 // must have returned. Safe for concurrent use.
-func (s *Stage) ShowEnded(why string) { s.ended.Store(&why) }
+func (s *Stage) ShowEnded(why string) { s.ending.why.Store(&why) }
 
 // summary is what other replicas are told.
 func (s *Stage) summary() replicas.Summary {
@@ -103,7 +103,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
 func (s *Stage) places() hold.Places {
 	return hold.Places{
 		Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream,
-		Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.flags,
+		Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.opts.Flags,
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *Stage) places() hold.Places {
 func (s *Stage) Summary() *auditlog.Summary {
 	stats := s.executor.Pool.Stats()
 	sum := &auditlog.Summary{
-		CapacityRetries: stats.CapacityRetries + s.laneRetries.Load(), PeakDelay: stats.PeakDelay,
+		CapacityRetries: stats.CapacityRetries + s.lanes.retries.Load(), PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
 		Usage: s.Usage.ByModel(), Total: s.Usage.All().Totals,
 	}

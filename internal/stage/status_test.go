@@ -26,7 +26,7 @@ func shownStage(t *testing.T) (*Stage, status.Snapshot) {
 	now := time.Now()
 	s := &Stage{
 		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		Usage: cost.NewRecorder(), activity: status.NewActivity(false), history: status.NewHistory(now),
+		Usage: cost.NewRecorder(), observers: observers{activity: status.NewActivity(false), history: status.NewHistory(now)},
 	}
 	s.Cfg.Order = stagetest.Config(t).Order
 	cost := 0.25

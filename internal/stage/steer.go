@@ -11,23 +11,34 @@ import (
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/spread"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/ops/control"
 	"github.com/llm-stage/stage/internal/ops/operator"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/pool"
+	"github.com/nats-io/nats.go"
 )
 
-// steering is what operators have asked of this process. Nothing of it survives the
-// process. Safe for concurrent use.
+// steering is what operators have asked of this process, and what carries it out. Nothing
+// of it survives the process. Safe for concurrent use.
 type steering struct {
+	executor  *executor.Executor
+	consumers []*consumer.Consumer
+	spread    *spread.Spread // nil with one partition
+	stops     func() bool    // whether the process is stopping
+	whole     func(context.Context) replicas.Whole
+	record    func(what string) // an event of the run
+	log       *slog.Logger
+	moved     chan *nats.Conn // holds the connection over which orders come from now on
+
 	mu     sync.Mutex
 	paused *wish         // nil: calls begin
 	pauses map[int]*wish // partitions of which no row begins
-	moved  map[int]*wish // partitions that another replica should have
+	drains map[int]*wish // partitions that another replica should have
 	drain  *wish         // nil: it takes its share of the partitions
 }
 
@@ -52,7 +63,7 @@ func (s *steering) wishes() (pauses, drains []status.Wish) {
 		}
 		return all
 	}
-	return list(s.pauses), list(s.moved)
+	return list(s.pauses), list(s.drains)
 }
 
 // halted returns why nothing of a partition may be sent to a provider; nil means that it
@@ -70,17 +81,17 @@ func (s *steering) halted(partition int) error {
 
 // drained returns who asked this process to hand over its partitions; empty means that
 // nobody, or it serves them again.
-func (s *Stage) drained() string {
-	s.steering.mu.Lock()
-	defer s.steering.mu.Unlock()
-	if w := s.steering.drain; w != nil && s.standsAside() {
+func (s *steering) drained() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.drain; w != nil && s.standsAside() {
 		return w.text
 	}
 	return ""
 }
 
 // standsAside reports whether the process leaves its partitions to others.
-func (s *Stage) standsAside() bool {
+func (s *steering) standsAside() bool {
 	if s.spread != nil {
 		return s.spread.Leaves()
 	}
@@ -90,7 +101,7 @@ func (s *Stage) standsAside() bool {
 // obey carries out orders until ctx ends, if it may (STAGE_CONTROL).
 func (s *Stage) obey(ctx context.Context) {
 	if s.Cfg.Control.Obey {
-		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log, Moved: s.ordersOver})
+		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.steering.carryOut, Log: s.Log, Moved: s.steering.moved})
 	}
 }
 
@@ -109,16 +120,16 @@ func (s *Stage) controlPage() http.Handler {
 }
 
 // carryOut does what an order says, and records who asked, and what was done.
-func (s *Stage) carryOut(ctx context.Context, o *control.Order) (control.Outcome, string) {
+func (s *steering) carryOut(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	outcome, text := s.steer(ctx, o)
-	s.Log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
-	s.recordRun(auditlog.PhaseControl, fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text), nil)
+	s.log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
+	s.record(fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text))
 	return outcome, text
 }
 
-func (s *Stage) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
+func (s *steering) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	switch p := o.Partition; {
-	case s.stopReport() != nil:
+	case s.stops():
 		return control.Refused, "this process is stopping"
 	case p != nil && *p >= len(s.consumers):
 		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 to %d", *p, len(s.consumers)-1)
@@ -139,26 +150,25 @@ func (s *Stage) steer(ctx context.Context, o *control.Order) (control.Outcome, s
 const pauseEnds = "it lasts until stage resume, or until this process ends: one that starts in its place does not know of it"
 
 // pause has no call begin, or no row of one partition.
-func (s *Stage) pause(o *control.Order) (control.Outcome, string) {
-	st := &s.steering
-	st.mu.Lock()
-	defer st.mu.Unlock()
+func (s *steering) pause(o *control.Order) (control.Outcome, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if o.Partition == nil {
-		if w := st.paused; w != nil {
+		if w := s.paused; w != nil {
 			return control.Nothing, already(w)
 		}
-		st.paused = newWish("paused", o)
-		s.executor.Pool.Halt(errors.New(st.paused.text))
+		s.paused = newWish("paused", o)
+		s.executor.Pool.Halt(errors.New(s.paused.text))
 		return control.Done, fmt.Sprintf("paused, %s; %s", inFlight(s.executor.Pool.Stats().InFlight), pauseEnds)
 	}
 	p := *o.Partition
-	if w := st.pauses[p]; w != nil {
+	if w := s.pauses[p]; w != nil {
 		return control.Nothing, already(w)
 	}
-	if st.pauses == nil {
-		st.pauses = make(map[int]*wish)
+	if s.pauses == nil {
+		s.pauses = make(map[int]*wish)
 	}
-	st.pauses[p] = newWish("paused", o)
+	s.pauses[p] = newWish("paused", o)
 	s.consumers[p].Pause(true)
 	text := fmt.Sprintf("no row of partition %d begins", p)
 	if s.consumers[p].Status().Role != consumer.Owner {
@@ -183,10 +193,9 @@ func inFlight(n int) string {
 
 // resume ends what operators have asked for, all or that for one partition, and has a
 // paused stage probe.
-func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
-	st := &s.steering
-	st.mu.Lock()
-	defer st.mu.Unlock()
+func (s *steering) resume(o *control.Order) (control.Outcome, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var ended []string
 	end := func(w *wish, what string) {
 		ended = append(ended, fmt.Sprintf("%s (%s, %s ago)", what, w.text, terminal.Duration(time.Since(w.since))))
@@ -195,25 +204,25 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 		if o.Partition != nil && *o.Partition != p {
 			continue
 		}
-		if w := st.pauses[p]; w != nil {
+		if w := s.pauses[p]; w != nil {
 			end(w, fmt.Sprintf("the pause of partition %d", p))
-			delete(st.pauses, p)
+			delete(s.pauses, p)
 			s.consumers[p].Pause(false)
 		}
-		if w := st.moved[p]; w != nil {
+		if w := s.drains[p]; w != nil {
 			end(w, fmt.Sprintf("the drain of partition %d", p))
-			delete(st.moved, p)
+			delete(s.drains, p)
 			s.spread.Avoid(p, false)
 		}
 	}
 	if o.Partition == nil {
-		if st.paused != nil {
-			end(st.paused, "the pause")
-			st.paused = nil
+		if s.paused != nil {
+			end(s.paused, "the pause")
+			s.paused = nil
 		}
-		if st.drain != nil {
-			end(st.drain, "the drain")
-			st.drain = nil
+		if s.drain != nil {
+			end(s.drain, "the drain")
+			s.drain = nil
 			s.setAside(false)
 		}
 		other := s.executor.Pool.Stats().Pause
@@ -225,10 +234,10 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 	}
 	switch {
 	case ended != nil:
-	case st.paused != nil: // and one partition was named
-		return control.Nothing, fmt.Sprintf("not that partition, but all of them were %s: stage resume without --partition ends that", st.paused.text)
-	case st.drain != nil && s.standsAside():
-		return control.Nothing, fmt.Sprintf("not that partition, but the whole replica was %s: stage resume without --partition ends that", st.drain.text)
+	case s.paused != nil: // and one partition was named
+		return control.Nothing, fmt.Sprintf("not that partition, but all of them were %s: stage resume without --partition ends that", s.paused.text)
+	case s.drain != nil && s.standsAside():
+		return control.Nothing, fmt.Sprintf("not that partition, but the whole replica was %s: stage resume without --partition ends that", s.drain.text)
 	default:
 		return control.Nothing, "no operator has paused or drained it"
 	}
@@ -236,7 +245,7 @@ func (s *Stage) resume(o *control.Order) (control.Outcome, string) {
 }
 
 // probe has the next probe of a pause go at once.
-func (s *Stage) probe(o *control.Order) (control.Outcome, string) {
+func (s *steering) probe(o *control.Order) (control.Outcome, string) {
 	if p := o.Partition; p != nil && s.consumers[*p].Status().Role != consumer.Owner {
 		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
 	}
@@ -258,7 +267,7 @@ func (s *Stage) probe(o *control.Order) (control.Outcome, string) {
 }
 
 // handOver has another replica take the partitions of this one, or one of them.
-func (s *Stage) handOver(ctx context.Context, o *control.Order) (control.Outcome, string) {
+func (s *steering) handOver(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	p := o.Partition
 	switch {
 	case p == nil && len(o.Replicas) == 0:
@@ -269,21 +278,20 @@ func (s *Stage) handOver(ctx context.Context, o *control.Order) (control.Outcome
 	if why := s.noHeir(ctx, p); why != "" {
 		return control.Refused, why
 	}
-	st := &s.steering
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if p != nil && s.spread != nil {
-		if st.moved == nil {
-			st.moved = make(map[int]*wish)
+		if s.drains == nil {
+			s.drains = make(map[int]*wish)
 		}
-		st.moved[*p] = newWish("drained", o)
+		s.drains[*p] = newWish("drained", o)
 		s.spread.Avoid(*p, true)
 		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its calls in flight have ended; this one does not take it until stage resume, or unless nobody else does", *p)
 	}
-	if st.drain != nil && s.standsAside() {
-		return control.Nothing, already(st.drain)
+	if s.drain != nil && s.standsAside() {
+		return control.Nothing, already(s.drain)
 	}
-	st.drain = newWish("drained", o)
+	s.drain = newWish("drained", o)
 	owned := 0
 	for _, c := range s.consumers {
 		if c.Status().Role == consumer.Owner {
@@ -296,7 +304,7 @@ func (s *Stage) handOver(ctx context.Context, o *control.Order) (control.Outcome
 }
 
 // setAside has the process leave its partitions to others, or not.
-func (s *Stage) setAside(on bool) {
+func (s *steering) setAside(on bool) {
 	if s.spread != nil {
 		s.spread.Leave(on)
 		return
@@ -308,8 +316,8 @@ func (s *Stage) setAside(on bool) {
 
 // noHeir returns why no other replica could take over, all partitions or one; empty means
 // one could.
-func (s *Stage) noHeir(ctx context.Context, partition *int) (why string) {
-	w := s.Whole(ctx)
+func (s *steering) noHeir(ctx context.Context, partition *int) (why string) {
+	w := s.whole(ctx)
 	why = "no other replica is ready to take over: start one, or pause this one, or stop its process"
 	for i := range w.Replicas {
 		r := &w.Replicas[i]

@@ -19,7 +19,7 @@ func TestThePauseOfAPartitionIsAMetric(t *testing.T) {
 		r := l.start(nil, Options{})
 		l.await(1) // it owns the partition with its first row
 		ask := func(verb control.Verb) {
-			if outcome, text := r.carryOut(t.Context(), &control.Order{Verb: verb, Partition: new(0)}); outcome != control.Done {
+			if outcome, text := r.steering.carryOut(t.Context(), &control.Order{Verb: verb, Partition: new(0)}); outcome != control.Done {
 				t.Errorf("%s: %s: %s", verb, outcome, text)
 			}
 		}

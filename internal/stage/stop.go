@@ -14,7 +14,7 @@ import (
 // becomes a hard one when the time for it has passed.
 func (s *Stage) drain(soft, hard context.Context, kill context.CancelCauseFunc) {
 	waits := s.WaitsFor()
-	s.stopSince.Store(&waits.Since)
+	s.ending.since.Store(&waits.Since)
 	s.executor.Pool.Drain()
 	if hard.Err() == nil {
 		s.logStop(context.Cause(soft), &waits)
@@ -50,7 +50,7 @@ func (s *Stage) WaitsFor() status.StopReport {
 // stopReport returns what the stop under way waits for; nil means that the stage does not
 // stop.
 func (s *Stage) stopReport() *status.StopReport {
-	since := s.stopSince.Load()
+	since := s.ending.since.Load()
 	if since == nil {
 		return nil
 	}

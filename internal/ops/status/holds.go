@@ -196,15 +196,15 @@ func (s *Snapshot) partitionReason(name string) string {
 	return ""
 }
 
-// Stops returns why no row of a partition may move at the moment, or nil: nothing is
-// known that would keep all of them.
-func (s *Snapshot) Stops(partition int) *hold.Hold {
+// Stops reports whether a hold keeps all rows of a partition from moving. An operator's
+// pause does so whoever owns the partition.
+func (s *Snapshot) Stops(partition int) bool {
+	if slices.ContainsFunc(s.Process.Pauses, func(w Wish) bool { return w.Partition == partition }) {
+		return true
+	}
 	return s.Holds.First(func(h *hold.Hold) bool {
-		if !h.About(partition) || h.Kind == hold.Stalled {
-			return false
-		}
-		return unready(h) || h.Kind == hold.Operator
-	})
+		return h.About(partition) && h.Kind != hold.Stalled && (unready(h) || h.Kind == hold.Operator)
+	}) != nil
 }
 
 // Throttled reports whether the provider lets no call through.

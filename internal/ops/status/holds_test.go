@@ -87,7 +87,7 @@ func TestWhateverMakesRowsWaitIsListed(t *testing.T) {
 		if got := tt.snap.Throttled(); got != (tt.kind == hold.RetryAfter || tt.kind == hold.Starved) {
 			t.Errorf("%s: throttled %v", tt.kind, got)
 		}
-		stops := tt.snap.Stops(3) != nil
+		stops := tt.snap.Stops(3)
 		if want := tt.kind != hold.Stalled && (tt.reason != "" || tt.kind == hold.Operator); stops != want {
 			t.Errorf("%s: stops the partition: %v, want %v", tt.kind, stops, want)
 		}

@@ -61,7 +61,7 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 				began := time.Now()
 				l.prepare = func(s *Stage) {
 					began = time.Now()
-					s.known = func() []status.Budget {
+					s.sharing.known = func() []status.Budget {
 						second := min(int(time.Since(began).Seconds()), len(tt.modes)-1)
 						other := sharedBudget(member)
 						other.Provider = "anthropic"
@@ -99,7 +99,7 @@ func TestABudgetIsShownEverywhere(t *testing.T) {
 		var now atomic.Pointer[status.Budget]
 		set := func(b status.Budget) { now.Store(&b) }
 		set(sharedBudget(status.BudgetMember))
-		l.prepare = func(s *Stage) { s.known = func() []status.Budget { return []status.Budget{*now.Load()} } }
+		l.prepare = func(s *Stage) { s.sharing.known = func() []status.Budget { return []status.Budget{*now.Load()} } }
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
 		page := httptest.NewRecorder()
