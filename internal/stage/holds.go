@@ -99,7 +99,8 @@ func (s *Stage) partition(c *consumer.Consumer) consumer.Status {
 }
 
 // RowHold returns why a row of the input stream has no result yet. It returns nil for a row
-// that has its result, and for one that another replica knows more of. It waits for the parts that have the row, or until ctx ends.
+// that has its result, and for one that another replica knows more of. It waits for the
+// parts that have the row, or until ctx ends.
 func (s *Stage) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 	_, h := s.rowHold(ctx, seq)
 	return h
