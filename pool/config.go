@@ -41,10 +41,13 @@ type Config struct {
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks.
 	// Retries may exceed it by Size. 0: 1024.
 	QueueLimit int
-	// OnFatal is what a fatal error of the server leads to: HoldAll, the zero value, or
-	// FailJob. One of a fallback never pauses: the fallback is skipped for ProbeInterval,
+	// FailOnFatal has a fatal error of the first server fail the job, or send it to the
+	// next fallback, while the pool keeps running. Without it such an error pauses the
+	// pool: nothing goes but one attempt in every ProbeInterval, until a verdict is not
+	// fatal. That is the oldest job that has been attempted before, else the next new one.
+	// A fatal error of a fallback never pauses: the fallback is skipped for ProbeInterval,
 	// and the job continues as if its attempts there were used up.
-	OnFatal FatalPolicy
+	FailOnFatal bool
 	// ProbeInterval is the time between a fatal verdict and the next attempt while the
 	// pool is paused, and the longest time between two attempts at a server in an outage.
 	// 0: one minute.
@@ -74,19 +77,6 @@ type Config struct {
 	OnRoom func()
 }
 
-// A FatalPolicy determines what becomes of a job, and of the pool, on a fatal error.
-type FatalPolicy uint8
-
-const (
-	// HoldAll holds everything but the calls in flight. Once in every ProbeInterval the
-	// job that is first in line is attempted, until a verdict is not fatal: the oldest
-	// that has been attempted before, else the next new one.
-	HoldAll FatalPolicy = iota
-	// FailJob sends the job to the next fallback, or fails it with the error where there
-	// is none; the pool keeps running.
-	FailJob
-)
-
 // Server is what a pool must know of a server that it calls.
 type Server struct {
 	// Law paces all attempts at the server. It belongs to this server of this pool, which
@@ -97,8 +87,8 @@ type Server struct {
 	Gates []Gate
 }
 
-// Gate bounds what goes out, beside a law that learns. [PerMinute] and [AtMost] are
-// gates. The pool calls a gate from one goroutine.
+// Gate bounds what goes out, beside a law that learns. Package gate has
+// some. The pool calls a gate from one goroutine.
 type Gate interface {
 	// Next returns the instant at which an attempt of this weight may go, at once if it
 	// is not after now. It may be far in the future; the pool calls Next again after each
@@ -145,7 +135,6 @@ func (c *Config) validate() error {
 	check(c.QueueLimit >= 0, "QueueLimit is %d, must be at least 1, or 0 for the default", c.QueueLimit)
 	check(c.FallbackAfter >= 0, "FallbackAfter is %v, must be at least 0", c.FallbackAfter)
 	check(c.OutageHold >= 0, "OutageHold is %v, must be at least 0", c.OutageHold)
-	check(c.OnFatal <= FailJob, "OnFatal is %d, must be HoldAll or FailJob", c.OnFatal)
 	check(c.ProbeInterval >= 0, "ProbeInterval is %v, must be above 0, or 0 for the default", c.ProbeInterval)
 	return errors.Join(problems...)
 }

@@ -20,12 +20,12 @@ func TestNewNamesEveryFault(t *testing.T) {
 		{"zero value", func(c *pool.Config) { *c = pool.Config{} }, []string{"Size is 0", "Retry.MaxAttempts is 0", "Retry.BackoffFactor is 0"}},
 		{"all at once", func(c *pool.Config) {
 			*c = pool.Config{
-				Size: -1, RowTimeout: -1, QueueLimit: -1, OnFatal: 9, ProbeInterval: -1, FallbackAfter: -1,
+				Size: -1, RowTimeout: -1, QueueLimit: -1, ProbeInterval: -1, FallbackAfter: -1,
 				Retry: pool.RetryConfig{MaxAttempts: -1, BaseDelay: -1, BackoffFactor: 0.5, MaxDelay: -1},
 			}
 		}, []string{
 			"Size", "Retry.MaxAttempts", "Retry.BaseDelay", "Retry.BackoffFactor", "Retry.MaxDelay",
-			"RowTimeout", "QueueLimit", "FallbackAfter", "OnFatal", "ProbeInterval",
+			"RowTimeout", "QueueLimit", "FallbackAfter", "ProbeInterval",
 		}},
 		{"not a number", func(c *pool.Config) { c.Retry.BackoffFactor = math.NaN() }, []string{"Retry.BackoffFactor is NaN"}},
 		{"infinite", func(c *pool.Config) { c.Retry.BackoffFactor = math.Inf(1) }, []string{"Retry.BackoffFactor is +Inf"}},

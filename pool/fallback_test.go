@@ -194,9 +194,9 @@ func TestAFallbackWithABadKeyIsPassedOver(t *testing.T) {
 
 func TestUnsentFatalPausesWhateverThePolicyAndCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, policy := range []pool.FatalPolicy{pool.HoldAll, pool.FailJob} {
+		for _, fail := range []bool{false, true} {
 			cfg := fallbacks(1, 1)
-			cfg.OnFatal = policy
+			cfg.FailOnFatal = fail
 			paused := 0
 			cfg.OnPause = func(pool.Pause) { paused++ }
 			law, err := aimd.NewClassic(aimd.Default())
@@ -213,7 +213,7 @@ func TestUnsentFatalPausesWhateverThePolicyAndCountsNothing(t *testing.T) {
 			})
 			r := batch(t, p, 1)[0]
 			if paused != 1 || r.Err != nil || r.Attempts != 1 || r.Stats.Dispatched != 1 || law.Stats().Successes != 1 {
-				t.Errorf("policy %d: paused %d times, %v after %d attempts, the law saw %+v", policy, paused, r.Err, r.Attempts, law.Stats())
+				t.Errorf("fail %v: paused %d times, %v after %d attempts, the law saw %+v", fail, paused, r.Err, r.Attempts, law.Stats())
 			}
 		}
 	})

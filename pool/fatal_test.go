@@ -126,7 +126,7 @@ func TestPauseHoldsAllButTheCallsInFlight(t *testing.T) {
 
 func TestOnFatalFailFailsTheJobAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 1, OnFatal: pool.FailJob}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+		p := running(t, pool.Config{Size: 1, FailOnFatal: true}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
 			if in == 0 {
 				return 0, badKey
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/pool"
+	"github.com/llm-stage/stage/pool/gate"
 )
 
 // Of each job that has no answer the pool says why it waits, in one kind.
@@ -34,8 +35,8 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 		"every slot is taken":    {pool.Config{Size: 2}, sleeper(time.Hour), 3, 2, hold.Slots, "", "", 0},
 		"replies keep the slots": {pool.Config{Size: 2, Held: func() int { return 2 }}, sleeper(time.Hour), 1, 0, hold.Slots, "2 replies that are not kept yet", "", 0},
 		"the law":                {pool.Config{Size: 2, Law: slow}, sleeper(ms), 2, 1, hold.Throttle, "", "", time.Hour - time.Minute},
-		"a limit on calls":       {pool.Config{Size: 2, Gates: []pool.Gate{pool.NewCallsPerMinute(1)}}, sleeper(2 * time.Hour), 2, 1, hold.Limit, "calls per minute", "", 0},
-		"calls in flight":        {pool.Config{Size: 2, Gates: []pool.Gate{pool.NewAtMost(1)}}, sleeper(time.Hour), 2, 1, hold.Limit, "calls in flight", "", 0},
+		"a limit on calls":       {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewCallsPerMinute(1)}}, sleeper(2 * time.Hour), 2, 1, hold.Limit, "calls per minute", "", 0},
+		"calls in flight":        {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewAtMost(1)}}, sleeper(time.Hour), 2, 1, hold.Limit, "calls in flight", "", 0},
 		"between two attempts":   {pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: time.Hour, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .99 }}, always(reset), 1, 0, hold.Retry, "", "connection reset", 0},
 		"no capacity":            {pool.Config{Size: 2}, always(pool.Verdict{Class: pool.Capacity, Err: errBusy, Hint: aimd.Hint{RetryAfter: time.Hour}}), 1, 0, hold.Capacity, "", "busy", time.Hour - time.Minute},
 		"whose failure it is":    {pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 1, BaseDelay: time.Second, BackoffFactor: 1, MaxDelay: time.Second}}, failing0, 2, 0, hold.Doubt, "", "down", 0},

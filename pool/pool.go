@@ -12,9 +12,6 @@
 // server and an error that all jobs meet: a failure counts against a job only while
 // others succeed.
 //
-// Other servers may serve as fallbacks, each with its own law. Gates bound what goes out:
-// attempts per minute, weight per minute, attempts in flight.
-//
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...
 //	go func() {
@@ -26,9 +23,19 @@
 //	err = p.Run(ctx) // returns when all jobs are done
 //
 // Cancel ctx to stop at once, or call Drain to finish only the calls in flight.
-// [Pool.ExecuteBatch] is the synchronous form. Stable are the names that this takes:
-// Config, New, Pool, Func, Attempt, Verdict with its classes and origins, Result and the
-// errors. Everything else is for llm-stage.
+// [Pool.ExecuteBatch] is the synchronous form.
+//
+// Most programs need six names: [Config] and [New] make a [Pool], a [Func] makes an
+// [Attempt] at a job and returns a [Verdict], and the job ends with a [Result]. Other
+// programs may rely on these, with [Class], [Origin], [RetryConfig] and the errors. For
+// more there are
+//
+//   - other servers, which take over while the first has no capacity: [Server], with a [Law] and
+//     limits of its own (a [Gate]; package gate has some, and [Weighted] jobs weigh more than 1);
+//   - what the pool should know about a job: [Traits];
+//   - what the pool is doing: [Stats], with the [Pause] that holds it and the [Wait] of a job.
+//
+// The names of this second group serve this program, and may change with any release.
 //
 // One goroutine owns all state, so callbacks never run at the same time and statistics
 // are consistent.
@@ -36,8 +43,8 @@
 // The files, in reading order: pool.go, config.go and verdict.go are the interface.
 // inbox.go is how callers reach the scheduler, and scheduler.go its loop. queue.go has
 // the order in which jobs go, server.go the law and gates of each server, pause.go what
-// stops all jobs, worker.go the calls. Package health decides whose failure an error is
-// and when a server is out. gate.go stands alone.
+// stops all jobs, holds.go why a job waits, worker.go the calls. Package health decides
+// whose failure an error is and when a server is out.
 package pool
 
 import (

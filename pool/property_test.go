@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/pool"
+	"github.com/llm-stage/stage/pool/gate"
 )
 
 // attempt is how a call goes: it takes that long and then the server, or the call itself, says this.
@@ -55,7 +56,7 @@ func anyPlan(t *rapid.T) plan {
 			Size:          rapid.IntRange(1, 5).Draw(t, "size"),
 			QueueLimit:    rapid.IntRange(1, 10).Draw(t, "queue limit"),
 			RowTimeout:    time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2000, 10000}).Draw(t, "row timeout")) * ms,
-			OnFatal:       rapid.SampledFrom([]pool.FatalPolicy{pool.HoldAll, pool.FailJob}).Draw(t, "on fatal"),
+			FailOnFatal:   rapid.Bool().Draw(t, "fail on fatal"),
 			Fallbacks:     make([]pool.Server, rapid.IntRange(0, 2).Draw(t, "fallbacks")),
 			FallbackAfter: time.Duration(rapid.SampledFrom([]int{0, 1, 1500}).Draw(t, "fallback after")) * ms,
 			OutageHold:    time.Duration(rapid.SampledFrom([]int{0, 0, 3000}).Draw(t, "outage hold")) * ms,
@@ -106,7 +107,7 @@ func live(t *rapid.T, plan plan) {
 	}
 	plan.cfg.Law = law
 	for i := range plan.cfg.Fallbacks {
-		plan.cfg.Fallbacks[i] = pool.Server{Gates: []pool.Gate{pool.NewAtMost(1 + i), pool.NewCallsPerMinute(600)}}
+		plan.cfg.Fallbacks[i] = pool.Server{Gates: []pool.Gate{gate.NewAtMost(1 + i), gate.NewCallsPerMinute(600)}}
 	}
 	var inFlight gauge
 	verdicts := make([][]attempt, len(plan.jobs)) // as given, a slot for each job
@@ -244,7 +245,7 @@ func checkEnd(t *rapid.T, cfg pool.Config, r result, attempts []attempt, mayHand
 	case class == pool.Permanent:
 		allowed = errors.Is(r.Err, last.verdict.Err)
 	case class == pool.Fatal:
-		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.OnFatal == pool.FailJob || last.server > 0)
+		allowed = errors.Is(r.Err, errKey) && !last.verdict.Unsent && (cfg.FailOnFatal || last.server > 0)
 	}
 	if !allowed {
 		t.Fatalf("job %d: %v, class %v, after %v", r.In, r.Err, r.Class, attempts)

@@ -280,7 +280,7 @@ func TestLawIsToldEveryVerdict(t *testing.T) {
 	} {
 		bubble(t, test.name, func(t *testing.T) {
 			law := &recorder{}
-			p := running(t, pool.Config{Size: 1, Law: law, OnFatal: pool.FailJob}, test.call)
+			p := running(t, pool.Config{Size: 1, Law: law, FailOnFatal: true}, test.call)
 			batch(t, p, 1)
 			if want := []string{"sent 1", test.want}; !slices.Equal(law.calls[:2], want) {
 				t.Errorf("the law was called %q, want %q", law.calls[:2], want)

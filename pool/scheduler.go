@@ -64,7 +64,7 @@ func newScheduler(cfg Config) (*scheduler, error) {
 		Servers:       1 + len(cfg.Fallbacks),
 		Sequential:    cfg.Size == 1,
 		Attempts:      cfg.Retry.MaxAttempts,
-		BlameSettings: cfg.OnFatal == HoldAll,
+		BlameSettings: !cfg.FailOnFatal,
 		SlowAfter:     cfg.FallbackAfter,
 		ProbeInterval: cfg.ProbeInterval,
 	})
@@ -389,7 +389,7 @@ func (s *scheduler) lookAtServers() {
 // fatal pauses the pool for a fatal verdict on t, or moves t elsewhere.
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
-	pauses := t.verdict.Unsent || at == 0 && s.cfg.OnFatal == HoldAll
+	pauses := t.verdict.Unsent || at == 0 && !s.cfg.FailOnFatal
 	if s.pause.IsProbe(&t.Job) && !pauses {
 		s.resume()
 	}

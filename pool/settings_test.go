@@ -54,23 +54,23 @@ func TestFewJobsOrDifferentVerdictsAreNotTheSettings(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		jobs   int
-		policy pool.FatalPolicy
+		fail   bool
 		poison func(in int) pool.Verdict
 		fails  int
 	}{
-		{"few jobs", 4, pool.HoldAll, func(int) pool.Verdict { return unknownParameter }, 4},
-		{"different verdicts", 20, pool.HoldAll, func(in int) pool.Verdict {
+		{"few jobs", 4, false, func(int) pool.Verdict { return unknownParameter }, 4},
+		{"different verdicts", 20, false, func(in int) pool.Verdict {
 			return []pool.Verdict{unknownParameter, {Class: pool.Permanent, Alike: "422", Err: errBad}}[in%2]
 		}, 20},
-		{"about the job's content", 20, pool.HoldAll, func(int) pool.Verdict { return tooLong }, 20},
-		{"not asked for", 60, pool.FailJob, func(int) pool.Verdict { return unknownParameter }, 60},
+		{"about the job's content", 20, false, func(int) pool.Verdict { return tooLong }, 20},
+		{"not asked for", 60, true, func(int) pool.Verdict { return unknownParameter }, 60},
 	} {
 		bubble(t, test.name, func(t *testing.T) {
 			w := world{took: time.Second, poison: map[int]pool.Verdict{}}
 			for in := range test.jobs {
 				w.poison[in] = test.poison(in)
 			}
-			p := w.running(t, pool.Config{Size: 2, OnFatal: test.policy})
+			p := w.running(t, pool.Config{Size: 2, FailOnFatal: test.fail})
 			if n := len(failed(batch(t, p, test.jobs))); n != test.fails {
 				t.Errorf("%d jobs failed, want %d", n, test.fails)
 			}

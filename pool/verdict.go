@@ -80,7 +80,7 @@ type Verdict struct {
 	// Unsent means, with origin OfNetwork, that the request was not sent, so that it
 	// cannot have been paid for; with class Fatal or Cancelled, that nothing was sent:
 	// the attempt does not count and the law learns nothing from it. With class Fatal it
-	// pauses the pool whichever server it was meant for, and whatever the policy.
+	// pauses the pool whichever server it was meant for, with Config.FailOnFatal as well.
 	Unsent bool
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/aimd/fleet"
 	"github.com/llm-stage/stage/pool"
+	"github.com/llm-stage/stage/pool/gate"
 	"github.com/nats-io/nats.go"
 )
 
@@ -322,13 +323,13 @@ func (a *Account) tell() {
 // on tokens and on calls in flight. They are for all servers of a pool that use the
 // account. The limit on calls a minute is in the plan itself.
 func (a *Account) Gates() []pool.Gate {
-	return []pool.Gate{&tokens{account: a, gate: pool.NewPerMinute(1)}, &slots{account: a}}
+	return []pool.Gate{&tokens{account: a, gate: gate.NewPerMinute(1)}, &slots{account: a}}
 }
 
 // tokens is the gate of tokens a minute.
 type tokens struct {
 	account *Account
-	gate    *pool.PerMinute
+	gate    *gate.PerMinute
 	limited bool
 }
 

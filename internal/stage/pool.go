@@ -7,6 +7,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/pool"
+	"github.com/llm-stage/stage/pool/gate"
 )
 
 // newGates returns the gates of each target, for the limits of the configuration. Calls
@@ -15,10 +16,10 @@ import (
 func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {
-		process = append(process, pool.NewCallsPerMinute(cfg.LLM.RPM))
+		process = append(process, gate.NewCallsPerMinute(cfg.LLM.RPM))
 	}
 	if cfg.LLM.TPM > 0 {
-		process = append(process, pool.NewPerMinute(cfg.LLM.TPM))
+		process = append(process, gate.NewPerMinute(cfg.LLM.TPM))
 	}
 	providers := map[string]pool.Gate{}
 	gates := make([][]pool.Gate, targets.Len())
@@ -30,7 +31,7 @@ func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 			continue
 		}
 		if providers[provider] == nil {
-			providers[provider] = pool.NewAtMost(limit)
+			providers[provider] = gate.NewAtMost(limit)
 		}
 		gates[i] = append(gates[i], providers[provider])
 	}
@@ -49,16 +50,13 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 		Size: cfg.Pool.Size, Law: laws[0], Gates: gates[0], RowTimeout: cfg.Pool.RowTimeout,
 		ProbeInterval: cfg.Rows.FatalProbeInterval, OutageHold: cfg.Rows.OutageHold,
 		Retry:         pool.RetryConfig(cfg.Retry),
-		FallbackAfter: cfg.Fallback.After,
+		FallbackAfter: cfg.Fallback.After, FailOnFatal: cfg.Rows.OnFatal == "fail",
 		// Enough prepared requests to keep the pool busy; the other rows of the window
 		// wait unprepared.
 		QueueLimit: queueLimit(cfg),
 		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
 		OnResume:   s.resumed,
 		OnShortage: s.shortage,
-	}
-	if cfg.Rows.OnFatal == "fail" {
-		pc.OnFatal = pool.FailJob
 	}
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Held = s.unkept

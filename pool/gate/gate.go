@@ -1,4 +1,12 @@
-package pool
+// Package gate has limits for the attempts of a pool, beside a law that learns: so many a
+// minute, so much weight a minute, so many in flight.
+//
+//	limits := []pool.Gate{gate.NewCallsPerMinute(600), gate.NewAtMost(8)}
+//	p, err := pool.New(pool.Config{Size: 16, Gates: limits, Retry: pool.DefaultRetry()}, call)
+//
+// Other programs may rely on all of it. A gate is a small state machine that is passed
+// every instant, so it runs the same in tests and in simulations.
+package gate
 
 import "time"
 
@@ -56,10 +64,10 @@ func (g *PerMinute) String() string {
 	return "tokens per minute"
 }
 
-// Next implements [Gate].
+// Next implements pool.Gate.
 func (g *PerMinute) Next(time.Time, int64) time.Time { return g.free.Add(-slack) }
 
-// Sent implements [Gate].
+// Sent implements pool.Gate.
 func (g *PerMinute) Sent(now time.Time, weight int64) {
 	if g.free.Before(now) {
 		g.free = now
@@ -67,7 +75,7 @@ func (g *PerMinute) Sent(now time.Time, weight int64) {
 	g.free = g.free.Add(g.time(weight))
 }
 
-// Ended implements [Gate]. An attempt that was counted stays counted, whatever became of
+// Ended implements pool.Gate. An attempt that was counted stays counted, whatever became of
 // it.
 func (g *PerMinute) Ended(_ time.Time, weight, actual int64) {
 	g.free = g.free.Add(g.time(actual) - g.time(weight))
@@ -98,7 +106,7 @@ func NewAtMost(limit int) *AtMost { return &AtMost{limit: max(1, limit)} }
 // String names what the gate counts.
 func (g *AtMost) String() string { return "calls in flight" }
 
-// Next implements [Gate]: a closed gate opens when an attempt ends.
+// Next implements pool.Gate: a closed gate opens when an attempt ends.
 func (g *AtMost) Next(now time.Time, _ int64) time.Time {
 	if g.inFlight < g.limit {
 		return now
@@ -106,8 +114,8 @@ func (g *AtMost) Next(now time.Time, _ int64) time.Time {
 	return now.Add(time.Hour)
 }
 
-// Sent implements [Gate].
+// Sent implements pool.Gate.
 func (g *AtMost) Sent(time.Time, int64) { g.inFlight++ }
 
-// Ended implements [Gate].
+// Ended implements pool.Gate.
 func (g *AtMost) Ended(time.Time, int64, int64) { g.inFlight-- }
