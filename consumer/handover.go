@@ -59,13 +59,16 @@ func (t *term) dropHandedBack() {
 	}
 }
 
-// drained reports whether a stopping term has nothing left to wait for.
+// drained reports whether a stopping term has nothing left to wait for: every row of the
+// window is answered or taken back, and no answered one is first in line to be emitted.
+// Those that are complete behind a row taken back stay where they are, since nothing fills
+// its place in this term.
 func (t *term) drained() bool {
 	if t.out.busy || t.buf.Completed()+len(t.takenBack) < t.buf.Len() {
 		return false
 	}
-	head, ok := t.buf.Ready(0)
-	return !ok || !head.Value.row.done // what is complete behind a row handed back stays
+	_, ready := t.buf.Ready(0)
+	return !ready
 }
 
 // handOver leaves the consumer at the row after the last one emitted, and the pin to the replica that asks first.

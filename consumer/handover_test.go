@@ -161,6 +161,36 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 	}
 }
 
+// A partition moves while rows wait for a slot: they are handed back, and the partition is the next owner's once the
+// calls in flight have ended.
+func TestAHandOverWaitsForTheCallsInFlightOnly(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		const rows, calls = 20, 2
+		exec := newQueuer(t, calls, func() time.Duration { return 10 * time.Second })
+		first := b.start("first", exec)
+		b.load(rows)
+		time.Sleep(time.Second)
+		next := newQueuer(t, calls, func() time.Duration { return time.Second })
+		second := b.start("second", next)
+		time.Sleep(time.Second)
+		first.StandAside(true)
+		time.Sleep(15 * time.Second)
+		if got := second.Status().Role; got != consumer.Owner {
+			t.Errorf("5 s after the last call has ended the second is %s, want owner", got)
+			second.kill()
+			first.kill()
+			return
+		}
+		b.until(rows)
+		if exec.made() != calls || next.made() != rows-calls {
+			t.Errorf("%d and %d calls, want %d and %d", exec.made(), next.made(), calls, rows-calls)
+		}
+		second.stop(t)
+		first.stop(t)
+		b.check(rows)
+	})
+}
+
 // ends records how terms end.
 type ends struct {
 	mu  sync.Mutex

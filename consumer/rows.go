@@ -397,7 +397,7 @@ func (t *term) collect() {
 }
 
 // takeBack takes out a row that a stopping term does not start, or that the executor has
-// handed back to it; its place in the sequencer stays empty. The term may end in an error
+// handed back to it; its place in the sequencer stays empty, see [term.drained]. The term may end in an error
 // all the same, and nobody works on the row any more: kept for the next term like those
 // in open, it would never be started there, and block the partition for ever.
 func (t *term) takeBack(row *Row) {

@@ -456,8 +456,8 @@ func (b *Buffer[T]) WaitedFor() (seq uint64, key Key, ok bool) {
 // Len returns how many rows are held: opened, and neither away nor released.
 func (b *Buffer[T]) Len() int { return b.held }
 
-// Completed returns how many of the rows held have their value, so Len less Completed is
-// the rows still being worked on.
+// Completed returns how many of the rows held have their value. The others, Len less
+// Completed, wait for it.
 func (b *Buffer[T]) Completed() int { return b.completed }
 
 // Bytes returns the weight of the rows held.
