@@ -46,13 +46,12 @@ type termStatus struct {
 
 // status returns what holds now. What held before keeps its time.
 func (t *term) status(before termStatus) (s termStatus) {
-	now := time.Now()
 	since := func(is bool, before time.Time) time.Time {
 		switch {
 		case !is:
 			return time.Time{}
 		case before.IsZero():
-			return now
+			return time.Now()
 		}
 		return before
 	}

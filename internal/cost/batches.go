@@ -54,19 +54,19 @@ func (l *Ledger) Reserve(token string, usd float64) error {
 		return fmt.Errorf("%w: a batch of about %.6f USD does not fit below STAGE_MAX_COST_USD, %g, with %.6f USD spent and %.6f USD reserved for open batches: "+
 			"raise it and start again, or make the batches smaller (STAGE_LANE_ROWS)", ErrCeiling, usd, l.ceiling, l.spent, l.reserved)
 	}
-	l.hold(token, usd)
+	l.reserve(token, usd)
 	return nil
 }
 
-// Hold is Reserve for a batch that the provider has already, such as one of an earlier
+// ReserveAgain is Reserve for a batch that the provider has already, such as one of an earlier
 // run: it is never refused.
-func (l *Ledger) Hold(token string, usd float64) {
+func (l *Ledger) ReserveAgain(token string, usd float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hold(token, usd)
+	l.reserve(token, usd)
 }
 
-func (l *Ledger) hold(token string, usd float64) {
+func (l *Ledger) reserve(token string, usd float64) {
 	l.change(token, func(a *account) { a.open, a.floor = true, usd })
 }
 

@@ -119,7 +119,7 @@ func TestTheCeilingReservesBatches(t *testing.T) {
 	if err := l.Exhausted(); err != nil {
 		t.Errorf("6 USD are left: %v", err)
 	}
-	l.Hold("d", 20) // the provider has it already
+	l.ReserveAgain("d", 20) // the provider has it already
 	check(4, 20)
 	if l.Exhausted() == nil {
 		t.Error("a batch of an earlier run is not reserved")
@@ -179,10 +179,10 @@ func TestTheLedgerAddsUpBatches(t *testing.T) {
 
 func TestTheLedgerForgetsSettledBatches(t *testing.T) {
 	l := NewLedger(nil, 0)
-	l.Hold("open", 1)
+	l.ReserveAgain("open", 1)
 	for n := range 3 * closedMax {
 		token := fmt.Sprint(n)
-		l.Hold(token, 1)
+		l.ReserveAgain(token, 1)
 		l.Settle(token, 1)
 	}
 	if len(l.batches) > closedMax+1 || l.batches["open"] == nil {

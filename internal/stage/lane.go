@@ -75,7 +75,7 @@ func (s *Stage) newLane(partition int) (batchLane, error) {
 		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
 		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
 		Record:  s.recordBatch,
-		Reserve: s.ledger.Reserve, ReserveAgain: s.ledger.Hold, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
+		Reserve: s.ledger.Reserve, ReserveAgain: s.ledger.ReserveAgain, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
 		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
 			return s.caller.ReadLine(model, line.Status, line.Body)
 		},
