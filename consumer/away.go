@@ -39,9 +39,9 @@ type place struct {
 // awayRow is what is kept of a row that is away. The numbers of its delivery take the
 // place of the ack's subject, which has four times their bytes.
 type awayRow struct {
-	entry     uint64 // the journal's message with its reply, or 0
 	consumer  uint64 // consumer sequence of its last delivery
 	delivered uint32 // how often it was delivered
+	kept      bool   // the journal has its reply
 	taken     uint32 // [Row.Taken] in seconds since the consumer began; unset while set aside
 }
 
@@ -53,14 +53,14 @@ type returns struct {
 	coming  map[uint64]*comingBack
 }
 
-// comingBack is a row whose body, and the journal entry with its reply, are being read.
+// comingBack is a row whose body, and its reply where it was kept, are being read.
 type comingBack struct {
 	errand any // see [Row.Errand]
 
 	body stamped // without a message until it is read
 	gone bool    // it is no longer in the input stream
 	kept *Kept
-	read bool // the entry is read, or there is none
+	read bool // its reply is read, or none was kept
 
 	again  time.Time // when to ask once more
 	silent bool      // nobody has answered since it was asked for
@@ -130,10 +130,17 @@ func (t *term) bringBack(now time.Time) error {
 			break
 		}
 		note, _ := t.buf.Away(seq)
-		r.coming[seq] = &comingBack{errand: errand, read: note.entry == 0}
+		r.coming[seq] = &comingBack{errand: errand, read: !note.kept}
 	}
 	for seq, row := range r.coming {
-		if row.here() || now.Before(row.again) {
+		if !row.read {
+			if row.kept, row.read = t.journal.getBack(seq, now); row.here() {
+				if err := t.startBack(seq); err != nil {
+					return err
+				}
+			}
+		}
+		if row.gone || row.body.Msg != nil || now.Before(row.again) {
 			continue
 		}
 		if row.silent { // a missing permission is answered by silence
@@ -154,21 +161,11 @@ func (t *term) nextBack() (seq uint64, errand any, ok bool) {
 	return t.nextWanted()
 }
 
-// askBack asks for the body of a row and for its journal entry, unless they are here.
+// askBack asks for the body of a row.
 func (t *term) askBack(seq uint64, row *comingBack, now time.Time) error {
 	row.again, row.silent = now.Add(streams.RequestTimeout), true
-	body, entry := t.returns.inbox+".b.", t.returns.inbox+".e."
-	name := strconv.FormatUint(seq, 36)
-	if row.body.Msg == nil {
-		if err := streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, body+name); err != nil {
-			return err
-		}
-	}
-	if row.read {
-		return nil
-	}
-	note, _ := t.buf.Away(seq)
-	return streams.AskForMessage(t.c.nc, t.c.cfg.JournalStream, note.entry, entry+name)
+	name := t.returns.inbox + "." + strconv.FormatUint(seq, 36)
+	return streams.AskForMessage(t.c.nc, t.c.cfg.InputStream, seq, name)
 }
 
 func (t *term) awayProblem(err error) {
@@ -178,8 +175,7 @@ func (t *term) awayProblem(err error) {
 
 // cameBack takes an answer to askBack.
 func (t *term) cameBack(m *nats.Msg, now time.Time) error {
-	what, name, _ := strings.Cut(m.Subject[len(t.returns.inbox)+1:], ".")
-	seq, err := strconv.ParseUint(name, 36, 64)
+	seq, err := strconv.ParseUint(m.Subject[len(t.returns.inbox)+1:], 36, 64)
 	row := t.returns.coming[seq]
 	if err != nil || row == nil || t.stopping {
 		return nil //nolint:nilerr // a second answer, or the next owner reads the row
@@ -191,19 +187,10 @@ func (t *term) cameBack(m *nats.Msg, now time.Time) error {
 		t.awayProblem(err)
 		row.again = now.Add(returnRetry)
 		return nil
-	case what == "b" && raw == nil:
+	case raw == nil:
 		row.gone = true
-	case what == "b":
-		row.body = stamp(raw)
 	default:
-		row.read = true
-		if raw == nil {
-			break
-		}
-		of, index, kept, err := t.c.parseEntry(raw.Header, raw.Data)
-		if err == nil && of == seq && index == wholeRow {
-			row.kept = kept
-		}
+		row.body = stamp(raw)
 	}
 	if !row.here() {
 		return nil
@@ -258,9 +245,7 @@ func (t *term) putBack(seq uint64, back *comingBack) (next uint64, err error) {
 		row.Taken = t.c.pulse.born.Add(time.Duration(was.taken) * time.Second)
 	}
 	t.take(row, weight(back.body.Msg), index, t.ackOf(seq, &was.awayRow))
-	if back.kept != nil {
-		row.stored = was.entry
-	}
+	row.stored = back.kept != nil
 	return next, nil
 }
 

@@ -17,12 +17,12 @@ func TestARowAwayTakesLittleMemory(t *testing.T) {
 			limits := sequencer.Limits{Rows: 1024, Bytes: 1 << 28, Span: rows + 1024, Parked: rows, Shared: keys > 1}
 			before := heap()
 			buf := stagetest.Value(sequencer.New[place](limits, 0, nil))(t)
-			var live []journalRef
+			var live []keptRef
 			for seq := uint64(1); seq <= rows; seq++ {
 				key := sequencer.Key{Name: []string{"a", "b", "c"}[seq%uint64(keys)]}
 				stagetest.Value(buf.Open(seq, key, 2048))(t)
-				stagetest.Must(t, buf.Park(seq, place{awayRow: awayRow{entry: seq}}, seq > 1)) // all wait for the first
-				live = append(live, journalRef{entry: seq, row: seq})
+				stagetest.Must(t, buf.Park(seq, place{awayRow: awayRow{kept: true}}, seq > 1)) // all wait for the first
+				live = append(live, keptRef{seq, wholeRow})
 			}
 			bytes := float64(heap()-before) / rows
 			runtime.KeepAlive(buf)

@@ -21,7 +21,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc", Form: "max_bytes=5",
 		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
 	}}
-	msg := c.journalEntry("journal.stage.0", "run.1", row)
+	msg := c.journalEntry("run.1", row)
 	seq, _, k, err := c.parseEntry(msg.Header, msg.Data)
 	if err != nil || seq != 42 {
 		t.Fatalf("seq %d, err %v, want 42", seq, err)
@@ -44,7 +44,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 func FuzzJournalEntry(f *testing.F) {
 	c := journalConsumer()
 	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}
-	msg := c.journalEntry("journal.stage.0", "run.1", row)
+	msg := c.journalEntry("run.1", row)
 	f.Add(msg.Header.Get(streams.HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
 	f.Add("", "", []byte(nil))
 	f.Add("18446744073709551616", "x", []byte("{}\n{}"))

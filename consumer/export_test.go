@@ -5,7 +5,7 @@ const StepAheadRead = "ahead read"
 
 // Steps are the steps of the protocol that a test may crash at, in the order of a term.
 var Steps = []string{
-	"claiming", "claimed", "setting back", "set back", StepAheadRead, "journal read", "taken", "answered", "kept", "appending",
+	"claiming", "claimed", "setting back", "set back", StepAheadRead, "journal read", "fetching", "taken", "answered", "kept", "appending",
 	"appended", "acked", "purged", "drained", "handing over",
 }
 

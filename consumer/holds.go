@@ -57,7 +57,7 @@ func (t *term) status(before termStatus) (s termStatus) {
 	}
 	s.uncertain = t.own.uncertainSince
 	s.handOver = since(t.released, before.handOver)
-	s.reading = since(t.journal.reading, before.reading)
+	s.reading = since(t.journal.earlier.waiting, before.reading)
 	switch {
 	case t.stopping:
 	case t.buf.Room() <= 0:

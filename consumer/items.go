@@ -139,49 +139,15 @@ func (r *Row) answeredItems() (items []*Row) {
 	return items
 }
 
-// HasElements says how many elements the row has; 0 means that it is answered as a whole.
-// Replies kept of others, by a run that had another array, answer nothing. Without it
-// they are waited for until the row is answered.
-func (r *Row) HasElements(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.elements = n + 1
-}
-
-// fans reports whether the row is answered element by element, as far as is known.
-func (r *Row) fans() bool {
-	for range r.eachItem() {
-		return true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.KeptItems) > 0 && r.elements != 1
-}
-
-// awaitsKeptItem reports whether a reply that is kept of an element may still answer it.
-func (r *Row) awaitsKeptItem() bool {
-	if r.done {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for index := range r.KeptItems {
-		if r.elements > 0 && index >= r.elements-1 {
-			continue
-		}
-		if item := r.items[index]; item == nil || !item.answered {
-			return true
-		}
-	}
-	return false
-}
-
-// itemAnswered takes the reply to an element. Where its row is not open it waits until
-// the row is taken again.
+// itemAnswered takes the reply to an element. Where its row is not open, it counts in the
+// window once the row is taken again, see also [journal.waitOf].
 func (t *term) itemAnswered(item *Row) {
 	item.answered = true
 	row := item.parent
 	if t.open[row.Seq] != row {
+		if t.c.held[row.Seq] == row {
+			t.journal.waitOf(row, time.Now())
+		}
 		return
 	}
 	bytes := len(item.reply.Body)
@@ -189,7 +155,6 @@ func (t *term) itemAnswered(item *Row) {
 	if !row.done {
 		t.buf.Grow(row.Seq, bytes)
 	}
-	t.journal.openItems++
 	t.journal.wait(item, time.Now())
 	t.c.at("element answered")
 }

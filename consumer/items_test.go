@@ -136,7 +136,7 @@ func (b *bench) checkItems(n, elements int) {
 // entries are those of elements in the journal.
 func (b *bench) entries() (of []simElement) {
 	b.t.Helper()
-	for _, m := range b.read("JOURNAL", "journal.stage.0") {
+	for _, m := range b.read("JOURNAL", "journal.stage.0.>") {
 		if item, err := strconv.Atoi(m.Headers().Get("Stage-Item")); err == nil {
 			of = append(of, simElement{sourceSeq(b, m), item})
 		}
@@ -198,7 +198,7 @@ func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
 		r := b.start("last", last)
 		b.until(20)
 		time.Sleep(3 * time.Second)
-		if got := b.stored("JOURNAL", "journal.stage.0"); got != 0 {
+		if got := b.stored("JOURNAL", "journal.stage.0.>"); got != 0 {
 			t.Errorf("%d messages in the journal at the end, want none", got)
 		}
 		r.stop(t)
@@ -398,7 +398,7 @@ func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
 		if got := r.Unkept(); got != 2 {
 			t.Errorf("%d replies count while the journal has not answered, want 2", got)
 		}
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(800 * time.Millisecond)
 		if got := r.Unkept(); got != 0 {
 			t.Errorf("%d replies count once they are kept, want none", got)
 		}

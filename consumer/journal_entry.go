@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -12,84 +13,54 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// wholeRow is the index, in place of an element's, of what is about a row as a whole, and
+// wholeRowToken the last token of its subject.
 const (
-	// journalVoid and journalVoidBytes bound the entries on their way that nobody waits
-	// for: with so many the journal is too slow for what it is sent.
-	journalVoid      = 256
-	journalVoidBytes = 8 << 20
-	// journalItems is how many entries of elements may be on their way at least, where
-	// the window holds fewer rows.
-	journalItems = 256
+	wholeRow      = -1
+	wholeRowToken = "row"
 )
 
-// journalWay counts the entries that were sent and have no answer yet. Those of open rows
-// are no more than the window, but a journal that stores fewer entries a second than rows
-// are emitted would gather those of emitted rows in the memory of the server, without
-// end.
-//
-// It counts on nothing but order: an answer settles the entries sent before it, too,
-// whose answers were lost.
-type journalWay struct {
-	entries   []wayEntry // oldest first
-	first     uint64     // number of the oldest, from 1 on
-	void      int        // entries that nobody waits for
-	voidBytes int
-	sent      time.Time // the last one
+// journalFilter matches the subjects of all replies of the partition.
+func (c *Consumer) journalFilter() string {
+	return streams.JournalSubjects(c.cfg.Name, c.cfg.Partition)
 }
 
-type wayEntry struct {
-	bytes int
-	void  bool
+// journalRowFilter matches the subjects of the replies to a row and to its elements.
+func (c *Consumer) journalRowFilter(row uint64) string {
+	return c.journalPrefix() + strconv.FormatUint(row, 10) + ".*"
 }
 
-// full reports whether an entry has to wait for answers. Where none comes, one entry may
-// go at a time: the others may be lost.
-func (w *journalWay) full(now time.Time) bool {
-	return (w.void >= journalVoid || w.voidBytes >= journalVoidBytes) && now.Before(w.sent.Add(journalRetry))
+func (c *Consumer) journalPrefix() string {
+	return streams.JournalPrefix(c.cfg.Name, c.cfg.Partition)
 }
 
-// hasRoom reports whether there is room for a good many entries.
-func (w *journalWay) hasRoom() bool {
-	return w.void <= journalVoid/2 && w.voidBytes <= journalVoidBytes/2
-}
-
-// send adds an entry and returns its number.
-func (w *journalWay) send(bytes int, now time.Time) uint64 {
-	w.first = max(w.first, 1)
-	w.entries = append(w.entries, wayEntry{bytes: bytes})
-	w.sent = now
-	return w.first + uint64(len(w.entries)) - 1
-}
-
-// forget notes that nobody waits for an entry any more. It may be settled, or 0 for none.
-func (w *journalWay) forget(number uint64) {
-	if number < max(w.first, 1) || number-w.first >= uint64(len(w.entries)) {
-		return
+// journalSubject is where the reply to a row or to an element is kept, and journalRef
+// reads such a subject.
+func (c *Consumer) journalSubject(ref keptRef) string {
+	last := wholeRowToken
+	if ref.item != wholeRow {
+		last = strconv.Itoa(ref.item)
 	}
-	if e := &w.entries[number-w.first]; !e.void {
-		e.void = true
-		w.void++
-		w.voidBytes += e.bytes
-	}
+	return c.journalPrefix() + strconv.FormatUint(ref.row, 10) + "." + last
 }
 
-// answered settles an entry and those before it.
-func (w *journalWay) answered(number uint64) {
-	for len(w.entries) > 0 && w.first <= number {
-		if e := w.entries[0]; e.void {
-			w.void--
-			w.voidBytes -= e.bytes
-		}
-		w.entries = w.entries[1:]
-		w.first++
+func (c *Consumer) journalRef(subject string) (ref keptRef, ok bool) {
+	row, last, ok := strings.Cut(strings.TrimPrefix(subject, c.journalPrefix()), ".")
+	if !ok {
+		return ref, false
 	}
+	ref.item = wholeRow
+	var err, errItem error
+	if ref.row, err = strconv.ParseUint(row, 10, 64); last != wholeRowToken {
+		ref.item, errItem = strconv.Atoi(last)
+	}
+	return ref, err == nil && errItem == nil && c.journalSubject(ref) == subject
 }
 
-// headerMarker marks a marker, headerRequestHash names the request that an entry answers,
-// headerReplyForm is [Reply.Form], and headerInputCreated names the input stream to whose
-// sequences the entry refers.
+// headerRequestHash names the request that an entry answers, headerReplyForm is
+// [Reply.Form], and headerInputCreated names the input stream to whose sequences the
+// entry refers.
 const (
-	headerMarker       = "Stage-Marker"
 	headerRequestHash  = "Stage-Request-Hash"
 	headerReplyForm    = "Stage-Reply-Form"
 	headerInputCreated = "Stage-Input-Created"
@@ -97,7 +68,7 @@ const (
 
 // journalEntry returns the journal's message for a row's reply: the row event as one line
 // of JSON, then the result's body.
-func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
+func (c *Consumer) journalEntry(owner string, row *Row) *nats.Msg {
 	e := c.rowEvent(row, owner, time.Now())
 	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
 	data = append(append(data, '\n'), row.reply.Body...)
@@ -109,15 +80,12 @@ func (c *Consumer) journalEntry(subject, owner string, row *Row) *nats.Msg {
 	if row.parent != nil {
 		header[streams.HeaderItem] = []string{strconv.Itoa(row.index)}
 	}
-	return &nats.Msg{Subject: subject, Data: data, Header: header}
+	return &nats.Msg{Subject: c.journalSubject(keptRef{row.Seq, row.itemIndex()}), Data: data, Header: header}
 }
 
 // errNoEntry is returned for a message of the journal that is no entry about the present
 // input.
 var errNoEntry = errors.New("not an entry of the journal")
-
-// wholeRow is the index, in place of an element's, of what is about a row as a whole.
-const wholeRow = -1
 
 // parseEntry reads what journalEntry wrote; index is that of the element, or wholeRow.
 func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, index int, k *Kept, err error) {

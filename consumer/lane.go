@@ -179,8 +179,8 @@ func (t *term) parkStarted(row *Row) bool {
 	if t.lane == nil || row.back {
 		return false
 	}
-	if entry := t.journal.take(row.Seq); entry > 0 {
-		row.stored = entry
+	if t.journal.earlier.has(row) {
+		row.stored = true
 		t.park(row, true)
 		return true
 	}
@@ -195,7 +195,7 @@ func (t *term) parkStarted(row *Row) bool {
 // the journal, or by starting it again, where that costs nothing.
 func (t *term) park(row *Row, near bool) {
 	note := noteAway(row.ackReply)
-	note.entry = row.stored
+	note.kept = row.stored
 	note.taken = uint32(row.Taken.Sub(t.c.pulse.born) / time.Second) //nolint:gosec // 136 years
 	delete(t.open, row.Seq)
 	delete(t.lane.stashed, row.Seq)
@@ -224,7 +224,7 @@ func (t *term) answered(row *Row) {
 		t.complete(row)
 	case row.back && row.Errand == nil, t.itsTurn(row):
 		t.complete(row)
-	case row.stored > 0, row.reply.RequestHash == "": // it is in the journal, or cost nothing
+	case row.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		t.park(row, true)
 	default:
 		t.lane.stashed[row.Seq] = row
@@ -238,12 +238,12 @@ func (t *term) keptNow(row *Row) {
 	switch {
 	case t.lane == nil:
 	case t.lane.stashed[row.Seq] != row:
-		if row.stored > 0 {
+		if row.stored {
 			// It waits in the window, perhaps for a row that the lane settles only after
 			// it.
 			t.laneKept(row.Seq)
 		}
-	case row.stored > 0:
+	case row.stored:
 		t.park(row, true)
 	default:
 		t.unstash(row)
@@ -252,7 +252,7 @@ func (t *term) keptNow(row *Row) {
 
 func (t *term) unstash(row *Row) {
 	delete(t.lane.stashed, row.Seq)
-	t.journal.settle(row)
+	t.journal.unkept.settle(row)
 	t.complete(row)
 }
 
@@ -290,7 +290,7 @@ func (t *term) sortRecall(r recall) {
 		t.lane.early[r.seq] = r // until it is parked
 	case note == nil:
 		t.laneKept(r.seq) // it is finished
-	case note.entry > 0, t.returns.coming[r.seq] != nil:
+	case note.kept, t.returns.coming[r.seq] != nil:
 		// Its reply is kept, or it is on its way already.
 	default:
 		t.lane.wanted = append(t.lane.wanted, r)

@@ -64,15 +64,11 @@ type Row struct {
 	// in particular.
 	Errand any
 
-	parent *Row // of an element, which is kept in the journal as a row is; else nil
-	index  int  // of the element
-	paid   paid // of an element; guarded by the parent's mu
-	mu     sync.Mutex
-	items  map[int]*Row // elements, by index, with a reply or a call; guarded by mu
-	// elements is one more than [Row.HasElements] said; 0 means nothing yet. Guarded
-	// by mu.
-	elements int
-
+	parent      *Row // of an element, which is kept in the journal as a row is; else nil
+	index       int  // of the element
+	paid        paid // of an element; guarded by the parent's mu
+	mu          sync.Mutex
+	items       map[int]*Row // elements, by index, with a reply or a call; guarded by mu
 	mail        *mailbox
 	gate        *gate
 	pulse       *pulse
@@ -95,11 +91,17 @@ type Row struct {
 	idle        bool   // owned by the consumer: held from an earlier term, and handed back in it or since
 	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
 
-	keep       bool      // owned by the term: the reply must be kept in the journal, and is not yet
+	// Owned by the term, as all that follows. keep is the list of replies that must be
+	// kept, where the row is on one: that of the present term, or of one that has ended.
+	keep       *unkept
 	answeredAt time.Time // in this term
-	keepAt     time.Time // when to do so
-	stored     uint64    // owned by the term: where its newest entry is in the journal; 0 means nowhere
-	entry      uint64    // number of the one that was sent to the journal, see [journalWay]; 0 means none, or it was refused
+	keepAt     time.Time // when to keep it
+	// stored says that its reply is in the journal, by what this term knows, and
+	// storedBefore that it was, by what an earlier term of this process knew.
+	stored       bool
+	storedBefore bool
+	entry        uint64 // number of the entry that was sent, see [sentEntries]; 0 means none, or it was refused
+	restored     bool   // Kept and KeptItems are set, if there is anything
 }
 
 // Kept is a reply from the journal.
@@ -193,6 +195,12 @@ func (r *Row) eventStored() {
 	if r.unstored.Add(-1) == 0 {
 		r.mail.wake()
 	}
+}
+
+// forgetJournal begins a term: what an earlier one knew of the journal may have changed.
+func (r *Row) forgetJournal() {
+	r.entry, r.restored = 0, false
+	r.storedBefore, r.stored = r.storedBefore || r.stored, false
 }
 
 // emittable: answered, and nothing of its audit is missing.

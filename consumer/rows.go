@@ -242,7 +242,8 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	known := t.c.held[row.Seq] == row
 	delete(t.c.held, row.Seq)
 	row.submitIndex, row.ackReply, row.size = index, reply, size
-	row.done, row.keep, row.entry, row.stored, row.itemBytes = false, false, 0, 0, 0
+	row.done, row.itemBytes = false, 0
+	row.forgetJournal()
 	_, waits := t.buf.WaitsFor(row.Seq)
 	row.leads.Store(!waits)
 	row.tenure.Store(&tenure{owner: t.owner})
@@ -253,7 +254,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	}
 	t.c.at("taken")
 	for _, item := range row.answeredItems() { // in an earlier term, or since
-		item.keep, item.entry, item.stored = false, 0, 0
+		item.forgetJournal()
 		t.itemAnswered(item)
 	}
 	idle := row.idle
@@ -308,9 +309,6 @@ func (c *Consumer) begun(row *Row) {
 	row.MaxBodyBytes, _ = c.room(row)
 }
 
-// opened returns a row that is taken and not emitted; nil where it is not.
-func (t *term) opened(seq uint64) *Row { return t.open[seq] }
-
 // finished reports whether a row is emitted.
 func (t *term) finished(seq uint64) bool { return t.buf.Finished(seq) }
 
@@ -343,8 +341,8 @@ func weight(m *nats.Msg) int {
 	return bytes
 }
 
-// start begins the work on the rows that wait for the journal, or for the log after a
-// gap, to be read, or for the end of a pause. A stopping term starts none.
+// start begins the work on the rows that wait for what is kept of them, for the log to be
+// read after a gap, or for the end of a pause. A stopping term starts none.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -353,21 +351,38 @@ func (t *term) start() {
 		for _, row := range t.unstarted {
 			t.takeBack(row)
 		}
-	case t.paused || t.journal.reading || !t.own.certain():
+	case t.paused || t.journal.earlier.waiting || !t.own.certain():
 		return
 	default:
-		for _, row := range t.unstarted {
-			if t.parkStarted(row) {
-				continue
-			}
-			if !row.back {
-				row.Kept, row.KeptItems = t.journal.kept[row.Seq], t.journal.keptItems[row.Seq]
-			}
-			t.c.cfg.Executor.Start(row)
-		}
+		t.startRows(time.Now())
+		return
 	}
 	clear(t.unstarted)
 	t.unstarted = t.unstarted[:0]
+}
+
+// startRows starts rows in their order, as far as what is kept of them is here. It ends at
+// a row whose reply can't be asked for yet: each answer would else go through the whole
+// window.
+func (t *term) startRows(now time.Time) {
+	looked := 0
+	var waiting []*Row
+look:
+	for ; looked < len(t.unstarted); looked++ {
+		switch row := t.unstarted[looked]; {
+		case t.parkStarted(row):
+		case row.back || t.restore(row, now):
+			t.c.cfg.Executor.Start(row)
+		case t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
+			waiting = append(waiting, row)
+		default:
+			break look
+		}
+	}
+	from := looked - len(waiting)
+	copy(t.unstarted[from:looked], waiting)
+	clear(t.unstarted[:from])
+	t.unstarted = t.unstarted[from:]
 }
 
 // collect takes the answered rows into the sequencer.
@@ -380,6 +395,9 @@ func (t *term) collect() {
 			t.itemAnswered(row)
 		case t.open[row.Seq] != row:
 			t.c.answeredLate(row)
+			if t.c.held[row.Seq] == row {
+				t.journal.waitOf(row, time.Now())
+			}
 		case row.reply.Parked:
 			t.park(row, false)
 		case !row.reply.HandedBack:
@@ -463,7 +481,7 @@ func (t *term) emit() {
 		return
 	}
 	t.mark(group)
-	t.journal.lastAtAppend = t.journal.last
+	t.journal.purges.lastAtAppend = t.journal.purges.last
 	t.out.send(group)
 }
 
@@ -485,7 +503,7 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for _, row := range e.rows {
 		delete(t.open, row.Seq)
-		if row.stored == 0 { // else the lane was told when the journal had its reply
+		if !row.stored { // else the lane was told when the journal had its reply
 			t.laneKept(row.Seq)
 		}
 		if row.reply.Failed {
@@ -499,7 +517,7 @@ func (t *term) emitted(e emitted) error {
 			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
 		}
 	}
-	t.journal.groupTime.Add(e.at.Sub(e.began))
+	t.journal.unkept.groupTime.Add(e.at.Sub(e.began))
 	t.journal.emitted(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {

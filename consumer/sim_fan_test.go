@@ -80,7 +80,6 @@ func (s *sim) elements(seq uint64) int {
 // openFan begins a start of a row with so many elements, and returns those that have no reply yet, also not in the
 // journal.
 func openFan(row *consumer.Row, elements int, restored func(item int, k *consumer.Kept)) (f *simFan, jobs []simJob) {
-	row.HasElements(elements)
 	f, again := row.Spent.(*simFan)
 	if !again {
 		f = &simFan{row: row, replies: make([]*consumer.Reply, elements)}

@@ -59,9 +59,9 @@ type sim struct {
 	callsFor map[simElement][]*simCall
 	acks     []simAck
 	resets   []simReset
-	// entries are those sent to the journal, and markers when owners have sent theirs.
+	// entries are those sent to the journal, and looks are the requests for what it holds.
 	entries []simEntry
-	markers map[string]time.Time
+	looks   []simQuestion
 	// A partition may stand still while faults that last are ongoing, and until calm.
 	ongoing int
 	calm    time.Time
@@ -88,7 +88,7 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	s := &sim{
 		bench: bare(t), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
 		rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), rows: make([][]uint64, partitions), gone: make([]int, partitions),
-		done: make(map[string]int), lives: make(map[string]*life), callsFor: make(map[simElement][]*simCall), markers: make(map[string]time.Time),
+		done: make(map[string]int), lives: make(map[string]*life), callsFor: make(map[simElement][]*simCall),
 		fansOut: seed%4 >= 2,
 	}
 	s.fastest, s.slowest, s.slowCalls = 20*time.Millisecond, time.Second, 50
@@ -106,7 +106,7 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	for subject, listen := range map[string]nats.MsgHandler{
-		"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset, "journal.stage.*": s.journaled,
+		"$JS.ACK.ROWS.>": s.acked, "$JS.API.CONSUMER.RESET.ROWS.*": s.reset, "journal.stage.>": s.journaled, "$JS.API.STREAM.INFO.JOURNAL": s.lookedAt,
 	} {
 		stagetest.Value(s.nc.Subscribe(subject, listen))(t)
 	}

@@ -2,8 +2,10 @@ package consumer_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -23,10 +25,6 @@ func (s *sim) journaled(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner := m.Header.Get(streams.HeaderOwner)
-	if m.Header.Get("Stage-Marker") != "" {
-		s.markers[owner] = time.Now()
-		return
-	}
 	seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 	item := wholeRow
 	if index := m.Header.Get("Stage-Item"); err == nil && index != "" {
@@ -55,26 +53,51 @@ func (s *sim) checkEntries(calls map[string]time.Time) {
 	}
 }
 
+// simQuestion is when a process asked what the journal holds of a partition.
+type simQuestion struct {
+	by        string
+	partition int
+	at        time.Time
+}
+
+// lookedAt records who asks what the journal holds.
+func (s *sim) lookedAt(m *nats.Msg) {
+	var asked struct {
+		Filter string `json:"subjects_filter"`
+	}
+	by, _, ours := strings.Cut(strings.TrimPrefix(m.Reply, inboxOf("")), ".")
+	if json.Unmarshal(m.Data, &asked) != nil || !ours {
+		return
+	}
+	for p := range s.partitions {
+		if asked.Filter == streams.JournalSubjects("stage", p) {
+			s.mu.Lock()
+			s.looks = append(s.looks, simQuestion{by, p, time.Now()})
+			s.mu.Unlock()
+		}
+	}
+}
+
 // inJournal reports whether the owner that made a call should have found the reply to it in the journal: an owner before
-// it had sent the entry there, which came before the marker that it reads to, and the owners between them were well when
-// they read.
+// it, which was not fenced, had sent the entry there before it asked what the journal holds. Whoever owned the partition
+// between them, and however it ended: nobody removes a reply of a row that has no result.
 func (s *sim) inJournal(c *simCall) bool {
 	claims := s.claims[c.partition]
 	to := slices.IndexFunc(claims, func(claim simClaim) bool { return claim.owner == c.owner })
-	marker, ok := s.markers[c.owner]
-	if to < 0 || !ok {
+	if to < 0 || s.unwell(claims[to].by, claims[to].at, claims[to].at.Add(6*time.Second)) {
+		return false
+	}
+	look := slices.IndexFunc(s.looks, func(l simQuestion) bool {
+		return l.by == c.by.name && l.partition == c.partition && !l.at.Before(claims[to].at)
+	})
+	if look < 0 {
 		return false
 	}
 	return slices.ContainsFunc(s.entries, func(e simEntry) bool {
-		if e.of != c.of || !e.at.Before(marker.Add(-leastLatency)) || s.unwell(nil, e.at, e.at.Add(leastLatency)) {
+		if e.of != c.of || !e.at.Before(s.looks[look].at.Add(-leastLatency)) || s.unwell(nil, e.at, e.at.Add(leastLatency)) {
 			return false
 		}
 		from := slices.IndexFunc(claims, func(claim simClaim) bool { return claim.owner == e.owner })
-		if from < 0 || from >= to || !e.at.Before(claims[from+1].at) {
-			return false // the owner was fenced, and others may purge what they don't know of
-		}
-		return !slices.ContainsFunc(claims[from+1:to+1], func(claim simClaim) bool {
-			return s.unwell(claim.by, claim.at, claim.at.Add(6*time.Second))
-		})
+		return from >= 0 && from < to && e.at.Before(claims[from+1].at)
 	})
 }

@@ -70,8 +70,8 @@ func (s *sim) needless(first, again *simCall) string {
 			continue
 		}
 		lost = i
-		// An owner that could not read the journal continues without it, and purges the entries that it does not know.
-		if c := claims[i]; s.unwell(c.by, c.at, c.at.Add(6*time.Second)) && i != to || i == to && s.unwell(c.by, c.at, again.begun) {
+		// An owner that could not read the journal pays again.
+		if c := claims[i]; i == to && s.unwell(c.by, c.at, again.begun) {
 			return ""
 		}
 	}

@@ -110,7 +110,7 @@ func (l *life) befall(manner string, lasts time.Duration) {
 	case "drop":
 		l.drop()
 	case "deaf drop":
-		l.trouble(time.Second)
+		l.trouble(afterDrop)
 		l.s.disturb(simRequest)
 		l.link.set(func() { l.link.deaf = true })
 		time.AfterFunc(deafFor, func() {
@@ -169,9 +169,13 @@ func (l *life) sleep(lasts time.Duration) {
 	time.AfterFunc(lasts, func() { l.s.disturb(0) })
 }
 
+// afterDrop is for how long a process whose connection broke may own nothing, and so keep nothing: its pin lives for a
+// second, and then it claims the partition again.
+const afterDrop = 2 * time.Second
+
 // drop breaks the connection. A request that was under way gets no answer.
 func (l *life) drop() {
-	l.trouble(time.Second)
+	l.trouble(afterDrop)
 	l.s.disturb(simRequest)
 	l.link.drop()
 }

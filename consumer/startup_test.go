@@ -80,7 +80,7 @@ func TestStreamsThatCannotKeepTheGuaranteesAreRefused(t *testing.T) {
 			want: []string{"ResultStream: create stream RESULTS on subject results.>", "overlap", "stream OTHER: set ResultStream to that stream if it is meant, else change ResultSubject"},
 		},
 		"another stream captures a part of the journal": {
-			have: []jetstream.StreamConfig{{Name: "DIARY", Subjects: []string{"journal.*.1"}}},
+			have: []jetstream.StreamConfig{{Name: "DIARY", Subjects: []string{"journal.*.1.>"}}},
 			want: []string{"JournalStream: create stream JOURNAL", "stream DIARY: set it to that stream if it is meant, else take the subject out of it"},
 		},
 		"no such rows":               {have: []jetstream.StreamConfig{{Name: "ROWS", Subjects: []string{"lines.>"}}}, want: []string{"no row on rows.>", "InputSubject", "(nats stream edit ROWS --subjects='lines.>' --subjects='rows.>')"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -150,4 +151,31 @@ func (c *Consumer) eachResult(ctx context.Context, from, to uint64, f func(at, r
 		f(at, row)
 		return nil
 	})
+}
+
+// eachHeader calls f with the headers of each message on a subject, from one sequence of
+// a stream to another. Bodies are not read.
+func (c *Consumer) eachHeader(ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error) error {
+	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
+	defer cancel()
+	reading, err := streams.Read(asking, c.js, stream, jetstream.ConsumerConfig{
+		FilterSubject: subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		HeadersOnly: true, InactiveThreshold: streams.RequestTimeout,
+	})
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
+	}
+	defer reading.Close()
+	for m, err := range reading.All(ctx) {
+		if err != nil {
+			return fmt.Errorf("read stream %s: %w", stream, c.denied(err))
+		}
+		if m.Sequence > to {
+			return nil
+		}
+		if err := f(m.Sequence, m.Header); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -71,6 +71,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		}
 		c.resultsLost = false
 	}
+	old := c.countOld(ctx)
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
@@ -89,6 +90,9 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		err = t.lineUp(ctx, soft, lost)
 	}
 	if err == nil {
+		err = t.moveOld(ctx, soft, lost, old)
+	}
+	if err == nil {
 		err = t.openLane(ctx, soft, lost)
 	}
 	if err != nil {
@@ -101,6 +105,9 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		return nil, err
 	}
 	t.journal = c.openJournal(owner, t, time.Now())
+	for _, row := range c.held {
+		t.journal.waitOf(row, time.Now())
+	}
 	t.out.open(ctx, newEmitter(c, owner, end, results.Config))
 	c.served = true
 	claimed := t.own.end.seq
@@ -188,7 +195,6 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err := t.bringBack(now); err != nil {
 			return err
 		}
-		t.journal.askIndex(hard)
 		t.stopLane()
 		t.unstashDue()
 		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
@@ -215,10 +221,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		case q := <-t.c.questions:
 			q.answer <- t.whyWaits(q.seq)
 		case <-t.laneSignal():
-		case read := <-t.journal.indexed:
-			t.journal.readIndex(read)
 		case m := <-t.journal.answers:
-			t.journal.received(m, t.open, time.Now())
+			t.journal.received(m, time.Now())
 		case <-t.c.mail.signal:
 			t.collect()
 			t.emit()
@@ -242,8 +246,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 
 // finish hands the partition over, after the term has drained.
 func (t *term) finish(soft, hard context.Context) error {
-	t.acks.flush()    // the reset makes up for it, if it succeeds
-	t.journal.purge() // there may be no next owner that would
+	t.acks.flush() // the reset makes up for it, if it succeeds
+	t.journal.clear()
 	if err := t.handOver(hard); err != nil {
 		return err
 	}

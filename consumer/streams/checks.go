@@ -141,7 +141,7 @@ func (s Config) checkAudit(cfg jetstream.StreamConfig) findings {
 func (s Config) checkJournal(cfg jetstream.StreamConfig) findings {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
-		subjects = append(subjects, JournalSubject(s.Name, p))
+		subjects = append(subjects, JournalSubjects(s.Name, p))
 	}
 	wrong := takes(cfg, FieldJournalStream, "journal.>", subjects...)
 	wrong.needsDirect(cfg)

@@ -42,10 +42,15 @@ func AuditSubject(prefix, name string, p auditlog.Partition, kind auditlog.Kind)
 	return prefix + "." + name + "." + p.String() + "." + string(kind)
 }
 
-// JournalSubject is where the replies of one partition are kept that wait for an earlier
-// row.
-func JournalSubject(name string, partition int) string {
-	return "journal." + name + "." + strconv.Itoa(partition)
+// JournalPrefix is what the subjects begin with on which the replies of one partition are
+// kept that wait for an earlier row. The row and the element follow, each as one token.
+func JournalPrefix(name string, partition int) string {
+	return "journal." + name + "." + strconv.Itoa(partition) + "."
+}
+
+// JournalSubjects matches the subjects of all replies of one partition.
+func JournalSubjects(name string, partition int) string {
+	return JournalPrefix(name, partition) + ">"
 }
 
 // LaneSubjects matches the records of the batches of a stage.

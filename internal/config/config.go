@@ -115,7 +115,7 @@ type AuditConfig struct {
 type JournalConfig struct {
 	Enabled  bool          `env:"JOURNAL, default=true" help:"keep replies that wait for an earlier row, so that a crash does not pay for them again"`
 	After    time.Duration `env:"JOURNAL_AFTER, default=50ms" help:"how long a reply has waited when it goes to the journal; 0: at once"`
-	Stream   string        `env:"JOURNAL_STREAM, default=JOURNAL" help:"stream of the journal, on subjects journal.<name>.<partition>" deprecated:"stop the stage, then remove it; the journal is in the stream JOURNAL"`
+	Stream   string        `env:"JOURNAL_STREAM, default=JOURNAL" help:"stream of the journal, on subjects journal.<name>.<partition>.<row>.<element>" deprecated:"stop the stage, then remove it; the journal is in the stream JOURNAL"`
 	MaxBytes Size          `env:"JOURNAL_MAX_BYTES, default=1GiB" help:"size of the journal stream when it is created here; 0: unlimited" deprecated:"create the stream by stage setup --journal-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 

@@ -150,7 +150,7 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	outputs := []output{
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
 		{"STAGE_AUDIT_SUBJECT", c.Audit.Subject + "." + c.Name + ".*.*"},
-		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".*"},
+		{"STAGE_JOURNAL_STREAM", "journal." + c.Name + ".>"},
 		{"STAGE_DEAD_LETTER_SUBJECT", c.Streams.DeadLetterSubject},
 	}
 	if c.LaneOn() {

@@ -71,7 +71,7 @@ func (l *Ledger) reserve(token string, usd float64) {
 }
 
 // Settle replaces what is reserved for a batch by what all its answers were billed, those
-// included that no row used. It is 0 if nothing was, or if it is unknown. Calls that are counted
+// included that no row used. 0: nothing was, or it is unknown. Calls that are counted
 // later are part of it.
 func (l *Ledger) Settle(token string, usd float64) {
 	l.mu.Lock()

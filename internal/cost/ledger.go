@@ -26,7 +26,7 @@ type Ledger struct {
 }
 
 // NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in
-// USD, or 0 for none.
+// USD, 0: none.
 func NewLedger(p Prices, ceiling float64) *Ledger {
 	return &Ledger{prices: p, ceiling: ceiling, batches: make(map[string]*account)}
 }

@@ -132,7 +132,6 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 	if e.passOn(row) {
 		return nil
 	}
-	row.HasElements(0)
 	j := e.newJob(row)
 	err := loadError(row, e.prompt.ownServer)
 	if err == nil {
@@ -174,11 +173,9 @@ func (e *Executor) fanOut(in *consumer.Row) {
 			}
 		}
 		if err != nil {
-			in.HasElements(0)
 			e.answerError(j, err, e.uncalled(j), "")
 			return
 		}
-		in.HasElements(items.Len())
 		f = newFan(in, j.parsed, items, len(e.prompt.format.AppendItems(nil, j.parsed, nil)))
 	}
 	if f.start() == 0 {

@@ -69,7 +69,7 @@ func TestASettingNeedsItsOwnSubjectsAlone(t *testing.T) {
 		more, fewer string // separated by spaces
 	}{
 		{nil, "", ""},
-		{map[string]string{"STAGE_JOURNAL": "false"}, "", "$JS.API.STREAM.INFO.JOURNAL $JS.API.STREAM.PURGE.JOURNAL $JS.API.DIRECT.GET.JOURNAL journal.stage.0 $JS.EVENT.ADVISORY.STREAM.UPDATED.JOURNAL"},
+		{map[string]string{"STAGE_JOURNAL": "false"}, "", "$JS.API.STREAM.INFO.JOURNAL $JS.API.STREAM.PURGE.JOURNAL $JS.API.DIRECT.GET.JOURNAL journal.stage.0.> $JS.EVENT.ADVISORY.STREAM.UPDATED.JOURNAL"},
 		{map[string]string{"STAGE_JOURNAL_STREAM": "J", "STAGE_JOURNAL_AFTER": "0"}, "$JS.API.STREAM.INFO.J $JS.API.STREAM.PURGE.J $JS.API.DIRECT.GET.J $JS.EVENT.ADVISORY.STREAM.UPDATED.J", "$JS.API.STREAM.INFO.JOURNAL $JS.API.STREAM.PURGE.JOURNAL $JS.API.DIRECT.GET.JOURNAL $JS.EVENT.ADVISORY.STREAM.UPDATED.JOURNAL"},
 		{map[string]string{"STAGE_NATS_INBOX_PREFIX": ""}, "_INBOX.>", "_INBOX_x.>"},
 		{map[string]string{"STAGE_CONTROL": "true"}, "llm-stage.stage.control", ""},
@@ -81,8 +81,8 @@ func TestASettingNeedsItsOwnSubjectsAlone(t *testing.T) {
 		{map[string]string{"STAGE_ORDER": "key"}, "", ""}, // the page of a row reads the results, too
 		{map[string]string{"STAGE_ORDER": "key", "STAGE_CREATE_STREAMS": "true"}, "$JS.API.STREAM.CREATE.ROWS $JS.API.STREAM.CREATE.RESULTS $JS.API.STREAM.CREATE.AUDIT $JS.API.STREAM.CREATE.JOURNAL " +
 			"$JS.API.CONSUMER.CREATE.ROWS.stage-0.> $JS.API.CONSUMER.DELETE.ROWS.stage-0", ""},
-		{map[string]string{"STAGE_LANE_STREAM": "B"}, "$JS.API.STREAM.INFO.B $JS.API.STREAM.MSG.GET.B $JS.API.STREAM.MSG.GET.JOURNAL $JS.API.STREAM.PURGE.B $JS.API.CONSUMER.CREATE.B.> $JS.API.CONSUMER.MSG.NEXT.B.> " +
-			"$JS.API.CONSUMER.DELETE.B.> $JS.API.CONSUMER.CREATE.JOURNAL.> $JS.API.CONSUMER.MSG.NEXT.JOURNAL.> audit.stage.0.batch lane.stage.0.> $JS.EVENT.ADVISORY.STREAM.UPDATED.B", ""},
+		{map[string]string{"STAGE_LANE_STREAM": "B"}, "$JS.API.STREAM.INFO.B $JS.API.STREAM.MSG.GET.B $JS.API.STREAM.PURGE.B $JS.API.CONSUMER.CREATE.B.> $JS.API.CONSUMER.MSG.NEXT.B.> " +
+			"$JS.API.CONSUMER.DELETE.B.> audit.stage.0.batch lane.stage.0.> $JS.EVENT.ADVISORY.STREAM.UPDATED.B", ""},
 		{
 			map[string]string{"STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.*.rows"},
 			"$JS.API.CONSUMER.INFO.RESULTS.stage-0 $JS.API.CONSUMER.MSG.NEXT.RESULTS.stage-0 " +

@@ -37,14 +37,12 @@ func (s *Stage) snapshot() status.Snapshot {
 	return snap
 }
 
-// gauges returns what the metrics show: the snapshot, with the row that answered rows wait
-// for, which the report finds.
+// gauges returns what the metrics show: the snapshot, with the holds that follow from all
+// of it.
 func (s *Stage) gauges() status.Snapshot {
 	snap := s.snapshot()
 	r := s.report(snap, time.Now())
-	if late := r.Holds.First(func(h *hold.Hold) bool { return h.Kind == hold.Order }); late != nil {
-		snap.Holds = append(snap.Holds, *late)
-	}
+	snap.Holds = r.Holds
 	return snap
 }
 

@@ -253,7 +253,7 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries := l.stored("JOURNAL", "journal.stage.0", 1)
+		entries := l.stored("JOURNAL", "journal.stage.0.>", 1)
 		if err := journal.Purge(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,7 @@ type Tracing struct {
 
 // New returns the tracing that the configuration selects, nil if it is off. It starts
 // nothing. own, if not nil, gets the spans whatever the configuration; console is where
-// the console exporter prints, or nil for standard error. runID names the process in all spans.
+// the console exporter prints, nil: standard error. runID names the process in all spans.
 func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID string, log *slog.Logger) *Tracing {
 	if !cfg.Tracing().On() && own == nil {
 		return nil

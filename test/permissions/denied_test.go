@@ -277,7 +277,7 @@ var savings = []string{
 	"$JS.EVENT.ADVISORY.STREAM.UPDATED.ROWS", "$JS.EVENT.ADVISORY.STREAM.UPDATED.RESULTS", "$JS.EVENT.ADVISORY.STREAM.UPDATED.AUDIT",
 	"$JS.EVENT.ADVISORY.STREAM.UPDATED.JOURNAL",                                  // an edited stream is noticed later
 	"$JS.API.CONSUMER.UNPIN.ROWS.stage-0", "$JS.API.CONSUMER.UNPIN.ROWS.stage-1", // the pin expires by itself
-	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0", "journal.stage.1",
+	"$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL", "journal.stage.0.>", "journal.stage.1.>",
 	"dedupe.>", "$JS.API.DIRECT.GET.DEDUPE.dedupe.>",
 	"llm-stage.stage.replicas", "llm-stage.budget.account.>", "llm-stage.stage.status", "llm-stage.stage.control",
 	"$JS.API.CONSUMER.CREATE.RESULTS.>", "$JS.API.CONSUMER.MSG.NEXT.RESULTS.>", // the page has no story of a row

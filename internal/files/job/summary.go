@@ -115,7 +115,7 @@ func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 	}
 	cfg := p.Stage.Cfg
 	entries, err := stored.Open(ctx, js, stored.ReadOptions{
-		Stream: cfg.Journal.Stream, Filters: []string{streams.JournalSubject(cfg.Name, 0)}, HeadersOnly: true, Brief: true,
+		Stream: cfg.Journal.Stream, Filters: []string{streams.JournalSubjects(cfg.Name, 0)}, HeadersOnly: true, Brief: true,
 	})
 	if err != nil {
 		return 0, err
@@ -130,7 +130,7 @@ func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 		}
 		row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil || row <= p.places.low || p.places.own.Has(row) {
-			continue // a marker, or an entry that is not purged yet
+			continue // an entry that is not purged yet
 		}
 		kept[answer{m.Header.Get(streams.HeaderSourceSeq), m.Header.Get(streams.HeaderItem)}] = true
 	}

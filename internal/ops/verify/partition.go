@@ -41,7 +41,7 @@ type partitionVerifier struct {
 	nextInput stored.InputRow // the first row of the input that is not compared; without a sequence: all are. The input is that of the last epoch
 
 	// The head is the result that is checked next: its place in the log is checked, its
-	// audit is not. All results before it are finished. It is nil before it is read; over:
+	// audit is not. All results before it are finished. nil: it is not read yet; over:
 	// there is none.
 	head *verifiedRow
 	over bool

@@ -1,0 +1,153 @@
+package consumer
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// keptRef names a row, or an element of one, whose reply is in the journal.
+type keptRef struct {
+	row  uint64
+	item int // the element, or wholeRow
+}
+
+func (r keptRef) compare(other keptRef) int {
+	return cmp.Or(cmp.Compare(r.row, other.row), cmp.Compare(r.item, other.item))
+}
+
+// earlierTerms knows which rows earlier terms have kept a reply to. Of rows, because a reply
+// may be large, and behind a batch lane there may be a million of them.
+//
+// It asks the leader of the stream for the subjects that exist. Only a leader that has
+// applied its whole log answers, so whatever was acknowledged is among them.
+type earlierTerms struct {
+	refs    []keptRef // sorted; some rows may be emitted
+	emitted int       // refs at the front whose rows are
+	known   bool
+	// waiting says that no row is started until the subjects are known, but only until
+	// by. Whoever does not answer by then is asked again all the same: until the subjects
+	// are known nothing is purged.
+	waiting bool
+	by      time.Time
+	again   time.Time // when to ask once more
+
+	pages []keptRef // read so far, where the subjects don't fit in one answer
+	read  int       // subjects in them
+	total int       // subjects that exist, by the first answer
+	upTo  uint64    // highest sequence of the stream by then
+}
+
+// askEarlier asks which subjects exist, from the first one on that was not read.
+func (j *journal) askEarlier(now time.Time) {
+	j.earlier.again = now.Add(streams.RequestTimeout)
+	body, err := json.Marshal(struct {
+		Filter string `json:"subjects_filter"`
+		Offset int    `json:"offset"`
+	}{j.c.journalFilter(), j.earlier.read})
+	if err == nil {
+		err = j.send(topicSubjects, &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "STREAM.INFO." + j.c.cfg.JournalStream, Data: body})
+	}
+	if err != nil {
+		j.setProblem(err.Error())
+	}
+}
+
+// readEarlier reads an answer to askEarlier. An answer has 100,000 subjects at most,
+// sorted. Where a subject was removed between two answers, the second one begins behind a
+// subject that was in neither, so all are read again.
+func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
+	e := &j.earlier
+	if e.known {
+		return // the second answer to a request that was repeated
+	}
+	var page struct {
+		Error  *jetstream.APIError `json:"error"`
+		Total  int                 `json:"total"`
+		Offset int                 `json:"offset"`
+		State  struct {
+			Last     uint64            `json:"last_seq"`
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	err := json.Unmarshal(m.Data, &page)
+	switch code, why := streams.StatusOf(m); {
+	case code != "":
+		err = fmt.Errorf("%s %s", code, why)
+	case err == nil && page.Error != nil:
+		err = page.Error
+	}
+	if err != nil {
+		j.setProblem("read: " + err.Error())
+		e.again = now.Add(journalScan + streams.RequestTimeout/20)
+		return
+	}
+	if page.Offset == 0 {
+		e.pages, e.read, e.total, e.upTo = nil, 0, page.Total, page.State.Last
+	}
+	if page.Offset != e.read {
+		return // of a request that was repeated
+	}
+	for subject := range page.State.Subjects {
+		if ref, ok := j.c.journalRef(subject); ok {
+			e.pages = append(e.pages, ref)
+		}
+	}
+	e.read += len(page.State.Subjects)
+	switch {
+	case page.Total != e.total:
+		e.read = 0
+		j.askEarlier(now)
+	case e.read < e.total && len(page.State.Subjects) > 0:
+		e.by = now.Add(streams.RequestTimeout)
+		j.askEarlier(now)
+	default:
+		slices.SortFunc(e.pages, keptRef.compare)
+		e.refs, e.pages = e.pages, nil
+		e.known, e.waiting, e.again = true, false, time.Time{}
+		j.purges.begin(e.upTo)
+		j.dropFinished()
+		j.c.at("journal read")
+	}
+}
+
+// stepEarlier asks again where no answer has come, and returns when to be called again.
+func (j *journal) stepEarlier(now time.Time) (next time.Time) {
+	e := &j.earlier
+	if e.known {
+		return time.Time{}
+	}
+	if !now.Before(e.again) {
+		j.askEarlier(now)
+	}
+	if e.waiting && !now.Before(e.by) {
+		e.waiting = false
+		j.setProblem("no answer")
+	}
+	if e.waiting {
+		return earlier(e.again, e.by)
+	}
+	return e.again
+}
+
+// of returns what is kept of a row.
+func (e *earlierTerms) of(seq uint64) []keptRef {
+	from, _ := slices.BinarySearchFunc(e.refs, keptRef{row: seq, item: wholeRow}, keptRef.compare)
+	to := from
+	for to < len(e.refs) && e.refs[to].row == seq {
+		to++
+	}
+	return e.refs[from:to]
+}
+
+// has reports whether the reply to a row, or to an element, is kept.
+func (e *earlierTerms) has(row *Row) bool {
+	_, has := slices.BinarySearchFunc(e.refs, keptRef{row.Seq, row.itemIndex()}, keptRef.compare)
+	return has
+}

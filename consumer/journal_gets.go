@@ -1,0 +1,208 @@
+package consumer
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// journalGets is how many replies may be asked for at once.
+	journalGets = 64
+	// journalLag is the wait before a replica is asked again that does not have a reply
+	// yet, and journalLagMost for how long that is done: then the reply is gone.
+	journalLag     = 50 * time.Millisecond
+	journalLagMost = time.Second
+)
+
+// gets reads replies that are kept, each by its subject, once its row starts.
+type gets struct {
+	open    map[uint64]*get // by row
+	missing int             // replies that are not here yet
+}
+
+// get is what is kept of one row. Any replica may answer a request for a reply, and one
+// that lags answers that there is none. The subject exists, so it is asked again.
+type get struct {
+	kept     *Kept
+	items    map[int]*Kept
+	missing  []int     // elements, or wholeRow, whose replies are not here yet
+	asked    int       // of those, how many are on their way
+	by       time.Time // when the row starts without them; zero means never
+	again    time.Time // when to ask once more
+	lagUntil time.Time // zero: no replica has answered that there is none
+}
+
+// room reports whether another row may ask.
+func (g *gets) room() bool { return g.missing < journalGets }
+
+// restore gives a row what earlier terms have kept of it, before it starts. It reports
+// false while that is on its way, and where it has to wait for others: a row that may not
+// begin would hold a reply that the window has no room for.
+//
+// Where the journal does not answer, rows start without, and are paid for again.
+func (t *term) restore(row *Row, now time.Time) bool {
+	j := t.journal
+	if row.restored {
+		return true
+	}
+	g := j.gets.open[row.Seq]
+	if g == nil {
+		refs := j.earlier.of(row.Seq)
+		if len(refs) == 0 {
+			row.restored = true
+			return true
+		}
+		if !j.gets.room() || !row.MayBegin() {
+			return false
+		}
+		g = j.get(row.Seq, refs, now)
+		g.by = now.Add(streams.RequestTimeout)
+	}
+	if len(g.missing) > 0 && now.Before(g.by) {
+		return false
+	}
+	if len(g.missing) > 0 {
+		j.setProblem("no answer")
+	}
+	j.end(row.Seq, g)
+	row.Kept, row.KeptItems, row.restored = g.kept, g.items, true
+	t.buf.Grow(row.Seq, row.keptBytes())
+	return true
+}
+
+// keptBytes is how many bytes the replies have that are kept of the row.
+func (r *Row) keptBytes() (bytes int) {
+	if r.Kept != nil {
+		bytes = len(r.Kept.Reply.Body)
+	}
+	for _, k := range r.KeptItems {
+		bytes += len(k.Reply.Body)
+	}
+	return bytes
+}
+
+// getBack returns the reply to a row that comes back from the lane, once it is here. It
+// is waited for without end: without it the row would be paid for again.
+func (j *journal) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
+	g := j.gets.open[seq]
+	if g == nil {
+		g = j.get(seq, []keptRef{{seq, wholeRow}}, now)
+	}
+	if len(g.missing) > 0 {
+		return nil, false
+	}
+	j.end(seq, g)
+	return g.kept, true
+}
+
+// get asks for what is kept of a row.
+func (j *journal) get(seq uint64, refs []keptRef, now time.Time) *get {
+	g := &get{}
+	for _, ref := range refs {
+		g.missing = append(g.missing, ref.item)
+	}
+	if j.gets.open == nil {
+		j.gets.open = make(map[uint64]*get)
+	}
+	j.gets.open[seq] = g
+	j.gets.missing += len(g.missing)
+	j.ask(seq, g, now)
+	j.c.at("fetching")
+	return g
+}
+
+// end ends a get.
+func (j *journal) end(seq uint64, g *get) {
+	delete(j.gets.open, seq)
+	j.gets.missing -= len(g.missing)
+}
+
+// ask asks for the replies that are missing. Those of a row with many elements are asked
+// for in turns.
+func (j *journal) ask(seq uint64, g *get, now time.Time) {
+	g.again = now.Add(streams.RequestTimeout)
+	g.asked = min(len(g.missing), journalGets)
+	for _, item := range g.missing[:g.asked] {
+		ref := keptRef{seq, item}
+		body, err := json.Marshal(map[string]string{"last_by_subj": j.c.journalSubject(ref)})
+		if err == nil {
+			err = j.send(topicGet+strconv.FormatUint(seq, 36)+"."+strconv.Itoa(item),
+				&nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
+		}
+		if err != nil {
+			j.setProblem(err.Error())
+			return
+		}
+	}
+}
+
+// gotten takes the answer to one request for a reply.
+func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
+	of, element, _ := strings.Cut(name, ".")
+	seq, err := strconv.ParseUint(of, 36, 64)
+	item, errItem := strconv.Atoi(element)
+	g := j.gets.open[seq]
+	if err != nil || errItem != nil || g == nil {
+		return // the second answer to a request that was repeated
+	}
+	at := slices.Index(g.missing, item)
+	if at < 0 {
+		return
+	}
+	if streams.Added(m.Header, jetstream.SequenceHeader) == "" && !j.gone(m, g, now) {
+		g.again = earlier(g.again, now.Add(journalLag))
+		return
+	}
+	if of, index, k, err := j.c.parseEntry(m.Header, m.Data); err == nil && of == seq && index == item {
+		g.put(item, k)
+	}
+	g.missing = slices.Delete(g.missing, at, at+1)
+	j.gets.missing--
+	if g.asked--; g.asked == 0 && len(g.missing) > 0 {
+		j.ask(seq, g, now)
+	}
+}
+
+// gone reports whether an answer without a reply is the last word.
+func (j *journal) gone(m *nats.Msg, g *get, now time.Time) bool {
+	if code, why := streams.StatusOf(m); code != "404" {
+		j.setProblem("read: " + strings.TrimSpace(code+" "+why))
+		return false
+	}
+	if g.lagUntil.IsZero() {
+		g.lagUntil = now.Add(journalLagMost)
+	}
+	return !now.Before(g.lagUntil)
+}
+
+func (g *get) put(item int, k *Kept) {
+	if item == wholeRow {
+		g.kept = k
+		return
+	}
+	if g.items == nil {
+		g.items = make(map[int]*Kept)
+	}
+	g.items[item] = k
+}
+
+// stepGets asks again where no answer has come, and returns when to be called again.
+func (j *journal) stepGets(now time.Time) (next time.Time) {
+	for seq, g := range j.gets.open {
+		if len(g.missing) == 0 {
+			continue
+		}
+		if !now.Before(g.again) {
+			j.ask(seq, g, now)
+		}
+		next = earlier(next, earlier(g.again, g.by))
+	}
+	return next
+}

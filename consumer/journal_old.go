@@ -1,0 +1,114 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Earlier versions kept all replies of a partition on one subject, journal.stage.0. A
+// new owner copies them to the subjects of their rows before it takes any, which takes .5
+// ms an entry. One release later this file can go.
+
+// moveMost bounds the time that this may take.
+const moveMost = 10 * time.Minute
+
+// countOld returns how many replies an older version has kept. It is called before the
+// claim: whoever is fenced claims again at once, and a claim that is not followed by a
+// request for rows soon gets no pin.
+func (c *Consumer) countOld(ctx context.Context) (replies uint64) {
+	if !c.cfg.Journal {
+		return 0
+	}
+	stream, err := streams.Look(ctx, c.js, c.cfg.JournalStream)
+	if err != nil {
+		return 0
+	}
+	subject := strings.TrimSuffix(c.journalPrefix(), ".")
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return 0
+	}
+	return info.State.Subjects[subject]
+}
+
+// moveOld copies what an older version has kept. Where that fails, the rows are paid for
+// again, and nothing is removed.
+func (t *term) moveOld(ctx, soft context.Context, lost <-chan nats.Status, replies uint64) error {
+	if replies == 0 {
+		return nil
+	}
+	return t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, moveMost)
+		defer cancel()
+		moved, err := t.moveEntries(ctx, replies)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			t.c.log.Warn("replies that an older version has kept are not used", slog.Any("error", err))
+		case moved > 0:
+			t.c.log.Info("replies that an older version has kept are under their rows now", slog.Uint64("replies", moved))
+		}
+		return nil
+	})
+}
+
+func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, err error) {
+	subject, next := strings.TrimSuffix(t.c.journalPrefix(), "."), uint64(1)
+	for range replies {
+		m, at, err := t.c.oldEntry(ctx, subject, next)
+		if err != nil {
+			return 0, err
+		}
+		next = at + 1
+		row, item, _, err := t.c.parseEntry(m.Header, m.Data)
+		if err != nil || t.finished(row) {
+			continue
+		}
+		m.Subject = t.c.journalSubject(keptRef{row, item})
+		if _, err := streams.Append(ctx, t.c.nc, []*nats.Msg{m}); err != nil {
+			return 0, err
+		}
+		moved++
+	}
+	body, err := json.Marshal(map[string]any{"filter": subject, "seq": next})
+	if err != nil {
+		return 0, err
+	}
+	purged, err := t.c.nc.RequestWithContext(ctx, streams.APIPrefix(t.c.nc)+"STREAM.PURGE."+t.c.cfg.JournalStream, body)
+	if err == nil {
+		err = streams.Refusal(purged)
+	}
+	return moved, err
+}
+
+// oldEntry returns the first entry on a subject at or after a sequence, as it was
+// published, and its sequence.
+func (c *Consumer) oldEntry(ctx context.Context, subject string, from uint64) (m *nats.Msg, at uint64, err error) {
+	body, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": subject})
+	if err != nil {
+		return nil, 0, err
+	}
+	answer, err := c.nc.RequestWithContext(ctx, streams.APIPrefix(c.nc)+"DIRECT.GET."+c.cfg.JournalStream, body)
+	if err != nil {
+		return nil, 0, err
+	}
+	if at, err = strconv.ParseUint(streams.Added(answer.Header, jetstream.SequenceHeader), 10, 64); err != nil {
+		code, why := streams.StatusOf(answer)
+		return nil, 0, fmt.Errorf("get message %d of %s: %s %s", from, subject, code, why)
+	}
+	m = &nats.Msg{Header: nats.Header{}, Data: answer.Data}
+	for name, values := range answer.Header {
+		if !streams.ForServer(name) {
+			m.Header[name] = values
+		}
+	}
+	return m, at, nil
+}

@@ -1,0 +1,136 @@
+package consumer
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// journalSent is how many entries may be on their way at least, where the window
+	// holds fewer rows, and journalSentBytes how many bytes they may have.
+	journalSent      = 256
+	journalSentBytes = 8 << 20
+	// journalRetry is the wait before a reply that the journal did not take is offered
+	// again.
+	journalRetry = 5 * time.Second
+)
+
+// sentEntries are the entries that were sent and have no answer yet. They are bounded: a
+// journal that stores fewer entries a second than rows are emitted would gather those of
+// emitted rows in the memory of the server, without end.
+//
+// The stream answers in the order in which entries were sent. So an answer settles the
+// entries sent before it, too, whose answers were lost.
+type sentEntries struct {
+	most    int
+	entries []sentEntry // oldest first
+	first   uint64      // number of the oldest one
+	bytes   int
+	last    time.Time // when the newest one was sent
+}
+
+// sentEntry is the entry of a row or of an element, which may be emitted since.
+type sentEntry struct {
+	row   *Row
+	bytes int
+}
+
+// full reports whether an entry has to wait for answers. Where none comes for long, the
+// oldest entry counts as lost, and another one may go.
+func (s *sentEntries) full(now time.Time) bool {
+	if len(s.entries) < s.most && s.bytes < journalSentBytes {
+		return false
+	}
+	if now.Before(s.last.Add(journalRetry)) {
+		return true
+	}
+	s.pop()
+	return false
+}
+
+// hasRoom reports whether there is room for a good many entries.
+func (s *sentEntries) hasRoom() bool {
+	return len(s.entries) <= s.most/2 && s.bytes <= journalSentBytes/2
+}
+
+// add adds an entry and returns its number, which is never 0.
+func (s *sentEntries) add(row *Row, bytes int, now time.Time) (number uint64) {
+	s.first = max(s.first, 1)
+	s.entries = append(s.entries, sentEntry{row, bytes})
+	s.bytes, s.last = s.bytes+bytes, now
+	return s.first + uint64(len(s.entries)) - 1
+}
+
+// answered settles an entry and those before it, and returns its row, or nil where it
+// counts as lost.
+func (s *sentEntries) answered(number uint64) (row *Row) {
+	for len(s.entries) > 0 && s.first <= number {
+		row = nil
+		if s.first == number {
+			row = s.entries[0].row
+		}
+		s.pop()
+	}
+	return row
+}
+
+func (s *sentEntries) pop() {
+	s.bytes -= s.entries[0].bytes
+	s.entries[0] = sentEntry{} // else the slice would hold on to the row
+	s.entries = s.entries[1:]
+	s.first++
+}
+
+// keep sends the entry of one row. Without an answer in time it is sent again: a second
+// copy does no harm.
+func (j *journal) keep(row *Row, now time.Time) {
+	if row.entry > 0 {
+		j.setProblem("no answer")
+	}
+	msg := j.c.journalEntry(j.owner, row)
+	if msg.Size() > int(j.c.nc.MaxPayload()) {
+		j.unkept.settle(row)
+		j.rows.keptNow(row)
+		return
+	}
+	row.entry, row.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
+	if err := j.send(topicEntry+strconv.FormatUint(row.entry, 36), msg); err != nil {
+		row.entry = 0
+		j.setProblem(err.Error())
+	}
+	j.c.at("kept")
+}
+
+// stored handles the answer to an entry.
+func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
+	number, err := strconv.ParseUint(name, 36, 64)
+	if err != nil {
+		return
+	}
+	row := j.sent.answered(number)
+	if j.unkept.blocked && j.sent.hasRoom() { // a good many: each look goes through all that wait
+		j.unkept.next = now
+	}
+	at, err := streams.StoredAt(answer)
+	switch {
+	case err != nil:
+		if row != nil && row.entry == number {
+			row.entry, row.keepAt = 0, now.Add(journalRetry)
+		}
+		j.setProblem(err.Error())
+		return
+	case row == nil: // it counted as lost, and its row's reply is kept again
+		j.purges.last = max(j.purges.last, at)
+		return
+	}
+	j.setProblem("")
+	j.purges.add(at, row.Seq)
+	row.entry, row.stored = 0, true
+	if j.unkept.has(row) {
+		j.unkept.settle(row)
+		j.rows.keptNow(row)
+	}
+}
