@@ -72,6 +72,11 @@ type Config struct {
 	// their replies are not stored yet. [Pool.Wake] must be called when there may be
 	// fewer. It runs on the pool's goroutine and must not block. Nil: none.
 	Held func() int
+	// Expected reports whether the caller is about to add another job, where it adds jobs
+	// only as [Pool.Room] allows. While there is doubt whether a job or the server is to
+	// blame for a failure, such a job counts as one that may settle it. It runs on the
+	// pool's goroutine and must not block. Nil: no job is expected.
+	Expected func() bool
 	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown.
 	// It runs on the pool's goroutine and must not block. Nil: no callback.
 	OnRoom func()
@@ -157,6 +162,9 @@ func (c *Config) complete() {
 	}
 	if c.Held == nil {
 		c.Held = func() int { return 0 }
+	}
+	if c.Expected == nil {
+		c.Expected = func() bool { return false }
 	}
 	if c.OnRoom == nil {
 		c.OnRoom = func() {}

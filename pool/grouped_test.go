@@ -2,7 +2,9 @@ package pool_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/pool"
@@ -114,4 +116,59 @@ func TestJobsLeftWithoutAUsableReplyUseUpTheirAttempts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While jobs of other groups are about to come, a group that fails is no outage, though the pool has no other job.
+func TestAJobThatIsExpectedMayShowWhoIsToBlame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var expected atomic.Bool
+		expected.Store(true)
+		pauses := 0
+		p, err := pool.New(pool.Config{
+			Size: 4, Retry: pool.DefaultRetry(), Expected: expected.Load, OnPause: func(pool.Pause) { pauses++ },
+		}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
+			time.Sleep(10 * ms)
+			if in.group == 0 {
+				return 0, sick
+			}
+			return 0, ok
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		go func() { ended <- p.Run(context.Background()) }()
+		failed := 0
+		add := func(group int) {
+			if err := p.Add(part{group: group}, func(r pool.Result[part, int]) {
+				if r.Err != nil {
+					failed++
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 20 {
+			add(0)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if failed > 0 || pauses > 0 {
+			t.Errorf("before another group came: %d failed, %d pauses", failed, pauses)
+		}
+		for group := range 5 {
+			add(group + 1)
+			time.Sleep(time.Second)
+		}
+		expected.Store(false)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if failed != 20 || pauses > 0 {
+			t.Errorf("%d of 20 failed, %d pauses", failed, pauses)
+		}
+		p.Drain()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -87,6 +87,13 @@ func (b *inbox) put(t *task) error {
 	return nil
 }
 
+// submitted returns how many jobs the scheduler has not yet taken up.
+func (b *inbox) submitted() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.jobs.size
+}
+
 // room is [Pool.Room].
 func (b *inbox) room() int {
 	b.mu.Lock()

@@ -251,8 +251,19 @@ func (s *scheduler) settleAwaiting(t *task) {
 }
 
 // others counts the jobs that have not ended, apart from one that is at hand and in no
-// line. Single attempts count as well, as their success would be evidence, too.
-func (s *scheduler) others() int { return s.waiting() + s.counts.InFlight }
+// line. Single attempts count as well, as their success would be evidence, too. So does
+// one job that is expected, if the queue has room for it.
+//
+// A job moves from the caller's queue into the inbox while this runs. It is looked for in
+// the order in which it moves, so it is not missed between the two.
+func (s *scheduler) others() int {
+	expected := s.cfg.Expected()
+	n := s.inbox.submitted() + s.waiting()
+	if expected && n < s.cfg.QueueLimit {
+		n++
+	}
+	return n + s.counts.InFlight
+}
 
 // expired reports whether t is past its deadline, which is kept in running time.
 func (s *scheduler) expired(t *task) bool {

@@ -149,9 +149,6 @@ func (s *scheduler) takeUp() {
 	if in.probe {
 		s.probeNow()
 	}
-	for in.ended.head != nil {
-		s.settle(in.ended.pop())
-	}
 	for in.jobs.head != nil {
 		t := in.jobs.pop()
 		t.att.Queued = now
@@ -162,6 +159,9 @@ func (s *scheduler) takeUp() {
 			continue
 		}
 		s.fresh.push(t)
+	}
+	for in.ended.head != nil { // behind the new jobs, which may settle whose failure one is
+		s.settle(in.ended.pop())
 	}
 	if in.recall != nil {
 		s.handBack(in.recall)

@@ -70,6 +70,7 @@ type Executor struct {
 	queue   *rowQueue
 	ready   chan struct{} // holds a token while rows of the queue may be able to begin
 	found   int           // rows of the last take whose replies were stored
+	inHand  atomic.Bool   // rows are on their way from the queue to the pool
 	paused  atomic.Bool   // the pool is: it refuses prompts at once
 	flights *flights      // nil: every row makes its own call
 	store   *replyStore   // nil: no reply is kept beyond its call
@@ -95,7 +96,7 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 	}
 	var once sync.Once
 	prompt.format.Replaced = func(field string) { once.Do(func() { e.logReplaced(field) }) }
-	poolConfig.OnRoom = e.signal
+	poolConfig.OnRoom, poolConfig.Expected = e.signal, e.expected
 	e.followPauses(&poolConfig)
 	var err error
 	e.Pool, err = pool.New(poolConfig, e.attempt)
@@ -155,12 +156,14 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 				e.submitPrompt(p)
 			}
 		}
+		e.inHand.Store(true)
 		for taken := e.take(ctx); len(taken) > 0; taken = e.take(ctx) {
 			jobs := e.prepareAll(ctx, taken)
 			e.lookUp(ctx, jobs)
 			e.countFound(jobs)
 			e.submit(ctx, jobs)
 		}
+		e.inHand.Store(false)
 	}
 }
 
@@ -181,6 +184,11 @@ func (e *Executor) take(ctx context.Context) []entry {
 	}
 	return e.queue.take(most, func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
 }
+
+// expected reports whether a row is about to go to the pool. Such a row may show whose
+// fault it is that others fail, see [pool.Config]. The queue is looked at first: a row
+// that has just left it is in hand.
+func (e *Executor) expected() bool { return e.queue.mayGo() || e.inHand.Load() }
 
 // countFound counts the jobs whose replies are stored, for the next take.
 func (e *Executor) countFound(jobs []*job) {

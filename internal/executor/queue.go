@@ -160,6 +160,13 @@ func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry, ok bool) {
 	return entry{}, false
 }
 
+// mayGo reports whether there is a row that is not known to have to wait.
+func (q *rowQueue) mayGo() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.ContainsFunc(q.turns, func(l *rowLine) bool { return l.rows.Ready() })
+}
+
 // resume has the next take look again at the rows that might not begin.
 func (q *rowQueue) resume() {
 	q.mu.Lock()
