@@ -7,11 +7,11 @@ import (
 )
 
 // aheadRows holds the rows of the input above the low-water mark, where results are not
-// in stream order: those that have a result and those that the input holds. It is pure:
-// what is wrong with a log is decided by its caller.
+// stored in stream order: rows with a result, and rows that only the input holds. It only
+// keeps the books; its caller decides whether the log is wrong.
 //
-// A row at or below the mark is forgotten, so what is held is bounded by the span of the
-// stage. Rows are added near the end, as a stage takes them.
+// A row at or below the mark is forgotten, so memory is bounded by the span of the stage.
+// Rows are added near the end, as a stage takes them.
 type aheadRows struct {
 	low  uint64     // every row at or below it has its result, says the log
 	rows []aheadRow // above low, by sequence
@@ -117,8 +117,7 @@ func (a *aheadRows) first() uint64 {
 	return a.stored[0].at
 }
 
-// open yields the rows of the input that have no result, up to the last row of which
-// anything is known.
+// open yields the rows of the input that have no result, up to the last row in rows.
 func (a *aheadRows) open(yield func(aheadRow) bool) {
 	for _, r := range a.rows {
 		if !r.done && !yield(r) {

@@ -123,13 +123,15 @@ func (r *rowAudit) by(t *auditTerm) *rowFacts {
 
 // chosen returns the calls that a row event counts; ok is false while some are missing.
 //
-// As a rule they are those of its term. A row that a process held while one term of it
-// ended and the next began has calls in both, and one row event: then it is the last
-// calls of the process. A reply from the journal was paid for in an earlier term, perhaps
-// of another process, and the row event does not name it. A row that was in one batch
-// after the other has a row event of the last one's answer alone.
+// Usually they are the calls of the row's term. There are four exceptions:
 //
-// Of a row that fans out they are those of ofElements.
+//   - A process held the row while one of its terms ended and the next began. The row
+//     then has calls in both terms and one row event, which counts the process's last
+//     calls.
+//   - The reply came from the journal. It was paid for in an earlier term, perhaps by
+//     another process, and the row event does not name that term.
+//   - The row was in one batch after another. Its row event names only the last answer.
+//   - The row fans out: see ofElements.
 func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	if f.source != auditlog.SourceDedupe && r.fanned() {
 		return r.ofElements(f)
@@ -155,7 +157,7 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	return all[len(all)-n:], numbered(own)
 }
 
-// laned reports whether a batch has answered the row, whatever became of the answer.
+// laned reports whether a batch has answered the row, even if the answer was not used.
 func (r *rowAudit) laned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.lane })
 }
@@ -191,9 +193,10 @@ func (r *rowAudit) filter(match func(*callFacts) bool) (calls []callFacts) {
 	return calls
 }
 
-// hole returns the lowest number that calls should have and do not have once, and how
-// often they have it. Those of one term are numbered from 0, so without a hole it is
-// their count.
+// hole returns the lowest number that calls should have and do not have exactly once, and
+// how often they have it. The calls of one term are numbered from 0, so without a hole
+// the number returned is their count: calls 0, 1, 3 give (2, 0), and calls 0, 1, 2 give
+// (3, 0).
 func hole(calls []callFacts) (number, times int) {
 	have := make([]int, len(calls))
 	for i := range calls {

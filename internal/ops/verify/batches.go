@@ -71,7 +71,7 @@ type paidRows struct {
 	rows  seqset.Set
 }
 
-// verifiedBatches sums what batches were submitted, and how they were answered and billed.
+// verifiedBatches counts the batches that were submitted, their answers and their bill.
 type verifiedBatches struct {
 	// Batches is all that the audit names: Undecided have an intent alone, Open were
 	// submitted, the others are over.
@@ -101,7 +101,7 @@ type verifiedBatches struct {
 	Calls      int `json:"calls"`
 	CallsAgain int `json:"calls_recorded_again"`
 
-	// Tokens and CostUSD are what was billed; null: unknown.
+	// Tokens and CostUSD were billed; nil means that the bill is unknown.
 	Tokens  *int64   `json:"tokens"`
 	CostUSD *float64 `json:"cost_usd"`
 }
@@ -110,7 +110,7 @@ func newBatchVerifier(report *Report) *batchVerifier {
 	return &batchVerifier{report: report, began: time.Now(), records: make(map[string]*batchRecord), paid: make(map[int]*paidRows), live: make(map[int]*seqset.Set), dropped: make(map[int]int)}
 }
 
-// record returns what is held of a batch.
+// record returns the record of a batch, and creates it at the first event of the batch.
 func (v *batchVerifier) record(token string, partition auditlog.Partition) *batchRecord {
 	r := v.records[token]
 	if r == nil {
@@ -262,7 +262,7 @@ func (v *batchVerifier) noteOpen(names []string, state string) {
 	v.report.note("batches %s: %s%s", state, strings.Join(names, ", "), more)
 }
 
-// conclude checks a batch of which no further event is expected, and adds it to the sums.
+// conclude checks a batch that can have no further event, and adds it to the sums.
 func (v *batchVerifier) conclude(r *batchRecord) {
 	known := r.intent || r.submitted || r.end != nil
 	if !known && (v.forgot || v.auditLost) {

@@ -23,10 +23,10 @@ func (r *rowAudit) fanned() bool {
 }
 
 // ofElements returns the calls that the row event of a row that fans out counts: all of
-// its term, and those that it names of earlier ones. Those of a reply are consecutive
-// calls for the element by one process. The calls of a term are numbered over all
-// elements. ok is false while some are missing: a call event may be stored after the row
-// event.
+// its term, and the calls of earlier terms that the event names. The calls behind one
+// reply are consecutive calls for the element by one process. The calls of a term are
+// numbered over all elements: two calls for element 0 and one for element 1 are 0, 1 and
+// 2. ok is false while some are missing: a call event may be stored after the row event.
 func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
 	calls = r.filter(func(c *callFacts) bool { return c.term == f.term })
 	ok = numbered(calls)
@@ -86,8 +86,8 @@ func (v *partitionVerifier) checkElements(h *verifiedRow, row *rowAudit) {
 		switch c := &row.calls[i]; {
 		case c.badID:
 			v.violate(violationItem, h.Seq, "row %d has a call for element %d, call %d of %s, with the state id of another one", h.Seq, c.item, c.index, c.term.owner)
-		case c.term != h.term && !v.runs.sameArray(c.term.owner, h.term.owner): // of the elements of another array, or of none
-		case c.item == wholeRow && c.term == h.term && !own: // the elements are those of a term with other settings
+		case c.term != h.term && !v.runs.sameArray(c.term.owner, h.term.owner): // one of the two terms fans out over another array, or over none
+		case c.item == wholeRow && c.term == h.term && !own: // the elements belong to a term with other settings
 		case c.item == wholeRow:
 			v.violate(violationItem, h.Seq, "row %d has calls for single elements, and one for the whole row, call %d of %s", h.Seq, c.index, c.term.owner)
 		case h.items >= 0 && c.item >= h.items:

@@ -25,8 +25,8 @@ func (o logOrder) String() string {
 // ofStream reports whether the results are in stream order.
 func (o logOrder) ofStream() bool { return o.Order == streams.OrderStream }
 
-// orderOf returns the order that a claim names, and what is wrong with how it does so, or
-// empty.
+// orderOf returns the order that a claim names. problem is empty unless the claim
+// contradicts itself.
 func orderOf(c *stored.Claim) (o logOrder, problem string) {
 	o = logOrder{Order: cmp.Or(c.Order, streams.OrderStream)}
 	if c.Order == "" && c.Progress.Named {
@@ -72,9 +72,8 @@ func (m logMessage) counted() string {
 	return fmt.Sprintf("%v counts %d rows above row %d that have their result (%s)", m, m.Ahead, m.Low, streams.HeaderAhead)
 }
 
-// progress is what the log has said so far about rows that have their results, where they
-// are not in stream order. Like epochRows, of which it is part, it is about one input
-// stream.
+// progress is the log's own account of the rows that have results, where results are not
+// in stream order. It is part of epochRows and, like it, covers one input stream.
 type progress struct {
 	aheadRows
 
@@ -283,12 +282,13 @@ func (v *partitionVerifier) checkAhead(m logMessage) error {
 	return nil
 }
 
-// checkCount checks the number of rows above the low-water mark that have their result,
-// of which missing were found to have none since the message before.
+// checkCount compares the number that the log gives for rows above the low-water mark
+// with a result with the results that were read. missing rows turned out to have no
+// result since the message before.
 //
-// Where the log counts more results than it has, one is lost or the number is wrong. A
-// lost one is missed when the mark passes its row; a number that goes down without that
-// was wrong.
+// If the log says 3 and only 2 were read, either a result is lost or the number is wrong.
+// A lost result is noticed when the mark passes its row; if the number goes down without
+// such a row, it was wrong.
 func (v *partitionVerifier) checkCount(m logMessage, missing int) {
 	a := &v.ahead
 	unseen := int(min(m.Ahead, spanMax)) - a.done //nolint:gosec // small

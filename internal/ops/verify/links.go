@@ -49,10 +49,10 @@ type Upstream struct {
 
 // source is what a row shows to be compared with its result. It holds no part of the body.
 type source struct {
-	// hash is that of the row's variables; empty means that the body is no row.
+	// hash covers the row's variables; empty means that the body is no row.
 	hash   string
 	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
-	values uint64     // of the members, but for errors
+	values uint64     // of all members but the row's error, see valuesOf
 	// kept is values without the members that a success replaces, for each of
 	// [bodies.fields]; nil means that there is no such member.
 	kept     []uint64
@@ -67,10 +67,10 @@ type source struct {
 	inLog                   bool   // it is in the log of the stage before, not beside it
 }
 
-// elements are those of an array of a row, or the replies to them.
+// elements describes an array of a row, or the replies to its elements.
 type elements struct {
 	n    int
-	hash string // of the hashes of what a template sees of each
+	hash string // of the hashes of the fields that a template sees in each
 }
 
 // made is what a result shows of the row that it is made from.
@@ -220,7 +220,7 @@ func upstreamOf(h nats.Header) string {
 	return strings.Clone(parts[0])
 }
 
-// partitionOf is that of the state id of a result.
+// partitionOf returns the partition that the state id of a result names.
 func partitionOf(h nats.Header) string {
 	_, rest, _ := strings.Cut(h.Get(streams.HeaderStateID), "/")
 	_, rest, _ = strings.Cut(rest, "/")
@@ -394,8 +394,8 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 	return v.checkCopy(h)
 }
 
-// checkPassed compares the result of a row that was passed on with the row, of which it
-// has all bytes.
+// checkPassed compares the result of a row that was passed on with the row itself: the
+// bodies must be equal byte by byte.
 func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
 	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.source.body != h.made.body {
 		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)

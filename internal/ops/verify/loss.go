@@ -13,7 +13,7 @@ import (
 // settings can have removed. By age or by a limit a stream loses only its beginning;
 // anything else was removed by a person or by acks.
 type streamLoss struct {
-	info    *jetstream.StreamInfo // nil: there is no such stream
+	info    *jetstream.StreamInfo // nil means that the stream does not exist
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone after its first one
 	gone    time.Time             // messages stored from then on are all there; zero means all are
@@ -80,7 +80,7 @@ func (l *streamLoss) removed() bool { return (l.front > 0 || l.recreated) && !l.
 // canExpire reports whether anything that the stream ever held can have expired by now.
 func (l *streamLoss) canExpire() bool { return l.info != nil && l.expired.After(l.info.Created) }
 
-// cause explains, from the stream's settings, what has removed the messages that are gone.
+// cause explains, from the stream's settings, why messages are gone.
 func (l *streamLoss) cause() string {
 	cfg := &l.info.Config
 	var all []string
@@ -139,7 +139,7 @@ func (v *verification) logBegan(p *partitionVerifier, whole bool) time.Time {
 	return time.Time{}
 }
 
-// explain reports what is missing from the streams without a row that shows it.
+// explain reports the losses of the streams that no single row shows.
 func (v *verification) explain() {
 	r, in := &v.resultsLoss, &v.inputLoss
 	var incomplete, without bool

@@ -111,7 +111,7 @@ func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
 	}
 }
 
-// problemOf returns what is wrong with a result on its own, or empty.
+// problemOf checks a result on its own and describes the first problem, or returns empty.
 func (v *partitionVerifier) problemOf(r *stored.ResultRow) string {
 	here := v.epoch == v.epochs-1
 	switch {
@@ -178,7 +178,8 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 	return nil
 }
 
-// finish checks what is left once the audit is read, and reports the rows without a result.
+// finish completes the checks after the end of the audit, and reports the rows without a
+// result.
 func (v *partitionVerifier) finish() error {
 	if err := v.advance(true); err != nil {
 		return err

@@ -24,9 +24,9 @@ type partitionVerifier struct {
 	runs   *runVerifier
 	stats  verifiedPartition
 
-	// terms has the terms of ownership by owner: those of all claims from start on, and
-	// one of the newest input stream for each owner without a claim. So two events are of
-	// one term if they have the same pointer.
+	// terms has the terms of ownership by owner: the terms of all claims from start on,
+	// and one term, of the newest input stream, for each owner without a claim. Two
+	// events are of one term exactly if they have the same pointer.
 	terms map[string]*auditTerm
 
 	// The log up to the head is read. Of the claims those before nextClaim lie in that
@@ -41,8 +41,8 @@ type partitionVerifier struct {
 	nextInput stored.InputRow // the first row of the input that is not compared; without a sequence: all are. The input is that of the last epoch
 
 	// The head is the result that is checked next: its place in the log is checked, its
-	// audit is not. All results before it are finished. nil: it is not read yet; over:
-	// there is none.
+	// audit is not. All results before it are finished. It is nil before the first is
+	// read, and over says that no other follows.
 	head *verifiedRow
 	over bool
 	// window holds the events of rows that are not finished: the head's, those ahead of
@@ -59,8 +59,8 @@ type partitionSources struct {
 	// rows.
 	input func() (stored.InputRow, error)
 	rows  *stored.Reader // of input; nil if the input allows no second reader
-	// original returns a row of the input, whichever partition it is of; nil means that
-	// it is gone. Nil: there is no input.
+	// original returns a row of the input, of any partition, or nil if the row is gone.
+	// The func itself is nil if there is no input.
 	original func(seq uint64) (*stored.InputRow, error)
 	claims   []stored.Claim
 }
@@ -176,8 +176,8 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	return nil
 }
 
-// expected reports whether a row may be that of the head or of a later result, as far as
-// the log is read.
+// expected reports whether a row may have its result at the head or later, as far as the
+// log is read.
 func (v *partitionVerifier) expected(key rowKey) bool {
 	if v.order.ofStream() || key.epoch != v.epoch {
 		return v.head.key.compare(key) <= 0
@@ -185,7 +185,7 @@ func (v *partitionVerifier) expected(key rowKey) bool {
 	return key == v.head.key || key.seq > v.ahead.low && !v.seen.Has(key.seq)
 }
 
-// passed returns the row up to which all have their results, with that of the head stored.
+// passed returns the row up to which all have their results once the head is stored.
 func (v *partitionVerifier) passed() rowKey {
 	if v.order.ofStream() {
 		return v.head.key
@@ -244,7 +244,7 @@ func (v *partitionVerifier) skip(key rowKey) {
 	}
 }
 
-// finishHead checks the head against its audit, and drops what is held of it.
+// finishHead checks the head against its audit, and then forgets the row.
 func (v *partitionVerifier) finishHead() {
 	h := v.head
 	row := v.window.at(h.key)
@@ -368,7 +368,7 @@ func holeText(calls []callFacts, term *auditTerm) string {
 	return fmt.Sprintf(", call %d is missing", n)
 }
 
-// violate notes a violation of this partition; seq 0: of no single row.
+// violate notes a violation of this partition; seq is 0 if no single row is concerned.
 func (v *partitionVerifier) violate(kind violationKind, seq uint64, format string, args ...any) {
 	v.report.violate(kind, v.stats.Partition, seq, format, args...)
 }

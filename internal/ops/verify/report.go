@@ -27,22 +27,22 @@ type Report struct {
 	Verdict    string              `json:"verdict"` // proven, violated or cannot_tell
 	Partitions []verifiedPartition `json:"partitions"`
 	Audit      verifiedAudit       `json:"audit"`
-	// Batches are those of the lane, or nil.
+	// Batches describes the batch lane, or is nil.
 	Batches    *verifiedBatches `json:"batches,omitempty"`
 	Violations violationList    `json:"violations"`
-	// CannotTell has what could not be checked, Notes what the reader should know about
-	// the verdict.
+	// CannotTell lists the checks that were impossible. Notes hold advice about the
+	// verdict.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
 }
 
-// verifiedPartition counts what was found in one partition.
+// verifiedPartition holds the counts of one partition.
 type verifiedPartition struct {
 	Partition int `json:"partition"`
 	Claims    int `json:"claims"`
 
-	// Order and OrderKey are those of the last claim. HighWaterMark is the row of the
-	// last result; where results are not in stream order it is the low-water mark, and
+	// Order and OrderKey are taken from the last claim. HighWaterMark is the row of the
+	// last result. Where results are not in stream order it is the low-water mark, and
 	// Ahead rows above it have their result.
 	Order         streams.Order `json:"order"`
 	OrderKey      string        `json:"order_key,omitempty"`
@@ -85,8 +85,8 @@ type verifiedPartition struct {
 type verifiedAudit struct {
 	Calls           uint64 `json:"calls"`
 	CapacityRetries uint64 `json:"capacity_retries"`     // of Calls
-	Elsewhere       uint64 `json:"calls_without_result"` // of Calls: of terms that ended first, or of pending rows
-	Batched         uint64 `json:"calls_of_batches"`     // of Calls: of batched requests, which have no rows
+	Elsewhere       uint64 `json:"calls_without_result"` // part of Calls: their term ended before the result, or their row is pending
+	Batched         uint64 `json:"calls_of_batches"`     // part of Calls: batched requests, which have no rows
 
 	// Tokens and CostUSD are of all Calls; null: unknown.
 	Tokens  *int64   `json:"tokens"`
@@ -224,8 +224,8 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 }
 
-// upTo says in which order the results are, unless it is that of the stream, and how far
-// they reach.
+// upTo says how far the results reach, and in which order they are if that is not stream
+// order.
 func (p *verifiedPartition) upTo() string {
 	var order string
 	switch {
@@ -241,7 +241,7 @@ func (p *verifiedPartition) upTo() string {
 	return fmt.Sprintf("%s up to row %d and %d above it,", order, p.HighWaterMark, p.Ahead)
 }
 
-// proven returns what is proven of the results: up to which mark, and in which order.
+// proven returns up to which mark the results are proven, and in which order.
 func (r *Report) proven() (mark, order string) {
 	mark, order = "high-water mark", "in stream order, "
 	for i, p := range r.Partitions {

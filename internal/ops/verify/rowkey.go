@@ -12,12 +12,12 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// keyOf returns the key of a row as its result names it; place is where it is, as in
-// STAGE_ORDER_KEY. ok is false for a key that subject and headers do not show: that of a
-// member of the row, and that of an order unknown here.
+// keyOf returns the key of a row as its result shows it. place says where the key is, in
+// the form of STAGE_ORDER_KEY. ok is false if subject and headers cannot show the key: it
+// is a member of the row, or the order is unknown here.
 //
-// It is written apart from what gives rows their keys, so that an error there is found
-// here.
+// The stage has its own code for this. It is written a second time on purpose: an error
+// in one of the two is then found by comparing them.
 func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 	kind, name, _ := strings.Cut(place, ".")
 	switch {

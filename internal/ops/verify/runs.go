@@ -40,8 +40,8 @@ type runRecord struct {
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model
 
-	// Sums of what the streams hold, to be compared with the summary: the calls of each
-	// model, and under allModels those of all.
+	// Sums over the streams, which are compared with the summary. calls has the calls of
+	// each model, and under allModels the calls of all models.
 	calls             map[cost.ModelKey]callTotals
 	capacity          uint64
 	succeeded, failed uint64 // results
@@ -165,7 +165,7 @@ func (v *runVerifier) sameArray(a, b string) bool {
 // processOf is the run that a term belongs to; empty means the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 
-// finish compares the summaries, as far as the streams have what they count.
+// finish compares the summaries with the streams, as far as the streams are complete.
 func (v *runVerifier) finish(report *Report, partitions int, audit, results *streamLoss) {
 	report.Audit = v.sum
 	report.Audit.Runs = len(v.runs)

@@ -30,10 +30,10 @@ const windowMax = 50_000
 // claimVersionOrder is the format of claims that name an order.
 const claimVersionOrder = 2
 
-// verification checks one stage against its streams, of which it reads each once, side by
-// side. What it holds is bounded: by the window that the stage had for the events of
-// rows, by its span for rows above the low-water mark, by the batches that were open, and
-// by two bytes a row at most for sets of sequences.
+// verification checks one stage against its streams. It reads each stream once, and all
+// of them side by side. Memory is bounded: by the stage's window for the events of rows,
+// by its span for rows above the low-water mark, by the number of open batches, and by
+// two bytes a row at most for sets of sequences, so a million rows need 2 MB at most.
 type verification struct {
 	js      jetstream.JetStream
 	cfg     *config.Config
@@ -53,8 +53,8 @@ type verification struct {
 	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
 }
 
-// logBound is where the log of a partition ended when the check began: what is stored
-// later is not checked.
+// logBound is where the log of a partition ended when the check began. Later messages are
+// not checked.
 type logBound struct {
 	at   uint64 // its last message; 0 means that there is no log
 	mark uint64 // the row of its last result
@@ -185,8 +185,8 @@ func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.
 	return s.CachedInfo(), nil
 }
 
-// readRuns reads the run events that are there now, and looks for those of batches: more
-// rows than the window may be answered from the first on.
+// readRuns reads the run events stored so far. It also looks for events of batches: with
+// a batch lane, more rows than the window may be answered from the start.
 func (v *verification) readRuns(ctx context.Context) error {
 	err := stored.ReadAudit(ctx, v.js, v.cfg, stored.ReadOptions{}, []auditlog.Kind{auditlog.KindRun, auditlog.KindBatch}, func(_ []byte, e *auditlog.Event) error {
 		if e != nil && e.Run != nil {
@@ -296,10 +296,10 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 	return p
 }
 
-// windowRows returns how many rows without a result may have events, see [auditWindow.full]:
-// twice the window that the stage had, with the rows that may be in batches. By key, a
-// term may set rows aside that an earlier one has called, so after some take-overs there
-// are more.
+// windowRows returns how many rows without a result may have events, see
+// [auditWindow.full]: twice the stage's window, and the rows that may be in batches.
+// Where results are in order of keys, a term may set rows aside that an earlier one has
+// called, so after some take-overs there are more.
 func (v *verification) windowRows(claims []stored.Claim) int {
 	windows := 2
 	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return c.Version >= claimVersionOrder }) {

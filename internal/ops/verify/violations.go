@@ -51,7 +51,7 @@ const wholeStage = -1
 type violation struct {
 	Kind      violationKind `json:"kind"`
 	Partition int           `json:"partition"`          // wholeStage: it is about a run
-	Sequence  uint64        `json:"sequence,omitempty"` // 0: it is about no single row
+	Sequence  uint64        `json:"sequence,omitempty"` // 0 means that it is about no single row
 	Text      string        `json:"text"`
 }
 

@@ -10,9 +10,9 @@ type auditWindow struct {
 	// in order, so a new key belongs near the end.
 	ahead map[rowKey]*rowAudit
 	order []rowKey
-	// passed has rows that a later result has passed by, since theirs may still come;
-	// oldest has their keys, also of rows that have left it, in the order in which they
-	// came.
+	// passed has rows that a later result has passed by, since their own result may still
+	// come. oldest has their keys in the order in which they came, and also the keys of
+	// rows that have left passed.
 	passed map[rowKey]*rowAudit
 	oldest []rowKey
 	limit  int // of ahead (one more makes the window full), and of oldest
@@ -23,7 +23,7 @@ func newAuditWindow(limit int) auditWindow {
 	return auditWindow{ahead: make(map[rowKey]*rowAudit), passed: make(map[rowKey]*rowAudit), limit: limit}
 }
 
-// at returns what is held of a row, or nil.
+// at returns the audit of a row, or nil.
 func (w *auditWindow) at(key rowKey) *rowAudit {
 	if r := w.ahead[key]; r != nil {
 		return r
@@ -31,7 +31,7 @@ func (w *auditWindow) at(key rowKey) *rowAudit {
 	return w.passed[key]
 }
 
-// add returns what is held of a row; ahead is where a row goes that is new.
+// add returns the audit of a row. A new row goes to ahead if the flag is set.
 func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 	if r := w.at(key); r != nil {
 		return r
@@ -48,9 +48,10 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 }
 
 // full reports whether so many rows are ahead that all events of the next result must
-// have come. A stage holds no more rows than its window: those that it has taken and not
-// emitted. Whoever takes over takes them again first, those of fenced owners with them;
-// so more than the limit are ahead only if events of the next result are missing.
+// have come. A stage holds no more rows than its window, from taking a row to emitting
+// its result. A process that takes over takes the same rows again first, including rows
+// of fenced owners. So more rows than the limit are ahead only if events of the next
+// result are missing.
 func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 
 // pass drops a row, and counts those up to another one as passed by; it calls skipped for

@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// chain is what is known of the stages.
+// chain collects the settings and the reports of the stages.
 type chain struct {
 	js     jetstream.JetStream
 	report *Report
@@ -29,12 +29,12 @@ type chain struct {
 // those of its last run. cfg has the audit stream to look for them first. It shows its
 // progress if progress is a terminal.
 //
-// Stages are verified from the last to the first: whatever a result was made from was
-// stored before it, and so is there when the stage before is read. Memory is bounded as
-// for one stage ([verify.Run]).
+// Stages are verified from the last to the first. The rows that a result was made from
+// were stored before it, so the stage before, which is read later, must have them. Memory
+// is bounded as for one stage ([verify.Run]).
 //
-// An error means that the check could not be made: names that are no chain are a
-// [config.Error]. What was found is in the report (see [Report.Err]).
+// An error means that the check could not be made; names that form no chain are a
+// [config.Error]. The report holds the findings (see [Report.Err]).
 func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names []string, progress io.Writer) (*Report, error) {
 	if err := CheckNames(names); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names 
 	return c.report, nil
 }
 
-// CheckNames returns what is wrong with the names of a chain, as a [config.Error].
+// CheckNames returns a [config.Error] if the names cannot form a chain.
 func CheckNames(names []string) error {
 	if len(names) < 2 {
 		return config.Invalid(errors.New("--chain: a chain has two stages or more: give their names in the order in which rows flow, such as map,reduce"))

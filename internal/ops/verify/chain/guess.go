@@ -12,10 +12,10 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// guess finds what settings a stage must have had of which no run is left: as many
-// partitions as have a log, the input stream that its claims name, and the filters of its
-// consumers. Without those, the rows are all results of the stage before; the first stage
-// has the present input subject.
+// guess reconstructs the settings of a stage without a recorded run: as many partitions
+// as have a log, the input stream that its claims name, and the filters of its consumers.
+// If the consumers are gone, too, every result of the stage before counts as a row; the
+// first stage gets the configured input subject.
 func (c *chain) guess(ctx context.Context, found, before *config.Config) (err error) {
 	found.Streams.Partitions = 1
 	if found.Streams.Partitions, err = stored.Partitions(ctx, c.js, found); err != nil {
@@ -55,9 +55,9 @@ func (c *chain) lastClaim(ctx context.Context, cfg *config.Config) (claim stream
 	return claim, nil
 }
 
-// filtersOf returns the input subject by which the partitions of a stage have the filters
-// that their consumers have; empty: some are gone or may not be looked at, or there is no
-// such subject.
+// filtersOf returns the input subject that gives each partition the filter that its
+// consumer has. It is empty if a consumer is gone or may not be read, or if no single
+// subject yields all these filters.
 func (c *chain) filtersOf(ctx context.Context, cfg *config.Config) (subject string) {
 	filters := make([]string, cfg.Streams.Partitions)
 	for p := range filters {

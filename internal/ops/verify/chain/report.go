@@ -10,14 +10,14 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// Report is what was found; as JSON it is what verify --chain --json prints.
+// Report holds the findings. verify --chain --json prints it as JSON.
 type Report struct {
 	Chain   []string         `json:"chain"`   // names of the stages, in order of flow
 	Verdict string           `json:"verdict"` // proven, violated or cannot_tell
 	Stages  []*verify.Report `json:"stages"`  // of each, also of its links to the stage before
 	Links   []Link           `json:"links"`   // between a stage and the next
-	// CannotTell has what could not be checked besides that of each stage, Notes what the
-	// reader should know.
+	// CannotTell lists the checks that were impossible for the chain as a whole; each
+	// stage's report has its own list. Notes are for the reader's information.
 	CannotTell []string `json:"cannot_tell"`
 	Notes      []string `json:"notes"`
 }

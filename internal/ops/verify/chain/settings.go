@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// find returns the settings of each stage: those of its last run, as its audit has them.
-// A stage whose runs have expired has the present ones, but for those that guess finds.
+// find determines the settings of each stage from its last run in the audit stream. A
+// stage whose runs have expired gets the present configuration, as corrected by guess.
 func (c *chain) find(ctx context.Context, cfg *config.Config) error {
 	for i, name := range c.report.Chain {
 		found, known, err := c.settingsOf(ctx, cfg, name)
@@ -41,7 +41,7 @@ func (c *chain) find(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// exists returns an error if there is nothing of a stage either where its results would be.
+// exists returns an error if the place of a stage's results holds nothing of it either.
 func (c *chain) exists(ctx context.Context, cfg *config.Config) error {
 	m, err := streams.LastMessage(ctx, c.js.Conn(), cfg.Result.Stream, cfg.Result.Subject+"."+cfg.Name+".>")
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -55,8 +55,8 @@ func (c *chain) exists(ctx context.Context, cfg *config.Config) error {
 }
 
 // settingsOf returns the settings of the last run of a stage. It looks into the audit
-// stream of the configuration first, then into those of other stages on the server: a
-// stage may have one of its own.
+// stream of the configuration first, then into the audit streams of other stages on the
+// server, because a stage may have its own.
 func (c *chain) settingsOf(ctx context.Context, cfg *config.Config, name string) (found *config.Config, known bool, err error) {
 	found = ofStage(cfg, name)
 	if known, err = c.lastRun(ctx, found); known || err != nil {
