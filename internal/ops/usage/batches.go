@@ -87,7 +87,7 @@ func (b *batches) forget() {
 	}
 }
 
-// sum returns what was billed and not used, of all batches.
+// sum returns the bill for answers that no row used, over all batches.
 func (b *batches) sum(now time.Time) unused {
 	all := b.forgotten
 	for _, have := range b.open {

@@ -43,7 +43,7 @@ func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
 	return &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
 }
 
-// Report returns the sums of what was read.
+// Report returns the sums so far.
 func (r *Reader) Report() *Report {
 	p := r.book.Report(time.Now())
 	p.Stages, p.Since = r.options.Stages, timeOrNil(r.options.Since)
@@ -76,7 +76,7 @@ func (r *Reader) Show(changed func() error) error {
 const (
 	// streamPoll is the time between two looks for a stream that does not exist.
 	streamPoll = time.Second
-	// showEvery is the time between two reports of what has changed.
+	// showEvery is the time between two reports of changes.
 	showEvery = time.Second
 )
 
@@ -179,13 +179,14 @@ func decode(data []byte) *auditlog.Event {
 
 // shower calls changed when it is time.
 type shower struct {
-	changed func() error // nil: never
+	changed func() error // nil means never
 	dirty   bool         // there is something to show
 	shown   time.Time
 }
 
-// late returns when to call now; nil means when there is another message. What is stored
-// is read before anything is shown.
+// late returns a channel that fires when changed must be called, or nil if nothing needs
+// to be shown before the next message. All messages already stored are read before the
+// first report.
 func (s *shower) late(left uint64) <-chan time.Time {
 	if s.changed == nil || !s.dirty || s.shown.IsZero() && left > 0 {
 		return nil

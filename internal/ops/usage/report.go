@@ -8,7 +8,7 @@ import (
 
 // Report is what a book holds at one time. Its JSON is stable: members may be added.
 type Report struct {
-	// Stages and Since are what was read; Since is nil where all was.
+	// Stages and Since say which events were read; a nil Since means all.
 	Stages []string   `json:"stages"`
 	Since  *time.Time `json:"since"`
 	// AuditBegins is when the audit stream begins, where earlier events have expired or
@@ -21,7 +21,7 @@ type Report struct {
 	// Groups are ordered by stage, as in Stages, then provider, model and day. Never null
 	// in JSON.
 	Groups []Group `json:"groups"`
-	// Total is that of all groups.
+	// Total sums all groups.
 	Total Numbers `json:"total"`
 	// Unused are answers of a provider's batches that were billed and have no call, as
 	// older stages recorded none where no row took the answer. They are not in Total.
@@ -33,8 +33,8 @@ type Report struct {
 	Unreadable uint64 `json:"unreadable_events"`
 }
 
-// Group is the usage of one group of calls. What they are not grouped by is nil, and not
-// in the JSON.
+// Group is the usage of one group of calls. A dimension by which the calls are not
+// grouped is nil, and missing in the JSON.
 type Group struct {
 	Stage    *string `json:"stage,omitempty"`
 	Provider *string `json:"provider,omitempty"`
@@ -62,14 +62,15 @@ type Numbers struct {
 	ReasoningTokens    *int64 `json:"reasoning_tokens"`
 	TotalTokens        *int64 `json:"total_tokens"`
 
-	// CostUSD is nil if the cost of a call is unknown; KnownCostUSD is that of the
-	// others, UnpricedCalls counts it.
+	// CostUSD is nil if the cost of any call is unknown. Then KnownCostUSD sums the other
+	// calls and UnpricedCalls counts the unknown ones: with calls of 1 USD, 2 USD and an
+	// unknown cost, CostUSD is nil, KnownCostUSD is 3 and UnpricedCalls is 1.
 	CostUSD       *float64 `json:"cost_usd"`
 	KnownCostUSD  float64  `json:"known_cost_usd"`
 	UnpricedCalls uint64   `json:"unpriced_calls"`
 }
 
-// Unused is what was billed for answers that no row has used.
+// Unused counts answers that were billed and that no row has used.
 type Unused struct {
 	Answers         int     `json:"answers"`
 	TotalTokens     int64   `json:"total_tokens"`
@@ -105,8 +106,8 @@ func (b *Book) Report(now time.Time) *Report {
 	return r
 }
 
-// sortBy orders the groups by stage as they are in stages; the order among those of a
-// stage stays.
+// sortBy sorts the groups by stage, in the order of stages. The groups of one stage keep
+// their order.
 func (r *Report) sortBy(stages []string) {
 	slices.SortStableFunc(r.Groups, func(a, b Group) int {
 		return slices.Index(stages, a.key.stage) - slices.Index(stages, b.key.stage)

@@ -8,8 +8,9 @@ import (
 	"github.com/llm-stage/stage/internal/seqset"
 )
 
-// seen are the calls that were counted last. It has two generations: when one is full it
-// becomes the earlier one, and what was the earlier one is forgotten.
+// seen remembers the calls that were counted last, in two generations. When now is full
+// it becomes before, and the old before is forgotten. So a call is recognised at least
+// until one further generation has filled up.
 type seen struct {
 	most        int // size of one
 	now, before generation
@@ -27,30 +28,30 @@ const (
 	requestSize = 8
 )
 
-// generation holds calls: those of rows by the run that they are of, those of batched
+// generation is a set of calls: calls for rows as sequences within their run, batched
 // requests by a hash.
 type generation struct {
 	rows     map[callRun]*sequences
 	requests map[[16]byte]struct{}
 }
 
-// callRun names calls of which there is one for each row: those with one number in one
-// term of ownership, or those that one batch has answered.
+// callRun names a run of calls with at most one for each row: the calls with one index in
+// one term of ownership, or the calls that one batch has answered.
 type callRun struct {
 	stage, name string
 	partition   auditlog.Partition
 	index       int
 }
 
-// sequences are those of the rows of a run.
+// sequences is the set of the rows in a run.
 type sequences struct {
 	seqset.Set
 
 	chunk uint64 // the last sequence, without its last 16 bits
 }
 
-// runOf returns the run of a call of a row. Calls of elements are numbered over those of
-// their row.
+// runOf returns the run to which the call for a row belongs. The calls for elements are
+// numbered over all elements of their row.
 func runOf(c *auditlog.Call) callRun {
 	r := callRun{stage: c.Stage, name: c.Owner, partition: c.Partition, index: c.CallIndex}
 	if name, ok := token(c); ok {

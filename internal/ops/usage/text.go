@@ -120,7 +120,7 @@ func (n *Numbers) costText() string {
 	return ">=" + usd(n.KnownCostUSD)
 }
 
-// notes say what is not in the numbers.
+// notes lists the reasons why the numbers may be incomplete.
 func (r *Report) notes() (notes []string) {
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if n := r.Total.UnpricedCalls; n > 0 {
@@ -152,7 +152,8 @@ func (r *Report) columns() (names []string) {
 		"cost_usd", "known_cost_usd", "unpriced_calls")
 }
 
-// records are the groups as CSV; without dimensions the total. What is unknown is empty.
+// records returns the groups as CSV, or the total if there are no dimensions. An unknown
+// number is an empty cell.
 func (r *Report) records() (records [][]string) {
 	groups := r.Groups
 	if len(r.By) == 0 {

@@ -91,9 +91,9 @@ func (g group) compare(o group) int {
 	return cmp.Or(cmp.Compare(g.stage, o.stage), cmp.Compare(g.provider, o.provider), cmp.Compare(g.model, o.model), cmp.Compare(g.day, o.day))
 }
 
-// Book adds up events. What it holds is bounded: 10,000 groups and those of one model
-// more, some 32 MB of calls that it knows again, and 4,096 batches that are over. Not
-// safe for concurrent use.
+// Book adds up events. Its memory is bounded: 10,000 groups and the groups of one more
+// model, some 32 MB of calls that it would recognise, and 4,096 finished batches. It is
+// not safe for concurrent use.
 type Book struct {
 	by      []Dimension
 	groups  map[group]*Sum
@@ -143,7 +143,7 @@ func (b *Book) call(c *auditlog.Call) {
 	}
 }
 
-// sum returns that of the call's group.
+// sum returns the sum of the group to which the call belongs.
 func (b *Book) sum(c *auditlog.Call) *Sum {
 	var key group
 	for _, d := range b.by {
