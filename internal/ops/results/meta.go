@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// meta is what is known of a result beside its body.
+// meta describes a result beside its body, as its headers and its place show.
 type meta struct {
 	Stream        string      `json:"stream"`
 	Sequence      uint64      `json:"sequence"` // in the stream

@@ -26,9 +26,10 @@ type Options struct {
 	Failed    bool      // only those that are errors, and that no later result replaces
 	Since     time.Time // only those stored since; zero means from the first
 	Last      int       // of these, only so many that were stored last; All: all
-	WithMeta  bool      // with what is known of each beside its body
+	WithMeta  bool      // each result comes with its meta
 	// Merged prints the results of all partitions in the order in which they were stored,
-	// which keeps that of each partition; else one partition comes after the other.
+	// which keeps the order within each partition. Otherwise one partition comes after
+	// the other.
 	Merged bool
 	// Recreated makes the printer look whether the stream is still the one that it has
 	// printed, which a user of NATS needs a permission for that reading does not.
@@ -125,7 +126,7 @@ func (p *Printer) filter() string {
 	return stored.AllResults(p.cfg)
 }
 
-// begin selects among what is stored, once for a stream.
+// begin selects among the stored results, once for a stream.
 func (p *Printer) begin(ctx context.Context, js jetstream.JetStream) (err error) {
 	if p.options.Recreated {
 		s, err := js.Stream(ctx, p.cfg.Result.Stream)
@@ -208,7 +209,7 @@ func (p *Printer) result(m *jetstream.RawStreamMsg) error {
 	return nil
 }
 
-// Counts are the results of a stage by what has become of the rows.
+// Counts counts the results of a stage by the outcome of their rows.
 type Counts struct {
 	Results   uint64 `json:"results"`   // stored, those that were replaced too
 	Succeeded uint64 `json:"succeeded"` // rows whose last result is a success

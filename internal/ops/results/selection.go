@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// selection is what is printed of the results that were stored when the printer began.
-// Later ones are printed as they come.
+// selection says which of the results that were stored when the printer began are
+// printed. All later ones are printed as they come.
 type selection struct {
 	from uint64 // the first result; 0 means the first there is
 	// replaced has the last result of each row whose first one was replaced, by the row:
@@ -26,9 +26,10 @@ func (s *selection) current(r stored.Result) bool {
 	return !replaced || last <= r.At
 }
 
-// choose finds where to begin, and which failures do not stand, in the headers of what is
-// stored. For the last results it looks at the end of the stream, at a part that grows
-// until it holds enough of them: a result always comes after the one that it replaces.
+// choose reads the headers of the stored results to find where printing begins, and which
+// failures were replaced since. For the last results it reads the end of the stream, a
+// part that grows until it holds enough of them: a result always comes after the one that
+// it replaces.
 func (p *Printer) choose(ctx context.Context, js jetstream.JetStream) (selection, error) {
 	o := &p.options
 	if !o.Failed && o.Last == All {
