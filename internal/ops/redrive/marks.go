@@ -23,8 +23,8 @@ const (
 	// beside [streams.HeaderRedriveOf]: state ids repeat if the input stream is
 	// re-created, those don't.
 	headerRedriveResult = "Stage-Redrive-Result"
-	// headerRedriveFrom on a mark is the sequence of the input from which on the redriven
-	// row may be found, headerRedriveAs the one that it has.
+	// headerRedriveFrom on a mark is the input sequence where a search for the redriven
+	// row starts, and headerRedriveAs is the sequence that the row got.
 	headerRedriveFrom = "Stage-Redrive-From"
 	headerRedriveAs   = "Stage-Redrive-As"
 
@@ -32,16 +32,18 @@ const (
 	redriveTimeout = 30 * time.Second
 )
 
-// redriveMarks are the marks of a partition: which failed results have been redriven. A
-// mark is a message in the results stream, on its own subject for each failed result,
-// beside the logs of the partitions: the conditions of the stage's appends don't concern
-// it, and it lives as long as the result. It is stored twice: before the row is
-// published, on condition that there is none, so that of two redrives one wins; and after
-// it, with the row's new sequence.
+// redriveMarks are the marks of a partition: they say which failed results have been
+// redriven. A mark is a message in the results stream on a subject of its own for each
+// failed result, beside the logs of the partitions. So it doesn't disturb the conditions
+// of the stage's appends, and it lives as long as the result. It is stored twice:
+//
+//  1. Before the row is published, on condition that there is no mark. Of two redrives
+//     only one can win.
+//  2. After the row is published, with the row's new sequence.
 //
 // A process that was killed in between leaves a mark that is begun. Another redrive
-// stores it again, on condition that it is the last, and then searches the input for the
-// row, from where that ended when the first mark was made.
+// stores the first mark again, on condition that it is still the last. It then searches
+// the input for the row, from where the input ended when the first mark was made.
 //
 // One mark would not do. If the first were final, a kill before the append would lose the
 // row; if it stayed begun, a row that has left the input since (acked, expired, purged)
@@ -55,7 +57,7 @@ type redriveMarks struct {
 // redriveMark is a mark that is begun.
 type redriveMark struct {
 	seq  uint64 // of the mark in the results stream; 0 means not stored yet
-	from uint64 // sequence of the input from which on its row may be found
+	from uint64 // sequence of the input where the search for its row starts
 	as   uint64 // sequence of its row; 0 means that it is not published, as far as the search went
 }
 
@@ -131,7 +133,7 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 // sequence 0 is the end.
 func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nats.Header, uint64, error), stop func(), err error) {
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
-	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // which allows no second reader, and holds few rows
+	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // such a stream allows no second reader, and holds few rows
 		return func() (nats.Header, uint64, error) {
 			m, err := streams.NextMessage(ctx, r.js.Conn(), stream, filter, from)
 			if err != nil || m == nil {
@@ -215,9 +217,9 @@ func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redri
 }
 
 // storeMarks stores the next mark of each row, all at once, with the value of its mark
-// under key; rows whose value is 0 need none. A mark is stored on condition that the one
-// before it is the last: the rows of which another redrive has stored one meanwhile are
-// not returned.
+// under key. Rows whose value is 0 need none. A mark is stored on condition that the mark
+// before it is still the last. It returns the rows whose mark was stored; for the others,
+// another redrive was faster.
 func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key string, value func(*redriveMark) uint64) (ours []*redriveRow, err error) {
 	acks := make([]jetstream.PubAckFuture, len(rows))
 	for i, row := range rows {
@@ -266,8 +268,8 @@ func (r *redriver) explainMark(result uint64, err error) error {
 	return err
 }
 
-// readLast reads where the input ends, or where the copies of results do: the stream has
-// those of other stages, too, and grows with everything that they append.
+// readLast reads where the input ends, or the copies of results if rows are copies: the
+// stream may also hold results of other stages, and all of them append to it.
 func (r *redriver) readLast(ctx context.Context) error {
 	if r.copied != "" {
 		m, err := streams.LastMessage(ctx, r.js.Conn(), r.cfg.Input.Stream, r.copied)

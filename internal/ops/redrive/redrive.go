@@ -45,7 +45,7 @@ type Options struct {
 // add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
-	Published int            `json:"published"` // rows published again; with a dry run those that would be
+	Published int            `json:"published"` // rows published again; with a dry run, rows that would be
 	Failed    int            `json:"failed"`    // failed results with a reason of the options
 	Before    int            `json:"before"`    // of Failed: redriven before, or by another redrive meanwhile
 	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
@@ -55,8 +55,8 @@ type Report struct {
 	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
 
 	input     string // the input stream of the settings
-	elsewhere string // another one, of rows that are gone: the settings may be those of another stage
-	hint      string // how rows that are gone could have been redriven; empty means that there is nothing to say
+	elsewhere string // an input stream of rows that are gone, other than input: these may be another stage's settings
+	hint      string // how rows that are gone could have been redriven; may be empty
 }
 
 // Write prints the report for people.
@@ -106,7 +106,7 @@ type redriver struct {
 	js        jetstream.JetStream
 	cfg       *config.Config
 	partition int
-	foreign   bool    // the stage has more partitions than the configuration, whose input subject is of no use then
+	foreign   bool    // the stage has more partitions than the configuration, so its input subject is of no use
 	done      *Report // of all partitions
 	results   jetstream.Stream
 	input     jetstream.Stream
@@ -117,11 +117,11 @@ type redriver struct {
 	marks *redriveMarks
 	since uint64 // results before are of another input stream
 
-	// The group is what is not published yet: rows without a finished mark, in stream
-	// order.
+	// The group holds the rows that are published next: rows without a finished mark, in
+	// stream order.
 	group  []*redriveRow
-	bytes  int    // of the group
-	copied string // subject of the rows of the group where they are results of another stage, see [streams.CopySubject]; else empty
+	bytes  int    // size of the group's rows
+	copied string // subject if the rows of the group are results of another stage, see [streams.CopySubject]
 
 	// The next append is on condition that the input ends at last: the stream, or the
 	// subject that only redrives of this stage publish on. Last is read before the marks
@@ -138,7 +138,7 @@ type redriveRow struct {
 	of      uint64 // sequence of the row that is published again
 	stateID string
 	msg     *nats.Msg    // the new row
-	copied  string       // its subject where the row is a result of another stage; else empty
+	copied  string       // its subject if the row is a result of another stage
 	begun   *redriveMark // of ours or of an earlier redrive, or nil
 }
 
@@ -362,8 +362,8 @@ func (r *redriver) fits(msg *nats.Msg) bool {
 // appendRoom is the room for the condition, which the append of a single row adds.
 const appendRoom = len(jetstream.ExpectedLastSubjSeqHeader+": \r\n") + len("18446744073709551615")
 
-// newRow returns the message of a row that is published again: without the headers for
-// the server, and those of a stage.
+// newRow returns the message that publishes a row again. It leaves out the headers for
+// the server and the headers that a stage has added.
 func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *redriveRow) (*nats.Msg, error) {
 	header := make(nats.Header, len(m.Header)+5)
 	streams.Carry(header, m.Header, func(name string) bool {
@@ -441,8 +441,9 @@ func isLoaded(subject, load string) bool {
 	return load != "" && loadFilter(subject, load, none) != subject
 }
 
-// loadFilter is the filter in which a load has put its name, as the subject of one of its
-// rows shows: each token with the name is a wildcard, but for the partition's.
+// loadFilter returns the filter into which a load has put its name, reconstructed from
+// the subject of one of its rows: each token with the name is a wildcard, but for the
+// partition's.
 func loadFilter(subject, load string, partition int) string {
 	tokens := strings.Split(subject, ".")
 	own := slices.Index(tokens, strconv.Itoa(partition))
