@@ -77,10 +77,10 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// ConnectReader connects a command that works on streams beside a stage: to the server of
-// the configuration, else to the embedded server that runs on dir, else to one that it
-// starts there. Where there is no store it is a [config.Error], unless create is set. The
-// caller must close the connection.
+// ConnectReader connects a command that works on streams beside a stage. It tries the
+// server of the configuration; without one, the embedded server that runs on dir; and if
+// none runs, it starts one there. If dir has no store it returns a [config.Error], unless
+// create is set. The caller must close the connection.
 func ConnectReader(ctx context.Context, cfg *config.Config, dir string, create bool, log *slog.Logger) (*Conn, error) {
 	if len(cfg.NATS.URL) > 0 {
 		return Connect(ctx, cfg, dir, log)

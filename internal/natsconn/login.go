@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// optionList collects the options of a connection, and what is wrong with them.
+// optionList collects the options of a connection, and the problems found on the way.
 type optionList struct {
 	opts     []nats.Option
 	problems []error

@@ -18,7 +18,7 @@ import (
 // Conn is a connection to a NATS server, with the embedded server where this process runs
 // it. Safe for concurrent use.
 type Conn struct {
-	Server   *natsd.Server // nil: another process runs the server
+	Server   *natsd.Server // nil means that another process runs the server
 	External bool          // the caller of the stage made the connection and goes on using it, so subscriptions must be drained
 
 	login config.NATSConfig // as it was made; zero for the embedded server
@@ -27,7 +27,7 @@ type Conn struct {
 	mu       sync.Mutex // guards the rest, for a few instructions
 	nc       *nats.Conn
 	made     time.Time          // when nc was made
-	closing  error              // why the one before nc was closed, or why no other could be made since
+	closing  error              // why the connection before nc was closed, or why no other could be made since
 	unsteady bool               // the one before nc had not lasted either
 	movers   []func(*nats.Conn) // called with each later connection
 	full     error              // see Full
@@ -52,8 +52,8 @@ func Reaching(n *config.NATSConfig, dial Dial) Dial {
 	}
 }
 
-// NC is the present connection. Whoever keeps it must be moved when it is replaced, see
-// [Conn.OnMove].
+// NC returns the present connection. It may be replaced, so an owner that keeps it must
+// register with [Conn.OnMove].
 func (c *Conn) NC() *nats.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,9 +74,9 @@ func (c *Conn) Close() {
 	nc := c.NC()
 	if nc.IsConnected() {
 		// A command that was interrupted closes its connection while messages still come
-		// in. The kernel answers those with a reset, and the server may meet that before
-		// it has read what was published last: that readings have ended. FlushTimeout
-		// would do, but for timers that it shares between the bubbles of tests.
+		// in. The kernel answers them with a reset, and the server may meet the reset
+		// before it has read our last messages, which end the readings. FlushTimeout is
+		// simpler, but it shares timers between the bubbles of tests.
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) // the command's own may be over
 		_ = nc.FlushWithContext(ctx)
 		cancel()

@@ -13,14 +13,15 @@ import (
 // renewEvery is the time between two looks at whether the connection must be made again.
 const renewEvery = time.Minute
 
-// renew makes the connection again where the server has changed something back that it
-// says only to new connections, until ctx ends. Otherwise the process would have to be
-// restarted:
+// renew replaces the connection where the server has undone a restriction and announces
+// that only to new connections, until ctx ends. Otherwise the process would have to be
+// restarted. There are two cases:
 //
-//   - A server that is set to another max_payload does not say so. It closes a connection for a message that is too large,
-//     and the next one knows the lower limit; after the limit was raised again, the client library still refuses messages.
-//   - A user who may not subscribe to its inbox any more loses these subscriptions, and with them all answers. The server
-//     does not restore them with the permission.
+//   - A server with a new max_payload does not announce it. It closes a connection for a
+//     message that is too large, and the next connection knows the lower limit. After the
+//     limit was raised again, the client library still refuses larger messages.
+//   - A user who may no longer subscribe to its inbox loses these subscriptions, and with
+//     them all answers. The server does not restore them with the permission.
 func (c *Conn) renew(ctx context.Context, log *slog.Logger) {
 	r := renewal{c: c, most: c.NC().MaxPayload()}
 	for {

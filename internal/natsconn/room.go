@@ -44,7 +44,8 @@ func (c *Conn) OnFull(f func(error)) (stop func()) {
 }
 
 // Full returns why nothing can be stored on the embedded server at the moment: its disk
-// is full, or a write has failed. Nil: something can, or another process runs the server.
+// is full, or a write has failed. It returns nil if something can be stored, or if
+// another process runs the server.
 func (c *Conn) Full() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,10 +72,10 @@ type store interface {
 	Restart() error
 }
 
-// WatchRoom looks at the disk of the embedded server until ctx ends. It reports when
-// there is too little room for calls to begin (see [Conn.OnFull]). And it starts the
-// server again once there is room, if a write has failed before: until then the streams
-// store nothing, whatever room there is.
+// WatchRoom looks at the disk of the embedded server until ctx ends. It reports when the
+// room is too small for calls to begin (see [Conn.OnFull]). After a failed write the
+// streams store nothing, even on an empty disk, until the server is started again;
+// WatchRoom starts it again once there is room.
 func (c *Conn) WatchRoom(ctx context.Context, log *slog.Logger) {
 	if c.Server == nil {
 		return
