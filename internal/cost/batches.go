@@ -18,7 +18,7 @@ const closedMax = 4096
 // that no row used are billed too, and have no call.
 type account struct {
 	open    bool    // reserved, and not settled
-	floor   float64 // USD: the estimate while it is open, then what was billed
+	floor   float64 // USD: the estimate while the batch is open, then the bill
 	counted float64 // USD, by calls
 	rows    seqset.Set
 }
@@ -39,10 +39,11 @@ func (a *account) reserved() float64 {
 	return 0
 }
 
-// Reserve reserves what a batch may cost before it is submitted: it counts towards the
-// ceiling until [Ledger.Settle]. The error has [ErrCeiling] where it does not fit below
-// the ceiling, and nothing is reserved. usd 0: unknown, which only fits where money is
-// left. A second call for the same token replaces the first.
+// Reserve reserves the estimated cost of a batch before it is submitted. The estimate
+// counts towards the ceiling until [Ledger.Settle]. For example, with a ceiling of 10 USD
+// and 8 USD spent, a batch of 3 USD gets an error with [ErrCeiling] and reserves nothing.
+// usd 0 means that the cost is unknown; such a batch is accepted while any money is left.
+// A second call for the same token replaces the first.
 func (l *Ledger) Reserve(token string, usd float64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,9 +71,9 @@ func (l *Ledger) reserve(token string, usd float64) {
 	l.change(token, func(a *account) { a.open, a.floor = true, usd })
 }
 
-// Settle replaces what is reserved for a batch by what all its answers were billed, those
-// included that no row used. 0: nothing was, or it is unknown. Calls that are counted
-// later are part of it.
+// Settle replaces the reservation of a batch by its bill, which includes answers that no
+// row used. usd is 0 if nothing was billed or if the bill is unknown. Calls of the batch
+// that are counted later are part of the bill, so they add nothing to it.
 func (l *Ledger) Settle(token string, usd float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

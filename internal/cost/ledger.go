@@ -1,4 +1,4 @@
-// Package cost is what calls cost: prices, the spending ceiling, and totals for each model.
+// Package cost prices calls: prices, the spending ceiling, and totals for each model.
 package cost
 
 import (
@@ -13,7 +13,8 @@ import (
 // ErrCeiling is in the error of a pause at STAGE_MAX_COST_USD.
 var ErrCeiling = errors.New("cost ceiling reached")
 
-// Ledger prices calls and adds up what they cost, up to a ceiling. Safe for concurrent use.
+// Ledger prices calls and adds up their cost, up to a ceiling. It is safe for concurrent
+// use.
 type Ledger struct {
 	prices  Prices  // may be empty
 	ceiling float64 // USD, or 0
@@ -42,9 +43,9 @@ func (l *Ledger) Spent() float64 {
 	return l.spent
 }
 
-// Price sets the cost of a call that reported its tokens and no cost: by the price of the
-// model that was called, else by that of the model that answered; where a batch answered,
-// by the batch's price. Without a price the cost stays unknown.
+// Price sets the cost of a call that reported tokens and no cost. It uses the price of
+// the model that was requested or, if that has none, the price of the model that
+// answered; for a batch it uses the batch price. Without a price the cost stays unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
 	if c.Usage == nil || c.Usage.CostUSD != nil {
 		return

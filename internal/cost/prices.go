@@ -35,7 +35,7 @@ type Price struct {
 	CacheWrite   *float64 // those written to a cache; nil means 1.25 times Input
 	CacheWrite1h *float64 // those written for an hour; nil means twice Input
 	Output       *float64 // completion tokens; required
-	Reasoning    *float64 // those of hidden reasoning; nil means as Output
+	Reasoning    *float64 // price of hidden reasoning; nil means as Output
 
 	// Of the providers' Batch APIs. Writes to a cache cost the factors below times
 	// BatchInput, reasoning as BatchOutput.

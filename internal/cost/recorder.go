@@ -99,7 +99,7 @@ func (r *Recorder) Call(c *auditlog.Call) {
 	r.total.Add(c)
 }
 
-// All returns the sums over all models, with what is known of their cost.
+// All returns the sums over all models, with the known part of their cost.
 func (r *Recorder) All() Spending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
