@@ -16,7 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Call is the span of one attempt. Nil: it is not recorded. Only one goroutine may use it.
+// Call is the span of one attempt; nil means that the attempt is not recorded. Only one
+// goroutine may use it.
 //
 // The span's context is not sent to the provider: it would show a third party which
 // requests belong together, it has no use there, and the request would no longer be the
@@ -79,15 +80,16 @@ func appendServer(attributes []attribute.KeyValue, target string) []attribute.Ke
 	return attributes
 }
 
-// ExchangeEnded sets when the span ends: what follows is the stage's own work on the reply.
+// ExchangeEnded sets when the span ends: the work that follows is the stage's own.
 func (c *Call) ExchangeEnded() {
 	if c != nil {
 		c.ended = time.Now()
 	}
 }
 
-// End ends the span with the outcome of the attempt; failure nil: it succeeded. A failure
-// is an event of the row's span too: from then on the row waits for its next attempt.
+// End ends the span with the outcome of the attempt; failure is nil if it succeeded. A
+// failure is an event of the row's span too: from then on the row waits for its next
+// attempt.
 func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 	if c == nil {
 		return
@@ -153,8 +155,8 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	return attributes
 }
 
-// errorType is one of few words for what went wrong: the HTTP status of an error, else
-// what happened to the connection, else what was wrong with the reply.
+// errorType classifies a failure in one of few words: the HTTP status of an error
+// response or, without one, the failure of the connection or of the reply's content.
 func errorType(failure *llm.Error, x *llm.Exchange) string {
 	switch {
 	case failure.Class == 0:

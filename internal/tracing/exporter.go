@@ -30,11 +30,11 @@ type exporter struct {
 	queue int64 // size of the queue in front of it
 	log   *slog.Logger
 
-	// sent <= taken; ended is at most taken + queue + one batch, or else spans were
-	// dropped.
+	// sent <= taken. ended is at most taken + queue + one batch: with a queue of 2048 and
+	// batches of 512, more than 2560 spans beyond taken mean that some were dropped.
 	ended atomic.Int64 // spans that should be exported
-	taken atomic.Int64 // of them, out of the queue or known to be dropped
-	sent  atomic.Int64 // of them, exported
+	taken atomic.Int64 // the part of ended that is out of the queue or known to be dropped
+	sent  atomic.Int64 // the part of taken that is exported
 
 	cut   context.CancelFunc // ends the export in progress, and all later ones
 	onCut func(func()) (undo func() bool)

@@ -4,9 +4,10 @@ import "go.opentelemetry.io/otel/attribute"
 
 // All names in traces. docs/tracing.md explains them.
 //
-// Those of OpenTelemetry's semantic conventions are written out here, and a test compares
-// them with its packages: the conventions for generative AI move between packages and are
-// not stable yet, and a name here changes only on purpose.
+// The names of OpenTelemetry's semantic conventions are written out here, and a test
+// compares them with its packages. The conventions for generative AI move between
+// packages and are not stable yet, so a constant from there could change our spans by an
+// upgrade.
 
 // tracerName is the instrumentation scope of all spans.
 const tracerName = "github.com/llm-stage/stage"

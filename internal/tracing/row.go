@@ -44,8 +44,8 @@ func (t *Tracing) Tracer(cfg *config.Config, partition int) consumer.Tracer {
 	}}
 }
 
-// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. Nil:
-// the row is not traced. Safe for concurrent use.
+// Row is the span of a row, from taken to emitted. It implements [consumer.Trace]. A nil
+// Row is valid and means that the row is not traced. It is safe for concurrent use.
 type Row struct {
 	span    trace.Span
 	tracing *Tracing
@@ -103,9 +103,9 @@ func (rowCarrier) Set(string, string) {}
 // Keys returns nothing: the propagator in use does not call it.
 func (c rowCarrier) Keys() []string { return nil }
 
-// resultHeader is what the result carries: the context of the row's span in place of the
-// row's own, in whatever case that was written. A tracestate that was dropped, since it
-// belonged to no valid traceparent, gets no value, so that it is not passed on.
+// resultHeader returns the tracing headers of a result: the context of the row's span
+// replaces the row's own, in whichever case the row wrote its header names. A tracestate
+// without a valid traceparent was dropped; it gets no value, so it is not passed on.
 func resultHeader(own nats.Header, carrier propagation.MapCarrier) nats.Header {
 	header := make(nats.Header, 2)
 	for key := range own {
@@ -172,8 +172,8 @@ func (t *Row) Abandoned(at time.Time) {
 	t.span.End(trace.WithTimestamp(at))
 }
 
-// SharesWith links the span to that of the row whose call answered this one too. Either
-// may be nil.
+// SharesWith links the span to the span of the row whose call answered this one too.
+// Either may be nil.
 func (t *Row) SharesWith(other *Row) {
 	if t != nil && other != nil && t != other { // equal elements of one row share a call, too
 		t.span.AddLink(trace.Link{SpanContext: other.span.SpanContext()})

@@ -40,7 +40,7 @@ type Tracing struct {
 	log     *slog.Logger
 	runID   string
 	console io.Writer             // where the console exporter prints
-	own     sdktrace.SpanExporter // in place of those of cfg, or nil
+	own     sdktrace.SpanExporter // replaces the exporter of cfg, or nil
 
 	// Set by Start.
 	provider  *sdktrace.TracerProvider
@@ -48,9 +48,10 @@ type Tracing struct {
 	exporters []*exporter
 }
 
-// New returns the tracing that the configuration selects, nil if it is off. It starts
-// nothing. own, if not nil, gets the spans whatever the configuration; console is where
-// the console exporter prints, nil: standard error. runID names the process in all spans.
+// New returns the tracing that the configuration selects, or nil if it is off. It starts
+// nothing. If own is not nil, it gets the spans regardless of the configuration. console
+// is where the console exporter prints; nil means standard error. runID names the process
+// in all spans.
 func New(cfg *config.Config, own sdktrace.SpanExporter, console io.Writer, runID string, log *slog.Logger) *Tracing {
 	if !cfg.Tracing().On() && own == nil {
 		return nil
