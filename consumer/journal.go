@@ -43,8 +43,8 @@ type journal struct {
 	purges  purges
 }
 
-// The last token but the details of the subject to which an answer goes says what it is
-// an answer to.
+// The topics say what an answer is to. They follow the inbox in the subject of the answer:
+// for example, the answer to the third entry comes on _INBOX.x.entry.3.
 const (
 	topicSubjects = "subjects"
 	topicPurge    = "purge"

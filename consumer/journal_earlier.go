@@ -22,8 +22,8 @@ func (r keptRef) compare(other keptRef) int {
 	return cmp.Or(cmp.Compare(r.row, other.row), cmp.Compare(r.item, other.item))
 }
 
-// earlierTerms knows which rows earlier terms have kept a reply to. Of rows, because a reply
-// may be large, and behind a batch lane there may be a million of them.
+// earlierTerms knows which rows earlier terms have kept a reply to. It does not hold the
+// replies themselves: they may be large, and behind a batch lane there may be a million.
 //
 // It asks the leader of the stream for the subjects that exist. Only a leader that has
 // applied its whole log answers, so whatever was acknowledged is among them.
@@ -31,9 +31,9 @@ type earlierTerms struct {
 	refs    []keptRef // sorted; some rows may be emitted
 	emitted int       // refs at the front whose rows are
 	known   bool
-	// waiting says that no row is started until the subjects are known, but only until
-	// by. Whoever does not answer by then is asked again all the same: until the subjects
-	// are known nothing is purged.
+	// waiting says that no row is started until the subjects are known. It ends at by:
+	// rows start without, and are paid for again. The question is repeated all the same,
+	// since nothing is purged by sequence until it is answered.
 	waiting bool
 	by      time.Time
 	again   time.Time // when to ask once more
