@@ -25,7 +25,8 @@
 //
 // A row of the batch lane goes another way from step 4 on: [Executor.runLane] has it wait
 // there ([Executor.join]) or takes its answer ([Executor.judge]), with the steps 8, 9 and
-// 12 (lane.go, parked.go).
+// 12 (lane.go, parked.go). A prompt of a batched request takes its turn among the rows,
+// and has no other step than its attempt (once.go).
 package executor
 
 import (
