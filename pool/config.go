@@ -68,10 +68,10 @@ type Config struct {
 	// the calls in flight, and with nil when it no longer does. It runs on the pool's
 	// goroutine and must not block. Nil: no callback.
 	OnShortage func(error)
-	// Held returns how many slots are taken by calls that have ended already, because
+	// Unkept returns how many slots are taken by calls that have ended already, because
 	// their replies are not stored yet. [Pool.Wake] must be called when there may be
 	// fewer. It runs on the pool's goroutine and must not block. Nil: none.
-	Held func() int
+	Unkept func() int
 	// Expected reports whether the caller is about to add another job, where it adds jobs
 	// only as [Pool.Room] allows. While there is doubt whether a job or the server is to
 	// blame for a failure, such a job counts as one that may settle it. It runs on the
@@ -160,8 +160,8 @@ func (c *Config) complete() {
 	if c.OnShortage == nil {
 		c.OnShortage = func(error) {}
 	}
-	if c.Held == nil {
-		c.Held = func() int { return 0 }
+	if c.Unkept == nil {
+		c.Unkept = func() int { return 0 }
 	}
 	if c.Expected == nil {
 		c.Expected = func() bool { return false }

@@ -95,7 +95,7 @@ func (s *scheduler) pausedWait() Wait {
 func (s *scheduler) delayedWait(t *task) Wait {
 	h := hold.Hold{Kind: hold.Retry, Why: textOf(t.verdict.Err), Since: t.ended, Next: t.ready, Err: t.verdict.Err}
 	switch {
-	case s.held():
+	case s.anyPause():
 		return s.pausedWait()
 	case t.Awaits(), s.tick.Before(t.until) && !t.ready.After(s.tick):
 		h.Kind = hold.Doubt
@@ -112,13 +112,13 @@ func (s *scheduler) readyWait(at int, since time.Time) Wait {
 	v := &s.servers[at]
 	h := hold.Hold{Kind: hold.Turn, Since: since}
 	switch p := v.postponed; {
-	case s.held():
+	case s.anyPause():
 		return s.pausedWait()
-	case s.counts.InFlight+s.cfg.Held() >= s.slots() && s.shortage.room > 0:
+	case s.counts.InFlight+s.cfg.Unkept() >= s.slots() && s.shortage.room > 0:
 		h.Kind, h.Why, h.Err = hold.Shortage, textOf(s.counts.Shortage), s.counts.Shortage
-	case s.counts.InFlight+s.cfg.Held() >= s.slots():
-		if h.Kind = hold.Slots; s.cfg.Held() > 0 {
-			h.By = fmt.Sprintf("%d replies that are not kept yet", s.cfg.Held())
+	case s.counts.InFlight+s.cfg.Unkept() >= s.slots():
+		if h.Kind = hold.Slots; s.cfg.Unkept() > 0 {
+			h.By = fmt.Sprintf("%d replies that are not kept yet", s.cfg.Unkept())
 		}
 	case v.Out():
 		h.Kind, h.Why, h.Since, h.Next, h.Err = hold.Outage, textOf(v.Outage.Err), v.Outage.Since, v.Outage.Next, v.Outage.Err

@@ -33,7 +33,7 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 		nextIn time.Duration // 0 means that it is not checked
 	}{
 		"every slot is taken":    {pool.Config{Size: 2}, sleeper(time.Hour), 3, 2, hold.Slots, "", "", 0},
-		"replies keep the slots": {pool.Config{Size: 2, Held: func() int { return 2 }}, sleeper(time.Hour), 1, 0, hold.Slots, "2 replies that are not kept yet", "", 0},
+		"replies keep the slots": {pool.Config{Size: 2, Unkept: func() int { return 2 }}, sleeper(time.Hour), 1, 0, hold.Slots, "2 replies that are not kept yet", "", 0},
 		"the law":                {pool.Config{Size: 2, Law: slow}, sleeper(ms), 2, 1, hold.Throttle, "", "", time.Hour - time.Minute},
 		"a limit on calls":       {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewCallsPerMinute(1)}}, sleeper(2 * time.Hour), 2, 1, hold.Limit, "calls per minute", "", 0},
 		"calls in flight":        {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewAtMost(1)}}, sleeper(time.Hour), 2, 1, hold.Limit, "calls in flight", "", 0},

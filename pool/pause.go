@@ -131,8 +131,8 @@ func (s *scheduler) resume() {
 // paused reports whether the pool's own breaker is open.
 func (s *scheduler) paused() bool { return s.pause.IsOpen() }
 
-// held reports whether jobs may go only as probes.
-func (s *scheduler) held() bool { return s.counts.Pause.Kind != NotPaused }
+// anyPause reports whether jobs may go only as probes.
+func (s *scheduler) anyPause() bool { return s.counts.Pause.Kind != NotPaused }
 
 // showPause updates the pause that Stats reports, and calls OnPause or OnResume when one
 // begins or ends. A pool is paused by its own breaker, by that of the first server where
@@ -152,14 +152,14 @@ func (s *scheduler) showPause() {
 	}
 	switch {
 	case before.Kind == NotPaused:
-		s.heldSince = s.tick
+		s.pauseSince = s.tick
 	case now.Kind == Operator: // what was the matter before may still be
 	default:
 		before.Passed = before.Kind != Operator && s.servers[before.Server].Out()
 		s.cfg.OnResume(before)
 	}
 	if now.Kind == NotPaused {
-		s.heldFor += s.tick.Sub(s.heldSince)
+		s.pausedFor += s.tick.Sub(s.pauseSince)
 	} else {
 		for _, t := range s.fresh.remove(func(t *task) bool { return t.Single }) {
 			s.vacate(t)
@@ -388,8 +388,8 @@ func (s *scheduler) stuckSince(at int) (since time.Time) {
 // stuck reports whether the jobs of the first server have nowhere to go.
 func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
 
-// endHolds fails the jobs that an outage has held for Config.OutageHold.
-func (s *scheduler) endHolds() {
+// failOverdue fails the jobs that an outage has held for Config.OutageHold.
+func (s *scheduler) failOverdue() {
 	if s.halted() {
 		return
 	}

@@ -154,7 +154,7 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	return &j.task
 }
 
-// Wake makes the pool check again whether an attempt may go: see Config.Held.
+// Wake makes the pool check again whether an attempt may go: see Config.Unkept.
 func (p *Pool[In, Out]) Wake() { p.sched.inbox.signal() }
 
 // Finish makes Run return once every job is done, and returns at once. Submit takes no

@@ -72,7 +72,7 @@ func (s *scheduler) mustNotOvertake() bool {
 
 // place finds the server that an attempt at t may go to now: its own or, past those
 // without capacity, a later one. If there is none it is -1; all that were considered are
-// held for the younger tasks too, and when is the instant to try again.
+// closed for the younger tasks too, and when is the instant to try again.
 func (s *scheduler) place(t *task) (at int, when time.Time) {
 	for i := t.Server(); i < len(s.servers); i++ {
 		v := &s.servers[i]
@@ -175,10 +175,10 @@ func (s *scheduler) putBack(t *task) {
 // still, and jobs pass no server.
 func (s *scheduler) delay(t *task) {
 	t.wake = t.ready
-	if !t.deadline.IsZero() && !s.held() {
-		t.wake = sooner(t.wake, t.deadline.Add(s.heldFor))
+	if !t.deadline.IsZero() && !s.anyPause() {
+		t.wake = sooner(t.wake, t.deadline.Add(s.pausedFor))
 	}
-	if pass := s.passable(t.Server()); t.verdict.Class == Capacity && !pass.IsZero() && !s.held() {
+	if pass := s.passable(t.Server()); t.verdict.Class == Capacity && !pass.IsZero() && !s.anyPause() {
 		t.wake = sooner(t.wake, pass)
 	}
 	s.delayed.push(t)
@@ -207,7 +207,7 @@ func (s *scheduler) release() {
 			s.servers[t.Server()].ready.push(t)
 		case t.Awaits() && !t.ready.After(s.tick):
 			s.settleAwaiting(t)
-		case !t.ready.After(s.tick) && !s.held() && s.awaitsWitness(t):
+		case !t.ready.After(s.tick) && !s.anyPause() && s.awaitsWitness(t):
 			t.ready = s.tick.Add(witnessStep)
 			s.delay(t)
 		case t.ready.After(s.tick): // woken for what has been postponed since: the deadline by a pause, or the fallback
@@ -267,15 +267,15 @@ func (s *scheduler) others() int {
 
 // expired reports whether t is past its deadline, which is kept in running time.
 func (s *scheduler) expired(t *task) bool {
-	return !t.deadline.IsZero() && !s.held() && !s.running().Before(t.deadline)
+	return !t.deadline.IsZero() && !s.anyPause() && !s.running().Before(t.deadline)
 }
 
 // running is the present instant in running time: as if there had been no pause.
 func (s *scheduler) running() time.Time {
-	if s.held() {
-		return s.heldSince.Add(-s.heldFor)
+	if s.anyPause() {
+		return s.pauseSince.Add(-s.pausedFor)
 	}
-	return s.tick.Add(-s.heldFor)
+	return s.tick.Add(-s.pausedFor)
 }
 
 func (s *scheduler) expire(t *task) {
@@ -301,8 +301,8 @@ func (s *scheduler) due() (at time.Time) {
 		at = sooner(at, h.grown.Add(shortageGrowth))
 	}
 	for i := range s.servers {
-		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() && !s.held() {
-			at = sooner(at, t.deadline.Add(s.heldFor))
+		if t := s.servers[i].ready.first(); t != nil && !t.deadline.IsZero() && !s.anyPause() {
+			at = sooner(at, t.deadline.Add(s.pausedFor))
 		}
 	}
 	return at

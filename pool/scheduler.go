@@ -39,11 +39,11 @@ type scheduler struct {
 
 	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs;
 	// deadlines stand still while one does.
-	pause     pause         // of the whole pool; outages are in the health of the servers
-	halt      Pause         // an operator's, whatever else holds the pool; zero if there is none
-	heldSince time.Time     // when the present pause began
-	heldFor   time.Duration // all pauses that have ended
-	shortage  shortage
+	pause      pause         // of the whole pool; outages are in the health of the servers
+	halt       Pause         // an operator's, whatever else holds the pool; zero if there is none
+	pauseSince time.Time     // when the present pause began
+	pausedFor  time.Duration // all pauses that have ended
+	shortage   shortage
 
 	// This turn of the loop: all that happens in it happens at tick.
 	finishing bool      // no more jobs will come; never false again
@@ -102,7 +102,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		}
 		s.release()
 		s.lookAtServers()
-		s.endHolds()
+		s.failOverdue()
 		s.showPause()
 		wake := s.dispatch(ctx)
 		s.publish()
@@ -153,7 +153,7 @@ func (s *scheduler) takeUp() {
 		t := in.jobs.pop()
 		t.att.Queued = now
 		t.arrived = sooner(t.arrived, now)
-		if t.Single && s.held() {
+		if t.Single && s.anyPause() {
 			s.vacate(t)
 			s.refuse(t)
 			continue
@@ -176,7 +176,7 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	if s.halted() {
 		return time.Time{} // what comes due meanwhile is looked at when it ends
 	}
-	for s.counts.InFlight+s.cfg.Held() < s.slots() {
+	for s.counts.InFlight+s.cfg.Unkept() < s.slots() {
 		t, at, next := s.first()
 		if t == nil {
 			s.throttled = !next.IsZero()

@@ -24,7 +24,7 @@ type server struct {
 	shut      time.Time // a fallback is skipped until then, after a fatal verdict
 	postponed postponed // what the last attempt that was considered waits for
 	skip      bool      // first has ruled this server out for the rest of its pass
-	checked   time.Time // when endHolds last looked through its jobs
+	checked   time.Time // when failOverdue last looked through its jobs
 }
 
 func newServers(cfg Config, m *health.Monitor) (servers []server, err error) {

@@ -10,7 +10,7 @@ import (
 )
 
 // submit hands jobs to the pool, except those that share the call of another. It does not
-// block, even if the pool's queue has filled up since: a job held here could not be
+// block, even if the pool's queue has filled up since: a job kept here could not be
 // recalled, and would block those of other partitions.
 func (e *Executor) submit(ctx context.Context, jobs []*job) {
 	for len(jobs) > 0 {

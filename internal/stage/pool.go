@@ -59,7 +59,7 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 		OnShortage: s.shortage,
 	}
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
-		pc.Held = s.unkept
+		pc.Unkept = s.unkept
 	}
 	for i := 1; i < len(laws); i++ { // each has its own throttle: the capacity of one provider does not depend on the others
 		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: laws[i], Gates: gates[i]})

@@ -15,7 +15,7 @@ func TestCallsThatHaveEndedMayHoldTheirSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, jobs = 4, 12
 		var held, inFlight, most atomic.Int64
-		cfg := pool.Config{Size: size, Retry: pool.DefaultRetry(), Held: func() int { return int(held.Load()) }}
+		cfg := pool.Config{Size: size, Retry: pool.DefaultRetry(), Unkept: func() int { return int(held.Load()) }}
 		p := running(t, cfg, func(context.Context, int, pool.Attempt) (int, pool.Verdict) {
 			most.Store(max(most.Load(), inFlight.Add(1)+held.Load()))
 			time.Sleep(time.Second)
