@@ -310,6 +310,7 @@ func (s *Server) succeeded(j *Job) {
 
 const (
 	// several different jobs with the same trouble, and none without it, are no accident.
+	// Three rules take that number: outageJobs, alikeFirst and vainRetries.
 	several = 5
 	// callTimeCalls is the number of calls over which the mean duration of a call is
 	// taken.

@@ -21,6 +21,9 @@ import (
 // outage.
 
 const (
+	// outageJobs is how many different jobs must fail at a sound server. Fewer that fail
+	// when none is left to ask are no outage but fail for good, see [Server.vouched]:
+	// up to four, as docs/reliability.md says.
 	outageJobs     = several
 	outageJobsMost = 64
 	outageChance   = 1e-6
