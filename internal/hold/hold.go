@@ -143,6 +143,32 @@ func (l List) Paused() *Hold {
 	return l.First(func(h *Hold) bool { return h.Scope == Stage && h.Class() == Paused })
 }
 
+// shownMost bounds the holds that a report shows.
+const shownMost = 100
+
+// Shown returns a copy of the list, of at most 100 holds. Of more it leaves out the
+// partitions that are simply with another replica, and then the last: a replica that stands
+// by for a thousand partitions says so a thousand times.
+func (l List) Shown() List {
+	shown := append(List{}, l...)
+	if len(shown) > shownMost {
+		shown = slices.DeleteFunc(shown, func(h Hold) bool { return h.Kind == Standby })
+	}
+	return shown[:min(len(shown), shownMost)]
+}
+
+// Text names the kinds of the list once each, but for partitions that are simply with
+// another replica, as in "order, window".
+func (l List) Text() string {
+	var kinds []string
+	for i := range l {
+		if kind := string(l[i].Kind); l[i].Kind != Standby && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return strings.Join(kinds, ", ")
+}
+
 // Counts returns how many holds there are of each kind that a list may have. Kinds
 // without any are in it, too.
 func (l List) Counts() map[Kind]int {

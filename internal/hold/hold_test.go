@@ -112,3 +112,21 @@ func TestAMemoryKnowsSinceWhen(t *testing.T) {
 		}
 	}
 }
+
+// A list that is shown is bounded, and keeps what is not simply elsewhere.
+func TestAListThatIsShownIsBounded(t *testing.T) {
+	var l List
+	for p := range 300 {
+		l = append(l, OfPartition(p, Standby))
+	}
+	l = append(l, OfPartition(300, Results), OfPartition(301, Results), OfPartition(302, Window))
+	if shown := l.Shown(); len(shown) != 3 || l.Text() != "results, window" || len(l) != 303 {
+		t.Errorf("shown %v, as text %q, want the 3 that are not with others", shown, l.Text())
+	}
+	for p := range 300 {
+		l[p].Kind = Window
+	}
+	if shown := l.Shown(); len(shown) != 100 {
+		t.Errorf("%d are shown, want 100", len(shown))
+	}
+}

@@ -37,12 +37,14 @@ func (s *Stage) snapshot() status.Snapshot {
 	return snap
 }
 
-// gauges returns what the metrics show: the snapshot, with the holds that follow from all
-// of it.
+// gauges returns what the metrics show: the snapshot, with the row that answered rows wait
+// for, which the report finds.
 func (s *Stage) gauges() status.Snapshot {
 	snap := s.snapshot()
 	r := s.report(snap, time.Now())
-	snap.Holds = r.Holds
+	if late := r.Holds.First(func(h *hold.Hold) bool { return h.Kind == hold.Order }); late != nil {
+		snap.Holds = append(snap.Holds, *late)
+	}
 	return snap
 }
 

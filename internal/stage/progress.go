@@ -84,6 +84,9 @@ func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func
 		attrs = append(attrs, slog.Int64("tokens", used.Usage.TotalTokens))
 	}
 	attrs = append(attrs, slog.String("cost_usd", used.Cost()))
+	if holds := r.Holds.Text(); holds != "" {
+		attrs = append(attrs, slog.String("holds", holds))
+	}
 	switch {
 	case r.Pool.Paused != "":
 		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),

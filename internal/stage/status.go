@@ -62,7 +62,7 @@ func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
 	r := status.Report{
 		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Host: s.host, PID: os.Getpid(), Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
 		Ready: ready, Reason: reason, Ended: snap.Process.Ended, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
-		Stop: snap.Process.Stop, Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: snap.Process.Drained, Holds: append(hold.List{}, snap.Holds...),
+		Stop: snap.Process.Stop, Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: snap.Process.Drained, Holds: snap.Holds.Shown(),
 		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
 		Places: s.places(),
 	}
