@@ -78,7 +78,7 @@ type AdaptiveConfig struct {
 	PoolSize int
 	// SureSilence is after how long without a refusal an attempt counts as accepted,
 	// after two refusals in a row, where that is longer than refusals are known to take:
-	// news of some may come late. 0: no longer.
+	// news of some may come late. 0 adds nothing to that.
 	SureSilence time.Duration
 	// KeepConcurrency is for callers that do not know when exactly attempts end: the law
 	// then does not look for the concurrency of servers that queue.

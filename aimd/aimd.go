@@ -84,7 +84,7 @@ type Stats struct {
 	// is known, or the law does not look for one.
 	Concurrency int
 	// PausedUntil is when a pause that the server asked for ends, as of the last instant
-	// that was passed to the law; zero: there is none, or the law has no pauses.
+	// that was passed to the law; zero if there is none, or if the law has no pauses.
 	PausedUntil time.Time
 	// PauseReason is the hint that caused that pause; empty where PausedUntil is zero.
 	PauseReason PauseReason
@@ -111,7 +111,7 @@ type Ticket struct {
 	// InFlight is the number of attempts in flight from then on, this one included.
 	InFlight int
 	// Output is how long the reply is that the caller got, in a unit of its choice, such
-	// as tokens; the caller sets it before Accepted. 0: unknown.
+	// as tokens; the caller sets it before Accepted. It is 0 if unknown.
 	Output int64
 	// Turn is for laws outside this package: what they know the attempt by.
 	Turn uint64

@@ -18,7 +18,7 @@ import (
 // Exchange is one HTTP attempt: what was sent, what was received, and when. It
 // holds no secret that the client's [redact.Redactor] knows.
 type Exchange struct {
-	// Status is the HTTP status. 0: no reply arrived.
+	// Status is the HTTP status. It is 0 if no reply arrived.
 	Status int
 	// Sent is set when the whole request was written.
 	Sent bool

@@ -21,7 +21,7 @@ type ending struct {
 	Err error
 	// Progress is how far the attempt got. Only read where no reply arrived.
 	Progress progress
-	// Status is the HTTP status. 0: none arrived.
+	// Status is the HTTP status. It is 0 if none arrived.
 	Status int
 	// URL is where the request went. Nil: not known.
 	URL *url.URL
@@ -47,7 +47,7 @@ type Known struct {
 	RowModel bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
-	// RequestBytes is the length of the request's body. 0: not known.
+	// RequestBytes is the length of the request's body. It is 0 if not known.
 	RequestBytes int
 	// Cached is set when the request marks parts for the provider's cache. What is read
 	// from there counts towards no limit.

@@ -55,7 +55,7 @@ type ProviderConfig struct {
 	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in
 	// place of the client's own of the same names. The names of the connection and the
 	// body's (Host, Content-Length, Content-Type, ...) are refused, and with an APIKey
-	// the name that carries it. See [ValidateExtraHeaders]. Empty: none.
+	// the name that carries it. See [ValidateExtraHeaders]. None by default.
 	ExtraHeaders redact.Secret `json:"-"`
 	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
 	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known headers
@@ -64,10 +64,10 @@ type ProviderConfig struct {
 	// Model is called where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string
-	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Empty: its v1 path.
+	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Without it, requests take the v1 path.
 	AzureAPIVersion string
 	// CAFile is a PEM file of further certificate authorities that may sign the server's
-	// certificate. Empty: those of the system alone.
+	// certificate. Without it, only the system's are.
 	CAFile string
 	// Concurrency is the most calls in flight: further ones wait for a connection, within
 	// their time-out. Default 64.
@@ -304,7 +304,7 @@ type RawReply struct {
 	// Connected is set when the exchange had a connection to the server. Without one the
 	// server knows nothing of it.
 	Connected bool
-	// Status is the HTTP status. 0: no reply arrived.
+	// Status is the HTTP status. It is 0 if no reply arrived.
 	Status int
 	Header http.Header
 	// Body is the whole body, without secrets.

@@ -120,7 +120,7 @@ type Error struct {
 	// Alike names, with class Transient or Permanent, an error that every request meets
 	// where the settings are wrong, the same name for the same verdict: "400
 	// invalid_request_error unknown_parameter", "html", "malformed_response". At most 100
-	// bytes, never any part of a message. Empty: not caused by settings.
+	// bytes, never any part of a message. It is empty if settings did not cause it.
 	Alike string
 	// Code and Type are the provider's own words; empty means that none were sent.
 	Code, Type string

@@ -18,18 +18,18 @@ import (
 
 // fault is an error object as providers put it into a reply.
 type fault struct {
-	// Status is the HTTP status that the object itself names. 0: none.
+	// Status is the HTTP status that the object itself names. It is 0 if there is none.
 	Status int
 	// Code and Type are the provider's words for what is wrong, Detail a narrower one
 	// where it has such (Anthropic's details.error_code, OpenRouter's metadata.reason,
-	// Azure's innererror.code, Gemini's ErrorInfo). Empty: not reported.
+	// Azure's innererror.code, Gemini's ErrorInfo). It is empty if none is reported.
 	Code, Type, Detail string
-	// Message is the human-readable text. Empty: none.
+	// Message is the human-readable text. It may be empty.
 	Message string
 	// Unsupported is the member of the request that the model or the server does not take
-	// at all. Empty: none is named.
+	// at all. It is empty if none is named.
 	Unsupported string
-	// RetryDelay is the wait that the object itself asks for (Gemini). 0: none.
+	// RetryDelay is the wait that the object itself asks for (Gemini). It is 0 if there is none.
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil: none.
 	Header http.Header

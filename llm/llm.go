@@ -29,11 +29,11 @@ import (
 // Request is one question in terms that all wire formats share. Its zero value sends an
 // empty prompt to the client's own model. A Request is only read, never kept.
 type Request struct {
-	// Model overrides the client's model. Empty: the client's.
+	// Model overrides the client's model. If empty, the client's is used.
 	Model string
-	// System is the system prompt. Empty: none is sent.
+	// System is the system prompt. If empty, none is sent.
 	System string
-	// Context is a user message sent before the prompt. Empty: none is sent.
+	// Context is a user message sent before the prompt. If empty, none is sent.
 	Context string
 	// Prompt is the user message.
 	Prompt string
@@ -44,14 +44,14 @@ type Request struct {
 	MaxTokens *int
 	// ExtraBody is a JSON object whose members are merged into the request last, each
 	// replacing a member of the same name; two objects of the same name are merged member
-	// by member. It must pass [ValidateExtraBody]. Empty: none.
+	// by member. It must pass [ValidateExtraBody]. If empty, nothing is added.
 	ExtraBody json.RawMessage
 	// Schema is the schema that the reply must satisfy. It is sent where the provider
 	// supports it; [ValidateReply] checks the reply in any case. Nil: none.
 	Schema *schema.Schema
 	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong
 	// with it. With a Complaint both are sent after the prompt, so that the model can
-	// correct its answer. Empty: nothing is sent.
+	// correct its answer. If empty, nothing is sent.
 	Rejected, Complaint string
 }
 
@@ -59,9 +59,9 @@ type Request struct {
 type Reply struct {
 	// Text is the answer, never empty in a reply without an error.
 	Text string
-	// Model is the model that answered, as the server reports it. Empty: not reported.
+	// Model is the model that answered, as the server reports it. It is empty if not reported.
 	Model string
-	// ID is the provider's own id of the reply. Empty: not reported.
+	// ID is the provider's own id of the reply. It is empty if not reported.
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string

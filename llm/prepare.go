@@ -167,7 +167,7 @@ type ExtraBodyError struct {
 	// Member is the name as given; those of nested objects are joined by dots.
 	Member string
 	// Setting is the field of [Request] to set in its place: "Model", "Prompt" or
-	// "System". Empty: there is none.
+	// "System". It is empty if there is none.
 	Setting string
 	reason  string
 }

@@ -26,15 +26,15 @@ const (
 type Provider struct {
 	// Name is its name in settings, errors, events and metrics.
 	Name string
-	// BaseURL is its own address. Empty: each user has another, or there is none.
+	// BaseURL is its own address. It is empty if each user has another, or there is none.
 	BaseURL string
-	// Model is called where no model is set. Empty: one must be.
+	// Model is called where no model is set. If it is empty, one must be set.
 	Model string
 	// Keyless means that it takes no key, whatever the address.
 	Keyless bool
 	// Compatible means that others serve the same wire format, often without a key.
 	Compatible bool
-	// BatchRPM is how many calls a minute a batch makes at most. 0: no limit.
+	// BatchRPM is how many calls a minute a batch makes at most. 0 is no limit.
 	BatchRPM int
 	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has
 	// none unless its line says so.

@@ -39,7 +39,7 @@ type Config struct {
 	// limit.
 	RowTimeout time.Duration
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks.
-	// Retries may exceed it by Size. 0: 1024.
+	// Retries may exceed it by Size. Default 1024.
 	QueueLimit int
 	// FailOnFatal has a fatal error of the first server fail the job, or send it to the
 	// next fallback, while the pool keeps running. Without it such an error pauses the
@@ -54,7 +54,7 @@ type Config struct {
 	ProbeInterval time.Duration
 	// OutageHold is how long an outage may hold a job before it fails with an error that
 	// wraps [ErrOutage] and the latest one of the server; it counts from the job's
-	// arrival (see [Traits]) or the start of the outage, whichever is later. 0: no limit.
+	// arrival (see [Traits]) or the start of the outage, whichever is later. 0 is no limit.
 	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil:
 	// math/rand/v2.

@@ -36,7 +36,7 @@ type Pause struct {
 	// success.
 	Since time.Time
 	// Absent is, in an outage, since when nothing has listened at any of the servers,
-	// none of which has had a success; zero: something does, or did.
+	// none of which has had a success; zero if something does, or did.
 	Absent time.Time
 	// Next is the instant of the next probe; one in the past waits for a job, or for the
 	// verdict on the last probe. Zero for Operator.

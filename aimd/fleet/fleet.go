@@ -85,7 +85,7 @@ type Config struct {
 	Limits Limits
 }
 
-// Limits are what somebody has set for the whole. 0: no limit.
+// Limits are what somebody has set for the whole. A limit of 0 is none.
 type Limits struct {
 	RPM         int // calls a minute
 	TPM         int // tokens a minute

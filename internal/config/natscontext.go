@@ -131,7 +131,7 @@ func (s Source) selectedContext(found *problems) *NATSContext {
 }
 
 // readContext reads the context of that name, or the file at that path if it ends in
-// .json. by is what named it, for problems. nil: it has a problem.
+// .json. by is what named it, for problems. The result is nil if it has a problem.
 func (s Source) readContext(by, name string, found *problems) *NATSContext {
 	n := &NATSContext{Name: name}
 	err := s.findContext(n)

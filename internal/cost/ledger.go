@@ -27,7 +27,7 @@ type Ledger struct {
 }
 
 // NewLedger returns a ledger with nothing spent. The prices may be nil; the ceiling is in
-// USD, 0: none.
+// USD, or 0 for none.
 func NewLedger(p Prices, ceiling float64) *Ledger {
 	return &Ledger{prices: p, ceiling: ceiling, batches: make(map[string]*account)}
 }

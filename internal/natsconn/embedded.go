@@ -23,7 +23,7 @@ const (
 )
 
 // StartServer starts the embedded server on dir and connects to it, once no other process
-// has the store open. payload is the largest message in bytes, 0: the server's default.
+// has the store open. payload is the largest message in bytes, or 0 for the server's default.
 // The caller must close the connection.
 func StartServer(ctx context.Context, cfg *config.Config, dir string, payload int32, log *slog.Logger) (*Conn, error) {
 	end := time.Now().Add(storeWait)

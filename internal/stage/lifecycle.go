@@ -204,7 +204,7 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 }
 
 // end records the end of the run in the audit and the log. err is why the consumers
-// ended, nil: they were stopped.
+// ended, or nil if they were stopped.
 func (s *Stage) end(soft, hard context.Context, err error) {
 	why := ""
 	switch cause := context.Cause(soft); {

@@ -99,7 +99,7 @@ type Batch struct {
 	// Created is the provider's time.
 	Created time.Time
 	// Files are the provider's names of what it stores for the batch: Input, Output and
-	// Errors are file ids or URLs; empty: none (yet).
+	// Errors are file ids or URLs; empty if there are none yet.
 	Input, Output, Errors string
 	// Rows, Answered and Failed are the provider's counts; -1: not reported.
 	Rows, Answered, Failed int

@@ -178,7 +178,7 @@ type needles struct {
 
 	// grams has a bit for each hash of three bytes within the first stride+2 of a needle.
 	// Of these grams an occurrence without escapes has one at every stride-th place, so
-	// that a text is searched in steps. 0: always search it all.
+	// that a text is searched in steps. With 0 it is always searched whole.
 	grams  [1 << 16 / 64]uint64
 	stride int
 }

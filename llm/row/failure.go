@@ -242,7 +242,7 @@ func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []
 }
 
 // failureOf finds F and the object F_error in an error result, which ends with it, and
-// how many members the result has; nil: body is no error result.
+// how many members the result has; nil if body is no error result.
 func failureOf(body []byte) (field, object []byte, members int) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) == 0 {

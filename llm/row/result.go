@@ -82,7 +82,7 @@ type Answer struct {
 	Value json.RawMessage
 	// Usage is null in the result when nil.
 	Usage *llm.Usage
-	// VariablesHash is [Row.VariablesHash], Model the model that answered. Empty: null.
+	// VariablesHash is [Row.VariablesHash], Model the model that answered. An empty one is null.
 	VariablesHash, Model string
 }
 

@@ -27,7 +27,7 @@ const (
 // value is a template given inline, without a lookup, with default limits.
 type Options struct {
 	// Source is the path as configured, which results report; errors use its last
-	// part. Empty: the template was given inline.
+	// part. It is empty if the template was given inline.
 	Source string
 	// Lookup is what the template sees as lookup. Nil: it sees none.
 	Lookup *Lookup
@@ -36,13 +36,13 @@ type Options struct {
 	// [Template.Render].
 	Item bool
 	// NoItem is what to change, for the error of a template that reads item or loop
-	// without Item. Empty: nothing to add.
+	// without Item. It is empty if there is nothing to add.
 	NoItem string
-	// MaxOutput bounds the prompt in bytes. 0: 4 MiB.
+	// MaxOutput bounds the prompt in bytes. Default 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each
 	// turn of a loop 512, each byte of text produced 1, each element of a list produced
-	// 16. 0: 64 Mi, about a second.
+	// 16. Default 64 Mi, about a second.
 	MaxWork int
 }
 

@@ -21,7 +21,7 @@ import (
 // and the results.
 type loadRecord struct {
 	Owner string `json:"owner"` // the loader, unique
-	// Loaded rows are stored, the last of them at End (0: unknown). Rows up to Until may
+	// Loaded rows are stored, the last of them at End (0 if unknown). Rows up to Until may
 	// be, after sequence Last of the input.
 	Loaded int64  `json:"loaded"`
 	Until  int64  `json:"until"`

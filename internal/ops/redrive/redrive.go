@@ -37,7 +37,7 @@ type Options struct {
 	Reasons []string // only results that failed for one of these reasons; empty means all
 	DryRun  bool     // count and publish nothing
 	// Only selects results by their sequence in the results stream: the others are not
-	// even counted. nil: all.
+	// even counted. If it is nil, all are.
 	Only func(at uint64) bool
 }
 

@@ -43,7 +43,7 @@ type BudgetReport struct {
 	Leader   string     `json:"leader"`
 }
 
-// known returns the rate, nil: no limit is known.
+// known returns the rate, or nil if no limit is known.
 func (b *Budget) known() *float64 {
 	if math.IsNaN(b.Rate) || math.IsInf(b.Rate, 0) || b.Rate == 0 && b.Mode == BudgetAlone {
 		return nil

@@ -78,7 +78,7 @@ func PauseText(p pool.Pause, rows string, now time.Time) string {
 }
 
 // NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due
-// waits for a row, or for the end of the last one. Zero: there is none, as an operator
+// waits for a row, or for the end of the last one. It is zero if there is none, as an operator
 // has paused the stage.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {

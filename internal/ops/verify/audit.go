@@ -15,7 +15,7 @@ type auditTerm struct {
 	owner string
 	epoch int // of the input streams that the partition has had, counted from 0
 	// since is when the term was claimed, or its last finished row was queued: the row
-	// events of later results were stored after it. Zero: unknown.
+	// events of later results were stored after it. It is zero if unknown.
 	since time.Time
 }
 
