@@ -44,10 +44,10 @@ type Adaptive struct {
 	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
 	epoch    int     // counts refusals that changed the rate
-	witness  float64 // when the first attempt of this epoch went, whose outcome ends drain; none: not yet
+	witness  float64 // when the first attempt of this epoch went; its outcome ends drain; none if it has not gone
 	due      float64 // when the last attempt went, or should have gone
 
-	restarted float64 // when Restart was called last; attempts sent before it are no part of a measurement
+	restarted float64 // when Restart was last called; measurements skip attempts sent before it
 
 	limit  float64 // the most that the rate may be, per second; 0 means see Limit
 	shared bool    // see Share
@@ -84,7 +84,7 @@ type AdaptiveConfig struct {
 	// then does not look for the concurrency of servers that queue.
 	KeepConcurrency bool
 	// Rand draws the jitter of shared pauses, uniform in [0, 1), and is called from the
-	// law's goroutine. Nil: none.
+	// law's goroutine. If it is nil, pauses have no jitter.
 	Rand func() float64
 }
 
@@ -137,9 +137,10 @@ const (
 	// make one in about 70 calls.
 	cruiseSec     = 2.35
 	referenceRate = 20.0
-	// The first refusal of a climb divides the rate by the multiplier to this power: the
-	// server needs little time to recover, and one without a bucket gets nothing back of
-	// what is not sent.
+	// The first refusal of a climb divides the rate by the multiplier to this power: with
+	// a multiplier of 2, by 1.26. A full cut would be wasteful, since the server needs
+	// little time to recover, and one without a bucket doesn't hand out later what was
+	// not sent now.
 	firstCut = 1.0 / 3
 	// After this many epochs without one accepted attempt it was an outage, and the old
 	// estimate is void.
@@ -237,10 +238,9 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	return Ticket{Sent: now, InFlight: inFlight, mark: m}
 }
 
-// discountIdle takes time in which there was nothing to send off the age of the phase: a
-// climb without attempts is no evidence, and the next burst of work would be sent at an
-// untested rate. TCP does the same. Time in which all slots were taken counts: there the
-// rate is no limit.
+// discountIdle takes time without anything to send off the age of the phase. Such a climb
+// is no evidence, and the next burst of work would be sent at an untested rate; TCP does
+// the same. Time with all slots taken still counts: the rate is then no limit.
 func (l *Adaptive) discountIdle(idle, delay float64, inFlight int) {
 	full := inFlight >= l.cfg.PoolSize || l.slots.limit > 0 && inFlight >= l.slots.at(l.now) || l.queue.full(inFlight)
 	if idle <= delay || full || math.IsInf(idle, 1) {
@@ -275,7 +275,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	defer l.note()
 	l.stats.CapacityRetries++
 	l.queue.lost(t.mark)
-	if !l.shared || t.mark.epoch == l.epoch { // others have no haste to tell of one that no longer matters
+	if !l.shared || t.mark.epoch == l.epoch { // others report a refusal of an old epoch late, so its delay says nothing
 		l.refusal.add(l.now - t.mark.at)
 	}
 	l.history.refuse(t.mark.seq)
@@ -327,10 +327,10 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.note()
 }
 
-// Share tells the law whether others are known to send attempts to the same server. It
-// then never takes that for a server that refuses at random whatever the rate: to each of
-// many clients the others look like one, and whichever stopped yielding first would have
-// it all. Sporadic refusals are spared as ever.
+// Share tells the law whether others are known to send attempts to the same server. If
+// so, it never takes the server for one that refuses at random at any rate: to each of
+// many clients the others look like that, and the first that stopped yielding would take
+// everything. Sporadic refusals are spared as before.
 func (l *Adaptive) Share(others bool) {
 	l.shared = others
 	if l.noise.on && others {
@@ -390,10 +390,10 @@ func (l *Adaptive) Stats() Stats { return l.stats }
 // Phase returns the present phase.
 func (l *Adaptive) Phase() Phase { return l.phase }
 
-// giveWay measures the server by the refusal of m, halves the rate (or whatever
-// Multiplier says) and waits for an attempt to be accepted. As in TCP this happens once
-// in an epoch: what was sent before the law knew teaches no more than the first refusal
-// did.
+// giveWay measures the server by the refusal of m, cuts the rate and waits for an attempt
+// to be accepted. As in TCP this happens once in an epoch. Attempts that were sent before
+// the law knew teach no more than the first refusal did: if 30 calls are in flight at a
+// limit and all are refused, the rate is cut once.
 func (l *Adaptive) giveWay(m mark) {
 	measured := l.measure(m)
 	if m.seq > l.mark.seq {
@@ -407,10 +407,10 @@ func (l *Adaptive) giveWay(m mark) {
 		l.noise.suspect(l, m)
 	}
 	l.cuts++
-	if l.phase == Cruise && m.rate > l.estimate { // as expected, and it is above the estimate by little
+	if l.phase == Cruise && m.rate > l.estimate { // expected: the rate is a little above the estimate
 		l.cuts = firstCut
 	}
-	if l.phase != Drain { // else it is more likely bad luck, or another client, than news about the rate
+	if l.phase != Drain { // a refusal in drain is more likely bad luck, or another client, than news about the rate
 		l.estimate = max(l.corrected(measured), l.estimate/l.cfg.Multiplier)
 	}
 	l.epoch++
@@ -447,7 +447,7 @@ func (l *Adaptive) enter(p Phase) {
 	l.phase, l.since = p, l.now
 	l.replies = 0
 	l.witness = none
-	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now, the second is not to make up for the wait
+	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now; the second must not make up for the wait
 }
 
 // rate returns the rate at instant t, in attempts per second, if nothing happens until
@@ -488,7 +488,7 @@ func (l *Adaptive) cruise() float64 {
 	return l.pace * l.patience() * cruiseSec * math.Sqrt(min(1, l.estimate/referenceRate))
 }
 
-// ceiling returns the rate from which on the pool is the limit.
+// ceiling returns the rate above which the size of the pool is the limit.
 func (l *Adaptive) ceiling() float64 {
 	return ceilingFills * float64(l.cfg.PoolSize) / min(1, l.callSec.value)
 }

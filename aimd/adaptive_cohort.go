@@ -32,7 +32,7 @@ type cohort struct {
 	lastSent   float64
 	pending    float64 // sum of the instants at which those that have not ended were sent
 
-	n, output, sec float64 // replies, and the sums of their lengths and of the seconds that they took
+	n, output, sec float64 // number of replies, the sum of their lengths, and the seconds they took in all
 	oo, os, ss     float64 // sums of products
 }
 
@@ -97,10 +97,10 @@ func (c *cohort) seconds(output float64) (sec, err float64) {
 	return my + slope*(output-mx), math.Sqrt(variance)
 }
 
-// waits returns for how much longer than in d calls took, whatever the length of their
-// replies, and the standard error of that: they waited for their turn, and were then no
-// slower. Where lengths are not known, a wait is what lengthens all calls but does not
-// make them differ more.
+// waits returns how much longer calls waited for their turn in c than in d, and the
+// standard error. It compares the part of a call's duration that does not depend on the
+// length of its reply. If the lengths are unknown, that part cannot be told apart: then a
+// wait is the time by which all calls take longer without differing more.
 func (c *cohort) waits(d *cohort) (sec, err float64) {
 	if c.oo-c.output*c.output/c.n < 1e-9*c.oo || d.oo-d.output*d.output/d.n < 1e-9*d.oo {
 		a, ea := c.seconds(0)
@@ -131,7 +131,7 @@ func (c *cohort) slower(d *cohort) (log, err float64) {
 	output := (c.output + d.output) / (c.n + d.n)
 	a, ea := c.seconds(output)
 	b, eb := d.seconds(output)
-	a, b = max(a, c.mean()/10), max(b, d.mean()/10) // where the other's replies are of quite another length
+	a, b = max(a, c.mean()/10), max(b, d.mean()/10) // if the lengths of the two cohorts hardly overlap
 	return math.Log(a / b), max(errorLeast, math.Hypot(ea/a, eb/b))
 }
 
@@ -142,9 +142,10 @@ func (c *cohort) slowerInQueue(d *cohort, variance float64) (log, err float64) {
 	return math.Log(c.secPer() / d.secPer()), math.Sqrt(variance * (c.chance() + d.chance()))
 }
 
-// chance returns by how much less secPer varies than a single call does.
-// Calls that wait share what they wait for, and only those at the edges of a cohort wait
-// for others than its own: so it falls faster than with their number.
+// chance returns the variance of secPer as a share of a single call's. Calls that wait
+// share their wait, and only the calls at the edges of a cohort wait for calls of others.
+// So it falls faster than 1/n: for 90 replies with 30 in flight it is 2*30/(3*90)/90 =
+// 1/405.
 func (c *cohort) chance() float64 { return min(1, 2*c.inFlight()/(3*c.n)) / c.n }
 
 // lengths returns the variance of the lengths of replies, by the square of their mean.
@@ -156,7 +157,8 @@ func (c *cohort) lengths() float64 {
 // merge adds d.
 func (c *cohort) merge(d *cohort) { c.sent += d.sent; c.level += d.level; c.sum(d, 1) }
 
-// fade adds d, and then halves the weight of what was before.
+// fade adds d. All earlier calls together then weigh at most as much as d's: with 100
+// calls so far and 20 in d, each earlier one weighs 0.2.
 func (c *cohort) fade(d *cohort) {
 	now := *d
 	now.sum(c, min(1, d.n/c.n))

@@ -48,10 +48,11 @@ type mark struct {
 // in attempts per second.
 //
 // A limiter refuses when its bucket is empty. So between two refusals it admitted just
-// what it allows, give or take one call, unless its bucket ran over meanwhile: then it
-// allows more. And in any time up to a refusal it admitted at most what it allows plus
-// what was in its bucket: so it allows at least the rest. The most of these is the
-// measurement.
+// its rate, give or take one call, unless its bucket ran over meanwhile: then it allows
+// more. For example, attempts 100 and 141 are refused, 2 s apart: 40 were admitted in
+// between, so it allows about 20/s. And in any time up to a refusal it admitted at most
+// its rate and a full bucket, so it allows at least the admitted calls without a bucket.
+// The highest of these bounds is the measurement.
 func (l *Adaptive) measure(m mark) float64 {
 	r := (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls

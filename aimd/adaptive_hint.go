@@ -22,9 +22,9 @@ const (
 	pauseMostSec = 366 * 24 * 3600
 )
 
-// pause is a time in which no attempt may go, because the server asked for it. A
-// Retry-After is often far longer than what it waits for, so single attempts, canaries,
-// go meanwhile: the first that is accepted ends the pause.
+// pause is a time without regular attempts, because the server asked for it. A
+// Retry-After is often far longer than the outage. So single attempts, called canaries,
+// are sent meanwhile, and the first that is accepted ends the pause.
 type pause struct {
 	until float64
 	why   PauseReason

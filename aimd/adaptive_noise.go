@@ -34,10 +34,10 @@ const (
 	noiseCheckSec = 120.0
 )
 
-// noise finds out whether the server refuses at random, whatever the rate: a gateway that
-// sheds load by itself, many limiters behind one address. To give way to such refusals
-// ends at the longest delay. Once it knows, it keeps from the law all refusals but those
-// that exceed the usual loss.
+// noise finds out whether the server refuses at random at any rate: a gateway that sheds
+// load by itself, or many limiters behind one address. A law that gives way to such
+// refusals ends at the longest delay. Once the noise is known, the law only sees the
+// refusals that exceed the usual loss: with a usual loss of 5 %, those beyond one in 20.
 type noise struct {
 	on      bool
 	base    float64 // the usual loss: while on, the base loss
@@ -120,10 +120,10 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 	return true
 }
 
-// learn counts the outcome of an attempt at the measured rate into the usual loss. What
-// is lost above it bounds that: a law that climbs for minutes without a refusal would
-// otherwise take a new limit for the noise of long ago, and one that meets a limit far
-// above the measured rate would never measure again.
+// learn counts the outcome of an attempt at the measured rate into the usual loss. The
+// loss above the measured rate is an upper bound for it, for two reasons. A law that
+// climbs for minutes without a refusal would otherwise take a new limit for old noise.
+// And a law that meets a limit far above the measured rate would never measure again.
 func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 	switch {
 	case l.phase == Drain:
@@ -135,7 +135,7 @@ func (n *noise) learn(l *Adaptive, m mark, lost float64) {
 		}
 	case m.rate > l.estimate:
 	case n.on:
-		if n.above < n.base { // what is refused at the measured rate is refused above it, too
+		if n.above < n.base { // a server that refuses at the measured rate refuses above it, too
 			n.above += (lost - n.above) / baseCalls
 		}
 		n.base += (lost - n.base) / baseCalls
@@ -161,7 +161,7 @@ type probe struct {
 	rate      float64 // that a limiter has at most, by estimate
 	empty     float64 // when the bucket was empty
 	sent      float64 // when the last attempt went
-	notBefore int     // the seq from which on there may be another series
+	notBefore int     // the first seq that may start another series
 	gap       int     // attempts between two series; 0 means the least
 }
 

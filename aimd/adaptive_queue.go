@@ -68,7 +68,7 @@ type queue struct {
 	silent  int     // replies without one since the last with one
 	varies  float64 // cohort.variance of the latest, or 0 if it is unknown
 
-	low   cohort // calls that waited for no others, as far as is known; n = 0: not known
+	low   cohort // calls that waited for no others, as far as known; n is 0 while there are none
 	base  cohort // the latest at the bound
 	trial trial
 	from  int // the first cohort that was sent since the limit changed
@@ -143,8 +143,8 @@ func (q *queue) ended(l *Adaptive, t Ticket) {
 	}
 }
 
-// learnLengths finds out whether replies have lengths. What was measured with them can't
-// be compared with what was measured without.
+// learnLengths finds out whether replies report their lengths. Measurements with lengths
+// can't be compared with measurements without.
 func (q *queue) learnLengths(l *Adaptive, output int64) {
 	before := q.silent
 	if q.silent++; output > 0 {
@@ -165,7 +165,7 @@ func (q *queue) lost(m mark) {
 	}
 }
 
-// restart forgets what was measured, but for the bound.
+// restart forgets the measurements and keeps the bound.
 func (q *queue) restart(l *Adaptive) {
 	if q.trial.kind == settle && q.trial.bound > 0 {
 		q.bound = q.trial.bound
@@ -175,7 +175,7 @@ func (q *queue) restart(l *Adaptive) {
 	q.cohorts = [cohortsOpen]cohort{}
 }
 
-// stop ends what is being tried.
+// stop ends the trial.
 func (q *queue) stop(l *Adaptive) {
 	q.trial, q.found = trial{}, false
 	if q.bound >= l.cfg.PoolSize {
@@ -226,8 +226,9 @@ func (q *queue) learn(l *Adaptive, c cohort) {
 	}
 }
 
-// canLearn reports whether neither the rate limits the attempts in flight nor does the
-// server refuse what is too much: one that refuses does not queue.
+// canLearn reports whether calls could be waiting in a queue at the server: the rate does
+// not limit the attempts in flight, and the server does not refuse. One that refuses
+// excess calls has no queue.
 func (q *queue) canLearn(l *Adaptive) bool {
 	if l.phase != Start && l.delay(l.now) > l.cfg.MinDelay.Seconds() || l.slots.limit > 0 || l.loss > refusesLoss {
 		return false

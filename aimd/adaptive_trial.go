@@ -4,7 +4,7 @@ import "math"
 
 // trial is a bound that is being tried.
 type trial struct {
-	bound    int // 0: none
+	bound    int // 0 means none
 	kind     trialKind
 	since    float64 // when it began
 	informed bool    // by how long calls take: there is a queue somewhere
@@ -97,7 +97,7 @@ func (q *queue) judge(l *Adaptive, c cohort) {
 	if t.extended > 0 {
 		c.merge(&t.sum)
 	}
-	// The throughput of the higher bound by that of the lower, as logarithms.
+	// gain is the logarithm of the throughput at the higher bound by the throughput at the lower
 	gain, err := q.gain(&c, &q.base)
 	more := c.more(&q.base)
 	if math.Abs(gain-queueWorth*more) < 1.5*err && t.extended < trialExtensions {
@@ -233,5 +233,5 @@ func (q *queue) step() float64 {
 // ever waited for.
 func (q *queue) error() float64 { return math.Sqrt(2 * q.varies / cohortMost) }
 
-// slack returns how much larger than what is needed the bound should be.
+// slack returns the factor by which the bound should exceed the need.
 func (q *queue) slack() float64 { return queueSlack * math.Exp(q.error()) }

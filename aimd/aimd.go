@@ -18,9 +18,9 @@
 //	ticket := law.Sent(now(), 1)
 //	if overloaded(call()) { law.Rejected(now(), ticket, aimd.Hint{}) } else { law.Accepted(now(), ticket) }
 //
-// What other programs may rely on: both laws with their settings, [Ticket], [Hint] and
-// [Stats]. Which rates a law finds may change with any release, and so may the names that
-// package fleet alone uses: Epoch, Estimate, Idle, Limit, Rate, Resume and Ticket.Turn.
+// Other programs may rely on both laws with their settings, [Ticket], [Hint] and [Stats].
+// The rates that a law finds may change with any release, and so may the names that only
+// package fleet uses: Epoch, Estimate, Idle, Limit, Rate, Resume and Ticket.Turn.
 package aimd
 
 import (
@@ -41,9 +41,10 @@ type Config struct {
 	// Multiplier is the factor by which a capacity error lengthens the delay, above 1 and
 	// finite.
 	Multiplier float64
-	// RecoveryStep is what a success takes off the delay, and the first delay where there
-	// was none. It is at least 0, and above 0 where MinDelay is 0: else no error would
-	// ever lead to a delay.
+	// RecoveryStep is subtracted from the delay by each success. It is also the first
+	// delay after none: with 25 ms and a multiplier of 2, two errors give 25 ms and 50
+	// ms, and one success goes back to 25 ms. It is at least 0, and above 0 if MinDelay
+	// is 0, because no error would otherwise ever lead to a delay.
 	RecoveryStep time.Duration
 }
 
@@ -113,7 +114,7 @@ type Ticket struct {
 	// Output is how long the reply is that the caller got, in a unit of its choice, such
 	// as tokens; the caller sets it before Accepted. It is 0 if unknown.
 	Output int64
-	// Turn is for laws outside this package: what they know the attempt by.
+	// Turn identifies the attempt for laws outside this package.
 	Turn uint64
 
 	mark mark // what Adaptive records

@@ -16,7 +16,7 @@ type Classic struct {
 }
 
 // NewClassic returns a law that lets the first attempt go at once, or all problems of cfg
-// joined into one error, each of which names its field.
+// joined into one error, each naming its field.
 func NewClassic(cfg Config) (*Classic, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -24,8 +24,8 @@ func NewClassic(cfg Config) (*Classic, error) {
 	return &Classic{cfg: cfg}, nil
 }
 
-// Next returns the instant from which one attempt may go; it may lie before now. It
-// changes with every verdict, so call it again after each.
+// Next returns the earliest instant for one attempt; it may lie before now. It changes
+// with every verdict, so call it again after each.
 func (c *Classic) Next(now time.Time, _ int) time.Time {
 	if c.sent.IsZero() {
 		return now

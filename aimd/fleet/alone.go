@@ -33,7 +33,7 @@ func (m *Member) remember() {
 	}
 }
 
-// rate returns that of the plan, or 0.
+// rate returns the rate of the plan, or 0 without a plan.
 func (m *Member) rate() float64 {
 	if m.plan == nil {
 		return 0
@@ -44,7 +44,7 @@ func (m *Member) rate() float64 {
 // begun reports whether the own law has ever been used.
 func (m *Member) begun() bool { return m.own.Stats().Successes+m.own.Stats().CapacityRetries > 0 }
 
-// least returns the lower of two limits, of which 0 is none.
+// least returns the lower of two limits, where 0 means no limit: least(0, 5) is 5.
 func least(a, b float64) float64 {
 	if a == 0 || b > 0 && b < a {
 		return b

@@ -74,18 +74,19 @@ type Config struct {
 	// ID distinguishes the member from all others, also from earlier lives of its
 	// process. Required.
 	ID string
-	// Weight is its share against others while all want more than there is, 0.01 to 100.
-	// 0: 1.
+	// Weight is the member's share relative to others while all want more than there is:
+	// weights 1 and 3 divide 40 calls per second into 10 and 30. It is 0.01 to 100; 0
+	// means 1.
 	Weight float64
-	// Law is the law that the member runs if it leads, and the one of its own if it is
-	// alone.
+	// Law configures the common law, which the member runs if it leads, and its own law,
+	// which it uses while alone.
 	Law aimd.AdaptiveConfig
-	// Limits of all members together, whatever the server allows. Where members differ,
-	// the lowest holds.
+	// Limits apply to all members together, even if the server allows more. If members
+	// have different limits, the lowest holds.
 	Limits Limits
 }
 
-// Limits are what somebody has set for the whole. A limit of 0 is none.
+// Limits are configured for the whole fleet; 0 means no limit.
 type Limits struct {
 	RPM         int // calls a minute
 	TPM         int // tokens a minute
@@ -107,18 +108,18 @@ type State struct {
 	Mode    Mode
 	Leader  string // its ID; empty while alone
 	Members int    // in the plan; 1 while alone
-	// Share is the part of the whole that the member may use, of 1, at present; alone
-	// that of before.
+	// Share is the part of the whole that the member may use now, from 0 to 1; while it
+	// is alone, its last share before.
 	Share float64
-	// Rate is how many calls per second the whole may make, in a plan; alone, the member
-	// itself.
+	// Rate is how many calls per second all members of the plan may make; while it is
+	// alone, the member itself.
 	Rate float64
 	Term uint64 // grows with each new leader
 }
 
-// Member is one pool of a fleet. It implements the pool's law: its methods Next to Stats
-// are called by the pool, Hear, Tick and Leave by whoever carries the messages. It is not
-// safe for concurrent use. Instants must not go back.
+// Member is one pool of a fleet. It implements the pool's law: the pool calls its methods
+// from Next to Stats, and the carrier of the messages calls Hear, Tick and Leave. It is
+// not safe for concurrent use. Instants must not go back.
 type Member struct {
 	cfg   Config
 	begin time.Time
@@ -134,12 +135,12 @@ type Member struct {
 	ring   uint64  // version of place, or 0
 	places []place // of that version
 
-	lead   *leader // nil: it does not lead
+	lead   *leader // nil while it does not lead
 	echo   float64 // when it last heard a message of its own
 	alone  bool    // it goes by its own law
 	since  float64 // when that began
 	cap    float64 // the rate that it kept to when that began, or 0
-	had    float64 // calls per second that a plan gave it, before the present one; 0 means that none did
+	had    float64 // calls per second by the plan before the present one; 0 means that no plan gave it any
 	ranked float64 // a wait of its own, so that not all claim at once
 
 	asked    float64 // the last hello
@@ -155,7 +156,7 @@ type Member struct {
 
 const none = -1.0
 
-// New returns a member that has not begun, or what is wrong with cfg. Call Tick at once.
+// New returns a member that has not begun, or an error about cfg. Call Tick at once.
 func New(cfg Config) (*Member, error) {
 	if cfg.Weight == 0 {
 		cfg.Weight = 1
@@ -379,7 +380,7 @@ func (m *Member) adopt(p *plan, sec float64) {
 	}
 	m.remember()
 	if m.plan == nil || !m.follows(p) {
-		m.delays, m.place, m.ring = delays{}, nil, 0 // the places of one leader mean nothing by the turns of another
+		m.delays, m.place, m.ring = delays{}, nil, 0 // places of one leader mean nothing in the turns of another
 	}
 	m.delays.add(sec - p.Sent)
 	m.plan, m.heard, m.answered = p, sec, none

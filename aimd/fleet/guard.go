@@ -17,10 +17,10 @@ const (
 	untrue = 4.0
 )
 
-// guard watches what becomes of a member's calls. A plan under which most are refused for
-// seconds is not of this server: it is forged, or that of a leader who is mistaken. Until
-// the server accepts most calls again the member keeps to what it accepts. A law that has
-// been refused slows down long before.
+// guard watches the outcomes of a member's calls. If most calls under a plan are refused
+// for seconds, the plan is not for this server: it is forged, or the leader is mistaken.
+// Until the server accepts most calls again, the member paces itself by the calls that
+// are accepted. A common law that sees refusals slows down long before that.
 type guard struct {
 	began       float64 // the present window
 	now, before verdicts

@@ -13,15 +13,14 @@ const (
 	planSec = 0.5
 	// hastySec is the least time between two plans that answer a hello or have new places.
 	hastySec = 0.05
-	// moved is by how much a share must change, as a share of itself, before all learn of
-	// it.
+	// moved is the relative change of a share above which all members learn of it.
 	moved = 0.25
 	// Below this share of used turns the law does not climb: what nobody sends cannot be
 	// refused.
 	usedLeast = 0.8
-	// usedMost is how many times what they use the rate may be, before the server has
-	// refused a call: where the pools are the limit it would grow without bound. At least
-	// it may be usableLeast, in calls per second.
+	// usedMost bounds the rate, as a multiple of the members' use, until the server
+	// refuses a call. Without it the rate would grow for ever while the pools are the
+	// limit. The bound is at least usableLeast, in calls per second.
 	usedMost    = 4.0
 	usableLeast = 20.0
 	// sampleSec is how often the use of turns is looked at, over the last samples.
@@ -43,11 +42,12 @@ const (
 	placesRepeat = 3
 )
 
-// turnsRound keeps the numbers of turns within what a plan may say, whatever an earlier
-// one said.
+// turnsRound keeps the numbers of turns within the range of a plan, even if an earlier
+// plan was out of range.
 const turnsRound = 1 << 40
 
-// leader runs the one law on what all members report, and divides the turns among them.
+// leader runs the one law on the reports of all members, and divides the turns among
+// them.
 type leader struct {
 	id   string
 	term uint64
@@ -71,7 +71,8 @@ type leader struct {
 	places  []place // sorted by ID
 	ring    uint64  // version of places
 
-	// limits are those of the plan before, until all members have reported theirs.
+	// limits are the limits in the plan before this term, until all members have
+	// reported.
 	limits report
 	begun  time.Time
 
@@ -85,7 +86,7 @@ type leader struct {
 	canary canary
 
 	news bool // the rate has changed, and all must know at once
-	stir bool // who is there, or what they want, has changed
+	stir bool // the members or their demands have changed
 
 	seq      uint64
 	planned  time.Time // when the last plan went
@@ -112,11 +113,11 @@ type peer struct {
 
 // newLeader returns the leader of a term that follows on a plan, if there was one.
 func newLeader(now time.Time, id string, cfg aimd.AdaptiveConfig, before *plan, places []place, age float64) (*leader, error) {
-	cfg.PoolSize = turnsKept / 2 // so that the pool is never the limit, and the law remembers enough attempts
+	cfg.PoolSize = turnsKept / 2 // the pool must never be the limit, and the law must remember enough attempts
 	cfg.SureSilence = sureSilence
 	cfg.KeepConcurrency = true
 	cfg.Config = lawOf(cfg.Config)
-	cfg.MinDelay = time.Second / rateLimit // each member's own is its own; none at all would be turns without end
+	cfg.MinDelay = time.Second / rateLimit // each member keeps its own; without any, turns would come without end
 	law, err := aimd.NewAdaptive(cfg)
 	if err != nil {
 		return nil, err
@@ -201,9 +202,10 @@ type canary struct {
 	turned time.Time // when the last turn came due for it
 }
 
-// nurse sees to it that somebody takes the canary: until then the law must not take
-// silence for an answer. Whoever has the turn may have run ahead of it when the pause
-// began, or have nothing to send, so turns come due as long as members wait for one.
+// nurse makes sure that some member sends the canary. Until then the law must not take
+// silence for an answer. The member with the turn may have run ahead of it when the pause
+// began, or may have nothing to send, so further turns come due as long as members wait
+// for one.
 func (l *leader) nurse(now time.Time) {
 	c := &l.canary
 	switch {
@@ -273,8 +275,10 @@ func (l *leader) watchUse(now time.Time) {
 	}
 }
 
-// bound keeps the rate within what was set for the whole, and from rising far beyond what
-// all can use. What was measured they may use at once, whatever they use now.
+// bound keeps the rate within the configured limit of the whole, and from rising far
+// beyond the use of all members. The measured rate is available at once, even if they use
+// less now. For example, with an estimate of 50/s and a use of 30/s the rate may rise to
+// max(50, 20, 4*30) = 120/s.
 func (l *leader) bound() {
 	limit := min(rateLimit, max(l.law.Estimate(), usableLeast, usedMost*l.perSec))
 	if rpm := l.least(func(r *report) int { return r.RPM }); rpm > 0 {
@@ -326,7 +330,7 @@ func (l *leader) hear(now time.Time, r *report) {
 	l.stir = l.stir || r.Bye || r.Hungry && !before.Hungry
 }
 
-// atMost returns by how much a counter has grown, where nobody can believe more than most.
+// atMost returns by how much a counter has grown, but no more than is credible.
 func atMost(now, before, most uint64) uint64 {
 	if now < before {
 		return 0
@@ -334,7 +338,8 @@ func atMost(now, before, most uint64) uint64 {
 	return min(now-before, most)
 }
 
-// accept tells the law of n calls that were accepted: it is not known which, so the oldest.
+// accept reports n accepted calls to the law. Nobody knows which calls they were, so it
+// takes the oldest.
 func (l *leader) accept(now time.Time, n uint64) {
 	if n > 0 {
 		l.accepted = now
@@ -389,7 +394,7 @@ func (l *leader) next(now time.Time, clock float64, asked bool) *plan {
 	return l.plan(now, clock, places)
 }
 
-// plan returns the plan as of now. With places it has those of all members.
+// plan returns the plan as of now. With places set, it includes the place of each member.
 func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	l.seq++
 	l.planned = now
@@ -408,7 +413,7 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 		ahead := (float64(i) + 0.5) * curveStep
 		p.Then = l.rate(now.Add(time.Duration(ahead * float64(time.Second))))
 		if ahead > planSec && l.law.Phase() == aimd.Drain && p.Then*l.multiplier >= p.Estimate*0.99 {
-			p.Then = p.Estimate // by then the law will have left drain, and if there is no plan by then nobody can say so
+			p.Then = p.Estimate // the law will have left drain by then, and without a plan nobody could say so
 		}
 		due += p.Then * curveStep
 		p.Curve = append(p.Curve, due)

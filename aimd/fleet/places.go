@@ -54,7 +54,7 @@ func (l *leader) place(now time.Time, ids []string, shares []float64, slots []in
 	turns := l.turns(now)
 	due := make([]float64, len(ids))
 	for i, id := range ids {
-		phase := math.Mod(float64(i)*golden, 1) // of a new member: anywhere, but not where others are
+		phase := math.Mod(float64(i)*golden, 1) // a new member starts anywhere, but not where others are
 		if p := l.find(id); p != nil {
 			at := float64(p.Offset) + float64(p.Share)*turns
 			phase = at - math.Floor(at)

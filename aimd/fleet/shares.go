@@ -16,9 +16,11 @@ type claim struct {
 	want   float64 // calls per second; infinite: all that it can get
 }
 
-// divide returns the shares, of 1, in which claims have a rate: max-min fairness by
-// weight. None gets less than it wants while another gets more for its weight; what
-// nobody wants goes to all by weight, so that whoever wants more finds it.
+// divide returns the share of a rate, from 0 to 1, for each claim: max-min fairness by
+// weight. No claim gets less than it wants while another gets more for its weight. The
+// rest that nobody wants goes to all by weight, so a member that suddenly wants more has
+// room. For example, with 100/s and claims of equal weight for 10, 60 and 60, the second
+// and third get 45 each. The shares are then 0.1, 0.45 and 0.45.
 func divide(rate float64, claims []claim) []float64 {
 	order := make([]int, len(claims))
 	weights := 0.0
@@ -44,11 +46,11 @@ func divide(rate float64, claims []claim) []float64 {
 	return shares
 }
 
-// space returns the turns from now on, counted over all members, at which each has its
-// next one: in the order in which they are due. Those with about the same share, as all
-// have that want more than there is and weigh the same, are spread evenly over a round,
-// as members that move in a bunch overrun a small bucket at any rate. None waits longer
-// than from one of its turns to the next.
+// space returns the turns, counted over all members from now on, at which each member has
+// its next one, in the order in which they are due. Members with about the same share are
+// spread evenly over a round; members of equal weight that all want more than there is
+// have the same share. Members that move in a bunch overrun a small bucket at any rate.
+// Nobody waits longer than from one of its turns to the next.
 func space(shares, due []float64) []float64 {
 	order := make([]int, len(shares))
 	for i := range order {
@@ -83,10 +85,10 @@ const (
 	golden = 0.618033988749895
 )
 
-// allot divides a number of calls in flight among claims, as divide does a rate, in whole
-// numbers. Held are the calls that each may still have by what it was granted before: no
-// grant lets the sum exceed the limit. Where a fraction decides, those of a higher rank
-// come first.
+// allot divides a number of calls in flight among claims, as divide does with a rate, in
+// whole numbers. held has the calls that each member may still have by its last grant: no
+// new grant lets the sum exceed the limit. If a fraction decides, a higher rank comes
+// first.
 func allot(limit int, claims []claim, held []int, rank []float64) []int {
 	shares := divide(float64(limit), claims)
 	slots := make([]int, len(claims))

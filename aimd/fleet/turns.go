@@ -54,7 +54,7 @@ type reporting struct {
 	urgent bool
 
 	sent, accepted, refused uint64
-	refusals                []refusal // those of the last report, and since
+	refusals                []refusal // the refusals of the last report, and later ones
 	fresh                   int       // how many of them no report has had
 	news                    uint64    // how many there were so far
 
@@ -169,7 +169,8 @@ func (m *Member) Room(now time.Time, n int) bool {
 	return false
 }
 
-// Hold tells that a call waits for the member's share of something else, until an instant.
+// Hold reports that a call waits until an instant for the member's share of another
+// limit.
 func (m *Member) Hold(now, until time.Time) {
 	sec := m.sec(now)
 	m.turns.hold(sec, sec+min(until.Sub(now).Seconds(), 2*reportSec))
@@ -280,7 +281,7 @@ func (m *Member) Dropped(now time.Time, t aimd.Ticket) {
 	}
 }
 
-// land returns what is known of a call in flight, which has ended.
+// land forgets a call in flight, which has ended, and returns its record.
 func (m *Member) land(t aimd.Ticket) flight {
 	f := m.turns.flying[t.Turn]
 	delete(m.turns.flying, t.Turn)

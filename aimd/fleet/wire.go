@@ -11,8 +11,9 @@ import (
 	"github.com/llm-stage/stage/aimd"
 )
 
-// The messages. Whoever may publish on their subjects can send any, so a member believes
-// none that is out of bounds: what is left costs efficiency.
+// The messages. Anybody who may publish on their subjects can send any message. So a
+// member ignores every message that is out of bounds; the others can only cost
+// efficiency.
 
 const (
 	curveStep  = 0.1  // seconds between two points of a plan's curve
@@ -23,7 +24,7 @@ const (
 	termLeap   = 1e6  // a term further ahead than this is a lie, else one message could end all elections
 	reportMost = 64   // refusals in one report
 	waitMost   = 3600 // seconds that a plan may pause
-	hintMost   = 60   // seconds that a reported refusal may pause: if it is true, the next call is refused and says so again
+	hintMost   = 60   // seconds that a reported refusal may pause; if the report is true, the next call is refused as well
 )
 
 // plan is what the leader tells all members, twice a second and when something changes.
@@ -38,7 +39,7 @@ type plan struct {
 	// many more will have by each of the next steps of 0.1 s; Then is the rate from there
 	// on.
 	Turns float64   `json:"turns"`
-	Epoch int       `json:"epoch"` // counts the refusals that changed the rate; turns of another epoch are no news
+	Epoch int       `json:"epoch"` // counts the refusals that changed the rate; turns of another epoch are ignored
 	Curve []float64 `json:"curve"`
 	Then  float64   `json:"then"`
 
@@ -131,8 +132,8 @@ type report struct {
 	Pool     int     `json:"pool"`
 	Want     float64 `json:"want"` // calls per second
 	Hungry   bool    `json:"hungry,omitempty"`
-	// Refusals are the latest, those of the report before once more, in case that was
-	// lost; News counts all so far.
+	// Refusals holds the latest refusals, and once more those in the previous report,
+	// which may have been lost. News counts all refusals so far.
 	Refusals []refusal `json:"refusals,omitempty"`
 	News     uint64    `json:"news,omitempty"`
 
