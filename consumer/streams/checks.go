@@ -82,7 +82,8 @@ func resultPrefix(filter string) string {
 	return strings.Join(tokens[:n], ".")
 }
 
-// checkResult refuses whatever could drop the end of the log, or a result, unnoticed.
+// checkResult refuses every setting that could drop the end of the log, or a result,
+// unnoticed.
 func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	var subjects []string
 	for p := range max(1, s.Partitions) {
@@ -98,7 +99,8 @@ func (s Config) checkResult(cfg jetstream.StreamConfig) (wrong findings) {
 	})...)
 }
 
-// losses says what is lost if a stream drops messages, by the reason why it does.
+// losses says what a stream would lose by dropping messages, for each reason to drop
+// them.
 type losses struct{ read, aged, full, killed string }
 
 // keeps refuses the settings by which a stream drops messages unasked.

@@ -90,7 +90,7 @@ type Reading struct {
 	left    int    // messages that it may still bring; 0 while no request is in flight
 	bytes   int    // likewise
 	brought bool   // it has brought a message
-	large   bool   // the next message is larger than a request asks for: one is requested, of any size
+	large   bool   // the next message is larger than a request asks for, so one message of any size is requested
 }
 
 // Read makes a consumer of a stream that begins where cfg says. The other fields of cfg

@@ -48,9 +48,9 @@ func createReading(
 // after. The request needs no context, so that it is also sent at the end of a command
 // that was interrupted. Closing the connection flushes it.
 //
-// A user who was denied something is not asked to be denied this, too: that would take
-// the place of the connection's last error, which is all that says what was denied, and
-// the server logs each denial.
+// After a user was denied something, no request is sent: the server would deny that, too,
+// and log it, and this denial would replace the connection's last error, which is the
+// only place that says why the command failed.
 func deleteReading(nc *nats.Conn, stream, name string) {
 	if errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		return

@@ -81,7 +81,7 @@ func sentence(err error) (text string, ok bool) {
 			return ErrRefused.Error() + ": " + text, true
 		}
 	}
-	if err == nats.ErrNoResponders { //nolint:errorlint // this very error: what wraps it has more to say
+	if err == nats.ErrNoResponders { //nolint:errorlint // this very error: an error that wraps it has more to say
 		return noJetStream, true
 	}
 	return "", false

@@ -6,7 +6,7 @@
 //	durable, err := streams.OpenDurable(ctx, nc, streams.DurableConfig{Name: "stage", …})
 //	seq, err := streams.Append(ctx, nc, msgs) // all or none
 //
-// It holds no state of its own: what a stage does with rows is the consumer's.
+// It holds no state of its own: package consumer decides about rows.
 package streams
 
 import (
@@ -34,7 +34,7 @@ type Config struct {
 	DeadLetterSubject string
 	// Partitions is at least 1.
 	Partitions int
-	// Create allows the creation of what is missing. Streams that exist are checked,
+	// Create allows the creation of missing streams. Streams that exist are checked,
 	// never changed.
 	Create bool
 	// Replicas, Memory and the limits are for streams that are created here.
