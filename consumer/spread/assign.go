@@ -17,23 +17,23 @@ type member struct {
 	avoids func(partition int) bool
 }
 
-// assign says which member each partition should have, by id; with no members each has
-// "". Every member gets its share: a P/R-th of the partitions, and P mod R members get
-// one more.
+// assign returns the id of the member that each partition should have; with no members
+// each has "". Each of R members gets a share of P/R partitions, and P mod R members get
+// one more. For example, of 8 partitions 3 members get 3, 3 and 2.
 //
-// A member keeps what it owns, up to its share; the larger shares go to those that would
-// otherwise have to give one up, so the fewest partitions move. Only then does it keep
-// what it took over, as far as its share has room: so a neglected partition never
-// displaces one that is rightly owned. Where several claim a partition the first in the
-// order of ids has it.
+// A member keeps the partitions that it owns, up to its share. The larger shares go to
+// members that would otherwise have to give one up, so the fewest partitions move. If its
+// share has room after that, it keeps what it took over. So a neglected partition never
+// displaces one that is rightly owned. If several members claim a partition, the first in
+// the order of ids has it.
 //
-// A member that avoids a partition gets it only where all do, and the member that has it
-// keeps it rather than others: it has a larger share for a moment then, and gives up
-// another one.
+// A member that avoids a partition gets it only if all avoid it. The member that has it
+// then keeps it rather than others: for a moment it has a larger share, and gives up
+// another partition.
 //
-// What is left goes round the members in turn. The turn of a partition depends on its
-// number alone, so while replicas that start together claim one partition after the
-// other, the places of the rest stay the same.
+// The remaining partitions go round the members in turn. The turn of a partition depends
+// on its number alone, so while replicas that start together claim one partition after
+// the other, the places of the remaining ones stay the same.
 //
 // Equal views give equal answers, so the members need not agree on anything.
 func assign(members []member, partitions int) []string {

@@ -343,10 +343,11 @@ func (r *roster) attended(partition int) bool {
 	return r.count(func(p *peer) bool { return p.standsBy(partition) }) > 0
 }
 
-// checkNext has partitions looked at although others claim to serve or stand by for them,
-// since they may be wrong: the next one of all in turn, and every one that this replica
-// has released within returnForget and that nobody has served since. serves says what this
-// replica serves. Without the second rule:
+// checkNext makes some partitions due for a look, although others claim to serve or stand
+// by for them, because these may be wrong. They are the next one of all in turn, and
+// every partition that this replica has released within returnForget and that nobody has
+// served since. serves says which partitions this replica serves. Without the second
+// rule:
 //
 //  1. A releases 8 partitions to B. No row waits when A looks at them, so A relies on B.
 //  2. Rows come, and B takes none of them.

@@ -7,7 +7,7 @@
 //		<-s.Changes(partition)
 //	}
 //
-// It is advice: who owns a partition is decided by the results stream alone.
+// It is advice: only the results stream decides who owns a partition.
 package spread
 
 import (
@@ -121,7 +121,7 @@ func (s *Spread) Run(soft, ctx context.Context) error {
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	defer func() { s.nc.RemoveStatusListener(connected) }()
 	listened, tick, check := time.After(listenFor), time.Tick(announceEvery), time.Tick(checkEvery)
-	var gathered <-chan time.Time // nil: no news
+	var gathered <-chan time.Time // nil while there is no news
 	leaving := soft.Done()
 	announce := func(hello bool) { s.announce(hello, soft.Err() != nil) }
 	announce(true)
