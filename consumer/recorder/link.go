@@ -67,9 +67,9 @@ func (l *link) use(nc *nats.Conn, answered nats.MsgHandler, now time.Time) {
 	}
 }
 
-// answersLost reports whether answers were lost with a connection, namely to what was
-// sent at by or earlier. It says so once for each break, and hurryAfter later: answers
-// that are only late come by then.
+// answersLost reports whether a connection has broken and taken answers with it: answers
+// to everything that was sent at by or earlier. It says so once for each break,
+// hurryAfter later, because answers that are only late have come by then.
 func (l *link) answersLost(now time.Time) (by time.Time, lost bool) {
 	if n := l.nc.Stats().Reconnects; n != l.reconnects {
 		l.reconnects, l.lostBy = n, now

@@ -74,7 +74,7 @@ func (rec *record) cut(bytesMax int) (by int) {
 	default:
 		return 0
 	}
-	// PayloadsFull, because whatever Config.Payloads leaves out has gone already.
+	// PayloadsFull is right here: Config.Payloads has already removed its part.
 	rec.data = body.AppendJSON(nil, auditlog.PayloadsFull, bytesMax)
 	return before - len(rec.data)
 }

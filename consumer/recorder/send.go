@@ -203,7 +203,7 @@ func (r *Recorder) reconnected(now time.Time) {
 	}
 }
 
-// sendAgain sends again, one by one, what was sent at by or earlier and got no answer.
+// sendAgain sends again, one by one, the events sent at by or earlier without an answer.
 func (r *Recorder) sendAgain(by, now time.Time) {
 	for _, rec := range r.inFlight.single {
 		if rec.unansweredSince(by) {
