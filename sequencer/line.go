@@ -12,7 +12,7 @@ type Mark struct {
 	Ahead int
 }
 
-// line is the rows above the low-water mark in stream order, whatever their keys.
+// line is the rows above the low-water mark in stream order, of all keys.
 type line struct {
 	// places are the rows that have entered. The first one is never finished: it would be
 	// below the mark.

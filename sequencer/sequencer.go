@@ -24,17 +24,18 @@
 //	}
 //	b.Release(n)
 //
-// What has left is not one number where keys overtake each other. So the buffer knows the
-// low-water mark, up to which every row is finished, and the rows above it that are; and
-// it begins from both where another one has stopped. For example, with rows 1 to 5 open
-// and 1, 2 and 4 released, the mark is 2 and one row is ahead of it.
+// While keys overtake each other, one number cannot say which rows have left. So the
+// buffer knows the low-water mark, up to which every row is finished, and the finished
+// rows above it. A new buffer can begin from both where another one has stopped. For
+// example, with rows 1 to 5 open and 1, 2 and 4 released, the mark is 2 and one row is
+// ahead of it.
 //
-// A row may also be away: it keeps its place in the order, and its owner keeps nothing of
-// it but a small note. See [Buffer.Park] and [Buffer.SetAside].
+// A row may also be away: it keeps its place in the order, and its owner keeps only a
+// small note of it. See [Buffer.Park] and [Buffer.SetAside].
 //
 // The package is pure: it starts no goroutine and reads no clock. A buffer belongs to one
-// goroutine. Other programs may rely on all of it but Park, SetAside and what belongs to
-// rows that are away, which may change with any release.
+// goroutine. Other programs may rely on the whole package but for Park, SetAside and the
+// methods for rows that are away, which may change with any release.
 package sequencer
 
 import (
@@ -68,9 +69,9 @@ type Limits struct {
 	// come, not in advance.
 	Rows int
 	// Bytes is the most bytes held at once, by the weights passed to Open and Complete,
-	// at least 1. It limits which rows are taken, and not what is held: a row heavier
-	// than Bytes is admitted when the buffer is empty, and a value heavier than its row
-	// is never refused. Either would otherwise block the stream for good.
+	// at least 1. It decides only whether another row is taken. A row heavier than Bytes
+	// is admitted when the buffer is empty, and a value heavier than its row is never
+	// refused: otherwise such a row would block the stream for good.
 	Bytes int64
 	// Span is how many rows above the low-water mark may have entered, including those
 	// that are finished or away. It is at least Rows.
@@ -123,8 +124,8 @@ type Entry[T any] struct {
 }
 
 // Buffer is a reorder buffer: a row is ready when all earlier rows of its key have their
-// values, whatever other keys wait for. It is made by [New]; it is not safe for
-// concurrent use, and nothing in it blocks.
+// values, even while other keys wait. It is made by [New]; it is not safe for concurrent
+// use, and nothing in it blocks.
 //
 // All calls take constant time, amortised, but for what their comments say; where
 // sequences have gaps a row is found in logarithmic time. None allocates once the buffer
@@ -158,10 +159,9 @@ type Buffer[T any] struct {
 	completeNext uint64 // index of the next row completed
 }
 
-// New returns a buffer for the rows above low, or an error that names what is wrong with
-// the arguments. finished are the rows above low that were finished in an earlier life,
-// in rising order: they are taken in whether there is room or not. The slice belongs to
-// the buffer from then on.
+// New returns a buffer for the rows above low, or an error about the arguments. finished
+// are the rows above low that were finished in an earlier life, in rising order: they are
+// taken in even if there is no room. The slice belongs to the buffer from then on.
 func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error) {
 	if err := limits.validate(); err != nil {
 		return nil, err
@@ -476,7 +476,7 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.line.places.at(0).seq, true
 }
 
-// slotOf returns the slot of a row that is held or away; less than 0: it is neither.
+// slotOf returns the slot of a row that is held or away, or none if it is neither.
 func (b *Buffer[T]) slotOf(seq uint64) int32 {
 	if i, ok := b.line.find(seq); ok {
 		return b.line.places.at(i).slot
