@@ -15,10 +15,10 @@
 //	e, err := auditlog.Decode(msg) // for readers
 //	if err == nil && e.Kind == auditlog.KindCall { fmt.Println(e.Time, e.Call.Status) }
 //
-// The tag of a field is its name in JSON and what becomes of its zero value. With the
-// option null it is written as null, because a value that is not known is another thing
-// than 0: unknown tokens are not zero tokens. With the option omit the member is left
-// out. A nil pointer without an option is null. Durations are in milliseconds.
+// The tag of a field gives its name in JSON and the treatment of its zero value. With the
+// option null it is written as null, because an unknown value differs from 0: unknown
+// tokens are not zero tokens. With the option omit the member is left out. A nil pointer
+// without an option is null. Durations are in milliseconds.
 //
 // Credentials must never be in an event. The package does not know them, so the caller
 // that fills an event leaves them out.
@@ -26,9 +26,9 @@
 // The package is pure: it starts no goroutine and reads no clock. Events are plain
 // values, and to encode one only reads it.
 //
-// What other programs may rely on: the JSON of events, within a [SchemaVersion], and
-// reading it, which is Decode, the types that it returns and their sums. Writing events
-// serves this program and may change with any release.
+// Other programs may rely on the JSON of events, within a [SchemaVersion], and on reading
+// it: Decode, the types that it returns, and their sums. Writing events serves this
+// program and may change with any release.
 package auditlog
 
 import (
@@ -110,7 +110,8 @@ type Usage struct {
 	CompletionTokens int64 `event:"completion_tokens"`
 	// TotalTokens is the server's own total, or the sum of the two.
 	TotalTokens int64 `event:"total_tokens"`
-	// CachedTokens is the part of PromptTokens that came from a cache. Nil: not reported.
+	// CachedTokens is the part of PromptTokens that came from a cache. It is nil if the
+	// server did not report it.
 	CachedTokens *int64 `event:"cached_tokens"`
 	// CacheWriteTokens is the part of PromptTokens that was written to a cache. It is
 	// nil, and left out of the event, where the server did not report it.
@@ -118,10 +119,10 @@ type Usage struct {
 	// CacheWrite1hTokens is the part of CacheWriteTokens that is kept for an hour. It is
 	// left out like it.
 	CacheWrite1hTokens *int64 `event:"cache_write_1h_tokens,omit"`
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not
-	// reported.
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. It is
+	// nil if the server did not report it.
 	ReasoningTokens *int64 `event:"reasoning_tokens"`
-	// CostUSD is the price in US dollars. Nil: not known.
+	// CostUSD is the price in US dollars. It is nil if the price is not known.
 	CostUSD *float64 `event:"cost_usd"`
 }
 

@@ -87,8 +87,8 @@ func (b *Batch) MsgID() string {
 // AppendJSON appends the event to dst and returns the extended slice. A batch holds no
 // bodies, so payloads makes no difference; it is there to treat all kinds alike.
 //
-// An event that would take more than bytesMax bytes (0 or less: no bound) is written with
-// its reason cut. The rest is written whatever it takes.
+// An event that would take more than bytesMax bytes (0 or less means no bound) is written
+// with its reason cut. The rest is written even if it takes more.
 func (b *Batch) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
 	start := len(dst)
 	dst = batchLayout.appendEvent(dst, KindBatch, b)

@@ -103,9 +103,9 @@ func (c *Call) MsgID() string {
 // AppendJSON appends the event to dst and returns the extended slice. With a dst that is
 // large enough it allocates nothing but a copy of c, where it writes less than all of it.
 //
-// An event that would take more than bytesMax bytes (0 or less: no bound) is written
-// without bodies and with truncated set. If that is not enough the error text is cut.
-// What then remains is ids and numbers; they are written whatever they take.
+// An event that would take more than bytesMax bytes (0 or less means no bound) is written
+// without bodies and with truncated set. If that is not enough the error text is cut. The
+// remaining ids and numbers are written even if they take more.
 func (c *Call) AppendJSON(dst []byte, payloads Payloads, bytesMax int) []byte {
 	start := len(dst)
 	if payloads != PayloadsFull {

@@ -101,8 +101,8 @@ func (e *Event) readKind(data []byte) error {
 	return nil
 }
 
-// read reads the fields of an event, a pointer to a struct of this layout, in which its
-// header is.
+// read reads the fields of an event. event points to a struct of this layout, and header
+// to the header inside it.
 func (e *Event) read(data []byte, event any, l *layout, header *Header) error {
 	_, err := l.read(reflect.ValueOf(event).Elem(), data)
 	e.Header = *header

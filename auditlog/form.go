@@ -103,8 +103,8 @@ func pointerForm(f form, elem reflect.Type) form {
 	}
 }
 
-// objectPointerForm writes nil as null, and reads an object as nil in which every member
-// is null or unknown: a usage in which nothing was reported is no usage.
+// objectPointerForm writes nil as null. It reads an object as nil if every member is null
+// or unknown: a usage without a reported number is no usage.
 func objectPointerForm(t reflect.Type) form {
 	l := layoutOf(t)
 	f := pointerForm(form{append: l.appendObject}, t)

@@ -10,20 +10,19 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// layout is how the values of one struct type stand in JSON. Writing and reading both go
-// by it, so a field of an event is declared once, by its tag:
+// layout describes how the values of one struct type are written in JSON. Writing and
+// reading both follow it, so a field of an event is declared once, by its tag:
 //
 //	Owner  string `event:"owner,null"` // "owner":"reviews-0-7", and "owner":null where it is empty
 //	Lane   string `event:"lane,omit"`  // "lane":"batch", and nothing where it is empty
 //	Status string `event:"status"`     // "status":"success", and "status":"" where it is empty
 //	Usage  *Usage `event:",inline"`    // the members of the usage stand among the members of this struct
 //
-// Members come in the order of the fields. Those of an embedded struct stand in its
-// place. Where the pointer of an inline field is nil, its members are null.
+// Members come in the order of the fields. The members of an embedded struct take its
+// place. If the pointer of an inline field is nil, its members are null.
 //
 // The package encoding/json can't write the events: it removes the white space of a body,
-// whose hash would then match no more, and it has no way to write an empty string as
-// null.
+// which would no longer match its hash, and it cannot write an empty string as null.
 type layout struct {
 	members []member
 	byName  map[string]*member

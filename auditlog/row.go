@@ -155,9 +155,10 @@ const errorCut = 500
 // large enough it allocates nothing. A row holds no bodies, so payloads makes no
 // difference; it is there to treat all kinds alike.
 //
-// In an event that would take more than bytesMax bytes (0 or less: no bound) error texts
-// are cut, and if that is not enough the oldest errors are left out until it fits, with
-// truncated set. The counts stay what they are. The rest is written whatever it takes.
+// In an event that would take more than bytesMax bytes (0 or less means no bound) error
+// texts are cut. If that is not enough, the oldest errors are left out until it fits,
+// with truncated set. The counts are not changed. The rest is written even if it takes
+// more.
 func (r *Row) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
 	start := len(dst)
 	dst = rowLayout.appendEvent(dst, KindRow, r)

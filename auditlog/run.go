@@ -122,9 +122,9 @@ func (r *Run) MsgID(index int) string { return MsgID(r.Stage+"/"+r.RunID, r.Owne
 // AppendJSON appends the event to dst and returns the extended slice. A run holds no
 // bodies, so payloads makes no difference; it is there to treat all kinds alike.
 //
-// An event that would take more than bytesMax bytes (0 or less: no bound) is written
-// without the settings, and if that is not enough without the summary's usage by model,
-// with truncated set. The rest is written whatever it takes.
+// An event that would take more than bytesMax bytes (0 or less means no bound) is written
+// without the settings and, if that is not enough, without the summary's usage by model,
+// with truncated set. The rest is written even if it takes more.
 func (r *Run) AppendJSON(dst []byte, _ Payloads, bytesMax int) []byte {
 	start := len(dst)
 	dst = runLayout.appendEvent(dst, KindRun, r)

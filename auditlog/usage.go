@@ -24,7 +24,7 @@ func (c *Call) Unpriced() bool {
 
 // UsageSum is the usage of several calls. The zero value is the usage of none.
 type UsageSum struct {
-	Reported *Usage // nil: no call reported any
+	Reported *Usage // nil while no call reported any
 	Unpriced bool   // a call's cost is missing from Reported; see [Call.Unpriced]
 }
 
