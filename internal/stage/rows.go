@@ -17,12 +17,12 @@ import (
 // rowWithin is how long the page waits for the parts that may have a row.
 const rowWithin = time.Second
 
-// story answers /api/row: with what is stored of a row and, if it is not finished, what it
-// waits for here.
+// story answers /api/row: with what is stored of a row and, if its result is not stored,
+// what it waits for here.
 func (s *Stage) story(ctx context.Context, o tail.StoryOptions) (any, error) {
 	o.Payloads = s.Cfg.HTTP.DashboardPayloads
 	story, err := askStored(ctx, s, func(js jetstream.JetStream) (*tail.Story, error) { return tail.Tell(ctx, js, s.Cfg, o) })
-	if err != nil && !tail.IsNoEvent(err) || err == nil && story.Status != "" {
+	if err != nil && !tail.IsNoEvent(err) || err == nil && story.Emitted() {
 		return story, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, rowWithin)

@@ -32,8 +32,9 @@ type history struct {
 
 // History prints all that the audit holds of the row o.Row, of events after o.Since:
 // queued, each call, the row that it waited for, its result. The calls of a row that fans
-// out are grouped by element. With o.JSON it prints the events alone, as they are stored.
-// The error is one of [IsNoEvent] where there are none.
+// out are grouped by element. A row is finished when its result is stored: until then
+// o.Now is asked what it waits for, also once it is answered. With o.JSON it prints the
+// events alone, as they are stored. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, since: o.Since}
 	if o.JSON {
@@ -44,7 +45,7 @@ func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, ou
 	if err == nil {
 		s.print(out, cfg, result, o.Colour)
 	}
-	if o.Now == nil || err != nil && !IsNoEvent(err) || err == nil && s.emitted(result) != nil {
+	if o.Now == nil || err != nil && !IsNoEvent(err) || result != nil {
 		return err
 	}
 	calls, waits := o.Now(ctx)
@@ -172,7 +173,7 @@ func (r *search) history(ctx context.Context) (s *history, result *emission, err
 	if err := r.events(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.emitted(nil) != nil { // else it is not finished
+	if s.emitted(nil) != nil { // else it is not answered, and has no result
 		if result, err = r.result(ctx, s.events[0]); err != nil {
 			return nil, nil, err
 		}
@@ -449,9 +450,10 @@ func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (
 	})
 }
 
-// wait is what the finished row waited for before it could be emitted. In order by key
-// one that is not may wait still, for a row that has no event yet: then that which was
-// finished last says nothing, and wait is nil.
+// wait is what the answered row waited for before it could be emitted, or nil. A row that
+// is not emitted may wait still, for a row that has no event yet. Then that of its key
+// which was answered last says nothing, and in stream order that none was answered later
+// says nothing.
 func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	of := ""
 	switch s.order {
@@ -466,6 +468,9 @@ func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	}
 	before := s.last[row.Owner]
 	if before == nil || !before.FinishedAt.After(row.FinishedAt) {
+		if !emitted {
+			return nil
+		}
 		return &step{kind: StepWaited, at: row.FinishedAt, text: "waited for no earlier row" + of}
 	}
 	text := fmt.Sprintf("waited %s for row %d%s", terminal.Duration(before.FinishedAt.Sub(row.FinishedAt)), before.Sequence, of)

@@ -3,6 +3,7 @@ package tail
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,16 +23,21 @@ type Story struct {
 	Stream    string             `json:"stream"`
 	Partition auditlog.Partition `json:"partition"`
 	Key       *string            `json:"key,omitempty"` // in order by key, where it may be shown
-	Status    string             `json:"status"`        // success or error; empty means not finished
+	Status    string             `json:"status"`        // success or error; empty means not answered
 	Reason    string             `json:"reason"`        // why it failed; empty means that it did not
 	Steps     []Step             `json:"steps"`
 	LeftOut   int                `json:"left_out"` // calls beyond the first CallsMax
-	// Hold is what a row waits for that is not finished. Whoever runs the stage sets it; the
+	// Hold is what a row waits for that is not [Story.Emitted]. Whoever runs the stage sets it; the
 	// streams don't say.
 	Hold     any    `json:"hold,omitempty"`
 	Payloads bool   `json:"payloads"` // whether contents are shown
 	Body     string `json:"body,omitempty"`
 	Result   string `json:"result,omitempty"`
+}
+
+// Emitted reports whether the row is finished: its result is stored.
+func (s *Story) Emitted() bool {
+	return slices.ContainsFunc(s.Steps, func(st Step) bool { return st.Kind == StepEmitted })
 }
 
 // Step is one thing that happened to a row.

@@ -217,7 +217,7 @@ func TestTheHistoryOfARowIsPrinted(t *testing.T) {
 			"it is finished and not emitted", nil,
 			[]*auditlog.Event{rowEvent(4711, "a", 0, 1000)},
 			"row 4711 of stream ROWS, partition 0\n queued\n +1.00 s finished: success, answered, 2 calls, 1 without capacity\n" +
-				" +1.00 s waited for no earlier row\n +1.00 s not emitted yet, or the result is no longer stored\n",
+				" +1.00 s not emitted yet, or the result is no longer stored\n",
 		},
 	} {
 		if got := historyOf(tt.result, tt.events...); got != tt.want {

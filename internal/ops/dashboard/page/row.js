@@ -81,7 +81,7 @@ async function showRow(row) {
   const story = await ask("api/row?sequence=" + encodeURIComponent(row));
   if (!story) return;
   const failure = story.status === "error";
-  note(`${story.status === "success" ? "Succeeded" : failure ? "Failed" : "Not finished"}${story.reason ? `: ${story.reason}` : ""}. Partition ${story.partition} of stream ${story.stream}` +
+  note(`${story.status === "success" ? "Succeeded" : failure ? "Failed" : "Not finished"}${story.reason ? `: ${story.reason}` : ""}${story.status && story.hold ? ", and its result is not stored yet" : ""}. Partition ${story.partition} of stream ${story.stream}` +
     `${story.key === undefined ? "" : story.key === "" ? ", no key" : `, key ${story.key}`}${story.steps.length ? ", " + dayAndTime(story.steps[0].time).slice(0, 10) : ""}.`, failure ? "error" : "");
   const calls = story.steps.filter(s => s.call).length;
   $("story-body").replaceChildren(
