@@ -78,7 +78,7 @@ type Row struct {
 	wanted      atomic.Bool
 	tenure      atomic.Pointer[tenure]
 	unstored    atomic.Int32 // audit events on their way
-	leads       atomic.Bool  // in order by key: it waits for no other of its key
+	leads       atomic.Bool  // it waits for no earlier row: of its key, or in stream order of all
 	ackReply    string       // owned by the term, as submitIndex and after are
 	after       logMark      // of its result
 	submitIndex uint64

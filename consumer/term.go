@@ -26,8 +26,9 @@ type term struct {
 	// len(takenBack) is always buf.Len().
 	buf  *sequencer.Buffer[place]
 	open map[uint64]*Row // the rows held in buf, but for those taken back, by sequence
-	// unstarted are rows of open that nobody works on: they wait until the journal is
-	// read, or the log after a gap.
+	// unstarted are rows of open that nobody works on. They wait until the journal is read,
+	// or the log after a gap, until an operator's pause has ended, or until results and
+	// events can be stored again. unstartedHold tells these apart.
 	unstarted []*Row
 	// takenBack are the rows whose places in buf are empty; only a stopping term takes
 	// any back. Nobody works on them, but some may have replies to elements.

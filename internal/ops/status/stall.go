@@ -30,7 +30,6 @@ type Sight struct {
 	Open, Answered, Parked int
 	Begun                  uint64
 	InFlight, Waiting      int
-	CallUntil              time.Time     // when the last of this partition's calls in flight must have ended, or zero
 	Held                   bool          // a hold says already why nothing may move
 	Throttled              bool          // the provider lets no calls through
 	Dispatch               time.Duration // longest time between two calls of a partition whose rows wait for one

@@ -15,7 +15,7 @@
 // [Server.Failed] what to do: count it, hold the job until the doubt is settled, or put
 // the job back because the failure is void. What an event settles about other jobs is in [Monitor.Settled]:
 //
-//	m := health.New(health.Config{Servers: 1, Attempts: 3}, time.Now())
+//	m := health.New(health.Config{Servers: 1, Attempts: 3})
 //	server := m.Server(0)
 //	server.Sent(now, &job.Job, false)
 //	server.Ended(now, &job.Job, health.Verdict{Sign: health.Sick, Err: err}, took)
