@@ -21,6 +21,7 @@ type capacity struct {
 	limit   int64 // tokens of all batches of the model, 0 if it is not known
 	learned time.Time
 	retry   time.Time // nothing is submitted before
+	why     string    // the words of the last refusal
 	wait    time.Duration
 }
 

@@ -67,6 +67,7 @@ func (rs *refusals) refusedForNow(b *batch, r *batchapi.Refusal, now time.Time) 
 	b.phase = stage
 	small := len(b.state) <= smallRows
 	c.refused(queued, b.tokens, small, max(r.Err.RetryAfter, b.remote.RetryAfter), now)
+	c.why = r.Err.Error()
 	retry := *c
 	if b.body != nil && b.id == "" && (queued > 0 || small) {
 		b.problem, b.next = r.Err.Error(), c.retry

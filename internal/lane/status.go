@@ -1,6 +1,9 @@
 package lane
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // statusEvery is the least time between two reports.
 const statusEvery = 100 * time.Millisecond
@@ -35,8 +38,11 @@ type Status struct {
 	Rows    RowStatus
 	// Paused is why nothing is submitted or fetched, such as a bad key, or empty.
 	Paused string
-	// Problem is another reason to wait, such as a full stream, or empty.
+	// Problem is another reason to wait, such as a full stream, or empty. Retry is when
+	// the next batch is tried, where the provider's queue had no room for one; else it is
+	// zero.
 	Problem string
+	Retry   time.Time
 }
 
 // RowStatus counts rows by where they are.
@@ -76,6 +82,9 @@ func (k *keeper) show() {
 	}
 	k.shown = now
 	s := Status{Owned: true, Paused: k.whyPaused(), Problem: k.book.problem}
+	if s.Problem == "" {
+		s.Problem, s.Retry = k.whyRefused(now)
+	}
 	s.Rows.Gathering, s.Rows.Waiting = k.intake.count()
 	s.Rows.Live = k.live.rows.n
 	for _, b := range k.batches.all {
@@ -105,4 +114,21 @@ func (k *keeper) whyPaused() string {
 		return err.Error()
 	}
 	return ""
+}
+
+// whyRefused returns why rows that gather, or wait to, can't be submitted yet: the
+// provider's queue had no room for the last batch of their model. That batch may be over,
+// so that nothing else shows it. It is "" where no row waits for that.
+func (k *keeper) whyRefused(now time.Time) (why string, retry time.Time) {
+	models := k.intake.models()
+	for model := range k.intake.gathers {
+		models = append(models, model)
+	}
+	for _, model := range models {
+		c := k.standing.room[model]
+		if c != nil && c.retry.After(now) && (retry.IsZero() || c.retry.Before(retry)) {
+			why, retry = fmt.Sprintf("the provider had no room for a batch of model %s: %s", model, c.why), c.retry
+		}
+	}
+	return why, retry
 }

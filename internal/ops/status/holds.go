@@ -50,9 +50,8 @@ func (s *Snapshot) Collect(now time.Time) {
 	for i := range s.Lanes {
 		if l := &s.Lanes[i]; l.Paused != "" || l.Problem != "" {
 			h := hold.OfPartition(l.Partition, hold.Lane)
-			h.Why = l.Paused
-			if h.Why == "" {
-				h.Why = l.Problem
+			if h.Why = l.Paused; h.Why == "" {
+				h.Why, h.Next = l.Problem, l.Retry
 			}
 			s.Holds = append(s.Holds, h)
 		}

@@ -38,8 +38,9 @@ var (
 // Lane is the batch lane of a partition.
 type Lane struct {
 	Partition int
-	Paused    string // why nothing is submitted; empty means that it is not paused
-	Problem   string // what it waits for besides, or empty
+	Paused    string    // why nothing is submitted; empty means that it is not paused
+	Problem   string    // what it waits for besides, or empty
+	Retry     time.Time // when a problem is looked at again; zero means that this is not known
 	Batches   []LaneBatch
 	Rows      map[LaneState]int
 	// Adopted counts the batches that were found at the provider after a crash, Lapsed
