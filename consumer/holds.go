@@ -58,15 +58,27 @@ func (t *term) status(before termStatus) (s termStatus) {
 	s.uncertain = t.own.uncertainSince
 	s.handOver = since(t.released, before.handOver)
 	s.reading = since(t.journal.earlier.waiting, before.reading)
-	switch {
-	case t.stopping:
-	case t.buf.Room() <= 0:
-		s.fullOf = "rows"
-	case t.buf.RoomBytes() <= 0:
-		s.fullOf = "bytes"
+	if !t.stopping {
+		s.fullOf = t.fullOf()
 	}
 	s.full = since(s.fullOf != "", before.full)
 	return s
+}
+
+// fullOf returns what the window has no room for, or empty. There is no room for bytes as
+// well where the next row is larger than what is left.
+func (t *term) fullOf() string {
+	switch room := t.buf.Room(); {
+	case room <= 0:
+		return "rows"
+	case t.lane != nil && t.buf.Parked() >= t.c.cfg.LaneRows:
+		return hold.LaneRows
+	case t.roomBeside(room) <= 0: // the rest is for rows that come back from the lane
+		return "rows"
+	case t.buf.RoomBytes() <= 0, t.buf.Len() > 0 && t.in.pull.full:
+		return "bytes"
+	}
+	return ""
 }
 
 // holds returns why the rows of the partition wait.
@@ -121,7 +133,8 @@ type whereabouts struct {
 
 // RowHold returns why a row of the partition has no result yet: exactly one reason, of a
 // row that is taken. It returns nil for a row that has its result, and where this replica
-// does not serve the partition. It waits for the goroutine of the term, which answers
+// does not serve the partition. A row behind the last one taken is pending, whether it
+// exists or not: the caller knows. It waits for the goroutine of the term, which answers
 // between two steps, or until ctx ends. Safe for concurrent use.
 func (c *Consumer) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 	if c.Status().Role != Owner {
@@ -134,10 +147,7 @@ func (c *Consumer) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 		return nil
 	}
 	at := <-answer
-	switch {
-	case at.hold != nil && at.hold.Kind == hold.Pending && c.Status().Pending == 0:
-		return nil // there is no such row
-	case at.executor == nil:
+	if at.executor == nil {
 		return at.hold
 	}
 	h := hold.OfRow(seq, hold.Turn)
@@ -155,15 +165,14 @@ func (t *term) whyWaits(seq uint64) whereabouts {
 	case t.buf.Finished(seq):
 		return whereabouts{}
 	case note != nil:
-		return t.away(seq, aside)
+		return t.awayHold(seq, note, aside)
 	case row == nil && seq > t.in.accepted:
 		return t.rowHold(seq, hold.Pending, t.gauges.term.fullOf)
-	case row == nil: // taken back, or no row of this partition
-		if t.stopping {
-			return t.rowHold(seq, hold.HandOver, "")
-		}
+	case row == nil && slices.ContainsFunc(t.takenBack, func(r *Row) bool { return r.Seq == seq }):
+		return t.rowHold(seq, hold.HandOver, "")
+	case row == nil: // no row of this partition
 		return whereabouts{}
-	case row.done:
+	case row.done || row.answered:
 		return t.answeredHold(row)
 	case slices.Contains(t.unstarted, row):
 		return t.unstartedHold(row)
@@ -184,37 +193,57 @@ func (t *term) rowHold(seq uint64, kind hold.Kind, by string) whereabouts {
 	return whereabouts{hold: &h}
 }
 
-// away is what a row waits for of which only the place is kept.
-func (t *term) away(seq uint64, aside bool) whereabouts {
-	kind := hold.Batch
-	if aside {
-		kind = hold.SetAside
+// awayHold is what a row waits for of which only the place is kept: an earlier row of its
+// key, its batch or, once it is answered, whatever an answered row waits for.
+func (t *term) awayHold(seq uint64, note *place, aside bool) whereabouts {
+	coming := t.returns.coming[seq]
+	answered := t.buf.Due(seq) || note.kept
+	before, waits := t.buf.WaitsFor(seq)
+	by := "row " + hold.RowName(before)
+	switch {
+	case coming != nil && t.problem(hold.Unread) != nil:
+		return t.problemHold(seq, t.problem(hold.Unread))
+	case aside && waits:
+		return t.rowHold(seq, hold.SetAside, by)
+	case aside:
+		return t.rowHold(seq, hold.SetAside, "")
+	case answered && waits:
+		return t.rowHold(seq, hold.Order, by)
+	case answered:
+		return t.rowHold(seq, hold.Storing, "its reply, which is read again")
 	}
-	by := ""
-	if before, waits := t.buf.WaitsFor(seq); waits {
-		by = "row " + hold.RowName(before)
-	}
-	return t.rowHold(seq, kind, by)
+	return t.rowHold(seq, hold.Batch, "")
 }
 
-// answeredHold is what a row waits for that is answered: an earlier row, its events, or
-// the append of its result.
+// problem returns the first problem of one of these kinds, or nil.
+func (t *term) problem(kinds ...hold.Kind) *hold.Hold {
+	list := hold.List(t.c.problems.holds(t.c.cfg.Partition))
+	return list.First(func(h *hold.Hold) bool { return slices.Contains(kinds, h.Kind) })
+}
+
+// problemHold returns that a row waits because of a problem of its partition.
+func (t *term) problemHold(seq uint64, problem *hold.Hold) whereabouts {
+	at := t.rowHold(seq, problem.Kind, "")
+	at.hold.Why, at.hold.Since = problem.Why, problem.Since
+	return at
+}
+
+// answeredHold is what a row waits for that is answered: an earlier row, its reply to be
+// in the journal before it is parked, its events, or the append of its result.
 func (t *term) answeredHold(row *Row) whereabouts {
 	before, waits := t.buf.WaitsFor(row.Seq)
+	problem := t.problem(hold.Results, hold.DeadLetter)
 	switch {
 	case waits:
 		return t.rowHold(row.Seq, hold.Order, "row "+hold.RowName(before))
+	case !row.done:
+		return t.rowHold(row.Seq, hold.Storing, "its reply")
 	case !row.emittable() && row.recorder.Refused():
 		return t.rowHold(row.Seq, hold.Audit, "")
 	case !row.emittable():
 		return t.rowHold(row.Seq, hold.Storing, "its audit events")
-	}
-	for _, h := range t.c.problems.holds(t.c.cfg.Partition) {
-		if h.Kind == hold.Results || h.Kind == hold.DeadLetter {
-			at := t.rowHold(row.Seq, h.Kind, "")
-			at.hold.Why, at.hold.Since = h.Why, h.Since
-			return at
-		}
+	case problem != nil:
+		return t.problemHold(row.Seq, problem)
 	}
 	return t.rowHold(row.Seq, hold.Storing, "its result")
 }
@@ -229,6 +258,9 @@ func (t *term) unstartedHold(row *Row) whereabouts {
 	case t.c.storable.full.Load() != nil:
 		return t.rowHold(row.Seq, hold.Store, "")
 	case t.c.storable.refused.Load():
+		if problem := t.problem(hold.Results, hold.DeadLetter); problem != nil {
+			return t.problemHold(row.Seq, problem)
+		}
 		return t.rowHold(row.Seq, hold.Results, "")
 	case row.recorder.Refused():
 		return t.rowHold(row.Seq, hold.Audit, "")

@@ -10,6 +10,9 @@ import (
 
 // Wait is why a job has no answer yet.
 type Wait struct {
+	// Known says that a job that matches waits in the pool. Otherwise Hold is what a new
+	// job would wait for.
+	Known bool
 	// Hold has the kind, who or what it is by, why, since when and until when. While the
 	// pool is paused the kind is one of those that pause all jobs.
 	Hold hold.Hold
@@ -23,10 +26,10 @@ type question struct {
 	answer chan<- Wait // has room for it
 }
 
-// Waits returns why a job waits whose In matches: of one that has had an attempt, what its
-// next one waits for; of any other, what a new job waits for. It waits for the pool's own
-// goroutine, which answers at the end of its turn, and reports false if ctx ends before.
-// Match is called on that goroutine and must not block.
+// Waits returns why a job waits whose In matches, and where none does, what a new job would
+// wait for: see [Wait.Known]. It waits for the pool's own goroutine, which answers at the
+// end of its turn, and reports false if ctx ends before. Match is called on that goroutine
+// and must not block.
 func (p *Pool[In, Out]) Waits(ctx context.Context, match func(In) bool) (w Wait, ok bool) {
 	answer := make(chan Wait, 1)
 	p.sched.inbox.ask(question{func(t *task) bool {
@@ -62,17 +65,31 @@ func (s *scheduler) answer() {
 func (s *scheduler) waits(match func(*task) bool) Wait {
 	for _, t := range s.delayed.tasks {
 		if match(t) {
-			return s.delayedWait(t)
+			return known(s.delayedWait(t))
 		}
 	}
 	for i := range s.servers {
 		for _, t := range s.servers[i].ready.tasks {
 			if match(t) {
-				return s.readyWait(i, t.started)
+				return known(s.readyWait(i, t.started))
 			}
 		}
 	}
-	return s.readyWait(0, time.Time{})
+	for t := s.fresh.head; t != nil; t = t.next {
+		if match(t) {
+			return known(s.readyWait(0, time.Time{}))
+		}
+	}
+	w := s.readyWait(0, time.Time{})
+	if w.Hold.Kind == hold.Turn && s.inbox.full() {
+		w.Hold.Why = "the pool's queue is full of jobs that wait, such as for their next call"
+	}
+	return w
+}
+
+func known(w Wait) Wait {
+	w.Known = true
+	return w
 }
 
 // pausedWait returns the pause, of which the pool knows no more than the kind.
@@ -88,7 +105,7 @@ func (s *scheduler) pausedWait() Wait {
 		kind = hold.Outage
 	case FatalError, NotPaused:
 	}
-	return Wait{hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, p.Server}
+	return Wait{Hold: hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, Server: p.Server}
 }
 
 // delayedWait returns why t waits, which must wait for its next attempt.
@@ -104,7 +121,7 @@ func (s *scheduler) delayedWait(t *task) Wait {
 	case t.verdict.Class == Capacity:
 		h.Kind = hold.Capacity
 	}
-	return Wait{h, t.Server()}
+	return Wait{Hold: h, Server: t.Server()}
 }
 
 // readyWait returns why a job waits that may go, at a server.
@@ -122,6 +139,8 @@ func (s *scheduler) readyWait(at int, since time.Time) Wait {
 		}
 	case v.Out():
 		h.Kind, h.Why, h.Since, h.Next, h.Err = hold.Outage, textOf(v.Outage.Err), v.Outage.Since, v.Outage.Next, v.Outage.Err
+	case v.shut.After(s.tick):
+		h.Kind, h.Why, h.Next, h.Err = hold.Other, textOf(v.shutBy), v.shut, v.shutBy
 	case v.SettingsSuspected(), v.JudgeAt().After(s.tick):
 		h.Kind, h.Next = hold.Doubt, v.JudgeAt()
 	case !p.until.After(s.tick):
@@ -135,13 +154,13 @@ func (s *scheduler) readyWait(at int, since time.Time) Wait {
 	default:
 		h.Kind, h.Next = hold.Throttle, p.until
 	}
-	return Wait{h, at}
+	return Wait{Hold: h, Server: at}
 }
 
 // postponed is why a server has no attempt go at once.
 type postponed struct {
 	until time.Time
-	gate  Gate // nil: the law, or a fatal verdict
+	gate  Gate // the gate that holds it back; nil means that the law does, or that the server is shut
 }
 
 // textOf is the text of an error, or empty.

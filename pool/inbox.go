@@ -101,6 +101,13 @@ func (b *inbox) room() int {
 	return min(b.limit-b.waiting, b.ahead-b.fresh)
 }
 
+// full reports whether no more jobs are taken because so many wait, retries included.
+func (b *inbox) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.waiting >= b.limit
+}
+
 func (b *inbox) end(t *task) {
 	b.mu.Lock()
 	b.ended.push(t)

@@ -150,7 +150,8 @@ func (s *scheduler) nextServer(t *task) int {
 // skipServer shuts the fallback that gave t a fatal verdict for a while: the pool
 // continues without it.
 func (s *scheduler) skipServer(t *task) {
-	s.servers[t.att.Server].shut = s.tick.Add(s.cfg.ProbeInterval)
+	v := &s.servers[t.att.Server]
+	v.shut, v.shutBy = s.tick.Add(s.cfg.ProbeInterval), t.verdict.Err
 	if t.Server() < t.att.Server { // it was sent there for lack of capacity, and keeps waiting for that
 		s.again(t, 0)
 		return

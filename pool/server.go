@@ -22,6 +22,7 @@ type server struct {
 	ready taskHeap // jobs that may have their next attempt, oldest first
 
 	shut      time.Time // a fallback is skipped until then, after a fatal verdict
+	shutBy    error     // the error of that verdict
 	postponed postponed // what the last attempt that was considered waits for
 	skip      bool      // first has ruled this server out for the rest of its pass
 	checked   time.Time // when failOverdue last looked through its jobs

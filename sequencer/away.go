@@ -94,6 +94,13 @@ func (b *Buffer[T]) Away(seq uint64) (note *T, aside bool) {
 	return &b.rows.at(s).Value, b.rows.at(s).fresh
 }
 
+// Due reports whether a parked row comes back by itself when its turn is near, because it
+// has been answered, and is not on its way yet.
+func (b *Buffer[T]) Due(seq uint64) bool {
+	s := b.slotOf(seq)
+	return s >= 0 && b.rows.at(s).isParked() && b.rows.at(s).state == due
+}
+
 // Recall lets a parked row come back that its owner wants. ok is false while there is no
 // room for it, and where no such row is parked.
 func (b *Buffer[T]) Recall(seq uint64) (ok bool) {

@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/pooled"
@@ -125,12 +126,18 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	return nil, err
 }
 
+// storingCall is what a row waits for while the audit has no room for the event of its
+// call.
+const storingCall = "the event of its call"
+
 // record adds the call to the audit, the cost ledger, the row's own sum and the log.
 func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	if j.fan != nil {
 		call.Event.Item = new(j.index)
 	}
+	recorded := e.steps.enter(hold.Storing, storingCall, j)
 	j.row.RecordCall(call.Event)
+	recorded()
 	j.calls++
 	e.caller.Count(call)
 	e.caller.NoteRefusal(call, j.texts()...)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/pool"
 	"github.com/nats-io/nats.go"
@@ -48,6 +49,7 @@ func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
 	if e.store == nil {
 		return
 	}
+	defer e.steps.enter(hold.LookUp, "", jobs...)()
 	var group sync.WaitGroup
 	room := make(chan struct{}, lookUpsAtOnce)
 	for _, j := range jobs {

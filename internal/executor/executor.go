@@ -74,6 +74,7 @@ type Executor struct {
 	inHand  atomic.Bool   // rows are on their way from the queue to the pool
 	paused  atomic.Bool   // the pool is: it refuses prompts at once
 	flights *flights      // nil: every row makes its own call
+	steps   steps         // what takes long beside calls
 	store   *replyStore   // nil: no reply is kept beyond its call
 
 	laneQueue   *rowQueue     // rows that need no room in the pool

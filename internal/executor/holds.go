@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/hold"
@@ -12,8 +14,9 @@ import (
 // [consumer.Waiter].
 //
 // A row is in one of these places at a time, and is looked for in the order in which it
-// gets on: in flight, behind an equal row, in the pool, in the queue before the pool. One
-// that moves on while it is looked for is taken for one that waits for its turn.
+// gets on: in flight, at a step that takes long, behind an equal row, in the pool, in a
+// queue before the pool. One that moves on while it is looked for is taken for one that
+// waits for its turn.
 func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 	h := hold.OfRow(row.Seq, hold.Turn)
 	h.Since = row.Taken
@@ -23,16 +26,27 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 			return h
 		}
 	}
+	if at, is := e.steps.of(row); is {
+		h.Kind, h.By, h.Since = at.kind, at.by, at.since
+		return h
+	}
 	if leader, follows := e.flights.leaderOf(row); follows {
 		h.Kind, h.By = hold.Shared, "row "+hold.RowName(leader)
 		return h
 	}
-	if !row.MayBegin() {
-		h.Kind, h.By = hold.Window, "bytes"
+	if e.laneQueue.has(row) {
+		h.Kind, h.Why = hold.Batch, "the batch lane has not come to it yet"
 		return h
 	}
 	w, ok := e.Pool.Waits(ctx, func(j *job) bool { return j.row == row })
-	if !ok {
+	switch {
+	case !w.Known && !row.MayBegin():
+		h.Kind, h.By = hold.Window, "bytes"
+		return h
+	case !ok:
+		return h
+	case !w.Known && w.Hold.Kind == hold.Turn && e.steps.any(hold.LookUp): // it comes with the next ones
+		h.Kind = hold.LookUp
 		return h
 	}
 	pooled := w.Hold
@@ -40,14 +54,83 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 	if pooled.Since.IsZero() {
 		pooled.Since = row.Taken
 	}
-	limited := pooled.Kind == hold.Throttle || pooled.Kind == hold.Limit
-	switch budget := e.cfg.Budget.Name; {
-	case limited && budget != "":
-		pooled.Kind, pooled.By = hold.Budget, string(budget)
-	case pooled.By == "" && pooled.Kind != hold.Turn && pooled.Kind != hold.Slots && pooled.Kind != hold.Shortage:
+	if pooled.By == "" && pooled.Kind != hold.Turn && pooled.Kind != hold.Slots && pooled.Kind != hold.Shortage {
 		pooled.By = e.caller.At(w.Server).Provider()
 	}
 	return pooled
+}
+
+// steps has the jobs that are at a step which may take long, and is neither a call nor a
+// wait in the pool. For example, a call has ended, and the audit has no room for its event
+// until earlier ones are stored. There are at most as many as the pool has slots, and
+// those that are looked up together. The zero value is empty; safe for concurrent use.
+type steps struct {
+	mu sync.Mutex
+	at map[*job]step
+}
+
+// step is what a job waits for, since when, and by what.
+type step struct {
+	kind  hold.Kind
+	by    string
+	since time.Time
+}
+
+// enter notes that jobs begin a step. leave must be called when it has ended.
+func (s *steps) enter(kind hold.Kind, by string, jobs ...*job) (leave func()) {
+	at := step{kind, by, time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at == nil {
+		s.at = make(map[*job]step)
+	}
+	for _, j := range jobs {
+		s.at[j] = at
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, j := range jobs {
+			delete(s.at, j)
+		}
+	}
+}
+
+// of returns the step that a row, or an element of it, is at.
+func (s *steps) of(row *consumer.Row) (at step, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for j, at := range s.at {
+		if j.row == row {
+			return at, true
+		}
+	}
+	return step{}, false
+}
+
+// any reports whether some job is at a step of this kind.
+func (s *steps) any(kind hold.Kind) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range s.at {
+		if at.kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether a row waits in the queue.
+func (q *rowQueue) has(row *consumer.Row) (has bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.lines[row.Partition]; l != nil {
+		l.rows.Remove(func(w entry) bool { // none
+			has = has || w.row == row
+			return false
+		})
+	}
+	return has
 }
 
 // leaderOf returns the row whose call a row waits for, and whether it waits for one.

@@ -67,6 +67,9 @@ func OfRow(seq uint64, kind Kind) Hold {
 	return Hold{Scope: Row, Name: RowName(seq), Kind: kind}
 }
 
+// LaneRows is what a full [Window] is full of where as many rows wait for batches as may.
+const LaneRows = "lane rows"
+
 // RowName is how a hold names a row.
 func RowName(seq uint64) string { return strconv.FormatUint(seq, 10) }
 
@@ -174,7 +177,7 @@ func (l List) Text() string {
 func (l List) Counts() map[Kind]int {
 	counts := make(map[Kind]int, len(table))
 	for _, e := range table {
-		if e.Class != Working {
+		if e.Shown != AboutRow {
 			counts[e.Kind] = 0
 		}
 	}

@@ -2,14 +2,17 @@ package stage
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/ops/tail"
 )
 
 // holdMemory remembers since when holds last. Safe for concurrent use.
@@ -109,31 +112,81 @@ func (s *Stage) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 }
 
 // rowHold is RowHold with the row's partition.
+//
+// Only the consumer of that partition can say where the row is: another takes the row for
+// one that it has yet to come to, or has emitted. So with several partitions the input
+// stream is asked for the row's subject first. Where it does not answer, each consumer is
+// asked, and believed if it has the row.
 func (s *Stage) rowHold(ctx context.Context, seq uint64) (partition int, h *hold.Hold) {
-	for p, c := range s.consumers {
-		h := c.RowHold(ctx, seq)
-		if h == nil || h.Kind == hold.Pending && len(s.consumers) > 1 {
-			continue // it may be another partition's: its consumer knows where it is
-		}
-		s.explain(h, c)
-		return p, h
+	if len(s.consumers) == 1 {
+		return 0, s.rowHoldOf(ctx, seq, s.consumers[0])
 	}
-	return 0, s.unownedHold(seq)
+	at, err := s.whereIs(ctx, seq)
+	if err == nil && at >= 0 {
+		return at, s.rowHoldOf(ctx, seq, s.consumers[at])
+	}
+	for p, c := range s.consumers {
+		if h := c.RowHold(ctx, seq); h != nil && h.Kind != hold.Pending {
+			s.explain(h, c)
+			return p, h
+		}
+	}
+	return 0, s.unownedHold(seq, s.consumers...)
 }
 
-// unownedHold is why a row waits while this replica owns no partition: what keeps it from
-// that, unless another replica serves them, which then knows where the row is.
-func (s *Stage) unownedHold(seq uint64) *hold.Hold {
-	snap := s.look(s.consumers...)
+// rowHoldOf is rowHold for a row that is in the consumer's partition, if it exists.
+func (s *Stage) rowHoldOf(ctx context.Context, seq uint64, c *consumer.Consumer) *hold.Hold {
+	h := c.RowHold(ctx, seq)
+	switch {
+	case h == nil:
+		return s.unownedHold(seq, c)
+	case h.Kind == hold.Pending && len(s.consumers) == 1:
+		at, err := s.whereIs(ctx, seq)
+		if err == nil && at < 0 || err != nil && c.Status().Pending == 0 {
+			return nil // there is no such row
+		}
+	}
+	s.explain(h, c)
+	return h
+}
+
+// whereIs asks the input stream for a row, and returns its partition; -1 means that there
+// is no such row. Half of the time that ctx leaves is kept for the parts that may have
+// the row.
+func (s *Stage) whereIs(ctx context.Context, seq uint64) (partition int, err error) {
+	if until, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(until)/2)
+		defer cancel()
+	}
+	m, err := streams.MessageAt(ctx, s.Conn.NC(), s.Cfg.Input.Stream, seq)
+	if err != nil || m == nil {
+		return -1, err
+	}
+	if len(s.consumers) == 1 {
+		return 0, nil
+	}
+	partition, ok := tail.PartitionOf(s.Cfg, m.Subject)
+	if !ok || partition < 0 || partition >= len(s.consumers) {
+		return -1, nil // of another stage
+	}
+	return partition, nil
+}
+
+// unownedHold is why a row of one of these partitions waits while this replica owns none
+// of them: what keeps it from that, unless another replica serves them, which then knows
+// where the row is.
+func (s *Stage) unownedHold(seq uint64, of ...*consumer.Consumer) *hold.Hold {
+	snap := s.look(of...)
 	known := func(p consumer.Status) bool { // its owner knows, here or elsewhere
-		return p.Role == consumer.Owner || p.Role == consumer.Standby && !p.Taking && p.Problem == ""
+		return p.Role == consumer.Owner || p.Role == consumer.Standby && !p.Taking && p.Problem == "" || p.HighWaterMark >= seq
 	}
 	if slices.ContainsFunc(snap.Partitions, known) {
 		return nil
 	}
 	snap.Collect(time.Now())
 	why := snap.Holds.First(func(h *hold.Hold) bool {
-		return h.Scope == hold.Stage || h.Scope == hold.Partition && h.Kind != hold.Standby && len(s.consumers) == 1
+		return h.Scope == hold.Stage || h.Scope == hold.Partition && h.Kind != hold.Standby && len(of) == 1
 	})
 	if why == nil {
 		return nil
@@ -149,17 +202,45 @@ func (s *Stage) explain(h *hold.Hold, c *consumer.Consumer) {
 	snap := s.look(c)
 	snap.Lanes = s.lanes.status(s.Cfg.LLM.Provider)
 	snap.Collect(time.Now())
-	all := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == h.Kind })
-	if h.Class() == hold.Paused && snap.Holds.Paused() != nil { // the pool knows less of the reason
-		all = snap.Holds.Paused()
+	listed := func(kind hold.Kind) *hold.Hold {
+		return snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == kind })
 	}
-	lane := snap.Holds.First(func(o *hold.Hold) bool { return o.Kind == hold.Lane && o.About(c.Status().Partition) })
+	all := listed(h.Kind)
+	switch {
+	case h.Class() == hold.Paused && snap.Holds.Paused() != nil: // the pool knows less of the reason
+		all = snap.Holds.Paused()
+	case h.Kind == hold.Pending: // and why the server delivers none
+		all = listed(hold.Undelivered)
+	case h.Kind == hold.Storing && s.recorder.Refused() && h.By != "its result": // nor its events
+		all = listed(hold.Audit)
+	}
 	switch row := *h; {
 	case all != nil && h.Kind != hold.Window:
 		*h = *all
 		h.Scope, h.Name = row.Scope, row.Name
-	case h.Kind == hold.Batch && lane != nil:
-		h.Why = lane.Why
+	case h.Kind == hold.Batch && listed(hold.Lane) != nil:
+		h.Why, h.Next = listed(hold.Lane).Why, listed(hold.Lane).Next
+	case h.Kind == hold.Other: // a fallback is left out, for a reason that has a name
+		h.Kind = status.FatalKind(h.Err)
+	case h.Kind == hold.Throttle, h.Kind == hold.Limit:
+		s.sharing.explain(h)
 	}
 	h.Advise(s.places())
+}
+
+// explain gives the throttle or a limit, where others share it, the name of the budget.
+// What this process may do is its part of the whole then. A process that is alone in the
+// budget goes by its own throttle and limits, and has nobody to wait for.
+func (s *sharing) explain(h *hold.Hold) {
+	for _, b := range s.all() {
+		if b.Mode != status.BudgetAlone && b.Members > 1 {
+			own := string(h.Kind)
+			if h.Kind == hold.Limit && h.By != "" {
+				own += " (" + h.By + ")"
+			}
+			h.Kind, h.By = hold.Budget, b.Name
+			h.Why = fmt.Sprintf("%s: %.0f%% of what %d processes may do together", own, 100*b.Share, b.Members)
+			return
+		}
+	}
 }

@@ -34,13 +34,13 @@ func OfPause(p pool.Pause) (h hold.Hold, paused bool) {
 	case pool.Operator:
 		h.Kind = hold.Operator
 	case pool.FatalError:
-		h.Kind = fatalKind(p.Err)
+		h.Kind = FatalKind(p.Err)
 	}
 	return h, true
 }
 
-// fatalKind returns the kind of a pause at a fatal error.
-func fatalKind(err error) hold.Kind {
+// FatalKind returns the kind of a pause at a fatal error.
+func FatalKind(err error) hold.Kind {
 	if errors.Is(err, cost.ErrCeiling) {
 		return hold.CostCeiling
 	}

@@ -75,7 +75,7 @@ func (r *search) partitions(source *jetstream.RawStreamMsg) []int {
 	case n == 1:
 		return []int{0}
 	case source != nil:
-		if p, ok := partitionOf(r.cfg, source.Subject); ok {
+		if p, ok := PartitionOf(r.cfg, source.Subject); ok {
 			return []int{p}
 		}
 		return nil
@@ -89,8 +89,8 @@ func (r *search) partitions(source *jetstream.RawStreamMsg) []int {
 	return all
 }
 
-// partitionOf reads the partition from the subject of a row.
-func partitionOf(cfg *config.Config, subject string) (int, bool) {
+// PartitionOf reads the partition from the subject of a row.
+func PartitionOf(cfg *config.Config, subject string) (int, bool) {
 	tokens := strings.Split(subject, ".")
 	for i, token := range strings.Split(cfg.Input.Subject, ".") {
 		if token == "{partition}" && i < len(tokens) {
