@@ -25,7 +25,7 @@ func (h *Hold) Advise(p Places) {
 		h.Do = show + " shows its calls and the one in flight. STAGE_LLM_TIMEOUT and STAGE_RETRY_MAX_ATTEMPTS bound how long it can take, " +
 			"STAGE_ROW_TIMEOUT how long it waits for capacity; STAGE_ORDER=key or none lets other rows pass"
 	case h.Kind == Window && h.By == LaneRows:
-		h.Do = "nothing: rows are taken again as batches end. A larger STAGE_LANE_ROWS and STAGE_LANE_OPEN let more rows wait for batches"
+		h.Do = "nothing: rows are taken again as batches end. A larger STAGE_LANE_ROWS lets more rows wait for batches"
 	default:
 		h.Do = Find(h.Kind).Do
 	}
