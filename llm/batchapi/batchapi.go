@@ -1,11 +1,10 @@
 // Package batchapi speaks the providers' Batch APIs: many requests in one job that the
 // provider answers within a day, for half the price.
 //
-// The shapes differ, and so do the rules; [API] is what they have in common. It makes
-// single HTTP exchanges, keeps nothing between them, and never retries: whoever calls it
-// decides what a failure means, from the [llm.Error] that it gets. Nothing here is
-// idempotent but Get, Find and Results: a batch carries the caller's token, so that one
-// whose creation got no answer can be found by it.
+// The providers' shapes and rules differ; [API] is the part that they have in common. It
+// makes single HTTP exchanges, keeps nothing between them, and never retries: the caller
+// decides by the [llm.Error]. Only Get, Find and Results are idempotent. A batch carries
+// the caller's token, so that Find still finds it if the reply to its creation was lost.
 package batchapi
 
 import (
@@ -36,24 +35,24 @@ type API interface {
 	// provider knows no such batch, which right after Create proves nothing.
 	Get(ctx context.Context, id string) (Batch, error)
 	// Find returns the account's batches that may have been created with the token, at
-	// since or later: with [Limits.Tokens] those that carry it, else those whose time and
-	// number of rows fit, to be told apart by the ids of their results. The provider's
-	// list may lag.
+	// since or later. With [Limits.Tokens] these are the batches that carry it. Otherwise
+	// they are the batches whose time and number of rows fit, and only the ids of their
+	// results tell them apart. The provider's list may lag.
 	Find(ctx context.Context, token string, since time.Time, rows int) ([]Batch, error)
-	// Results calls f for each line of the results of a batch that has ended, those of
-	// its error file included, in any order, until f returns an error, which it returns.
-	// It reads as a stream, and no more than one line at a time. A stream that is cut
+	// Results calls f for each line of the results of a batch that has ended, including
+	// the lines of its error file, in any order. It returns the first error of f. It
+	// reads as a stream, and holds no more than one line at a time. A stream that is cut
 	// returns an error after the lines before the cut.
 	Results(ctx context.Context, b Batch, f func(Line) error) error
-	// Cancel asks to cancel a batch, which may take minutes; what it has answered by then
-	// is billed and can be fetched.
+	// Cancel asks to cancel a batch, which may take minutes. Answers that exist by then
+	// are billed and can be fetched.
 	Cancel(ctx context.Context, id string) error
 	// Withdraw deletes the input files of the token that are at the provider, so that no
 	// creation that is still on its way can succeed, and reports whether that is certain
 	// from now on. With [Limits.Inline] it never is.
 	Withdraw(ctx context.Context, token string, since time.Time) (certain bool, err error)
-	// Delete deletes the files of a batch, or the batch where results live in it. What is
-	// gone already is no error.
+	// Delete deletes the files of a batch, or the batch itself if results live in it. It
+	// is no error if they are gone already.
 	Delete(ctx context.Context, b Batch) error
 }
 
@@ -98,10 +97,10 @@ type Batch struct {
 	State State
 	// Created is the provider's time.
 	Created time.Time
-	// Files are the provider's names of what it stores for the batch: Input, Output and
-	// Errors are file ids or URLs; empty if there are none yet.
+	// Input, Output and Errors are the provider's names of the batch's files, as file ids
+	// or URLs. Each is empty while there is no such file.
 	Input, Output, Errors string
-	// Rows, Answered and Failed are the provider's counts; -1: not reported.
+	// Rows, Answered and Failed are the provider's counts; -1 means not reported.
 	Rows, Answered, Failed int
 	// Refusal says why the provider refused the batch as a whole, in state [Refused].
 	Refusal *Refusal
@@ -139,7 +138,7 @@ type Refusal struct {
 	Capacity bool
 	// Lines are the numbers of the bad lines, from 1; empty means the provider names none.
 	Lines []int
-	// Err has class Permanent or Fatal; with Capacity class Capacity.
+	// Err has class Capacity if Capacity is set, and otherwise class Permanent or Fatal.
 	Err *llm.Error
 }
 
@@ -147,10 +146,11 @@ type Refusal struct {
 type Line struct {
 	ID   string // custom id; empty with kind Garbled
 	Kind Kind
-	// Status and Body are what a live call would have answered; Body may also be that of
-	// an error. Status is 0 where the provider reports none. Body is as it came, secrets
-	// and all: it is for [llm.Client.ReadReply], which removes them. It is the caller's.
-	// Of a line that is too long it is the beginning, longer than any reply may be.
+	// Status and Body are the status and body that a live call would have returned; Body
+	// may also be an error object. Status is 0 if the provider reports none. Body is raw
+	// and may hold secrets: pass it to [llm.Client.ReadReply], which removes them. It
+	// belongs to the caller. If the line is too long, Body is its beginning, which is
+	// longer than any reply may be.
 	Status int
 	Body   []byte
 }

@@ -72,7 +72,7 @@ func (c caller) post(ctx context.Context, url string, body []byte, v any) (*llm.
 	return c.call(ctx, r, v)
 }
 
-// remove deletes what is at url. What is not there is no error.
+// remove deletes the object at url. It is no error if the object does not exist.
 func (c caller) remove(ctx context.Context, url string) error {
 	_, err := c.call(ctx, &llm.RawRequest{Method: http.MethodDelete, URL: url}, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -81,7 +81,7 @@ func (c caller) remove(ctx context.Context, url string) error {
 	return err
 }
 
-// judge completes the error of an exchange: what is a limit of the queue alone has class
+// judge completes the error of an exchange: a limit of the provider's queue has class
 // Capacity, and a 404 matches [ErrNotFound].
 func (c caller) judge(reply *llm.RawReply, err error) error {
 	e, ok := errors.AsType[*llm.Error](err)
@@ -146,8 +146,8 @@ func (c caller) stream(ctx context.Context, url string) (io.ReadCloser, error) {
 	return reply.Stream, nil
 }
 
-// refuse returns why a whole batch was refused, from the provider's error objects: those
-// that wait outrank those of lines, and those of the account all others.
+// refuse returns why a whole batch was refused, from the provider's error objects. Errors
+// that pass by waiting outrank errors of lines, and errors of the account outrank all.
 func (c caller) refuse(faults []fault) *Refusal {
 	refusal := new(Refusal)
 	for _, f := range faults {
@@ -176,10 +176,10 @@ func (c caller) refuse(faults []fault) *Refusal {
 	return refusal
 }
 
-// rank orders the classes by what they say of the other rows.
+// rank orders the classes by how much they affect the other rows.
 func rank(c llm.Class) int { return map[llm.Class]int{llm.Capacity: 1, llm.Fatal: 2}[c] }
 
-// capacityCodes are the words for a queue that is full, whatever their status.
+// capacityCodes are the words for a queue that is full, at any status.
 var capacityCodes = map[string]bool{
 	"token_limit_exceeded":   true, // OpenAI and Azure: enqueued tokens
 	"rate_limit_exceeded":    true,
@@ -187,7 +187,7 @@ var capacityCodes = map[string]bool{
 	"RESOURCE_EXHAUSTED":     true,
 }
 
-// fault is one error object of a batch. Its status is that of the reply it would be.
+// fault is one error object of a batch. Its status is the status of an equivalent reply.
 type fault struct {
 	Code    text  `json:"code"`
 	Type    text  `json:"type"`

@@ -153,8 +153,8 @@ func (g *geminiBatches) one(reply *llm.RawReply, op *operation, err error) (Batc
 	return b, nil
 }
 
-// resource returns the path of a name such as "batches/x" or "files/x". Whatever else a
-// name holds stays within it.
+// resource returns the path of a name such as "batches/x" or "files/x". Other slashes in
+// the name are escaped, so it cannot leave the path.
 func resource(kind, name string) string {
 	return "/" + kind + "/" + url.PathEscape(strings.TrimPrefix(name, kind+"/"))
 }
@@ -238,7 +238,7 @@ func (g *geminiBatches) Withdraw(ctx context.Context, token string, _ time.Time)
 				DisplayName text `json:"displayName"`
 			} `json:"files"`
 		}
-		_ = json.Unmarshal(body, &p) // the page is an object: what is no list of files has none
+		_ = json.Unmarshal(body, &p) // the page is an object; without a list of files it has none
 		for _, f := range p.Files {
 			if string(f.DisplayName) == token {
 				names = append(names, string(f.Name))
@@ -381,7 +381,7 @@ func geminiLine(raw []byte) Line {
 	return line
 }
 
-// rpcStatus is a google.rpc.Status, whose codes are not those of HTTP.
+// rpcStatus is a google.rpc.Status. Its codes are not HTTP codes.
 type rpcStatus struct {
 	Code    count `json:"code"`
 	Status  text  `json:"status"`
@@ -446,9 +446,9 @@ func (g *geminiBatches) Delete(ctx context.Context, b Batch) error {
 	return g.remove(ctx, resource("batches", b.ID))
 }
 
-// deleted reports whether the file is gone already: the provider says of files that are
-// no more, as of those of others, that they may not be touched. It deletes them by itself
-// after two days.
+// deleted reports whether the file is gone already. The provider answers for a file that
+// no longer exists, as for other people's files, that it may not be touched. It deletes
+// files by itself after two days.
 func deleted(err error) bool {
 	e, ok := errors.AsType[*llm.Error](err)
 	return ok && e.Status == http.StatusForbidden

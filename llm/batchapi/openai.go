@@ -203,7 +203,7 @@ func faultsOf(raw json.RawMessage) []fault {
 	if isObject(raw) {
 		list = jsonbytes.Find(raw, "data")
 	}
-	_ = json.Unmarshal(list, &faults) // what is none is no fault
+	_ = json.Unmarshal(list, &faults) // a list that is malformed has no faults
 	return faults
 }
 
@@ -273,8 +273,8 @@ func list[T any](ctx context.Context, c caller, at func(query string) string, qu
 	return c.malformed(http.StatusOK, "a list of more than %d pages", pagesMax)
 }
 
-// passed reports whether a list has come to what is older than since: it goes back in
-// time, and its page ends before.
+// passed reports whether a list has come to batches older than since: it goes back in
+// time, and its page ends before since.
 func passed(first, last, since time.Time) bool {
 	return !last.IsZero() && !first.Before(last) && last.Before(since.Add(-clockSkew))
 }
