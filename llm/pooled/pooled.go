@@ -1,6 +1,6 @@
-// Package pooled lets a pool make calls of a language model: it turns what package llm
-// makes of a reply into the verdict that package pool asks for. Neither of the two
-// imports the other.
+// Package pooled lets a pool make calls of a language model: it turns the judgement of
+// package llm about a reply into the verdict that package pool asks for. Neither of the
+// two imports the other.
 //
 //	call := func(ctx context.Context, p *llm.Prepared, _ pool.Attempt) (*llm.Reply, pool.Verdict) {
 //		x, err := client.Do(ctx, p)
@@ -20,8 +20,8 @@ import (
 )
 
 // Verdict returns the pool's verdict on a call that [llm.Client.Do] made, with the tokens
-// that the provider counted. An error that is not llm's own, such as that of a request
-// which could not be prepared, is permanent: the same job would meet it again.
+// that the provider counted. An error from outside llm, such as a request that could not
+// be prepared, is permanent: the same job would meet it again.
 func Verdict(x *llm.Exchange, err error) (v pool.Verdict) {
 	switch failure, ok := errors.AsType[*llm.Error](err); {
 	case ok:
