@@ -10,9 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// AddValue adds what may be secret in the value of a header or member: the whole, each of
-// its words (Bearer KEY), and the user and password of basic authentication. Of these
-// only what has 8 bytes or more: shorter words may be in any answer.
+// AddValue adds the possible secrets in the value of a header or member: the whole, each
+// of its words (as in "Bearer KEY"), and the user and password of basic authentication.
+// Parts of less than 8 bytes are left out: such short words may be in any answer.
 func (r *Redactor) AddValue(value string) {
 	parts := append(strings.Fields(value), value)
 	for _, word := range parts {
@@ -79,8 +79,8 @@ const (
 // fill a text.
 var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
 
-// secretWords are in the names of secrets, without the separators. A name that ends in
-// one of openEnds alone may be that of a map, a cache or a token of a text.
+// secretWords are in the names of secrets, without the separators. A name that only ends
+// in one of openEnds may name a map, a cache or a token of a text.
 var (
 	secretWords = []string{
 		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer", "apikey", "accesskey", "authkey", "privatekey",

@@ -47,10 +47,10 @@ const (
 
 var redacted = []byte("[redacted]")
 
-// Add makes further secrets known. Those added before stay known, so that a key is still
-// found after it was rotated; of more than 256 those are forgotten that were added least
-// recently. Add what is still in use again whenever something is rotated. Empty texts and
-// placeholders are no secrets.
+// Add makes further secrets known. Earlier ones stay known, so that a key is still found
+// after it was rotated. If there are more than 256, the secrets that were added least
+// recently are forgotten: whenever something is rotated, add every secret again that is
+// still in use. Empty texts and placeholders are no secrets.
 func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +148,7 @@ func (r *Redactor) known() *needles {
 	return r.needles.Load()
 }
 
-// Format implements [fmt.Formatter]: whatever the verb, no secret is printed.
+// Format implements [fmt.Formatter]: no verb prints a secret.
 func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "redact.Redactor") } // f keeps the error
 
 // placeholders are what people give as a key where none is needed, in lower case: the
@@ -177,8 +177,9 @@ type needles struct {
 	letters [256]bool      // characters that some needle holds
 
 	// grams has a bit for each hash of three bytes within the first stride+2 of a needle.
-	// Of these grams an occurrence without escapes has one at every stride-th place, so
-	// that a text is searched in steps. With 0 it is always searched whole.
+	// An occurrence without escapes has one of these grams at every stride-th place, so a
+	// text is searched in steps of stride. A stride of 0 means that all of it is
+	// searched.
 	grams  [1 << 16 / 64]uint64
 	stride int
 }
@@ -292,8 +293,8 @@ func (n *needles) replace(b []byte) []byte {
 	return append(out, b[done:]...)
 }
 
-// find returns where the next secret from i on begins and ends, of those that begin at
-// one place the longest; from < 0: there is none.
+// find returns where the next secret from i on begins and ends. If several begin at one
+// place, it takes the longest. from is below 0 if there is none.
 func (n *needles) find(b []byte, i int) (from, to int) {
 	for best := -1; i < len(b); i++ {
 		try := func(c byte) {
@@ -305,7 +306,7 @@ func (n *needles) find(b []byte, i int) (from, to int) {
 			}
 		}
 		try(b[i])
-		if c := b[i]; isLead(c) && (c != '\\' || i == 0 || b[i-1] != '\\') { // of a run of backslashes the first stands for all
+		if c := b[i]; isLead(c) && (c != '\\' || i == 0 || b[i-1] != '\\') { // the first of a run of backslashes stands for all
 			if c = charAt(b, i); c != b[i] {
 				try(c)
 			}

@@ -84,7 +84,7 @@ func (s Secret) String() string {
 	return "(not set)"
 }
 
-// Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.
+// Format implements [fmt.Formatter]: it writes what String returns, for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) } // f keeps the error
 
 // LogValue returns what String returns.

@@ -220,9 +220,9 @@ func char(b []byte, i, deep int) (c byte, size int) {
 	return c, size
 }
 
-// backslashed reads what follows a backslash. All further backslashes are of the same
-// escape: whatever else they mean, what takes the place of a secret must not come after
-// an odd one.
+// backslashed reads the character after a backslash. All further backslashes belong to
+// the same escape. They may mean anything, but a replacement for the secret must not come
+// after an odd one.
 func backslashed(b []byte, i, deep int) (c byte, size int) {
 	at := i
 	for at < len(b) && b[at] == '\\' && at-i < backslashesMax {
@@ -301,8 +301,8 @@ func entity(b []byte, i, deep int) (c byte, size int) {
 	return 0, 0
 }
 
-// entityOf returns the character that an entity of this name or number stands for. The
-// hyphen of typography, which is what dash and hyphen name, counts as that of ASCII.
+// entityOf returns the character for an entity of this name or number. The typographic
+// hyphen, which dash and hyphen name, counts as the ASCII one.
 func entityOf(name []byte) (c byte, ok bool) {
 	entity := "&" + string(name) + ";"
 	text := html.UnescapeString(entity)
