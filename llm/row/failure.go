@@ -17,7 +17,7 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// errorSuffix is that of the field that an error adds.
+// errorSuffix ends the name of the field that an error adds.
 const errorSuffix = "_error"
 
 func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix }
@@ -87,8 +87,8 @@ func ResultTooLarge(size, maxBytes int, raise bool) *llm.Error {
 }
 
 // TooLarge is the error of a row of size bytes that cannot be published, as the server
-// takes at most maxBytes. begin is the start of its body, for the preview.
-// raise is as that of [ResultTooLarge].
+// takes at most maxBytes. begin is the start of its body, for the preview. raise means
+// the same as in [ResultTooLarge].
 func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,
@@ -126,7 +126,7 @@ type failure struct {
 // maxShortList is how many attempts, and items of a fact, a shortened failure lists.
 const maxShortList = 8
 
-// shorten cuts what is longer than a preview. It changes copies only.
+// shorten cuts texts that are longer than a preview. It changes copies only.
 func (e *failure) shorten() {
 	e.text = excerpt.Of(e.text)
 	facts := make(map[string]any, len(e.facts)+1)
@@ -217,11 +217,11 @@ func appendFact(dst []byte, fact any) []byte {
 	return append(dst, b...)
 }
 
-// AppendErrorAgain appends an error result that is made of another one of the same row,
-// whose field need not be known: an error ends with its F_error. That object stays as it
-// is, and so does a row that it had no room for left out. attempts and maxBytes are those
-// of [Format.AppendError]: where the bound is lower than it was, the same things are left
-// out. ok is false where body is not an error result.
+// AppendErrorAgain appends an error result made from an earlier one of the same row. The
+// name of its field need not be known, because an error ends with its F_error. That
+// object stays unchanged, and a row that was left out of it for lack of room stays out.
+// attempts and maxBytes are as in [Format.AppendError]: if the bound is lower than
+// before, the same things are left out. ok is false if body is not an error result.
 func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
 	field, object, members := failureOf(body)
 	if object == nil {
@@ -242,7 +242,7 @@ func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []
 }
 
 // failureOf finds F and the object F_error in an error result, which ends with it, and
-// how many members the result has; nil if body is no error result.
+// how many members the result has. object is nil if body is no error result.
 func failureOf(body []byte) (field, object []byte, members int) {
 	r, err := Parse(body)
 	if err != nil || len(r.members) == 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// Items are the elements of an array of a row, each of which is a call of its own. They
-// are immutable and safe for concurrent use.
+// Items are the elements of an array of a row; each is one call. They are immutable and
+// safe for concurrent use.
 type Items struct {
 	row  *Row
 	list [][]byte
@@ -68,8 +68,8 @@ func (s *Items) VariablesHash(index int) string {
 
 // AppendItems appends the body of the successful result of a row that fans out: the row's
 // own object and then the fields of [Format.AppendSuccess], with the answers to its
-// elements. F and F_variables_hash are arrays, F_usage is the sum, and F_model is that of
-// all of them if they have the same.
+// elements. F and F_variables_hash are arrays, F_usage is the sum, and F_model is the
+// model that answered all of them, if it is one.
 func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
 	size := len(row.body)
 	for _, a := range answers {
@@ -128,7 +128,7 @@ func (e *ItemFailure) Value() json.RawMessage {
 	return append(jsonbytes.AppendString(append(b, `,"error":`...), e.Error), "}}"...)
 }
 
-// ItemsFailed is the error of a row of which these elements failed, of so many.
+// ItemsFailed is the error of a row with failed elements; total counts all elements.
 func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	first := &failed[0]
 	return &llm.Error{
@@ -138,8 +138,8 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	}
 }
 
-// ItemsTooLarge is the error of a row that has replies to so many elements, of all, and
-// whose result has more bytes than the server takes already. Raise is as that of
+// ItemsTooLarge is the error of a row whose result is already too large for the server
+// with the replies to answered of total elements. raise means the same as in
 // [ResultTooLarge].
 func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
 	return &llm.Error{

@@ -28,7 +28,7 @@ type Format struct {
 	Replaced func(name string)
 
 	field string
-	// What is the same in all results, written once: `"F":`, `,"F_usage":`, …
+	// The parts that are the same in all results, written once: `"F":`, `,"F_usage":`, …
 	answer, usage, templateHash, variablesHash, provenance, failure []byte
 }
 
@@ -127,9 +127,9 @@ func replacedBySuccess(suffix []byte) bool {
 	return slices.Contains(answerSuffixes[:], string(suffix)) || string(suffix) == errorSuffix
 }
 
-// appendRow appends the row without the members F+suffix for which replaced is true, and
-// without its closing brace, so that a member can follow. Those of a stage before this
-// one are kept by other names.
+// appendRow appends the row without its closing brace, so that a member can follow, and
+// without the members F+suffix for which replaced is true. Members that an earlier stage
+// has added are kept under other names.
 func (f *Format) appendRow(dst []byte, row *Row, replaced func(suffix []byte) bool) []byte {
 	start := len(dst)
 	dst = append(dst, '{')
@@ -199,7 +199,7 @@ func (f *Format) freeName(row *Row) string {
 	for i := range row.members {
 		note(row.name(&row.members[i]))
 	}
-	if strings.HasPrefix(f.field, row.upstream) || strings.HasPrefix(row.upstream, f.field) { // else no field of the result can begin so
+	if strings.HasPrefix(f.field, row.upstream) || strings.HasPrefix(row.upstream, f.field) { // otherwise no field of the result can begin so
 		for _, suffix := range answerSuffixes {
 			note([]byte(f.field + suffix))
 		}
@@ -224,7 +224,7 @@ func (f *Format) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) 
 	return key[len(f.field):], true
 }
 
-// answerSuffixes are the fields that a success adds, in the order in which
+// answerSuffixes end the names of the fields that a success adds, in the order in which
 // [Format.AppendSuccess] writes them.
 var answerSuffixes = [...]string{
 	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",

@@ -1,5 +1,5 @@
-// Package row reads the bytes of a row and writes those of its result: the row's own
-// members unchanged, followed by those that the stage adds.
+// Package row reads the bytes of a row and writes the bytes of its result: the row's own
+// members unchanged, followed by the members that the stage adds.
 //
 //	r, err := row.Parse(body)
 //	format, err := row.NewFormat("llm_response", row.Provenance{})
@@ -33,11 +33,11 @@ type Row struct {
 // strings, nested at most 10,000 deep. It keeps body, which must not change afterwards.
 //
 // Escapes of lone surrogates such as "\ud800" are valid JSON and accepted: the row keeps
-// them, a template sees U+FFFD. Of members with equal keys a template sees the last.
+// them, and a template sees U+FFFD. If keys repeat, a template sees the last member.
 //
-// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow], class [llm.Permanent],
-// that states what is wrong at which byte and shows the start of the body in the fact
-// body_preview.
+// Any other body is an [*llm.Error] with [llm.ReasonInvalidRow] and class
+// [llm.Permanent]. It describes the problem and its byte, and shows the start of the body
+// in the fact body_preview.
 func Parse(body []byte) (*Row, error) {
 	r := &Row{body: body}
 	var err error
@@ -56,10 +56,9 @@ func invalidRow(body []byte, err error) *llm.Error {
 	}
 }
 
-// KeepAs names the stage of which the row is a result: members that a result of the row
-// would replace are kept in it, under names that begin with the stage's; see [Format].
-// Empty, which it is at first: they are replaced. It must be called before the row is
-// used.
+// KeepAs names the stage whose result this row is. Members that a result of the row would
+// replace are then kept in it, under names that begin with the stage's; see [Format].
+// Without it they are replaced. It must be called before the row is used.
 func (r *Row) KeepAs(stage string) { r.upstream = stage }
 
 // Body returns the bytes the row was parsed from. They must not be changed.

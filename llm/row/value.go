@@ -9,7 +9,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Variables returns the row as templates see it, of which nothing is decoded yet.
+// Variables returns the row as templates see it. Nothing is decoded until it is used.
 func (r *Row) Variables() Variables { return Variables{row: r} }
 
 // Variables are the values of a row: objects as map[string]any, arrays as []any, integers
@@ -20,7 +20,7 @@ func (r *Row) Variables() Variables { return Variables{row: r} }
 type Variables struct {
 	row     *Row
 	members []any          // decoded, in their places; nil means not yet, or null
-	all     map[string]any // nil: not yet
+	all     map[string]any // nil until it is needed
 }
 
 // rowMembersMax is how many members a row may have to be searched for each name that is
@@ -68,7 +68,7 @@ func valueOfJSON(raw []byte) any {
 }
 
 // Decode decodes valid JSON to the values that [Variables] has. repeated reports whether
-// some object in it has a key twice, of which the last counts.
+// some object in it has a key twice; the last one counts.
 func Decode(text []byte) (value any, repeated bool) {
 	d := newDecoder(text)
 	d.space()
