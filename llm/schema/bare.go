@@ -12,8 +12,8 @@ const (
 	fence = "```"
 	// endTokenBytes is more than any end token has.
 	endTokenBytes = 160
-	// layersMax bounds how often something is taken off the end of a reply. A real one has
-	// two or three layers, such as "\n```\n<|im_end|>".
+	// layersMax bounds how many layers are taken off the end of a reply. A real one has
+	// two or three, such as "\n```\n<|im_end|>".
 	layersMax = 16
 )
 
@@ -24,13 +24,13 @@ var endToken = regexp.MustCompile(`<(?:\|[A-Za-z0-9_]{1,40}\||｜[A-Za-z0-9_▁]
 // language is the name of a language behind the opening of a code fence.
 var language = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+.-]*`)
 
-// bare returns a reply without what models and servers put around one JSON value: white
-// space, a byte order mark, a Markdown fence that may lack one of its ends, the word json
-// before the value, and end tokens behind it. Other text stays, so a reply with prose
-// around its value satisfies no schema.
+// bare returns the one JSON value in a reply, without the things that models and servers
+// put around it: white space, a byte order mark, a Markdown fence that may lack one of
+// its ends, the word json before the value, and end tokens behind it. Other text stays,
+// so a reply with prose around its value satisfies no schema.
 //
-// No JSON value ends with a backtick or with ">", nor begins with a backtick or "json", so
-// what is cut is never part of the value.
+// No JSON value ends with a backtick or with ">", nor begins with a backtick or "json",
+// so nothing of the value is ever cut.
 func bare(text string) string {
 	text = withoutEnd(text)
 	if inner, fenced := strings.CutPrefix(text, fence); fenced {
@@ -59,8 +59,8 @@ func withoutEnd(text string) string {
 	return text
 }
 
-// withoutLanguage returns what is in a fence, without the name of its language: a word, or
-// else the first line. In "```true" the word is the value.
+// withoutLanguage returns the content of a fence, without the name of its language: a
+// word, or the first line. In "```true" the word is the value.
 func withoutLanguage(inner string) string {
 	word := inner[len(language.FindString(inner)):]
 	for _, text := range [...]string{inner, word} {

@@ -59,11 +59,11 @@ func Parse(source []byte, name string) (*Schema, error) {
 func (s *Schema) Source() json.RawMessage { return s.source }
 
 // Validate checks that a reply is one JSON value that satisfies the schema and returns
-// the value as compact JSON. What servers put around the value is removed: a Markdown
-// fence, also one that lacks an end, the word json, a byte order mark, end tokens such as
-// </s>. Patterns that need to backtrack, such as those with a lookahead, may take a
-// second in all: a reply that takes longer does not satisfy the schema. The error
-// describes in one line what is wrong.
+// the value as compact JSON. Wrapping that servers add is removed: a Markdown fence, even
+// if it lacks an end, the word json, a byte order mark, end tokens such as </s>. Patterns
+// that need to backtrack, such as patterns with a lookahead, may take a second in all: a
+// reply that takes longer does not satisfy the schema. The error describes the problem in
+// one line.
 func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	text = bare(text)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
@@ -98,7 +98,7 @@ func (s *Schema) Note(d Dialect) string {
 	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are still validated here"
 }
 
-// dialectNotes describe how a schema outside a dialect is sent, and what it is outside of.
+// dialectNotes describe how a schema outside a dialect is sent, and name the dialect.
 var dialectNotes = map[Dialect]struct{ how, subset string }{
 	OpenAIStrict:    {"sent without strict", "outside OpenAI's strict mode"},
 	AzureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},

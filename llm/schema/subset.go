@@ -12,7 +12,7 @@ import (
 )
 
 // Dialect is a set of the subsets of JSON Schema that providers accept. The zero Dialect
-// is that of a provider of which nothing is known.
+// stands for a provider about which nothing is known.
 type Dialect uint8
 
 // The subsets.
@@ -45,8 +45,8 @@ var schemaKeywords = map[string]Dialect{
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
-// keywordTypes lists the types that a keyword applies to. JSON Schema allows it with
-// others, where it means nothing; the providers list what they accept by type.
+// keywordTypes lists the types that a keyword applies to. JSON Schema also allows the
+// keyword with other types and ignores it there; the providers accept it by type.
 var keywordTypes = map[string][]string{
 	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
 	"exclusiveMinimum": {"number", "integer"}, "exclusiveMaximum": {"number", "integer"},
@@ -313,7 +313,7 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 	}
 }
 
-// values checks those of enum or const.
+// values checks the values of enum or const.
 func (w *subsetWalk) values(list []any, types []string, path string) {
 	kind, texts, characters := "", 0, 0
 	if len(list) == 0 {
