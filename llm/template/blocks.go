@@ -143,7 +143,7 @@ func (p *parser) forBlock(line int) node {
 	p.expect("in")
 	n.items = p.tuple(false, "recursive")
 	p.sets(n.target)
-	if p.skip("if") { // here, loop is that of the enclosing loop
+	if p.skip("if") { // here, loop refers to the enclosing loop
 		n.test = p.expression(true)
 	}
 	if p.present().is("recursive") {

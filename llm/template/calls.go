@@ -8,14 +8,14 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// arguments are those of a call.
+// arguments are the arguments of a call.
 type arguments struct {
 	line       int // of the name that is called
 	positional []expr
 	named      map[string]expr
 }
 
-// arguments reads the arguments of what is called at line, if it has any.
+// arguments reads the arguments of the call at line, if it has any.
 func (p *parser) arguments(line int) arguments {
 	a := arguments{line: line, named: map[string]expr{}}
 	if p.skip("(") {

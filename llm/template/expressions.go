@@ -178,7 +178,7 @@ func (p *parser) unary() expr {
 	return p.unaries(p.operand(), signs, line, negative, value.Negative, value.Positive)
 }
 
-// operand reads a name, a constant or what is in brackets, with the indexes and calls
+// operand reads a name, a constant or a bracketed expression, with the indexes and calls
 // after it.
 func (p *parser) operand() expr {
 	x := p.primary()

@@ -165,7 +165,7 @@ func (p *parser) tagEnd() {
 	}
 }
 
-// unexpected fails because what is expected instead of the current token.
+// unexpected fails, because what should come here is not the current token.
 func (p *parser) unexpected(what string) {
 	p.failf(p.present().line, "expected %s, found %q", what, p.present().text)
 }

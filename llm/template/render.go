@@ -13,7 +13,7 @@ import (
 type rendering struct {
 	value.Run
 	row       row.Variables
-	variables []variable // those of inner blocks after those of outer ones
+	variables []variable // the variables of inner blocks come after those outside
 	innermost []int      // by name: the visible one's position in variables, from 1; 0 means not set
 	block     int        // the index of the innermost block's first variable
 	out       *strings.Builder

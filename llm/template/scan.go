@@ -125,7 +125,7 @@ func (s *scanner) nextTag() int {
 	return len(s.text)
 }
 
-// space matches what is white space in Python, as [value.IsSpace] does.
+// space matches Python's white space, as [value.IsSpace] does.
 const space = `[\s\v\x1c-\x1f\x{85}\p{Z}]*`
 
 var (

@@ -153,7 +153,7 @@ func (t *Template) renderingFailed(err error) *llm.Error {
 	}
 }
 
-// located returns an error that names the place in this template and what to write instead.
+// located returns an error that names the place in this template, and how to fix it.
 func (t *Template) located(err error) error {
 	place, hint := t.name, ""
 	if f, ok := errors.AsType[*fault](err); ok {

@@ -10,9 +10,9 @@ import (
 	"unicode"
 )
 
-// plainDigits replaces the decimal digits of every script by those of ASCII and removes
-// single underscores between digits, as Python's int and float do. It fails if there is
-// another underscore.
+// plainDigits replaces the decimal digits of every script by ASCII digits and removes
+// single underscores between digits, as Python's int and float do: "1_0" is "10". It
+// fails if there is another underscore.
 func plainDigits(s string) (string, bool) {
 	if isASCII(s) && !strings.Contains(s, "_") {
 		return s, true

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// fieldFormat writes "{}" formats, those of str.format.
+// fieldFormat writes "{}" formats, as str.format does.
 type fieldFormat struct {
 	*writer
 	args  []any

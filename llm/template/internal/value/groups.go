@@ -98,7 +98,7 @@ func filterGroupby(r *Run, items, args []any) (any, error) {
 				continue
 			}
 		}
-		first := order[i+1-len(list)] // the key is that of the first item, not folded
+		first := order[i+1-len(list)] // the key is taken from the first item, not folded
 		out = append(out, &series{kind: kindTuple, items: []any{columns[first], list}, group: true})
 		list = nil
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// htmlEscapes are those of MarkupSafe, which Jinja uses.
+// htmlEscapes are the escapes of MarkupSafe, which Jinja uses.
 var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;")
 
 func escapeHTML(s string) string { return htmlEscapes.Replace(s) }
@@ -30,7 +30,7 @@ func filterStriptags(_ *Run, s string, _ []any) (any, error) {
 	return html.UnescapeString(strings.Join(strings.FieldsFunc(s, IsSpace), " ")), nil
 }
 
-// filterXMLAttr writes a mapping as attributes of an element, without those that are none.
+// filterXMLAttr writes a mapping as attributes of an element, but not its none values.
 func filterXMLAttr(r *Run, m map[string]any, keys, args []any) (any, error) {
 	var b strings.Builder
 	for _, k := range keys {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// itemAt returns the item of an index, of which negative ones count from the end.
+// itemAt returns the item at an index; a negative index counts from the end, so -1 is the
+// last.
 func itemAt(index int64) func(r *Run, items, args []any) (any, error) {
 	return func(_ *Run, items, _ []any) (any, error) {
 		i, ok := position(index, len(items))

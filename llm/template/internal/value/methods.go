@@ -102,8 +102,8 @@ func methodCycle(_ *Run, v any, args []any) (any, error) {
 // each.
 var ErrElementChanged = errors.New("loop.changed is not available for elements: each is rendered by itself; compare item with the one before, in the array of the row at loop.index0 - 1")
 
-// methodChanged reports whether its arguments differ from those of its last call in the
-// same loop.
+// methodChanged reports whether its arguments differ from the last call's in the same
+// loop.
 func methodChanged(r *Run, v any, args []any) (any, error) {
 	l, _ := v.(*Loop)
 	if l.Items == nil {

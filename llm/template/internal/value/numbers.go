@@ -18,11 +18,11 @@ const (
 	maxExactFloat  = 1 << 53
 )
 
-// numeric is a value as a number: an integer, in i or else in large, or a float.
+// numeric is a value as a number: an integer, in i or large, or a float.
 type numeric struct {
 	isInt bool
 	i     int64
-	large *big.Int // nil: the integer is i
+	large *big.Int // nil means that the integer is i
 	f     float64  // for an integer, the nearest one or ±Inf
 }
 
@@ -170,8 +170,9 @@ func largeCost(i *big.Int) int {
 	return 4 * i.BitLen()
 }
 
-// arithmetic returns an operation on numbers: on two integers, or else on two floats.
-// ints is used up to the magnitude small, where it cannot overflow. No divisor is 0.
+// arithmetic returns an operation on numbers: on two integers or, if one is a float, on
+// two floats. ints is used up to the magnitude small, where it cannot overflow. No
+// divisor is 0.
 func arithmetic(name string, small uint64, ints func(a, b int64) int64, bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) float64) Operation {
 	divides := name == "//" || name == "%"
 	return func(r *Run, v any, args []any) (any, error) {

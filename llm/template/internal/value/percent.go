@@ -6,8 +6,8 @@ import (
 )
 
 // percentFormat writes Python's format % values, with its directives d, i, u, s, r, a, c,
-// f, e, g, x, o, those in capitals, and %. A tuple has a value for each directive, a
-// mapping those of %(name)s.
+// f, e, g, x, o, their capitals, and %. A tuple has a value for each directive, and a
+// mapping the values for %(name)s.
 func (w *writer) percentFormat(format string, values any) {
 	args := []any{values}
 	if kindOf(values) == kindTuple {

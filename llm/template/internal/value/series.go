@@ -97,7 +97,7 @@ func (s *series) named(name string) (any, bool) {
 	return nil, false
 }
 
-// slice returns the series of items, which are those of s from start to end.
+// slice returns the series of items, which are the items of s from start to end.
 func (s *series) slice(items []any, start, end, step int64) *series {
 	out := &series{kind: s.kind, items: items}
 	if s.kind == kindRange {

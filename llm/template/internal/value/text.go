@@ -48,8 +48,8 @@ func (r *Run) written(write func(w *writer)) (string, error) {
 	return string(w.dst), w.err
 }
 
-// pay pays n times each for what is written next, and reports whether it may be. If not,
-// or after an error, nothing more is written.
+// pay pays n times each for the text that is written next, and reports whether it may be
+// written. If not, or after an error, nothing more is written.
 func (w *writer) pay(n, each int) bool {
 	if w.err == nil {
 		w.err = w.r.SpendTimes(n, each)
@@ -105,8 +105,8 @@ func (w *writer) value(v any, depth int) {
 	}
 }
 
-// other writes what has no JSON: a series, as Python's repr does, a namespace or a loop.
-// A tuple is a JSON array.
+// other writes values without a JSON form: a series, as Python's repr does, a namespace
+// or a loop. A tuple is a JSON array.
 func (w *writer) other(v any, depth int) {
 	s, ok := v.(*series)
 	switch {
