@@ -82,7 +82,7 @@ func (Messages) readReply(body []byte, r *Reply, o *ending) {
 		each("usage", readUsage), at("error", &fault))
 	t := tally{completion: countOf(output), cached: countOf(cached), written: countOf(written), reasoning: countOf(thinking)}
 	t.readLifetimes(minutes, hour)
-	// Here input_tokens leaves out what was read from or written to a cache.
+	// Here input_tokens leaves out the tokens read from or written to a cache.
 	t.prompt = countOf(input).plus(t.cached).plus(t.written)
 	r.ID, r.Model, r.FinishReason, r.Usage = textOf(id), textOf(model), textOf(reason), t.usage()
 	if isError(fault) || !isReported(content) {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Exchange is one HTTP attempt: what was sent, what was received, and when. It
-// holds no secret that the client's [redact.Redactor] knows.
+// Exchange is one HTTP attempt: the bytes sent, the bytes received, and when. It holds no
+// secret that the client's [redact.Redactor] knows.
 type Exchange struct {
 	// Status is the HTTP status. It is 0 if no reply arrived.
 	Status int
@@ -65,10 +65,10 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	return x, c.read(x, o, now, body)
 }
 
-// ReadReply judges a reply to p that came by another way than an exchange of its own, as
-// a line of a batch's results: as [Client.Do] does, with the same redaction and the same
-// errors. Its Exchange is never nil, and may share body. A status of 0 is that of a reply
-// without one, which is judged by its body.
+// ReadReply judges a reply to p that came by another way than an exchange of its own,
+// such as a line of a batch's results. It redacts and judges as [Client.Do] does. Its
+// Exchange is never nil, and may share body. Status 0 means that the line has no status;
+// then the body alone decides.
 func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.ending
@@ -82,7 +82,7 @@ func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, err
 	return x, c.read(x, o, time.Now(), body)
 }
 
-// known is what is known of p from outside the attempt.
+// known collects the facts about p that come from outside the attempt.
 func (c *Client) known(p *Prepared) Known {
 	return Known{
 		Proven:          c.proven.Load(),
@@ -146,7 +146,7 @@ func (c *Client) recount(r *Reply, o *ending, body []byte) {
 	r.Usage = whole.Usage
 }
 
-// quotedHeaders are those of a reply that errors quote and cut.
+// quotedHeaders are the headers of a reply that errors quote and cut.
 var quotedHeaders = [...]string{"Content-Type", "Location"}
 
 // call is all that one attempt needs, in one allocation.

@@ -109,9 +109,10 @@ func NewBatch(cfg BatchConfig) (*Batch, error) {
 	return b, nil
 }
 
-// BatchRetry bounds the attempts at one prompt and spreads them over time: MaxAttempts,
-// of which each is followed by a wait between 0 and BaseDelay × BackoffFactor^(n-1) after
-// the n-th, at most MaxDelay.
+// BatchRetry bounds the attempts at one prompt and spreads them over time. There are at
+// most MaxAttempts. After the n-th, the wait is between 0 and BaseDelay ×
+// BackoffFactor^(n-1), at most MaxDelay: with 1 s and a factor of 2 it is at most 1 s, 2
+// s, 4 s and so on.
 type BatchRetry = retry.Config
 
 // BatchRequest is a batch of prompts. [Batch.Do] only reads it.
@@ -243,7 +244,7 @@ type BatchResult struct {
 type BatchFault struct {
 	// Index is the prompt's place in the request, from 0.
 	Index int `json:"index"`
-	// Error and Reason are those of its [BatchResult].
+	// Error and Reason are copied from its [BatchResult].
 	Error  string `json:"error"`
 	Reason Reason `json:"reason"`
 }
@@ -280,7 +281,7 @@ func (r *BatchReply) ErrorReport() []BatchFault {
 // with another number of contexts than of prompts. Match it with [errors.Is].
 var ErrBatchRequest = errors.New("not a batch of prompts")
 
-// AllFailedError is the error of a batch of which no prompt was answered.
+// AllFailedError is the error of a batch without a single answer.
 type AllFailedError struct {
 	// Reply holds the results; its ErrorReport lists the error of each.
 	Reply *BatchReply
@@ -305,10 +306,10 @@ func (e *AllFailedError) Unwrap() []error {
 	return errs
 }
 
-// RateLimitedError is the error of a batch of which no prompt was answered, all for want
-// of capacity.
+// RateLimitedError is the error of a batch without a single answer, if each prompt failed
+// for want of capacity.
 type RateLimitedError struct {
-	// Provider is the one without capacity.
+	// Provider is the provider without capacity.
 	Provider string
 	// RetryAfter is the longest wait that the provider asked for, or 0.
 	RetryAfter time.Duration

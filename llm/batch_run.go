@@ -14,9 +14,10 @@ import (
 //
 // A prompt that fails does not affect the others: the reply holds an error in its place,
 // and Do returns nil as long as one prompt was answered. If none was, it returns a
-// [*RateLimitedError] if that was for want of capacity alone, else an [*AllFailedError].
-// For a request that [Batch.Check] rejects it sends nothing and returns that error; if
-// the answers are too large together, a [*BatchReplyTooLargeError].
+// [*RateLimitedError] if all failed for want of capacity, and otherwise an
+// [*AllFailedError]. If [Batch.Check] rejects the request, Do sends nothing and returns
+// that error. If the answers are too large together, it returns a
+// [*BatchReplyTooLargeError].
 //
 // No further call starts after a fatal error, after a prompt found no capacity in any of
 // its attempts while no other was answered, or when ctx ends. Prompts that were not sent

@@ -49,11 +49,11 @@ type Known struct {
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. It is 0 if not known.
 	RequestBytes int
-	// Cached is set when the request marks parts for the provider's cache. What is read
-	// from there counts towards no limit.
+	// Cached is set when the request marks parts for the provider's cache. Tokens read
+	// from the cache count towards no limit.
 	Cached bool
-	// Raw is set where the request was no call of a model, but for instance asked for a
-	// file: a 404 is then about that.
+	// Raw is set if the request was no call of a model but asked, for example, for a
+	// file: then a 404 is about the file.
 	Raw bool
 }
 
@@ -188,8 +188,8 @@ func judgeReply(o *ending) judgement {
 }
 
 // judgeStatus judges an error by the words of its error object first, since one status
-// may mean several things, then by status: that of the reply, or the one named by an
-// error object inside a 200 (0: none named).
+// may mean several things, and then by status. status is the status of the reply, or the
+// one that an error object inside a 200 names; 0 means that it names none.
 func judgeStatus(o *ending, status int) judgement {
 	if o.Fault != nil {
 		if j := judgeFault(o, status); j.class != 0 {
@@ -256,8 +256,8 @@ func judgeFault(o *ending, status int) judgement {
 		case meansUnknownModel:
 			return unknownModel(o.Known)
 		case meansForbidden:
-			// The key has worked before, so the row is what was refused. If many rows in
-			// succession meet this, the key's permissions have changed.
+			// The key has worked before, so the server has refused the row. If many rows
+			// in succession meet this, the key's permissions have changed.
 			if o.Known.Proven {
 				return rejected(true)
 			}
@@ -275,10 +275,10 @@ func unknownModel(k Known) judgement {
 	return callFailed(Fatal, OfRequest)
 }
 
-// applyShouldRetry moves an error, by the x-should-retry header of OpenAI and Anthropic,
-// between transient and permanent. Capacity stays: a limit passes, whatever the advice
-// about one call. A fatal error, which a retry cannot fix, stays too, and so does the
-// origin.
+// applyShouldRetry moves an error between transient and permanent, by the x-should-retry
+// header of OpenAI and Anthropic. An error of capacity stays: a limit passes, even if the
+// server advises against retrying this call. A fatal error stays, because a retry cannot
+// fix it, and so does the origin.
 func applyShouldRetry(h http.Header, j judgement) judgement {
 	if j.class != Transient && j.class != Permanent {
 		return j
@@ -311,7 +311,7 @@ func judgeErr(o *ending) judgement {
 	if e, ok := errors.AsType[*proxyError](err); ok {
 		j := judgeStatus(&ending{Known: o.Known}, e.status)
 		if j.class == Transient || e.status/100 == 5 {
-			return transient // the server is unreachable, whatever the proxy calls it
+			return transient // the server is unreachable, even if the proxy calls it otherwise
 		}
 		return j
 	}
@@ -377,8 +377,8 @@ func shortage(o *ending) *hostShortage {
 // two such words keep [Error.Alike] within its bound.
 const alikeWordBytes = 44
 
-// alike returns [Error.Alike] of an attempt with judgement j. r is what was read of the
-// reply, nil without one.
+// alike returns [Error.Alike] of an attempt with judgement j. r holds the members read
+// from the reply, or is nil without a reply.
 func alike(o *ending, j *judgement, r *Reply, body []byte) string {
 	if !j.general {
 		return ""
@@ -463,8 +463,8 @@ func proxyAddress(err error) (addr string, ok bool) {
 	return "the proxy's address", true
 }
 
-// serverAddress returns host and port as the base URL names them, else as they were
-// dialled.
+// serverAddress returns host and port as the base URL names them or, without one, as they
+// were dialled.
 func serverAddress(o *ending) string {
 	if u := o.URL; u != nil {
 		return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPorts[u.Scheme]))

@@ -199,9 +199,9 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConns:        c.cfg.Concurrency,
 		MaxIdleConnsPerHost: c.cfg.Concurrency,
 		MaxConnsPerHost:     c.cfg.Concurrency,
-		// Half of the default: with one connection a call in flight they are a quarter of
-		// its memory. What is larger passes them by, as a body does that is read or
-		// written in one piece.
+		// Half of the default: with one connection for each call in flight they are a
+		// quarter of its memory. Larger pieces bypass the buffers; a body that is read or
+		// written in one piece does so, too.
 		ReadBufferSize:  2 << 10,
 		WriteBufferSize: 2 << 10,
 		IdleConnTimeout: idleTimeout,
@@ -466,8 +466,8 @@ func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) erro
 	return c.failed(&call.Exchange, err)
 }
 
-// watch is a body that is read under a time-out for each read, where it is that of a
-// reply, or for the time since the last, where it is that of a request.
+// watch is a body under a time-out. The body of a reply has a time-out for each read. The
+// body of a request has one for the time since its last read.
 type watch struct {
 	io.Closer
 
@@ -475,7 +475,7 @@ type watch struct {
 	timer   *time.Timer
 	timeout time.Duration
 	cancel  context.CancelCauseFunc // nil: of a request
-	ctx     context.Context         //nolint:containedctx // what a read of the reply is cancelled by
+	ctx     context.Context         //nolint:containedctx // its end cancels a read of the reply
 }
 
 // Read implements [io.Reader].

@@ -9,12 +9,12 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// Replies are read member by member, without reflection: one is read for each row. A
-// member of a wrong type counts as not reported: servers differ in what they put where,
-// and one unusual member must not cost a paid reply. Of members with equal names the last
-// counts.
+// Replies are read member by member, without reflection, because one is read for each
+// row. A member of a wrong type counts as not reported: servers put different things into
+// the same members, and one unusual member must not cost a paid reply. If names repeat,
+// the last member counts.
 
-// slot is where the value of a member of this name goes, or what reads it.
+// slot names a member, and where its value goes or which func reads it.
 type slot struct {
 	name  string
 	value *[]byte
@@ -51,8 +51,9 @@ func textOf(raw []byte) string {
 	return ""
 }
 
-// looseString reads a string, or a number or boolean by its digits: providers spell
-// codes both ways. Anything else, and false, is empty, as is what was not reported.
+// looseString reads a string, or a number or boolean by its digits: providers spell codes
+// both ways, such as "429" and 429. It returns empty for anything else, for false, and
+// for a member that was not reported.
 func looseString(raw []byte) string {
 	switch {
 	case len(raw) == 0:

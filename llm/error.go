@@ -173,7 +173,7 @@ var explanations = map[Reason]string{
 	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
 }
 
-// reasoningAlone are the texts for an answer that is a block of reasoning and nothing else.
+// reasoningAlone has the error texts for an answer that is only a block of reasoning.
 var reasoningAlone = map[Reason]string{
 	ReasonEmptyContent: "answer contains no text behind its reasoning (<think>); set the reasoning parser of the server",
 	ReasonTruncated:    "the reasoning (<think>) ends at the token limit, before the answer; raise the limit",
@@ -247,8 +247,8 @@ func explainNotUTF8(o *ending, body []byte) error {
 	return fmt.Errorf("reply is not UTF-8: byte %#02x at %d%s; a proxy or gateway damages replies: have it pass them on unchanged", body[at], at, claim)
 }
 
-// serverText returns the server's words about an error, else what its status means. title
-// is that of an HTML page.
+// serverText returns the server's words about an error or, without any, the meaning of
+// its status. title is the title of an HTML page.
 func serverText(o *ending, title string) string {
 	text := http.StatusText(o.Status)
 	switch {
@@ -266,8 +266,8 @@ func serverText(o *ending, title string) string {
 	return text
 }
 
-// advice is what to do about a fatal error. It is empty where a 404 is about what was
-// asked for.
+// advice says how to fix a fatal error. It is empty for a 404 about the object that the
+// request asked for.
 func advice(o *ending) string {
 	status := o.Status
 	if status/100 == 2 && o.Fault != nil {

@@ -20,9 +20,9 @@ import (
 type fault struct {
 	// Status is the HTTP status that the object itself names. It is 0 if there is none.
 	Status int
-	// Code and Type are the provider's words for what is wrong, Detail a narrower one
-	// where it has such (Anthropic's details.error_code, OpenRouter's metadata.reason,
-	// Azure's innererror.code, Gemini's ErrorInfo). It is empty if none is reported.
+	// Code and Type are the provider's words for the problem. Detail is a narrower word
+	// if it has one (Anthropic's details.error_code, OpenRouter's metadata.reason,
+	// Azure's innererror.code, Gemini's ErrorInfo). Each is empty if it is not reported.
 	Code, Type, Detail string
 	// Message is the human-readable text. It may be empty.
 	Message string
@@ -33,14 +33,14 @@ type fault struct {
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil: none.
 	Header http.Header
-	// means is what the object means beyond its words, as known from other members or its
-	// sentence; it takes precedence.
+	// means is a meaning beyond the object's words, as known from other members or from
+	// its sentence. It takes precedence.
 	means meaning
 }
 
-// decode unmarshals what it can of raw into v and reports whether raw is JSON at all. A
-// member of a wrong type is left zero. Errors are rare, and take many forms: struct types
-// show most clearly what is read.
+// decode unmarshals raw into v as far as possible and reports whether raw is JSON at all.
+// A member of a wrong type is left zero. Errors are rare and take many forms: struct
+// types show most clearly which members are read.
 func decode(raw []byte, v any) bool {
 	err := json.Unmarshal(raw, v)
 	if err == nil {
@@ -277,8 +277,8 @@ func (f *fault) readDetails(raw json.RawMessage) {
 // code, and only the sentence distinguishes them. These sentences are read, where status
 // and type match, and nothing else is.
 
-// disabled begins Anthropic's 400 for an organization that it has closed. Its type is
-// that of a bad request.
+// disabled begins Anthropic's 400 for an organization that it has closed. The error has
+// the type of a bad request.
 const disabled = "This organization has been disabled"
 
 // noPrepaid reads Gemini's 429 for a prepaid balance that is used up: "Your prepayment
@@ -397,8 +397,8 @@ func (b *faultBody) unsupported() string {
 }
 
 // addUpstream appends the message of the provider behind OpenRouter, whose own message is
-// "Provider returned error". Classes are decided without it. What is nested deeper is not
-// read: a reply must not cost more than its length.
+// "Provider returned error". The class does not depend on it. Deeper nesting is not read:
+// a reply must not cost more than its length.
 func (b *faultBody) addUpstream(f *fault) {
 	words := string(b.Metadata.Raw)
 	var top struct {

@@ -14,8 +14,8 @@
 //	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, try again */ }
 //	fmt.Println(exchange.Reply.Text)
 //
-// What other programs may rely on: [NewProvider] with [ProviderConfig], Prepare and Do of
-// a [Client], [Request], [Reply], [Usage], [Error] with its classes and reasons,
+// Other programs may rely on [NewProvider] with [ProviderConfig], Prepare and Do of a
+// [Client], [Request], [Reply], [Usage], [Error] with its classes and reasons,
 // [ParseReply] with the wire formats, [ValidateReply], and [Batch] with its types. The
 // rest serves this program and may change with any release.
 package llm
@@ -49,9 +49,9 @@ type Request struct {
 	// Schema is the schema that the reply must satisfy. It is sent where the provider
 	// supports it; [ValidateReply] checks the reply in any case. Nil: none.
 	Schema *schema.Schema
-	// Rejected is the reply that an earlier attempt gave and Complaint what was wrong
-	// with it. With a Complaint both are sent after the prompt, so that the model can
-	// correct its answer. If empty, nothing is sent.
+	// Rejected is the reply to an earlier attempt, and Complaint the reason why it was
+	// rejected. With a Complaint both are sent after the prompt, so that the model can
+	// correct its answer. If it is empty, neither is sent.
 	Rejected, Complaint string
 }
 
@@ -65,8 +65,8 @@ type Reply struct {
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string
-	// Usage is nil when the server reported none, or one from which neither a cost nor
-	// the tokens of both prompt and completion are known.
+	// Usage is nil if the server reported none, or so little that neither a cost nor the
+	// tokens of both prompt and completion are known.
 	Usage *Usage
 }
 
@@ -93,7 +93,8 @@ type Usage struct {
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not
 	// reported.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`
-	// Cost is the price of the call in USD, that of an own key at the upstream provider
-	// included. Nil: not reported, or more than 1e9, which cannot be true.
+	// Cost is the price of the call in USD, including the price of an own key at the
+	// upstream provider. It is nil if the server did not report it, or reported more than
+	// 1e9, which cannot be true.
 	Cost *float64 `json:"cost,omitempty"`
 }

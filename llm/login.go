@@ -27,7 +27,7 @@ type login struct {
 // joined; both old ones then stay. A reply may still repeat the old ones: they
 // are kept out of what calls return, too.
 func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) error {
-	c.loginMu.Lock() // while the files are read, too: what was read first must not be stored last
+	c.loginMu.Lock() // held while the files are read, too: a value that was read first must not be stored last
 	defer c.loginMu.Unlock()
 	l, problems := readLogin(apiKey, extraHeaders)
 	err := errors.Join(problems...)
@@ -128,12 +128,12 @@ func addProxies(r *redact.Redactor) {
 	}
 }
 
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
+// Format implements [fmt.Formatter]: no verb prints a key.
 func (c *Client) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.provider, c.base, c.cfg.Model) // f keeps the error
 }
 
-// Format implements [fmt.Formatter]: whatever the verb, no key is printed.
+// Format implements [fmt.Formatter]: no verb prints a key.
 func (c ProviderConfig) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "llm.ProviderConfig{%q}", c.Model) // f keeps the error
 }
@@ -201,8 +201,8 @@ const headerNameBytes = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcd
 
 func isToken(name string) bool { return name != "" && strings.Trim(name, headerNameBytes) == "" }
 
-// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders], but
-// for those of well-known headers without secrets, if they have 8 bytes or more. If text
+// AddHeaderSecrets adds to r the values in the text of [ProviderConfig.ExtraHeaders] that
+// have 8 bytes or more, except the values of well-known headers without secrets. If text
 // is not such an object, each word counts as a value.
 func AddHeaderSecrets(r *redact.Redactor, text string) {
 	headers, err := readHeaders(text)

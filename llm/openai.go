@@ -94,8 +94,7 @@ func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byt
 	return dst
 }
 
-// appendSettings appends those of the temperature and the token limit that are set, each
-// after a comma.
+// appendSettings appends temperature and token limit if they are set, each after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {
 	if r.Temperature != nil {
 		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
@@ -269,7 +268,7 @@ func (c *chatChoice) reported() (end finish, reason string) {
 	case c.refused:
 		return finishRefusal, c.finish
 	case !c.ended:
-		return finishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null is another thing
+		return finishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null differs from that
 	}
 	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
 		return finishFilter, c.finish

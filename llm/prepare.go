@@ -164,7 +164,7 @@ var ErrStreaming = errors.New(`extra body: "stream" is not supported; remove it`
 // ExtraBodyError refuses a member of an extra body that would replace a member of the
 // request itself, or request a reply that cannot be read.
 type ExtraBodyError struct {
-	// Member is the name as given; those of nested objects are joined by dots.
+	// Member is the name as given; the names in nested objects are joined by dots.
 	Member string
 	// Setting is the field of [Request] to set in its place: "Model", "Prompt" or
 	// "System". It is empty if there is none.
@@ -188,7 +188,7 @@ type reservedMember struct {
 	name     string // lower case, without underscores
 	setting  string
 	reason   string
-	harmless func(value []byte) bool // nil: never
+	harmless func(value []byte) bool // nil means never
 }
 
 var reservedMembers = [...]reservedMember{

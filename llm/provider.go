@@ -21,8 +21,8 @@ const (
 )
 
 // Provider describes one provider known by name. Its variables are named after it, such
-// as STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], which serves
-// all providers, since gateways pass on those of others.
+// as STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], one list for
+// all providers, since gateways pass on the words of others.
 type Provider struct {
 	// Name is its name in settings, errors, events and metrics.
 	Name string
@@ -30,7 +30,7 @@ type Provider struct {
 	BaseURL string
 	// Model is called where no model is set. If it is empty, one must be set.
 	Model string
-	// Keyless means that it takes no key, whatever the address.
+	// Keyless means that it takes no key at any address.
 	Keyless bool
 	// Compatible means that others serve the same wire format, often without a key.
 	Compatible bool

@@ -15,18 +15,18 @@ import (
 //
 //	{"mood": "bad"}
 //
-// The stage takes such a block off, for every wire format and for the lines of a batch, so
-// that results, journal and dedupe store hold the answer alone. The audit keeps the
+// The stage takes such a block off, for every wire format and for the lines of a batch,
+// so that results, journal and dedupe store hold only the answer. The audit keeps the
 // provider's bytes.
 
 // reasoningTags are the names of the tags that begin and end a block of reasoning.
 var reasoningTags = [...]string{"think", "thinking", "reasoning"}
 
-// splitReasoning splits a reply that begins with a block of reasoning into the block's text
-// and the answer behind it. Only the first closing tag counts: reasoning that mentions its
-// own opening tag would else never end. A block without a closing tag is reasoning to its
-// end, as vLLM's and SGLang's parsers see it. found is false for any other reply, which is
-// all answer.
+// splitReasoning splits a reply that begins with a block of reasoning into the block's
+// text and the answer behind it. Only the first closing tag counts: otherwise reasoning
+// that mentions its own opening tag would never end. A block without a closing tag is
+// reasoning to its end, as vLLM's and SGLang's parsers see it. found is false for any
+// other reply, which is all answer.
 func splitReasoning(text string) (reasoning, answer string, found bool) {
 	rest := strings.TrimLeftFunc(text, jsonbytes.IsInvisible)
 	for _, tag := range reasoningTags {

@@ -49,9 +49,9 @@ var responsesEnds = map[string]finish{
 	"content_filter":    finishFilter,
 }
 
-// clientCalls are the items of output that wait for the caller to do something, which the
-// stage does not. Other calls the provider has done itself, and those of shell_call and
-// tool_search_call that are not marked as left to the caller.
+// clientCalls are the items of output that wait for the caller to act, which the stage
+// does not do. The provider has already done other calls itself, and any shell_call and
+// tool_search_call that is not marked as left to the caller.
 var clientCalls = map[string]bool{
 	"function_call":        true,
 	"custom_tool_call":     true,

@@ -8,9 +8,9 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// tally is what a server reports of tokens and money, before it becomes a [Usage]. The
-// prompt includes what was read from and written to a cache, the completion includes
-// reasoning, unless settle finds otherwise.
+// tally holds the tokens and the cost as a server reports them, before they become a
+// [Usage]. The prompt includes tokens read from and written to a cache, and the
+// completion includes reasoning, unless settle finds otherwise.
 type tally struct {
 	prompt, completion, total  count
 	cached, written, written1h count // parts of prompt
@@ -135,9 +135,9 @@ func (u *Usage) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// Plus returns the sum of two usages, as a new one unless either is nil: a nil one adds
-// nothing. The cost of the sum is unknown if that of a part is; of the other parts what
-// is known adds up.
+// Plus returns the sum of two usages. It is a new one unless one of them is nil, which
+// adds nothing. If the cost of one part is unknown, so is the cost of the sum; an
+// optional count that only one part reports is the count of the sum.
 func (u *Usage) Plus(other *Usage) *Usage {
 	switch {
 	case u == nil:
@@ -157,7 +157,7 @@ func (u *Usage) Plus(other *Usage) *Usage {
 	return sum
 }
 
-// plusKnown adds what is known of two counts; nil means neither is.
+// plusKnown adds the known ones of two counts; it returns nil if neither is known.
 func plusKnown(a, b *int64) *int64 {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)

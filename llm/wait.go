@@ -29,9 +29,9 @@ type Wait struct {
 }
 
 // ParseWait reads the wait from the headers of a reply that arrived at now:
-// retry-after-ms, else retry-after in seconds, as a date or as Unix time (of several the
-// longest), and the reset headers of every limit of which nothing remains. Values that
-// are malformed, zero, negative or infinite are ignored. It is pure.
+// retry-after-ms or, without it, retry-after in seconds, as a date or as Unix time (the
+// longest if there are several), and the reset headers of every exhausted limit. Values
+// that are malformed, zero, negative or infinite are ignored. It is pure.
 func ParseWait(h http.Header, now time.Time) Wait {
 	if now.IsZero() || len(h) == 0 {
 		return Wait{}

@@ -28,9 +28,10 @@ type Wire interface {
 }
 
 // ParseReply translates one HTTP reply and judges it. The error is nil or an [*Error]
-// without Provider. The Reply is nil unless the status is 2xx; with an error it contains
-// what could be read, such as the usage of a refused answer, which is billed too. body is
-// not kept. ParseReply is pure: now is when the reply arrived, from which waits count.
+// without Provider. The Reply is nil unless the status is 2xx. With an error it contains
+// the members that could be read, such as the usage of a refused answer, which is billed
+// too. body is not kept. ParseReply is pure: now is when the reply arrived, and waits
+// count from it.
 func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
 	o := ending{Status: status, Header: h, Known: k}
 	return parseReply(w, &o, now, body)

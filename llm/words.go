@@ -57,7 +57,7 @@ var words = map[string]meaning{
 	"content_filter":                 meansFiltered, // OpenAI, Azure
 	"content_policy_violation":       meansFiltered, // OpenAI
 	"ResponsibleAIPolicyViolation":   meansFiltered, // Azure
-	"invalid_prompt":                 meansFiltered, // OpenAI; OpenRouter's is left out by errorType
+	"invalid_prompt":                 meansFiltered, // OpenAI; errorType leaves out OpenRouter's
 	"moderation_blocked":             meansFiltered, // OpenAI
 	"bio_policy":                     meansFiltered, // OpenAI, 400 and in a failed response
 	"cyber_policy":                   meansFiltered, // OpenAI, 400
@@ -65,7 +65,7 @@ var words = map[string]meaning{
 	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
 
 	// No row will succeed.
-	"insufficient_quota":                meansFatal, // OpenAI, 429; DashScope's is left out by dashScopeLimit
+	"insufficient_quota":                meansFatal, // OpenAI, 429; dashScopeLimit leaves out DashScope's
 	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
 	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
 	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
@@ -100,8 +100,8 @@ type baseResp struct {
 	Message looseText `json:"status_msg"`
 }
 
-// miniMaxCodes are those of its error codes that a chat can meet. They have their own
-// list: other providers give other meanings to the same numbers.
+// miniMaxCodes are the MiniMax error codes that a chat can meet. They have their own list
+// because other providers give the same numbers other meanings.
 var miniMaxCodes = map[string]fault{
 	"1000": {Status: 500}, // unknown error
 	"1001": {Status: 504}, // request timeout
