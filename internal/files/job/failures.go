@@ -80,7 +80,7 @@ func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason
 	}
 }
 
-// FailedRowsError ends a job of which more rows have failed than were allowed. All
+// FailedRowsError ends a job if more of its rows have failed than were allowed. All
 // results are written.
 type FailedRowsError struct {
 	Failed, Rows int64

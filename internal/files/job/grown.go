@@ -18,8 +18,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// compare returns an error that names what has changed since the job of that name was
-// started in dir. An input that has grown at its end by whole rows is the same one.
+// compare returns an error that names the changes since the job of that name was started
+// in dir. An input that has only grown at its end, by whole rows, counts as the same.
 func (id identity) compare(ctx context.Context, now identity, in *load.Source, dir, name string) error {
 	why := ""
 	empty := id.Bytes == 0 && id.Content == llm.Hash(nil) // else an earlier version has not noted how long it was
@@ -69,9 +69,9 @@ func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 	return nil
 }
 
-// skip skips the rows of the source that are in the stream. Those of a pipe, of which no
-// hash is kept, are compared with them: the results of other rows would be taken for
-// theirs.
+// skip skips the rows of the source that are in the stream. The rows of a pipe have no
+// hash, so they are compared with the stored rows: otherwise a job could take the results
+// of other rows for its own.
 func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	if p.unhashed == nil || loaded == 0 {
 		return explainAnother(p.Source.Skip(loaded))

@@ -31,8 +31,8 @@ type identity struct {
 	Model    string `json:"model" name:"the model"`
 }
 
-// differences names what has changed, in the user's words. An earlier version kept no
-// format, and read arrays as lines.
+// differences names the changes, in the user's words. An earlier version kept no format,
+// and read arrays as lines.
 func (id identity) differences(now identity) (changed []string) {
 	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
 		id.Format = now.Format

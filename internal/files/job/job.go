@@ -39,7 +39,7 @@ type Options struct {
 	Table  TableOptions // of the results, if Out is CSV
 	Fresh  bool         // discard what earlier runs have stored
 	Limit  int64        // rows to process; 0 means all
-	Force  bool         // replace Out, whatever it holds
+	Force  bool         // replaces Out, even if it holds other data
 	Retry  *Retry       // failed rows to send again, or nil
 
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil means any number

@@ -21,9 +21,9 @@ import (
 // settlePoll is the time between two looks for the owner of the rows.
 const settlePoll = 20 * time.Millisecond
 
-// checkOrder refuses another order of the results than that of the job where rows of it
-// wait that others have overtaken: the consumer would refuse it, too, but after the
-// output was begun, and in words that are not a job's.
+// checkOrder refuses to change the order of the results while rows of the job wait that
+// others have overtaken. The consumer would refuse it, too, but only after the output was
+// begun, and in words that do not fit a job.
 func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name string) error {
 	end, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
 	switch {

@@ -26,28 +26,29 @@ import (
 // that is looked at line by line.
 const noteEvery = time.Second
 
-// output is where the results of a job go. A file is written beside its place, under a
-// hidden name, and takes its place once it holds as many results as the one that is
-// there: at once if there is none. From then on it grows in place. So the file holds
-// whole results in order at any moment, and never fewer than before unless fewer were
-// asked for: a run that ends early, also on a full disk, leaves the old file or a longer
-// one. What is no regular file, such as a pipe, is written as it is.
+// output is the place where a job writes its results. A file is written beside its place,
+// under a hidden name, and takes its place once it holds as many results as the file that
+// is there: at once if there is none. From then on it grows in place. So at any moment
+// the file holds whole results in order, and never fewer than before unless fewer were
+// asked for. A run that ends early, also on a full disk, leaves the old file or a longer
+// one. For example, with 900 results in the file, a run that is killed after 500 leaves
+// the 900. A place that is not a regular file, such as a pipe, is written directly.
 //
-// Safe for concurrent use: a write that was abandoned may come after close.
+// It is safe for concurrent use: a write that was abandoned may come after close.
 type output struct {
-	path    string // of the file, links resolved; "": not a file
+	path    string // of the file, links resolved; empty if it is not a file
 	temp    string // where it is written before it takes its place
-	force   bool   // whatever is there is replaced
+	force   bool   // the present file is replaced, even if it holds other data
 	notes   outputNotes
-	special io.Writer // what is written as it is; nil means a file
-	device  string    // to open as special; "": special is open
+	special io.Writer // not a regular file, written directly; nil means a file
+	device  string    // opened as special; empty means that special is open
 
 	mu     sync.Mutex
-	old    os.FileInfo // what is at path, or nil
+	old    os.FileInfo // the file at path, or nil
 	wanted int64       // lines that the file must have before it takes its place
-	file   *os.File    // nil: not open
+	file   *os.File    // nil while it is not open
 	placed bool        // the file is at path
-	sum    hash.Hash   // of what is written
+	sum    hash.Hash   // of the bytes written
 	size   int64
 	lines  int64
 	noted  time.Time // when a note was written last
@@ -70,7 +71,7 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 	switch out, isFile := stdout.(*os.File); {
 	case info == nil:
 	case isFile && isSame(out, info):
-		return &output{special: stdout}, nil // as -o /dev/stdout: what the shell has opened is not replaced
+		return &output{special: stdout}, nil // like -o /dev/stdout: a file that the shell has opened is not replaced
 	case !info.Mode().IsRegular() || isDevice(path):
 		return &output{device: path}, nil
 	}
@@ -179,8 +180,8 @@ func (o *output) writer() io.Writer {
 	return o
 }
 
-// rewriter returns how to write the results again from the first; nil means that what is
-// written can't be taken back.
+// rewriter returns how to write the results again from the first; nil means that written
+// results can't be taken back.
 func (o *output) rewriter() func() error {
 	if o.special != nil {
 		return nil
@@ -188,8 +189,8 @@ func (o *output) rewriter() func() error {
 	return o.again
 }
 
-// again begins a new file, which takes the place of what is written so far once it holds
-// as many results.
+// again begins a new file, which takes the place of the present one once it holds as many
+// results.
 func (o *output) again() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,7 +221,7 @@ func (o *output) begin() error {
 	}
 	o.file, o.placed, o.sum, o.size, o.lines = f, false, sha256.New(), 0, 0
 	if o.old != nil {
-		_ = f.Chmod(mode) // whatever the umask; a file system without permissions is none the worse
+		_ = f.Chmod(mode) // for any umask; a file system without permissions is none the worse
 	}
 	return o.takePlace()
 }

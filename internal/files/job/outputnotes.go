@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// notesFile holds what a job has written to which file, below the job's directory.
-	// --fresh keeps it: results of an earlier run of the job may be replaced.
+	// notesFile, below the job's directory, notes which files the job has written, and
+	// with which contents. --fresh keeps it: results of an earlier run of the job may be
+	// replaced.
 	notesFile = "outputs.json"
 	// notesMax bounds the notes of a job; the oldest go first.
 	notesMax = 32
@@ -79,7 +80,7 @@ func (n outputNotes) add(note outputNote) error {
 }
 
 // check returns how many lines a file has. It is an error if the file holds anything but
-// results that the job has written, unless force is set; field is that of the replies.
+// results that the job has written, unless force is set; field names the replies.
 func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -108,8 +109,8 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))
 }
 
-// matches reports whether a file holds what was noted, and after that, if the file was
-// growing, nothing but results.
+// matches reports whether a file holds the noted content and, if the file was growing,
+// nothing but results after that.
 func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
 	sum, count := sha256.New(), &lineCounter{}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {

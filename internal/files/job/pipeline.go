@@ -44,9 +44,9 @@ type Pipeline struct {
 	// rewrite empties Out, to write it again from the beginning; nil means that what is
 	// written stays.
 	rewrite func() error
-	retry   *Retry // nil: failed rows stay as they are
+	retry   *Retry // nil means that failed rows stay as they are
 
-	header   func(ctx context.Context, w io.Writer) error // writes what leads in the results; nil means that nothing does
+	header   func(ctx context.Context, w io.Writer) error // writes the lines before the first result; nil means that there are none
 	limit    int64                                        // rows to process; 0 means all
 	endInput func(cause error)                            // ends a read of the source that is under way; nil means reads end by themselves
 	resume   string                                       // how to resume an interrupted job, for its error; empty means that it starts over
@@ -54,7 +54,7 @@ type Pipeline struct {
 	resumable bool // another run can find what this one has stored
 	earlier   bool // there was a run before this one
 
-	unhashed *load.FileRows // the Source, if nothing but its rows says whether it is the same as before; else nil
+	unhashed *load.FileRows // the Source, if only its rows can show that it is the same as before, or nil
 
 	console *terminal.Console // of the log, which shares a terminal with the bar; nil means that none does
 	flush   func()            // writes what the log has gathered, before the summary; nil means that nothing does
@@ -89,7 +89,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		p.console.Show(p.progress.Bar)
 	}
 	began := time.Now()
-	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that are not wanted
+	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that nobody wants
 		err := p.write(soft)
 		p.finish(hard, began)
 		return p.verdict(soft, hard, nil, err)
@@ -148,8 +148,8 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	}
 }
 
-// verdict returns the error of a run: that of a hard stop, of the stage, or of one of the
-// other parts.
+// verdict returns the error of a run: the error of a hard stop, of the stage, or of
+// another part.
 func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error {
 	switch {
 	case hard.Err() != nil && p.resume != "":
@@ -201,7 +201,7 @@ func (p *Pipeline) load(ctx context.Context) error {
 	return nil
 }
 
-// finish ends the bar and the log, and prints what was done.
+// finish ends the bar and the log, and prints the summary.
 func (p *Pipeline) finish(hard context.Context, began time.Time) {
 	took := time.Since(began)
 	p.progress.Finish()

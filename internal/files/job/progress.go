@@ -24,7 +24,7 @@ type progress struct {
 	ended  atomic.Bool // all results are written: the stage stops, but nobody has stopped the job
 }
 
-// newProgress shows progress on w; total 0: unknown. The caller must finish it.
+// newProgress shows progress on w; total 0 means unknown. The caller must finish it.
 func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) *progress {
 	p := &progress{stage: s, stderr: w, began: time.Now()}
 	p.total.Store(total)
@@ -50,7 +50,7 @@ func (p *progress) count(failed bool, first *failedRows) {
 	}
 }
 
-// left returns how many rows have no result written yet; below 0: unknown.
+// left returns how many rows have no result written yet; below 0 means unknown.
 func (p *progress) left() int64 {
 	if total := p.total.Load(); total > 0 {
 		return total - p.done.Load()
@@ -67,9 +67,9 @@ func (p *progress) line(done int64, short bool) terminal.Beside {
 	return progressLine(&r, done, p.total.Load(), time.Since(p.began), short)
 }
 
-// progressLine returns what a job shows while it runs, the most important first: how fast
-// it is and when it will be done, or what it waits for. The rate is that of this run:
-// results of earlier ones are written at once.
+// progressLine returns the parts of a job's line of progress, the most important first:
+// how fast it is and when it will be done, or why it waits. The rate only counts this
+// run, since results of earlier ones are written at once.
 func progressLine(r *status.Report, done, total int64, elapsed time.Duration, short bool) (b terminal.Beside) {
 	if r.Stop != nil {
 		return terminal.Beside{First: []string{stopProgress(r)}}

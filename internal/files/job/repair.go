@@ -20,18 +20,19 @@ import (
 // redrive publishes of them has another.
 const loadID = "in"
 
-// places are the rows of a job by their places in OUT, and what was answered in their
-// place since: rows that a redrive has published again are rows of the input like others,
-// but their results take the place of a failed one. What is held grows with the rows that
-// were published again, and by two bytes for each other row at most.
+// places are the rows of a job by their places in OUT, and the later answers for these
+// places. A redrive publishes a row again as another row of the input, but its result
+// takes the place of the failed one. For example, row 7 of 100 fails and is published
+// again as row 101: the result of row 101 is written at place 7. Memory grows with the
+// rows that were published again, and by two bytes for each other row at most.
 //
-// Not safe for concurrent use.
+// It is not safe for concurrent use.
 type places struct {
 	cfg      *config.Config
 	js       jetstream.JetStream
 	input    jetstream.Stream
-	subject  string // of the job's own rows, as they are stored
-	redriven string // of those that were published again
+	subject  string // subject of the job's own rows, as they are stored
+	redriven string // subject of the rows that were published again
 
 	until   uint64            // the last row that has a place: others are not asked for
 	seen    uint64            // the last result that is noted, by its sequence in the results stream
@@ -39,7 +40,7 @@ type places struct {
 	own     seqset.Set        // rows with a place of their own that have a result
 	rows    int64             // how many of them
 	newest  map[uint64]answer // by row: the last result in its place
-	pending map[uint64]uint64 // by row: the row of the input that is to take its place and has no result yet
+	pending map[uint64]uint64 // by row: the row of the input that will take its place and has no result yet
 }
 
 // answer is a result that takes the place of an earlier one.

@@ -14,11 +14,11 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// summaryTimeout bounds each look into the store for the summary. What is not known by
-// then is left out.
+// summaryTimeout bounds each look into the store for the summary. Numbers that are not
+// known by then are left out.
 const summaryTimeout = 5 * time.Second
 
-// printSummary prints on standard error what was done, and what failed.
+// printSummary prints on standard error how many rows were done, and which failed.
 func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	sum := p.Stage.Summary()
 	used, tokens := p.Stage.Usage.All(), "unknown"
@@ -110,7 +110,7 @@ func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.places.read(ctx); err != nil { // those that were stored after the last one that was written
+	if _, err := p.places.read(ctx); err != nil { // results that were stored after the last written one
 		return 0, err
 	}
 	cfg := p.Stage.Cfg

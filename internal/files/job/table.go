@@ -16,10 +16,10 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 )
 
-// table writes results as CSV: the members of the row, then what the stage adds. A value
-// that is an object or an array is its JSON text; null and what is missing are empty. It
-// is written as it is, also where a spreadsheet would take it for a formula: changing it
-// would break every other reader.
+// table writes results as CSV: the members of the row, then the members that the stage
+// adds. An object or an array is written as its JSON text; null and a missing member are
+// empty. A value is written unchanged, even if a spreadsheet would take it for a formula:
+// changing it would break every other reader.
 type table struct {
 	field  string
 	o      TableOptions
@@ -37,8 +37,8 @@ type table struct {
 var (
 	// usageColumns are the members of the usage that have a column.
 	usageColumns = []string{"prompt_tokens", "completion_tokens", "total_tokens", "cost"}
-	// provenance are the members that a table leaves out: those of the results are equal,
-	// or of no use in one.
+	// provenance are the members that a table leaves out: they are equal in all results,
+	// or of no use in a table.
 	provenance = []string{"_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source"}
 )
 
@@ -63,8 +63,8 @@ func newTable(ctx context.Context, out string, in *load.Source, field string, fi
 	return t, t.setColumns(columns)
 }
 
-// setLayout sets the delimiter and the mark, by the options or else by the layout of the
-// input.
+// setLayout sets the delimiter and the mark by the options or, without one, by the layout
+// of the input.
 func (t *table) setLayout(in rowfile.Layout, marked bool) {
 	t.out.Comma = rune(t.o.delimiter(t.path, in))
 	t.marked = in.Format == rowfile.FormatCSV && marked
@@ -102,7 +102,7 @@ func (t *table) setColumns(names []string) error {
 	return nil
 }
 
-// added returns the columns that follow those of the row.
+// added returns the columns that follow the row's columns.
 func (t *table) added() []string {
 	names := []string{t.field}
 	for _, name := range t.fields {
@@ -111,8 +111,8 @@ func (t *table) added() []string {
 	return append(names, lastColumns(t.field)...)
 }
 
-// lastColumns returns the columns of the field of the replies that end a line, whatever
-// the options.
+// lastColumns returns the columns for the field of the replies that end a line with any
+// options.
 func lastColumns(field string) (names []string) {
 	for _, name := range usageColumns {
 		names = append(names, field+"_usage_"+name)
@@ -120,8 +120,8 @@ func lastColumns(field string) (names []string) {
 	return append(names, field+"_model", field+"_error_reason", field+"_error")
 }
 
-// writeHeader writes the names of the columns. Those of a pipe are known once its first
-// row is read.
+// writeHeader writes the names of the columns. The columns of a pipe are known once its
+// first row is read.
 func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRows) error {
 	if t.own == nil {
 		names, all, err := rows.FirstColumns(ctx)

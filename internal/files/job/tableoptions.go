@@ -11,13 +11,13 @@ import (
 	"github.com/llm-stage/stage/llm/schema"
 )
 
-// byteOrderMark is that of UTF-8, by which Excel knows the encoding of CSV.
+// byteOrderMark is the mark of UTF-8, by which Excel knows the encoding of CSV.
 const byteOrderMark = "\xef\xbb\xbf"
 
 // TableOptions are how results are written as CSV. The zero value keeps what a CSV input
 // has.
 type TableOptions struct {
-	Delimiter byte  // between the columns; 0 means that that of a CSV input, a comma, or by the name of the file a tab
+	Delimiter byte  // between the columns; 0 means the delimiter of a CSV input or, by the name of the file, a comma or a tab
 	Mark      *bool // the file begins with the byte order mark of UTF-8; nil means that it does if a CSV input does
 	Flatten   bool  // each member of the reply's object has a column, by the response schema
 }

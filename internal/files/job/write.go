@@ -16,9 +16,9 @@ import (
 
 // write writes the newest result of each row, in the order in which the first ones were
 // stored, and returns when the last is written. The result of a row that is published
-// again comes long after its place: a file shows the failed one meanwhile, and is written
-// again at the end. What can't be taken back, such as standard output, is written once no
-// such row is left.
+// again comes long after its place: meanwhile a file shows the failed result, and it is
+// written again at the end. Output that can't be taken back, such as standard output, is
+// written only when no such row is left.
 func (p *Pipeline) write(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {

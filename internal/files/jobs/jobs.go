@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// IdentityFile makes a directory that of a job.
+	// IdentityFile makes a directory the directory of a job.
 	IdentityFile = "job.json"
 	// StoreDir is where the embedded server keeps its streams, below the directory of a
 	// job or of a stage.
@@ -45,7 +45,7 @@ type Job struct {
 	Changed  time.Time `json:"changed"`          // when the last of them was written
 	*Counts            // nil: only the store has them, see [Job.Judge]
 
-	record *Record // nil: none
+	record *Record // nil means that there is none
 }
 
 // State is how far a job is. It is empty where only the store says so, see [Job.Judge].
@@ -68,7 +68,8 @@ type NotFoundError struct {
 // Error names the job and the directory.
 func (e *NotFoundError) Error() string { return fmt.Sprintf("there is no job %q in %s", e.Name, e.Dir) }
 
-// List returns the jobs below a data directory, sorted by name; none if it does not exist.
+// List returns the jobs below a data directory, sorted by name; it returns none if the
+// directory does not exist.
 func List(dir string) (list []Job, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -133,13 +134,14 @@ func (j *Job) readState() (err error) {
 	return errors.Join(err, discoverErr)
 }
 
-// isNotDir reports whether the path is that of a file.
+// isNotDir reports whether the path leads to a file.
 func isNotDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
 }
 
-// measure adds up the files of a job. Those of a running one come and go meanwhile.
+// measure adds up the sizes of a job's files. The files of a running job come and go
+// meanwhile.
 func (j *Job) measure() error {
 	dir, err := filepath.EvalSymlinks(j.Dir) // it may be on another disk
 	if err != nil {

@@ -27,7 +27,7 @@ type Record struct {
 
 // Counts are the rows of a job by their outcome.
 type Counts struct {
-	Rows      int64  `json:"rows"`      // of the input; of one whose length is not known, those that are loaded
+	Rows      int64  `json:"rows"`      // of the input; if its length is not known, the rows loaded so far
 	Results   uint64 `json:"results"`   // stored, those that were replaced too
 	Succeeded uint64 `json:"succeeded"` // rows whose last result is a success
 	Failed    uint64 `json:"failed"`    // rows whose last result is an error

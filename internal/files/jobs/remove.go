@@ -14,9 +14,9 @@ import (
 // ErrInUse means that a process has the job open.
 var ErrInUse = errors.New("is in use")
 
-// ownFiles are all that the program creates in the directory of a job beside its store,
-// in the order in which they are removed: a removal that is cut short leaves a job that
-// can be removed, or run again from its beginning.
+// ownFiles are the files that the program creates in the directory of a job beside its
+// store, in the order in which they are removed. A removal that is cut short leaves a job
+// that can be removed, or run again from its beginning.
 var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", recordFile, recordFile + ".new", IdentityFile + ".new", IdentityFile, lockFile}
 
 // Remove removes a job, but only what this program has created. kept reports that the

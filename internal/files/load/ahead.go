@@ -52,7 +52,7 @@ func (a *ahead) stop() { close(a.over) }
 // group returns the rows of the next group: it waits for the first, and returns errQuiet
 // when no other comes in time.
 func (a *ahead) group(ctx context.Context) func() (*nats.Msg, error) {
-	var wait <-chan time.Time // nil: the first row
+	var wait <-chan time.Time // nil until the first row has come
 	return func() (*nats.Msg, error) {
 		select {
 		case row := <-a.rows:

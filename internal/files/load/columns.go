@@ -29,9 +29,9 @@ func (s *Source) ID() string {
 	}
 }
 
-// AllColumns reads the source another time for the columns that a table of its rows has:
-// those of a CSV file, or the members of all rows in the order in which they first
-// appear. The source must be a file that can be read twice: its Sum is not empty. A
+// AllColumns reads the source another time and returns the columns for a table of its
+// rows: the columns of a CSV file, or the members of all rows in the order in which they
+// first appear. The source must be a file that can be read twice: its Sum is not empty. A
 // [config.Error] says that there are too many.
 func (s *Source) AllColumns(ctx context.Context) ([]string, error) {
 	rows := rowfile.NewReader(s.content(), s.Layout, RowBytesMax)

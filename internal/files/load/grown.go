@@ -67,7 +67,7 @@ func (s *Source) endsRow(offset int64) (bool, error) {
 	return bytes.Equal(before, []byte("\n")) || bytes.HasPrefix(after, []byte("\n")) || crlf, nil
 }
 
-// Grown reports whether the file has become longer since it was opened. What was added is
+// Grown reports whether the file has become longer since it was opened. The added part is
 // not read.
 func (s *Source) Grown() bool {
 	if s.file == nil {

@@ -19,19 +19,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Loader publishes the rows of one source to the input stream, in order, each once,
-// whatever is killed and whatever the stream has dropped since. A [loadRecord] in the
-// result stream holds how far it got, and so does the last of its rows while that is
+// Loader publishes the rows of one source to the input stream, in order and each once,
+// even if processes are killed and the stream has dropped rows since. A [loadRecord] in
+// the result stream holds how far it got, and so does the last of its rows while it is
 // still in the input. A group of rows is one atomic batch; on a stream without batches it
 // is one row.
 //
-// Two loaders of one source publish the same row first, on condition that the input is as
-// it was when they looked: that the row's subject still ends with the same row, or, where
-// the subject is empty, that the whole stream has not grown. Sequences are never reused,
-// so one of the two is refused, however long it was suspended. That the subject is empty
-// would be no condition: it also holds when the other's rows have come and gone.
+// Two loaders of one source publish the same row first, on condition that the input has
+// not changed since they looked. The condition is that the row's subject still ends with
+// the same row or, if the subject is empty, that the whole stream has not grown.
+// Sequences are never reused, so one of the two is refused, even after a long suspension.
+// An empty subject would not do as the condition, because it is empty again when the
+// other loader's rows have come and gone:
 //
-// Not safe for concurrent use.
+//  1. A and B see an empty subject. A is suspended.
+//  2. B publishes rows 1 to 500. The stage answers them, and the stream removes them.
+//  3. A resumes. The subject is empty again, and A would publish the same rows once more.
+//
+// It is not safe for concurrent use.
 type Loader struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
@@ -140,7 +145,7 @@ func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 		if err != nil {
 			return 0, 0, err
 		}
-		if seen > last { // a row was published meanwhile, others that were not seen may have been, too
+		if seen > last { // a row was published meanwhile, so other rows that were not seen may have been, too
 			continue
 		}
 		if l.last = last; loaded > l.known {
@@ -170,9 +175,10 @@ func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 	return furthest, end, max(seen, end), err
 }
 
-// lastRows reads the last row of this source in each partition, and with it where the
-// subject ends. Rows go in one after the other, or in groups of which all or none are
-// there, so where all partitions have one, the furthest is the position of the load.
+// lastRows reads the last row of this source in each partition, and also where the
+// subject ends. Rows are stored one after the other, or in groups that are stored whole
+// or not at all. So if all partitions have a last row, the furthest is the position of
+// the load.
 func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
 	for i := range l.lanes {
@@ -264,7 +270,7 @@ func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	}
 }
 
-// lane returns that of row n of the source, counted from 1.
+// lane returns the lane of row n of the source, counted from 1.
 func (l *Loader) lane(body []byte, n int64) *lane {
 	if lanes := int64(len(l.lanes)); l.key == "" || lanes == 1 {
 		return &l.lanes[(n-1)%lanes]
@@ -334,11 +340,11 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 // it for good. After a refusal or without an answer the next attempt is one row: it is
 // refused less often than a batch, and the condition of the next batch is built on it.
 //
-// Of two loaders the one that has written the newest record goes on, whatever the other
-// had on its way: that one stores no more than it has recorded, and ends. So more rows
-// may be stored than the group has: this loader took 216 rows, while the other stored the
-// 500 that it had recorded. Those are skipped. If this loader ended, too, nobody would go
-// on.
+// Of two loaders, the one with the newest record goes on, even if the other has more rows
+// on the way: the other stores no more than it has recorded, and ends. So more rows may
+// be stored than the group has: this loader took 216 rows, while the other stored the 500
+// that it had recorded. Rows 217 to 500 are skipped then. If this loader ended, too,
+// nobody would go on.
 func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (int64, error) {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {

@@ -38,22 +38,21 @@ type Source struct {
 	File   io.ReadCloser
 	Layout rowfile.Layout
 	Sum    string // SHA-256 of the content in hex; empty where it can be read only once
-	Bytes  int64  // of the content that Sum is of: what is added later is not read
+	Bytes  int64  // length of the content behind Sum; a part that is added later is not read
 	Rows   int64  // -1: unknown, as it can be read only once
 
 	Compressed  bool // by gzip; false where it is not known
 	Marked      bool // with the byte order mark of UTF-8; false where it is not known
-	StrayQuotes bool // a record of CSV has a quote where RFC 4180 allows none; false where it is not known
+	StrayQuotes bool // a record of CSV has a quote where RFC 4180 allows none; false if that is not known
 
-	file   *os.File // nil: it can be read only once
+	file   *os.File // nil means that it can be read only once
 	unsaid bool     // neither a flag nor the name says what the format is
 }
 
-// OpenSource opens the input and, where it can be read twice, counts its rows and hashes
-// its content. When ctx ends, so do reads of an input that may never end. A file that
-// grows meanwhile is read to the end that it had, or to that of the line which was only
-// half there. An input that cannot be used is a [config.Error]. The caller must close
-// File.
+// OpenSource opens the input and, if it can be read twice, counts its rows and hashes its
+// content. When ctx ends, so do reads of an input that may never end. A file that grows
+// meanwhile is read to its end at the time, and to the end of a line that was half there.
+// An input that cannot be used is a [config.Error]. The caller must close File.
 func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.Spec) (*Source, error) {
 	layout, err := spec.Layout(name)
 	if err != nil {
@@ -195,8 +194,8 @@ var ErrAnotherInput = errors.New("it is another input")
 // [ErrAnotherInput].
 func (f *FileRows) Skip(loaded int64) error { return f.SkipSame(loaded, nil) }
 
-// SkipSame is Skip of rows of which no hash is known: it compares each with the next that
-// stored returns; nil means that there is none to compare with. Other rows are
+// SkipSame is Skip for rows without a known hash: it compares each with the next row that
+// stored returns; a nil row means that there is none to compare with. Other rows are
 // [ErrAnotherInput].
 func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	for i := range loaded {
@@ -221,8 +220,8 @@ func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	return nil
 }
 
-// isSame reports whether a row is stored with that body. What is stored of a bad one ends
-// with its beginning.
+// isSame reports whether a row is stored with that body. The stored body of a bad row
+// ends with the row's beginning.
 func isSame(row rowfile.Row, body []byte) bool {
 	if row.Fault != nil {
 		return bytes.HasSuffix(body, row.Fault.Head)

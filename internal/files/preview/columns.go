@@ -32,8 +32,8 @@ const (
 	trySeparator = " │ "
 )
 
-// write prints the prompts of the row in columns. width is that of the terminal, 0: there
-// is none.
+// write prints the prompts of the row in columns. width is the width of the terminal, or
+// 0 if there is none.
 func (r *triedRow) write(w io.Writer, width int) error {
 	n := len(r.Prompts)
 	column := (cmp.Or(width, tryWidth) - (n-1)*runewidth.StringWidth(trySeparator)) / n

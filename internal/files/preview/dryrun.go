@@ -56,10 +56,11 @@ type estimate struct {
 	rows     int64
 	gaps     int64 // rows with an error in the place of an element
 	failures failures
-	sizes    // of the calls that are made: where an error is kept in the place of an element the others of its row are called
+	sizes    // counts the calls that are made: if an error replaces one element, the row's others are called
 }
 
-// addRow renders the prompts of a row, prints those of the first rows, and counts them.
+// addRow renders the prompts of a row, prints the prompts of the first rows, and counts
+// all.
 func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	e.rows++
 	calls, err := callsOf(e.foreach, row)

@@ -21,7 +21,7 @@ type failures struct {
 
 // failure is a group of rows.
 type failure struct {
-	key, text string // text is that of the first row
+	key, text string // text comes from the first row
 	rows      int64
 	lines     []string // of the first rows
 }

@@ -1,9 +1,9 @@
-// Package preview shows what would be sent for the rows of a file, and which rows would
+// Package preview shows the requests for the rows of a file, and the rows that would
 // fail, without a call.
 //
-// It renders the prompts as a stage does and prints them: [DryRun] those of a job, with
-// an estimate of its tokens and cost, [Try] those of several templates side by side. It
-// needs no key, and stores nothing.
+// It renders the prompts as a stage does and prints them: [DryRun] prints a job's
+// prompts, with an estimate of its tokens and cost, and [Try] the prompts of several
+// templates side by side. It needs no key, and stores nothing.
 package preview
 
 import (
@@ -60,7 +60,7 @@ const shownItems = 3
 type calls struct {
 	line  int64
 	row   *row.Row
-	items *row.Items // nil: the row is one call
+	items *row.Items // nil means that the row is one call
 }
 
 // callsOf reads one row of a file. The error is why it fails before any call.

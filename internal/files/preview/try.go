@@ -25,9 +25,9 @@ type Template struct {
 	sizes   // of the calls that would be made so far
 }
 
-// LoadTemplates compiles templates: each of texts is a path, or the text itself, files
-// are paths. Without any it is the configured one. Everything else that a prompt consists
-// of is that of cfg. The error lists the problems of all.
+// LoadTemplates compiles templates: each of texts is a path, or the text itself, and
+// files are paths. Without any it compiles the configured one. The other parts of a
+// prompt are taken from cfg. The error lists the problems of all.
 func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, err error) {
 	add := func(name, text, file string) {
 		own := *cfg
@@ -99,9 +99,10 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 	return failed.err(seen, gaps)
 }
 
-// tryRow renders a row with each template and prints the prompts, of a row that fans out
-// those of its first elements, as JSON all. failure is the first one of the row; kept
-// says that it is an element's, and stands in the place of that one.
+// tryRow renders a row with each template and prints the prompts, as JSON all of them,
+// and otherwise only the first elements of a row that fans out. failure is the first
+// failure of the row; kept says that it is about an element, and stands in the element's
+// place.
 func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
 	show := func(tried *triedRow) error {
 		if asJSON {

@@ -122,8 +122,8 @@ func (r *Reader) readHeader() error {
 	return nil
 }
 
-// check returns what is wrong with a record that should have that many columns; "" if
-// nothing is.
+// check describes the problem of a record that should have that many columns; it returns
+// empty if there is none.
 func (rec *csvRecord) check(columns int) string {
 	if rec.problem != "" {
 		return rec.problem
@@ -145,7 +145,7 @@ func (rec *csvRecord) check(columns int) string {
 }
 
 // readRecord reads one record to its end, after any blank lines. It is valid until the
-// next call. The error is that of the file, or an [*Error] for a quote that is never
+// next call. The error comes from the file, or is an [*Error] for a quote that is never
 // closed.
 func (r *Reader) readRecord() (*csvRecord, error) {
 	rec := &r.record

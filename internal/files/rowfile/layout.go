@@ -11,9 +11,9 @@ import (
 // Format is the format of a file of rows.
 type Format string
 
-// Formats of files. A JSONL file has one JSON object a line; a CSV file is that of RFC
-// 4180 with a header line, whatever stands between its columns; a JSON file is one array
-// of objects. The zero value is recognised by the first lines.
+// Formats of files. A JSONL file has one JSON object a line. A CSV file is as in RFC 4180
+// with a header line, but with any delimiter. A JSON file is one array of objects. The
+// zero value is recognised by the first lines.
 const (
 	FormatJSONL Format = "jsonl"
 	FormatCSV   Format = "csv"
@@ -26,8 +26,8 @@ const formatTSV = "tsv"
 // Spec is what a user says about the format of a file. The zero value leaves it to the
 // file's name and first lines.
 type Spec struct {
-	Format    string // jsonl, csv, tsv or json; "": by the file's name, or else by its first lines
-	Delimiter string // what separates the columns of CSV: one character, or tab; "": that of the format
+	Format    string // jsonl, csv, tsv or json; if it is empty, the file's name decides, or else its first lines
+	Delimiter string // the separator of the columns of CSV, one character, or tab; empty means the format's own
 	CSVTypes  string // string or auto; "": string
 	CSVStrict bool   // a quote within a value of CSV that does not begin with one makes a bad row
 }
@@ -134,8 +134,8 @@ func (l Layout) DelimiterName() string {
 	return string(rune(l.Delimiter))
 }
 
-// String describes the layout. It is different for layouts of which one file may have
-// different rows.
+// String describes the layout. Two layouts have different descriptions if one file could
+// have different rows by them.
 func (l Layout) String() string {
 	text := string(l.Format)
 	if l.Format != FormatCSV {

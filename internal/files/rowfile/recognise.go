@@ -31,7 +31,7 @@ var (
 // in memory.
 const recordBufferBytes = 4 << 10
 
-// whiteSpace is that of JSON.
+// whiteSpace is the white space of JSON.
 const whiteSpace = " \t\r\n"
 
 // recognise finds out how the rows lie in the file by its first lines. It waits for no

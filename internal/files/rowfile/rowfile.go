@@ -22,7 +22,7 @@ type Row struct {
 	Fault *Fault
 }
 
-// Fault is what is wrong with one row of a file.
+// Fault describes the problem of one row of a file.
 type Fault struct {
 	Line     int64  // where the row begins
 	TooLarge bool   // the row is larger than the reader's bound
@@ -43,7 +43,7 @@ type Error struct {
 // Error names the line.
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Problem) }
 
-// faultHeadBytes is how much of a bad row is kept: as much as an error result shows of it.
+// faultHeadBytes is how much of a bad row is kept: an error result shows as much.
 const faultHeadBytes = 500
 
 // rowBufferBytes is the size of reads from the file.
@@ -138,8 +138,8 @@ func (r *Reader) next() (Row, error) {
 	return r.nextLine()
 }
 
-// begin looks at the first bytes: it skips the byte order mark of UTF-8, refuses what is
-// no text, and recognises the format unless it is known.
+// begin looks at the first bytes: it skips the byte order mark of UTF-8, refuses input
+// that is not text, and recognises the format unless it is known.
 func (r *Reader) begin() error {
 	start, err := r.in.Peek(3)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -12,10 +12,10 @@ import (
 // quotes, and its end.
 const settingBytesMax = len("\"sep=;\"\r\n")
 
-// csvSetting returns what the first line of a CSV file says about the delimiter, as Excel
-// reads and writes it: sep=; says that semicolons separate the columns. Quotes around it
-// are allowed. size is that of the line with its end; 0 means that it is no setting. more
-// means that the text is too short to say so.
+// csvSetting returns the delimiter that the first line of a CSV file sets, as Excel reads
+// and writes it: sep=; says that semicolons separate the columns. Quotes around it are
+// allowed. size is the length of the line with its end; 0 means that it is no setting.
+// more means that the text is too short to say so.
 func csvSetting(text []byte) (delimiter byte, size int, more bool) {
 	rest, quote := text, ""
 	if bytes.HasPrefix(rest, []byte(`"`)) {
