@@ -241,11 +241,11 @@ func (t *term) putBack(seq uint64, back *comingBack) (next uint64, err error) {
 	}
 	row := t.c.rowOf(seq, back.body)
 	if !aside {
-		row.back, row.Errand, row.Kept = true, back.errand, back.kept
+		row.term.back, row.Errand, row.Kept = true, back.errand, back.kept
 		row.Taken = t.c.pulse.born.Add(time.Duration(was.taken) * time.Second)
 	}
 	t.take(row, weight(back.body.Msg), index, t.ackOf(seq, &was.awayRow))
-	row.stored = back.kept != nil
+	row.journal.stored = back.kept != nil
 	return next, nil
 }
 

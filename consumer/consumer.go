@@ -188,6 +188,8 @@ type Status struct {
 
 // Consumer serves one partition. Create it with [New].
 type Consumer struct {
+	*shared // with its rows
+
 	cfg           Config
 	nc            *nats.Conn // of the present term; the goroutine of Run replaces it between two, see adopt
 	js            jetstream.JetStream
@@ -197,12 +199,8 @@ type Consumer struct {
 	resultSubject string
 	claimSubject  string
 	log           *slog.Logger
-	mail          *mailbox
-	gate          gate
-	pulse         *pulse
 	problems      problems
 	steer         steering
-	storable      storable
 	questions     chan question // about rows, see RowHold
 
 	// held are the rows of an earlier term that are not known to be emitted: a reply that
@@ -280,13 +278,15 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		resultSubject: streams.ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		claimSubject:  streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 		log:           log,
-		mail:          newMailbox(),
-		pulse:         newPulse(time.Now(), cfg.PinnedTTL),
-		steer:         steering{changed: make(chan struct{}, 1)},
-		questions:     make(chan question),
-		problems:      problems{log: log, explain: cfg.Explain, why: make(map[string]problem)},
-		held:          make(map[uint64]*Row),
-		status:        Status{Partition: cfg.Partition, Role: Starting},
+		shared: &shared{
+			mail: newMailbox(), gate: new(gate), pulse: newPulse(time.Now(), cfg.PinnedTTL), storable: new(storable),
+			recorder: cfg.Recorder,
+		},
+		steer:     steering{changed: make(chan struct{}, 1)},
+		questions: make(chan question),
+		problems:  problems{log: log, explain: cfg.Explain, why: make(map[string]problem)},
+		held:      make(map[uint64]*Row),
+		status:    Status{Partition: cfg.Partition, Role: Starting},
 	}, nil
 }
 
@@ -533,7 +533,7 @@ func (c *Consumer) abandonAll() {
 // answeredLate takes the reply to a row that is not open in the present term.
 func (c *Consumer) answeredLate(row *Row) {
 	switch {
-	case row.parent != nil:
+	case row.element.parent != nil:
 		row.answered = true
 	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
 	case row.reply.HandedBack, row.reply.Parked:

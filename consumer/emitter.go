@@ -202,7 +202,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
 		if err == nil {
-			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, logMark: last.after}
+			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, logMark: last.term.after}
 			if len(rows) == 1 {
 				e.single.Add(time.Since(begin))
 			} else {

@@ -22,7 +22,7 @@ type Resumer interface {
 // In order by key no further rows are begun of a key whose replies wait while such
 // replies take half of the window: the rest is for the other keys. And where replies that
 // wait for no row use up the bytes, no row begins at all: they leave by themselves.
-func (r *Row) MayBegin() bool { return r.gate.admits(r) || !r.Wanted() }
+func (r *Row) MayBegin() bool { return r.shared.gate.admits(r) || !r.Wanted() }
 
 // gate is shut while the window holds more than its bytes. Rows count by their own size
 // when they are taken, and how large a reply is shows only when it is there: short rows

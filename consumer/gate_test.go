@@ -35,8 +35,8 @@ func TestAGateHoldsRowsWhileTheWindowIsFull(t *testing.T) {
 }
 
 func TestARowThatIsNotWantedNeverWaitsForRoom(t *testing.T) {
-	row := &Row{Seq: 2, gate: new(gate), storable: new(storable), recorder: new(recorder.Recorder), pulse: newPulse(time.Now(), time.Hour)}
-	row.gate.set(true, false, false)
+	row := &Row{Seq: 2, shared: &shared{gate: new(gate), storable: new(storable), recorder: new(recorder.Recorder), pulse: newPulse(time.Now(), time.Hour)}}
+	row.shared.gate.set(true, false, false)
 	if !row.MayBegin() {
 		t.Error("held, and so would never be handed back")
 	}

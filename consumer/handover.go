@@ -53,7 +53,7 @@ func (t *term) dropHandedBack() {
 	}
 	t.takenBack = nil
 	for seq, row := range t.open {
-		if !row.done || t.c.cfg.Journal && !t.journal.unkept.has(row) {
+		if !row.term.done || t.c.cfg.Journal && !t.journal.unkept.has(row) {
 			delete(t.open, seq)
 		}
 	}

@@ -172,7 +172,7 @@ func (t *term) whyWaits(seq uint64) whereabouts {
 		return t.rowHold(seq, hold.HandOver, "")
 	case row == nil: // no row of this partition
 		return whereabouts{}
-	case row.done || row.answered:
+	case row.term.done || row.answered:
 		return t.answeredHold(row)
 	case slices.Contains(t.unstarted, row):
 		return t.unstartedHold(row)
@@ -186,7 +186,7 @@ func (t *term) rowHold(seq uint64, kind hold.Kind, by string) whereabouts {
 	h.By = by
 	if row := t.open[seq]; row != nil {
 		h.Since = row.Taken
-		if row.done {
+		if row.term.done {
 			h.Since = row.reply.Event.FinishedAt
 		}
 	}
@@ -236,9 +236,9 @@ func (t *term) answeredHold(row *Row) whereabouts {
 	switch {
 	case waits:
 		return t.rowHold(row.Seq, hold.Order, "row "+hold.RowName(before))
-	case !row.done:
+	case !row.term.done:
 		return t.rowHold(row.Seq, hold.Storing, "its reply")
-	case !row.emittable() && row.recorder.Refused():
+	case !row.emittable() && row.shared.recorder.Refused():
 		return t.rowHold(row.Seq, hold.Audit, "")
 	case !row.emittable():
 		return t.rowHold(row.Seq, hold.Storing, "its audit events")
@@ -262,7 +262,7 @@ func (t *term) unstartedHold(row *Row) whereabouts {
 			return t.problemHold(row.Seq, problem)
 		}
 		return t.rowHold(row.Seq, hold.Results, "")
-	case row.recorder.Refused():
+	case row.shared.recorder.Refused():
 		return t.rowHold(row.Seq, hold.Audit, "")
 	case !t.own.certain():
 		return t.rowHold(row.Seq, hold.Uncertain, "")

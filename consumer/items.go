@@ -23,7 +23,7 @@ func (r *Row) KeepItem(index int, reply Reply) {
 	item := r.item(index)
 	item.reply = &reply
 	item.isPaid()
-	r.mail.put(item)
+	r.shared.mail.put(item)
 }
 
 // paid says which calls the reply to an element is from.
@@ -36,9 +36,9 @@ type paid struct {
 
 // called counts a call for an element.
 func (r *Row) called(e *auditlog.Call) {
-	r.parent.mu.Lock()
-	defer r.parent.mu.Unlock()
-	if p := &r.paid; p.owner == e.Owner {
+	r.element.parent.mu.Lock()
+	defer r.element.parent.mu.Unlock()
+	if p := &r.element.paid; p.owner == e.Owner {
 		p.index, p.callsByLast = e.CallIndex, p.callsByLast+1
 	} else {
 		*p = paid{owner: e.Owner, index: e.CallIndex, callsByLast: 1}
@@ -49,31 +49,31 @@ func (r *Row) called(e *auditlog.Call) {
 // it itself.
 func (r *Row) isPaid() {
 	e := &r.reply.Event
-	r.parent.mu.Lock()
-	defer r.parent.mu.Unlock()
+	r.element.parent.mu.Lock()
+	defer r.element.parent.mu.Unlock()
 	if len(e.EarlierCalls) == 0 || len(e.EarlierCalls[0].Items) == 0 {
-		r.paid.calls = e.Attempts + e.CapacityRetries
+		r.element.paid.calls = e.Attempts + e.CapacityRetries
 		return
 	}
 	last := e.EarlierCalls[0].Items[0]
-	r.paid = paid{owner: e.EarlierCalls[0].Owner, index: last.CallIndex, calls: last.Calls}
+	r.element.paid = paid{owner: e.EarlierCalls[0].Owner, index: last.CallIndex, calls: last.Calls}
 }
 
 // earlierCalls says for the event of a row which calls are not the owner's, and for that
 // of an element, which is for the journal, which calls its reply is from.
 func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 	of := []*Row{r}
-	if r.parent == nil {
+	if r.element.parent == nil {
 		if !r.hasItems() { // the rule
 			return nil
 		}
-		of = slices.SortedFunc(r.eachItem(), func(a, b *Row) int { return cmp.Compare(a.index, b.index) })
+		of = slices.SortedFunc(r.eachItem(), func(a, b *Row) int { return cmp.Compare(a.element.index, b.element.index) })
 	}
 	for _, item := range of {
-		item.parent.mu.Lock()
-		p := item.paid
-		item.parent.mu.Unlock()
-		if p.calls == 0 || r.parent == nil && p.owner == owner && p.callsByLast >= p.calls {
+		item.element.parent.mu.Lock()
+		p := item.element.paid
+		item.element.parent.mu.Unlock()
+		if p.calls == 0 || r.element.parent == nil && p.owner == owner && p.callsByLast >= p.calls {
 			continue
 		}
 		i := slices.IndexFunc(terms, func(t auditlog.TermCalls) bool { return t.Owner == p.owner })
@@ -81,7 +81,7 @@ func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 			i = len(terms)
 			terms = append(terms, auditlog.TermCalls{Owner: p.owner})
 		}
-		terms[i].Items = append(terms[i].Items, auditlog.ItemCalls{Item: item.index, CallIndex: p.index, Calls: p.calls})
+		terms[i].Items = append(terms[i].Items, auditlog.ItemCalls{Item: item.element.index, CallIndex: p.index, Calls: p.calls})
 	}
 	return terms
 }
@@ -92,7 +92,7 @@ func (r *Row) item(index int) *Row {
 	defer r.mu.Unlock()
 	item := r.items[index]
 	if item == nil {
-		item = &Row{Partition: r.Partition, Seq: r.Seq, Key: r.Key, StateID: auditlog.ItemStateID(r.StateID, index), parent: r, index: index}
+		item = &Row{Partition: r.Partition, Seq: r.Seq, Key: r.Key, StateID: auditlog.ItemStateID(r.StateID, index), element: element{parent: r, index: index}}
 		if r.items == nil {
 			r.items = make(map[int]*Row)
 		}
@@ -110,10 +110,10 @@ func (r *Row) hasItems() bool {
 
 // itemIndex returns the index of an element, and wholeRow for a row.
 func (r *Row) itemIndex() int {
-	if r.parent == nil {
+	if r.element.parent == nil {
 		return wholeRow
 	}
-	return r.index
+	return r.element.index
 }
 
 // eachItem yields the elements of the row so far, in no order.
@@ -143,7 +143,7 @@ func (r *Row) answeredItems() (items []*Row) {
 // window once the row is taken again, see also [journal.waitOf].
 func (t *term) itemAnswered(item *Row) {
 	item.answered = true
-	row := item.parent
+	row := item.element.parent
 	if t.open[row.Seq] != row {
 		if t.c.held[row.Seq] == row {
 			t.journal.waitOf(row, time.Now())
@@ -151,8 +151,8 @@ func (t *term) itemAnswered(item *Row) {
 		return
 	}
 	bytes := len(item.reply.Body)
-	row.itemBytes += bytes
-	if !row.done {
+	row.term.itemBytes += bytes
+	if !row.term.done {
 		t.buf.Grow(row.Seq, bytes)
 	}
 	t.journal.wait(item, time.Now())

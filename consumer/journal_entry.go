@@ -77,8 +77,8 @@ func (c *Consumer) journalEntry(owner string, row *Row) *nats.Msg {
 		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
 		headerReplyForm: {row.reply.Form},
 	}
-	if row.parent != nil {
-		header[streams.HeaderItem] = []string{strconv.Itoa(row.index)}
+	if row.element.parent != nil {
+		header[streams.HeaderItem] = []string{strconv.Itoa(row.element.index)}
 	}
 	return &nats.Msg{Subject: c.journalSubject(keptRef{row.Seq, row.itemIndex()}), Data: data, Header: header}
 }

@@ -49,14 +49,14 @@ func (g *gets) room() bool { return g.missing < journalGets }
 // Where the journal does not answer, rows start without, and are paid for again.
 func (t *term) restore(row *Row, now time.Time) bool {
 	j := t.journal
-	if row.restored {
+	if row.journal.restored {
 		return true
 	}
 	g := j.gets.open[row.Seq]
 	if g == nil {
 		refs := j.earlier.of(row.Seq)
 		if len(refs) == 0 {
-			row.restored = true
+			row.journal.restored = true
 			return true
 		}
 		if !j.gets.room() || !row.MayBegin() {
@@ -72,7 +72,7 @@ func (t *term) restore(row *Row, now time.Time) bool {
 		j.setProblem("no answer")
 	}
 	j.end(row.Seq, g)
-	row.Kept, row.KeptItems, row.restored = g.kept, g.items, true
+	row.Kept, row.KeptItems, row.journal.restored = g.kept, g.items, true
 	t.buf.Grow(row.Seq, row.keptBytes())
 	return true
 }

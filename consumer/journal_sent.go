@@ -87,7 +87,7 @@ func (s *sentEntries) pop() {
 // keep sends the entry of one row. Without an answer in time it is sent again: a second
 // copy does no harm.
 func (j *journal) keep(row *Row, now time.Time) {
-	if row.entry > 0 {
+	if row.journal.entry > 0 {
 		j.setProblem("no answer")
 	}
 	msg := j.c.journalEntry(j.owner, row)
@@ -96,9 +96,9 @@ func (j *journal) keep(row *Row, now time.Time) {
 		j.rows.keptNow(row)
 		return
 	}
-	row.entry, row.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
-	if err := j.send(topicEntry+strconv.FormatUint(row.entry, 36), msg); err != nil {
-		row.entry = 0
+	row.journal.entry, row.journal.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
+	if err := j.send(topicEntry+strconv.FormatUint(row.journal.entry, 36), msg); err != nil {
+		row.journal.entry = 0
 		j.setProblem(err.Error())
 	}
 	j.c.at("kept")
@@ -117,8 +117,8 @@ func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
 	at, err := streams.StoredAt(answer)
 	switch {
 	case err != nil:
-		if row != nil && row.entry == number {
-			row.entry, row.keepAt = 0, now.Add(journalRetry)
+		if row != nil && row.journal.entry == number {
+			row.journal.entry, row.journal.keepAt = 0, now.Add(journalRetry)
 		}
 		j.setProblem(err.Error())
 		return
@@ -128,7 +128,7 @@ func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
 	}
 	j.setProblem("")
 	j.purges.add(at, row.Seq)
-	row.entry, row.stored = 0, true
+	row.journal.entry, row.journal.stored = 0, true
 	if j.unkept.has(row) {
 		j.unkept.settle(row)
 		j.rows.keptNow(row)

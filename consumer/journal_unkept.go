@@ -42,9 +42,9 @@ type unkept struct {
 // add registers a row whose reply must be kept at some time. It may be registered
 // already.
 func (u *unkept) add(row *Row, now, at time.Time) {
-	row.answeredAt, row.keepAt = now, at
+	row.journal.answeredAt, row.journal.keepAt = now, at
 	if !u.has(row) {
-		row.keep = u
+		row.journal.keep = u
 		u.count++
 		u.rows = append(u.rows, row)
 	}
@@ -55,13 +55,13 @@ func (u *unkept) add(row *Row, now, at time.Time) {
 // be.
 func (u *unkept) settle(row *Row) {
 	if u.has(row) {
-		row.keep = nil
+		row.journal.keep = nil
 		u.count--
 	}
 }
 
 // has reports whether a row must be kept and is not yet.
-func (u *unkept) has(row *Row) bool { return row.keep == u }
+func (u *unkept) has(row *Row) bool { return row.journal.keep == u }
 
 // sweep lets go of settled rows once they are more than the others. Without it, rows that
 // are emitted would stay in memory until the time of a later row has come, which may be
@@ -133,11 +133,11 @@ func (j *journal) keepDue(now time.Time) (next time.Time) {
 	rows := u.rows
 	u.rows = nil // a row that can't be kept leaves the lane at once, and is added again
 	rows = slices.DeleteFunc(rows, func(row *Row) bool {
-		if u.has(row) && !now.Before(row.keepAt) {
+		if u.has(row) && !now.Before(row.journal.keepAt) {
 			j.offer(row, now)
 		}
 		if u.has(row) {
-			u.next = earlier(u.next, row.keepAt)
+			u.next = earlier(u.next, row.journal.keepAt)
 		}
 		return !u.has(row)
 	})
@@ -154,16 +154,16 @@ func (j *journal) keepDue(now time.Time) (next time.Time) {
 
 // offer keeps a row whose time has come, unless it has to wait or there is no need.
 func (j *journal) offer(row *Row, now time.Time) {
-	stuckAt, flushing := row.answeredAt.Add(j.unkept.stuck()), !j.unkept.flushBy.IsZero()
+	stuckAt, flushing := row.journal.answeredAt.Add(j.unkept.stuck()), !j.unkept.flushBy.IsZero()
 	switch {
-	case row.storedBefore && j.earlier.has(row):
+	case row.journal.storedBefore && j.earlier.has(row):
 		j.unkept.settle(row)
-		row.stored = true
+		row.journal.stored = true
 		j.rows.keptNow(row)
 	case !flushing && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
-		row.keepAt = stuckAt // nothing but the streams is in its way
+		row.journal.keepAt = stuckAt // nothing but the streams is in its way
 	case j.earlier.waiting || row.unstored.Load() > 0:
-		row.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
+		row.journal.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
 	case j.sent.full(now):
 		j.unkept.blocked = true
 	default:
@@ -188,8 +188,8 @@ func (j *journal) flushed(now time.Time) bool {
 	if u.flushBy.IsZero() {
 		u.flushBy = now.Add(streams.RequestTimeout)
 		for row := range u.waiting() {
-			if row.entry == 0 {
-				row.keepAt = now
+			if row.journal.entry == 0 {
+				row.journal.keepAt = now
 			}
 		}
 		u.next = now

@@ -176,11 +176,11 @@ func (t *term) roomBeside(room int) int {
 // parkStarted parks a row that has come and need not be started: its reply is in the
 // journal, or it is in a batch.
 func (t *term) parkStarted(row *Row) bool {
-	if t.lane == nil || row.back {
+	if t.lane == nil || row.term.back {
 		return false
 	}
 	if t.journal.earlier.has(row) {
-		row.stored = true
+		row.journal.stored = true
 		t.park(row, true)
 		return true
 	}
@@ -194,8 +194,8 @@ func (t *term) parkStarted(row *Row) bool {
 // park parks an open row. near says that it can be answered when its turn is near: from
 // the journal, or by starting it again, where that costs nothing.
 func (t *term) park(row *Row, near bool) {
-	note := noteAway(row.ackReply)
-	note.kept = row.stored
+	note := noteAway(row.term.ackReply)
+	note.kept = row.journal.stored
 	note.taken = uint32(row.Taken.Sub(t.c.pulse.born) / time.Second) //nolint:gosec // 136 years
 	delete(t.open, row.Seq)
 	delete(t.lane.stashed, row.Seq)
@@ -222,9 +222,9 @@ func (t *term) answered(row *Row) {
 	switch {
 	case t.lane == nil, t.buf.Parked() == 0, t.stopping:
 		t.complete(row)
-	case row.back && row.Errand == nil, t.itsTurn(row):
+	case row.term.back && row.Errand == nil, t.itsTurn(row):
 		t.complete(row)
-	case row.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
+	case row.journal.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		t.park(row, true)
 	default:
 		t.lane.stashed[row.Seq] = row
@@ -238,12 +238,12 @@ func (t *term) keptNow(row *Row) {
 	switch {
 	case t.lane == nil:
 	case t.lane.stashed[row.Seq] != row:
-		if row.stored {
+		if row.journal.stored {
 			// It waits in the window, perhaps for a row that the lane settles only after
 			// it.
 			t.laneKept(row.Seq)
 		}
-	case row.stored:
+	case row.journal.stored:
 		t.park(row, true)
 	default:
 		t.unstash(row)

@@ -117,7 +117,7 @@ func (t *term) markOf(low uint64, ahead int) logMark {
 func (t *term) mark(group []*Row) {
 	i := 0
 	for m := range t.buf.Marks(len(group)) {
-		group[i].after = t.markOf(m.Low, m.Ahead)
+		group[i].term.after = t.markOf(m.Low, m.Ahead)
 		i++
 	}
 }

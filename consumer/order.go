@@ -71,9 +71,9 @@ func (o order) claim(cl *streams.Claim, h nats.Header, mark logMark) {
 func (o order) setHeader(h nats.Header, row *Row) {
 	switch {
 	case o.byKey():
-		row.after.setHeader(h, &row.Key)
+		row.term.after.setHeader(h, &row.Key)
 	case o.getsAhead():
-		row.after.setHeader(h, nil)
+		row.term.after.setHeader(h, nil)
 	}
 }
 

@@ -87,7 +87,7 @@ func orderedConsumer(tb testing.TB, nc *nats.Conn, order streams.Order) *Consume
 func aheadRow(seq uint64, ahead int) *Row {
 	row := &Row{Seq: seq, StateID: fmt.Sprintf("stage/ROWS/0/%d", seq), Subject: fmt.Sprintf("rows.k%d", seq%10_000), reply: &Reply{Body: make([]byte, 500)}}
 	row.Key = row.Subject
-	row.after = logMark{ahead: ahead, from: 1}
+	row.term.after = logMark{ahead: ahead, from: 1}
 	return row
 }
 

@@ -64,35 +64,61 @@ type Row struct {
 	// in particular.
 	Errand any
 
-	parent      *Row // of an element, which is kept in the journal as a row is; else nil
-	index       int  // of the element
-	paid        paid // of an element; guarded by the parent's mu
-	mu          sync.Mutex
-	items       map[int]*Row // elements, by index, with a reply or a call; guarded by mu
-	mail        *mailbox
-	gate        *gate
-	pulse       *pulse
-	storable    *storable
-	recorder    *recorder.Recorder
-	trace       Trace // nil: nothing follows it
-	wanted      atomic.Bool
-	tenure      atomic.Pointer[tenure]
-	unstored    atomic.Int32 // audit events on their way
-	leads       atomic.Bool  // it waits for no earlier row: of its key, or in stream order of all
-	ackReply    string       // owned by the term, as submitIndex and after are
-	after       logMark      // of its result
-	submitIndex uint64
-	size        int    // of the row itself, in the window
-	itemBytes   int    // owned by the term: of the replies to elements so far, in the window
-	bare        bool   // its own headers leave no room for a result and are left out
-	back        bool   // owned by the term: it was parked, and has come back
-	reply       *Reply // set before the row goes into the mailbox
-	answered    bool   // owned by the consumer: reply is there and is no hand-back
-	idle        bool   // owned by the consumer: held from an earlier term, and handed back in it or since
-	done        bool   // owned by the term: reply is in the sequencer and the row event is on its way
+	shared  *shared // with the other rows of the consumer; nil for an element
+	element element // which one, where this is an element of a row
+	mu      sync.Mutex
+	items   map[int]*Row // elements, by index, with a reply or a call; guarded by mu
 
-	// Owned by the term, as all that follows. keep is the list of replies that must be
-	// kept, where the row is on one: that of the present term, or of one that has ended.
+	trace    Trace // nil: nothing follows it
+	wanted   atomic.Bool
+	tenure   atomic.Pointer[tenure]
+	unstored atomic.Int32 // audit events on their way
+	leads    atomic.Bool  // in order by key: it waits for no other of its key
+
+	reply *Reply // set before the row goes into the mailbox
+	// The goroutine of the consumer owns these two, which last from one term to the next.
+	answered bool // reply is there, and is no hand-back
+	idle     bool // it was taken in an earlier term, and handed back in it or since
+	bare     bool // its own headers leave no room for a result and are left out
+
+	term    inTerm
+	journal inJournal
+}
+
+// shared is what the rows of a consumer have in common.
+type shared struct {
+	mail     *mailbox
+	gate     *gate
+	pulse    *pulse
+	storable *storable
+	recorder *recorder.Recorder
+}
+
+// element says which element of a row this is. Its zero value is that it is a row. An
+// element is kept in the journal as a row is.
+type element struct {
+	parent *Row
+	index  int
+	paid   paid // guarded by the parent's mu
+}
+
+// inTerm is what the term that has taken a row knows of it. The goroutine of the term owns
+// it, and the next term begins with another.
+type inTerm struct {
+	ackReply    string  // where to ack the newest delivery
+	after       logMark // of its result
+	submitIndex uint64
+	size        int  // of the row itself, in the window
+	itemBytes   int  // of the replies to elements so far, in the window
+	back        bool // it was parked, and has come back
+	done        bool // its reply is in the sequencer, and its row event is on its way
+}
+
+// inJournal is what the term knows of a row's reply in the journal. The goroutine of the
+// term owns it.
+type inJournal struct {
+	// keep is the list of replies that must be kept, where the row is on one: that of the
+	// present term, or of one that has ended.
 	keep       *unkept
 	answeredAt time.Time // in this term
 	keepAt     time.Time // when to keep it
@@ -150,7 +176,7 @@ type Reply struct {
 // one that is not wanted: in the meantime another replica may have taken over, for
 // instance while this process was suspended, or the disk may be full.
 func (r *Row) Wanted() bool {
-	return r.wanted.Load() && r.pulse.sure(time.Now()) && r.canStore()
+	return r.wanted.Load() && r.shared.pulse.sure(time.Now()) && r.canStore()
 }
 
 // Owner is the term of ownership that the row belongs to at the moment.
@@ -171,14 +197,14 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 	e.CallIndex = int(t.calls.Add(1) - 1)
 	r.unstored.Add(1)
 	if e.Item == nil {
-		r.recorder.RecordCall(e, r.eventStored)
+		r.shared.recorder.RecordCall(e, r.eventStored)
 		return
 	}
 	item := r.item(*e.Item)
 	item.called(e)
 	e.StateID = item.StateID
 	item.unstored.Add(1)
-	r.recorder.RecordCall(e, func() {
+	r.shared.recorder.RecordCall(e, func() {
 		item.unstored.Add(-1)
 		r.eventStored()
 	})
@@ -187,24 +213,24 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 // Reply answers the row. See [Executor] for how often.
 func (r *Row) Reply(reply Reply) {
 	r.reply = &reply
-	r.mail.put(r)
+	r.shared.mail.put(r)
 }
 
 // eventStored is called for each of the row's events that the audit stream holds.
 func (r *Row) eventStored() {
 	if r.unstored.Add(-1) == 0 {
-		r.mail.wake()
+		r.shared.mail.wake()
 	}
 }
 
 // forgetJournal begins a term: what an earlier one knew of the journal may have changed.
 func (r *Row) forgetJournal() {
-	r.entry, r.restored = 0, false
-	r.storedBefore, r.stored = r.storedBefore || r.stored, false
+	r.journal.entry, r.journal.restored = 0, false
+	r.journal.storedBefore, r.journal.stored = r.journal.storedBefore || r.journal.stored, false
 }
 
 // emittable: answered, and nothing of its audit is missing.
-func (r *Row) emittable() bool { return r.done && r.unstored.Load() == 0 }
+func (r *Row) emittable() bool { return r.term.done && r.unstored.Load() == 0 }
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without
 // ever blocking them. The window bounds it. It also counts the replies that a crash would

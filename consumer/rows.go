@@ -223,7 +223,7 @@ func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bo
 // again handles the delivery of a row that was taken before.
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.open[seq]; row != nil {
-		row.ackReply = reply // the server counts the newest delivery
+		row.term.ackReply = reply // the server counts the newest delivery
 	} else if t.deliveredAgain(seq, reply) {
 		t.c.at("parked row came again")
 	} else if t.finished(seq) {
@@ -241,8 +241,8 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 func (t *term) take(row *Row, size int, index uint64, reply string) {
 	known := t.c.held[row.Seq] == row
 	delete(t.c.held, row.Seq)
-	row.submitIndex, row.ackReply, row.size = index, reply, size
-	row.done, row.itemBytes = false, 0
+	row.term.submitIndex, row.term.ackReply, row.term.size = index, reply, size
+	row.term.done, row.term.itemBytes = false, 0
 	row.forgetJournal()
 	_, waits := t.buf.WaitsFor(row.Seq)
 	row.leads.Store(!waits)
@@ -290,7 +290,7 @@ func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data, Arrived: m.arrived,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		mail:    c.mail, gate: &c.gate, pulse: c.pulse, storable: &c.storable, recorder: c.cfg.Recorder,
+		shared:  c.shared,
 	}
 	if c.order.byKey() {
 		row.Key = c.cfg.Key(row)
@@ -314,7 +314,7 @@ func (t *term) finished(seq uint64) bool { return t.buf.Finished(seq) }
 
 // itsTurn reports whether an answered row waits for no other.
 func (t *term) itsTurn(row *Row) bool {
-	if row.parent != nil && !row.parent.done {
+	if row.element.parent != nil && !row.element.parent.term.done {
 		return false
 	}
 	_, waits := t.buf.WaitsFor(row.Seq)
@@ -371,7 +371,7 @@ look:
 	for ; looked < len(t.unstarted); looked++ {
 		switch row := t.unstarted[looked]; {
 		case t.parkStarted(row):
-		case row.back || t.restore(row, now):
+		case row.term.back || t.restore(row, now):
 			t.c.cfg.Executor.Start(row)
 		case t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
 			waiting = append(waiting, row)
@@ -391,7 +391,7 @@ func (t *term) collect() {
 	t.collected += len(rows)
 	for _, row := range rows {
 		switch {
-		case row.parent != nil:
+		case row.element.parent != nil:
 			t.itemAnswered(row)
 		case t.open[row.Seq] != row:
 			t.c.answeredLate(row)
@@ -427,7 +427,7 @@ func (t *term) takeBack(row *Row) {
 // stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.fit(row)
-	index, err := t.buf.Complete(row.Seq, place{row: row}, row.size+len(row.reply.Body)+row.itemBytes)
+	index, err := t.buf.Complete(row.Seq, place{row: row}, row.term.size+len(row.reply.Body)+row.term.itemBytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
 	}
@@ -436,10 +436,10 @@ func (t *term) complete(row *Row) {
 		row.reply.Event.FinishedAt = now
 	}
 	e := t.c.rowEvent(row, t.owner, now)
-	e.SubmitIndex, e.CompleteIndex = row.submitIndex, index
+	e.SubmitIndex, e.CompleteIndex = row.term.submitIndex, index
 	e.ResultHash = hashOf(row.reply.Body)
 	row.unstored.Add(1)
-	row.done = true
+	row.term.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
 	t.lead(t.c.order.key(row))
 	t.journal.wait(row, now)
@@ -503,13 +503,13 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for _, row := range e.rows {
 		delete(t.open, row.Seq)
-		if !row.stored { // else the lane was told when the journal had its reply
+		if !row.journal.stored { // else the lane was told when the journal had its reply
 			t.laneKept(row.Seq)
 		}
 		if row.reply.Failed {
 			failed++
 		}
-		t.acks.emitted(row.ackReply, e.at)
+		t.acks.emitted(row.term.ackReply, e.at)
 		if row.trace != nil {
 			row.trace.Emitted(row.reply, e.at)
 		}

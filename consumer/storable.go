@@ -45,7 +45,7 @@ func (c *Consumer) setRefused(refused bool) {
 }
 
 // canStore reports whether what a call brings could be stored, as far as is known.
-func (r *Row) canStore() bool { return r.storable.room() && !r.recorder.Refused() }
+func (r *Row) canStore() bool { return r.shared.storable.room() && !r.shared.recorder.Refused() }
 
 func (s *storable) room() bool { return s.full.Load() == nil && !s.refused.Load() }
 
