@@ -18,7 +18,7 @@ type answers struct {
 
 // outLine is an answer on its way through the executor.
 type outLine struct {
-	batch  *batch // nil: none
+	batch  *batch // nil while there is none
 	errand *Errand
 	bytes  int64
 }

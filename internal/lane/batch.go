@@ -29,7 +29,8 @@ type batch struct {
 	keep bool
 }
 
-// sealed is what is decided when a batch is sealed. It is the intent, and never changes.
+// sealed holds the decisions made when a batch is sealed. They are the intent, and never
+// change.
 type sealed struct {
 	token, model, account string
 	intent                time.Time
@@ -65,9 +66,10 @@ type submission struct {
 	missing   time.Time       // since when the provider does not know it
 }
 
-// reading is how far the results of a batch are read. A pass always begins at their
-// beginning, so what is counted must be remembered by rows: counted and settled only grow
-// during a term.
+// reading says how far the results of a batch are read. Every pass begins at the first
+// line, so the counts must be remembered by rows: counted and settled only grow during a
+// term. For example, a first pass ends after 60 of 100 lines, when the connection breaks.
+// The next pass meets the same 60 lines, and must not count them again.
 type reading struct {
 	overSince time.Time
 	passes    int    // read to the end

@@ -42,8 +42,8 @@ func (l *batchList) queued(model string) (sum int64) {
 	return sum
 }
 
-// idle reports whether no batch is under way, whose end could release what is reserved
-// for it.
+// idle reports whether no batch is under way. The end of one could release the money that
+// is reserved for it.
 func (l *batchList) idle() bool {
 	return !slices.ContainsFunc(l.all, func(b *batch) bool { return b.phase != phaseClosed })
 }
@@ -53,8 +53,8 @@ func (l *batchList) unread() bool {
 	return slices.ContainsFunc(l.all, func(b *batch) bool { return b.phase < phaseSettling })
 }
 
-// known returns the ids that can't be, or may not be, those of a batch. Of two that may be
-// either, both have to look again once one of them is known for sure.
+// known returns the ids that can't be, or may not be, the ids of this batch. If an id may
+// belong to either of two batches, both look again once one of them is known for sure.
 func (l *batchList) known(b *batch) map[string]idUse {
 	ids := make(map[string]idUse)
 	for _, other := range l.all {

@@ -10,13 +10,13 @@ const (
 	// room.
 	capacityWaitFirst = time.Minute
 	capacityWaitMost  = 30 * time.Minute
-	// capacityStale is after how long without a refusal more is tried than what was
-	// refused once.
+	// capacityStale is how long after a refusal the lane tries more than the limit that
+	// it has learned: with a limit of 1,000 tokens, up to 1,250.
 	capacityStale = time.Hour
 )
 
-// capacity is what is known of how many tokens of a model the provider takes into its
-// queue. The zero value knows nothing. It is pure.
+// capacity is how many tokens of a model the provider takes into its queue, as far as its
+// refusals have shown. The zero value knows nothing. It is pure.
 type capacity struct {
 	limit   int64 // tokens of all batches of the model, 0 if it is not known
 	learned time.Time

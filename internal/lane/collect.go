@@ -304,7 +304,7 @@ func (c *collector) gone(b *batch, err error, now time.Time) bool {
 	return false
 }
 
-// takenByOther reports whether another batch is surely the one that a batch was taken for.
+// takenByOther reports whether the id of a tentative batch surely belongs to another one.
 func (c *collector) takenByOther(b *batch) bool {
 	return b.tentative && (b.phase == phaseRunning || b.phase == phaseOver) && (c.pass == nil || c.pass.batch != b) && c.batches.known(b)[b.id] == idTaken
 }

@@ -207,7 +207,7 @@ func (d *desk) lose(r *Record, now time.Time) {
 	}
 }
 
-// close begins to delete what is left of a batch: its end is recorded.
+// close begins to delete the remains of a batch: its end is recorded.
 func (d *desk) close(b *batch) {
 	d.freeBody(b)
 	b.phase, b.busy = phaseClosed, false
@@ -232,16 +232,16 @@ func (d *desk) freeBody(b *batch) {
 	b.body = nil
 }
 
-// reindex tells [Lane.Holds] in which batches rows are.
+// reindex tells [Lane.Holds] which batches hold which rows.
 func (d *desk) reindex() {
 	x := d.batches.index()
 	d.lane.inBatch.Store(&x)
 }
 
-// settle replaces what was reserved for a batch by the amount that was billed.
+// settle replaces the reservation of a batch by the amount that was billed.
 func (d *desk) settle(b *batch, usd float64) {
 	if d.cfg.Settle != nil {
 		d.cfg.Settle(b.token, usd)
-		d.standing.noBudget.until = time.Time{} // what was reserved may be free now
+		d.standing.noBudget.until = time.Time{} // the reserved money may be free now
 	}
 }

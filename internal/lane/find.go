@@ -39,7 +39,7 @@ func (f *finder) look(ctx context.Context, b *batch, now time.Time) {
 		return
 	}
 	since, known := b.intent.Add(-clockSkew), f.batches.known(b)
-	last := !now.Before(b.lookUntil) // what is not listed now is absent
+	last := !now.Before(b.lookUntil) // a batch that is not listed now is absent
 	f.call(ctx, b, callTime, func(ctx context.Context) followUp {
 		all, err := f.cfg.API.Find(ctx, b.token, since, len(b.state))
 		var mine []batchapi.Batch
@@ -65,9 +65,9 @@ func (f *finder) look(ctx context.Context, b *batch, now time.Time) {
 	})
 }
 
-// choose returns those of the provider's batches that are the one of the token, the first
-// created first, and whether that is sure. Where the list shows no token the ids of the
-// results tell, and one that has none yet may be it.
+// choose returns the provider's batches that belong to the token, the first created
+// first, and whether that is sure. If the list shows no tokens, the ids of the results
+// decide; a batch without results may be it.
 func (f *finder) choose(ctx context.Context, token string, all []batchapi.Batch, known map[string]idUse) (mine []batchapi.Batch, sure bool, err error) {
 	if f.cfg.API.Limits().Tokens {
 		for _, b := range all {

@@ -9,15 +9,15 @@ import (
 const (
 	// closeGrace is how long the end of a term waits for a creation and its record, so
 	// that the next owner need not look for the batch. In the same time it finishes
-	// batches of which nothing is wanted any more: maybe there is no next owner.
+	// batches that nobody needs any more, since there may be no next owner.
 	closeGrace = 2 * time.Second
 	// closePoll is the least time between two looks at a batch during the end of a term.
 	closePoll = 200 * time.Millisecond
 )
 
-// tidy does at the end of the term what is left to do of batches of which nothing is
-// wanted any more: they are cancelled, counted, recorded as done, and deleted. With
-// [Config.CancelOnStop] those are cancelled that were created just now.
+// tidy finishes, at the end of the term, the batches that nobody needs any more: they are
+// cancelled, counted, recorded as done, and deleted. With [Config.CancelOnStop] the
+// batches that were created just now are cancelled, too.
 func (k *keeper) tidy(ctx context.Context, now time.Time) {
 	if k.graceEnd.IsZero() {
 		k.graceEnd = now.Add(closeGrace)

@@ -20,11 +20,11 @@ const (
 //	coming    it was recalled, so that its body comes again and it can join
 //	gathers   it gathers in the batch of its model, with its prompt in memory
 //	halves    it waits, in a half of a batch that was refused, for its turn to gather again
-//	half      likewise, in the one that gathers now
+//	half      likewise, in the half that gathers now
 //
 // A row that comes may stay in left of a half until it has joined. bodies is the size of
-// the lines in memory: those that gather here, and those of sealed batches until they are
-// created.
+// the lines in memory: the lines that gather here, and the lines of sealed batches until
+// they are created.
 type intake struct {
 	most    ceiling
 	waiting map[string]*rowSet // by model; "" stands for rows whose model is not known
@@ -147,7 +147,7 @@ func (in *intake) count() (gathering, waiting int) {
 	return gathering, waiting
 }
 
-// models returns the models that rows wait for, that of the earliest row first.
+// models returns the models that rows wait for, the earliest row's model first.
 func (in *intake) models() []string {
 	models := make([]string, 0, len(in.waiting))
 	first := make(map[string]uint64, len(in.waiting))

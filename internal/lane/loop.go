@@ -43,8 +43,8 @@ func (l *loop) do(ctx context.Context, bound time.Duration, f func(context.Conte
 	})
 }
 
-// wait reports whether at is in the future. If so, the keeper looks again then, so
-// whoever asks may simply return.
+// wait reports whether at is in the future. If so, the keeper looks again then, so the
+// caller may simply return.
 func (l *loop) wait(at, now time.Time) bool {
 	if at.IsZero() || !now.Before(at) {
 		return false

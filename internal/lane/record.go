@@ -34,7 +34,7 @@ const (
 	RecordAbandoned RecordKind = "abandoned"
 )
 
-// Record is one message of the lane's stream. Those of a batch are on
+// Record is one message of the lane's stream. The records of a batch are on
 // `lane.<name>.<partition>.<token>`, claims on `lane.<name>.<partition>.claim`.
 type Record struct {
 	Kind  RecordKind `json:"kind"`

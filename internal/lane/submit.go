@@ -23,7 +23,7 @@ var errSuspended = errors.New("the process was held up before it could create th
 // haltedLook is the time between two looks whether batches may be submitted again.
 const haltedLook = time.Second
 
-// seal makes batches of what has gathered.
+// seal makes batches of the gathered rows.
 func (s *submitter) seal(ctx context.Context, now time.Time) {
 	if s.stopping {
 		return
@@ -146,7 +146,9 @@ func (s *submitter) submit(ctx context.Context, g *gather, now time.Time) {
 	})
 }
 
-// firstTokens returns as many of the rows as have no more tokens than limit, at least one.
+// firstTokens returns the longest start of the rows with no more tokens than limit, at
+// least one row: rows of 400, 500 and 300 tokens with a limit of 1,000 give the first
+// two.
 func firstTokens(body []*gathered, limit int64) []*gathered {
 	var sum int64
 	for i, row := range body {
@@ -281,8 +283,8 @@ func (s *submitter) created(ctx context.Context, b *batch, remote batchapi.Batch
 	}
 }
 
-// uncertain reports whether the batch may exist after an error of its creation. What is no
-// verdict of the API is none at all.
+// uncertain reports whether the batch may exist after an error of its creation. An error
+// that did not come from the API says nothing, so the batch may exist.
 func uncertain(err error) bool {
 	_, verdict := errors.AsType[*llm.Error](err)
 	return batchapi.Uncertain(err) || !verdict

@@ -13,9 +13,9 @@ import (
 // cleanTries is how often the files of a batch are tried to be deleted.
 const cleanTries = 5
 
-// sweeper deletes what is left of batches that are done: their files at the provider, and
-// then their records. The partition's last record always stays, since the fence is
-// conditional on it.
+// sweeper deletes the remains of finished batches: their files at the provider, and then
+// their records. The partition's last record always stays, since the fence is conditional
+// on it.
 type sweeper struct{ *desk }
 
 // leftovers are the tokens whose records could not be purged when their batch was, since
@@ -104,7 +104,7 @@ func (s *sweeper) purge(ctx context.Context, b *batch) {
 	})
 }
 
-// purgeLeft removes what was left of a batch while it was the end of the log.
+// purgeLeft removes records that could not be purged while they were the end of the log.
 func (s *sweeper) purgeLeft(ctx context.Context, now time.Time) {
 	left := &s.leftovers
 	if left.purging {
@@ -129,9 +129,9 @@ func (s *sweeper) purgeLeft(ctx context.Context, now time.Time) {
 	})
 }
 
-// purgeSubject removes the messages of a subject, all or all but the last. Whoever is
-// fenced and does not know it yet does no harm: that a batch is done was recorded under
-// the fence, and what was not the last message never will be again.
+// purgeSubject removes the messages of a subject, all or all but the last. A process that
+// is fenced and does not know it yet does no harm with that. The end of the batch was
+// recorded under the fence, and a message that was not the last one never will be again.
 func (s *sweeper) purgeSubject(ctx context.Context, subject string, keepLast bool) error {
 	stream, err := streams.Look(ctx, s.cfg.jetStream(), s.cfg.Settings.Stream)
 	if err != nil {

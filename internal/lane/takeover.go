@@ -96,8 +96,8 @@ func (d *desk) rewrite(failed *entry, now time.Time) {
 		e.unsure = false
 		b.queue = append(b.queue, e)
 	}
-	// Intents go behind the other records: nothing but a claim, or what was written
-	// before, may precede them here.
+	// Intents go behind the other records: only a claim, or a record written before, may
+	// precede them here.
 	for _, e := range b.queue[:len(b.queue)-len(old)] {
 		e.unsure = true
 	}

@@ -19,14 +19,16 @@ func transfer(bytes int64) time.Duration {
 // partition was proven. It ends well before the time after which the next owner concludes
 // that the batch is absent, [adoptTime]:
 //
-//	A proves that it owns the partition, and creates batch b. B claims, and reads the intent of b.
-//	B looks for b until adoptTime has passed since its claim, which came after A's proof. By then A's creation has
-//	ended for at least a third of adoptWait: b is in the provider's list, or it was never created.
+//  1. A proves that it owns the partition, and creates batch b.
+//  2. B claims the partition, and reads the intent of b.
+//  3. B looks for b until adoptTime has passed since its claim, which came after A's
+//     proof. By then A's creation has ended for at least a third of adoptWait. So b is in
+//     the provider's list, or it was never created.
 //
 // A process that is suspended between its proof and its creation, for longer than that,
-// creates b when B has concluded that it is absent. Where a batch needs a file, B has
-// deleted that before ([batchapi.API.Withdraw]), and the creation fails. Where it does
-// not, nothing prevents it: that moment is undecidable.
+// creates b when B has concluded that it is absent. If a batch needs a file, B has
+// deleted the file before ([batchapi.API.Withdraw]), and the creation fails. If it needs
+// none, nothing prevents it: that moment is undecidable.
 func createTime(limits batchapi.Limits, bytes int64, adoptWait time.Duration) time.Duration {
 	bound := adoptWait * 2 / 3
 	if limits.Inline {

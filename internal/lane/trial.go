@@ -75,8 +75,8 @@ func (c *collector) judgeLine(p *pass, i int, r *lineRead) {
 	c.answer(p.batch, i, r.line)
 }
 
-// proves notes that the provider has answered a row, of whatever term: so failed lines of
-// this batch are their rows' own.
+// proves notes that the provider has answered a row, in this term or an earlier one. So
+// each failed line of this batch is the fault of its row.
 func (c *collector) proves(p *pass) {
 	c.standing.replied, p.batch.judged = true, true
 	c.standing.denial.clear()
@@ -116,12 +116,12 @@ func (c *collector) conclude(p *pass) bool {
 	return true
 }
 
-// deny gives up a batch of which each line was denied. Its rows wait, and the batch does
+// deny gives up a batch in which each line was denied. Its rows wait, and the batch does
 // not count as one of their tries.
 func (c *collector) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
 	c.abandon(b, err.Error(), false, func(b *batch) {
-		if c.cfg.FailFatal || c.cfg.Collect { // a live call finds the same, and the stage does what it is set to do
+		if c.cfg.FailFatal || c.cfg.Collect { // a live call finds the same, and the stage reacts as configured
 			c.releaseLive(b)
 			return
 		}
