@@ -1,5 +1,5 @@
-// Package config is the configuration of the program: its variables, where each value
-// came from, and what is wrong.
+// Package config is the configuration of the program: its variables, the origin of each
+// value, and the problems found.
 package config
 
 import (
@@ -102,7 +102,7 @@ type ResultConfig struct {
 	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited" deprecated:"create the stream by stage setup --result-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 
-// AuditConfig is where audit events go and what they hold.
+// AuditConfig says where audit events go, and which bodies they hold.
 type AuditConfig struct {
 	Stream   string        `env:"STREAM, default=AUDIT" help:"stream that audit events go to"`
 	Subject  string        `env:"SUBJECT, default=audit" help:"events are published on <subject>.<name>.<partition>.<kind>; the partition of run events is all"`

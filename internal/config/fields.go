@@ -38,7 +38,7 @@ type Field struct {
 	// documented: no help, table or example has it.
 	Deprecated string
 
-	generic string // STAGE_LLM_<PROVIDER>_API_KEY where each provider has the variable; else ""
+	generic string // STAGE_LLM_<PROVIDER>_API_KEY if each provider has the variable, or empty
 	kind    kind
 	min     bound // inclusive
 	above   bound // exclusive

@@ -97,8 +97,8 @@ func (f *EnvFile) layer() layer {
 
 // layers returns the sources in order: flags, the settings of one stage of several, a
 // context named by flag, the environment, the environment files, the nats CLI's own
-// variables, its context, and the defaults of the command. ctx is the context in use;
-// nil: none.
+// variables, its context, and the defaults of the command. ctx is the context in use, or
+// nil.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
 	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
 	if s.Stage != nil {

@@ -40,14 +40,14 @@ type Source struct {
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
 	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
 
-	// External adds, for a command that connects to NATS, what the nats CLI uses: its
-	// variables (NATS_URL and others), and its context, which is the one of that name,
-	// else that of NATS_CONTEXT, else the selected one where nothing names a server or a
-	// store.
+	// External adds, for a command that connects to NATS, the settings of the nats CLI:
+	// its variables (NATS_URL and others), and its context. That is the context named
+	// Context, or the one in NATS_CONTEXT, or the selected one if nothing names a server
+	// or a store.
 	External bool
 	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
 
-	// AnyInput accepts an input subject without a place for the partition, whatever the
+	// AnyInput accepts an input subject without a place for the partition, with any
 	// number of partitions: for a command that reads results or the audit, and no input.
 	AnyInput bool
 
@@ -56,11 +56,11 @@ type Source struct {
 	// exists, or on another machine than the stage.
 	Offline bool
 
-	// More finds problems of settings that have no other, each of an error that it joins,
-	// by their variables. It is called only where there are problems, so that all are
-	// listed at once: without it those that take more than reading the settings (a
-	// template that does not compile) would come up once the others are solved. nil:
-	// none.
+	// More finds further problems, of settings that have none yet, and returns them by
+	// variable; each error may join several. Such problems take more than reading the
+	// settings, for example a template that does not compile. More is called only if
+	// there are other problems, so that all are listed at once and do not come up only
+	// after the others are solved. nil means none.
 	More func(*Config) map[string]error
 
 	FlagNames map[string]string // flags that have another name than their variable, by variable
@@ -118,9 +118,10 @@ func (c *Config) Validate(need Need) error {
 }
 
 const (
-	// spanWindows is how many windows of rows may be taken above the low-water mark: who
-	// needs more room beside a row that waits raises the window. spanMax bounds what they
-	// take in memory, 16 to 150 bytes each.
+	// spanWindows is how many windows of rows may be taken above the low-water mark: a
+	// user who needs more room beside a row that waits raises the window. For example, a
+	// window of 1,024 rows allows 65,536. spanMax bounds their memory, 16 to 150 bytes
+	// each.
 	spanWindows = 64
 	spanMax     = 1_000_000
 	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody

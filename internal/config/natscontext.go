@@ -29,8 +29,8 @@ type NATSContext struct {
 // contextBytesMax bounds the file of a context.
 const contextBytesMax = 1 << 20
 
-// contextFields are the settings of a context that the stage has variables for. Others
-// are about the connection too and are reported as ignored, but for those of
+// contextFields are the settings of a context for which the stage has variables. Other
+// settings are about the connection, too, and are reported as ignored, except for
 // contextNotes.
 var contextFields = []struct {
 	name, variable string

@@ -247,8 +247,8 @@ func (f Fallbacks) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY, from its file if it has one;
-// nil: there is none.
+// ReadExtraBody returns the object of STAGE_LLM_EXTRA_BODY, from its file if it has one,
+// or nil if there is none.
 func (c *LLMConfig) ReadExtraBody() (json.RawMessage, error) {
 	text, err := c.ExtraBody.Value()
 	if err != nil || text == "" {
