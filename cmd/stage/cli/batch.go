@@ -102,8 +102,8 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 	return text, nil
 }
 
-// connectRunning connects to the server of the configuration, else to the embedded one of
-// a running stage.
+// connectRunning connects to the server of the configuration or, without one, to the
+// embedded server of a running stage.
 func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsconn.Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)

@@ -84,9 +84,10 @@ var makers = []maker{
 	{"version", newVersionCommand},
 }
 
-// commands returns the commands that the arguments may need: the one that they name
-// first, else all of them, for the help and for completion. Most commands have about 200
-// flags, and to make all of them takes longer than most commands run.
+// commands returns the commands that the arguments may need: only the one that they name
+// first or, if they name none, all of them, for the help and for completion. Most
+// commands have about 200 flags, and to make all of them takes longer than most commands
+// run.
 func commands(env *Env) (all []*cobra.Command) {
 	named := func(m maker) bool { return len(env.Args) > 0 && env.Args[0] == m.name }
 	one := slices.ContainsFunc(makers, named)

@@ -30,20 +30,21 @@ type Env struct {
 	Stderr  io.Writer
 
 	// LimitMemory sets how many bytes the process needs at most, for the garbage
-	// collector. Within them it lets the heap grow to three times what is in use, rather
-	// than to twice. Nil: there is no limit.
+	// collector. Within them it lets the heap grow to three times the memory in use,
+	// rather than to twice: with 100 MB in use, to 300 MB. If it is nil, there is no
+	// limit.
 	LimitMemory func(bytes int64)
 
-	// Exit ends the process immediately, whatever still runs, when the second signal has
-	// not ended it (see [Env.Contexts]). Nil: nothing does.
+	// Exit ends the process immediately, even if parts still run, when the second signal
+	// has not ended it (see [Env.Contexts]). If it is nil, nothing ends it.
 	Exit func(code int)
 
-	// Executable is the path of this program, for a command that starts it again. Empty:
-	// unknown.
+	// Executable is the path of this program, for a command that starts it again. It is
+	// empty if the path is unknown.
 	Executable string
 
 	// Setenv sets a variable for the libraries that read the environment of the process.
-	// Nil: nothing does.
+	// It may be nil.
 	Setenv func(name, value string)
 
 	// HangupEnds is set where SIGHUP means that the terminal of the process has closed.
@@ -53,8 +54,8 @@ type Env struct {
 
 	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
 
-	// Notify relays signals to c, as os/signal.Notify does, until stop is called. Nil:
-	// there are no signals.
+	// Notify relays signals to c, as os/signal.Notify does, until stop is called. If it
+	// is nil, there are no signals.
 	Notify func(c chan<- os.Signal, signals ...os.Signal) (stop func())
 }
 
@@ -149,9 +150,9 @@ const (
 	exitReport = 250 * time.Millisecond
 )
 
-// exitSoon ends the process after exitAfter if it still runs. It is the last resort:
-// whatever takes a context ends sooner. What remains are system calls that don't return
-// (a write to a pipe without a reader, a disk that does not respond) and libraries that
+// exitSoon ends the process after exitAfter if it still runs. It is the last resort: code
+// that takes a context ends sooner. It is needed for system calls that don't return (a
+// write to a pipe without a reader, a disk that does not respond) and for libraries that
 // can't be cancelled (the embedded server's shutdown, the C library's resolver).
 func (e *Env) exitSoon() {
 	if e.Exit == nil {
@@ -159,7 +160,7 @@ func (e *Env) exitSoon() {
 	}
 	time.AfterFunc(exitAfter, func() {
 		reported := make(chan struct{})
-		go func() { // standard error may be what is stuck
+		go func() { // standard error itself may be stuck
 			defer close(reported)
 			terminal.PrintLine(e.Stderr, "stage: not ended %v after the second signal, exiting; still in %s", exitAfter, strings.Join(stillIn(), ", "))
 		}()

@@ -61,10 +61,10 @@ var commonSettings = []string{
 }
 
 // newConfigFlags adds the flags of the configuration to the command. groups are the
-// headings of [config.Config] that the command uses, nil: all; flags of other groups are
-// refused. defaults are the command's, by variable, and take precedence over the
-// documented ones. A flag that the command has already takes the place of the setting's.
-// An invalid value is reported by Load, together with all other problems.
+// headings of [config.Config] that the command uses, nil for all; flags of other groups
+// are refused. defaults are the command's, by variable, and take precedence over the
+// documented ones. If the command already has a flag of that name, it replaces the
+// setting's flag. Load reports an invalid value, together with all other problems.
 func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[string]string) *configFlags {
 	c := &configFlags{env: env, cmd: cmd, defaults: defaults, values: make(map[string]string), refused: make(map[string]string)}
 	for _, group := range groups {
@@ -351,7 +351,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 		problems, unread = appendProblems(problems, err, "--env-file: "), unread || err != nil
 		source.EnvFiles = append(source.EnvFiles, file)
 	}
-	if unread { // what is in the files would be reported as missing
+	if unread { // settings in unread files would be reported as missing
 		return nil, nil, problems
 	}
 	cfg, err := source.Load(ctx, need)

@@ -145,8 +145,8 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list("Commands:", "")
 }
 
-// newHelpCommand replaces cobra's, which reports no error for an unknown command. What is
-// no command is searched for.
+// newHelpCommand replaces cobra's, which reports no error for an unknown command. A word
+// that names no command is searched for.
 func newHelpCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command | settings | word...]",

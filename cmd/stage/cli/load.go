@@ -57,8 +57,8 @@ type loadOptions struct {
 	json    bool
 }
 
-// loadReport is what load --json prints. Loaded are the rows of this call, Before those
-// of earlier ones.
+// loadReport is the output of load --json. Loaded counts the rows of this call, and
+// Before the rows of earlier ones.
 type loadReport struct {
 	ID         string `json:"id"`
 	Subjects   string `json:"subjects"`

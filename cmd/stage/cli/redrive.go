@@ -46,7 +46,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		}
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 		err = errors.Join(err, flags.reopen(cfg, o.DryRun)) // a run of the job may have ended meanwhile
-		switch {                                            // what was done is printed even if it ended early
+		switch {                                            // the report is printed even if it ended early
 		case r == nil:
 		case *asJSON:
 			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))

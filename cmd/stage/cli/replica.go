@@ -19,10 +19,10 @@ import (
 // replicaCommand is the name of the hidden command below demo.
 const replicaCommand = "replica"
 
-// newReplicaCommand is a replica of the demo with --chaos: run, but that it reports its
-// page, and ends with its standard input. So it does not outlive the demo, whatever ends
-// that. A signal does not end it: Ctrl-C is sent to all processes of a terminal, and the
-// demo ends its replicas itself.
+// newReplicaCommand makes a replica of the demo with --chaos. It does the same as run,
+// but it also reports its page, and it ends with its standard input. So it never outlives
+// the demo, even a demo that was killed. A signal does not end it: Ctrl-C is sent to all
+// processes of a terminal, and the demo ends its replicas itself.
 func newReplicaCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, which starts it", Args: cobra.NoArgs, Hidden: true}
 	flags := newConfigFlags(cmd, env, nil, nil)
@@ -40,7 +40,7 @@ func newReplicaCommand(env *Env) *cobra.Command {
 		}
 		terminal.PrintLine(env.Stdout, "%s", dashboard.URL(listener))
 		log := slog.New(slog.DiscardHandler)
-		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] { // else it would only repeat what the demo says
+		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] { // otherwise it would only repeat the demo's own messages
 			log = logging.NewConfigured(cfg, env.Stderr)
 		}
 		defer logging.Flush(log)

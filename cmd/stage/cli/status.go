@@ -89,7 +89,7 @@ type statusView struct {
 	overHTTP, overNATS bool // it asks in this way alone
 	memory             *replicas.Memory
 
-	conn *natsconn.Conn // nil: NATS was not asked yet
+	conn *natsconn.Conn // nil until NATS is asked
 	line bool           // JSON is one line
 }
 
@@ -224,7 +224,7 @@ func withWholes(body []byte, wholes []json.RawMessage) []byte {
 	return joined
 }
 
-// showAll asks all replicas over NATS and prints what they say.
+// showAll asks all replicas over NATS and prints their answers.
 func (v *statusView) showAll(ctx context.Context) error {
 	if v.conn == nil {
 		conn, err := connectRunning(ctx, v.cfg, logging.NewConfigured(v.cfg, v.env.Stderr))

@@ -97,8 +97,8 @@ func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStream
 	}, f)
 }
 
-// runOrFollow is runOnStore for a command with --follow, which goes on instead: it reads
-// a server, or a store through whoever serves that, now or later.
+// runOrFollow is runOnStore for a command with --follow, which never ends instead: it
+// reads a server, or a store through the process that serves it, now or later.
 func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) error, once onStreams,
 	forever func(ctx context.Context, cfg *config.Config) error,
 ) func(*cobra.Command, []string) error {

@@ -105,9 +105,9 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// rowNow asks the running replicas for the calls in flight of a row, since the audit holds
-// a call when it has ended, and for what the row waits for. A call in flight says that by
-// itself.
+// rowNow asks the running replicas about a row. They know its calls in flight, because
+// the audit holds a call only when it has ended, and they know why the row waits. A call
+// in flight is a reason by itself.
 func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight, waits string) {
 	inFlight, wait := replicas.AskRow(ctx, conn.NC(), cfg.Name, row)
 	for _, c := range inFlight {

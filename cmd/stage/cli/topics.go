@@ -206,8 +206,8 @@ const settingsIntro = "\nEach setting is a flag and the variable of the same nam
 	"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that holds it. stage config\n" +
 	"prints the values in use and where each comes from: flag, environment, --env-file, NATS context, default.\n"
 
-// inOrder returns the commands below cmd by how often they are used: in the order in
-// which they were added.
+// inOrder returns the commands below cmd in the order in which they were added: the most
+// used first.
 func inOrder(cmd *cobra.Command) []*cobra.Command {
 	list := slices.Clone(cmd.Commands()) // cobra sorts them by name
 	slices.SortStableFunc(list, func(a, b *cobra.Command) int {

@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newUsageCommand makes stage usage, which adds up what stages have spent. It reads the
-// audit alone, so it knows of every call, whatever became of its row.
+// newUsageCommand makes stage usage, which adds up the spending of stages. It reads only
+// the audit, so it counts every call, even if its row has no result.
 func newUsageCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "usage",
