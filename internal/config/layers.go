@@ -213,5 +213,9 @@ func (s Source) cliVariables(above layers) layer {
 		values["STAGE_NATS_TOKEN"] = cmp.Or(values["STAGE_NATS_TOKEN"], values["STAGE_NATS_USER"])
 		values["STAGE_NATS_USER"] = ""
 	}
-	return without(loginVariables, layer{from: "NATS_*", values: values, cli: true, label: func(variable string) string { return own[variable] }}, above)
+	cli := layer{
+		from: "NATS_*", values: values, cli: true,
+		label: func(variable string) string { return own[variable] },
+	}
+	return without(loginVariables, cli, above)
 }

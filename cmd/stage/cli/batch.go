@@ -119,7 +119,9 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 
 // batchNotAnswered explains why there is no reply. Where nobody takes the request it asks
 // whether the stage runs at all.
-func batchNotAnswered(ctx context.Context, nc *nats.Conn, cfg *config.Config, timeout time.Duration, err error) error {
+func batchNotAnswered(
+	ctx context.Context, nc *nats.Conn, cfg *config.Config, timeout time.Duration, err error,
+) error {
 	switch subject := config.BatchSubject(cfg.Name); {
 	case errors.Is(err, nats.ErrNoResponders):
 		if running := replicas.Merge(replicas.Ask(ctx, nc, cfg.Name, nil), replicas.NewMemory(), time.Now()); len(running.Replicas) > 0 {

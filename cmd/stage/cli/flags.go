@@ -65,7 +65,9 @@ var commonSettings = []string{
 // are refused. defaults are the command's, by variable, and take precedence over the
 // documented ones. If the command already has a flag of that name, it replaces the
 // setting's flag. Load reports an invalid value, together with all other problems.
-func newConfigFlags(cmd *cobra.Command, env *Env, groups []string, defaults map[string]string) *configFlags {
+func newConfigFlags(
+	cmd *cobra.Command, env *Env, groups []string, defaults map[string]string,
+) *configFlags {
 	c := &configFlags{env: env, cmd: cmd, defaults: defaults, values: make(map[string]string), refused: make(map[string]string)}
 	for _, group := range groups {
 		if !slices.ContainsFunc(config.Fields(), func(f *config.Field) bool { return f.Group == group }) {
@@ -215,7 +217,9 @@ var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams a
 
 // run returns the RunE of a command: it calls f with the configuration, the arguments,
 // and the contexts of [Env.Contexts].
-func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, cfg *config.Config, args []string) error) func(*cobra.Command, []string) error {
+func (c *configFlags) run(need config.Need,
+	f func(soft, hard context.Context, cfg *config.Config, args []string) error,
+) func(*cobra.Command, []string) error {
 	return c.runStages(new(string), need, func(soft, hard context.Context, cfgs []*config.Config, args []string) error {
 		return f(soft, hard, cfgs[0], args)
 	})
@@ -223,7 +227,9 @@ func (c *configFlags) run(need config.Need, f func(soft, hard context.Context, c
 
 // runStages is like run, for a command that may work for several stages: path names the
 // list of them, and is empty for one stage.
-func (c *configFlags) runStages(path *string, need config.Need, f func(soft, hard context.Context, cfgs []*config.Config, args []string) error) func(*cobra.Command, []string) error {
+func (c *configFlags) runStages(path *string, need config.Need,
+	f func(soft, hard context.Context, cfgs []*config.Config, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cfgs, err := c.LoadStages(cmd.Context(), *path, need)
 		if err != nil {
@@ -332,7 +338,9 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 }
 
 // load reads the configuration: of a process with one stage, or of one of several.
-func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.EnvFile) (_ *config.Config, files []config.EnvFile, problems []error) {
+func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.EnvFile) (
+	_ *config.Config, files []config.EnvFile, problems []error,
+) {
 	values := maps.Clone(c.values)
 	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
 	source := config.Source{

@@ -218,7 +218,9 @@ func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) erro
 }
 
 // count reads the counts from the streams.
-func (r *jobReport) count(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+func (r *jobReport) count(
+	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+) error {
 	list := js.ListStreams(ctx)
 	rows := uint64(0)
 	for info := range list.Info() {

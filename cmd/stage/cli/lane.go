@@ -57,7 +57,9 @@ func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 }
 
 // run returns the RunE of a command that reads all batches.
-func (f *laneFlags) run(do func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error) func(*cobra.Command, []string) error {
+func (f *laneFlags) run(
+	do func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return f.runOnStore(func(*config.Config) error { return checkOutput(*f.output) }, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
 			all, err := lane.Batches(ctx, js, cfg.Lane.Stream, cfg.Name, cfg.Streams.Partitions, time.Now())

@@ -82,7 +82,9 @@ func (r *resultsCommand) check(*config.Config) (err error) {
 }
 
 // print prints the results that are stored now.
-func (r *resultsCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+func (r *resultsCommand) print(
+	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+) error {
 	if err := checkPartition(ctx, js, cfg, r.o.Partition); err != nil {
 		return err
 	}
@@ -108,7 +110,9 @@ func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) erro
 
 // withPrinter calls f with a printer on the output of the command, which it flushes and
 // closes then.
-func (r *resultsCommand) withPrinter(ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error) error {
+func (r *resultsCommand) withPrinter(
+	ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error,
+) error {
 	w, closeOut, err := openOut(r.env.Stdout, r.out)
 	if err != nil {
 		return err

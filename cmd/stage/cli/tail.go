@@ -108,7 +108,9 @@ func newTailCommand(env *Env) *cobra.Command {
 // rowNow asks the running replicas about a row. They know its calls in flight, because
 // the audit holds a call only when it has ended, and they know why the row waits. A call
 // in flight is a reason by itself.
-func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (calls []tail.InFlight, waits string) {
+func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (
+	calls []tail.InFlight, waits string,
+) {
 	inFlight, wait := replicas.AskRow(ctx, conn.NC(), cfg.Name, row)
 	for _, c := range inFlight {
 		calls = append(calls, tail.InFlight{Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model, Since: c.Since, Host: c.Host})

@@ -108,7 +108,9 @@ func stageNames(chain []string, name string) ([]string, error) {
 }
 
 // print prints the sums over the events that are stored now.
-func (u *usageCommand) print(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+func (u *usageCommand) print(
+	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+) error {
 	unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages)
 	if err == nil && len(unknown) > 0 {
 		return config.Invalid(usage.UnknownError(cfg.Audit.Stream, unknown, known))
