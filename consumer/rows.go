@@ -31,7 +31,9 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 		return t.in.pull.asked.Add(t.in.pull.renew), nil
 	}
 	asked := t.in.pull.asked
-	empty := t.buf.Len()+t.buf.Returning() == 0
+	// A row that is larger than the room left is asked for by itself once the window is
+	// empty, but not while there is no room for any row, such as in a full lane.
+	empty := rows > 0 && t.buf.Len()+t.buf.Returning() == 0
 	next, err = t.in.pull.step(now, rows, t.roomBytes(), empty && t.in.pull.notUntil.After(t.in.pull.asked))
 	if t.in.pull.asked != asked {
 		t.acks.flush() // in the same write
