@@ -66,7 +66,7 @@ func TestTheWayOfARowIsTrue(t *testing.T) {
 	rows := 0
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, " | ")
-		if len(cells) != 3 || !strings.Contains(cells[1], "`") {
+		if len(cells) < 3 || len(cells) > 4 || !strings.Contains(cells[1], "`") { // the way of a row has the kinds, too
 			continue
 		}
 		rows++
