@@ -18,9 +18,12 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 	always := func(v pool.Verdict) call {
 		return func(context.Context, int, pool.Attempt) (int, pool.Verdict) { return 0, v }
 	}
-	slow, err := aimd.NewClassic(aimd.Config{MinDelay: time.Hour, MaxDelay: time.Hour, Multiplier: 2, RecoveryStep: ms})
-	if err != nil {
-		t.Fatal(err)
+	slowLaw := func() pool.Law {
+		law, err := aimd.NewClassic(aimd.Config{MinDelay: time.Hour, MaxDelay: time.Hour, Multiplier: 2, RecoveryStep: ms})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return law
 	}
 	for name, tt := range map[string]struct {
 		cfg    pool.Config
@@ -34,7 +37,7 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 	}{
 		"every slot is taken":    {pool.Config{Size: 2}, sleeper(time.Hour), 3, 2, hold.Slots, "", "", 0},
 		"replies keep the slots": {pool.Config{Size: 2, Unkept: func() int { return 2 }}, sleeper(time.Hour), 1, 0, hold.Slots, "2 replies that are not kept yet", "", 0},
-		"the law":                {pool.Config{Size: 2, Law: slow}, sleeper(ms), 2, 1, hold.Throttle, "", "", time.Hour - time.Minute},
+		"the law":                {pool.Config{Size: 2, Law: slowLaw()}, sleeper(ms), 2, 1, hold.Throttle, "", "", time.Hour - time.Minute},
 		"a limit on calls":       {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewCallsPerMinute(1)}}, sleeper(2 * time.Hour), 2, 1, hold.Limit, "calls per minute", "", 0},
 		"calls in flight":        {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewAtMost(1)}}, sleeper(time.Hour), 2, 1, hold.Limit, "calls in flight", "", 0},
 		"between two attempts":   {pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: time.Hour, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .99 }}, always(reset), 1, 0, hold.Retry, "", "connection reset", 0},
@@ -52,7 +55,7 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			w, known := p.Waits(t.Context(), func(in int) bool { return in == tt.asked })
-			if !known || w.Hold.Kind != tt.kind || w.Hold.By != tt.by || w.Hold.Why != tt.why {
+			if !known || !w.Known || w.Hold.Kind != tt.kind || w.Hold.By != tt.by || w.Hold.Why != tt.why {
 				t.Errorf("known %v: %+v, want %s by %q: %q", known, w.Hold, tt.kind, tt.by, tt.why)
 			}
 			if in := time.Until(w.Hold.Next); tt.nextIn != 0 && (in > tt.nextIn || in < tt.nextIn-time.Second) {
@@ -67,6 +70,29 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 		synctest.Wait()
 		if w, _ := p.Waits(t.Context(), func(int) bool { return true }); w.Hold.Kind != hold.Operator || w.Hold.Why != "paused by alice" {
 			t.Errorf("got %+v", w.Hold)
+		}
+	})
+	bubble(t, "a fallback that is shut", func(t *testing.T) { // one job is called there, and fails; the other waits
+		p := running(t, pool.Config{
+			Size: 2, Retry: pool.RetryConfig{MaxAttempts: 1, BaseDelay: ms, BackoffFactor: 1, MaxDelay: ms},
+			Fallbacks: []pool.Server{{Law: slowLaw()}}, ProbeInterval: time.Hour,
+		}, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
+			if a.Server == 0 {
+				return 0, reset
+			}
+			time.Sleep(time.Second) // the other comes there meanwhile
+			return 0, badKey
+		})
+		for i := range 2 {
+			submit(t, p, i, func(result) {})
+		}
+		time.Sleep(time.Minute)
+		w, _ := p.Waits(t.Context(), func(int) bool { return true })
+		if !w.Known || w.Server != 1 || w.Hold.Kind != hold.Other || w.Hold.Why != "invalid key" || time.Until(w.Hold.Next) > time.Hour {
+			t.Errorf("got %+v", w)
+		}
+		if w, _ := p.Waits(t.Context(), func(in int) bool { return in == 7 }); w.Known {
+			t.Errorf("of a job that is not there: %+v", w)
 		}
 	})
 	bubble(t, "nobody answers", func(t *testing.T) { // it does not run yet

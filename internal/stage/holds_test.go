@@ -1,19 +1,73 @@
 package stage
 
 import (
+	"bufio"
 	"context"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/ops/control"
+	"github.com/llm-stage/stage/internal/ops/replicas"
+	"github.com/llm-stage/stage/internal/ops/tail"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
 )
 
+// tailOf returns what stage tail --row prints of a row.
+func tailOf(l *lab, r *running, seq uint64) string {
+	l.t.Helper()
+	var text strings.Builder
+	out := bufio.NewWriter(&text)
+	err := tail.History(l.t.Context(), l.js, r.Cfg, out, tail.Options{Row: seq, Now: func(ctx context.Context) (calls []tail.InFlight, waits string) {
+		_, wait := replicas.AskRow(ctx, l.nc, r.Cfg.Name, seq)
+		if wait != nil {
+			waits = wait.RowText(time.Now())
+		}
+		return nil, waits
+	}})
+	if err != nil && !tail.IsNoEvent(err) {
+		l.t.Fatal(err)
+	}
+	_ = out.Flush()
+	return text.String()
+}
+
+// checkPrinted compares what an operator reads: the row's kind is in its history, and each kind of the list
+// may be listed, and is on the page of the status.
+func checkPrinted(l *lab, r *running, seq uint64, kind hold.Kind, by string) {
+	l.t.Helper()
+	text, want := tailOf(l, r, seq), "waits: "+string(kind)
+	if by != "" {
+		want += " (" + by
+	}
+	if kind == "" {
+		if strings.Contains(text, "waits: ") {
+			l.t.Errorf("printed of row %d:\n%s\nwant no wait", seq, text)
+		}
+	} else if !strings.Contains(text, want) || strings.Contains(text, "waited for no") || hold.Find(kind).Shown == hold.Listed {
+		l.t.Errorf("printed of row %d:\n%s\nwant %q", seq, text, want)
+	}
+	report := r.Status()
+	var page strings.Builder
+	if err := report.WriteText(&page); err != nil {
+		l.t.Fatal(err)
+	}
+	for i := range report.Holds {
+		h := &report.Holds[i]
+		if hold.Find(h.Kind).Shown == hold.AboutRow || !strings.Contains(page.String(), h.String()) && (h.Why == "" || !strings.Contains(page.String(), h.Why)) {
+			l.t.Errorf("%s is in the list, and printed is\n%s", h, &page)
+		}
+	}
+}
+
 // Of each row that has no result one kind says why, wherever it is: not yet taken, before the executor, in the queue,
-// behind an equal row, in the pool, in flight, or answered behind another.
+// behind an equal row, in the pool, in flight, or answered behind another. Tail prints it.
 func TestARowThatWaitsSaysWhy(t *testing.T) {
 	slow := llmtest.Config{Latency: 3 * time.Hour}
 	firstSlow := llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -43,6 +97,8 @@ func TestARowThatWaitsSaysWhy(t *testing.T) {
 		"an equal row is called":    {slow, patient("STAGE_DEDUPE", "inflight"), []string{"a", "b", "a"}, 3, hold.Shared, "row 1", "by itself"},
 		"an earlier row is called":  {firstSlow, patient(), []string{"slow", "b", "c"}, 3, hold.Order, "row 1", "stage tail --row 1"},
 		"the window is full":        {slow, patient("STAGE_WINDOW", "2"), []string{"a", "b", "c"}, 3, hold.Pending, "rows", "order of the stream"},
+		"alone in a budget":         {llmtest.Config{}, patient("STAGE_BUDGET", "team", "STAGE_LLM_RPM", "1", "STAGE_POOL_SIZE", "2"), []string{"a", "b", "c", "d", "e"}, 5, hold.Throttle, "openai", "throttle"},
+		"no room for its bytes":     {slow, patient("STAGE_WINDOW_BYTES", "1MiB"), []string{strings.Repeat("a", 400<<10), strings.Repeat("b", 400<<10)}, 2, hold.Pending, "bytes", "order of the stream"},
 		"a limit per minute":        {llmtest.Config{}, patient("STAGE_LLM_RPM", "1", "STAGE_POOL_SIZE", "2"), []string{"a", "b", "c", "d", "e"}, 5, hold.Limit, "calls per minute", "STAGE_LLM_RPM"},
 		"a bad key":                 {llmtest.Config{Errors: map[int]float64{401: 1}}, patient(), []string{"a", "b"}, 2, hold.Credentials, "openai", "correct the key"},
 		"an outage":                 {llmtest.Config{Errors: map[int]float64{500: 1}}, patient(), []string{"a", "b", "c", "d", "e", "f"}, 6, hold.Outage, "openai", "status page"},
@@ -72,8 +128,71 @@ func TestARowThatWaitsSaysWhy(t *testing.T) {
 				} else if h == nil || h.Scope != hold.Row || h.Name != hold.RowName(tt.seq) || h.Kind != tt.kind || !strings.HasPrefix(h.By, tt.by) || tt.by == "" && h.By != "" || !strings.Contains(h.Do, tt.do) {
 					t.Errorf("got  %+v\nwant %s by %q, to do %q", h, tt.kind, tt.by, tt.do)
 				}
+				checkPrinted(l, r, tt.seq, tt.kind, tt.by)
 				r.hard()
 			})
 		})
 	}
+}
+
+// Row 1 is in a batch, and row 2 is answered: it is parked, too, and waits for row 1. Row 8 has no room in the lane.
+func TestRowsOfTheLaneSayWhyTheyWait(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLaneLab(t, map[string]string{"STAGE_LANE_ROWS": "2", "STAGE_LANE_OPEN": "1"})
+		l.load("a")
+		l.publish(&nats.Msg{Header: nats.Header{streams.HeaderLane: {"live"}}, Data: []byte(`{"q":"b"}`)})
+		r := l.start(nil, Options{lane: func(*Stage, int) (batchLane, error) { return silentLane{}, nil }})
+		time.Sleep(30 * time.Second)
+		l.load("c", "d", "e", "f", "g", "h")
+		time.Sleep(30 * time.Second)
+		checkPrinted(l.lab, r, 1, hold.Batch, "")
+		checkPrinted(l.lab, r, 2, hold.Order, "row 1")
+		checkPrinted(l.lab, r, 8, hold.Pending, hold.LaneRows)
+		if full := r.gauges().Holds.First(func(h *hold.Hold) bool { return h.Kind == hold.Window }); full == nil || full.By != hold.LaneRows {
+			t.Errorf("listed: %v, want the window, full of lane rows", full)
+		}
+		r.hard()
+	})
+}
+
+// silentLane is a lane in which no row is ever answered.
+type silentLane struct{ batchLane }
+
+func (silentLane) Open(context.Context, consumer.LaneTerm) error { return nil }
+func (silentLane) Use(*nats.Conn)                                {}
+func (silentLane) Holds(*consumer.Row) bool                      { return false }
+func (silentLane) Kept(uint64)                                   {}
+func (silentLane) Stop()                                         {}
+func (silentLane) Close()                                        {}
+func (silentLane) Status() lane.Status                           { return lane.Status{Owned: true} }
+func (silentLane) Add(lane.Request)                              {}
+
+// With several partitions the one that the row is in answers: row 2 is called, row 4 waits in the stream behind it, and
+// row 3 of the other partition has its result.
+func TestEachPartitionAnswersForItsRows(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Prompt == "slow" {
+				return &llmtest.Step{Delay: 3 * time.Hour}
+			}
+			return nil
+		}}, map[string]string{
+			"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_WINDOW": "1", "STAGE_LLM_TIMEOUT": "4h", "STAGE_STOP_TIMEOUT": "5h",
+		})
+		r := l.start(nil, Options{})
+		time.Sleep(3 * time.Second) // it creates the streams
+		for i, subject := range []string{"rows.1.a", "rows.0.a", "rows.1.a", "rows.0.a"} {
+			question := []string{"a", "slow", "b", "c"}[i]
+			if _, err := l.js.Publish(t.Context(), subject, []byte(`{"q":"`+question+`"}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(90 * time.Second)
+		checkPrinted(l, r, 1, "", "")
+		checkPrinted(l, r, 2, hold.Call, "openai")
+		checkPrinted(l, r, 3, "", "")
+		checkPrinted(l, r, 4, hold.Pending, "rows")
+		checkPrinted(l, r, 9, "", "")
+		r.hard()
+	})
 }
