@@ -44,9 +44,10 @@ type earlierTerms struct {
 	upTo  uint64    // highest sequence of the stream by then
 }
 
-// askEarlier asks which subjects exist, from the first one on that was not read.
+// askEarlier asks which subjects exist, from the first one on that was not read. It asks
+// several times within the time that rows wait for, since an answer may get lost.
 func (j *journal) askEarlier(now time.Time) {
-	j.earlier.again = now.Add(streams.RequestTimeout)
+	j.earlier.again = now.Add(streams.RequestTimeout / 4)
 	body, err := json.Marshal(struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset"`
