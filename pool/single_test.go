@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -100,11 +101,11 @@ func TestJobsAndSingleAttemptsStartInTheOrderInWhichTheyCame(t *testing.T) {
 
 func TestAPausedPoolRefusesSingleAttemptsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fixed := false
+		var fixed atomic.Bool
 		p := errands(t, pool.Config{Size: 1})
 		begin(t, p, false, func(pool.Attempt) pool.Verdict {
 			time.Sleep(time.Second)
-			if !fixed {
+			if !fixed.Load() {
 				return badKey
 			}
 			return ok
@@ -125,7 +126,7 @@ func TestAPausedPoolRefusesSingleAttemptsAtOnce(t *testing.T) {
 		if r := <-begin(t, p, true, attempt); !errors.Is(r.Err, errKey) {
 			t.Errorf("during the probe: %+v", r)
 		}
-		fixed = true
+		fixed.Store(true)
 		time.Sleep(2 * time.Minute)
 		if r := <-begin(t, p, true, attempt); r.Err != nil {
 			t.Errorf("after the pause: %+v", r)
