@@ -15,6 +15,11 @@ import (
 const (
 	// journalGets is how many replies may be asked for at once.
 	journalGets = 64
+	// journalGetBytes is how many bytes may be on their way, by the largest of the last
+	// replies: they hold up whatever else comes by the connection, and a server cuts off
+	// a client that it has 64 MiB for. Before the first, few are asked for.
+	journalGetBytes = 4 << 20
+	journalFirst    = 4
 	// journalLag is the wait before a replica is asked again that does not have a reply
 	// yet, and journalLagMost for how long that is done: then the reply is gone.
 	journalLag     = 50 * time.Millisecond
@@ -25,6 +30,12 @@ const (
 type gets struct {
 	open    map[uint64]*get // by row
 	missing int             // replies that are not here yet
+	// by is when rows start without what is on its way: each reply that comes puts it
+	// off, since a row may have thousands, and a slow link may carry few at a time. deaf
+	// says that it has passed: no row waits until a reply comes.
+	by   time.Time
+	deaf bool
+	size int // of the largest of the last replies
 }
 
 // get is what is kept of one row. Any replica may answer a request for a reply, and one
@@ -40,7 +51,23 @@ type get struct {
 }
 
 // room reports whether another row may ask.
-func (g *gets) room() bool { return g.missing < journalGets }
+func (g *gets) room() bool { return g.missing < g.most() }
+
+// most is how many replies may be asked for at once.
+func (g *gets) most() int {
+	if g.size == 0 {
+		return journalFirst
+	}
+	return min(max(journalGetBytes/g.size, 1), journalGets)
+}
+
+// until is when a row starts without what is on its way.
+func (g *gets) until(of *get) time.Time {
+	if !g.deaf && of.by.Before(g.by) {
+		return g.by
+	}
+	return of.by
+}
 
 // restore gives a row what earlier terms have kept of it, before it starts. It reports
 // false while that is on its way, and where it has to wait for others: a row that may not
@@ -63,12 +90,15 @@ func (t *term) restore(row *Row, now time.Time) bool {
 			return false
 		}
 		g = j.get(row.Seq, refs, now)
-		g.by = now.Add(streams.RequestTimeout)
+		if g.by = now; !j.gets.deaf {
+			g.by = now.Add(streams.RequestTimeout)
+		}
 	}
-	if len(g.missing) > 0 && now.Before(g.by) {
+	if len(g.missing) > 0 && now.Before(j.gets.until(g)) {
 		return false
 	}
 	if len(g.missing) > 0 {
+		j.gets.deaf = true
 		j.setProblem("no answer")
 	}
 	j.end(row.Seq, g)
@@ -128,7 +158,7 @@ func (j *journal) end(seq uint64, g *get) {
 // for in turns.
 func (j *journal) ask(seq uint64, g *get, now time.Time) {
 	g.again = now.Add(streams.RequestTimeout)
-	g.asked = min(len(g.missing), journalGets)
+	g.asked = min(len(g.missing), j.gets.most())
 	for _, item := range g.missing[:g.asked] {
 		ref := keptRef{seq, item}
 		body, err := json.Marshal(map[string]string{"last_by_subj": j.c.journalSubject(ref)})
@@ -148,6 +178,10 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 	of, element, _ := strings.Cut(name, ".")
 	seq, err := strconv.ParseUint(of, 36, 64)
 	item, errItem := strconv.Atoi(element)
+	if code, _ := streams.StatusOf(m); code == "" || code == "404" {
+		j.gets.size = max(m.Size(), j.gets.size-j.gets.size/8)
+		j.gets.by, j.gets.deaf = now.Add(streams.RequestTimeout), false
+	}
 	g := j.gets.open[seq]
 	if err != nil || errItem != nil || g == nil {
 		return // the second answer to a request that was repeated
@@ -202,7 +236,10 @@ func (j *journal) stepGets(now time.Time) (next time.Time) {
 		if !now.Before(g.again) {
 			j.ask(seq, g, now)
 		}
-		next = earlier(next, earlier(g.again, g.by))
+		next = earlier(next, g.again)
+		if !g.by.IsZero() { // a row waits for it
+			next = earlier(next, j.gets.until(g))
+		}
 	}
 	return next
 }

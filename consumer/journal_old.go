@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -74,19 +75,30 @@ func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, e
 		}
 		m.Subject = t.c.journalSubject(keptRef{row, item})
 		if _, err := streams.Append(ctx, t.c.nc, []*nats.Msg{m}); err != nil {
-			return 0, err
+			// A stream that is more than half full has no room for both: what is copied goes, and this one.
+			if purged := t.purgeOld(ctx, subject, next); purged != nil {
+				return moved, errors.Join(err, purged)
+			}
+			if _, err := streams.Append(ctx, t.c.nc, []*nats.Msg{m}); err != nil {
+				return moved, err
+			}
 		}
 		moved++
 	}
-	body, err := json.Marshal(map[string]any{"filter": subject, "seq": next})
+	return moved, t.purgeOld(ctx, subject, next)
+}
+
+// purgeOld removes what an older version has kept below a sequence.
+func (t *term) purgeOld(ctx context.Context, subject string, below uint64) error {
+	body, err := json.Marshal(map[string]any{"filter": subject, "seq": below})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	purged, err := t.c.nc.RequestWithContext(ctx, streams.APIPrefix(t.c.nc)+"STREAM.PURGE."+t.c.cfg.JournalStream, body)
 	if err == nil {
 		err = streams.Refusal(purged)
 	}
-	return moved, err
+	return err
 }
 
 // oldEntry returns the first entry on a subject at or after a sequence, as it was

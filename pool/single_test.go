@@ -3,10 +3,10 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
