@@ -47,7 +47,7 @@ type earlierTerms struct {
 // askEarlier asks which subjects exist, from the first one on that was not read. It asks
 // several times within the time that rows wait for, since an answer may get lost.
 func (j *journal) askEarlier(now time.Time) {
-	j.earlier.again = now.Add(streams.RequestTimeout / 4)
+	j.earlier.again = now.Add(streams.RequestTimeout / 2)
 	body, err := json.Marshal(struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset"`
