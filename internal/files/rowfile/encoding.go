@@ -14,30 +14,15 @@ const encodingSample = 4 << 10
 // and paid for.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
-	var text []byte
 	if marked || bytes.IndexByte(start, 0) >= 0 {
-		text = r.firstLine()
-	} else {
-		text, _ = r.in.Peek(min(r.in.Buffered(), encodingSample)) // what came with them
+		_, _ = r.in.Peek(4) // there are two characters, or four bytes of one, or there is no more
 	}
+	text, _ := r.in.Peek(min(r.in.Buffered(), encodingSample)) // what came with them
 	name, iconv := encodingOf(text)
 	if name == "" {
 		return ""
 	}
 	return "the input is " + name + ": convert it to UTF-8, as iconv -f " + iconv + " -t UTF-8 does"
-}
-
-// firstLine returns the text up to its first line feed and one byte more, as a line feed is
-// 0A 00 in UTF-16, but at most encodingSample. It waits for them, so that the verdict on a
-// text with a NUL does not depend on how much of it a pipe has brought so far.
-func (r *Reader) firstLine() (text []byte) {
-	for n := 4; ; n++ {
-		var err error
-		text, err = r.in.Peek(n)
-		if end := bytes.IndexByte(text, '\n'); err != nil || n >= encodingSample || end >= 0 && end+2 <= n {
-			return text
-		}
-	}
 }
 
 // encodingOf returns the name of the encoding that a text begins in, and what iconv calls
