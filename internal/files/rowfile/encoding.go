@@ -14,10 +14,13 @@ const encodingSample = 4 << 10
 // and paid for.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
+	sample := r.in.Buffered() // what came with them
 	if marked || bytes.IndexByte(start, 0) >= 0 {
-		_, _ = r.in.Peek(4) // there are two characters, or four bytes of one, or there is no more
+		// Of "0\x000 0000" the first four bytes look like UTF-16, and all of it does not: the
+		// verdict must not depend on how much a pipe has brought so far.
+		sample = encodingSample
 	}
-	text, _ := r.in.Peek(min(r.in.Buffered(), encodingSample)) // what came with them
+	text, _ := r.in.Peek(min(sample, encodingSample))
 	name, iconv := encodingOf(text)
 	if name == "" {
 		return ""
