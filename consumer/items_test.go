@@ -353,6 +353,35 @@ func TestManyElementsAreKeptOnce(t *testing.T) {
 	}
 }
 
+// The replies to a row with many elements take many round trips to read. None is given up while they come.
+func TestManyElementsAreReadOverASlowLink(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		const elements = 1500
+		b.load(1)
+		exec := newFanner(b, elements, slowLast(elements))
+		cfg := b.config("run", exec)
+		cfg.JournalAfter = 0
+		r := b.startWith(cfg)
+		exec.await(elements)
+		time.Sleep(time.Minute)
+		if got := len(b.entries()); got != elements-1 {
+			t.Fatalf("%d replies are in the journal, want %d", got, elements-1)
+		}
+		r.kill()
+		l := newLink(b.InProcessConn, 200*time.Millisecond)
+		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
+		defer time.Sleep(5 * time.Second) // for what is still on its way
+		second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
+		r = b.startOn(nc, b.config("second", second))
+		b.until(1)
+		r.stop(t)
+		nc.Close()
+		if second.made() != 1 || second.restored() != elements-1 {
+			t.Errorf("%d elements called, %d from the journal, want 1 and %d", second.made(), second.restored(), elements-1)
+		}
+	})
+}
+
 // Entries that get lost are sent again, also where there are more of them than may be on their way.
 func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -41,8 +40,8 @@ func (c *Consumer) countOld(ctx context.Context) (replies uint64) {
 	return info.State.Subjects[subject]
 }
 
-// moveOld copies what an older version has kept. Where that fails, the rows are paid for
-// again, and nothing is removed.
+// moveOld copies what an older version has kept. Where that fails, the rows whose replies
+// are not copied are paid for again.
 func (t *term) moveOld(ctx, soft context.Context, lost <-chan nats.Status, replies uint64) error {
 	if replies == 0 {
 		return nil
@@ -61,12 +60,16 @@ func (t *term) moveOld(ctx, soft context.Context, lost <-chan nats.Status, repli
 	})
 }
 
+// moveEntries copies the entries on the old subject, and then removes them. A stream that
+// is more than half full has no room for both, so there the copied ones go as soon as it
+// refuses another. No entry is ever removed before its copy is stored: where the stream is
+// full to the last byte, the rest stays where it is.
 func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, err error) {
 	subject, next := strings.TrimSuffix(t.c.journalPrefix(), "."), uint64(1)
 	for range replies {
 		m, at, err := t.c.oldEntry(ctx, subject, next)
 		if err != nil {
-			return 0, err
+			return moved, err
 		}
 		next = at + 1
 		row, item, _, err := t.c.parseEntry(m.Header, m.Data)
@@ -74,14 +77,15 @@ func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, e
 			continue
 		}
 		m.Subject = t.c.journalSubject(keptRef{row, item})
-		if _, err := streams.Append(ctx, t.c.nc, []*nats.Msg{m}); err != nil {
-			// A stream that is more than half full has no room for both: what is copied goes, and this one.
-			if purged := t.purgeOld(ctx, subject, next); purged != nil {
-				return moved, errors.Join(err, purged)
-			}
-			if _, err := streams.Append(ctx, t.c.nc, []*nats.Msg{m}); err != nil {
+		_, err = streams.Append(ctx, t.c.nc, []*nats.Msg{m})
+		if streams.Full(err) {
+			if err := t.purgeOld(ctx, subject, at); err != nil {
 				return moved, err
 			}
+			_, err = streams.Append(ctx, t.c.nc, []*nats.Msg{m})
+		}
+		if err != nil {
+			return moved, err
 		}
 		moved++
 	}

@@ -414,8 +414,8 @@ func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 	})
 }
 
-// What an older version has kept is on one subject for all rows of a partition.
-func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
+// Where nobody answers what is asked of the journal, the rows wait for that once, and not one lot after the other.
+func TestRowsWaitOnceForAJournalThatIsSilent(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(64)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
@@ -423,21 +423,58 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.kill()
 		close(first.drain)
-		kept := b.read("JOURNAL", "journal.stage.0.>")
-		stagetest.Must(t, b.stream("JOURNAL").Purge(t.Context()))
-		stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "journal.stage.0", Header: nats.Header{"Stage-Marker": {"1"}}}))(t)
-		for _, m := range kept {
-			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "journal.stage.0", Header: m.Headers(), Data: m.Data()}))(t)
-		}
-		second := &sleeper{low: time.Second, high: time.Second}
-		r = b.start("second", second)
+		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
+		began := time.Now()
+		r = b.start("second", &sleeper{low: time.Second, high: time.Second})
 		b.finish(r, 64)
-		if len(second.calls) != 1 || second.kept != 63 {
-			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
-		}
-		if got := b.stored("JOURNAL", "journal.>"); got != 0 {
-			t.Errorf("%d messages are left in the journal", got)
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("64 rows took %v", took)
 		}
 		first.wg.Wait()
 	})
+}
+
+// What an older version has kept is on one subject for all rows of a partition. A stream that has no room for it twice
+// has room for it all the same.
+func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		room func(used uint64) int64 // of the stream
+	}{
+		{"room", func(uint64) int64 { return -1 }},
+		{"half", func(used uint64) int64 { return int64(used + used/2) }},
+		{"little", func(used uint64) int64 { return int64(used + used/16) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			withBench(t, func(t *testing.T, b *bench) {
+				b.load(64)
+				first := &sleeper{latency: slowHead, drain: make(chan struct{})}
+				r := b.start("first", first)
+				time.Sleep(10 * time.Second)
+				r.kill()
+				close(first.drain)
+				kept := b.read("JOURNAL", "journal.stage.0.>")
+				journal := b.stream("JOURNAL")
+				stagetest.Must(t, journal.Purge(t.Context()))
+				stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "journal.stage.0", Header: nats.Header{"Stage-Marker": {"1"}}}))(t)
+				for _, m := range kept {
+					stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "journal.stage.0", Header: m.Headers(), Data: m.Data()}))(t)
+				}
+				cfg := stagetest.Value(journal.Info(t.Context()))(t)
+				cfg.Config.MaxBytes = tt.room(cfg.State.Bytes)
+				stagetest.Value(b.js.UpdateStream(t.Context(), cfg.Config))(t)
+				second := &sleeper{low: time.Second, high: time.Second}
+				r = b.start("second", second)
+				b.finish(r, 64)
+				if len(second.calls) != 1 || second.kept != 63 {
+					t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
+				}
+				if got := b.stored("JOURNAL", "journal.>"); got != 0 {
+					t.Errorf("%d messages are left in the journal", got)
+				}
+				first.wg.Wait()
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 )
@@ -30,6 +31,7 @@ const whyNobody = "no stream captures the subject, or it has no leader at the mo
 const (
 	codeTooLarge      = 10054 // above the stream's max message size
 	codeHeadersLarge  = 10097 // more than HeaderBytesMax
+	codeStoreFailed   = 10077 // the stream is full, or its store has failed
 	codeConflict      = 10071 // the condition does not hold
 	codeConflictOnWay = 10164 // another append on the same condition is under way
 )
@@ -63,6 +65,13 @@ func TooLarge(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return errors.Is(err, nats.ErrMaxPayload) ||
 		ok && (refused.code == codeTooLarge || refused.code == codeHeadersLarge)
+}
+
+// Full reports whether the server has refused a message because the stream has reached one
+// of its limits. A store that can't write has the same code, and another text.
+func Full(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return ok && refused.code == codeStoreFailed && strings.HasPrefix(refused.why, "maximum")
 }
 
 // RefusedForGood reports whether the server has refused a message for another reason than
