@@ -45,9 +45,13 @@ type earlierTerms struct {
 }
 
 // askEarlier asks which subjects exist, from the first one on that was not read. It asks
-// several times within the time that rows wait for, since an answer may get lost.
+// twice within the time that rows wait for, since an answer may get lost, and a further
+// page less often, as it takes long to make.
 func (j *journal) askEarlier(now time.Time) {
 	j.earlier.again = now.Add(streams.RequestTimeout / 2)
+	if j.earlier.read > 0 {
+		j.earlier.again = now.Add(2 * streams.RequestTimeout)
+	}
 	body, err := json.Marshal(struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset"`
@@ -106,7 +110,9 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		e.read = 0
 		j.askEarlier(now)
 	case e.read < e.total && len(page.State.Subjects) > 0:
-		e.by = now.Add(streams.RequestTimeout)
+		// The server works through all subjects for each page: of a million, several
+		// seconds.
+		e.by = now.Add(4 * streams.RequestTimeout)
 		j.askEarlier(now)
 	default:
 		slices.SortFunc(e.pages, keptRef.compare)

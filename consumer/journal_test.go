@@ -383,12 +383,7 @@ func (b *bench) limit(stream string, bytes int64) {
 // one, and an owner that asks for a reply is told five times that there is none.
 func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		b.load(64)
-		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
-		r := b.start("first", first)
-		time.Sleep(10 * time.Second)
-		r.kill()
-		close(first.drain)
+		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		asked := make(map[string]int)
 		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(m *nats.Msg) {
@@ -405,7 +400,7 @@ func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 			stagetest.Must(t, m.RespondMsg(&nats.Msg{Header: raw.Header, Data: raw.Data}))
 		}))(t)
 		second := &sleeper{low: time.Second, high: time.Second}
-		r = b.start("second", second)
+		r := b.start("second", second)
 		b.finish(r, 64)
 		if len(second.calls) != 1 || second.kept != 63 {
 			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
@@ -414,19 +409,25 @@ func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 	})
 }
 
+// killedWith63Kept has an owner answer 63 rows behind a slow one, and kills it once the journal has their replies.
+func (b *bench) killedWith63Kept() *sleeper {
+	b.load(64)
+	first := &sleeper{latency: slowHead, drain: make(chan struct{})}
+	r := b.start("first", first)
+	time.Sleep(10 * time.Second)
+	r.kill()
+	close(first.drain)
+	return first
+}
+
 // Where nobody answers what is asked of the journal, the rows wait for that once, and not one lot after the other.
 func TestRowsWaitOnceForAJournalThatIsSilent(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		b.load(64)
-		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
-		r := b.start("first", first)
-		time.Sleep(10 * time.Second)
-		r.kill()
-		close(first.drain)
+		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
 		began := time.Now()
-		r = b.start("second", &sleeper{low: time.Second, high: time.Second})
+		r := b.start("second", &sleeper{low: time.Second, high: time.Second})
 		b.finish(r, 64)
 		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("64 rows took %v", took)
@@ -448,12 +449,7 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withBench(t, func(t *testing.T, b *bench) {
-				b.load(64)
-				first := &sleeper{latency: slowHead, drain: make(chan struct{})}
-				r := b.start("first", first)
-				time.Sleep(10 * time.Second)
-				r.kill()
-				close(first.drain)
+				first := b.killedWith63Kept()
 				kept := b.read("JOURNAL", "journal.stage.0.>")
 				journal := b.stream("JOURNAL")
 				stagetest.Must(t, journal.Purge(t.Context()))
@@ -465,7 +461,7 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 				cfg.Config.MaxBytes = tt.room(cfg.State.Bytes)
 				stagetest.Value(b.js.UpdateStream(t.Context(), cfg.Config))(t)
 				second := &sleeper{low: time.Second, high: time.Second}
-				r = b.start("second", second)
+				r := b.start("second", second)
 				b.finish(r, 64)
 				if len(second.calls) != 1 || second.kept != 63 {
 					t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)

@@ -63,8 +63,8 @@ func (u *unkept) settle(row *Row) {
 // has reports whether a row must be kept and is not yet.
 func (u *unkept) has(row *Row) bool { return row.journal.keep == u }
 
-// sweep lets go of settled rows once they are more than the others. Without it, rows that
-// are emitted would stay in memory until the time of a later row has come, which may be
+// sweep drops settled rows once they are more than the others. Without it, rows that are
+// emitted would stay in memory until the time of a later row has come, which may be
 // an hour.
 func (u *unkept) sweep() {
 	if len(u.rows) > 2*u.count+64 {
