@@ -36,6 +36,7 @@ type logEnd struct {
 	owner string
 	row   uint64 // that it is about
 	logMark
+	newInput bool // the next claim is the first one for its input stream, see [Config.NewInput]
 }
 
 // readEnd reads the end of the log from the stream's leader. A direct get would ask any
@@ -114,7 +115,8 @@ func (c *Consumer) checkInput(ctx context.Context, end logEnd, durable *streams.
 	switch {
 	case cl != nil && cl.InputStream == c.cfg.InputStream && cl.InputCreated.Equal(created):
 	case c.cfg.NewInput:
-		end.logMark = logMark{} // the new stream's rows are counted from its beginning
+		// The new stream's rows are counted from its beginning.
+		end.logMark, end.newInput = logMark{}, true
 	case cl == nil && acked(info, input):
 		return end, unfit(streams.NewSettingError(streams.FieldNewInput, "%w: rows of stream %s up to sequence %d are acked, but stream %s holds no claim on %s: restore it from a backup, or start under another name, or process everything again with %s",
 			ErrResumePointLost, c.cfg.InputStream, info.AckFloor.Stream, c.cfg.ResultStream, c.claimSubject, streams.FieldNewInput))

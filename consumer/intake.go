@@ -40,6 +40,7 @@ type intake struct {
 	pin       string
 	ackForm   string // subject of the ack of some row
 	lastReset time.Time
+	resetAt   time.Time // when a reset that had to wait is made; zero means that none has
 
 	// quietSince is when a row last came or a result last went: with either there was
 	// room again, or movement. After quiet, from silence to silenceMost, the consumer is
@@ -50,20 +51,38 @@ type intake struct {
 }
 
 // reset sets the durable consumer to the row after the last one taken, and listens to
-// what comes after that only.
+// what comes after that only. Where it can't do so at once, [term.resetIfDue] does it
+// later, and no row comes until then.
 func (in *intake) reset(ctx context.Context) error {
 	if in.pull != nil {
 		in.pin = in.pull.pin
 		in.pull.close()
-		if err := in.outlive(ctx); err != nil {
-			return err
+		if in.mustOutlive(time.Now()) {
+			in.resetAt = in.pull.ends
+			return nil
 		}
 	}
+	return in.setBack(ctx)
+}
+
+// mustOutlive reports whether a reset has to wait for the end of the last request: it is
+// not the first one in a short time. The server drops a request that nobody listens to;
+// but while somebody listens to everything (nats sub '>'), it gives that one the first
+// rows after the reset: they are missing, which calls for another reset, and so on.
+func (in *intake) mustOutlive(now time.Time) bool {
+	return now.Before(in.pull.ends) && now.Sub(in.lastReset) <= 2*silence
+}
+
+// resets reports whether a reset waits for its time.
+func (in *intake) resets() bool { return !in.resetAt.IsZero() }
+
+// setBack sets the durable consumer back at once.
+func (in *intake) setBack(ctx context.Context) error {
 	pull, err := in.c.newPuller(in.durable, in.pin, in.c.renewEvery())
 	if err != nil {
 		return err
 	}
-	in.pull = pull
+	in.pull, in.resetAt = pull, time.Time{}
 	in.c.at("setting back")
 	if err := in.durable.Reset(ctx, in.accepted+1); err != nil {
 		return err
@@ -72,23 +91,6 @@ func (in *intake) reset(ctx context.Context) error {
 	in.delivered, in.lastReset = 0, now
 	in.moved(now)
 	return nil
-}
-
-// outlive waits for the end of the last request, where the reset is not the first in a
-// short time. The server drops a request that nobody listens to; but while somebody
-// listens to everything (nats sub '>'), it gives that one the first rows after the reset:
-// they are missing, which calls for another reset, and so on.
-func (in *intake) outlive(ctx context.Context) error {
-	left := time.Until(in.pull.ends)
-	if left <= 0 || time.Since(in.lastReset) > 2*silence {
-		return nil
-	}
-	select {
-	case <-time.After(left):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // close ends the requests. It does nothing before the first reset.

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -17,6 +18,10 @@ import (
 // Earlier versions kept all replies of a partition on one subject, journal.stage.0. A
 // new owner copies them to the subjects of their rows before it takes any, which takes .5
 // ms an entry. One release later this file can go.
+//
+// The permissions that the setup of an earlier version printed don't cover those subjects.
+// Then the partition waits and says so, since the alternative would be to pay again for
+// all that was kept.
 
 // moveMost bounds the time that this may take.
 const moveMost = 10 * time.Minute
@@ -38,6 +43,26 @@ func (c *Consumer) countOld(ctx context.Context) (replies uint64) {
 		return 0
 	}
 	return info.State.Subjects[subject]
+}
+
+// mayMoveOld returns an error where replies of an older version can't be copied for want of
+// a permission. It tries with an empty message about row 0, which no stream has. It is
+// called before the claim as well: one with each attempt would fill the results.
+func (c *Consumer) mayMoveOld(ctx context.Context, replies uint64) error {
+	if replies == 0 {
+		return nil
+	}
+	trial := c.journalSubject(keptRef{0, wholeRow})
+	_, err := streams.Append(ctx, c.nc, []*nats.Msg{{Subject: trial}})
+	if err == nil {
+		return c.purgeJournal(ctx, trial, 0)
+	}
+	if denied := streams.Denied(c.nc, err, trial); errors.Is(denied, nats.ErrPermissionViolation) {
+		return fmt.Errorf("%d replies that an older version has kept belong on subjects of their rows: allow the NATS user to publish on %s, "+
+			"or give these replies up with nats stream purge %s --subject %s: %w",
+			replies, c.journalFilter(), c.cfg.JournalStream, strings.TrimSuffix(c.journalPrefix(), "."), denied)
+	}
+	return nil // moveOld says what else is wrong
 }
 
 // moveOld copies what an older version has kept. Where that fails, the rows whose replies
@@ -79,7 +104,7 @@ func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, e
 		m.Subject = t.c.journalSubject(keptRef{row, item})
 		_, err = streams.Append(ctx, t.c.nc, []*nats.Msg{m})
 		if streams.Full(err) {
-			if err := t.purgeOld(ctx, subject, at); err != nil {
+			if err := t.c.purgeJournal(ctx, subject, at); err != nil {
 				return moved, err
 			}
 			_, err = streams.Append(ctx, t.c.nc, []*nats.Msg{m})
@@ -89,20 +114,7 @@ func (t *term) moveEntries(ctx context.Context, replies uint64) (moved uint64, e
 		}
 		moved++
 	}
-	return moved, t.purgeOld(ctx, subject, next)
-}
-
-// purgeOld removes what an older version has kept below a sequence.
-func (t *term) purgeOld(ctx context.Context, subject string, below uint64) error {
-	body, err := json.Marshal(map[string]any{"filter": subject, "seq": below})
-	if err != nil {
-		return err
-	}
-	purged, err := t.c.nc.RequestWithContext(ctx, streams.APIPrefix(t.c.nc)+"STREAM.PURGE."+t.c.cfg.JournalStream, body)
-	if err == nil {
-		err = streams.Refusal(purged)
-	}
-	return err
+	return moved, t.c.purgeJournal(ctx, subject, next)
 }
 
 // oldEntry returns the first entry on a subject at or after a sequence, as it was

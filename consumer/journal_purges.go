@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -122,22 +124,27 @@ func (j *journal) purge() bool {
 	return true
 }
 
-// requestPurge asks for the removal of all messages that match a filter and are below a
-// sequence, or of all that match where it is 0. Without a topic nobody listens to the
+// requestPurge asks for a removal, see journalPurge. Without a topic nobody listens to the
 // answer.
 func (j *journal) requestPurge(topic, filter string, below uint64) error {
+	msg, err := j.c.journalPurge(filter, below)
+	switch {
+	case err != nil:
+		return err
+	case topic != "":
+		return j.send(topic, msg)
+	}
+	return j.c.nc.PublishMsg(msg)
+}
+
+// journalPurge returns the request to remove all messages of the journal that match a
+// filter and are below a sequence, or all that match where it is 0.
+func (c *Consumer) journalPurge(filter string, below uint64) (*nats.Msg, error) {
 	body, err := json.Marshal(struct {
 		Filter string `json:"filter"`
 		Below  uint64 `json:"seq,omitempty"`
 	}{filter, below})
-	if err != nil {
-		return err
-	}
-	msg := &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "STREAM.PURGE." + j.c.cfg.JournalStream, Data: body}
-	if topic != "" {
-		return j.send(topic, msg)
-	}
-	return j.c.nc.PublishMsg(msg)
+	return &nats.Msg{Subject: streams.APIPrefix(c.nc) + "STREAM.PURGE." + c.cfg.JournalStream, Data: body}, err
 }
 
 // sift removes the entries of emitted rows that lie behind one that is needed.
@@ -172,4 +179,38 @@ func (j *journal) clear() {
 	j.dropFinished()
 	j.purge()
 	j.sift()
+}
+
+// purgeOfOldInput removes what is kept of rows of another input stream, before the first
+// claim for a new one. The subjects of those replies name rows of the new stream as well,
+// and with a batch lane a row whose reply is kept leaves its batch:
+//
+//	The input is created again, and the journal still has the reply to the old row 7.
+//	A seals the new row 7 into a batch, and is killed.
+//	B takes row 7 out of the batch for the reply, finds that it is another row's, and buys it again.
+//
+// It goes before the claim: a process that is killed between the two does it again.
+func (c *Consumer) purgeOfOldInput(ctx context.Context) {
+	if !c.cfg.Journal {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
+	defer cancel()
+	if err := c.purgeJournal(ctx, c.journalFilter(), 0); err != nil {
+		c.log.Warn("replies to rows of the earlier input stream are still in the journal", slog.Any("error", err))
+	}
+}
+
+// purgeJournal removes all messages that match a filter and are below a sequence, or all
+// that match where it is 0, and waits for that.
+func (c *Consumer) purgeJournal(ctx context.Context, filter string, below uint64) error {
+	msg, err := c.journalPurge(filter, below)
+	if err != nil {
+		return err
+	}
+	answer, err := c.nc.RequestMsgWithContext(ctx, msg)
+	if err == nil {
+		err = streams.Refusal(answer)
+	}
+	return err
 }

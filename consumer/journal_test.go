@@ -474,3 +474,49 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 		})
 	}
 }
+
+// Until somebody allows the new subjects, the partition waits rather than pay again for what an older version has kept.
+func TestAnUpgradeWaitsForThePermissionToKeepReplies(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		b := asUser(t)
+		first := b.killedWith63Kept()
+		kept := b.read("JOURNAL", "journal.stage.0.>")
+		stagetest.Must(t, b.stream("JOURNAL").Purge(t.Context()))
+		for _, m := range kept {
+			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "journal.stage.0", Header: m.Headers(), Data: m.Data()}))(t)
+		}
+		deny("journal.stage.0.>")(b)
+		second := &sleeper{low: time.Second, high: time.Second}
+		r := b.start("second", second)
+		claims := b.stored("RESULTS", "results.stage.0.claim")
+		time.Sleep(30 * time.Second)
+		if s := r.Status(); len(second.calls) > 0 || b.stored("RESULTS", "results.stage.0.claim") != claims || !strings.Contains(s.Problem, "63 replies") || !strings.Contains(s.Problem, "publish on journal.stage.0.>") {
+			t.Errorf("%d rows called, problem %q; want none, no claim, and the permission that is missing", len(second.calls), s.Problem)
+		}
+		deny()(b)
+		b.finish(r, 64)
+		if len(second.calls) != 1 || second.kept != 63 {
+			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
+		}
+		first.wg.Wait()
+	})
+}
+
+// Replies to rows of an input stream that was created again are of no use to the new one's rows, which have their numbers.
+func TestRepliesToRowsOfAnotherInputAreRemoved(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		first := b.killedWith63Kept()
+		stagetest.Must(t, b.js.DeleteStream(t.Context(), "ROWS"))
+		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
+		b.load(64)
+		cfg := b.config("second", &sleeper{low: time.Hour, high: time.Hour})
+		cfg.NewInput = true
+		r := b.startWith(cfg)
+		time.Sleep(5 * time.Second)
+		if got := b.stored("JOURNAL", "journal.>"); got != 0 || r.Status().Window != 64 {
+			t.Errorf("%d replies to rows of the old stream are left, %d new rows taken; want none and 64", got, r.Status().Window)
+		}
+		r.kill()
+		first.wg.Wait()
+	})
+}

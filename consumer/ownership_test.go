@@ -56,6 +56,25 @@ func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
 	})
 }
 
+// A reset that waits for the end of the last request keeps no answer from being emitted meanwhile.
+func TestAResetThatWaitsDelaysNoAnswer(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		b.load(200)
+		exec := &sleeper{latency: func(seq uint64) time.Duration { return time.Second + time.Duration(seq%64)*50*time.Millisecond }}
+		cfg := b.config("run", exec)
+		cfg.PinnedTTL = 30 * time.Second // a request lasts for 12
+		r := b.startWith(cfg)
+		time.Sleep(500 * time.Millisecond)
+		stagetest.Value(b.js.ResetConsumerToSequence(t.Context(), "ROWS", streams.DurableName("stage", 0), 100))(t) // rows 65 to 99 will be missing
+		time.Sleep(4 * time.Second)
+		if got := r.Status().Emitted; got != 64 {
+			t.Errorf("%d of 64 rows emitted when all have been answered", got)
+		}
+		b.finish(r, 200)
+		exec.checkOnce(t)
+	})
+}
+
 func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
 		runWithBench(t, name, func(t *testing.T, b *bench) {

@@ -85,7 +85,11 @@ func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Du
 	return p, nil
 }
 
-func (p *puller) close() { _ = p.sub.Unsubscribe() }
+// close ends the subscription. Rows that it has brought by then are not read any more.
+func (p *puller) close() {
+	_ = p.sub.Unsubscribe()
+	p.msgs = nil
+}
 
 // step sends the request that is due at now, given the room for rows and bytes, and
 // returns when it wants to be called again. overflow allows one row of any size.

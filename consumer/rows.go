@@ -23,6 +23,9 @@ import (
 // request asks for the rows that there is room for; a stopping term asks for none and
 // renews its pin.
 func (t *term) request(now time.Time) (next time.Time, err error) {
+	if t.in.resets() {
+		return t.in.resetAt, nil
+	}
 	if t.stopping {
 		return t.in.pull.step(now, 0, 0, false)
 	}

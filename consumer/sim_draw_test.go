@@ -94,7 +94,6 @@ func (s *sim) faultOfServer(r *simReplica, draw int) {
 	switch draw {
 	case 15:
 		s.note("reset by another client")
-		s.trouble(afterDrop) // an owner that resets it twice waits for the end of its last request, and keeps nothing meanwhile
 		seq := uint64(s.rng.IntN(s.loaded))
 		if s.retention != jetstream.LimitsPolicy {
 			seq = 0 // a later one deletes rows that nobody has taken

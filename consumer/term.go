@@ -72,7 +72,13 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		}
 		c.resultsLost = false
 	}
+	if end.newInput {
+		c.purgeOfOldInput(ctx)
+	}
 	old := c.countOld(ctx)
+	if err := c.mayMoveOld(ctx, old); err != nil {
+		return nil, err
+	}
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
@@ -170,6 +176,16 @@ func (t *term) reset(ctx context.Context) error {
 	return t.in.reset(ctx)
 }
 
+// resetIfDue makes up for a reset that had to wait. The acks of rows emitted meanwhile go
+// first, see [Consumer.begin].
+func (t *term) resetIfDue(ctx context.Context, now time.Time) error {
+	if !t.in.resets() || now.Before(t.in.resetAt) {
+		return nil
+	}
+	t.acks.flush()
+	return t.in.setBack(ctx)
+}
+
 // run takes, completes and emits rows until the term ends.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
@@ -188,6 +204,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		}
 		if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(hard, now)); err != nil {
 			return err // nothing may be stored meanwhile: each result could push out another
+		}
+		if err := t.resetIfDue(hard, now); err != nil {
+			return err
 		}
 		next, err := t.request(now)
 		if err != nil {
@@ -261,7 +280,7 @@ func (t *term) finish(soft, hard context.Context) error {
 // watch looks at the consumer after a silence: when rows wait and none came, it is reset
 // to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
+	if t.stopping || t.in.resets() || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
 		return nil
 	}
 	info, err := t.in.look(ctx)
