@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/budget"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/pool"
@@ -30,12 +32,11 @@ const (
 // sharing is this process's part in the budget that it shares with others (STAGE_BUDGET),
 // and what was reported of it. The zero value is that it shares none.
 type sharing struct {
+	*view
 	budget *budget.Budget         // nil means that this process throttles by itself
 	known  func() []status.Budget // what is known of each provider, or nil
 	notes  map[string]budgetNote  // by provider; one goroutine has it
-	id     string                 // of this process
-	record func(phase auditlog.Phase, reason string, facts *auditlog.Budget)
-	log    *slog.Logger
+	record func(e auditlog.Run)
 }
 
 // use has the budget work over another connection.
@@ -64,20 +65,20 @@ func (s *sharing) states() (all []status.Budget) {
 	return all
 }
 
-// shareBudget joins the account of STAGE_BUDGET and returns the law and the gates of each
+// join joins the account of STAGE_BUDGET and returns the law and the gates of each
 // target: what the providers allow is learned together with all processes that name the
 // same account.
-func (s *Stage) shareBudget() (laws []pool.Law, gates [][]pool.Gate, err error) {
+func (s *sharing) join(nc *nats.Conn) (laws []pool.Law, gates [][]pool.Gate, err error) {
 	cfg := s.Cfg
-	s.sharing.budget = budget.New(s.nc, budget.Config{
+	s.budget = budget.New(nc, budget.Config{
 		Name: string(cfg.Budget.Name), ID: s.runID, Weight: cfg.Budget.Weight, Law: lawSettings(cfg), Logger: s.Log,
 	})
-	s.sharing.known = s.sharing.states
+	s.known = s.states
 	own := map[*budget.Account][]pool.Gate{}
 	for i := range s.caller.Len() {
 		target := s.caller.At(i)
 		limits := fleet.Limits{RPM: cfg.LLM.RPM, TPM: cfg.LLM.TPM, Concurrency: cfg.LLM.MaxConcurrency[target.Provider()]}
-		account, err := s.sharing.budget.Account(target.Account(), limits)
+		account, err := s.budget.Account(target.Account(), limits)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -89,22 +90,13 @@ func (s *Stage) shareBudget() (laws []pool.Law, gates [][]pool.Gate, err error) 
 	return laws, gates, nil
 }
 
-// recordBudget records an event of the run about the shared budget.
-func (s *Stage) recordBudget(phase auditlog.Phase, reason string, facts *auditlog.Budget) {
-	s.recorder.RecordRun(&auditlog.Run{
-		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
-		Phase:  phase, Reason: reason, Budget: facts,
-	})
-}
-
-// startBudget starts to share what the providers allow. stop says goodbye and waits.
-func (s *Stage) startBudget(hard context.Context) (stop func()) {
-	shared := s.sharing.budget
-	if shared == nil {
+// start starts to share what the providers allow. stop says goodbye and waits.
+func (s *sharing) start(hard context.Context, wake func()) (stop func()) {
+	if s.budget == nil {
 		return func() {}
 	}
-	shared.Wake = s.executor.Pool.Wake
-	return stopping.Background(hard, shared.Run)
+	s.budget.Wake = wake
+	return stopping.Background(hard, s.budget.Run)
 }
 
 // warnOfOwnServer logs that nobody shares the budget of a stage in a process which runs
@@ -119,13 +111,13 @@ func warnOfOwnServer(stages ...*Stage) {
 	}
 }
 
-// reportBudget starts to report what becomes of the shared budget, until soft ends: who
+// reportChanges starts to report what becomes of the shared budget, until soft ends: who
 // leaves it is no news then. stop ends it and waits for it.
-func (s *Stage) reportBudget(soft context.Context) (stop func()) {
+func (s *sharing) reportChanges(soft context.Context) (stop func()) {
 	if s.Cfg.Budget.Name == "" {
 		return func() {}
 	}
-	return stopping.Background(soft, func(ctx context.Context) { s.sharing.watch(soft, ctx) })
+	return stopping.Background(soft, func(ctx context.Context) { s.watch(soft, ctx) })
 }
 
 // watch records each change of the mode in a shared budget, until soft or ctx ends.
@@ -157,7 +149,7 @@ type budgetNote struct {
 // look: a mode that stays is recorded once that has passed, one that was over before is
 // not. One goroutine calls it.
 func (s *sharing) changed(ctx context.Context, b status.Budget) {
-	if b.Mode == status.BudgetMember && b.Leader == s.id {
+	if b.Mode == status.BudgetMember && b.Leader == s.runID {
 		return // it led, and has lost its connection: in a moment it is alone
 	}
 	now := time.Now()
@@ -179,7 +171,7 @@ func (s *sharing) changed(ctx context.Context, b status.Budget) {
 // report records and logs the present mode.
 func (s *sharing) report(ctx context.Context, b status.Budget) {
 	phase, facts := b.Event()
-	s.record(phase, b.Text(), facts)
+	s.record(auditlog.Run{Phase: phase, Reason: b.Text(), Budget: facts})
 	attrs := []slog.Attr{
 		slog.String("budget", b.Name), slog.String("provider", b.Provider), slog.Int("members", b.Members), slog.Float64("share", b.Share),
 	}
@@ -188,10 +180,27 @@ func (s *sharing) report(ctx context.Context, b status.Budget) {
 	}
 	switch b.Mode {
 	case status.BudgetLeader:
-		s.log.LogAttrs(ctx, slog.LevelInfo, "leading the shared budget", attrs...)
+		s.Log.LogAttrs(ctx, slog.LevelInfo, "leading the shared budget", attrs...)
 	case status.BudgetMember:
-		s.log.LogAttrs(ctx, slog.LevelInfo, "joined the shared budget", append(attrs, slog.String("leader", b.Leader))...)
+		s.Log.LogAttrs(ctx, slog.LevelInfo, "joined the shared budget", append(attrs, slog.String("leader", b.Leader))...)
 	case status.BudgetAlone:
-		s.log.LogAttrs(ctx, slog.LevelWarn, "alone in the shared budget: no other process is heard, calls go at the rate of the own throttle", attrs...)
+		s.Log.LogAttrs(ctx, slog.LevelWarn, "alone in the shared budget: no other process is heard, calls go at the rate of the own throttle", attrs...)
+	}
+}
+
+// explain gives the throttle or a limit, where others share it, the name of the budget.
+// What this process may do is its part of the whole then. A process that is alone in the
+// budget goes by its own throttle and limits, and has nobody to wait for.
+func (s *sharing) explain(h *hold.Hold) {
+	for _, b := range s.all() {
+		if b.Mode != status.BudgetAlone && b.Members > 1 {
+			own := string(h.Kind)
+			if h.Kind == hold.Limit && h.By != "" {
+				own += " (" + h.By + ")"
+			}
+			h.Kind, h.By = hold.Budget, b.Name
+			h.Why = fmt.Sprintf("%s: %.0f%% of what %d processes may do together", own, 100*b.Share, b.Members)
+			return
+		}
 	}
 }

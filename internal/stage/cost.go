@@ -7,19 +7,21 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go"
 )
 
 // recallCost adds the cost of earlier runs to the ledger, as far back as the audit goes.
 // Without a ceiling it reads nothing. A call whose cost was unknown then gets today's
 // price. A batch of the lane that is over counts with all that it was billed; what one
 // that is not over may cost is reserved by whoever owns it.
-func (s *Stage) recallCost(ctx context.Context) error {
-	l, cfg := s.ledger, s.Cfg
+func recallCost(ctx context.Context, cfg *config.Config, nc *nats.Conn, l *cost.Ledger, log *slog.Logger) error {
 	if l.Ceiling() == 0 {
 		return nil
 	}
-	js, err := streams.JetStream(s.Conn.NC())
+	js, err := streams.JetStream(nc)
 	if err != nil {
 		return err
 	}
@@ -44,7 +46,7 @@ func (s *Stage) recallCost(ctx context.Context) error {
 		return fmt.Errorf("cost of earlier runs, for STAGE_MAX_COST_USD: %w", err)
 	}
 	if calls > 0 {
-		s.Log.Info("cost of earlier runs counted", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
+		log.Info("cost of earlier runs counted", slog.Int("calls", calls), slog.Float64("cost_usd", l.Spent()), slog.Float64("ceiling_usd", l.Ceiling()))
 	}
 	return nil
 }

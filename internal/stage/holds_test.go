@@ -141,7 +141,7 @@ func TestRowsOfTheLaneSayWhyTheyWait(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_LANE_ROWS": "2", "STAGE_LANE_OPEN": "1"})
 		l.load("a")
 		l.publish(&nats.Msg{Header: nats.Header{streams.HeaderLane: {"live"}}, Data: []byte(`{"q":"b"}`)})
-		r := l.start(nil, Options{lane: func(*Stage, int) (batchLane, error) { return silentLane{}, nil }})
+		r := l.start(nil, Options{lane: func(*batchLanes, int) (batchLane, error) { return silentLane{}, nil }})
 		time.Sleep(30 * time.Second)
 		l.load("c", "d", "e", "f", "g", "h")
 		time.Sleep(30 * time.Second)

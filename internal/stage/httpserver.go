@@ -45,7 +45,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 			Ready:   s.ready,
 			Status:  func() any { return s.Status() },
 			Whole:   whole,
-			Control: s.controlPage(),
+			Control: s.steering.page(),
 			Events:  events,
 			Rows:    dashboard.Rows{Story: s.story, Failures: s.failures},
 		}})

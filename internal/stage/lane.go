@@ -27,11 +27,17 @@ type batchLane interface {
 	Use(nc *nats.Conn)
 }
 
-// batchLanes are the batch lanes of a stage. The zero value is that there is none.
+// batchLanes are the batch lanes of a stage, and what they share. The zero value is that
+// there is none.
 type batchLanes struct {
 	all     []batchLane          // by partition
 	seen    []status.LaneCounter // by partition: what became of batches
 	retries atomic.Uint64        // answers of batches for lack of capacity, which the pool does not count
+
+	*view
+	ledger *cost.Ledger
+	exit   bool // a fatal error ends the run
+	cancel bool // a stop cancels the batches at the provider
 }
 
 // use has the lanes work over another connection.
@@ -41,88 +47,87 @@ func (l *batchLanes) use(nc *nats.Conn) {
 	}
 }
 
-// addLanes creates the batch lane of each partition, where the configuration has one.
-func (s *Stage) addLanes(opts Options) error {
-	if !s.Cfg.LaneOn() {
+// open creates the batch lane of each partition, where the configuration has one.
+func (l *batchLanes) open(create func(*batchLanes, int) (batchLane, error)) error {
+	if !l.Cfg.LaneOn() {
 		return nil
 	}
-	create := opts.lane
 	if create == nil {
-		create = (*Stage).newLane
+		create = (*batchLanes).newLane
 	}
-	s.lanes.seen = make([]status.LaneCounter, s.Cfg.Streams.Partitions)
-	for p := range s.Cfg.Streams.Partitions {
-		lane, err := create(s, p)
+	l.seen = make([]status.LaneCounter, l.Cfg.Streams.Partitions)
+	for p := range l.Cfg.Streams.Partitions {
+		lane, err := create(l, p)
 		if err != nil {
 			return config.Invalid(fmt.Errorf("STAGE_LANE: %w", err))
 		}
-		s.lanes.all = append(s.lanes.all, lane)
+		l.all = append(l.all, lane)
 	}
-	s.executor.Lanes = func(partition int) executor.Lane { return s.lanes.all[partition] }
+	l.executor.Lanes = func(partition int) executor.Lane { return l.all[partition] }
 	return nil
 }
 
 // newLane returns the batch lane of a partition. It calls the first provider alone:
 // fallbacks are for live calls.
-func (s *Stage) newLane(partition int) (batchLane, error) {
-	to := s.caller.At(0)
+func (l *batchLanes) newLane(partition int) (batchLane, error) {
+	to := l.caller.At(0)
 	api, err := batchapi.New(to.Client)
 	if err != nil {
 		return nil, err
 	}
 	return lane.New(lane.Config{
-		NC: s.nc, Name: s.Cfg.Name, Partition: partition, Settings: s.Cfg.Lane,
+		NC: l.Conn.NC(), Name: l.Cfg.Name, Partition: partition, Settings: l.Cfg.Lane,
 		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
-		ProbeInterval: s.Cfg.Rows.FatalProbeInterval, ReloadKey: s.caller.ReloadKey,
-		Record:  s.recordBatch,
-		Reserve: s.ledger.Reserve, ReserveAgain: s.ledger.ReserveAgain, Settle: s.ledger.Settle, Exhausted: s.ledger.Exhausted,
+		ProbeInterval: l.Cfg.Rows.FatalProbeInterval, ReloadKey: l.caller.ReloadKey,
+		Record:  l.recordBatch,
+		Reserve: l.ledger.Reserve, ReserveAgain: l.ledger.ReserveAgain, Settle: l.ledger.Settle, Exhausted: l.ledger.Exhausted,
 		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
-			return s.caller.ReadLine(model, line.Status, line.Body)
+			return l.caller.ReadLine(model, line.Status, line.Body)
 		},
-		Unused:       func(u *lane.Unused, stored func()) { s.recordUnused(partition, u, stored) },
-		Collect:      s.Cfg.LaneCollects(),
-		FailFatal:    s.Cfg.Rows.OnFatal == "fail",
-		Paused:       s.lanePaused,
-		Halted:       func() error { return cmp.Or(s.steering.halted(partition), s.Conn.Full()) },
-		CancelOnStop: func() bool { return s.opts.CancelBatches },
-		Logger:       s.Log,
+		Unused:       func(u *lane.Unused, stored func()) { l.recordUnused(partition, u, stored) },
+		Collect:      l.Cfg.LaneCollects(),
+		FailFatal:    l.Cfg.Rows.OnFatal == "fail",
+		Paused:       l.lanePaused,
+		Halted:       func() error { return cmp.Or(l.steering.halted(partition), l.Conn.Full()) },
+		CancelOnStop: func() bool { return l.cancel },
+		Logger:       l.Log,
 	})
 }
 
 // lanePaused ends a run that is to end at a fatal error of the provider, or at the
 // ceiling, also where rows of the batch lane find it out. It must not block.
-func (s *Stage) lanePaused(why error) {
-	if !s.opts.ExitOnFatal && s.Cfg.Rows.OnFatal != "exit" {
+func (l *batchLanes) lanePaused(why error) {
+	if !l.exit {
 		return
 	}
 	if !errors.Is(why, cost.ErrCeiling) {
 		why = fmt.Errorf("fatal provider error: %w", why)
 	}
-	s.ending.stop(&FatalError{Err: why})
+	l.stop(&FatalError{Err: why})
 }
 
 // recordBatch records a change in the life of a batch, and counts what alerts are about.
-func (s *Stage) recordBatch(e *auditlog.Batch, again bool, stored func()) {
-	e.RunID, e.Stage = s.runID, s.Cfg.Name
-	s.recorder.RecordBatch(e, stored)
+func (l *batchLanes) recordBatch(e *auditlog.Batch, again bool, stored func()) {
+	e.RunID, e.Stage = l.runID, l.Cfg.Name
+	l.recorder.RecordBatch(e, stored)
 	if !again {
-		s.lanes.seen[e.Partition].Note(e)
+		l.seen[e.Partition].Note(e)
 	}
 }
 
 // recordUnused records a reply in a batch that no row takes, and counts it like any other
 // call.
-func (s *Stage) recordUnused(partition int, u *lane.Unused, stored func()) {
-	o, ok := s.caller.UnusedLine(u.Model, u.Line.Status, u.Line.Body, u.Line.ID, u.BatchID)
+func (l *batchLanes) recordUnused(partition int, u *lane.Unused, stored func()) {
+	o, ok := l.caller.UnusedLine(u.Model, u.Line.Status, u.Line.Body, u.Line.ID, u.BatchID)
 	if !ok {
 		stored()
 		return
 	}
 	e := o.Event
 	e.Partition, e.Owner, e.Sequence = auditlog.Partition(partition), u.Owner, u.Seq
-	e.StateID = auditlog.StateID(s.Cfg.Name, s.Cfg.Input.Stream, e.Partition, u.Seq)
-	s.recorder.RecordCall(e, stored)
-	s.caller.Count(o)
+	e.StateID = auditlog.StateID(l.Cfg.Name, l.Cfg.Input.Stream, e.Partition, u.Seq)
+	l.recorder.RecordCall(e, stored)
+	l.caller.Count(o)
 }
 
 // status is what the pages show of the batch lanes at a provider, or nil.

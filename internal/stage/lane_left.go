@@ -77,19 +77,19 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	return nil
 }
 
-// laneLeft returns an error where the batches of an earlier owner's lane are open and
+// left returns an error where the batches of an earlier owner's lane are open and
 // this process, which has no lane, would call their rows again. That happens where the
 // owner had its first claim after this process had looked in [FindLane]: two replicas
 // start, the settings of the lane go away with the second, and the first takes the rows
 // and is killed. This one then waits with the rows, and says that it must be started
 // again: the next process finds the batches.
-func (s *Stage) laneLeft(ctx context.Context, claimed *streams.ClaimedLane) error {
-	js, err := streams.JetStream(s.nc)
+func (b *batchLanes) left(ctx context.Context, claimed *streams.ClaimedLane) error {
+	js, err := streams.JetStream(b.Conn.NC())
 	if err != nil {
 		return err
 	}
 	l := leftLane{stream: claimed.Stream}
-	if err := l.read(ctx, js, s.Cfg); err != nil {
+	if err := l.read(ctx, js, b.Cfg); err != nil {
 		return err
 	}
 	if len(l.open) == 0 {

@@ -90,7 +90,7 @@ func (l *laneLab) run(n int) {
 
 func (l *laneLab) startLane() *running {
 	l.t.Helper()
-	return l.start(nil, Options{lane: func(*Stage, int) (batchLane, error) {
+	return l.start(nil, Options{lane: func(*batchLanes, int) (batchLane, error) {
 		return &scriptedLane{lab: l, rows: map[uint64]lane.Request{}}, nil
 	}})
 }

@@ -31,7 +31,7 @@ type shownLane struct {
 func (l shownLane) Status() lane.Status { return l.status }
 
 func TestTheStatusHasTheLanesOfAllPartitions(t *testing.T) {
-	s := &Stage{Cfg: stagetest.Config(t, "STAGE_LLM_PROVIDER", "mock")}
+	s := &Stage{view: view{Cfg: stagetest.Config(t, "STAGE_LLM_PROVIDER", "mock")}}
 	if got := s.lanes.status(s.Cfg.LLM.Provider); got != nil {
 		t.Errorf("without a lane: got %+v", got)
 	}

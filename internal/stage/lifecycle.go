@@ -3,11 +3,8 @@ package stage
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stopping"
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -77,24 +75,24 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.followRoom()()
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
-	soft, s.ending.stop = context.WithCancelCause(soft)
-	defer s.ending.stop(nil)
+	soft, s.stop = context.WithCancelCause(soft)
+	defer s.stop(nil)
 	defer context.AfterFunc(soft, func() { s.drain(soft, hard, kill) })()
 	// Workers that wait for room in the audit would keep the pool from ending.
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	stopRecorder := s.startRecorder(hard, kill)
-	stopAnswers := stopping.Background(hard, s.answerer.Run, s.obey, func(ctx context.Context) {
+	stopAnswers := stopping.Background(hard, s.answerer.Run, s.steering.obey, func(ctx context.Context) {
 		s.inspector.Run(ctx, rand.N(streams.InspectEvery))
 	})
 	finishCalls := s.startCalls(soft, hard)
-	s.recordRun(auditlog.PhaseStart, "", nil)
+	s.record(auditlog.Run{Phase: auditlog.PhaseStart})
 	stopSpread := s.startSpread(soft, hard)
-	stopReport := s.reportBudget(soft)
+	stopReport := s.sharing.reportChanges(soft)
 	err := s.consume(soft, hard)
 	stopReport()
 	stopSpread()
-	s.ending.stop(nil)
+	s.stop(nil)
 	finishCalls()
 	stopAnswers()
 	s.end(soft, hard, err)
@@ -111,7 +109,7 @@ func (s *Stage) setUp(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return err
 	}
-	if err := s.recallCost(ctx); err != nil {
+	if err := recallCost(ctx, s.Cfg, s.Conn.NC(), s.ledger, s.Log); err != nil {
 		return s.Conn.Explain(err)
 	}
 	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
@@ -126,9 +124,9 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 			kill(err)
 		}
 	}
-	parts := []func(context.Context){record, s.remind, s.remindRefused, s.watchProgress}
+	parts := []func(context.Context){record, s.pauses.remind, s.pauses.remindRefused, s.watchdog.run}
 	if s.opts.ExitOnFatal {
-		parts = append(parts, s.giveUpAbsent)
+		parts = append(parts, s.pauses.giveUpAbsent)
 	}
 	return stopping.Background(hard, parts...)
 }
@@ -142,7 +140,7 @@ func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.executor.Run(soft, consumed) })
 	parts.Go(func() { _ = s.executor.Pool.Run(hard) }) // its error is the cause of hard
-	stopBudget := s.startBudget(hard)
+	stopBudget := s.sharing.start(hard, s.executor.Pool.Wake)
 	if s.batches != nil {
 		parts.Go(func() { s.batches.Serve(soft, hard) })
 	}
@@ -163,7 +161,7 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	}
 	return stopping.Background(hard, func(ctx context.Context) {
 		if err := s.spread.Run(soft, ctx); err != nil {
-			s.ending.stop(err)
+			s.stop(err)
 		}
 	})
 }
@@ -179,7 +177,7 @@ func (s *Stage) consume(soft, hard context.Context) error {
 		serving.Go(func() error {
 			err := config.Explained(c.Run(soft, hard))
 			if err != nil {
-				s.ending.stop(err)
+				s.stop(err)
 			}
 			return err
 		})
@@ -198,7 +196,7 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 	}
 	err := checks.Wait()
 	if err != nil {
-		s.ending.stop(err)
+		s.stop(err)
 	}
 	return err
 }
@@ -222,7 +220,7 @@ func (s *Stage) end(soft, hard context.Context, err error) {
 	if missing != nil {
 		summary = nil // verify would miss the calls whose events are lost
 	}
-	s.recordRun(auditlog.PhaseEnd, why, summary)
+	s.record(auditlog.Run{Phase: auditlog.PhaseEnd, Reason: why, Summary: summary})
 	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
 		s.Log.Warn("last audit events not stored", slog.Any("error", err))
 	}
@@ -241,22 +239,59 @@ func (s *Stage) verdict(soft, hard context.Context) error {
 	return nil
 }
 
-// problem returns what keeps results from being stored; empty when nothing does.
-func (s *Stage) problem() string {
-	var all []string
-	for _, c := range s.consumers {
-		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
-			all = append(all, why)
-		}
+// record records an event of the run as a whole. The start lists the settings, the end has
+// the summary.
+func (s *Stage) record(e auditlog.Run) {
+	e.Header = auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All}
+	if e.Phase == auditlog.PhaseStart {
+		e.Settings = s.Cfg.Settings()
 	}
-	return strings.Join(all, "; ")
+	s.recorder.RecordRun(&e)
 }
 
-// whyNotStopped is the cause of the hard stop when the time for a stop has passed.
-func (s *Stage) whyNotStopped() error {
-	limit := s.Cfg.Process.StopTimeout
-	if why := s.problem(); why != "" {
-		return fmt.Errorf("results were not stored within %v of the stop: %s", limit, why)
+// use moves all that works over the connection to NATS to the one that has taken its
+// place: the library closes a connection for good at some errors of the server, and the
+// process goes on. The consumers come last: their next terms need the recorder.
+func (s *Stage) use(nc *nats.Conn) {
+	s.recorder.Use(nc)
+	s.answerer.Use(nc)
+	s.executor.UseStore(nc)
+	s.sharing.use(nc)
+	if s.batches != nil {
+		s.batches.Use(nc)
 	}
-	return fmt.Errorf("calls in flight did not end within %v of the stop", limit)
+	s.lanes.use(nc)
+	if s.spread != nil {
+		s.spread.Use(nc)
+	}
+	for _, c := range s.consumers {
+		c.Use(nc)
+	}
+	select {
+	case <-s.steering.moved: // one that nobody has taken yet
+	default:
+	}
+	s.steering.moved <- nc
+}
+
+// follow has the stage use each connection that takes the place of the present one, until
+// stop is called. It is called when the parts are there; if the connection was replaced
+// since they were made, they are moved at once.
+func (s *Stage) follow() (stop func()) {
+	made := s.nc
+	stop = s.Conn.OnMove(s.use)
+	if nc := s.Conn.NC(); nc != made {
+		s.use(nc)
+	}
+	return stop
+}
+
+// followRoom has the partitions wait while nothing can be stored on the embedded server,
+// until stop is called.
+func (s *Stage) followRoom() (stop func()) {
+	return s.Conn.OnFull(func(why error) {
+		for _, c := range s.consumers {
+			c.SetFull(why)
+		}
+	})
 }

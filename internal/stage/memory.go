@@ -62,16 +62,16 @@ func laneMemory(cfg *config.Config) int64 {
 // LimitEmbedded calls limit with the memory that the process needs whose own server
 // serves the stage, at once and whenever that has changed, until ctx ends. The settings
 // do not say it: a full window takes what its rows do.
-func (s *Stage) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
+func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	ticker := time.NewTicker(embeddedLook)
 	defer ticker.Stop()
 	for last := int64(0); ; {
 		window := int64(0)
-		for _, c := range s.consumers {
+		for _, c := range v.consumers {
 			st := c.Status()
 			window += st.BufferedBytes + int64(st.Window)*memoryPerRow
 		}
-		if next := embeddedLimit(window, s.Cfg.Pool.Size); next < last-last/16 || next > last+last/16 {
+		if next := embeddedLimit(window, v.Cfg.Pool.Size); next < last-last/16 || next > last+last/16 {
 			last = next
 			limit(next)
 		}

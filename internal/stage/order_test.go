@@ -24,7 +24,7 @@ func TestTheOrderIsThatOfTheSettings(t *testing.T) {
 		{"key", "field.tenant", streams.OrderKey, "7"},
 	} {
 		cfg := stagetest.Config(t, "STAGE_ORDER", tt.order, "STAGE_ORDER_KEY", tt.place, "STAGE_ORDER_SPAN", "3000")
-		got := (&Stage{Cfg: cfg}).consumerConfig(0, Options{})
+		got := (&Stage{view: view{Cfg: cfg}}).consumerConfig(0)
 		if got.Order != tt.want || got.OrderSpan != 3000 {
 			t.Errorf("%s: order %s, span %d", tt.order, got.Order, got.OrderSpan)
 		}

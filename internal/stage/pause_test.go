@@ -64,9 +64,9 @@ func TestAPauseSaysSinceWhenWhyAndWhatBecomesOfTheRows(t *testing.T) {
 		},
 		{pool.FatalError, &llm.Error{Provider: "openai", Status: 401, Err: errors.New("bad key")}, 0, hold.Credentials, "openai: 401: bad key"},
 	} {
-		s := &Stage{Cfg: &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}}
+		cfg := &config.Config{Rows: config.RowsConfig{OutageHold: tt.hold}}
 		p, now := somePause(tt.kind, tt.err)
-		if got := status.PauseText(p, s.rowsOfAPause(), now); got != tt.want {
+		if got := status.PauseText(p, rowsOfAPause(cfg), now); got != tt.want {
 			t.Errorf("%v: got\n%s, want\n%s", tt.kind, got, tt.want)
 		}
 		if h, _ := status.OfPause(p); h.Kind != tt.reason || !slices.Contains(status.PauseReasons, h.Kind) {
@@ -112,19 +112,19 @@ func TestTheStatusDescribesAPause(t *testing.T) {
 func TestPausesAreInLogAndAudit(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, fallback)
-		r := l.start(nil, Options{})
+		r := l.start(nil, Options{ExitOnFatal: true})
 		synctest.Wait()
 		now := time.Now()
 		outage := pool.Pause{Kind: pool.Outage, Err: errors.New("connection refused"), Since: now, Next: now.Add(250 * time.Millisecond)}
-		r.paused(outage, true) // an outage ends no run
+		r.pauses.paused(outage) // an outage ends no run
 		time.Sleep(20 * time.Second)
 		over := outage
 		over.Probes, over.Lost = 8, 12
-		r.resumed(over)
+		r.pauses.resumed(over)
 		over.Passed = true
-		r.resumed(over)
-		r.shortage(errors.New("too many open files: raise ulimit -n"))
-		r.shortage(nil)
+		r.pauses.resumed(over)
+		r.pauses.shortage(errors.New("too many open files: raise ulimit -n"))
+		r.pauses.shortage(nil)
 		r.stop()
 		clock := now.UTC().Format(time.TimeOnly)
 		for _, want := range []string{
@@ -170,9 +170,9 @@ func TestOnlyWhatAPersonMustFixEndsARun(t *testing.T) {
 	} {
 		stagetest.Virtual(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{}, nil)
-			r := l.start(nil, Options{})
+			r := l.start(nil, Options{ExitOnFatal: true})
 			synctest.Wait()
-			r.paused(pool.Pause{Kind: kind, Err: errors.New("refused"), Since: time.Now(), Next: time.Now()}, true)
+			r.pauses.paused(pool.Pause{Kind: kind, Err: errors.New("refused"), Since: time.Now(), Next: time.Now()})
 			synctest.Wait()
 			if want == "" {
 				r.soft()

@@ -40,7 +40,7 @@ func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 
 // poolConfig returns the settings of the pool: the throttle of each target, the limits,
 // and what a pause does.
-func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
+func (s *Stage) poolConfig() (pool.Config, error) {
 	cfg := s.Cfg
 	laws, gates, err := s.throttles()
 	if err != nil {
@@ -54,9 +54,9 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 		// Enough prepared requests to keep the pool busy; the other rows of the window
 		// wait unprepared.
 		QueueLimit: queueLimit(cfg),
-		OnPause:    func(p pool.Pause) { s.paused(p, opts.ExitOnFatal || cfg.Rows.OnFatal == "exit") },
-		OnResume:   s.resumed,
-		OnShortage: s.shortage,
+		OnPause:    s.pauses.paused,
+		OnResume:   s.pauses.resumed,
+		OnShortage: s.pauses.shortage,
 	}
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Unkept = s.unkept
@@ -71,7 +71,7 @@ func (s *Stage) poolConfig(opts Options) (pool.Config, error) {
 // it shares (STAGE_BUDGET).
 func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	if s.Cfg.Budget.Name != "" {
-		return s.shareBudget()
+		return s.sharing.join(s.nc)
 	}
 	for range s.caller.Len() {
 		law, err := s.newLaw()

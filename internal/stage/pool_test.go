@@ -23,7 +23,7 @@ func TestAStageYieldsToItsOtherReplicas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &Stage{Cfg: cfg}
+		s := &Stage{view: view{Cfg: cfg}}
 		made, err := s.newLaw()
 		if err != nil {
 			t.Fatal(err)

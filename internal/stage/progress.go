@@ -16,29 +16,29 @@ const progressEvery = 30 * time.Second
 // LogProgress logs the progress every 30 s while there is work, until ctx ends. left
 // returns how many rows have no result yet, below 0: unknown; nil means those that the
 // stage knows of.
-func (s *Stage) LogProgress(ctx context.Context, left func() int64) {
+func (v *view) LogProgress(ctx context.Context, left func() int64) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	last := s.progressMark()
+	last := v.progressMark()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		r, now := s.Status(), s.progressMark()
+		r, now := v.Status(), v.progressMark()
 		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
 			last = now
 			continue // idle
 		}
-		attrs := s.progressAttrs(&r, now.rowsPerSecond(last), left)
+		attrs := v.progressAttrs(&r, now.rowsPerSecond(last), left)
 		switch {
 		case r.Stop != nil:
-			s.Log.LogAttrs(ctx, slog.LevelInfo, "stopping", attrs...)
+			v.Log.LogAttrs(ctx, slog.LevelInfo, "stopping", attrs...)
 		case r.State == status.StateStarved, r.State == status.StateWaiting, r.State == status.StateHeld:
-			s.Log.LogAttrs(ctx, slog.LevelInfo, "waiting", append(attrs, slog.String("state", string(r.State)), slog.String("why", r.Why))...)
+			v.Log.LogAttrs(ctx, slog.LevelInfo, "waiting", append(attrs, slog.String("state", string(r.State)), slog.String("why", r.Why))...)
 		default:
-			s.Log.LogAttrs(ctx, slog.LevelInfo, "working", attrs...)
+			v.Log.LogAttrs(ctx, slog.LevelInfo, "working", attrs...)
 		}
 		last = now
 	}
@@ -51,9 +51,9 @@ type progressMark struct {
 }
 
 // progressMark returns how much is done now.
-func (s *Stage) progressMark() progressMark {
-	m := progressMark{at: time.Now(), calls: s.Usage.All().Calls}
-	for _, c := range s.consumers {
+func (v *view) progressMark() progressMark {
+	m := progressMark{at: time.Now(), calls: v.Usage.All().Calls}
+	for _, c := range v.consumers {
 		m.rows += c.Status().Emitted
 	}
 	return m
@@ -66,9 +66,9 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 
 // progressAttrs returns the attributes of a progress line. What is unknown is left out;
 // the text of the cost includes how much of it is known.
-func (s *Stage) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
+func (v *view) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
 	todo := rowsLeft(r, left)
-	used := s.Usage.All()
+	used := v.Usage.All()
 	attrs := []slog.Attr{
 		slog.Uint64("rows_succeeded", r.Rows.Succeeded), slog.Uint64("rows_failed", r.Rows.Failed),
 	}

@@ -166,20 +166,11 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 				}
 				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
 			}
-			s.ending.why.Store(&why)
+			s.why.Store(&why)
 			return err
 		})
 	}
 	return running.Wait()
-}
-
-// endedBy returns why the stage has ended while its process goes on; empty means that it
-// has not.
-func (s *Stage) endedBy() string {
-	if why := s.ending.why.Load(); why != nil {
-		return *why
-	}
-	return ""
 }
 
 // warnOfProcess logs what the process of these stages may lack.

@@ -6,9 +6,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -27,6 +25,7 @@ import (
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/nats-io/nats.go"
@@ -34,50 +33,23 @@ import (
 )
 
 // Stage is one process of a stage: consumers for all partitions, one pool, one client,
-// one recorder. Create it with [New], run it once with [Stage.Run].
+// one recorder. It wires the parts and has the life cycle; each part has a type and a file
+// of its own. Create it with [New], run it once with [Stage.Run].
+//
+// A row goes from a consumer to the executor, which calls a provider through the caller.
+// The recorder stores what happened.
 type Stage struct {
-	Cfg   *config.Config
-	Conn  *natsconn.Conn
-	nc    *nats.Conn     // of Conn, when the parts were made
-	Log   *slog.Logger   // adds the run id to each line
-	Usage *cost.Recorder // tokens and cost of the calls of this run
+	view // the parts that the stage shows something of
+	finder
+	pauses pauses
 
-	runID   string
-	started time.Time
-
-	// A row goes from a consumer to the executor, which calls a provider through the
-	// caller; the recorder stores what happened.
-	consumers []*consumer.Consumer // by partition
-	executor  *executor.Executor
-	caller    *call.Caller
-	ledger    *cost.Ledger
-	recorder  *recorder.Recorder
-	batches   *batch.Service // nil: batched requests are not answered
-	lanes     batchLanes
-	spread    *spread.Spread // nil with one partition
-	sharing   sharing
-
-	answerer  *replicas.Answerer // of those who ask what this replica, or all, are doing
-	host      string             // name of this machine
-	inspector *streams.Inspector // of the settings of the streams
-	steering  steering           // what operators have asked for
-
-	observers
-
+	nc      *nats.Conn // of Conn, when the parts were made
+	ledger  *cost.Ledger
+	batches *batch.Service // nil means that batched requests are not answered
+	metrics *metrics.Metrics
+	tracing *tracing.Tracing // nil means off
 	opts    Options
 	turn    turn // to prepare, among the stages of the process
-	ending  ending
-	pausing chan struct{} // holds a token when a pause has begun
-}
-
-// observers learn of rows and calls, and change nothing.
-type observers struct {
-	metrics  *metrics.Metrics
-	activity *status.Activity
-	stalls   stalls
-	lasting  holdMemory
-	history  *status.History
-	tracing  *tracing.Tracing // nil means off
 }
 
 // turn lets several stages of a process prepare one after the other.
@@ -90,13 +62,6 @@ type turn struct {
 func newTurn() turn {
 	left := make(chan struct{})
 	return turn{left: left, leave: sync.OnceFunc(func() { close(left) })}
-}
-
-// ending is how the run of a stage ends. Its methods are safe for concurrent use.
-type ending struct {
-	stop  context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
-	since atomic.Pointer[time.Time]
-	why   atomic.Pointer[string] // set where the process goes on: it has other stages, or shows the last state
 }
 
 // Options are what the commands change about a stage.
@@ -120,8 +85,8 @@ type Options struct {
 	// "--job reviews"; empty means nothing but the settings.
 	Flags string
 
-	lane    func(*Stage, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
-	several bool                                 // other stages run in this process
+	lane    func(*batchLanes, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
+	several bool                                      // other stages run in this process
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration.
@@ -139,15 +104,20 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{Cfg: cfg, Conn: conn, nc: conn.NC(), Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: time.Now(), opts: opts, turn: newTurn(), pausing: make(chan struct{}, 1)}
+	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn()}
 	if s.opts.several {
 		log = log.With(slog.String("stage", cfg.Name))
 	}
 	s.Log = log.With(slog.String("run_id", s.runID))
-	s.host, _ = os.Hostname() // it is shown only
-	s.sharing = sharing{notes: map[string]budgetNote{}, id: s.runID, record: s.recordBudget, log: s.Log}
+	s.flags = opts.Flags
+	v := &s.view
+	exit := opts.ExitOnFatal || cfg.Rows.OnFatal == "exit"
+	s.finder, s.watchdog.view, s.ending.view = finder{v}, v, v
+	s.pauses = pauses{view: v, exit: exit, began: make(chan struct{}, 1), record: s.record}
+	s.sharing = sharing{view: v, notes: map[string]budgetNote{}, record: s.record}
+	s.steering.view, s.steering.record, s.steering.moved = v, s.record, make(chan *nats.Conn, 1)
+	s.lanes.view, s.lanes.exit, s.lanes.cancel = v, exit, opts.CancelBatches
 	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
-	s.activity, s.history = status.NewActivity(cfg.HTTP.DashboardPayloads), status.NewHistory(s.started)
 	if s.opts.several {
 		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
 	} else {
@@ -175,7 +145,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
-	poolConfig, err := s.poolConfig(opts)
+	poolConfig, err := s.poolConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +156,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
 	}
-	if err := s.addLanes(opts); err != nil {
+	s.lanes.ledger = s.ledger
+	if err := s.lanes.open(opts.lane); err != nil {
 		return nil, err
 	}
 	if opts.Batches && cfg.Serve.Batches {
@@ -195,10 +166,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		}
 	}
 	s.inspector = streams.NewInspector(s.Conn.NC, stored.Streams(cfg), s.Log)
-	if err := s.addConsumers(opts); err != nil {
+	if err := s.addConsumers(); err != nil {
 		return nil, err
 	}
-	s.addSteering()
 	if !s.opts.several {
 		warnOfProcess(s)
 	}
@@ -213,7 +183,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 
 // addConsumers creates a consumer for each partition. With several, the replicas spread
 // them among themselves.
-func (s *Stage) addConsumers(opts Options) error {
+func (s *Stage) addConsumers() error {
 	partitions := s.Cfg.Streams.Partitions
 	if partitions > 1 {
 		s.spread = spread.New(s.nc, spread.Config{
@@ -221,7 +191,7 @@ func (s *Stage) addConsumers(opts Options) error {
 		})
 	}
 	for p := range partitions {
-		c, err := consumer.New(s.nc, s.consumerConfig(p, opts))
+		c, err := consumer.New(s.nc, s.consumerConfig(p))
 		if err != nil {
 			return err
 		}
@@ -230,27 +200,18 @@ func (s *Stage) addConsumers(opts Options) error {
 	return nil
 }
 
-// addSteering connects what operators ask for with what carries it out.
-func (s *Stage) addSteering() {
-	st := &s.steering
-	st.executor, st.consumers, st.spread, st.log, st.whole = s.executor, s.consumers, s.spread, s.Log, s.Whole
-	st.moved = make(chan *nats.Conn, 1)
-	st.stops = func() bool { return s.stopReport() != nil }
-	st.record = func(what string) { s.recordRun(auditlog.PhaseControl, what, nil) }
-}
-
-func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
+func (s *Stage) consumerConfig(partition int) consumer.Config {
 	cfg := s.Cfg
 	c := consumer.Config{
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
 		ResultSubject: cfg.Result.Subject, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
-		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector, NewInput: opts.NewInput, Spread: s.spread,
+		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector, NewInput: s.opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
 	if s.lanes.all == nil {
-		c.LaneLeft = s.laneLeft
+		c.LaneLeft = s.lanes.left
 	} else {
 		c.Lane, c.LaneRows = s.lanes.all[partition], cfg.LaneRows()
 		c.ClaimedLane = &streams.ClaimedLane{Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(), PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects()}
@@ -261,4 +222,12 @@ func (s *Stage) consumerConfig(partition int, opts Options) consumer.Config {
 		c.Key = func(row *consumer.Row) string { return place.Of(row.Subject, row.Header, row.Body) }
 	}
 	return c
+}
+
+// retryAfter is the wait that a provider asked for as reports have it, or nil.
+func retryAfter(d time.Duration) *float64 {
+	if d == 0 {
+		return nil
+	}
+	return new(terminal.Milliseconds(d))
 }

@@ -29,55 +29,58 @@ const (
 	stalledAgain = 10 * time.Minute
 )
 
-// stalls is what the watch over the progress has found. Safe for concurrent use.
-type stalls struct {
+// watchdog looks at each partition again and again, and notices one in which nothing moves
+// although rows wait. It shares nothing with what serves the partitions, because a fault
+// there, whatever it is, must not hide itself. Safe for concurrent use.
+type watchdog struct {
+	*view
 	mu     sync.Mutex
 	why    map[int]string // by partition
 	vacant map[int]bool   // nobody has the partition, and no row waits
 }
 
-func (s *stalls) of(partition int) (why string, vacant bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.why[partition], s.vacant[partition]
+// of returns what was found last: why a partition stands still, empty if it does not, and
+// whether nobody has it.
+func (w *watchdog) of(partition int) (why string, vacant bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.why[partition], w.vacant[partition]
 }
 
-func (s *stalls) set(partition int, why string, vacant bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.why == nil {
-		s.why, s.vacant = make(map[int]string), make(map[int]bool)
+func (w *watchdog) set(partition int, why string, vacant bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.why == nil {
+		w.why, w.vacant = make(map[int]string), make(map[int]bool)
 	}
-	s.why[partition], s.vacant[partition] = why, vacant
+	w.why[partition], w.vacant[partition] = why, vacant
 }
 
-// watchProgress looks at each partition again and again until ctx ends, and notices one
-// in which nothing moves although rows wait. It shares nothing with what serves the
-// partitions: a fault there, whatever it is, must not hide itself.
-func (s *Stage) watchProgress(ctx context.Context) {
+// run watches all partitions until ctx ends.
+func (w *watchdog) run(ctx context.Context) {
 	var looks sync.WaitGroup
 	defer looks.Wait()
-	for _, c := range s.consumers {
-		looks.Go(func() { s.watchPartition(ctx, c) })
+	for _, c := range w.consumers {
+		looks.Go(func() { w.watchPartition(ctx, c) })
 	}
 }
 
-// watchPartition is [Stage.watchProgress] for one partition.
-func (s *Stage) watchPartition(ctx context.Context, c *consumer.Consumer) {
+// watchPartition watches one partition until ctx ends.
+func (w *watchdog) watchPartition(ctx context.Context, c *consumer.Consumer) {
 	var watch status.Watch
 	var began, warned time.Time
-	name := streams.DurableName(s.Cfg.Name, c.Status().Partition)
+	name := streams.DurableName(w.Cfg.Name, c.Status().Partition)
 	for wait := time.Second; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		sight := s.sight(ctx, c, name)
+		sight := w.sight(ctx, c, name)
 		partition, why := c.Status().Partition, watch.Saw(sight)
 		rows := sight.Pending+sight.AckPending > 0
-		s.stalls.set(partition, why, sight.Asked && !sight.Pinned && !rows && !sight.Mine)
-		switch log := s.Log.With(slog.Int("partition", partition)); {
+		w.set(partition, why, sight.Asked && !sight.Pinned && !rows && !sight.Mine)
+		switch log := w.Log.With(slog.Int("partition", partition)); {
 		case why == "" && !began.IsZero():
 			log.Info("progress again", lastedAttr(sight.At.Sub(began)))
 			began, warned = time.Time{}, time.Time{}
@@ -100,20 +103,20 @@ func (s *Stage) watchPartition(ctx context.Context, c *consumer.Consumer) {
 }
 
 // sight looks at a partition.
-func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) status.Sight {
-	snap := s.look(c)
+func (w *watchdog) sight(ctx context.Context, c *consumer.Consumer, name string) status.Sight {
+	snap := w.look(c)
 	snap.Collect(time.Now())
 	st, stats := &snap.Partitions[0], &snap.Pool
 	v := status.Sight{
 		Mine: st.Role == consumer.Owner || st.Taking, Emitted: st.Emitted, Mark: st.HighWaterMark,
-		Open: st.Window + st.SetAside, Answered: st.Buffered, Parked: st.Parked, Begun: s.caller.Begun(st.Partition),
+		Open: st.Window + st.SetAside, Answered: st.Buffered, Parked: st.Parked, Begun: w.caller.Begun(st.Partition),
 		InFlight: stats.InFlight, Waiting: stats.Waiting, Held: snap.Stops(st.Partition), Throttled: snap.Throttled(),
-		Dispatch: dispatchMost + s.Cfg.LLM.Timeout + s.Cfg.Retry.MaxDelay,
+		Dispatch: dispatchMost + w.Cfg.LLM.Timeout + w.Cfg.Retry.MaxDelay,
 	}
 	if !v.Held {
 		asked, cancel := context.WithTimeout(ctx, stallAsk)
 		defer cancel()
-		if info, err := s.askDurable(asked, name); err == nil {
+		if info, err := w.askDurable(asked, name); err == nil {
 			v.Asked, v.Pending, v.AckPending = true, info.NumPending, uint64(max(info.NumAckPending, 0))
 			for _, g := range info.PriorityGroups {
 				v.Pinned = v.Pinned || g.PinnedClientID != ""
@@ -125,12 +128,12 @@ func (s *Stage) sight(ctx context.Context, c *consumer.Consumer, name string) st
 }
 
 // askDurable asks the server for its counts, over the connection that there is now.
-func (s *Stage) askDurable(ctx context.Context, name string) (*jetstream.ConsumerInfo, error) {
-	js, err := streams.JetStream(s.Conn.NC())
+func (w *watchdog) askDurable(ctx context.Context, name string) (*jetstream.ConsumerInfo, error) {
+	js, err := streams.JetStream(w.Conn.NC())
 	if err != nil {
 		return nil, err
 	}
-	durable, err := js.Consumer(ctx, s.Cfg.Input.Stream, name)
+	durable, err := js.Consumer(ctx, w.Cfg.Input.Stream, name)
 	if err != nil {
 		return nil, err
 	}

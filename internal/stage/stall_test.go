@@ -92,7 +92,7 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 				}
 				for range 120 {
 					time.Sleep(10 * time.Second)
-					if why, _ := r.stalls.of(0); why != "" {
+					if why, _ := r.watchdog.of(0); why != "" {
 						t.Fatalf("reported: %s", why)
 					}
 				}
@@ -108,7 +108,7 @@ func TestAKnownProblemIsNotOverwrittenByAStall(t *testing.T) {
 		l.load("a")
 		r := l.start(nil, Options{})
 		l.await(1)
-		r.stalls.set(0, "no progress for 25s although rows wait", false)
+		r.watchdog.set(0, "no progress for 25s although rows wait", false)
 		if s := r.Status(); !strings.Contains(s.Partitions[0].Problem, "no progress") {
 			t.Errorf("nothing else is known: %q", s.Partitions[0].Problem)
 		}
@@ -117,7 +117,7 @@ func TestAKnownProblemIsNotOverwrittenByAStall(t *testing.T) {
 			l.load("b")
 		}
 		time.Sleep(time.Second)
-		r.stalls.set(0, "no progress for 25s although rows wait", false)
+		r.watchdog.set(0, "no progress for 25s although rows wait", false)
 		if s := r.Status(); !strings.Contains(s.Partitions[0].Problem, "maximum messages exceeded") || strings.Contains(s.Why, "no progress") {
 			t.Errorf("the results are full: %q, held because of %q", s.Partitions[0].Problem, s.Why)
 		}

@@ -2,34 +2,82 @@ package stage
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/spread"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/version"
 )
 
-// Status reports the stage as it is now. Safe for concurrent use.
-func (s *Stage) Status() status.Report {
-	return s.report(s.snapshot(), time.Now())
+// view is the parts of a stage, and what they show together: to pages, metrics and log, to
+// other replicas, and at the end of the run. Its methods only read. A part that needs others
+// has a pointer to it. Nothing replaces a part once [New] has returned, so the view is safe
+// for concurrent use.
+type view struct {
+	Cfg   *config.Config
+	Conn  *natsconn.Conn
+	Log   *slog.Logger   // adds the run id to each line
+	Usage *cost.Recorder // tokens and cost of the calls of this run
+
+	runID   string
+	started time.Time
+	host    string // name of this machine
+	flags   string // see [Options]
+
+	consumers []*consumer.Consumer // by partition
+	executor  *executor.Executor
+	caller    *call.Caller
+	recorder  *recorder.Recorder
+	inspector *streams.Inspector // looks at the settings of the streams
+	spread    *spread.Spread     // nil with one partition
+	answerer  *replicas.Answerer // answers who asks what this replica, or all, are doing
+
+	lanes    batchLanes
+	sharing  sharing
+	steering steering // what operators have asked for
+	ending
+	watchdog watchdog
+	activity *status.Activity
+	history  *status.History
+	lasting  holdMemory
 }
 
-// ShowEnded has the status say why the stage has ended, where its process goes on. Run
-// must have returned. Safe for concurrent use.
-func (s *Stage) ShowEnded(why string) { s.ending.why.Store(&why) }
+// newView returns the view of a stage that has no parts yet.
+func newView(cfg *config.Config, conn *natsconn.Conn) view {
+	host, _ := os.Hostname() // it is only shown
+	now := time.Now()
+	return view{
+		Cfg: cfg, Conn: conn, Usage: cost.NewRecorder(), runID: call.NewID()[:12], started: now, host: host,
+		activity: status.NewActivity(cfg.HTTP.DashboardPayloads), history: status.NewHistory(now),
+	}
+}
+
+// Status reports the stage as it is now. Safe for concurrent use.
+func (v *view) Status() status.Report {
+	return v.report(v.snapshot(), time.Now())
+}
 
 // summary is what other replicas are told.
-func (s *Stage) summary() replicas.Summary {
-	r := s.Status()
-	sum := replicas.Summarize(&r, s.Cfg.Streams.Partitions)
-	for id, heard := range s.spread.Lost() {
+func (v *view) summary() replicas.Summary {
+	r := v.Status()
+	sum := replicas.Summarize(&r, v.Cfg.Streams.Partitions)
+	for id, heard := range v.spread.Lost() {
 		sum.Missing = append(sum.Missing, replicas.Missing{Replica: id, LastSeen: heard.UTC()})
 	}
 	slices.SortFunc(sum.Missing, func(a, b replicas.Missing) int { return strings.Compare(a.Replica, b.Replica) })
@@ -37,8 +85,8 @@ func (s *Stage) summary() replicas.Summary {
 }
 
 // callsOf returns the calls in flight of a row.
-func (s *Stage) callsOf(row uint64) (calls []replicas.Call) {
-	for _, o := range s.caller.InFlight() {
+func (v *view) callsOf(row uint64) (calls []replicas.Call) {
+	for _, o := range v.caller.InFlight() {
 		if o.Sequence == row {
 			calls = append(calls, replicas.Call{Item: o.Item, Attempt: o.Attempt, Provider: o.Provider, Model: o.Model, Since: o.Since.UTC()})
 		}
@@ -48,32 +96,32 @@ func (s *Stage) callsOf(row uint64) (calls []replicas.Call) {
 
 // Whole returns the whole stage, as all its replicas report it; it asks the others, which
 // takes [replicas.GatherFor].
-func (s *Stage) Whole(ctx context.Context) replicas.Whole { return s.answerer.Look(ctx) }
+func (v *view) Whole(ctx context.Context) replicas.Whole { return v.answerer.Look(ctx) }
 
 // state returns the state in one word, and why if that is not a good one.
-func (s *Stage) state() (state, why string) {
-	r := s.Status()
+func (v *view) state() (state, why string) {
+	r := v.Status()
 	return string(r.State), r.Why
 }
 
 // report builds the status from a snapshot.
-func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
+func (v *view) report(snap status.Snapshot, now time.Time) status.Report {
 	ready, reason := snap.Ready(now)
 	r := status.Report{
-		Stage: s.Cfg.Name, RunID: s.runID, Version: version.Current().Version, Host: s.host, PID: os.Getpid(), Time: now.UTC(), UptimeS: now.Sub(s.started).Seconds(),
-		Ready: ready, Reason: reason, Ended: snap.Process.Ended, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(s.Usage.All()),
-		Stop: snap.Process.Stop, Order: s.Cfg.Order.Mode, Control: s.Cfg.Control.Obey, Drained: snap.Process.Drained, Holds: snap.Holds.Shown(),
-		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: s.activity.Payloads,
-		Places: s.places(),
+		Stage: v.Cfg.Name, RunID: v.runID, Version: version.Current().Version, Host: v.host, PID: os.Getpid(), Time: now.UTC(), UptimeS: now.Sub(v.started).Seconds(),
+		Ready: ready, Reason: reason, Ended: snap.Process.Ended, Pool: status.NewPoolReport(&snap.Pool, now), Usage: status.NewUsageReport(v.Usage.All()),
+		Stop: snap.Process.Stop, Order: v.Cfg.Order.Mode, Control: v.Cfg.Control.Obey, Drained: snap.Process.Drained, Holds: snap.Holds.Shown(),
+		Models: []status.ModelReport{}, Partitions: []status.PartitionReport{}, Payloads: v.activity.Payloads,
+		Places: v.places(),
 	}
 	if r.Order == streams.OrderKey {
-		r.OrderKey = s.Cfg.Order.Key.String()
+		r.OrderKey = v.Cfg.Order.Key.String()
 	}
-	r.Pool.Throttle = s.Cfg.Pool.Throttle
+	r.Pool.Throttle = v.Cfg.Pool.Throttle
 	if r.Pool.Paused != "" {
 		r.Pool.Held = snap.Process.Rows
 	}
-	for _, m := range s.Usage.List() {
+	for _, m := range v.Usage.List() {
 		r.Models = append(r.Models, status.ModelReport{Provider: m.Provider, Model: m.Model, UsageReport: status.NewUsageReport(m.Spending)})
 	}
 	for i := range snap.Partitions {
@@ -89,8 +137,8 @@ func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
 	if !snap.OldestCall.IsZero() {
 		r.Latency.OldestInFlightS = new(max(now.Sub(snap.OldestCall), 0).Seconds())
 	}
-	s.activity.Report(&r, now)
-	r.Sample, r.Rows.PerSecond = s.history.Last()
+	v.activity.Report(&r, now)
+	r.Sample, r.Rows.PerSecond = v.history.Last()
 	r.Judge()
 	if left := float64(r.Rows.Pending) + float64(r.Rows.Open); r.State == status.StateWorking && left > 0 && r.Rows.PerSecond > 0 {
 		eta := left / r.Rows.PerSecond
@@ -100,23 +148,23 @@ func (s *Stage) report(snap status.Snapshot, now time.Time) status.Report {
 }
 
 // places are the names that advice uses.
-func (s *Stage) places() hold.Places {
+func (v *view) places() hold.Places {
 	return hold.Places{
-		Input: s.Cfg.Input.Stream, Result: s.Cfg.Result.Stream, Audit: s.Cfg.Audit.Stream,
-		Journal: s.Cfg.Journal.Stream, DeadLetter: s.Cfg.Streams.DeadLetterSubject, Flags: s.opts.Flags,
+		Input: v.Cfg.Input.Stream, Result: v.Cfg.Result.Stream, Audit: v.Cfg.Audit.Stream,
+		Journal: v.Cfg.Journal.Stream, DeadLetter: v.Cfg.Streams.DeadLetterSubject, Flags: v.flags,
 	}
 }
 
 // Summary returns what the stage has done so far: rows, retries, delays, tokens and cost.
 // Safe for concurrent use.
-func (s *Stage) Summary() *auditlog.Summary {
-	stats := s.executor.Pool.Stats()
+func (v *view) Summary() *auditlog.Summary {
+	stats := v.executor.Pool.Stats()
 	sum := &auditlog.Summary{
-		CapacityRetries: stats.CapacityRetries + s.lanes.retries.Load(), PeakDelay: stats.PeakDelay,
+		CapacityRetries: stats.CapacityRetries + v.lanes.retries.Load(), PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
-		Usage: s.Usage.ByModel(), Total: s.Usage.All().Totals,
+		Usage: v.Usage.ByModel(), Total: v.Usage.All().Totals,
 	}
-	for _, c := range s.consumers {
+	for _, c := range v.consumers {
 		st := c.Status()
 		sum.RowsSucceeded += st.Emitted - st.Failed
 		sum.RowsFailed += st.Failed
@@ -128,25 +176,100 @@ func (s *Stage) Summary() *auditlog.Summary {
 // SlotsAdvice says what more slots of the pool would have brought to a run that took so
 // long; empty means its numbers do not say. Calls in flight are bounded by the rows of
 // the windows, too, unless a row is many calls.
-func (s *Stage) SlotsAdvice(took time.Duration) string {
+func (v *view) SlotsAdvice(took time.Duration) string {
 	const most = 10000 // the greatest STAGE_POOL_SIZE
 	maxSize := most
-	if !s.Cfg.FansOut() {
-		maxSize = min(most, s.Cfg.Window.Rows*s.Cfg.Streams.Partitions)
+	if !v.Cfg.FansOut() {
+		maxSize = min(most, v.Cfg.Window.Rows*v.Cfg.Streams.Partitions)
 	}
-	stats := s.executor.Pool.Stats()
+	stats := v.executor.Pool.Stats()
 	return status.SlotsAdvice(&stats, maxSize, took)
 }
 
-// recordRun records an event of the run as a whole. The start lists the settings, the end
-// has the summary.
-func (s *Stage) recordRun(phase auditlog.Phase, reason string, summary *auditlog.Summary) {
-	e := &auditlog.Run{
-		Header: auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All},
-		Phase:  phase, Reason: reason, Summary: summary,
+// holdMemory remembers since when holds last. Safe for concurrent use.
+type holdMemory struct {
+	mu     sync.Mutex
+	memory hold.Memory
+}
+
+func (m *holdMemory) fill(l hold.List, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.memory.Fill(l, now)
+}
+
+// snapshot returns what gauges and pages show, with all holds.
+func (v *view) snapshot() status.Snapshot {
+	now := time.Now()
+	snap := v.look(v.consumers...)
+	snap.Budgets, snap.Lanes = v.sharing.all(), v.lanes.status(v.Cfg.LLM.Provider)
+	if calls := v.caller.InFlight(); len(calls) > 0 {
+		snap.OldestCall = calls[0].Since
 	}
-	if phase == auditlog.PhaseStart {
-		e.Settings = s.Cfg.Settings()
+	snap.Collect(now)
+	v.lasting.fill(snap.Holds, now)
+	return snap
+}
+
+// gauges returns what the metrics show: the snapshot, with the row that answered rows wait
+// for, which the report finds.
+func (v *view) gauges() status.Snapshot {
+	snap := v.snapshot()
+	r := v.report(snap, time.Now())
+	if late := r.Holds.First(func(h *hold.Hold) bool { return h.Kind == hold.Order }); late != nil {
+		snap.Holds = append(snap.Holds, *late)
 	}
-	s.recorder.RecordRun(e)
+	return snap
+}
+
+// look returns the state of the pool, of the process and of these partitions.
+func (v *view) look(consumers ...*consumer.Consumer) status.Snapshot {
+	snap := status.Snapshot{Pool: v.executor.Pool.Stats(), Process: v.process(time.Now())}
+	for _, c := range consumers {
+		st := v.partition(c)
+		if _, vacant := v.watchdog.of(st.Partition); vacant {
+			snap.Process.Vacant[st.Partition] = true
+		}
+		snap.Partitions = append(snap.Partitions, st)
+	}
+	return snap
+}
+
+// process returns what makes all rows of the process wait.
+func (v *view) process(now time.Time) status.Process {
+	p := status.Process{
+		Ended: v.endedBy(), Stop: v.stopReport(), Down: v.Conn.Down(), Audit: v.recorder.Problem(), Drained: v.steering.drained(),
+		Starved: v.activity.StarvedSince(now), Rows: rowsOfAPause(v.Cfg), Vacant: make(map[int]bool),
+		Server: func(index int) string { return v.caller.At(index).Provider() },
+	}
+	if why := v.Conn.Full(); why != nil {
+		p.Full = why.Error()
+	}
+	if err := v.inspector.Verdict(); err != nil {
+		p.Streams = config.Explain(err)
+	}
+	p.Pauses, p.Drains = v.steering.wishes()
+	return p
+}
+
+// ready reports whether the stage is connected, owning or standing by, and neither
+// stopping nor paused; if not, why.
+func (v *view) ready() (ok bool, reason string) {
+	snap := v.snapshot()
+	return snap.Ready(time.Now())
+}
+
+// partition returns the status of a partition, with the finding of the watch where
+// nothing else is known to block it.
+func (v *view) partition(c *consumer.Consumer) consumer.Status {
+	st := c.Status()
+	if st.Problem != "" {
+		return st
+	}
+	if st.Problem, _ = v.watchdog.of(st.Partition); st.Problem != "" {
+		h := hold.OfPartition(st.Partition, hold.Stalled)
+		h.Why = st.Problem
+		st.Holds = append([]hold.Hold{h}, st.Holds...)
+	}
+	return st
 }

@@ -24,10 +24,10 @@ import (
 func shownStage(t *testing.T) (*Stage, status.Snapshot) {
 	t.Helper()
 	now := time.Now()
-	s := &Stage{
+	s := &Stage{view: view{
 		Cfg: &config.Config{Name: "reviews", Pool: config.PoolConfig{Throttle: "adaptive"}}, runID: "run1", started: now,
-		Usage: cost.NewRecorder(), observers: observers{activity: status.NewActivity(false), history: status.NewHistory(now)},
-	}
+		Usage: cost.NewRecorder(), activity: status.NewActivity(false), history: status.NewHistory(now),
+	}}
 	s.Cfg.Order = stagetest.Config(t).Order
 	cost := 0.25
 	for i, status := range []auditlog.CallStatus{auditlog.CallCapacityRetry, auditlog.CallSuccess} {

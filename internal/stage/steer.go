@@ -11,9 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
-	"github.com/llm-stage/stage/consumer/spread"
-	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/ops/control"
 	"github.com/llm-stage/stage/internal/ops/operator"
 	"github.com/llm-stage/stage/internal/ops/replicas"
@@ -26,14 +25,9 @@ import (
 // steering is what operators have asked of this process, and what carries it out. Nothing
 // of it survives the process. Safe for concurrent use.
 type steering struct {
-	executor  *executor.Executor
-	consumers []*consumer.Consumer
-	spread    *spread.Spread // nil with one partition
-	stops     func() bool    // whether the process is stopping
-	whole     func(context.Context) replicas.Whole
-	record    func(what string) // an event of the run
-	log       *slog.Logger
-	moved     chan *nats.Conn // holds the connection over which orders come from now on
+	*view
+	record func(e auditlog.Run)
+	moved  chan *nats.Conn // holds the connection over which orders come from now on
 
 	mu     sync.Mutex
 	paused *wish         // nil: calls begin
@@ -99,16 +93,16 @@ func (s *steering) standsAside() bool {
 }
 
 // obey carries out orders until ctx ends, if it may (STAGE_CONTROL).
-func (s *Stage) obey(ctx context.Context) {
+func (s *steering) obey(ctx context.Context) {
 	if s.Cfg.Control.Obey {
-		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.steering.carryOut, Log: s.Log, Moved: s.steering.moved})
+		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log, Moved: s.moved})
 	}
 }
 
-// controlPage lets those who look at the page steer, if the process obeys; nil means that
+// page lets those who look at the page steer, if the process obeys; nil means that
 // it does not. They ask over the connection of this process: its user needs the
 // permission to publish orders.
-func (s *Stage) controlPage() http.Handler {
+func (s *steering) page() http.Handler {
 	if !s.Cfg.Control.Obey {
 		return nil
 	}
@@ -122,14 +116,14 @@ func (s *Stage) controlPage() http.Handler {
 // carryOut does what an order says, and records who asked, and what was done.
 func (s *steering) carryOut(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	outcome, text := s.steer(ctx, o)
-	s.log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
-	s.record(fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text))
+	s.Log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
+	s.record(auditlog.Run{Phase: auditlog.PhaseControl, Reason: fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text)})
 	return outcome, text
 }
 
 func (s *steering) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	switch p := o.Partition; {
-	case s.stops():
+	case s.stopReport() != nil:
 		return control.Refused, "this process is stopping"
 	case p != nil && *p >= len(s.consumers):
 		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 to %d", *p, len(s.consumers)-1)
@@ -317,7 +311,7 @@ func (s *steering) setAside(on bool) {
 // noHeir returns why no other replica could take over, all partitions or one; empty means
 // one could.
 func (s *steering) noHeir(ctx context.Context, partition *int) (why string) {
-	w := s.whole(ctx)
+	w := s.Whole(ctx)
 	why = "no other replica is ready to take over: start one, or pause this one, or stop its process"
 	for i := range w.Replicas {
 		r := &w.Replicas[i]

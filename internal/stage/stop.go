@@ -3,45 +3,57 @@ package stage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
+// ending is how the run of a stage ends. Its methods are safe for concurrent use.
+type ending struct {
+	*view
+	stop  context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
+	since atomic.Pointer[time.Time]
+	why   atomic.Pointer[string] // set where the process goes on: it has other stages, or shows the last state
+}
+
 // drain begins a soft stop because soft has ended: the pool starts no call, and the stop
 // becomes a hard one when the time for it has passed.
-func (s *Stage) drain(soft, hard context.Context, kill context.CancelCauseFunc) {
-	waits := s.WaitsFor()
-	s.ending.since.Store(&waits.Since)
-	s.executor.Pool.Drain()
+func (e *ending) drain(soft, hard context.Context, kill context.CancelCauseFunc) {
+	waits := e.WaitsFor()
+	e.since.Store(&waits.Since)
+	e.executor.Pool.Drain()
 	if hard.Err() == nil {
-		s.logStop(context.Cause(soft), &waits)
+		e.logStop(context.Cause(soft), &waits)
 	}
-	timer := time.AfterFunc(s.Cfg.Process.StopTimeout, func() { kill(s.whyNotStopped()) })
+	timer := time.AfterFunc(e.Cfg.Process.StopTimeout, func() { kill(e.whyNotStopped()) })
 	context.AfterFunc(hard, func() { timer.Stop() })
 }
 
 // logStop logs what a stop waits for, where someone asked for it or it is blocked.
-func (s *Stage) logStop(cause error, waits *status.StopReport) {
+func (e *ending) logStop(cause error, waits *status.StopReport) {
 	attrs := []any{
-		slog.Int("calls_in_flight", waits.Calls), slog.Int("results_to_store", waits.Results), slog.String("at_most", s.Cfg.Process.StopTimeout.String()),
+		slog.Int("calls_in_flight", waits.Calls), slog.Int("results_to_store", waits.Results), slog.String("at_most", e.Cfg.Process.StopTimeout.String()),
 	}
-	if why := s.problem(); why != "" {
-		s.Log.Warn("stopping, waiting for results that can't be stored", append(attrs, slog.String("reason", why))...)
+	if why := e.problem(); why != "" {
+		e.Log.Warn("stopping, waiting for results that can't be stored", append(attrs, slog.String("reason", why))...)
 		return
 	}
 	if signal, ok := errors.AsType[*stopping.InterruptError](cause); ok {
-		s.Log.Info("stopping, waiting for calls in flight and their results; a second signal stops at once", append(attrs, slog.String("signal", signal.Signal.String()))...)
+		e.Log.Info("stopping, waiting for calls in flight and their results; a second signal stops at once", append(attrs, slog.String("signal", signal.Signal.String()))...)
 	}
 }
 
 // WaitsFor returns what a stop that begins now would wait for. Safe for concurrent use.
-func (s *Stage) WaitsFor() status.StopReport {
+func (e *ending) WaitsFor() status.StopReport {
 	now := time.Now()
-	r := status.StopReport{Since: now.UTC(), By: now.UTC().Add(s.Cfg.Process.StopTimeout), Calls: s.executor.Pool.Stats().InFlight}
-	for _, c := range s.consumers {
+	r := status.StopReport{Since: now.UTC(), By: now.UTC().Add(e.Cfg.Process.StopTimeout), Calls: e.executor.Pool.Stats().InFlight}
+	for _, c := range e.consumers {
 		r.Results += c.Status().Buffered
 	}
 	return r
@@ -49,12 +61,45 @@ func (s *Stage) WaitsFor() status.StopReport {
 
 // stopReport returns what the stop under way waits for; nil means that the stage does not
 // stop.
-func (s *Stage) stopReport() *status.StopReport {
-	since := s.ending.since.Load()
+func (e *ending) stopReport() *status.StopReport {
+	since := e.since.Load()
 	if since == nil {
 		return nil
 	}
-	r := s.WaitsFor()
-	r.Since, r.By = *since, since.Add(s.Cfg.Process.StopTimeout)
+	r := e.WaitsFor()
+	r.Since, r.By = *since, since.Add(e.Cfg.Process.StopTimeout)
 	return &r
 }
+
+// problem returns what keeps results from being stored; empty when nothing does.
+func (e *ending) problem() string {
+	var all []string
+	for _, c := range e.consumers {
+		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
+			all = append(all, why)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// whyNotStopped is the cause of the hard stop when the time for a stop has passed.
+func (e *ending) whyNotStopped() error {
+	limit := e.Cfg.Process.StopTimeout
+	if why := e.problem(); why != "" {
+		return fmt.Errorf("results were not stored within %v of the stop: %s", limit, why)
+	}
+	return fmt.Errorf("calls in flight did not end within %v of the stop", limit)
+}
+
+// endedBy returns why the stage has ended while its process goes on; empty means that it
+// has not.
+func (e *ending) endedBy() string {
+	if why := e.why.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// ShowEnded has the status say why the stage has ended, where its process goes on. Run
+// must have returned. Safe for concurrent use.
+func (e *ending) ShowEnded(why string) { e.why.Store(&why) }
