@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -84,7 +85,7 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 	event.Reason, event.Errors = string(failure.Reason), withCause(j.errors, failure)
 	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, failure, j.errors), Failed: true, Event: event}
 	if source != "" { // else nothing was paid for it
-		reply.RequestHash, reply.Form = j.key, e.errorForm(j.row, failure.Reason)
+		reply.RequestHash, reply.Form = j.key, e.prompt.errorForm(j.row, failure.Reason)
 	}
 	e.answer(j, reply)
 }
@@ -142,7 +143,7 @@ func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 // answer answers the job's row, or its element.
 func (e *Executor) answer(j *job, reply consumer.Reply) {
 	if j.fan != nil {
-		e.answerElement(j, &reply)
+		j.fan.answer(j, &reply)
 		return
 	}
 	e.reply(j.row, reply)
@@ -165,6 +166,15 @@ func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
 	if e.Failed != nil && reply.Failed && !reply.HandedBack {
 		e.Failed(row.Seq, causeOf(row, &reply))
 	}
-	e.logFinished(row, &reply)
+	e.log.finished(row, &reply)
 	row.Reply(reply)
+}
+
+// ResultTooLarge implements [consumer.Fitter].
+func (e *Executor) ResultTooLarge(in *consumer.Row, size, room int) []byte {
+	parsed, err := e.parse(in)
+	if err != nil {
+		parsed = nil // the body is no row
+	}
+	return e.prompt.errorBody(parsed, in, row.ResultTooLarge(size, room, e.prompt.ownServer), nil)
 }

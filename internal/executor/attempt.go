@@ -54,7 +54,7 @@ func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true
 	}
 	if j.fan != nil {
-		if tooLarge := j.fan.tooLarge(e.prompt.ownServer); tooLarge != nil { // since it was queued
+		if tooLarge := j.fan.tooLarge(); tooLarge != nil { // since it was queued
 			j.skipped = true
 			return pool.Verdict{Class: pool.Permanent, Err: tooLarge, Unsent: true}, true
 		}
@@ -80,7 +80,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 // follows is the stage's own work.
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
-	e.logStarted(j, a)
+	e.log.started(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	ended := e.caller.Began(e.ongoing(j, a))
 	x, err := to.Do(ctx, j.prepared)
@@ -145,7 +145,7 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.logCall(j, a, call.Event, call.Err)
+	e.log.call(j, a, call.Event, call.Err)
 }
 
 // texts are the row and what the request was made of: a provider's message may quote

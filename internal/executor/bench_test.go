@@ -64,7 +64,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	call := e.caller.Outcome(0, j.prepared, a, &x, nil)
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.logCall(j, a, call.Event, nil)
+	e.log.call(j, a, call.Event, nil)
 	if event := e.event(j, pool.Result[*job, struct{}]{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}
@@ -90,10 +90,10 @@ func TestALogWithoutDebugCostsNoAllocation(t *testing.T) {
 	e, a, reply, j := w.executor, pool.Attempt{Number: 1}, &consumer.Reply{}, &job{row: w.row}
 	call := &auditlog.Call{Status: auditlog.CallSuccess}
 	if n := testing.AllocsPerRun(100, func() {
-		e.logQueued(w.row)
-		e.logStarted(j, a)
-		e.logCall(j, a, call, nil)
-		e.logFinished(w.row, reply)
+		e.log.queued(w.row)
+		e.log.started(j, a)
+		e.log.call(j, a, call, nil)
+		e.log.finished(w.row, reply)
 	}); n != 0 {
 		t.Errorf("%v allocations a row, want none", n)
 	}

@@ -24,29 +24,14 @@ const (
 // stream. It must be called before Run; with any other STAGE_DEDUPE it does nothing.
 func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	if e.cfg.Rows.Dedupe == "stored" {
-		e.store, err = openReplyStore(ctx, nc, e.cfg, e.log)
+		e.Store, err = openReplyStore(ctx, nc, e.cfg, e.log.Logger)
 	}
 	return err
 }
 
-// UseStore has the store of replies be reached over another connection, since the present
-// one is closed for good.
-func (e *Executor) UseStore(nc *nats.Conn) {
-	if e.store != nil {
-		e.store.use(nc)
-	}
-}
-
-// FlushStore waits until the replies of this run are stored, at most until ctx ends.
-func (e *Executor) FlushStore(ctx context.Context) {
-	if e.store != nil {
-		e.store.flush(ctx)
-	}
-}
-
 // lookUp finds the stored replies to the jobs' requests.
 func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
-	if e.store == nil {
+	if e.Store == nil {
 		return
 	}
 	defer e.steps.enter(hold.LookUp, "", jobs...)()
@@ -55,7 +40,7 @@ func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
 	for _, j := range jobs {
 		room <- struct{}{}
 		group.Go(func() {
-			j.found = e.store.get(ctx, j.key)
+			j.found = e.Store.get(ctx, j.key)
 			<-room
 		})
 	}
@@ -94,8 +79,8 @@ func (e *Executor) shareReply(j *job, a *answer) {
 			e.requeue(follower)
 		}
 	}
-	if e.store != nil {
-		e.store.put(j.key, a)
+	if e.Store != nil {
+		e.Store.put(j.key, a)
 	}
 }
 

@@ -14,7 +14,7 @@
 //     the last of them the row is answered (fan.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
-//  6. [Executor.submit] hands the job to the pool (submit.go).
+//  6. [Executor.submit] hands the job to the pool (executor.go).
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
 //     [Executor.refuse], [Executor.address], [Executor.reloadKey], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
@@ -23,9 +23,9 @@
 //  11. [Executor.done] takes the job's outcome from the pool (answer.go).
 //  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and acknowledges the row.
 //
-// A row of the batch lane goes another way from step 4 on: [Executor.runLane] has it wait
-// there ([Executor.join]) or takes its answer ([Executor.judge]), with the steps 8, 9 and
-// 12 (lane.go, parked.go). A prompt of a batched request takes its turn among the rows,
+// A row of the batch lane goes another way from step 4 on: [laneRows.run] has it wait
+// there ([laneRows.join]) or takes its answer ([laneRows.judge]), with the steps 8, 9 and
+// 12 (lane.go). A prompt of a batched request takes its turn among the rows,
 // and has no other step than its attempt (once.go).
 package executor
 
@@ -38,6 +38,8 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -62,11 +64,14 @@ type Executor struct {
 	// none, and each row is called live.
 	Lanes func(partition int) Lane
 
+	// Store keeps replies beyond their calls (STAGE_DEDUPE=stored). [Executor.OpenStore] sets
+	// it. Nil: no reply is kept.
+	Store *replyStore
+
 	cfg    *config.Config
 	caller *call.Caller
 	prompt *Prompt
-	log    *slog.Logger
-	debug  bool // each step of a row is logged
+	log    rowLog
 
 	queue   *rowQueue
 	ready   chan struct{} // holds a token while rows of the queue may be able to begin
@@ -75,21 +80,18 @@ type Executor struct {
 	paused  atomic.Bool   // the pool is: it refuses prompts at once
 	flights *flights      // nil: every row makes its own call
 	steps   steps         // what takes long beside calls
-	store   *replyStore   // nil: no reply is kept beyond its call
 
-	laneQueue   *rowQueue     // rows that need no room in the pool
-	laneReady   chan struct{} // as ready, of laneQueue
-	spentInLane parkedSpent
+	lane *laneRows // rows of the batch lane
 }
 
 // New returns an executor and its pool, or what is wrong with poolConfig. It starts
 // nothing: run both [Executor.Run] and Pool.Run.
 func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
 	e := &Executor{
-		cfg: cfg, caller: caller, prompt: prompt, log: log,
-		debug: cfg.Process.LogLevel == "debug",
-		queue: newRowQueue(), ready: make(chan struct{}, 1), laneQueue: newRowQueue(), laneReady: make(chan struct{}, 1),
+		cfg: cfg, caller: caller, prompt: prompt, log: rowLog{log, cfg.Process.LogLevel == "debug"},
+		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
+	e.lane = newLaneRows(e)
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		e.flights = newFlights(0)
@@ -97,7 +99,7 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 		e.flights = newFlights(cfg.Rows.DedupeTTL)
 	}
 	var once sync.Once
-	prompt.format.Replaced = func(field string) { once.Do(func() { e.logReplaced(field) }) }
+	prompt.format.Replaced = func(field string) { once.Do(func() { e.log.replaced(field) }) }
 	poolConfig.OnRoom, poolConfig.Expected = e.signal, e.expected
 	e.followPauses(&poolConfig)
 	var err error
@@ -126,10 +128,10 @@ func (e *Executor) followPauses(cfg *pool.Config) {
 
 // Start queues the row and returns at once. It implements [consumer.Executor].
 func (e *Executor) Start(row *consumer.Row) {
-	e.logQueued(row)
-	if e.inLane(row) {
-		e.laneQueue.add(entry{row: row})
-		token(e.laneReady)
+	e.log.queued(row)
+	if e.lane.has(row) {
+		e.lane.queue.add(entry{row: row})
+		token(e.lane.ready)
 		return
 	}
 	e.queue.add(entry{row: row})
@@ -143,7 +145,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	defer context.AfterFunc(ctx, e.Resume)()
 	if e.Lanes != nil {
 		var lane sync.WaitGroup
-		lane.Go(func() { e.runLane(ctx, done) })
+		lane.Go(func() { e.lane.run(ctx, done) })
 		defer lane.Wait()
 	}
 	for {
@@ -178,7 +180,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 // takes are of 4, 8, 12 rows and so on, up to lookUpRows.
 func (e *Executor) take(ctx context.Context) []entry {
 	most := min(e.Pool.Room(), 1)
-	if e.store != nil {
+	if e.Store != nil {
 		most = min(max(0, e.Pool.Room())+e.found, lookUpRows)
 	}
 	if ctx.Err() != nil {
@@ -208,12 +210,12 @@ func (e *Executor) countFound(jobs []*job) {
 func (e *Executor) Recall() {
 	for _, w := range e.queue.recall((*consumer.Row).Wanted) {
 		if w.fan != nil {
-			e.handBackRest(w.fan)
+			w.fan.handBackRest()
 			continue
 		}
 		e.handBack(w.row)
 	}
-	for _, w := range e.laneQueue.recall((*consumer.Row).Wanted) {
+	for _, w := range e.lane.queue.recall((*consumer.Row).Wanted) {
 		e.handBack(w.row)
 	}
 	for _, j := range e.flights.recall() {
@@ -238,4 +240,41 @@ func token(to chan<- struct{}) {
 	case to <- struct{}{}:
 	default:
 	}
+}
+
+// submit hands jobs to the pool, except those that share the call of another. It does not
+// block, even if the pool's queue has filled up since: a job kept here could not be
+// recalled, and would block those of other partitions.
+func (e *Executor) submit(ctx context.Context, jobs []*job) {
+	for len(jobs) > 0 {
+		j := jobs[0]
+		jobs = jobs[1:]
+		switch {
+		case ctx.Err() != nil || !j.row.Wanted():
+			e.giveBack(j)
+		case e.share(j):
+		case e.unaffordable(j):
+		default:
+			if err := e.Pool.Add(j, e.done); err != nil { // it has stopped
+				e.done(result{In: j, Class: pool.Cancelled})
+			}
+		}
+		if requeued := e.flights.takeRequeued(); len(requeued) > 0 {
+			jobs = append(requeued, jobs...) // they are older
+		}
+	}
+}
+
+// unaffordable answers a row that names a model without a price where there is a cost
+// ceiling.
+func (e *Executor) unaffordable(j *job) bool {
+	err := e.caller.Affordable(j.model)
+	if err == nil {
+		return false
+	}
+	r := e.uncalled(j)
+	r.Err, r.Class = err, pooled.Judge(call.AsError(err), &llm.Exchange{}).Class
+	e.finishFlight(r)
+	e.answerError(j, err, r, "")
+	return true
 }

@@ -21,6 +21,7 @@ import (
 //
 // Safe for concurrent use.
 type fan struct {
+	e      *Executor
 	row    *consumer.Row
 	parsed *row.Row
 	items  *row.Items
@@ -48,10 +49,10 @@ type element struct {
 }
 
 // newFan returns the fan of a row, whose result without its elements has so many bytes.
-func newFan(in *consumer.Row, parsed *row.Row, items *row.Items, bytes int) *fan {
+func newFan(e *Executor, in *consumer.Row, parsed *row.Row, items *row.Items, bytes int) *fan {
 	const hash = 67 // bytes of each element's, as JSON
 	return &fan{
-		row: in, parsed: parsed, items: items, elements: make([]element, items.Len()),
+		e: e, row: in, parsed: parsed, items: items, elements: make([]element, items.Len()),
 		bytes: bytes + hash*items.Len(),
 	}
 }
@@ -92,13 +93,13 @@ func (f *fan) gaveUp() bool {
 
 // tooLarge is why the row fails whatever the other elements are answered: its result
 // would hold more bytes than the server takes. Nil: it may succeed.
-func (f *fan) tooLarge(ownServer bool) *llm.Error {
+func (f *fan) tooLarge() *llm.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.bytes <= f.row.MaxBodyBytes {
 		return nil
 	}
-	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.replies, len(f.elements), ownServer)
+	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.replies, len(f.elements), f.e.prompt.ownServer)
 }
 
 // put takes the reply to an element. last says that it was the last of this start.
@@ -148,38 +149,38 @@ func (f *fan) takeBackRest() (last bool) {
 	return f.left == 0
 }
 
-// answerElement takes the reply to a job of an element: the row's own follows with the
+// answer takes the reply to a job of an element: the row's own follows with the
 // last of them.
-func (e *Executor) answerElement(j *job, reply *consumer.Reply) {
-	e.logElement(j, reply)
+func (f *fan) answer(j *job, reply *consumer.Reply) {
+	f.e.log.element(j, reply)
 	if reply.HandedBack {
 		s := j.spent
-		e.concludeIf(j.fan, j.fan.takeBack(j.index, &s))
+		f.concludeIf(f.takeBack(j.index, &s))
 		return
 	}
 	j.row.KeepItem(j.index, *reply)
-	e.concludeIf(j.fan, j.fan.put(j, reply, e.prompt.schema != nil))
+	f.concludeIf(f.put(j, reply, f.e.prompt.schema != nil))
 }
 
 // handBackRest hands back the elements of a row that wait to begin.
-func (e *Executor) handBackRest(f *fan) { e.concludeIf(f, f.takeBackRest()) }
+func (f *fan) handBackRest() { f.concludeIf(f.takeBackRest()) }
 
 // concludeIf answers a row, or hands it back, with its last element.
-func (e *Executor) concludeIf(f *fan, last bool) {
+func (f *fan) concludeIf(last bool) {
 	switch {
 	case !last:
 	case f.handedBack: // nobody else has the fan any more
 		f.row.Spent = f
-		e.handBack(f.row)
+		f.e.handBack(f.row)
 	default:
 		f.row.Spent = nil
-		e.reply(f.row, e.fanReply(f))
+		f.e.reply(f.row, f.reply())
 	}
 }
 
-// fanReply is the reply to a row whose elements are all answered. It has no request hash:
+// reply is the reply to a row whose elements are all answered. It has no request hash:
 // each element was kept by itself.
-func (e *Executor) fanReply(f *fan) consumer.Reply {
+func (f *fan) reply() consumer.Reply {
 	failed := []row.ItemFailure{}
 	answers := make([]*row.Answer, len(f.elements))
 	for i := range f.elements {
@@ -189,22 +190,22 @@ func (e *Executor) fanReply(f *fan) consumer.Reply {
 			answers[i] = &row.Answer{Value: el.failure.Value(), VariablesHash: f.items.VariablesHash(i)}
 		}
 	}
-	reply := consumer.Reply{Event: e.fanEvent(f)}
-	failure := f.tooLarge(e.prompt.ownServer)
-	if failure == nil && len(failed) > 0 && e.cfg.Foreach.Errors == config.ForeachRow {
+	reply := consumer.Reply{Event: f.event()}
+	failure := f.tooLarge()
+	if failure == nil && len(failed) > 0 && f.e.cfg.Foreach.Errors == config.ForeachRow {
 		failure = row.ItemsFailed(failed, len(f.elements))
 	}
 	if failure == nil {
-		reply.Body = e.prompt.format.AppendItems(nil, f.parsed, answers)
+		reply.Body = f.e.prompt.format.AppendItems(nil, f.parsed, answers)
 		if limit := f.row.MaxBodyBytes; len(reply.Body) > limit {
-			failure = row.ResultTooLarge(len(reply.Body), limit, e.prompt.ownServer)
+			failure = row.ResultTooLarge(len(reply.Body), limit, f.e.prompt.ownServer)
 		}
 	}
 	if failure != nil {
 		attempts := attemptsOf(reply.Event.Errors)
 		reply.Failed, reply.Event.Reason = true, string(failure.Reason)
 		reply.Event.Errors = withCause(reply.Event.Errors, failure)
-		reply.Body = e.prompt.errorBody(f.parsed, f.row, failure, attempts)
+		reply.Body = f.e.prompt.errorBody(f.parsed, f.row, failure, attempts)
 	}
 	return reply
 }
@@ -212,9 +213,9 @@ func (e *Executor) fanReply(f *fan) consumer.Reply {
 // sourceRank orders where the elements' answers came from: the first one names the row's.
 var sourceRank = []string{"", auditlog.SourceDedupe, auditlog.SourceJournal, auditlog.SourceCall}
 
-// fanEvent is the row's event, which sums up those of its elements.
-func (e *Executor) fanEvent(f *fan) auditlog.Row {
-	all := e.event(&job{row: f.row, vars: f.parsed.VariablesHash()}, e.uncalled(nil), "")
+// event is the row's event, which sums up those of its elements.
+func (f *fan) event() auditlog.Row {
+	all := f.e.event(&job{row: f.row, vars: f.parsed.VariablesHash()}, f.e.uncalled(nil), "")
 	var usage auditlog.UsageSum
 	var last time.Time
 	for i := range f.elements {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/llm-stage/stage/consumer"
 )
 
 // Bounds of what flights remember: answers, and the bytes of their texts.
@@ -153,4 +155,19 @@ func (f *flights) forget() {
 			delete(f.byKey, oldest.key)
 		}
 	}
+}
+
+// leaderOf returns the row whose call a row waits for, and whether it waits for one.
+func (f *flights) leaderOf(row *consumer.Row) (leader uint64, follows bool) {
+	if f == nil {
+		return 0, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.byKey {
+		if slices.ContainsFunc(v.followers, func(j *job) bool { return j.row == row }) {
+			return v.leader.row.Seq, true // it has no answer while it has followers
+		}
+	}
+	return 0, false
 }

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +33,7 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 		h.Kind, h.By = hold.Shared, "row "+hold.RowName(leader)
 		return h
 	}
-	if e.laneQueue.has(row) {
+	if e.lane.queue.has(row) {
 		h.Kind, h.Why = hold.Batch, "the batch lane has not come to it yet"
 		return h
 	}
@@ -118,32 +117,4 @@ func (s *steps) any(kind hold.Kind) bool {
 		}
 	}
 	return false
-}
-
-// has reports whether a row waits in the queue.
-func (q *rowQueue) has(row *consumer.Row) (has bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if l := q.lines[row.Partition]; l != nil {
-		l.rows.Remove(func(w entry) bool { // none
-			has = has || w.row == row
-			return false
-		})
-	}
-	return has
-}
-
-// leaderOf returns the row whose call a row waits for, and whether it waits for one.
-func (f *flights) leaderOf(row *consumer.Row) (leader uint64, follows bool) {
-	if f == nil {
-		return 0, false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, v := range f.byKey {
-		if slices.ContainsFunc(v.followers, func(j *job) bool { return j.row == row }) {
-			return v.leader.row.Seq, true // it has no answer while it has followers
-		}
-	}
-	return 0, false
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -25,10 +26,20 @@ type Lane interface {
 	Again(seq uint64, e *lane.Errand, failure *llm.Error)
 }
 
-// A row of the batch lane needs no room in the pool: it is rendered and parked
-// ([Executor.join]), or its answer is there ([Executor.judge]). So such rows have a queue
-// and a goroutine of their own, and don't wait behind live ones. A row that can't be
-// answered by a batch goes to the queue of the live ones ([Executor.goLive]).
+// laneRows serves the rows of the batch lane. Such a row needs no room in the pool: it is
+// rendered and parked ([laneRows.join]), or its answer is there ([laneRows.judge]). So these
+// rows have a queue and a goroutine of their own, and don't wait behind live ones. A row
+// that can't be answered by a batch goes to the queue of the live ones ([laneRows.goLive]).
+type laneRows struct {
+	e     *Executor
+	queue *rowQueue
+	ready chan struct{} // holds a token while there may be rows in the queue
+	spent parkedSpent
+}
+
+func newLaneRows(e *Executor) *laneRows {
+	return &laneRows{e: e, queue: newRowQueue(), ready: make(chan struct{}, 1)}
+}
 
 // laneRowsAtOnce is how many rows of the lane are rendered before the first is parked.
 const laneRowsAtOnce = 64
@@ -40,11 +51,11 @@ type laneWish struct {
 }
 
 // readWish reads the headers. Its error is an [*llm.Error] of an invalid row.
-func (e *Executor) readWish(row *consumer.Row) (w laneWish, err error) {
-	if e.cfg.LaneCollects() {
+func readWish(cfg *config.Config, row *consumer.Row) (w laneWish, err error) {
+	if cfg.LaneCollects() {
 		return w, nil // the stage has no lane for rows: the headers mean nothing
 	}
-	w.batch = e.cfg.Lane.Mode == config.LaneBatch
+	w.batch = cfg.Lane.Mode == config.LaneBatch
 	switch name := row.Header.Get(streams.HeaderLane); name {
 	case "":
 	case config.LaneLive, config.LaneBatch:
@@ -52,7 +63,7 @@ func (e *Executor) readWish(row *consumer.Row) (w laneWish, err error) {
 	default:
 		return w, invalidHeader(streams.HeaderLane, name, "live or batch")
 	}
-	after := e.cfg.Lane.Deadline
+	after := cfg.Lane.Deadline
 	if text := row.Header.Get(streams.HeaderDeadline); text != "" {
 		at, err := time.Parse(time.RFC3339, text)
 		if err == nil {
@@ -76,9 +87,10 @@ func invalidHeader(name, text, want string) error {
 	}
 }
 
-// late reports that a batch that is sealed after STAGE_LANE_WAIT would come too late.
-func (e *Executor) late(w laneWish) bool {
-	return !w.deadline.IsZero() && time.Until(w.deadline) <= e.cfg.Lane.Wait
+// late reports that a batch which is sealed after wait (STAGE_LANE_WAIT) would come too
+// late.
+func (w laneWish) late(wait time.Duration) bool {
+	return !w.deadline.IsZero() && time.Until(w.deadline) <= wait
 }
 
 // errandOf returns the errand of a row that the lane has recalled, or nil.
@@ -87,9 +99,9 @@ func errandOf(row *consumer.Row) *lane.Errand {
 	return errand
 }
 
-// inLane reports whether a row that is started goes to the queue of the lane.
-func (e *Executor) inLane(row *consumer.Row) bool {
-	if e.Lanes == nil {
+// has reports whether a row that is started goes to the queue of the lane.
+func (l *laneRows) has(row *consumer.Row) bool {
+	if l.e.Lanes == nil {
 		return false
 	}
 	if before, ok := row.Spent.(*spent); ok && before.live {
@@ -98,29 +110,29 @@ func (e *Executor) inLane(row *consumer.Row) bool {
 	if errand := errandOf(row); errand != nil && (errand.Live || errand.Line != nil) {
 		return !errand.Live
 	}
-	w, err := e.readWish(row)
+	w, err := readWish(l.e.cfg, row)
 	return err == nil && w.batch
 }
 
-// runLane renders and parks rows of the lane, and takes their answers, until done is
+// run renders and parks rows of the lane, and takes their answers, until done is
 // closed. Once ctx has ended it hands them back.
-func (e *Executor) runLane(ctx context.Context, done <-chan struct{}) {
+func (l *laneRows) run(ctx context.Context, done <-chan struct{}) {
 	anyRow := func(*consumer.Row) bool { return true } // the bytes of an answer are in memory already
 	for {
 		select {
-		case <-e.laneReady:
+		case <-l.ready:
 		case <-done:
 			return
 		}
 		for {
-			rows := e.laneQueue.take(laneRowsAtOnce, anyRow)
+			rows := l.queue.take(laneRowsAtOnce, anyRow)
 			if len(rows) == 0 {
 				break
 			}
-			jobs := e.prepareAll(ctx, rows)
-			e.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
+			jobs := l.e.prepareAll(ctx, rows)
+			l.e.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
 			for _, j := range jobs {
-				e.serve(ctx, j)
+				l.serve(ctx, j)
 			}
 		}
 	}
@@ -133,63 +145,63 @@ func answered(j *job) bool {
 }
 
 // serve answers or parks a row of the lane.
-func (e *Executor) serve(ctx context.Context, j *job) {
+func (l *laneRows) serve(ctx context.Context, j *job) {
 	switch {
 	case ctx.Err() != nil || !j.row.Wanted():
-		e.handBack(j.row)
+		l.e.handBack(j.row)
 	case answered(j):
-		e.judge(j, errandOf(j.row))
-	case j.found != nil && e.answerWith(j, j.found, true):
+		l.judge(j, errandOf(j.row))
+	case j.found != nil && l.e.answerWith(j, j.found, true):
 	default:
-		e.join(j)
+		l.join(j)
 	}
 }
 
 // join has a row wait in the lane.
-func (e *Executor) join(j *job) {
-	w, _ := e.readWish(j.row) // prepare has answered a row with a bad one
-	if e.late(w) || !e.caller.AffordableByBatch(j.prepared) {
-		e.goLive(j)
+func (l *laneRows) join(j *job) {
+	w, _ := readWish(l.e.cfg, j.row) // prepare has answered a row with a bad one
+	if w.late(l.e.cfg.Lane.Wait) || !l.e.caller.AffordableByBatch(j.prepared) {
+		l.goLive(j)
 		return
 	}
 	r := lane.Request{Seq: j.row.Seq, Key: j.key, Prepared: j.prepared, Deadline: w.deadline}
-	r.Tokens, r.Cost = e.caller.EstimateBatch(j.prepared, &j.request)
-	e.Lanes(j.row.Partition).Add(r)
-	e.park(j)
+	r.Tokens, r.Cost = l.e.caller.EstimateBatch(j.prepared, &j.request)
+	l.e.Lanes(j.row.Partition).Add(r)
+	l.park(j)
 }
 
 // goLive has a row called live after all, with what was spent on it so far.
-func (e *Executor) goLive(j *job) {
+func (l *laneRows) goLive(j *job) {
 	s := j.spent
 	s.live, s.rejected, s.complaint = true, j.request.Rejected, j.request.Complaint
 	j.row.Spent = &s
-	e.queue.add(entry{row: j.row})
-	e.signal()
+	l.e.queue.add(entry{row: j.row})
+	l.e.signal()
 }
 
 // park leaves a row to the lane. What was spent on it is remembered until it is recalled.
-func (e *Executor) park(j *job) {
-	e.spentInLane.put(j.row, &j.spent)
-	e.reply(j.row, consumer.Reply{Parked: true})
+func (l *laneRows) park(j *job) {
+	l.spent.put(j.row, &j.spent)
+	l.e.reply(j.row, consumer.Reply{Parked: true})
 }
 
 var errOtherRequest = errors.New("the batch answered another request than the row makes now: settings have changed since it was submitted; the row goes again")
 
 // judge takes a row's answer from a batch.
-func (e *Executor) judge(j *job, errand *lane.Errand) {
-	x, err := e.caller.At(0).ReadReply(j.prepared, errand.Line.Status, errand.Line.Body)
+func (l *laneRows) judge(j *job, errand *lane.Errand) {
+	x, err := l.e.caller.At(0).ReadReply(j.prepared, errand.Line.Status, errand.Line.Body)
 	var reply *answer
 	sent := j.prepared
 	switch {
 	case !errand.Answers(j.key): // what it cost counts all the same
 		x.Request = nil
-		err = &llm.Error{Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Provider: e.caller.At(0).Provider(), Status: x.Status, Err: errOtherRequest}
+		err = &llm.Error{Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Provider: l.e.caller.At(0).Provider(), Status: x.Status, Err: errOtherRequest}
 	case err == nil:
-		reply, err = e.accept(j, x)
+		reply, err = l.e.accept(j, x)
 	}
-	a, call := pool.Attempt{Number: 1}, e.caller.LineOutcome(sent, x, err, errand.Line.ID, errand.BatchID)
-	e.record(j, a, call)
-	r := e.uncalled(j)
+	a, call := pool.Attempt{Number: 1}, l.e.caller.LineOutcome(sent, x, err, errand.Line.ID, errand.BatchID)
+	l.e.record(j, a, call)
+	r := l.e.uncalled(j)
 	verdict := call.Verdict()
 	if r.Class = verdict.Class; r.Class == pool.Capacity {
 		r.CapacityRetries = 1
@@ -198,21 +210,74 @@ func (e *Executor) judge(j *job, errand *lane.Errand) {
 	}
 	switch failure := call.Err; {
 	case failure == nil:
-		if e.store != nil {
-			e.store.put(j.key, reply)
+		if l.e.Store != nil {
+			l.e.Store.put(j.key, reply)
 		}
-		e.succeed(j, r)
+		l.e.succeed(j, r)
 	case failure.Class == llm.Permanent:
-		e.failed(j, a, failure, verdict)
-		e.answerError(j, failure, r, auditlog.SourceCall)
+		l.e.failed(j, a, failure, verdict)
+		l.e.answerError(j, failure, r, auditlog.SourceCall)
 	default:
-		e.failed(j, a, failure, verdict)
+		l.e.failed(j, a, failure, verdict)
 		j.spent = j.after(r)
 		if failure.Reason == llm.ReasonSchemaValidationFailed && errand.Tries > 0 {
-			e.goLive(j) // with the complaint, which a batch could not carry
+			l.goLive(j) // with the complaint, which a batch could not carry
 			return
 		}
-		e.Lanes(j.row.Partition).Again(j.row.Seq, errand, failure)
-		e.park(j)
+		l.e.Lanes(j.row.Partition).Again(j.row.Seq, errand, failure)
+		l.park(j)
 	}
+}
+
+// parkedErrorsMax is how many parked rows of a partition are remembered with the errors
+// of their attempts; of more, only the numbers are.
+const parkedErrorsMax = 4096
+
+// parkedSpent remembers what was spent on rows that are parked, in this term of
+// ownership: their row events count all their calls in it. Rows without a call take
+// nothing, and those of an earlier term are forgotten with it. Safe for concurrent use;
+// the zero value is empty.
+type parkedSpent struct {
+	mu   sync.Mutex
+	rows map[int]*termSpent // by partition
+}
+
+type termSpent struct {
+	owner string
+	rows  map[uint64]*spent
+}
+
+// put remembers what was spent on a row that is about to be parked.
+func (p *parkedSpent) put(row *consumer.Row, s *spent) {
+	if s.calls == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.rows[row.Partition]
+	if owner := row.Owner(); t == nil || t.owner != owner {
+		if p.rows == nil {
+			p.rows = make(map[int]*termSpent)
+		}
+		t = &termSpent{owner: owner, rows: make(map[uint64]*spent)}
+		p.rows[row.Partition] = t
+	}
+	all := *s
+	if len(t.rows) >= parkedErrorsMax {
+		all.errors = nil
+	}
+	t.rows[row.Seq] = &all
+}
+
+// take returns what was spent on a row in its term and forgets it, or nil.
+func (p *parkedSpent) take(row *consumer.Row) *spent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.rows[row.Partition]
+	if t == nil || t.owner != row.Owner() {
+		return nil
+	}
+	s := t.rows[row.Seq]
+	delete(t.rows, row.Seq)
+	return s
 }

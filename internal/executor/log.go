@@ -12,9 +12,13 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Each step of a row is logged at debug, failures at warn, with their cause. The log
-// holds no text of rows: what a message quotes of the row is left out. The audit has it
-// all.
+// rowLog logs each step of a row at debug, and failures at warn with their cause. It holds
+// no text of rows: where a message quotes the row, that part is left out. The audit has it
+// all. Safe for concurrent use.
+type rowLog struct {
+	*slog.Logger
+	debug bool // whether steps are logged, so that a log without them costs no allocation
+}
 
 // LogRowFailed is the message of the line that each failed row has in the log.
 const LogRowFailed = "row failed"
@@ -32,32 +36,32 @@ func jobAttrs(j *job, more ...any) []any {
 	return rowAttrs(j.row, more...)
 }
 
-// logQueued logs a row that waits to be rendered.
-func (e *Executor) logQueued(row *consumer.Row) {
-	if e.debug { // checked first, so that a log without debug costs no allocation
-		e.log.Debug("row queued", rowAttrs(row, slog.Int("bytes", len(row.Body)))...)
+// queued logs a row that waits to be rendered.
+func (l *rowLog) queued(row *consumer.Row) {
+	if l.debug {
+		l.Debug("row queued", rowAttrs(row, slog.Int("bytes", len(row.Body)))...)
 	}
 }
 
-// logReplaced logs that rows have a member that is not in their results. It is called once.
-func (e *Executor) logReplaced(field string) {
-	e.log.Warn("rows have a member that is replaced in their results: rename it in the rows, or set STAGE_RESPONSE_FIELD to another name",
+// replaced logs that rows have a member that is not in their results. It is called once.
+func (l *rowLog) replaced(field string) {
+	l.Warn("rows have a member that is replaced in their results: rename it in the rows, or set STAGE_RESPONSE_FIELD to another name",
 		slog.String("field", field))
 }
 
-// logStarted logs a row whose first call is about to be made.
-func (e *Executor) logStarted(j *job, a pool.Attempt) {
-	if e.debug && a.Number == 1 {
-		e.log.Debug("row started", jobAttrs(j, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(j.row.Taken))))...)
+// started logs a row whose first call is about to be made.
+func (l *rowLog) started(j *job, a pool.Attempt) {
+	if l.debug && a.Number == 1 {
+		l.Debug("row started", jobAttrs(j, slog.Float64("waited_ms", terminal.Milliseconds(a.Dispatched.Sub(j.row.Taken))))...)
 	}
 }
 
-// logCall logs an attempt that has ended. Only a transient error is worth a warning: some
+// call logs an attempt that has ended. Only a transient error is worth a warning: some
 // attempts without capacity are how the throttle finds its rate, and the summary counts
 // them; other errors fail the row, which is logged.
-func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
+func (l *rowLog) call(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
 	transient := failure != nil && failure.Class == llm.Transient
-	if !e.debug && !transient {
+	if !l.debug && !transient {
 		return
 	}
 	attrs := jobAttrs(j, slog.Int("attempt", a.Number), slog.String("provider", c.Provider), slog.String("model", c.Model),
@@ -73,46 +77,46 @@ func (e *Executor) logCall(j *job, a pool.Attempt, c *auditlog.Call, failure *ll
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
 	}
 	if transient {
-		e.log.Warn("a call failed, its row is retried or fails", attrs...)
+		l.Warn("a call failed, its row is retried or fails", attrs...)
 	} else {
-		e.log.Debug("call", attrs...)
+		l.Debug("call", attrs...)
 	}
 }
 
-// logElement logs an element that is answered or handed back; its row's failure is logged
+// element logs an element that is answered or handed back; its row's failure is logged
 // with the row.
-func (e *Executor) logElement(j *job, reply *consumer.Reply) {
+func (l *rowLog) element(j *job, reply *consumer.Reply) {
 	switch {
-	case !e.debug:
+	case !l.debug:
 	case reply.HandedBack:
-		e.log.Debug("element handed back", jobAttrs(j)...)
+		l.Debug("element handed back", jobAttrs(j)...)
 	default:
-		e.log.Debug("element finished", jobAttrs(j, slog.String("source", reply.Event.Source), slog.Int("attempts", reply.Event.Attempts),
+		l.Debug("element finished", jobAttrs(j, slog.String("source", reply.Event.Source), slog.Int("attempts", reply.Event.Attempts),
 			slog.String("reason", reply.Event.Reason), slog.Int("bytes", len(reply.Body)))...)
 	}
 }
 
-// logFinished logs a row that is answered or handed back.
-func (e *Executor) logFinished(row *consumer.Row, reply *consumer.Reply) {
+// finished logs a row that is answered or handed back.
+func (l *rowLog) finished(row *consumer.Row, reply *consumer.Reply) {
 	failed := reply.Failed && !reply.HandedBack && reply.Event.Source != auditlog.SourceUpstream
-	if !e.debug && !failed {
+	if !l.debug && !failed {
 		return
 	}
 	switch {
 	case reply.HandedBack:
-		e.log.Debug("row handed back", rowAttrs(row)...)
+		l.Debug("row handed back", rowAttrs(row)...)
 		return
 	case reply.Parked:
-		e.log.Debug("row waits in the batch lane", rowAttrs(row)...)
+		l.Debug("row waits in the batch lane", rowAttrs(row)...)
 		return
 	}
 	ev := &reply.Event
 	attrs := rowAttrs(row, slog.String("source", ev.Source), slog.Int("attempts", ev.Attempts), slog.Int("capacity_retries", ev.CapacityRetries),
 		slog.Float64("took_ms", terminal.Milliseconds(time.Since(row.Taken))), slog.Int("bytes", len(reply.Body)))
 	if failed {
-		e.log.Warn(LogRowFailed, append(attrs, slog.String("reason", ev.Reason), slog.String("error", causeOf(row, reply)))...)
+		l.Warn(LogRowFailed, append(attrs, slog.String("reason", ev.Reason), slog.String("error", causeOf(row, reply)))...)
 	} else {
-		e.log.Debug("row finished", attrs...)
+		l.Debug("row finished", attrs...)
 	}
 }
 

@@ -65,7 +65,7 @@ func (e *Executor) newJob(row *consumer.Row) *job {
 	j := &job{row: row}
 	if before, ok := row.Spent.(*spent); ok {
 		j.spent = *before
-	} else if before := e.spentInLane.take(row); before != nil {
+	} else if before := e.lane.spent.take(row); before != nil {
 		j.spent = *before
 		row.Continue(j.calls)
 	}
@@ -138,7 +138,7 @@ func (e *Executor) prepare(row *consumer.Row) *job {
 		err = e.render(j)
 	}
 	if err == nil && e.Lanes != nil {
-		_, err = e.readWish(row)
+		_, err = readWish(e.cfg, row)
 	}
 	if err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
@@ -176,10 +176,10 @@ func (e *Executor) fanOut(in *consumer.Row) {
 			e.answerError(j, err, e.uncalled(j), "")
 			return
 		}
-		f = newFan(in, j.parsed, items, len(e.prompt.format.AppendItems(nil, j.parsed, nil)))
+		f = newFan(e, in, j.parsed, items, len(e.prompt.format.AppendItems(nil, j.parsed, nil)))
 	}
 	if f.start() == 0 {
-		e.concludeIf(f, true)
+		f.concludeIf(true)
 		return
 	}
 	e.queue.add(entry{row: in, fan: f})
@@ -199,7 +199,7 @@ func (e *Executor) prepareElement(w entry, stop bool) *job {
 		e.giveBack(j)
 		return nil
 	}
-	if tooLarge := w.fan.tooLarge(e.prompt.ownServer); tooLarge != nil { // whatever the reply: don't pay for it
+	if tooLarge := w.fan.tooLarge(); tooLarge != nil { // whatever the reply: don't pay for it
 		e.answerError(j, tooLarge, e.uncalled(j), "")
 		return nil
 	}
@@ -320,4 +320,38 @@ func upstreamReason(in *consumer.Row, field string) string {
 		}
 	}
 	return upstreamError
+}
+
+// restore answers the job with the reply that an earlier term of ownership kept in the
+// journal for the same request. Its result may have been made with other settings:
+// another field, schema, template or largest message. So the result is always made again
+// with the present ones, which gives the same bytes if they are the same. It reports
+// false if no reply is kept, or if the kept one cannot be used with the present settings:
+// then the call is made, and paid for, again.
+func (e *Executor) restore(j *job) bool {
+	kept := j.kept()
+	if kept == nil || kept.RequestHash != j.key {
+		return false
+	}
+	reply := consumer.Reply{Event: kept.Reply.Event, RequestHash: j.key}
+	if e.Lanes != nil && reply.Event.RunID == e.caller.RunID() {
+		reply.RequestHash = "" // behind the lane every reply waits in the journal: nothing was lost, and it is there
+	} else {
+		reply.Event.Source = auditlog.SourceJournal
+	}
+	reply.Event.TemplateHash, reply.Event.VariablesHash = e.prompt.templateHash(), j.vars
+	var ok bool
+	if kept.Reply.Failed {
+		ok = e.prompt.errorAgain(j, &reply)
+	} else {
+		ok = e.prompt.successAgain(j, &reply)
+	}
+	if !ok {
+		return false
+	}
+	if bytes.Equal(reply.Body, kept.Reply.Body) {
+		reply.Body = kept.Reply.Body // the journal holds it until the row is emitted: no second copy
+	}
+	e.answer(j, reply)
+	return true
 }

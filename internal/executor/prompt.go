@@ -29,6 +29,7 @@ type Prompt struct {
 	schema   *schema.Schema // nil: any text
 	format   *row.Format
 	foreach  config.ForeachConfig
+	llm      *config.LLMConfig
 
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
@@ -36,7 +37,7 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))

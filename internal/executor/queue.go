@@ -191,3 +191,16 @@ func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []entry) {
 	}
 	return unwanted
 }
+
+// has reports whether a row waits in the queue.
+func (q *rowQueue) has(row *consumer.Row) (has bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.lines[row.Partition]; l != nil {
+		l.rows.Remove(func(w entry) bool { // none
+			has = has || w.row == row
+			return false
+		})
+	}
+	return has
+}

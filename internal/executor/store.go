@@ -35,6 +35,7 @@ const (
 // replyStore keeps replies in a stream, one for each request, by the hash of the request
 // and its target. Stages that share a server share it. It saves money and nothing depends
 // on it: when it fails, calls are made. Safe for concurrent use.
+// A nil store keeps nothing.
 type replyStore struct {
 	stream jetstream.Stream // as it was when the store was opened
 	ttl    time.Duration
@@ -75,9 +76,12 @@ func (s *replyStore) newClient(nc *nats.Conn) (jetstream.JetStream, error) {
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
 }
 
-// use has the store be reached over another connection, since the present one is closed
+// Use has the store be reached over another connection, since the present one is closed
 // for good.
-func (s *replyStore) use(nc *nats.Conn) {
+func (s *replyStore) Use(nc *nats.Conn) {
+	if s == nil {
+		return
+	}
 	js, err := s.newClient(nc)
 	if err != nil {
 		s.failed("connect to the store", err)
@@ -171,8 +175,11 @@ func (s *replyStore) failed(what string, err error) {
 	}
 }
 
-// flush waits until all replies are stored, at most until ctx ends.
-func (s *replyStore) flush(ctx context.Context) {
+// Flush waits until all replies are stored, at most until ctx ends.
+func (s *replyStore) Flush(ctx context.Context) {
+	if s == nil {
+		return
+	}
 	js := s.client()
 	select {
 	case <-js.PublishAsyncComplete():

@@ -224,7 +224,7 @@ func (s *Stage) end(soft, hard context.Context, err error) {
 	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
 		s.Log.Warn("last audit events not stored", slog.Any("error", err))
 	}
-	s.executor.FlushStore(flush)
+	s.executor.Store.Flush(flush)
 	s.Usage.Log(flush, s.Log)
 }
 
@@ -255,7 +255,7 @@ func (s *Stage) record(e auditlog.Run) {
 func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
-	s.executor.UseStore(nc)
+	s.executor.Store.Use(nc)
 	s.sharing.use(nc)
 	if s.batches != nil {
 		s.batches.Use(nc)
