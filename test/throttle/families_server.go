@@ -32,6 +32,46 @@ type liar struct {
 
 func (l *liar) hint(float64) aimd.Hint { return aimd.Hint{RetryAfter: l.wait} }
 
+// gateway sends each call to one of several servers that have a bucket each. It does not
+// know which of them has room, so it refuses calls while others of its servers are idle. An
+// oracle chooses the fullest.
+type gateway struct {
+	backends []*bucket
+	seed     uint64
+}
+
+func (g *gateway) admit(now float64, id callID) bool {
+	if id == (callID{}) {
+		return g.fullest(now).admit(now, id)
+	}
+	return g.backends[id.rand(g.seed, 9).IntN(len(g.backends))].admit(now, id)
+}
+
+func (g *gateway) fullest(now float64) *bucket {
+	best := g.backends[0]
+	for _, b := range g.backends {
+		b.fill(now)
+		if b.level > best.level {
+			best = b
+		}
+	}
+	return best
+}
+
+func (g *gateway) done() {}
+
+func (g *gateway) opens(now float64) float64 { return g.fullest(now).opens(now) }
+
+func (g *gateway) offered(until, perSec float64) float64 {
+	share, total := perSec/float64(len(g.backends)), 0.0
+	for _, b := range g.backends {
+		total += b.offered(until, share)
+	}
+	return total
+}
+
+func (g *gateway) hint(float64) aimd.Hint { return aimd.Hint{RetryAfter: time.Second} }
+
 // varyingAtOnce admits so many calls at once as a schedule says. When the limit falls,
 // the calls in flight go on.
 type varyingAtOnce struct {

@@ -97,6 +97,9 @@ func (r *run) waits() (p99, longest, headOfLine float64) {
 			headOfLine = max(headOfLine, emitted-row.finished)
 		}
 	}
+	if len(waits) == 0 { // the first row was never done
+		return math.NaN(), math.NaN(), headOfLine
+	}
 	slices.Sort(waits)
 	slices.Sort(r.callSecs)
 	return percentile99(waits) / percentile99(r.callSecs), waits[len(waits)-1], headOfLine

@@ -26,7 +26,7 @@ func TestFallbacks(t *testing.T) {
 		}
 		runs := make([]FallbackFigures, seeds)
 		for i := range runs {
-			synctest.Test(t, func(t *testing.T) { runs[i] = RunFallback(t.Context(), sc, uint64(seedsFrom+i)) })
+			synctest.Test(t, func(t *testing.T) { runs[i] = RunFallback(t.Context(), sc, *seedsFrom+uint64(i)) })
 		}
 		f := combine(runs, average)
 		fmt.Fprintf(&out, "| %s | %.1f/s | %.1f/s | %.2f | %.1f%% | %.1f%% |\n", sc.Name, f.Alone, f.PerSec, f.PerSec/f.Alone, 100*f.Share, 100*f.Waste)

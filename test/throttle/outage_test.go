@@ -24,7 +24,7 @@ func meanOutages(t *testing.T, sc *Scenario, m Method, seeds int) OutageFigures 
 	t.Helper()
 	runs := make([]OutageFigures, seeds)
 	for i := range runs {
-		runs[i] = measureOutage(t, sc, m, uint64(seedsFrom+i))
+		runs[i] = measureOutage(t, sc, m, *seedsFrom+uint64(i))
 	}
 	return MeanOutages(runs)
 }

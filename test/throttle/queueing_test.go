@@ -19,7 +19,7 @@ func meanQueueing(t *testing.T, sc *Queueing, m QueueingMethod, seeds int) Queue
 	t.Helper()
 	runs := make([]QueueingFigures, seeds)
 	for i := range runs {
-		runs[i] = measureQueueing(t, sc, m, uint64(seedsFrom+i))
+		runs[i] = measureQueueing(t, sc, m, *seedsFrom+uint64(i))
 	}
 	return combine(runs, func(list []float64) (mean float64) {
 		for _, x := range list {

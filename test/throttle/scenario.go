@@ -20,6 +20,11 @@ type Scenario struct {
 	Median  time.Duration
 	Sigma   float64
 	Refusal time.Duration
+	// Longest replaces Median and Sigma where it is set: accepted calls then take from
+	// Shortest to Longest, and all times between them are equally likely.
+	Shortest, Longest time.Duration
+	// Jitter is the most that a call may be late at the server. Each is late by chance.
+	Jitter time.Duration
 	// Known says that the clients are replicas of one stage, which know of each other.
 	Known bool
 
@@ -44,7 +49,18 @@ type plan struct {
 
 // meanSec is the mean duration of an accepted call.
 func (sc *Scenario) meanSec() float64 {
+	if sc.Longest > 0 {
+		return (sc.Shortest + sc.Longest).Seconds() / 2
+	}
 	return sc.Median.Seconds() * math.Exp(sc.Sigma*sc.Sigma/2)
+}
+
+// callSec draws the duration of an accepted call.
+func (sc *Scenario) callSec(rng *rand.Rand) float64 {
+	if sc.Longest > 0 {
+		return sc.Shortest.Seconds() + rng.Float64()*(sc.Longest-sc.Shortest).Seconds()
+	}
+	return sc.Median.Seconds() * math.Exp(sc.Sigma*rng.NormFloat64())
 }
 
 // poolPerSec is what the pools of all clients can use.
@@ -73,6 +89,14 @@ func poolSize(n int) func(*Scenario) { return func(sc *Scenario) { sc.Pool = n }
 func calls(median time.Duration, sigma float64) func(*Scenario) {
 	return func(sc *Scenario) { sc.Median, sc.Sigma = median, sigma }
 }
+
+func uniform(shortest, longest time.Duration) func(*Scenario) {
+	return func(sc *Scenario) { sc.Shortest, sc.Longest = shortest, longest }
+}
+
+func late(jitter time.Duration) func(*Scenario) { return func(sc *Scenario) { sc.Jitter = jitter } }
+
+func known(sc *Scenario) { sc.Known = true }
 
 func refusals(d time.Duration) func(*Scenario) { return func(sc *Scenario) { sc.Refusal = d } }
 

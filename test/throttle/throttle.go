@@ -179,8 +179,15 @@ func (r *run) done() {
 	r.plan.server.done()
 }
 
-// way returns the seconds that a call takes to arrive.
-func (r *run) way(id callID) float64 { return float64(id.client*r.sc.Rows+id.row%r.sc.Rows) * 1e-9 }
+// way returns the seconds that a call takes to arrive. With jitter, calls overtake one
+// another: with 20 ms, a call may arrive before one that was sent up to 20 ms earlier.
+func (r *run) way(id callID) float64 {
+	ordered := float64(id.client*r.sc.Rows+id.row%r.sc.Rows) * 1e-9
+	if r.sc.Jitter == 0 {
+		return ordered
+	}
+	return ordered + r.sc.Jitter.Seconds()*id.rand(r.seed, 8).Float64()
+}
 
 var errRefused = fmt.Errorf("429 from the model of a server")
 
@@ -214,7 +221,7 @@ func (r *run) outcome(now float64, id callID) outcome {
 	if f != nil {
 		return outcome{verdict: f.verdict, sec: f.sec, admitted: true, failure: f}
 	}
-	sec := r.sc.Median.Seconds() * math.Exp(r.sc.Sigma*id.rand(r.seed, 2).NormFloat64())
+	sec := r.sc.callSec(id.rand(r.seed, 2))
 	if q, ok := r.plan.server.(*queue); ok {
 		sec += q.waits(now)
 	}
