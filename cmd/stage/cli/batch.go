@@ -34,14 +34,6 @@ func newBatchCommand(env *Env) *cobra.Command {
 		Short:   "send one batched request to a running stage and print the reply",
 		GroupID: groupWork,
 		Args:    cobra.MaximumNArgs(1),
-		Long: "batch sends the request in FILE (standard input by default, or with -) to a running stage and prints its reply.\n" +
-			"A request is a JSON object: \"prompts\", a list; and optionally \"contexts\", a list of the same length of texts or nulls,\n" +
-			"each sent before its prompt; \"max_parallel\"; \"model\". Prompts that failed are errors in the reply. If all failed, the\n" +
-			"reply is an error with its facts, and the exit code is 1; 2 if the request is invalid; 3 if the account, the key or the\n" +
-			"address must be fixed first.",
-		Example: "  echo '{\"prompts\": [\"Name a colour.\", \"Name a fruit.\"]}' | stage batch --nats-url nats://localhost:4222\n" +
-			"  stage batch questions.json --name reviews | jq -r '.results[].content'\n" +
-			"  stage batch questions.json --data-dir stage-data      # a stage with an embedded server",
 	}
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
 	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)

@@ -182,14 +182,8 @@ func printError(w io.Writer, err error) {
 // later errors are not of usage.
 func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "stage",
-		Short: "rows of a stream in, ordered LLM results and audit events out",
-		Long: "stage takes rows from a JetStream stream (or a file), sends each to an LLM, many at a time and as fast as the provider\n" +
-			"allows, and stores the results in the order of the rows, each exactly once, with an audit of every call.",
-		Example: "  stage demo\n" +
-			"  stage init && stage process rows.jsonl --env-file .env -o results.jsonl\n" +
-			"  stage process reviews.jsonl -o results.jsonl --template-file prompt.jinja\n" +
-			"  stage run --nats-url nats://localhost:4222 --pool-size 32",
+		Use:           "stage",
+		Short:         "rows of a stream in, ordered LLM results and audit events out",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version.Current().String(),
@@ -224,6 +218,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			cmd.Example = "  source <(stage completion bash)\n  stage completion zsh >\"${fpath[1]}/_stage\""
 		}
 	}
+	addTexts(root)
 	markRunning(root, running)
 	return root
 }

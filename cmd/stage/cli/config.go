@@ -24,16 +24,6 @@ func newConfigCommand(env *Env) *cobra.Command {
 		Short:   "print the effective configuration, or check it",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "config prints every variable with its value and where that came from; of secrets only whether they are set.\n" +
-			"A deprecated variable is listed only where it is set, and --check says what to do instead.\n" +
-			"With --check it validates all that run and process need, including template, model and key, and exits with 0 or 2.\n" +
-			"With --stages it does so for each stage of a list, as run takes it.",
-		Example: "  stage config\n" +
-			"  stage config --check --pool-size 32\n" +
-			"  stage config --check --stages stages.yaml\n" +
-			"  stage config --json\n" +
-			"  stage config --markdown\n" +
-			"  stage config --schema",
 	}
 	check := cmd.Flags().Bool("check", false, "check that run and process can start; exit with 0 or 2")
 	markdown := cmd.Flags().Bool("markdown", false, "print the table of docs/settings.md")

@@ -57,13 +57,6 @@ func newDemoCommand(env *Env) *cobra.Command {
 		Short:   "see it work without key or network, for about a minute",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "demo starts a NATS server and a flaky LLM inside this process, sends sample rows through the whole stage over real\n" +
-			"HTTP, and prints the results in order. The LLM admits 20 calls per second, at times only 5, and takes about a second each.\n" +
-			"With --hold the dashboard stays when all is done, until Ctrl-C.\n\n" +
-			"With --chaos it shows the guarantees instead: two replicas of a stage work in processes of their own, the LLM goes down and\n" +
-			"comes back, one replica is ended by kill -9, and the other takes over. It reports what each of them has cost, and stage verify\n" +
-			"proves that every row has exactly one result, in order; the exit code is that of verify: 0 only if it is proven.",
-		Example: "  stage demo\n  stage demo --hold\n  stage demo --chaos\n  stage demo --throttle classic",
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")

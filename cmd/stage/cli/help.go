@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -184,4 +185,26 @@ func newHelpCommand(env *Env) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// helpFiles are the texts of the commands, a file for each: what it does, and after the
+// line "Examples:" how it is called. The file of a command within another is named after
+// both, as in jobs-show.txt.
+//
+//go:embed help
+var helpFiles embed.FS
+
+// addTexts gives a command and those below it their texts.
+func addTexts(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		addTexts(sub)
+	}
+	path := strings.Fields(cmd.CommandPath())
+	name := strings.Join(path[min(1, len(path)-1):], "-")
+	text, err := helpFiles.ReadFile("help/" + name + ".txt")
+	if err != nil { // its texts are in the code
+		return
+	}
+	long, example, _ := strings.Cut("\n"+string(text), "\nExamples:\n")
+	cmd.Long, cmd.Example = strings.TrimSpace(long), strings.TrimRight(example, "\n")
 }

@@ -32,9 +32,6 @@ func newJobsCommand(env *Env) *cobra.Command {
 		Short:   "list, show and remove the jobs of process",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "jobs is about what stage process keeps below STAGE_DATA_DIR: a directory for each job with its rows, results and audit,\n" +
-			"so that it can be resumed, checked and repaired. results, tail, verify and redrive read one with --job NAME.",
-		Example: "  stage jobs ls\n  stage jobs show reviews.jsonl-1a2b3c4d\n  stage jobs rm reviews.jsonl-1a2b3c4d",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
 			return errors.Join(config.Invalid(errors.New("name a command: ls, show or rm")), cmd.Help())
@@ -52,10 +49,6 @@ func newJobsListCommand(env *Env) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "list the jobs with their state, rows and size",
 		Args:    cobra.NoArgs,
-		Long: "ls lists the jobs, each with its state: done, partial (rows are left, by --limit or because an error has ended it),\n" +
-			"running, ceiling (STAGE_MAX_COST_USD was reached) or interrupted (stopped by a signal, or killed). The rows of a job that is\n" +
-			"not done are counted in its store.",
-		Example: "  stage jobs ls\n  stage jobs ls --json | jq -r '.[] | select(.state != \"done\").job'",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the list as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfJobs, nil)
@@ -163,10 +156,9 @@ func changedOf(j *jobs.Job) string { return j.Changed.Local().Format(time.DateTi
 // newJobsShowCommand makes stage jobs show: one job with the size of its streams.
 func newJobsShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "show NAME",
-		Short:   "show a job: its rows, results and failures, and what its streams take",
-		Args:    required("name a job: stage jobs ls lists them", cobra.ExactArgs(1)),
-		Example: "  stage jobs show reviews.jsonl-1a2b3c4d\n  stage jobs show reviews.jsonl-1a2b3c4d --json",
+		Use:   "show NAME",
+		Short: "show a job: its rows, results and failures, and what its streams take",
+		Args:  required("name a job: stage jobs ls lists them", cobra.ExactArgs(1)),
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print it as JSON")
 	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}
@@ -283,10 +275,6 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 		Use:   "rm NAME…",
 		Short: "remove jobs with all that they have stored, and free their space",
 		Args:  required("name jobs: stage jobs ls lists them", cobra.MinimumNArgs(1)),
-		Long: "rm removes jobs: their rows, results, audit and stored replies. The files of results that process has written stay. A\n" +
-			"running job is refused; for a command that reads one, rm waits ten seconds. It asks on a terminal; without one it requires --yes.\n" +
-			"Files in the directory of a job that stage has not created stay, and so does the directory then.",
-		Example: "  stage jobs rm reviews.jsonl-1a2b3c4d\n  stage jobs rm --yes reviews.jsonl-1a2b3c4d orders.csv-5e6f7a8b",
 	}
 	yes := cmd.Flags().BoolP("yes", "y", false, "do not ask")
 	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}

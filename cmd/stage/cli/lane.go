@@ -27,10 +27,6 @@ func newLaneCommand(env *Env) *cobra.Command {
 		Short:   "list, show and cancel the batches of the batch lane (STAGE_LANE)",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "lane is about the batches that a stage has submitted to a provider's Batch API, as the stream LANE has their records.\n" +
-			"It needs no running stage. A batch is named by the stage's own name for it or by the provider's id; the beginning of the\n" +
-			"former will do.",
-		Example: "  stage lane ls -s nats://localhost:4222\n  stage lane show b7c1e2\n  stage lane cancel b7c1e2 --env-file .env",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
 			return errors.Join(config.Invalid(errors.New("name a command: ls, show or cancel")), cmd.Help())
@@ -81,9 +77,6 @@ func newLaneListCommand(env *Env) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "list the open batches, the oldest first",
 		Args:    cobra.NoArgs,
-		Long: "ls lists the batches that are not done. STATE is intent (recorded, and not confirmed by the provider yet) or running; with\n" +
-			"--all also done or abandoned, as long as their records are there. What a batch has answered is in stage status.",
-		Example: "  stage lane ls\n  stage lane ls --job reviews.jsonl-1a2b3c4d\n  stage lane ls -o json | jq -r '.[].batch_id'",
 	}
 	every := cmd.Flags().BoolP("all", "a", false, "also batches that are done or abandoned")
 	flags := newLaneFlags(cmd, env)
@@ -132,10 +125,9 @@ func ageOf(b *lane.Batch) string {
 // newLaneShowCommand makes stage lane show: one batch, or the sequences of its rows.
 func newLaneShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "show BATCH",
-		Short:   "show what is recorded of a batch",
-		Args:    required(noBatch, cobra.ExactArgs(1)),
-		Example: "  stage lane show b7c1e2\n  stage lane show batch_68f2 --rows | head\n  stage lane show b7c1e2 -o json",
+		Use:   "show BATCH",
+		Short: "show what is recorded of a batch",
+		Args:  required(noBatch, cobra.ExactArgs(1)),
 	}
 	rows := cmd.Flags().Bool("rows", false, "print only the sequences of its rows in the input stream, one a line")
 	flags := newLaneFlags(cmd, env)
@@ -224,11 +216,6 @@ func newLaneCancelCommand(env *Env) *cobra.Command {
 		Use:   "cancel BATCH...",
 		Short: "cancel batches at the provider",
 		Args:  required(noBatch, cobra.ArbitraryArgs),
-		Long: "cancel asks the provider, with its key (STAGE_LLM_API_KEY), to cancel batches. That takes minutes. What is answered by then is\n" +
-			"billed, and used as ever; the running stage has the other rows answered by the next batch, or live where they are few or late.\n" +
-			"No row is lost. A batch that the provider has not confirmed yet can't be cancelled.",
-		Example: "  stage lane cancel b7c1e2 --env-file .env\n" +
-			"  stage lane ls -o json | jq -r '.[] | select(.age_seconds > 86400).batch' | xargs stage lane cancel",
 	}
 	flags := newLaneFlags(cmd, env)
 	flags.allow("STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE", "STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")

@@ -29,14 +29,6 @@ func newLoadCommand(env *Env) *cobra.Command {
 		Short:   "publish the rows of a file to the input stream, each once",
 		GroupID: groupStreams,
 		Args:    required(noInput, cobra.ExactArgs(1)),
-		Long: "load publishes the rows of a JSONL, CSV or JSON file (or - for standard input), which may be compressed by gzip, on its\n" +
-			"own subject below the input subject.\n" +
-			"Loading the same content again resumes where the first load ended, so no row is published twice, even if the rows are\n" +
-			"no longer in the input stream: the results stream keeps the position on <result subject>.<name>.load.>. Equal rows of a\n" +
-			"file stay separate rows. With several partitions a field of the row chooses its partition (--key), else the rows go to\n" +
-			"each partition in turn; to load a file again, use the same --key.",
-		Example: "  stage load reviews.jsonl --nats-url nats://localhost:4222\n  stage load rows.jsonl.gz --id batch-7\n" +
-			"  stage load orders.csv --partitions 8 --input-subject 'rows.{partition}.>' --key customer",
 	}
 	var o loadOptions
 	addFormatFlags(cmd, &o.format)

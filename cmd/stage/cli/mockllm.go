@@ -23,14 +23,6 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		Short:   "run a flaky LLM server for experiments: no key, no cost",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "mockllm serves OpenAI's chat completions and responses, Anthropic's messages and Gemini's generateContent, with a rate\n" +
-			"limit, latency and errors set by the flags, and the Batch APIs of OpenAI, Azure, Anthropic and Gemini, set by the flags\n" +
-			"--batch-*. It gives the same prompt the same answer. It prints its base URL and serves until interrupted; /stats reports\n" +
-			"what it has done, and what batches it has billed.",
-		Example: "  stage mockllm --rate 20 --latency 1s\n" +
-			"  stage mockllm --schedule 20:60s,5:60s --latency 1s --latency-sigma 0.3 --errors 429=.2,500=.01 --retry-after 2s\n" +
-			"  stage mockllm --batch-delay 1m --batch-expire .2 --batch-fail .05\n" +
-			"  STAGE_LLM_BASE_URL=http://" + mockAddr + "/v1 STAGE_LLM_MODEL=mock stage process rows.jsonl --template 'Say {{ row.text }}'",
 	}
 	var cfg llmtest.Config
 	var schedule, errorShares string

@@ -29,26 +29,6 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Use:     "process IN",
 		Short:   "send each row of a file to the LLM and write ordered results, resumable",
 		GroupID: groupWork,
-		Long: "process takes the rows of a JSONL, CSV or JSON file (or - for standard input) through the whole stage, on an embedded\n" +
-			"server, and writes one result per row, by default in the order of the rows, each exactly once. It can be killed and\n" +
-			"restarted any number of times: the same command resumes where it was, and no stored reply is paid for again. The input\n" +
-			"may be compressed by gzip. With -o FILE.csv the results are CSV, else JSONL. A JSONL or CSV file to which rows were\n" +
-			"added goes on as the same job.\n\n" +
-			"At the end it reports the failed rows by reason, with an example and the command that lists them. They are results, and the\n" +
-			"exit code is 0; with --fail-on-error it is 4, with --fail-on-error=5 only if more than 5% of the rows failed.\n\n" +
-			"--retry-failed sends failed rows again and puts the new results into their places; the others cost nothing. A row that\n" +
-			"fails again stays failed. A file shows the failed results until the new ones are there, while standard output gets nothing\n" +
-			"before. Rows that stage redrive has published again are treated in the same way.\n\n" +
-			"With --order key --order-key field.NAME a slow row holds up the rows with the same NAME and no others, with --order none\n" +
-			"it holds up nothing: the results come in the order in which they are stored.\n\n" +
-			"The file of -o grows while the job runs. One that holds anything but results of this job is refused (--force). One that\n" +
-			"holds results stays until as many are written beside it, so neither a kill nor a full disk takes any of them away.",
-		Example: "  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --pool-size 32\n" +
-			"  stage process reviews.csv -o out.csv --template 'Sentiment of: {{ row.text }}' --llm-provider mock\n" +
-			"  stage process export.csv.gz --delimiter ';' --csv-types auto --template-file prompt.jinja --llm-model gpt-6-luna\n" +
-			"  stage process reviews.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --dry-run\n" +
-			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --fail-on-error=5\n" +
-			"  stage process reviews.jsonl -o out.jsonl --template-file prompt.jinja --llm-model gpt-6-luna --retry-failed=row_timeout,refused",
 	}
 	var o job.Options
 	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv or .tsv, else JSONL; default: standard output")

@@ -20,19 +20,6 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		Short:   "publish the rows of failed results to the input stream again, as new rows",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "redrive publishes the original row of each failed result again, with its body and headers, on its subject. It is a new row\n" +
-			"with a new place in the order; the failed result stays. Headers name the failed row (Stage-Redrive-Of) and, also on the new\n" +
-			"result, the row whose place that takes (Stage-Replaces): the first one, however often it was redriven. The last result with\n" +
-			"its number counts.\n\n" +
-			"Each failed result is redriven once, however often redrive is killed or run: a mark on\n" +
-			"<result subject>.<name>.redrive.<partition>.<sequence of the result> records it. A row that fails again is another failed\n" +
-			"result.\n\n" +
-			"Rows that load or process have published go on a separate subject, <load>-redriven, because load and process find\n" +
-			"their position by the last row on theirs. Rows that are no longer in the input stream, rows that were too large for a\n" +
-			"message, and errors that an earlier stage has passed on can't be redriven; they are counted.",
-		Example: "  stage redrive --dry-run\n" +
-			"  stage redrive --reason api_call_failed --nats-url nats://localhost:4222\n" +
-			"  stage redrive --job reviews.jsonl-1a2b3c4d",
 	}
 	var o redrive.Options
 	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil, "only results that failed for these reasons, such as api_call_failed,refused; default: all")

@@ -30,17 +30,6 @@ func newResultsCommand(env *Env) *cobra.Command {
 		Short:   "print the stored results as JSONL, each partition in its order",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "results prints the stored results, one partition after the other, each in the order in which its results were stored: that\n" +
-			"of its rows unless STAGE_ORDER is key or none. The number of partitions is that of the logs in the results stream, whatever\n" +
-			"STAGE_PARTITIONS says. With --follow or --last the partitions are merged in the order in which the results were stored,\n" +
-			"which keeps the order within each partition.\n\n" +
-			"--follow waits for a stream that does not exist yet, and for a process that serves the embedded store; it continues when\n" +
-			"the process is started again. --failed leaves out failures that a later result replaces, as far as that is stored when\n" +
-			"the command starts.",
-		Example: "  stage results -o out.jsonl\n" +
-			"  stage results --job reviews.jsonl-1a2b3c4d --failed | jq .llm_response_error.reason\n" +
-			"  stage results --follow --last 10 --nats-url nats://localhost:4222\n" +
-			"  stage results --since 1h --with-meta | jq -r '[.meta.source_sequence, .meta.status] | @tsv'",
 	}
 	r := &resultsCommand{env: env}
 	cmd.Flags().StringVarP(&r.out, "out", "o", "", "file for the results, as JSONL; default: standard output")

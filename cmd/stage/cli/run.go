@@ -21,14 +21,6 @@ func newRunCommand(env *Env) *cobra.Command {
 		Short:   "take rows from a stream, send them to the LLM and store ordered results, until stopped",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
-		Long: "run consumes rows until SIGTERM or SIGINT, or until its terminal closes. Then it drains: it takes and starts no row, finishes\n" +
-			"the calls in flight, emits what is contiguous, and hands the partition over. It waits at most a quarter longer than\n" +
-			"STAGE_LLM_TIMEOUT. A second signal stops immediately. Without a terminal, or under nohup, SIGHUP makes it read its secrets again.\n" +
-			"Without a NATS server (STAGE_NATS_URL, -s or a context) it starts an embedded server on STAGE_DATA_DIR.\n" +
-			"With --stages it runs several stages in one process, which share connection and HTTP server. Each stops and fails alone.",
-		Example: "  STAGE_LLM_API_KEY=… stage run --nats-url nats://localhost:4222 --llm-model gpt-6-luna --template-file prompt.jinja --pool-size 32\n" +
-			"  stage run --llm-provider mock --template 'Echo: {{ row.text }}'\n" +
-			"  stage run --stages stages.yaml",
 	}
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
 	cancelBatches := addCancelBatches(cmd)

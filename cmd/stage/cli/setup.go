@@ -24,18 +24,6 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Short:   "create missing streams and durable consumers and check existing ones, or print what the NATS user must be allowed",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Long: "setup does what run does before its first row: it creates missing streams and the missing durable consumers of partitions,\n" +
-			"and checks those that exist. Run it as a user who may create streams, so that run needs no such permission, or ahead of\n" +
-			"an autoscaler that watches the durable. With --create-streams=false it only checks. The variable STAGE_CREATE_STREAMS, as\n" +
-			"run's environment has it, does not count: it says what run may create.\n" +
-			"With --print-permissions it connects to no server. It prints the least permissions of the NATS user of run with these\n" +
-			"settings, for the configuration of nats-server or as JSON; STAGE_CREATE_STREAMS counts. Give it run's environment or flags.\n" +
-			"With --stages it does so for each stage of a list, as run takes it.",
-		Example: "  stage setup --nats-url nats://localhost:4222\n" +
-			"  stage setup --nats-url nats://localhost:4222 --create-streams=false\n" +
-			"  stage setup --stages stages.yaml\n" +
-			"  stage setup --print-permissions --env-file stage.env\n" +
-			"  stage setup --print-permissions --create-streams=false --batch=false -o json",
 	}
 	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's NATS user with these settings, and connect to no server")
 	output := cmd.Flags().StringP("output", "o", formatConf, "how to print the permissions: conf (of nats-server) or json")

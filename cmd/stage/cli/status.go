@@ -32,20 +32,6 @@ func newStatusCommand(env *Env) *cobra.Command {
 		Short:   "show what a running stage is doing: state, rows, throttle, shared budget, all replicas, partitions",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
-		Long: "status asks the process that listens at STAGE_HTTP_ADDR, a run or a process, and prints what it is doing and, if it does not\n" +
-			"work, why. If the stage has other replicas it prints all of them together: their states, who owns which partition, and what\n" +
-			"waits there. One that has answered within the last minute and does not any more is missing. PENDING counts the rows that\n" +
-			"wait in the stream, OPEN those that were taken and have no result yet; HEAD is the oldest of these.\n" +
-			"Of a process with several stages (run --stages) it prints each.\n\n" +
-			"If nothing listens there, or if the server is given by a flag (-s, --nats-url, --context) or the stage (--name), it asks all\n" +
-			"replicas over NATS.\n\n" +
-			"It exits with 0 if the stage answers, whatever its state is. For scripts there is /readyz, and -o json.",
-		Example: "  stage status\n" +
-			"  stage status --watch\n" +
-			"  stage status -s nats://localhost:4222 --name reviews\n" +
-			"  stage status --http-addr 10.0.0.7:9464\n" +
-			"  stage status -o json | jq -r .state\n" +
-			"  stage status -o json | jq -r '.whole.replicas[] | [.replica, .state] | @tsv'",
 	}
 	const httpAddr, name, dataDir = "STAGE_HTTP_ADDR", "STAGE_NAME", "STAGE_DATA_DIR"
 	output := addOutputFlag(cmd, "table, or json: /api/status, and all replicas as whole")

@@ -16,31 +16,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// steerWords are the help of the commands that steer a stage.
-var steerWords = map[control.Verb]struct{ short, long string }{
-	control.Pause: {
-		"have a running stage begin no call, until stage resume",
-		"pause has the replicas of a running stage begin no call: calls in flight end, and rows are held. Nothing probes meanwhile. With\n" +
-			"--partition no row of that partition begins, whichever of the replicas owns it, and the others go on.\n" +
-			"It lasts until stage resume, or until the process ends: a process that starts later does not know of it. To stop a stage for\n" +
-			"longer than its processes live, stop them.",
-	},
-	control.Resume: {
-		"end what stage pause or stage drain have asked of a running stage, and probe",
-		"resume ends what pause and drain have asked of the replicas of a running stage, or with --partition of that partition. A stage\n" +
-			"that is paused for another reason probes at once.",
-	},
-	control.Probe: {
-		"have a paused stage send its next probe now",
-		"probe has the replicas of a stage that is paused, because of the provider or what its account may do, send the next probe at\n" +
-			"once, or with the next row if none waits: the stage goes on if it succeeds. With --partition the owner of that partition does.",
-	},
-	control.Drain: {
-		"have a replica of a running stage hand over its partitions to others",
-		"drain has the replica that --replica names hand over all that it owns to replicas that are ready, once its calls in flight have\n" +
-			"ended. The process stays, and takes no partition until stage resume, unless its rows wait and no other replica serves it. With\n" +
-			"--partition the owner of that partition hands it over, and may get another for it: the shares stay even.",
-	},
+// steerShort is the short help of the commands that steer a stage.
+var steerShort = map[control.Verb]string{
+	control.Pause:  "have a running stage begin no call, until stage resume",
+	control.Resume: "end what stage pause or stage drain have asked of a running stage, and probe",
+	control.Probe:  "have a paused stage send its next probe now",
+	control.Drain:  "have a replica of a running stage hand over its partitions to others",
 }
 
 // steerMaker makes the command for one order.
@@ -50,16 +31,12 @@ func steerMaker(verb control.Verb) func(env *Env) *cobra.Command {
 
 // newSteerCommand returns the command for one order.
 func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
-	words := steerWords[verb]
 	s, partition := &steer{env: env, wish: operator.Wish{Verb: verb}}, 0
 	cmd := &cobra.Command{
 		Use:     string(verb),
-		Short:   words.short,
+		Short:   steerShort[verb],
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
-		Long: words.long + "\n\nA replica obeys only with STAGE_CONTROL=true. It prints what each did. It exits with 1 if one refused or did not answer.\n" +
-			"Orders are in the audit, with who asked.",
-		Example: fmt.Sprintf("  stage %[1]s%[2]s\n  stage %[1]s --partition 3 -s nats://localhost:4222 --name reviews", verb, map[bool]string{true: " --replica pod-2"}[verb == control.Drain]),
 	}
 	cmd.Flags().IntVar(&partition, "partition", -1, "`number` of the partition that it is about; default: all")
 	cmd.Flags().StringVar(&s.wish.Replica, "replica", "", "the `replica` that it is for: its run id, the begin of it, or its host, as stage status shows them; default: all")

@@ -31,17 +31,6 @@ func newTailCommand(env *Env) *cobra.Command {
 		Short:   "print the audit, or follow it: one line for each event",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "tail prints the stored audit events, all or those since a time, and ends with the last one: time, row, call number,\n" +
-			"provider and model, outcome, latency, tokens (in+out), the throttle's delay; of a batch at a provider its phase, rows,\n" +
-			"answers and cost. With --follow it goes on with new events as they are stored, until interrupted or until the process\n" +
-			"that serves the embedded store ends; without --since it then prints new ones alone. With --row it prints the history of\n" +
-			"one row and ends: queued, each call, which row it waited for, emitted; of a row that is not finished also the calls in\n" +
-			"flight, as the running replicas report them. With STAGE_FOREACH the calls are grouped by element: 4711#3 is element 3 of row 4711, counted from 0,\n" +
-			"and --row '4711#3' shows that one's calls alone. On a terminal retries are yellow and errors red, unless NO_COLOR is set.",
-		Example: "  stage tail --follow --nats-url nats://localhost:4222\n" +
-			"  stage tail --kind call --failed --since 1h\n" +
-			"  stage tail --reason api_call_failed --job reviews.jsonl-1a2b3c4d\n" +
-			"  stage tail --row 4711 --job reviews.jsonl-1a2b3c4d",
 	}
 	var o tail.Options
 	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run, batch; default, or empty: all")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,68 +27,33 @@ type topic struct {
 
 // topics are the pages by what people ask for, the most specific first. The words of
 // settings and commands need no entry: their own texts are searched, too.
-var topics = []topic{
-	{"image picture photo vision media audio video pdf attachment multimodal", "docs/templates.md#limits", "a prompt is text: images and other media can't be sent", "try", []string{"template", "template-file", "system-prompt"}},
-	{"excel spreadsheet sheet libreoffice semicolon bom column flatten", "docs/files.md#results-as-csv", "results as CSV for Excel: delimiter, byte order mark, columns for the members of a reply", "process", nil},
-	{"csv tsv jsonl json ndjson file format delimiter encoding utf utf-16 gzip quote input", "docs/files.md#formats", "files of rows: formats, delimiters, encodings, quotes, compression", "process load", nil},
-	{"csv table output", "docs/files.md#results-as-csv", "results as CSV", "", nil},
-	{"order sequence sorted unordered head-of-line", "docs/order.md", "results in the order of the rows, by key, or as they are done", "", []string{"order", "order-key", "window"}},
-	{"resume restart continue interrupted crash kill again", "docs/jobs.md#resume", "the same command resumes a job where it was", "process jobs", []string{"journal"}},
-	{"pause resume drain probe stop operator hold steer control", "docs/status.md#steer-it", "pause and resume a running stage, drain a replica, probe", "pause resume probe drain", []string{"control"}},
-	{"exactly once duplicate twice lost loss guarantee proof prove reliability", "docs/reliability.md#guaranteed", "what is guaranteed: each row has exactly one result, whatever is killed", "verify", nil},
-	{"verify violation proof prove audit", "docs/verify.md", "what stage verify proves, and what each violation means", "verify", nil},
-	{"cost spent spending bill billing token usage expensive cheaper", "docs/cost.md#what-was-spent", "what calls cost: by stage, provider, model and day", "usage", nil},
-	{"price pricing usd dollar money cost", "docs/cost.md#prices", "prices of models, and what is unknown", "usage", []string{"prices-file"}},
-	{"ceiling limit cost budget maximum spend max", "docs/cost.md#a-cost-ceiling", "a ceiling for what a stage may spend", "usage", []string{"max-cost-usd"}},
-	{"stuck stall stalled hang hung waiting starved held idle starting standby ended blocked", "docs/status.md#see-it", "what a stage is doing, why rows wait, and what to do about it", "status tail", nil},
-	{"full disk storage runbook", "docs/operations.md#llmstagelag", "rows wait: a stream that is full, and other causes", "status", []string{"result-max-bytes", "audit-max-bytes", "journal-max-bytes"}},
-	{"429 503 529 rate limit throttle throttling capacity quota backoff slow speed rpm tpm", "docs/throttle.md", "on 429, 503 or 529 the stage slows down and retries until it succeeds", "status", []string{"throttle", "pool-size", "row-timeout", "llm-rpm", "llm-tpm", "llm-max-concurrency"}},
-	{"retry retries attempt failed failure repair", "docs/jobs.md#failed-rows", "send failed rows of a job again", "process redrive", nil},
-	{"retry retries attempt failure error refused timeout invalid_row reason", "docs/providers.md#which-failures-count-against-a-row", "which failures are retried for how long, and which fail a row", "tail", []string{"retry-max-attempts", "retry-base-delay", "row-timeout"}},
-	{"dead letter dlq redrive poison failed", "docs/reliability.md#not-guaranteed", "failed rows go to a subject of dead letters, too; redrive sends them again", "redrive", []string{"dead-letter-subject"}},
-	{"schema structured validate validation object strict", "docs/providers.md#schemas", "replies that must satisfy a JSON Schema, at each provider", "", []string{"response-schema-file"}},
-	{"batch lane cheap half async asynchronous overnight", "docs/lane.md", "the batch lane: rows through the provider's Batch API, for half the price", "lane", []string{"lane", "lane-deadline"}},
-	{"batch request rpc prompt ask reply", "docs/batch.md", "batched requests: many prompts in one request over NATS", "batch", nil},
-	{"kubernetes k8s helm chart pod deployment container docker keda", "deploy/helm/llm-stage/README.md", "the Helm chart", "", []string{"http-addr", "stop-timeout"}},
-	{"autoscaling autoscale keda scale replica partition shard hpa", "docs/scale.md", "more replicas and partitions, and autoscaling", "", []string{"partitions"}},
-	{"azure entra", "docs/providers.md#azure-openai", "Azure OpenAI", "", nil},
-	{"openai gpt", "docs/providers.md#openai", "OpenAI", "", nil},
-	{"anthropic claude", "docs/providers.md#anthropic", "Anthropic", "", nil},
-	{"gemini google", "docs/providers.md#gemini", "Gemini", "", nil},
-	{"ollama local offline", "docs/providers.md#ollama", "Ollama", "", nil},
-	{"vllm", "docs/providers.md#vllm", "vLLM", "", nil},
-	{"proxy ca certificate tls base url compatible server localai lmstudio", "docs/providers.md#any-other-server", "any other server, proxies (HTTPS_PROXY, NO_PROXY) and private certificate authorities", "", []string{"llm-base-url", "llm-ca-file"}},
-	{"provider model llm", "docs/providers.md", "providers, and what each needs", "", nil},
-	{"key secret token password credential api-key rotate redact", "docs/providers.md#secrets", "API keys: a variable or a file, read again on SIGHUP, never printed", "", nil},
-	{"key order partition", "docs/order.md#choosing-a-key", "the key that orders rows", "", []string{"order-key"}},
-	{"permission user account nats least authorization acl denied violation", "docs/permissions.md", "least permissions of the stage's NATS user; stage setup --print-permissions prints them", "setup", nil},
-	{"dashboard page browser ui web", "docs/dashboard.md", "the dashboard", "status", []string{"http-addr", "http-hosts"}},
-	{"metric prometheus alert grafana runbook monitoring health readyz healthz", "docs/operations.md#alerts", "metrics, alerts and what to do at each", "status", []string{"http-addr"}},
-	{"trace tracing otel opentelemetry span", "docs/tracing.md", "traces", "", nil},
-	{"log audit event tail history payload privacy", "docs/status.md#rows-that-failed-and-the-story-of-a-row", "why rows failed, and the story of a row", "tail", []string{"audit-payloads", "log-level", "log-format"}},
-	{"template jinja prompt variable lookup few-shot", "docs/templates.md", "prompts as templates", "try init", nil},
-	{"foreach array fan-out element map", "docs/foreach.md", "one call for each element of an array", "", []string{"foreach"}},
-	{"chain pipeline stages several", "docs/chains.md", "stages that take the results of another", "", nil},
-	{"stages several multiple config yaml", "docs/stages.md", "several stages in one process", "run", nil},
-	{"fallback outage brown-out down unavailable", "docs/throttle.md#outages", "outages of a provider, and fallbacks", "status", []string{"fallbacks", "fallback-after"}},
-	{"job fresh jobs cleanup remove delete", "docs/jobs.md", "jobs: files processed, repaired and kept", "jobs", nil},
-	{"exit code status", "docs/jobs.md#exit-codes", "exit codes", "", nil},
-	{"env environment context nats url connect connection variable setting configuration", "docs/connections.md", "where settings come from, and how to name the server", "config", nil},
-	{"disk durability sync fsync power memory sizing size ram", "docs/operations.md#sizing", "sizing: memory, disk, window", "", []string{"data-sync"}},
-	{"upgrade rollback version migrate", "docs/operations.md#upgrade-and-rollback", "upgrade and rollback", "version", nil},
-	{"dedupe cache deduplicate equal", "docs/cost.md#not-paying-twice", "not paying twice for equal prompts", "", []string{"dedupe"}},
-	{"budget shared fleet weight account", "docs/budget.md", "one learned rate for many processes", "", []string{"budget"}},
-	{"erase forget gdpr privacy personal customer", "docs/howto/erase-a-customer.md", "what can be erased of a customer, and what can't", "jobs", []string{"audit-payloads", "audit-max-age"}},
-	{"few-shot shot example", "docs/howto/few-shot.md", "examples in a prompt", "try", []string{"lookup-file"}},
-	{"compare comparison experiment ab prompt", "docs/howto/compare-prompts.md", "two prompts, or two models, on the same rows", "try", nil},
-	{"rollout roll out change new prompt", "docs/howto/new-prompt.md", "a new prompt in a running stage", "try", nil},
-	{"excel spreadsheet table", "docs/howto/excel.md", "a table from Excel in, and one out, step by step", "process", nil},
-	{"night cron schedule", "docs/howto/night-pause.md", "no calls at night", "pause resume", nil},
-	{"faster slow speed limit raise", "docs/howto/raise-a-limit.md", "what limits the rate, and how to raise it", "status", nil},
-	{"nothing missing empty silent", "docs/howto/nothing-comes-out.md", "why nothing comes out", "status tail", nil},
-	{"jq audit nats", "docs/howto/read-the-audit.md", "the audit with nats and jq", "tail", nil},
-	{"howto task recipe tutorial", "docs/howto/README.md", "short pages for common tasks", "", nil},
-	{"demo example try quickstart start tutorial", "docs/demo.md", "see it work without key or network", "demo init", nil},
+var topics = readTopics(topicsFile)
+
+//go:embed help/topics
+var topicsFile string
+
+// readTopics reads the file of topics: lines of a name and a value, and an empty line before
+// each topic.
+func readTopics(file string) (all []topic) {
+	for _, block := range strings.Split(file, "\n\n")[1:] {
+		var t topic
+		for line := range strings.Lines(block) {
+			switch name, value, _ := strings.Cut(strings.TrimSpace(line), " "); name {
+			case "page":
+				t.page = value
+			case "about":
+				t.about = value
+			case "words":
+				t.words = value
+			case "commands":
+				t.commands = value
+			case "settings":
+				t.settings = strings.Fields(value)
+			}
+		}
+		all = append(all, t)
+	}
+	return all
 }
 
 // wordsOf returns the words to search for, in lower case. A variable stands for the words

@@ -17,12 +17,6 @@ func newTryCommand(env *Env) *cobra.Command {
 		Short:   "show the prompts of the first rows, those of several templates side by side",
 		GroupID: groupSetup,
 		Args:    required(noInput, cobra.ExactArgs(1)),
-		Long: "try renders the first rows of a JSONL or CSV file (or - for standard input) with each template and prints the prompts\n" +
-			"side by side; of a row that fans out (--foreach) those of its first 3 elements, with --json of all. It makes no call, needs\n" +
-			"no key, and touches no job. It exits with 1 if a row, or an element, would fail.",
-		Example: "  stage try reviews.jsonl --template-file prompt.jinja\n" +
-			"  stage try --template prompt.jinja --template 'Sentiment of: {{ row.text }}' -n 20 reviews.jsonl\n" +
-			"  stage try talks.jsonl --foreach parts --template 'Part {{ loop.index }} of {{ row.title }}: {{ item }}'",
 	}
 	in := preview.Input{Stdin: env.Stdin}
 	var templates, files []string

@@ -28,15 +28,6 @@ func newUsageCommand(env *Env) *cobra.Command {
 		Short:   "add up calls, tokens and cost, per stage and in total",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "usage adds up the call events of the audit: how many calls were made and how they ended, their tokens, and what they cost.\n" +
-			"Each call counts once, whatever was killed meanwhile; the sums are those of the summaries that runs leave at their end.\n" +
-			"Where the cost of some calls is unknown the cost is a lower bound, marked >=, and UNPRICED counts these calls. Days are in UTC.\n\n" +
-			"--follow goes on until interrupted: on a terminal it redraws the table, elsewhere it prints, at most once a second and if\n" +
-			"something has changed, a line with the totals (-o json: the whole report in one line; -o csv: the groups that have changed).",
-		Example: "  stage usage --nats-url nats://localhost:4222\n" +
-			"  stage usage --chain split,answer,merge --by stage,model --since 24h\n" +
-			"  stage usage --by day -o csv --job reviews.jsonl-1a2b3c4d\n" +
-			"  stage usage --chain split,answer,merge --follow",
 	}
 	u := &usageCommand{env: env}
 	cmd.Flags().StringSliceVar(&u.chain, "chain", nil, "names of stages whose audit is in the same stream, separated by commas; default: STAGE_NAME alone")

@@ -24,21 +24,6 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		Short:   "prove that every row has exactly one result, in order, and that the audit adds up",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
-		Long: "verify proves a finished or running job from its streams alone. Every row of the input up to the high-water mark must\n" +
-			"have exactly one result, in stream order; every result the row event of its owner; and calls, capacity retries, tokens\n" +
-			"and cost must add up between call events, row events and the summaries at the end of runs. Rows above the high-water\n" +
-			"mark are pending, not lost. With STAGE_ORDER=key or none the order is that which the claims in the results name, the mark\n" +
-			"is the low-water mark, and rows above it may have their results, too. Rows that are no longer in the input (expired, or acked on a work queue or interest stream)\n" +
-			"are checked against the audit. Messages that a stream dropped by its own age or limits have expired, which is noted; messages\n" +
-			"that must have been purged or deleted (old results, an audit younger than its max age) can't be checked, which the exit\n" +
-			"code shows. It changes nothing, and needs a few bytes of memory per row.\n\n" +
-			"With --chain it proves stages in a row, each of which reads the results of the one before it: each stage, and that every\n" +
-			"result is made from the row that it names (by the hash of the row's variables, the members that it has kept, and the first\n" +
-			"row of the chain), down to the input of the first. The streams of each stage are those of its last run in the audit.\n\n" +
-			"Exit code: 0 proven, 1 a violation, with the rows named, 2 it cannot tell.",
-		Example: "  stage verify --nats-url nats://localhost:4222\n" +
-			"  stage verify --json --job reviews.jsonl-1a2b3c4d\n" +
-			"  stage verify --chain extract,judge,write",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
 	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows flow, with commas in between: prove each and the links between them")

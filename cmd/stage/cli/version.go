@@ -15,7 +15,6 @@ func newVersionCommand(env *Env) *cobra.Command {
 		Short:   "print version, commit and Go version",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
-		Example: "  stage version\n  stage version --json",
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print as JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
