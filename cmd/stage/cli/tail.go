@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -113,23 +112,6 @@ func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row ui
 // kindsKnown are the values of --kind.
 var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch}
 
-// completeList makes the shell complete a flag that is a list, word by word, with those
-// that it does not have yet.
-func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
-	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
-		before := typed[:strings.LastIndex(typed, ",")+1]
-		for _, word := range known {
-			if !slices.Contains(strings.Split(before, ","), string(word)) {
-				words = append(words, before+string(word))
-			}
-		}
-		return words, cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic("flag --" + flag + ": " + err.Error()) // it was added before
-	}
-}
-
 // auditKinds reads the values of --kind.
 func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	for _, name := range names {
@@ -160,21 +142,3 @@ func checkFilters(o *tail.Options, follows bool) error {
 	o.Kinds = []auditlog.Kind{auditlog.KindRow}
 	return nil
 }
-
-// sinceTime reads the value of --since; zero for "".
-func sinceTime(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return now.Add(-ago), nil
-	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, or a duration before now, such as 1h", text)
-	}
-	return t, nil
-}
-
-// colourOf reports whether to colour standard output.
-func colourOf(env *Env) bool { return terminal.Is(env.Stdout) && env.Environ["NO_COLOR"] == "" }
