@@ -147,8 +147,8 @@ bench-throttle: ## compare the throttle's laws and the cost of outages in virtua
 	go test ./test/throttle -run '^(TestTable|TestFamilies|TestOutageTable)$$' -table 10 -families 3 -outages 10 -v -timeout 2h
 
 .PHONY: bench-targets
-bench-targets: ## compare the throttle's laws where noise and limits look alike, with what a law should reach, as in test/throttle/targets.md; SEEDS=9000 takes fresh seeds
-	go test ./test/throttle -run '^TestTargets$$' -targets 3 -seeds $(or $(SEEDS),7000) -parallel 2 -v -timeout 1h
+bench-targets: ## compare the throttle's laws where noise and limits look alike, with what a law should reach, as in test/throttle/targets.md; FROM=9000 takes fresh seeds
+	go test ./test/throttle -run '^TestTargets$$' -targets 3 -seeds $(or $(FROM),7000) -parallel 2 -v -timeout 1h
 
 .PHONY: docs
 docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
