@@ -20,10 +20,10 @@ import (
 // It is safe for concurrent use; the goroutine of the terms alone calls begin, beat and
 // settle.
 type pulse struct {
-	born  time.Time
-	limit time.Duration // between two beats
-	last  atomic.Int64  // beat, since born
-	doubt atomic.Bool
+	born      time.Time
+	limit     time.Duration // between two beats
+	last      atomic.Int64  // beat, since born
+	uncertain atomic.Bool   // a gap has come since the log was read
 }
 
 func newPulse(now time.Time, pinnedTTL time.Duration) *pulse {
@@ -34,17 +34,17 @@ func newPulse(now time.Time, pinnedTTL time.Duration) *pulse {
 // sent the claim yet, for the process may be suspended right behind it, too.
 func (p *pulse) begin(at time.Time) {
 	p.last.Store(int64(at.Sub(p.born)))
-	p.doubt.Store(false)
+	p.uncertain.Store(false)
 }
 
-// sure reports whether there was no gap, or the log was read since. It looks at the doubt
+// sure reports whether there was no gap, or the log was read since. It looks at uncertain
 // last, as beat sets it first:
 //
-//	A worker sees no doubt.
-//	The term comes round after a gap: there is doubt now, and a new beat.
+//	A worker sees that uncertain is not set.
+//	The term comes round after a gap: uncertain is set now, and there is a new beat.
 //	The worker sees the new beat, and makes a call.
 func (p *pulse) sure(now time.Time) bool {
-	return p.regular(now) && !p.doubt.Load()
+	return p.regular(now) && !p.uncertain.Load()
 }
 
 // regular reports whether the last beat is recent.
@@ -53,14 +53,15 @@ func (p *pulse) regular(now time.Time) bool {
 }
 
 // beat notes that the term has come round, and reports a gap. One in the time of an
-// earlier doubt counts again: what was read of the log before it proves nothing.
+// earlier gap counts again: what was read of the log before it proves nothing.
 func (p *pulse) beat(now time.Time) (gap bool) {
 	gap = !p.regular(now)
 	if gap {
-		p.doubt.Store(true) // before the new beat, which would hide the gap
+		p.uncertain.Store(true) // before the new beat, which would hide the gap
 	}
 	p.last.Store(int64(now.Sub(p.born)))
 	return gap
 }
 
-func (p *pulse) settle() { p.doubt.Store(false) }
+// settle notes that the log was read after a gap, so calls may be made again.
+func (p *pulse) settle() { p.uncertain.Store(false) }

@@ -19,7 +19,7 @@ func TestAPulseIsInDoubtFromAGapUntilItIsSettled(t *testing.T) {
 		{"comes round", 300, false, true},
 		{"again", 700, false, true},
 		{"suspended for a second", 1700, true, false},
-		{"comes round in doubt", 1900, false, false},
+		{"comes round while it is uncertain", 1900, false, false},
 		{"suspended again while the log is read: what was read proves nothing", 3000, true, false},
 	} {
 		if gap := p.beat(at(step.at)); gap != step.gap || p.sure(at(step.at)) != step.sure {
@@ -27,7 +27,7 @@ func TestAPulseIsInDoubtFromAGapUntilItIsSettled(t *testing.T) {
 		}
 	}
 	if p.settle(); !p.sure(at(3100)) {
-		t.Error("in doubt though the log was read")
+		t.Error("uncertain though the log was read")
 	}
 	if p.sure(at(3500)) {
 		t.Error("sure though it has not come round for half of the pin's life")

@@ -410,7 +410,7 @@ func (t *term) collect() {
 		case t.stopping:
 			t.takeBack(row)
 		default:
-			// Handed back in the moment between two terms, or while it was in doubt
+			// Handed back in the moment between two terms, or while it was uncertain
 			// whether the partition is still ours, or while it is paused.
 			t.unstarted = append(t.unstarted, row)
 		}
