@@ -179,7 +179,7 @@ type probe struct {
 // small pool hardly ever has that many free slots, so there it takes what room there is.
 // The first of a series has spare attempts only there, in proportion to the loss: if 4 are
 // required and a fifth is refused of late, it sends ceil(4 / (1 - .3)) = 6. How many must
-// be accepted stays the same, so a limiter passes for noise no more often than before.
+// be accepted stays the same, so a limiter at the estimated rate never passes for noise.
 func (p *probe) planned(l *Adaptive, room int) int {
 	spare := 1.0
 	if p.sure {
