@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // demo is a stage demo that runs, in a process of its own.
@@ -42,13 +44,8 @@ func startDemo(t *testing.T, args ...string) *demo {
 	d.cmd = exec.CommandContext(t.Context(), "stage", append([]string{"demo", "--http-addr", "127.0.0.1:0"}, args...)...) //nolint:gosec // the program of this test
 	d.cmd.Env, d.cmd.Stderr = append(os.Environ(), "TMPDIR="+d.temp), stderr
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with what it starts
-	stdout, err := d.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := stagetest.Value(d.cmd.StdoutPipe())(t)
+	stagetest.Must(t, d.cmd.Start())
 	t.Cleanup(func() {
 		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
 		_ = d.cmd.Wait()
@@ -98,10 +95,7 @@ func (d *demo) end(code int) {
 // shows watches a page for a few seconds, by its own clock, and wants it to show a state all the time; empty: any.
 func (d *demo) shows(page, want string) {
 	d.t.Helper()
-	request, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, page+"api/events", nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	request := stagetest.Value(http.NewRequestWithContext(d.t.Context(), http.MethodGet, page+"api/events", nil))(d.t)
 	reply, err := http.DefaultClient.Do(request)
 	if err != nil {
 		d.t.Fatal(err)
@@ -134,9 +128,7 @@ func TestTheDemoHoldsItsPageUntilASignal(t *testing.T) {
 		d := startDemo(t, "--rows", "2", "--hold")
 		page := d.prints(`^the dashboard stays at (http://[^ ]+) until Ctrl-C$`)[1]
 		d.shows(page, "ended")
-		if err := d.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, d.cmd.Process.Signal(signal))
 		d.end(0)
 	}
 }
@@ -156,9 +148,7 @@ func TestTheChaosOfTheDemoIsSurvivedAndProven(t *testing.T) {
 	d.prints(`^proven: `)
 	d.prints(`^the dashboard stays at ` + regexp.QuoteMeta(page) + ` until Ctrl-C$`)
 	d.shows(page, "idle")
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, d.cmd.Process.Signal(syscall.SIGTERM))
 	d.end(0)
 }
 
@@ -177,9 +167,7 @@ func TestNoProcessOfTheDemoOutlivesIt(t *testing.T) {
 		if tt.all {
 			pid = -pid
 		}
-		if err := syscall.Kill(pid, tt.signal); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, syscall.Kill(pid, tt.signal))
 		d.end(tt.code)
 	}
 }

@@ -42,10 +42,7 @@ var (
 // TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand, one after the other in one
 // shell, as a new user would in a clone of the repository. A block of text below them is their output.
 func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(os.ReadFile("../../README.md"))(t)
 	dir := newClone(t)
 	ports, env := freePorts(t), readmeEnvironment(t, dir)
 	script, outputs := readmeScript(t, string(text), ports)
@@ -54,10 +51,7 @@ func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 	runScript(t, dir, env, script)
 	readme := string(text)
 	for n, want := range outputs {
-		got, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("output-%d", n)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := stagetest.Value(os.ReadFile(filepath.Join(dir, fmt.Sprintf("output-%d", n))))(t)
 		output := ports.undo(string(got))
 		if anyTime(output) == anyTime(want) {
 			continue
@@ -79,10 +73,7 @@ func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 // TestCommandsOfTheTasksCanBePasted runs the blocks of shell of docs/howto in one clone, those of the index first: they
 // start the stage that some pages ask for. Blocks that need a server of one's own, or the nats CLI, are left out.
 func TestCommandsOfTheTasksCanBePasted(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/howto/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := stagetest.Value(filepath.Glob("../../docs/howto/*.md"))(t)
 	dir := newClone(t)
 	ports, env := freePorts(t), append(readmeEnvironment(t, dir), fmt.Sprintf("STAGE_HTTP_ADDR=127.0.0.1:%d", stagetest.FreePort(t)))
 	elsewhere := regexp.MustCompile(`(?m)^nats |localhost:4222`)
@@ -188,17 +179,10 @@ func excluded(block string) bool {
 func newClone(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../examples")); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../examples")))
 	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		text := stagetest.Value(os.ReadFile(filepath.Join("../..", name)))(t)
+		stagetest.Must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	return dir
 }
@@ -207,13 +191,8 @@ func newClone(t *testing.T) string {
 func readmeEnvironment(t *testing.T, dir string) []string {
 	t.Helper()
 	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	realGo, err := exec.LookPath("go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.Mkdir(bin, 0o700))
+	realGo := stagetest.Value(exec.LookPath("go"))(t)
 	shim := "#!/bin/sh\ncase \"$*\" in\n'install ./cmd/stage') exit 0 ;;\n'run ./cmd/stage '*) shift 2; exec stage \"$@\" ;;\nesac\nexec " + realGo + " \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(shim), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestSecretsOfTheProcessAreInNoLogLine logs what libraries might put into their errors.
@@ -24,10 +25,7 @@ func TestSecretsOfTheProcessAreInNoLogLine(t *testing.T) {
 		"STAGE_NATS_URL": "nats://user:url-password@host", "STAGE_NATS_CREDS": creds, "HTTPS_PROXY": "http://user:proxy-password@host",
 		"OTEL_EXPORTER_OTLP_HEADERS": "Authorization: Bearer otel-token-1,x-key=otel%2Dtoken-2", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:otel-password@host",
 	}
-	cfg, err := config.Source{Environ: environ}.Load(t.Context(), config.NeedNothing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Value(config.Source{Environ: environ}.Load(t.Context(), config.NeedNothing))(t)
 	var out bytes.Buffer
 	log := NewConfigured(cfg, &out)
 	words := "sk-in-no-log gateway-token body-secret url-password proxy-password otel-token-1 otel-token-2 otel-password " + seed

@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -55,20 +56,14 @@ func (l lines) Write(p []byte) (int, error) {
 }
 
 func TestALostConnectionIsNoMatterOfTLS(t *testing.T) {
-	srv, err := natsd.Start(natsd.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	url := strings.Replace(srv.URL(), "nats://", "nats://"+srv.Token()+"@", 1)
 	cfg, err := config.Source{Environ: map[string]string{"STAGE_NATS_URL": url}}.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	logged := make(lines, 100)
-	conn, err := Connect(t.Context(), cfg, "", slog.New(slog.NewTextHandler(logged, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := stagetest.Value(Connect(t.Context(), cfg, "", slog.New(slog.NewTextHandler(logged, nil))))(t)
 	defer conn.Close()
 	srv.Stop()
 	if line := <-logged; !strings.Contains(line, "connection to NATS lost") || strings.Contains(line, "TLS") {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -40,9 +41,7 @@ func TestRotatedCredentialsOfNATSAreKnown(t *testing.T) {
 		var cfg *config.Config
 		var o nats.Options
 		for i, text := range tt.texts {
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 			if i == 0 {
 				var err error
 				if cfg, err = (config.Source{Environ: environ}).Load(t.Context(), config.NeedNothing); err != nil {

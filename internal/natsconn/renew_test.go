@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
@@ -16,20 +17,12 @@ func reloadable(t *testing.T, settings string) (srv *server.Server, reload func(
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	write := func(settings string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("listen: \"127.0.0.1:-1\"\n"+settings), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(file, []byte("listen: \"127.0.0.1:-1\"\n"+settings), 0o600))
 	}
 	write(settings)
-	opts, err := server.ProcessConfigFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	opts := stagetest.Value(server.ProcessConfigFile(file))(t)
 	opts.NoSigs, opts.NoLog = true, true
-	srv, err = server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv = stagetest.Value(server.NewServer(opts))(t)
 	srv.Start()
 	t.Cleanup(func() {
 		srv.Shutdown()
@@ -38,9 +31,7 @@ func reloadable(t *testing.T, settings string) (srv *server.Server, reload func(
 	return srv, func(settings string) {
 		t.Helper()
 		write(settings)
-		if err := srv.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, srv.Reload())
 	}
 }
 
@@ -50,10 +41,7 @@ func connectTo(t *testing.T, srv *server.Server) *Conn {
 	dial := func(context.Context) (*nats.Conn, error) {
 		return nats.Connect(srv.ClientURL(), nats.UserInfo("u", "p"), nats.MaxReconnects(-1), nats.ReconnectWait(1))
 	}
-	nc, err := dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(dial(t.Context()))(t)
 	t.Cleanup(nc.Close)
 	return Over(nc, dial)
 }
@@ -63,9 +51,7 @@ func again(t *testing.T, nc *nats.Conn) {
 	t.Helper()
 	back := nc.StatusChanged(nats.CONNECTED)
 	defer nc.RemoveStatusListener(back)
-	if err := nc.ForceReconnect(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, nc.ForceReconnect())
 	<-back
 }
 
@@ -104,15 +90,9 @@ func TestTheConnectionIsMadeAgainWhenAnswersMayComeAgain(t *testing.T) {
 	if why := r.due(t.Context(), c.NC()); why != "" {
 		t.Errorf("due because %q", why)
 	}
-	if _, err := c.NC().SubscribeSync("other.>"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.NC().SubscribeSync(nats.NewInbox()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.NC().Flush(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(c.NC().SubscribeSync("other.>"))(t)
+	stagetest.Value(c.NC().SubscribeSync(nats.NewInbox()))(t)
+	stagetest.Must(t, c.NC().Flush())
 	if why := r.due(t.Context(), c.NC()); why == "" {
 		t.Errorf("not due: %v", c.NC().LastError())
 	}

@@ -45,9 +45,7 @@ func (l *lab) sendBatch(body string) *nats.Msg {
 func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		prices := t.TempDir() + "/prices.yaml"
-		if err := os.WriteFile(prices, []byte("large: {input: 1, output: 2}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(prices, []byte("large: {input: 1, output: 2}\n"), 0o600))
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N%5 == 4 {
 				return &llmtest.Step{Status: 429}
@@ -64,10 +62,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 		l.await(6)
 		r.stop()
 
-		report, err := verify.Run(t.Context(), l.js, l.config(nil), &l.logs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := stagetest.Value(verify.Run(t.Context(), l.js, l.config(nil), &l.logs))(t)
 		batched := uint64(0)
 		for _, e := range l.events(auditlog.KindCall) {
 			if e.Call.BatchID != "" {
@@ -92,9 +87,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		prices := t.TempDir() + "/prices.yaml"
-		if err := os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600))
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batch.CodeAllFailed} {
 			r := l.start(nil, Options{Batches: true})

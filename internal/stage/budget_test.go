@@ -113,10 +113,7 @@ func TestABudgetIsShownEverywhere(t *testing.T) {
 			}
 		}
 		shown := func() string {
-			text, err := json.Marshal(r.Status())
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := stagetest.Value(json.Marshal(r.Status()))(t)
 			_, after, _ := strings.Cut(string(text), `"budget":`)
 			before, _, _ := strings.Cut(after, `,"lane"`)
 			return before

@@ -22,10 +22,7 @@ func (l *lab) overCable() *stagetest.Cable {
 	cable := l.srv.Cable()
 	l.connect = func() *natsconn.Conn {
 		again := func(context.Context) (*nats.Conn, error) { return cable.Connect() }
-		nc, err := again(l.t.Context())
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		nc := stagetest.Value(again(l.t.Context()))(l.t)
 		conn := natsconn.Over(nc, again)
 		l.t.Cleanup(stopping.Background(l.t.Context(), func(ctx context.Context) { conn.Keep(ctx, l.logger()) }))
 		return conn

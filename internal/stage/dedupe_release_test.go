@@ -42,9 +42,7 @@ func newReleaseLab(t *testing.T, dedupe string, slow bool) *releaseLab {
 func (l *releaseLab) ask(partition int) {
 	l.t.Helper()
 	m := &nats.Msg{Subject: fmt.Sprintf("rows.%d.a", partition), Data: []byte(`{"q":"same"}`)}
-	if _, err := l.js.PublishMsg(l.t.Context(), m); err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Value(l.js.PublishMsg(l.t.Context(), m))(l.t)
 	time.Sleep(3 * time.Second) // it is sent, or it waits for the one that was
 }
 
@@ -139,9 +137,7 @@ func TestAHandOverTakesElementsThatWaitToBegin(t *testing.T) {
 		for range rows {
 			for p := range 2 {
 				m := &nats.Msg{Subject: fmt.Sprintf("rows.%d.a", p), Data: []byte(`{"q":[0` + strings.Repeat(",1", elements-1) + `]}`)}
-				if _, err := l.js.PublishMsg(t.Context(), m); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(l.js.PublishMsg(t.Context(), m))(t)
 			}
 		}
 		time.Sleep(3 * time.Second)

@@ -105,9 +105,7 @@ func TestWaitingRowsGoBackWhenTheStageStops(t *testing.T) {
 func (l *lab) rerun(questions []string) {
 	l.t.Helper()
 	for _, stream := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
-		if err := l.js.DeleteStream(l.t.Context(), stream); err != nil {
-			l.t.Fatal(err)
-		}
+		stagetest.Must(l.t, l.js.DeleteStream(l.t.Context(), stream))
 	}
 	l.load(questions...)
 }
@@ -168,9 +166,7 @@ func TestAStoreThatFailsFailsNoRow(t *testing.T) {
 		l.load("before")
 		r := l.start(nil, Options{})
 		l.await(1)
-		if err := l.js.DeleteStream(t.Context(), executor.DedupeStream); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, l.js.DeleteStream(t.Context(), executor.DedupeStream))
 		l.load("one", "two", "three")
 		l.await(4)
 		r.stop()

@@ -95,9 +95,7 @@ func (l *fanLab) fans() (all []fanResult) {
 	l.t.Helper()
 	for _, body := range l.bodies() {
 		var r fanResult
-		if err := json.Unmarshal([]byte(body), &r); err != nil {
-			l.t.Fatal(err)
-		}
+		stagetest.Must(l.t, json.Unmarshal([]byte(body), &r))
 		all = append(all, r)
 	}
 	return all

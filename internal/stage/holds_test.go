@@ -55,9 +55,7 @@ func checkPrinted(l *lab, r *running, seq uint64, kind hold.Kind, by string) {
 	}
 	report := r.Status()
 	var page strings.Builder
-	if err := report.WriteText(&page); err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Must(l.t, report.WriteText(&page))
 	for i := range report.Holds {
 		h := &report.Holds[i]
 		if hold.Find(h.Kind).Shown == hold.AboutRow || !strings.Contains(page.String(), h.String()) && (h.Why == "" || !strings.Contains(page.String(), h.Why)) {
@@ -183,9 +181,7 @@ func TestEachPartitionAnswersForItsRows(t *testing.T) {
 		time.Sleep(3 * time.Second) // it creates the streams
 		for i, subject := range []string{"rows.1.a", "rows.0.a", "rows.1.a", "rows.0.a"} {
 			question := []string{"a", "slow", "b", "c"}[i]
-			if _, err := l.js.Publish(t.Context(), subject, []byte(`{"q":"`+question+`"}`)); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(l.js.Publish(t.Context(), subject, []byte(`{"q":"`+question+`"}`)))(t)
 		}
 		time.Sleep(90 * time.Second)
 		checkPrinted(l, r, 1, "", "")

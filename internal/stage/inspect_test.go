@@ -13,15 +13,10 @@ import (
 // change edits a stream while a stage works.
 func (l *lab) change(stream string, edit func(*jetstream.StreamConfig)) {
 	l.t.Helper()
-	s, err := l.js.Stream(l.t.Context(), stream)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	s := stagetest.Value(l.js.Stream(l.t.Context(), stream))(l.t)
 	cfg := s.CachedInfo().Config
 	edit(&cfg)
-	if _, err := l.js.UpdateStream(l.t.Context(), cfg); err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Value(l.js.UpdateStream(l.t.Context(), cfg))(l.t)
 }
 
 // While results come, a stream that is changed so that they push each other out takes no more of them at once: the server
@@ -63,10 +58,7 @@ func TestResultsThatPushEachOtherOutAreNoLongerStored(t *testing.T) {
 // ends is the last sequence of a stream.
 func (l *lab) ends(stream string) uint64 {
 	l.t.Helper()
-	s, err := l.js.Stream(l.t.Context(), stream)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	s := stagetest.Value(l.js.Stream(l.t.Context(), stream))(l.t)
 	return s.CachedInfo().State.LastSeq
 }
 

@@ -90,15 +90,10 @@ func (l *keptLab) limitResults(bytes int32) {
 	if bytes == 0 {
 		return
 	}
-	s, err := l.js.Stream(l.t.Context(), "RESULTS")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	s := stagetest.Value(l.js.Stream(l.t.Context(), "RESULTS"))(l.t)
 	cfg := s.CachedInfo().Config
 	cfg.MaxMsgSize = bytes
-	if _, err := l.js.UpdateStream(l.t.Context(), cfg); err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Value(l.js.UpdateStream(l.t.Context(), cfg))(l.t)
 }
 
 // keptSettings are what shapes results.
@@ -115,9 +110,7 @@ func (l *keptLab) begin(s keptSettings) {
 	r.stop()
 	l.limitResults(s.maxBytes)
 	for _, r := range keptRows {
-		if _, err := l.js.Publish(l.t.Context(), "rows.in", []byte(r.row)); err != nil {
-			l.t.Fatal(err)
-		}
+		stagetest.Value(l.js.Publish(l.t.Context(), "rows.in", []byte(r.row)))(l.t)
 	}
 }
 
@@ -151,9 +144,7 @@ func TestKeptRepliesFollowTheCurrentSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	set := func(pairs ...string) keptSettings {
@@ -249,20 +240,13 @@ func TestAnEntryOfAnOlderVersionIsPaidForAgain(t *testing.T) {
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
 		r.kill()
-		journal, err := l.js.Stream(t.Context(), "JOURNAL")
-		if err != nil {
-			t.Fatal(err)
-		}
+		journal := stagetest.Value(l.js.Stream(t.Context(), "JOURNAL"))(t)
 		entries := l.stored("JOURNAL", "journal.stage.0.>", 1)
-		if err := journal.Purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, journal.Purge(t.Context()))
 		for _, e := range entries {
 			m := &nats.Msg{Subject: e.Subject, Data: e.Body, Header: maps.Clone(e.Header)}
 			m.Header.Del("Stage-Reply-Form")
-			if _, err := l.js.PublishMsg(t.Context(), m); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(l.js.PublishMsg(t.Context(), m))(t)
 		}
 		l.slow.Store(false)
 		l.work(len(keptRows), nil)

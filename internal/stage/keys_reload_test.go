@@ -20,9 +20,7 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 	key, headers := filepath.Join(dir, "key"), filepath.Join(dir, "headers")
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	stagetest.Virtual(t, func(t *testing.T) {
 		write(key, "sk-rotated-1\n")
@@ -38,16 +36,10 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer servers.Close()
-		prompt, err := executor.LoadPrompt(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		prompt := stagetest.Value(executor.LoadPrompt(cfg))(t)
 		call := func() {
 			t.Helper()
-			prepared, err := servers.At(0).Prepare(&prompt.Base)
-			if err != nil {
-				t.Fatal(err)
-			}
+			prepared := stagetest.Value(servers.At(0).Prepare(&prompt.Base))(t)
 			x, err := servers.At(0).Do(t.Context(), prepared)
 			if err != nil || strings.Contains(x.Reply.Text, "sk-") || strings.Contains(x.Reply.Text, "token") {
 				t.Errorf("got %v %v", x.Reply, err)
@@ -56,9 +48,7 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 		call()
 		write(key, "sk-rotated-2\n")
 		write(headers, `{"x-gateway":"gateway-token-2"}`)
-		if err := servers.ReloadKey(); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, servers.ReloadKey())
 		call()
 		write(key, "sk-rotated-3\nsk-rotated-4")
 		write(headers, `{"x-gateway":3}`)

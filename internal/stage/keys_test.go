@@ -68,10 +68,7 @@ func TestKeysAreNowhere(t *testing.T) {
 
 		page := httptest.NewRecorder()
 		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
-		status, err := json.Marshal(r.Status())
-		if err != nil {
-			t.Fatal(err)
-		}
+		status := stagetest.Value(json.Marshal(r.Status()))(t)
 		_, usage := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), config.NeedCalls)
 		places = map[string]string{
 			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "usage error": fmt.Sprint(usage),
@@ -103,10 +100,7 @@ func TestKeysAreNowhere(t *testing.T) {
 // dump returns all messages of a stream with their subjects and headers.
 func (l *lab) dump(name string) string {
 	l.t.Helper()
-	stream, err := l.js.Stream(l.t.Context(), name)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	stream := stagetest.Value(l.js.Stream(l.t.Context(), name))(l.t)
 	var text strings.Builder
 	for seq := stream.CachedInfo().State.FirstSeq; seq <= stream.CachedInfo().State.LastSeq; seq++ {
 		m, err := stream.GetMsg(l.t.Context(), seq)

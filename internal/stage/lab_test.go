@@ -61,10 +61,7 @@ func newLab(t *testing.T, first llmtest.Config, vars map[string]string) *lab {
 // serve adds an LLM at http://host/v1.
 func (l *lab) serve(host string, cfg llmtest.Config) {
 	l.t.Helper()
-	srv, err := llmtest.New(cfg)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	srv := stagetest.Value(llmtest.New(cfg))(l.t)
 	pipe, stop := srv.Pipe()
 	l.t.Cleanup(stop)
 	l.llms[host], l.pipes[host] = srv, pipe
@@ -99,19 +96,14 @@ func (l *lab) publish(m *nats.Msg) {
 		l.t.Fatal(err)
 	}
 	m.Subject = "rows.in"
-	if _, err := l.js.PublishMsg(l.t.Context(), m); err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Value(l.js.PublishMsg(l.t.Context(), m))(l.t)
 }
 
 func (l *lab) config(changes map[string]string) *config.Config {
 	l.t.Helper()
 	vars := maps.Clone(l.vars)
 	maps.Copy(vars, changes)
-	cfg, err := stagetest.Source(vars).Load(l.t.Context(), config.NeedCalls)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(vars).Load(l.t.Context(), config.NeedCalls))(l.t)
 	return cfg
 }
 
@@ -130,22 +122,14 @@ type running struct {
 func (l *lab) start(changes map[string]string, opts Options) *running {
 	l.t.Helper()
 	cfg := l.config(changes)
-	servers, err := call.Open(cfg, l.dial, llmtest.Config{}.Start)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	servers := stagetest.Value(call.Open(cfg, l.dial, llmtest.Config{}.Start))(l.t)
 	connect := l.connect
 	if connect == nil {
 		connect = func() *natsconn.Conn { return natsconn.Over(l.srv.Connect(), nil) }
 	}
 	conn := connect()
-	if err := FindLane(l.t.Context(), cfg, conn, l.logger()); err != nil {
-		l.t.Fatal(err)
-	}
-	s, err := New(cfg, conn, servers, l.logger(), opts)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	stagetest.Must(l.t, FindLane(l.t.Context(), cfg, conn, l.logger()))
+	s := stagetest.Value(New(cfg, conn, servers, l.logger(), opts))(l.t)
 	if l.prepare != nil {
 		l.prepare(s)
 	}
@@ -236,9 +220,7 @@ func (l *lab) results() []labResult {
 	var results []labResult
 	for _, body := range l.bodies() {
 		var r labResult
-		if err := json.Unmarshal([]byte(body), &r); err != nil {
-			l.t.Fatal(err)
-		}
+		stagetest.Must(l.t, json.Unmarshal([]byte(body), &r))
 		results = append(results, r)
 	}
 	return results
@@ -259,10 +241,7 @@ func (l *lab) events(kind auditlog.Kind) []*auditlog.Event {
 	l.t.Helper()
 	var events []*auditlog.Event
 	for _, m := range l.stored("AUDIT", "audit.stage.*."+string(kind), 0) {
-		e, err := auditlog.Decode(m.Body)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		e := stagetest.Value(auditlog.Decode(m.Body))(l.t)
 		events = append(events, e)
 	}
 	return events

@@ -52,10 +52,7 @@ func (l *lab) awaitHours(n int) {
 // proven verifies the streams of a lab.
 func (l *lab) proven() *verify.Report {
 	l.t.Helper()
-	report, err := verify.Run(l.t.Context(), l.js, l.config(nil), &l.logs)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	report := stagetest.Value(verify.Run(l.t.Context(), l.js, l.config(nil), &l.logs))(l.t)
 	if report.Verdict != verify.VerdictProven {
 		var text strings.Builder
 		report.WriteText(&text)

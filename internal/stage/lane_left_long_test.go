@@ -193,13 +193,8 @@ func TestOpenBatchesThatCantBeCollectedAreNamed(t *testing.T) {
 			t.Errorf("%d live calls", got)
 		}
 		// Who gives the batches up deletes their records.
-		stream, err := l.js.Stream(t.Context(), "LANE")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("lane.stage.>")); err != nil {
-			t.Fatal(err)
-		}
+		stream := stagetest.Value(l.js.Stream(t.Context(), "LANE"))(t)
+		stagetest.Must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject("lane.stage.>")))
 		l.withoutLane()
 		second := l.start(nil, Options{})
 		l.await(60)

@@ -47,9 +47,7 @@ func newLaneLab(t *testing.T, vars map[string]string) *laneLab {
 	l := &laneLab{answer: func(prompt string, _ int) laneAnswer { return laneAnswer{text: "batch " + prompt} }}
 	prices := filepath.Join(t.TempDir(), "prices.yaml")
 	text := "large: {input: 2, output: 8, batch_input: 1, batch_output: 4}\nunpriced: {input: 2, output: 8}\n"
-	if err := os.WriteFile(prices, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(prices, []byte(text), 0o600))
 	all := map[string]string{"STAGE_LANE": "batch", "STAGE_PRICES_FILE": prices, "STAGE_LANE_WAIT": "1s"}
 	maps.Copy(all, vars)
 	l.lab = newLab(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
@@ -221,9 +219,7 @@ func TestRowsOfTheLaneComeOutInOrderAtItsPrice(t *testing.T) {
 
 func TestWhatALineSaysDecidesItsRow(t *testing.T) {
 	schema := filepath.Join(t.TempDir(), "schema.json")
-	if err := os.WriteFile(schema, []byte(`{"type":"string","pattern":"^\"?(batch|live)"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(schema, []byte(`{"type":"string","pattern":"^\"?(batch|live)"}`), 0o600))
 	for _, test := range []struct {
 		name    string
 		answers []laneAnswer // by tries; the last one holds

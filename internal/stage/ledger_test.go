@@ -63,9 +63,7 @@ func tokens(c llmtest.Call) string {
 func pricesFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 

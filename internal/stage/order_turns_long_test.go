@@ -62,18 +62,13 @@ func (k keyedLoad) run(t *testing.T) (answered, emitted []time.Duration) {
 		t.Fatal(err)
 	}
 	for n := 1; n <= k.rows(); n++ {
-		if _, err := l.js.PublishAsync("rows."+k.keyOf(n), fmt.Appendf(nil, `{"q":"%d"}`, n)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(l.js.PublishAsync("rows."+k.keyOf(n), fmt.Appendf(nil, `{"q":"%d"}`, n)))(t)
 	}
 	<-l.js.PublishAsyncComplete()
 	l.work(k.rows(), nil)
 	stored := make(map[uint64]time.Time)
 	for _, m := range l.stored("RESULTS", "results.stage.0.rows", k.rows()) {
-		seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		seq := stagetest.Value(strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64))(t)
 		stored[seq] = m.Time
 	}
 	for _, e := range l.events(auditlog.KindRow) {

@@ -99,9 +99,7 @@ func TestTheStatusDescribesAPause(t *testing.T) {
 		var line strings.Builder
 		record := slog.NewRecord(now, slog.LevelInfo, "working", 0)
 		record.AddAttrs(s.progressAttrs(&r, 0, nil)...)
-		if err := slog.NewTextHandler(&line, nil).Handle(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, slog.NewTextHandler(&line, nil).Handle(t.Context(), record))
 		want := `paused="connection refused" pause_reason=outage paused_since=2026-11-22T10:03:02.000Z next_probe=2026-11-22T10:04:36.000Z probes=17`
 		if !strings.Contains(line.String(), want) {
 			t.Errorf("got %s, want it to contain %s", line.String(), want)

@@ -24,10 +24,7 @@ func TestAStageYieldsToItsOtherReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &Stage{view: view{Cfg: cfg}}
-		made, err := s.newLaw()
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := stagetest.Value(s.newLaw())(t)
 		law, ok := made.(*replicaLaw)
 		if !ok || law.others() != 0 {
 			t.Fatalf("the law of a stage without spread is %T", made)

@@ -90,9 +90,7 @@ func TestRowsWithoutNATS(t *testing.T) {
 		l.load("one")
 		r := l.startSeveral(map[string]string{"STAGE_NAME": "first"}, map[string]string{"STAGE_NAME": "second"})
 		l.awaitOf("RESULTS", "results.first.0.rows", 1)
-		if err := l.js.DeleteStream(t.Context(), "AUDIT"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, l.js.DeleteStream(t.Context(), "AUDIT"))
 		for _, path := range []string{"/api/row?sequence=1", "/api/failures"} {
 			if status, body := r.get("/stages/first" + path); status != http.StatusServiceUnavailable || !strings.Contains(body, "stream AUDIT does not exist (STAGE_AUDIT_STREAM)") {
 				t.Errorf("%s without a stream: got %d %s", path, status, body)

@@ -108,9 +108,7 @@ func TestAStageThatHasEndedReadsNoKey(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
 		keyFile := filepath.Join(t.TempDir(), "key")
-		if err := os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600))
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": keyFile, "STAGE_ON_FATAL": "exit"})...)
 		l.awaitReady(r)
 		l.load("one")

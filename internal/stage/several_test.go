@@ -74,10 +74,7 @@ func (r *team) get(path string) (status int, body string) {
 		r.lab.t.Fatal(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // it was read
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.lab.t.Fatal(err)
-	}
+	text := stagetest.Value(io.ReadAll(resp.Body))(r.lab.t)
 	return resp.StatusCode, string(text)
 }
 
@@ -176,9 +173,7 @@ func TestABadKeyPausesOneStageAlone(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
 		keyFile := filepath.Join(t.TempDir(), "key")
-		if err := os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600))
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": keyFile})...)
 		l.awaitReady(r)
 		l.load("one", "two")
@@ -192,9 +187,7 @@ func TestABadKeyPausesOneStageAlone(t *testing.T) {
 		if !strings.Contains(index, `<td><a href="stages/first/">first</a></td><td>idle</td><td></td>`) || !strings.Contains(index, `<td><a href="stages/other/">other</a></td><td>paused</td><td>`) {
 			t.Errorf("the list of stages is\n%s", index)
 		}
-		if err := os.WriteFile(keyFile, []byte("sk-renewed-key"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-renewed-key"), 0o600))
 		r.reload <- os.Interrupt // any signal
 		l.awaitOf("RESULTS", "results.other.0.rows", 2)
 		r.soft()

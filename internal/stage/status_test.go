@@ -70,10 +70,7 @@ func TestStatusReadsAsDocumented(t *testing.T) {
 		s.history.Take(&r)
 		r = s.report(snap, s.started.Add(5*time.Second))
 		r.Version, r.Host, r.PID = "v1.2.3", "pod-0", 7
-		text, err := json.MarshalIndent(&r, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := stagetest.Value(json.MarshalIndent(&r, "", "  "))(t)
 		golden.Check(t, filepath.Join("testdata", "status.json"), string(text)+"\n")
 
 		snap.Pool.LawPausedUntil = time.Time{}
@@ -105,10 +102,7 @@ func TestStatusOfRowsInOrderByKey(t *testing.T) {
 			p.Ahead, p.SetAside, p.KeysWaiting = 7, 5, 2
 			p.WaitedFor, p.WaitedForKey, p.WaitedForSince = 43, "north", now.Add(-90*time.Second)
 			r := s.report(snap, now)
-			text, err := json.Marshal(&r.Partitions[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := stagetest.Value(json.Marshal(&r.Partitions[0]))(t)
 			want := fmt.Sprintf(`"high_water_mark":40,"ahead_rows":7,"set_aside_rows":5,"keys_waiting":2,"waited_for_sequence":43,"waited_for_key":%s,`+
 				`"waited_for_since":%q,"key_wait_seconds":90,`, tt.want, now.Add(-90*time.Second).UTC().Format(time.RFC3339))
 			if !strings.Contains(string(text), want) {

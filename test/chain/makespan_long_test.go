@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/chain"
 )
 
@@ -95,13 +96,7 @@ func (s *makespan) run(stages ...int) time.Duration {
 	last := stages[len(stages)-1]
 	s.until("the results of "+chain.Name(last), func() bool { return s.stored(last) >= s.rows })
 	s.stop()
-	stream, err := s.js.Stream(s.t.Context(), "RESULTS")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	end, err := stream.GetLastMsgForSubject(s.t.Context(), "results."+chain.Name(last)+".0.rows")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	stream := stagetest.Value(s.js.Stream(s.t.Context(), "RESULTS"))(s.t)
+	end := stagetest.Value(stream.GetLastMsgForSubject(s.t.Context(), "results."+chain.Name(last)+".0.rows"))(s.t)
 	return end.Time.Sub(began)
 }

@@ -28,10 +28,7 @@ func (s *site) config(of int) *config.Config {
 	s.t.Helper()
 	vars := s.pipeline.Environ(of)
 	maps.Copy(vars, s.vars)
-	cfg, err := stagetest.Source(vars).Load(s.t.Context(), config.NeedCalls)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(vars).Load(s.t.Context(), config.NeedCalls))(s.t)
 	cfg.Process.StopTimeout = 2 * time.Minute // what is broken for a while keeps no result from being stored
 	return cfg
 }

@@ -78,9 +78,7 @@ func newSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *site {
 				Source: "rows.*", Destination: fmt.Sprintf("rows.{{partition(%d,1)}}.{{wildcard(1)}}", p.Partitions),
 			}
 		}
-		if _, err := s.js.CreateStream(t.Context(), cfg); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(s.js.CreateStream(t.Context(), cfg))(t)
 	}
 	return s
 }
@@ -181,10 +179,7 @@ func (s *site) check() {
 // verify has a stage proved from the streams alone.
 func (s *site) verify(stage int) {
 	s.t.Helper()
-	report, err := verify.Run(s.t.Context(), s.js, s.config(stage), io.Discard)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	report := stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(stage), io.Discard))(s.t)
 	if err := report.Err(); err != nil {
 		var text strings.Builder
 		report.WriteText(&text)

@@ -16,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -23,10 +24,7 @@ func quiet(fs *flag.FlagSet) { fs.SetOutput(io.Discard) }
 
 func mustPlan(t *testing.T, args ...string) *plan {
 	t.Helper()
-	p, err := parsePlan(args, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := stagetest.Value(parsePlan(args, quiet))(t)
 	return p
 }
 
@@ -202,10 +200,7 @@ func TestTheCheckKnowsTheOrder(t *testing.T) {
 // echo is a server that sends back what it gets.
 func echo(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := stagetest.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -223,26 +218,18 @@ func echo(t *testing.T) (address string) {
 }
 
 func TestAStalledProxyKeepsBytesAndASeveredOneConnections(t *testing.T) {
-	p, err := newProxy(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := stagetest.Value(newProxy(t.Context()))(t)
 	defer p.close()
 	p.aim(echo(t))
 	dial := func() net.Conn {
 		t.Helper()
-		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.address())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := stagetest.Value(new(net.Dialer).DialContext(t.Context(), "tcp", p.address()))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
 	send := func(c net.Conn, text string) {
 		t.Helper()
-		if _, err := io.WriteString(c, text); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(io.WriteString(c, text))(t)
 	}
 	receive := func(c net.Conn, want string) {
 		t.Helper()

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // bookVariable names the file of a book to the processes that fuzz.
@@ -44,16 +46,8 @@ func openBook(f *testing.F) book {
 
 func (b book) add(t *testing.T, one tally) {
 	t.Helper()
-	line, err := json.Marshal(one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(b.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	line := stagetest.Value(json.Marshal(one))(t)
+	file := stagetest.Value(os.OpenFile(b.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))(t)
 	defer file.Close() //nolint:errcheck // the write is what counts
-	if _, err := file.Write(append(line, '\n')); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(file.Write(append(line, '\n')))(t)
 }

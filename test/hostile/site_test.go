@@ -103,9 +103,7 @@ func newSite(t *testing.T, w way) *site {
 	if s.js, err = jetstream.New(s.broker.Connect(s.broker)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.js.AccountInfo(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(s.js.AccountInfo(t.Context()))(t)
 	s.create(jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}})
 	s.create(jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}})
 	llm, err := llmtest.New(llmtest.Config{Script: answer, Batches: batches.Config{Delay: 5 * time.Second}})
@@ -128,9 +126,7 @@ func newSite(t *testing.T, w way) *site {
 func (s *site) create(cfg jetstream.StreamConfig) {
 	s.t.Helper()
 	cfg.Storage = jetstream.MemoryStorage
-	if _, err := s.js.CreateStream(s.t.Context(), cfg); err != nil {
-		s.t.Fatal(err)
-	}
+	stagetest.Value(s.js.CreateStream(s.t.Context(), cfg))(s.t)
 }
 
 // slowRow is the number of a row whose first calls take longer than a run waits before it kills the first process: the
@@ -243,10 +239,7 @@ func (s *site) load() {
 			}, func(int64) {})
 		})
 	}
-	info, err := s.js.Stream(s.t.Context(), "ROWS")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	info := stagetest.Value(s.js.Stream(s.t.Context(), "ROWS"))(s.t)
 	for last := info.CachedInfo().State.LastSeq; last > 0 && s.rows[last] == nil; last-- {
 		s.rows[last] = &message{kind: ordinaryKind, subject: "rows.file"}
 	}
@@ -269,10 +262,7 @@ func (s *site) answered() map[uint64]int {
 // readAll reads a stream message by message, by the API that is sure to return what is stored.
 func (s *site) readAll(stream, subject string) (all []*jetstream.RawStreamMsg) {
 	s.t.Helper()
-	handle, err := s.js.Stream(s.t.Context(), stream)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	handle := stagetest.Value(s.js.Stream(s.t.Context(), stream))(s.t)
 	for seq := uint64(1); ; {
 		m, err := handle.GetMsg(s.t.Context(), seq, jetstream.WithGetMsgSubject(subject))
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // stranger publishes over a connection of its own, byte for byte: the client library refuses to send much of what the
@@ -71,9 +73,7 @@ func (s *stranger) publish(m *message) (seq uint64, refused string) {
 				s.t.Fatalf("%q: %v", line, err)
 			}
 			body := make([]byte, size+2)
-			if _, err := io.ReadFull(s.in, body); err != nil {
-				s.t.Fatal(err)
-			}
+			stagetest.Value(io.ReadFull(s.in, body))(s.t)
 			var ack struct {
 				Seq       uint64 `json:"seq"`
 				Duplicate bool   `json:"duplicate"`

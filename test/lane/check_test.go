@@ -153,10 +153,7 @@ func (s *sim) checkResults() map[int]result {
 // checkAudit has verify prove the same from the streams alone.
 func (s *sim) checkAudit() *verify.Report {
 	s.t.Helper()
-	report, err := verify.Run(s.t.Context(), s.js, s.config(), io.Discard)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	report := stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(), io.Discard))(s.t)
 	var text strings.Builder
 	report.WriteText(&text)
 	if err := report.Err(); err != nil {

@@ -19,10 +19,7 @@ import (
 // config loads the configuration as the program does, from variables.
 func (s *sim) config() *config.Config {
 	s.t.Helper()
-	cfg, err := stagetest.Source(s.environ()).Load(s.t.Context(), config.NeedCalls)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(s.environ()).Load(s.t.Context(), config.NeedCalls))(s.t)
 	cfg.Process.StopTimeout = 2 * time.Minute // what is broken for a while keeps no result from being stored
 	return cfg
 }

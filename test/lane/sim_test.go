@@ -200,9 +200,7 @@ func (s *sim) load(count int) {
 			r.deadline = 2*time.Minute + s.moment(30*time.Minute)
 			m.Header.Set("Stage-Deadline", r.deadline.String())
 		}
-		if _, err := s.js.PublishMsg(s.t.Context(), m, jetstream.WithRetryAttempts(20)); err != nil {
-			s.t.Fatal(err)
-		}
+		stagetest.Value(s.js.PublishMsg(s.t.Context(), m, jetstream.WithRetryAttempts(20)))(s.t)
 		s.rows = append(s.rows, r)
 	}
 }

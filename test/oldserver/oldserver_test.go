@@ -53,9 +53,7 @@ func TestOlderServersServeAStageOverAKillATakeOverAndARestart(t *testing.T) {
 			s.restartNATS()
 			s.start("run")
 			eventually(t, "two thirds of the calls", func() bool { return s.llm.Stats().Received >= 2*rows/3 })
-			if err := second.cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, second.cmd.Process.Signal(os.Interrupt))
 			eventually(t, "the last result", func() bool { return s.results() >= rows })
 			s.check(rows)
 			if calls := s.llm.Stats().Received; calls > rows+4*pool {
@@ -82,9 +80,7 @@ func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 func TestAWorkQueueOnAnOldServerIsRefused(t *testing.T) {
 	s := newSite(t, v2_12)
 	cfg := jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: jetstream.WorkQueuePolicy}
-	if _, err := s.js.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(s.js.CreateStream(t.Context(), cfg))(t)
 	s.load(1)
 	run := s.start("run")
 	if !run.ended() || run.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(run.output.String(), "can't set a consumer back") {
@@ -118,10 +114,7 @@ func newSite(t *testing.T, server release) *site {
 	t.Cleanup(socket.Close)
 	s.base = socket.URL + "/v1"
 	s.startNATS()
-	nc, err := nats.Connect(s.url(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(s.url(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)))(t)
 	t.Cleanup(nc.Close)
 	if got := nc.ConnectedServerVersion(); "v"+got != server.version {
 		t.Fatalf("the server is %s, want %s", got, server.version)
@@ -194,9 +187,7 @@ func (s *site) start(args ...string) *process {
 func (s *site) load(rows int) {
 	s.t.Helper()
 	for i := range rows {
-		if _, err := s.js.Publish(s.t.Context(), "rows.a", fmt.Appendf(nil, `{"n":%d}`, i+1)); err != nil {
-			s.t.Fatal(err)
-		}
+		stagetest.Value(s.js.Publish(s.t.Context(), "rows.a", fmt.Appendf(nil, `{"n":%d}`, i+1)))(s.t)
 	}
 }
 
@@ -221,10 +212,7 @@ func (s *site) check(n int) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	batch, err := c.Fetch(n+1, jetstream.FetchMaxWait(time.Second))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	batch := stagetest.Value(c.Fetch(n+1, jetstream.FetchMaxWait(time.Second)))(s.t)
 	i := 0
 	for m := range batch.Messages() {
 		i++
@@ -255,9 +243,7 @@ func (s *site) run(environ []string, path string, args ...string) *process {
 	p.cmd.Dir = s.dir
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, environ...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	if err := p.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	stagetest.Must(s.t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // see ProcessState
 		close(p.done)

@@ -67,29 +67,21 @@ var everything = map[string]string{
 func load(t *testing.T, settings map[string]string, url string) *config.Config {
 	t.Helper()
 	prices := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600))
 	environ := map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": url, "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
 		"STAGE_PRICES_FILE": prices, "STAGE_WINDOW": "8", "STAGE_NATS_INBOX_PREFIX": "_INBOX_stage",
 	}
 	maps.Copy(environ, settings)
-	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(environ).Load(t.Context(), config.NeedCalls))(t)
 	return cfg
 }
 
 // work runs a stage with some settings as a user with a grant, in virtual time. script is what the provider does.
 func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *llmtest.Step, g permissions.Grant) (o outcome) {
 	t.Helper()
-	handler, err := llmtest.New(llmtest.Config{Script: script})
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := stagetest.Value(llmtest.New(llmtest.Config{Script: script}))(t)
 	pipe, stop := handler.Pipe()
 	defer stop()
 	cfg := load(t, settings, pipe.URL())
@@ -116,10 +108,7 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 				}
 			}))
 	}
-	nc, err := connect("admin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(connect("admin"))(t)
 	defer nc.Close()
 	js := prepare(t, nc, cfg)
 	pages := llmtest.NewPipeListener()
@@ -177,13 +166,8 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 // prepare creates what a stage of this configuration may not create, and then stores its rows.
 func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc))(t)
+	stagetest.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}))(t)
 	if cfg.Streams.Create {
 		return js
 	}
@@ -192,13 +176,9 @@ func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStrea
 	}
 	create := *cfg
 	create.Streams.Create = true
-	if err := streams.Ensure(t.Context(), nc, stored.Streams(&create)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), nc, stored.Streams(&create)))
 	for p := range cfg.Streams.Partitions {
-		if _, err := streams.OpenDurable(t.Context(), nc, stored.Durable(&create, p)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(streams.OpenDurable(t.Context(), nc, stored.Durable(&create, p)))(t)
 	}
 	publishRows(t, js, cfg)
 	return js
@@ -208,9 +188,7 @@ func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStrea
 func publishRows(t *testing.T, js jetstream.JetStream, cfg *config.Config) {
 	t.Helper()
 	// An event of an earlier run, whose cost is read.
-	if _, err := js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.call", []byte(`{}`)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.call", []byte(`{}`)))(t)
 	// One of a row without a result, which the page of the stage looks for.
 	open := &auditlog.Row{Header: auditlog.Header{Time: time.Now(), Stage: cfg.Name}, Owner: "run.a", Sequence: 1000, Status: auditlog.RowSuccess, QueuedAt: time.Now(), FinishedAt: time.Now()}
 	if _, err := js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.row", open.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
@@ -218,9 +196,7 @@ func publishRows(t *testing.T, js jetstream.JetStream, cfg *config.Config) {
 	}
 	for i := range everythingRows {
 		body := []byte(`{"n":` + string(rune('0'+i/2%10)) + `,"p":` + string(rune('0'+i%2)) + `}`)
-		if _, err := js.Publish(t.Context(), "rows."+string(rune('0'+i%2))+".a", body); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(js.Publish(t.Context(), "rows."+string(rune('0'+i%2))+".a", body))(t)
 	}
 }
 
@@ -228,28 +204,19 @@ func publishRows(t *testing.T, js jetstream.JetStream, cfg *config.Config) {
 func readPage(t *testing.T, dial func(context.Context, string, string) (net.Conn, error), path string) (ok bool, body string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := stagetest.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil))(t)
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read only
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(io.ReadAll(resp.Body))(t)
 	return resp.StatusCode == http.StatusOK, string(text)
 }
 
 func countResults(t *testing.T, js jetstream.JetStream, cfg *config.Config) (n int) {
 	t.Helper()
-	stream, err := js.Stream(t.Context(), cfg.Result.Stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := stagetest.Value(js.Stream(t.Context(), cfg.Result.Stream))(t)
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(cfg.Result.Subject+"."+cfg.Name+".*.rows"))
 	if err != nil {
 		t.Fatal(err)
@@ -288,10 +255,7 @@ var savings = []string{
 // A stage with all lists works. The log names each entry that is removed; without most of them the stage ends,
 // or reports in /readyz that it is blocked; without the others it still does all its work.
 func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
 	rows := g[permissions.Rows]
 	type missing struct {

@@ -38,10 +38,7 @@ func TestTheEndOfAReadingHidesNoViolation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := stagetest.Value(jetstream.New(nc))(t)
 			return nc, js
 		}
 		nc, js := connect()
@@ -70,9 +67,7 @@ func TestTheEndOfAReadingHidesNoViolation(t *testing.T) {
 			t.Errorf("an unanswered request after the end is explained by %v", err)
 		}
 		const denied = "$JS.API.STREAM.INFO.S"
-		if err := nc.Publish(denied, nil); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, nc.Publish(denied, nil))
 		read()
 		if err := streams.Violation(nc, "$JS.>"); err == nil || !strings.Contains(err.Error(), denied) {
 			t.Errorf("another denial before the end: %v, want %s named", err, denied)
@@ -81,9 +76,7 @@ func TestTheEndOfAReadingHidesNoViolation(t *testing.T) {
 		nc, js = connect()
 		defer nc.Close()
 		_, err = streams.Read(t.Context(), js, "OTHER", jetstream.ConsumerConfig{InactiveThreshold: time.Minute})
-		if flushed := flush(t, nc); flushed != nil {
-			t.Fatal(flushed)
-		}
+		stagetest.Must(t, flush(t, nc))
 		if err = streams.Denied(nc, err); err == nil || !strings.Contains(err.Error(), "$JS.API.CONSUMER.CREATE.OTHER.") {
 			t.Errorf("a reading that was denied: %v, want that named", err)
 		}

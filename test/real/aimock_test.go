@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 const (
@@ -188,18 +189,10 @@ func startAimock(t *testing.T, cli string, rows int) string {
 			Response: map[string]string{"content": fmt.Sprintf(`{"row":%d}`, i)},
 		}
 	}
-	raw, err := json.Marshal(map[string]any{"fixtures": fixtures})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := stagetest.Value(json.Marshal(map[string]any{"fixtures": fixtures}))(t)
 	file := filepath.Join(t.TempDir(), "fixtures.json")
-	if err := os.WriteFile(file, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(file, raw, 0o600))
+	node := stagetest.Value(exec.LookPath("node"))(t)
 	lines := serve(t, map[string]string{"AIMOCK_API_KEYS": aimockKey}, node, cli, "--port", "0", "--host", "127.0.0.1",
 		"--fixtures", file, "--strict", "--journal-max", "0",
 		"--chaos-ratelimit", "0.1", "--chaos-drop", "0.1", "--chaos-malformed", "0.08", "--chaos-disconnect", "0.05")
@@ -217,10 +210,7 @@ func startAimock(t *testing.T, cli string, rows int) string {
 // journal reads the journal of a server.
 func journal(t *testing.T, url string) []entry {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/__aimock/journal", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := stagetest.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/__aimock/journal", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+aimockKey)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

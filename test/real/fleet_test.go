@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -63,19 +64,14 @@ func newChild(t *testing.T, name string, env map[string]string, path string, arg
 
 func (c *child) start() {
 	c.t.Helper()
-	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	log := stagetest.Value(os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(c.t)
 	defer log.Close() //nolint:errcheck // the process has its own handle
 	cmd := exec.CommandContext(context.WithoutCancel(c.t.Context()), c.path, c.args...)
 	cmd.Env = environment(c.env)
 	cmd.Dir = filepath.Dir(c.log)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	stagetest.Must(c.t, cmd.Start())
 	done := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // stop looks at the exit code

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -28,10 +29,7 @@ func TestForgedMessagesOfABudgetCostNoRow(t *testing.T) {
 	addr, log := startNginx(t, nginx, mock(t, "--latency", "200ms"), "limit_req zone=calls burst=5 nodelay; limit_req_status 429;", rate)
 	f := newFleet(t, n, rows)
 	heard := make(map[string]*nats.Msg) // the last one of each kind
-	messages, err := f.nc.SubscribeSync("llm-stage.budget.account.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	messages := stagetest.Value(f.nc.SubscribeSync("llm-stage.budget.account.>"))(t)
 	f.run(map[string]string{"STAGE_BUDGET": "account", "STAGE_LLM_BASE_URL": "http://" + addr + "/v1"})
 	began := time.Now()
 	for time.Since(began) < seconds(forgeAt) {
@@ -39,18 +37,14 @@ func TestForgedMessagesOfABudgetCostNoRow(t *testing.T) {
 			heard[kindOf(m)] = m
 		}
 	}
-	if err := messages.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, messages.Unsubscribe())
 	f.settled("before anything is forged")
 	if heard["plan"] == nil || heard["report"] == nil {
 		t.Fatalf("heard no plan or no report: %v", heard)
 	}
 	lies := append(garbage(), forgeries(t, heard["plan"], heard["report"])...)
 	for i := 0; time.Since(began) < seconds(quiet); i++ {
-		if err := f.nc.PublishMsg(lies[i%len(lies)]); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, f.nc.PublishMsg(lies[i%len(lies)]))
 		time.Sleep(20 * time.Millisecond)
 	}
 	forged := f.modes()
@@ -89,14 +83,9 @@ func forgeries(t *testing.T, plan, report *nats.Msg) (all []*nats.Msg) {
 	}
 	forge := func(m *nats.Msg, values map[string]any) {
 		var fields map[string]any
-		if err := json.Unmarshal(m.Data, &fields); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, json.Unmarshal(m.Data, &fields))
 		maps.Copy(fields, values)
-		body, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := stagetest.Value(json.Marshal(fields))(t)
 		// The kind comes first in a message.
 		kind := fmt.Sprintf(`{%q:1,`, kindOf(m))
 		all = append(all, &nats.Msg{Subject: m.Subject, Data: append([]byte(kind), body[1:]...)})

@@ -170,9 +170,7 @@ func startNginx(t *testing.T, path, upstream, limits string, rate int) (addr, lo
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(file, config.Bytes(), 0o600))
 	serve(t, nil, path, "-p", dir, "-c", file, "-e", "stderr")
 	answers(t, addr)
 	return addr, filepath.Join(dir, "access.log")

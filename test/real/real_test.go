@@ -23,6 +23,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/natsd"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -82,9 +83,7 @@ func serve(t *testing.T, variables map[string]string, path string, args ...strin
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = w, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, cmd.Start())
 	_ = w.Close() // the server has its own copy
 	t.Cleanup(func() {
 		_ = cmd.Wait() // a signal ended it
@@ -138,9 +137,7 @@ func process(t *testing.T, n int, variables map[string]string) *run {
 		fmt.Fprintf(&rows, "{\"id\":%d,\"text\":%q}\n", i, text(i))
 	}
 	in, out, data := filepath.Join(dir, "rows.jsonl"), filepath.Join(dir, "out.jsonl"), filepath.Join(dir, "data")
-	if err := os.WriteFile(in, rows.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(in, rows.Bytes(), 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "process", in, "-o", out, "--job", "real")
@@ -193,10 +190,7 @@ func holdsNot(t *testing.T, dir, secret string) {
 
 func readResults(t *testing.T, path string) []result {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := stagetest.Value(os.Open(path))(t)
 	defer f.Close() //nolint:errcheck // read only
 	var results []result
 	for d := json.NewDecoder(f); ; {
@@ -213,28 +207,16 @@ func readResults(t *testing.T, path string) []result {
 // readCalls reads the call events from the store that a job has left.
 func readCalls(t *testing.T, dir string) []auditlog.Call {
 	t.Helper()
-	server, err := natsd.Start(natsd.Config{Dir: dir, NoListen: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := stagetest.Value(natsd.Start(natsd.Config{Dir: dir, NoListen: true}))(t)
 	defer server.Stop()
-	nc, err := server.Connect(nats.Name("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(server.Connect(nats.Name("test")))(t)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc))(t)
 	events, err := js.OrderedConsumer(t.Context(), "AUDIT", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"audit.stage.*.call"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := events.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := stagetest.Value(events.Info(t.Context()))(t)
 	calls := make([]auditlog.Call, 0, info.NumPending)
 	for range info.NumPending {
 		m, err := events.Next(jetstream.FetchMaxWait(endTimeout))

@@ -46,19 +46,13 @@ func newAuthority(t *testing.T) *authority {
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := stagetest.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return key
 }
 
 func (a *authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey) []byte {
 	a.t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	der := stagetest.Value(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))(a.t)
 	return der
 }
 
@@ -76,10 +70,7 @@ func (a *authority) issue(host string, until time.Time) (cert, key string) {
 		template.DNSNames = []string{host}
 	}
 	der := a.sign(template, private)
-	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	raw := stagetest.Value(x509.MarshalPKCS8PrivateKey(private))(a.t)
 	return stagetest.File(a.t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
 		stagetest.File(a.t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
 }
@@ -89,10 +80,7 @@ func (a *authority) guard(opts *server.Options, host string, until time.Time, mu
 	a.t.Helper()
 	cert, key := a.issue(host, until)
 	tc := &server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.file, Verify: mutual, Timeout: 5}
-	config, err := server.GenTLSConfig(tc)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	config := stagetest.Value(server.GenTLSConfig(tc))(a.t)
 	config.MinVersion = tls.VersionTLS12
 	opts.TLS, opts.TLSVerify, opts.TLSConfig, opts.TLSTimeout = true, mutual, config, 5
 }
@@ -140,49 +128,28 @@ func newOperator(t *testing.T, opts *server.Options) *operator {
 
 func public(t *testing.T, kp nkeys.KeyPair) string {
 	t.Helper()
-	key, err := kp.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := stagetest.Value(kp.PublicKey())(t)
 	return key
 }
 
 // credentials makes a user and the text of its credentials file. The zero time means never.
 func (o *operator) credentials(expires time.Time) []byte {
 	o.t.Helper()
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	user := stagetest.Value(nkeys.CreateUser())(o.t)
 	claims := jwt.NewUserClaims(public(o.t, user))
 	if !expires.IsZero() {
 		claims.Expires = expires.Unix()
 	}
-	token, err := claims.Encode(o.account)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	creds, err := jwt.FormatUserConfig(token, seed)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	token := stagetest.Value(claims.Encode(o.account))(o.t)
+	seed := stagetest.Value(user.Seed())(o.t)
+	creds := stagetest.Value(jwt.FormatUserConfig(token, seed))(o.t)
 	return creds
 }
 
 // newSeed makes an NKey: its public part, and the path of a file with the seed.
 func newSeed(t *testing.T) (key, path string) {
 	t.Helper()
-	kp, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seed, err := kp.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kp := stagetest.Value(nkeys.CreateUser())(t)
+	seed := stagetest.Value(kp.Seed())(t)
 	return public(t, kp), stagetest.File(t, "seed.nk", seed)
 }

@@ -45,10 +45,7 @@ func locks() []lock {
 			key, seed := newSeed(t)
 			_, other := newSeed(t)
 			opts.Nkeys = []*server.NkeyUser{{Nkey: key}}
-			asStage, err := nats.NkeyOptionFromSeed(seed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			asStage := stagetest.Value(nats.NkeyOptionFromSeed(seed))(t)
 			return vars{"STAGE_NATS_NKEY": seed}, []refusal{
 				{vars{"STAGE_NATS_NKEY": other}, []string{"Authorization Violation: check STAGE_NATS_NKEY"}},
 				{vars{"STAGE_NATS_NKEY": stagetest.File(t, "none.nk", "no seed\n")}, []string{"STAGE_NATS_NKEY: nkeys: "}},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/permissions"
 )
 
@@ -14,10 +15,7 @@ import (
 // once.
 func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	may := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Budget])
 	s := newSite(t, g, map[string]permissions.Grant{
 		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status]), "setup": g[permissions.Run].And(g[permissions.Setup]),

@@ -4,15 +4,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/permissions"
 )
 
 func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 	t.Parallel()
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
 	s := newSite(t, g, map[string]permissions.Grant{
 		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create), "lane": {Publish: g["lane"].Publish, Subscribe: g[permissions.Run].Subscribe},
@@ -23,9 +21,7 @@ func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 	}
 	s.command("setup", lane, "setup") // only checks
 	const intent = `{"kind":"intent","token":"b7c1e2","time":"2026-01-02T03:04:05Z","provider":"openai","rows":{"n":1,"seqs":"AQ==","hashes":"AAAAAAAAAAA="}}`
-	if _, err := s.nc.Request("lane.stage.0.b7c1e2", []byte(intent), s.nc.Opts.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(s.nc.Request("lane.stage.0.b7c1e2", []byte(intent), s.nc.Opts.Timeout))(t)
 	if out := s.command("lane", nil, "lane", "ls"); !strings.Contains(out, "b7c1e2") {
 		t.Errorf("lane ls: %s", out)
 	}
@@ -34,10 +30,7 @@ func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 // An owner reads the records of batches and what the journal holds, and removes both when they are done.
 func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
 	s := newSite(t, g, map[string]permissions.Grant{
 		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create),

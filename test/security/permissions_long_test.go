@@ -26,10 +26,7 @@ import (
 // a stop hands over. Each entry is used.
 func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	run1 := g[permissions.Run]
 	only := func(command string) permissions.Grant {
 		return permissions.Grant{Publish: g[command].Publish, Subscribe: run1.Subscribe}
@@ -43,10 +40,7 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 		t.Errorf("setup: %s", out)
 	}
 	s.rows = oldRows(t, s.nc)
-	kept, err := s.nc.SubscribeSync("journal.stage.0.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := stagetest.Value(s.nc.SubscribeSync("journal.stage.0.>"))(t)
 	var calls atomic.Int32
 	environ := with(newLLM(t, heldRow(&calls)), s.as("stage"), vars{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0", "STAGE_WINDOW": "64", "STAGE_RETRY_MAX_ATTEMPTS": "1", "STAGE_CONTROL": "true"})
 	const n = 30
@@ -221,27 +215,17 @@ func (s *process) says(words ...string) {
 // replaceFile replaces the text of a file atomically, as Kubernetes does.
 func replaceFile(t *testing.T, path string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(path+".new", text, 0o600))
+	stagetest.Must(t, os.Rename(path+".new", path))
 }
 
 // complete checks that each row has one result, in the order of the rows.
 func (r *rows) complete() {
 	r.t.Helper()
-	stream, err := r.js.Stream(r.t.Context(), "RESULTS")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	stream := stagetest.Value(r.js.Stream(r.t.Context(), "RESULTS"))(r.t)
 	last, n := 0, 0
 	for at := stream.CachedInfo().State.FirstSeq; at <= stream.CachedInfo().State.LastSeq; at++ {
-		m, err := stream.GetMsg(r.t.Context(), at)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		m := stagetest.Value(stream.GetMsg(r.t.Context(), at))(r.t)
 		if !strings.HasSuffix(m.Subject, ".rows") {
 			continue // a claim
 		}
@@ -258,10 +242,7 @@ func (r *rows) complete() {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(os.ReadFile(path))(t)
 	return text
 }
 

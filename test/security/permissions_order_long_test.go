@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/permissions"
 )
 
@@ -14,10 +15,7 @@ import (
 // the only one that is called again.
 func TestThePermissionsOfOrderByKeyAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
-	g, err := permissions.Read("../../docs/permissions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	order := vars{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.n"}
 	s := newSite(t, g, map[string]permissions.Grant{
 		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Order]), "setup": g[permissions.Run].And(g[permissions.Setup]),

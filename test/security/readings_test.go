@@ -13,6 +13,7 @@ import (
 
 	"github.com/llm-stage/stage/cmd/stage/cli"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -85,10 +86,7 @@ func (l *limited) left() (names []string) {
 	for range 200 { // the server takes 30 s without the request
 		names = nil
 		for _, stream := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
-			s, err := l.js.Stream(l.t.Context(), stream)
-			if err != nil {
-				l.t.Fatal(err)
-			}
+			s := stagetest.Value(l.js.Stream(l.t.Context(), stream))(l.t)
 			for name := range s.ConsumerNames(l.t.Context()).Name() {
 				if name != "stage-0" {
 					names = append(names, stream+" "+name)

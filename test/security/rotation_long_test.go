@@ -31,9 +31,7 @@ func (g *guarded) reload(t *testing.T, change func(*server.Options)) {
 	t.Helper()
 	opts := g.opts.Clone()
 	change(opts)
-	if err := g.srv.ReloadOptions(opts); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, g.srv.ReloadOptions(opts))
 	g.opts = opts
 }
 

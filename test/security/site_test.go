@@ -44,10 +44,7 @@ func options(t *testing.T) *server.Options {
 // serve runs a server until the end of the test.
 func serve(t *testing.T, opts *server.Options) *server.Server {
 	t.Helper()
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(server.NewServer(opts))(t)
 	srv.Start()
 	t.Cleanup(func() {
 		srv.Shutdown()
@@ -62,10 +59,7 @@ func serve(t *testing.T, opts *server.Options) *server.Server {
 // admin connects as an administrator.
 func admin(t *testing.T, srv *server.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(srv.ClientURL(), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(nats.Connect(srv.ClientURL(), opts...))(t)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -73,10 +67,7 @@ func admin(t *testing.T, srv *server.Server, opts ...nats.Option) *nats.Conn {
 // newLLM serves the built-in LLM over HTTP and returns the variables of a stage that calls it.
 func newLLM(t *testing.T, cfg llmtest.Config) vars {
 	t.Helper()
-	handler, err := llmtest.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	handler := stagetest.Value(llmtest.New(cfg))(t)
 	srv := httptest.NewServer(handler)
 	t.Cleanup(srv.Close)
 	return vars{
@@ -108,10 +99,7 @@ type process struct {
 // run starts a stage with an environment. It is stopped at once at the end of the test if it still runs.
 func run(t *testing.T, environ vars) *process {
 	t.Helper()
-	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(environ).Load(t.Context(), config.NeedCalls))(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
 	if err != nil {
 		t.Fatal(err)
@@ -160,19 +148,13 @@ func (s *process) ready() (ok bool, why string) {
 
 func readyBy(t *testing.T, client *http.Client, page string) (ok bool, why string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page+"/readyz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := stagetest.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, page+"/readyz", nil))(t)
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read only
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(io.ReadAll(resp.Body))(t)
 	return resp.StatusCode == http.StatusOK, string(text)
 }
 
@@ -241,9 +223,7 @@ func (r *rows) load(n int) {
 	r.t.Helper()
 	for range n {
 		r.sent++
-		if _, err := r.js.Publish(r.t.Context(), "rows.a", fmt.Appendf(nil, `{"n":%d}`, r.sent)); err != nil {
-			r.t.Fatal(err)
-		}
+		stagetest.Value(r.js.Publish(r.t.Context(), "rows.a", fmt.Appendf(nil, `{"n":%d}`, r.sent)))(r.t)
 	}
 }
 

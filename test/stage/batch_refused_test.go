@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go/micro"
 )
@@ -62,9 +63,7 @@ func TestARequestWithoutAReplySubjectCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{})
 		r := s.serving(nil)
-		if err := s.nc.Publish("stage.llm_batch", []byte(`{"prompts": ["a"]}`)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, s.nc.Publish("stage.llm_batch", []byte(`{"prompts": ["a"]}`)))
 		time.Sleep(time.Minute)
 		r.stop()
 		if n := len(s.tap.seen()); n != 0 {

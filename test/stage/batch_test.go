@@ -415,14 +415,9 @@ func TestEveryReplicaAnswersBatches(t *testing.T) {
 func (s *site) services() []string {
 	s.t.Helper()
 	inbox := s.nc.NewInbox()
-	sub, err := s.nc.SubscribeSync(inbox)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	sub := stagetest.Value(s.nc.SubscribeSync(inbox))(s.t)
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := s.nc.PublishRequest("$SRV.PING.llm-stage", inbox, nil); err != nil {
-		s.t.Fatal(err)
-	}
+	stagetest.Must(s.t, s.nc.PublishRequest("$SRV.PING.llm-stage", inbox, nil))
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
 	defer cancel()
 	var ids []string
@@ -433,9 +428,7 @@ func (s *site) services() []string {
 			return ids
 		}
 		var ping micro.Ping
-		if err := json.Unmarshal(m.Data, &ping); err != nil {
-			s.t.Fatal(err)
-		}
+		stagetest.Must(s.t, json.Unmarshal(m.Data, &ping))
 		ids = append(ids, ping.ID)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // blocked answers every call at once except the first, the head of the line, which takes longer than all the others.
@@ -25,10 +26,7 @@ func (r *replica) metric(name string) int {
 	_, text := r.get("/metrics")
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				r.t.Fatal(err)
-			}
+			v := stagetest.Value(strconv.ParseFloat(strings.TrimSpace(value), 64))(r.t)
 			return int(v)
 		}
 	}

@@ -167,9 +167,7 @@ func TestAChainOverPartitionsKeepsTheOrderOfKeys(t *testing.T) {
 		}
 		for _, m := range s.read("RESULTS", "results.c.0.rows") {
 			var n int
-			if _, err := fmt.Sscanf(string(m.Body), `{"n":%d,`, &n); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(fmt.Sscanf(string(m.Body), `{"n":%d,`, &n))(t)
 			if want := fmt.Sprintf("c%d", n%customers); m.Header.Get(streams.HeaderKey) != want {
 				t.Errorf("row %d has key %q, want %s", n, m.Header.Get(streams.HeaderKey), want)
 			}
@@ -196,9 +194,7 @@ func TestARedriveInAChainDoesNotDisturbTheStageBefore(t *testing.T) {
 		s.awaitOf("a", 1)
 		// Without the wildcard a redrive is refused; the stage goes on where it was with another subject and a new consumer.
 		s.link("b", "results.a.0.rows", settings).finish("b", 10)
-		if err := s.js.DeleteConsumer(t.Context(), "RESULTS", "b-0"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, s.js.DeleteConsumer(t.Context(), "RESULTS", "b-0"))
 		b := s.link("b", "results.a.*.rows", settings)
 		c := s.link("c", "results.b.*.rows", nil)
 		s.awaitOf("c", 20)

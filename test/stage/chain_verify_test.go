@@ -32,10 +32,7 @@ func (s *site) provenChain(names ...string) *chain.Report {
 
 func verifyChain(t *testing.T, js jetstream.JetStream, names ...string) (*chain.Report, string) {
 	t.Helper()
-	report, err := chain.Run(t.Context(), js, stagetest.Config(t), names, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := stagetest.Value(chain.Run(t.Context(), js, stagetest.Config(t), names, io.Discard))(t)
 	var text strings.Builder
 	report.WriteText(&text)
 	return report, text.String()
@@ -101,9 +98,7 @@ func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Be
 		for _, m := range recorded[stream] {
 			if strings.HasSuffix(m.Subject, ".claim") {
 				var claim streams.Claim
-				if err := json.Unmarshal(m.Body, &claim); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, json.Unmarshal(m.Body, &claim))
 				claim.InputCreated = b.Stream(claim.InputStream).CachedInfo().Created
 				m.Body, _ = json.Marshal(claim)
 			}
@@ -271,9 +266,7 @@ func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
 				if !expired || !strings.HasSuffix(m.Subject, ".run") {
 					b.Publish(&nats.Msg{Subject: "own." + strings.TrimPrefix(m.Subject, "audit."), Data: m.Body})
 				}
-				if err := b.Stream("AUDIT").DeleteMsg(t.Context(), m.Seq); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, b.Stream("AUDIT").DeleteMsg(t.Context(), m.Seq))
 			}
 			report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
 			if report.Stages[1].Audit.Calls != 17 || strings.Contains(text, "stage map: no run of it is in stream MAPAUDIT") != expired {
@@ -306,9 +299,7 @@ func TestVerifyKnowsTheInputOfStagesWhoseRunsHaveExpired(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := audit.Purge(t.Context(), jetstream.WithPurgeSubject("audit.*.all.run")); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, audit.Purge(t.Context(), jetstream.WithPurgeSubject("audit.*.all.run")))
 		check := func() {
 			report, text := verifyChain(t, s.js, "a", "b", "c")
 			for _, stage := range report.Stages {
@@ -327,14 +318,10 @@ func TestVerifyKnowsTheInputOfStagesWhoseRunsHaveExpired(t *testing.T) {
 		}
 		check()
 		for p := range 3 { // what b read is then known by what a has written
-			if err := s.js.DeleteConsumer(t.Context(), "RESULTS", fmt.Sprintf("b-%d", p)); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, s.js.DeleteConsumer(t.Context(), "RESULTS", fmt.Sprintf("b-%d", p)))
 		}
 		check()
-		if err := s.js.DeleteConsumer(t.Context(), "ROWS", "a-0"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, s.js.DeleteConsumer(t.Context(), "ROWS", "a-0"))
 		_, err = chain.Run(t.Context(), s.js, stagetest.Config(t), []string{"a", "b", "c"}, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "stage a has 3 partitions, and neither a run of it in stream AUDIT nor its consumers on stream ROWS say") {
 			t.Errorf("got %v", err)

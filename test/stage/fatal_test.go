@@ -109,9 +109,7 @@ func TestTheKeysFileIsReadAgainBeforeAProbeAndAtASignal(t *testing.T) {
 				}})
 				r := s.start(vars{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key})
 				time.Sleep(10 * time.Second)
-				if err := os.WriteFile(key, []byte(apiKey+"\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, os.WriteFile(key, []byte(apiKey+"\n"), 0o600))
 				if how == "signal" {
 					r.reload <- syscall.SIGHUP
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"pgregory.net/rapid"
 )
 
@@ -194,9 +195,7 @@ func TestRowsThatTheFilterExcludesLeaveNoGap(t *testing.T) {
 			if i%3 != 0 {
 				subject = "rows.mine.x"
 			}
-			if _, err := s.js.Publish(t.Context(), subject, []byte(`{"n":`+strconv.Itoa(i+1)+`}`)); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(s.js.Publish(t.Context(), subject, []byte(`{"n":`+strconv.Itoa(i+1)+`}`)))(t)
 		}
 		r := s.start(vars{"STAGE_INPUT_SUBJECT": "rows.mine.>"})
 		s.await(40)

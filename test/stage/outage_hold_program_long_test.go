@@ -18,6 +18,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/gateway"
 )
 
@@ -27,23 +28,14 @@ var dashboardLine = regexp.MustCompile(`"dashboard":"(http://[^/"]+)/"`)
 func (p *program) page(path string) (status int, body string) {
 	p.t.Helper()
 	eventually(p.t, "the dashboard", func() bool { return dashboardLine.MatchString(p.stderr.String()) })
-	address, err := url.JoinPath(dashboardLine.FindStringSubmatch(p.stderr.String())[1], path)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, address, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	address := stagetest.Value(url.JoinPath(dashboardLine.FindStringSubmatch(p.stderr.String())[1], path))(p.t)
+	req := stagetest.Value(http.NewRequestWithContext(p.t.Context(), http.MethodGet, address, nil))(p.t)
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	text := stagetest.Value(io.ReadAll(resp.Body))(p.t)
 	return resp.StatusCode, string(text)
 }
 
@@ -131,10 +123,7 @@ func TestRowsAreHeldAsLongAsConfigured(t *testing.T) {
 func TestRowsGoPastAnOutageToTheFallbackAndBack(t *testing.T) {
 	t.Parallel()
 	const after = time.Second
-	fallback, err := llmtest.New(llmtest.Config{Latency: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fallback := stagetest.Value(llmtest.New(llmtest.Config{Latency: 200 * time.Millisecond}))(t)
 	socket := httptest.NewServer(fallback)
 	t.Cleanup(socket.Close)
 	o := newOut(t, llmtest.Config{}, vars{

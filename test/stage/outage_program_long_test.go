@@ -68,9 +68,7 @@ func newOut(t *testing.T, cfg llmtest.Config, changes vars) *out {
 
 func (o *out) set(to gateway.State) {
 	o.t.Helper()
-	if err := o.gate.Set(to); err != nil {
-		o.t.Fatal(err)
-	}
+	stagetest.Must(o.t, o.gate.Set(to))
 }
 
 // process starts the job, or resumes it.
@@ -89,10 +87,7 @@ func (o *out) answered(n int) {
 func (o *out) complete(p *program) {
 	o.t.Helper()
 	p.endsWithin(realPatience+2*o.lasts, 0)
-	text, err := os.ReadFile(o.results)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	text := stagetest.Value(os.ReadFile(o.results))(o.t)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	failed := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, `"llm_response_error"`) })
 	if len(failed) > 0 {
@@ -260,10 +255,7 @@ func TestARowThatAlwaysMeetsServerErrorsFailsAlone(t *testing.T) {
 			}}, vars{"STAGE_POOL_SIZE": pool})
 			o.input = writeRows(t, rows)
 			o.process().ends(0)
-			text, err := os.ReadFile(o.results)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := stagetest.Value(os.ReadFile(o.results))(t)
 			lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 			if len(lines) != rows {
 				t.Fatalf("%d results, want %d", len(lines), rows)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestAReplicaThatJoinsHasItsShareAtOnceThoughTheLLMIsBusy has rows wait for capacity in all partitions, at two calls a
@@ -187,8 +188,6 @@ func (s *site) fill(partition, partitions, rows int) {
 	}
 	for i := range rows {
 		body := fmt.Appendf(nil, `{"n":%d}`, 1000*(partition+1)+i)
-		if _, err := s.js.Publish(s.t.Context(), "rows."+strconv.Itoa(key), body); err != nil {
-			s.t.Fatal(err)
-		}
+		stagetest.Value(s.js.Publish(s.t.Context(), "rows."+strconv.Itoa(key), body))(s.t)
 	}
 }

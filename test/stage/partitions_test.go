@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -32,9 +33,7 @@ func (s *site) keyed(n int, subjects ...string) {
 	for _, subject := range subjects {
 		for _, m := range s.read("RESULTS", subject) {
 			var row int
-			if _, err := fmt.Sscanf(string(m.Body), `{"n":%d,`, &row); err != nil {
-				s.t.Fatal(err)
-			}
+			stagetest.Value(fmt.Sscanf(string(m.Body), `{"n":%d,`, &row))(s.t)
 			if seen[row] {
 				s.t.Errorf("row %d has two results", row)
 			}

@@ -45,10 +45,7 @@ func killJobAtAnyMoment(t *testing.T, order string) {
 	}
 	p := runStage(t, dir, environ, command...)
 	p.ends(0)
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(os.ReadFile(out))(t)
 	checkOrdered(t, order, string(text), rows)
 	// A kill costs the calls in flight, and replies that had not waited long enough to go into the journal.
 	if calls := llm.Stats().Received; calls > rows+kills*3*pool {

@@ -42,10 +42,7 @@ func runStage(t *testing.T, dir string, environ vars, args ...string) *program {
 // runStageWith is runStage with changes to the command before it starts.
 func runStageWith(t *testing.T, dir string, environ vars, adapt func(*exec.Cmd), args ...string) *program {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := stagetest.Value(os.Executable())(t)
 	all := []string{beTheProgram + "=1", "STAGE_HTTP_ADDR=127.0.0.1:0", "GORACE=halt_on_error=1"}
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		all = append(all, name+"="+environ[name])
@@ -66,9 +63,7 @@ func startProgram(t *testing.T, dir string, environ []string, path string, adapt
 	if adapt != nil {
 		adapt(p.cmd)
 	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // see ProcessState
 		close(p.done)
@@ -132,10 +127,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 // realLLM serves a flaky LLM on a socket.
 func realLLM(t *testing.T, cfg llmtest.Config) (server *llmtest.Server, environ vars) {
 	t.Helper()
-	server, err := llmtest.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server = stagetest.Value(llmtest.New(cfg))(t)
 	socket := httptest.NewServer(server)
 	t.Cleanup(socket.Close)
 	return server, vars{

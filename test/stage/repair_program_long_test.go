@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestAJobIsRepairedWhateverIsKilled takes a job through random runs, of which some are killed, and checks what each
@@ -86,9 +87,7 @@ func (r *repair) grow(rows int) {
 	if r.random.IntN(2) == 0 {
 		text = strings.TrimSuffix(text, "\n")
 	}
-	if err := os.WriteFile(r.input, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	stagetest.Must(r.t, os.WriteFile(r.input, []byte(text), 0o600))
 }
 
 // script refuses a call whose row is not to succeed yet.
@@ -301,9 +300,6 @@ func failedResult(body []byte) bool { return bytes.Contains(body, []byte(`"llm_r
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(os.ReadFile(path))(t)
 	return string(text)
 }

@@ -121,19 +121,12 @@ func TestTheResponseFieldNamesAllFields(t *testing.T) {
 func fieldNames(t *testing.T, body []byte) (names []string) {
 	t.Helper()
 	dec := json.NewDecoder(strings.NewReader(string(body)))
-	if _, err := dec.Token(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(dec.Token())(t)
 	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := stagetest.Value(dec.Token())(t)
 		names = append(names, name.(string))
 		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, dec.Decode(&value))
 	}
 	return names
 }

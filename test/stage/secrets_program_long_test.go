@@ -98,20 +98,11 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	t.Parallel()
 	const rows = 120
 	store := t.TempDir()
-	srv, err := natsd.Start(natsd.Config{Dir: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: store}))(t)
 	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := stagetest.Value(srv.Connect())(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc))(t)
 	for _, stream := range []string{"rows", "dead"} {
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: strings.ToUpper(stream), Subjects: []string{stream + ".>"}}); err != nil {
 			t.Fatal(err)
@@ -133,9 +124,7 @@ func TestNoStoreLogPageOrSpanHoldsASecret(t *testing.T) {
 	}
 	p := runStage(t, dir, environ, "run")
 	for n := range rows {
-		if _, err := js.Publish(t.Context(), "rows.in", fmt.Appendf(nil, `{"n":%d}`, n+1)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(js.Publish(t.Context(), "rows.in", fmt.Appendf(nil, `{"n":%d}`, n+1)))(t)
 	}
 	eventually(t, "all results", func() bool {
 		results, err := js.Stream(t.Context(), "RESULTS")
@@ -223,20 +212,14 @@ func page(t *testing.T, address string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), realPatience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := stagetest.Value(http.NewRequestWithContext(ctx, http.MethodGet, address, nil))(t)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read only
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := stagetest.Value(io.ReadAll(resp.Body))(t)
 		return string(body)
 	}
 	var text strings.Builder
@@ -257,10 +240,7 @@ func page(t *testing.T, address string) string {
 // storedMessages returns all messages of a stream with their subjects and headers, decoded.
 func storedMessages(t *testing.T, js jetstream.JetStream, name string) string {
 	t.Helper()
-	stream, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := stagetest.Value(js.Stream(t.Context(), name))(t)
 	var text strings.Builder
 	for seq, state := stream.CachedInfo().State.FirstSeq, stream.CachedInfo().State; seq <= state.LastSeq; seq++ {
 		if m, err := stream.GetMsg(t.Context(), seq); err == nil { // else it was deleted

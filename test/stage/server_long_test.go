@@ -36,10 +36,7 @@ var natsServer = sync.OnceValues(func() (string, error) {
 // startNATS starts a server in a directory, on a port or, with port -1, any free one, and returns its address.
 func startNATS(t *testing.T, dir string, port int, args ...string) (server *program, address string) {
 	t.Helper()
-	path, err := natsServer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := stagetest.Value(natsServer())(t)
 	args = append([]string{"-js", "-sd", filepath.Join(dir, "store"), "-a", "127.0.0.1", "-p", strconv.Itoa(port), "--ports_file_dir", dir}, args...)
 	server = runProgram(t, dir, nil, path, args...)
 	ports := filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", server.cmd.Process.Pid))
@@ -78,10 +75,7 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 
 func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	t.Parallel()
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := stagetest.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	soft, stop := context.WithCancelCause(t.Context())
 	accepting := make(chan struct{})
 	go func() {
@@ -98,10 +92,7 @@ func TestAStopBeforeTheConnectionIsMadeIsClean(t *testing.T) {
 	})
 	_, environ := realLLM(t, llmtest.Config{})
 	environ["STAGE_NATS_URL"], environ["STAGE_HTTP_ADDR"] = "nats://"+silent.Addr().String(), "127.0.0.1:0"
-	cfg, err := stagetest.Source(environ).Load(t.Context(), config.NeedCalls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(environ).Load(t.Context(), config.NeedCalls))(t)
 	if err := stage.Run(soft, t.Context(), cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Errorf("run: %v, want none", err)
 	}

@@ -65,9 +65,7 @@ func TestARecreatedInputStopsTheStage(t *testing.T) {
 		r := s.start(nil)
 		s.await(3)
 		r.stop()
-		if err := s.js.DeleteStream(t.Context(), "ROWS"); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, s.js.DeleteStream(t.Context(), "ROWS"))
 		time.Sleep(time.Minute)
 		s.newInput()
 		s.load(2)

@@ -230,18 +230,13 @@ func (c *crew) move(place int) {
 // limitAudit makes the audit stream refuse everything, or accept it again.
 func (c *crew) limitAudit(on bool) {
 	c.t.Helper()
-	stream, err := c.js.Stream(c.t.Context(), "AUDIT")
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	stream := stagetest.Value(c.js.Stream(c.t.Context(), "AUDIT"))(c.t)
 	cfg := stream.CachedInfo().Config
 	cfg.MaxMsgs, cfg.Discard = -1, jetstream.DiscardOld
 	if on {
 		cfg.MaxMsgs, cfg.Discard = int64(stream.CachedInfo().State.Msgs), jetstream.DiscardNew
 	}
-	if _, err := c.js.UpdateStream(c.t.Context(), cfg); err != nil {
-		c.t.Fatal(err)
-	}
+	stagetest.Value(c.js.UpdateStream(c.t.Context(), cfg))(c.t)
 	c.full = on
 }
 
@@ -319,16 +314,10 @@ func (c *crew) lookAtProgress() {
 // counts returns how many messages of a stream each partition has.
 func (c *crew) counts(stream, subject string) []int {
 	c.t.Helper()
-	s, err := c.js.Stream(c.t.Context(), stream)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	s := stagetest.Value(c.js.Stream(c.t.Context(), stream))(c.t)
 	counts := make([]int, crewPartitions)
 	for p := range counts {
-		info, err := s.Info(c.t.Context(), jetstream.WithSubjectFilter(fmt.Sprintf(subject, p)))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		info := stagetest.Value(s.Info(c.t.Context(), jetstream.WithSubjectFilter(fmt.Sprintf(subject, p))))(c.t)
 		for _, n := range info.State.Subjects {
 			counts[p] += int(n)
 		}

@@ -131,10 +131,7 @@ func (s *site) config(changes vars) *config.Config {
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_POOL_SIZE": "10", "STAGE_STREAM_STORAGE": "memory",
 	}
 	maps.Copy(environ, changes)
-	cfg, err := stagetest.Source(environ).Load(s.t.Context(), config.NeedCalls)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	cfg := stagetest.Value(stagetest.Source(environ).Load(s.t.Context(), config.NeedCalls))(s.t)
 	return cfg
 }
 
@@ -223,19 +220,13 @@ func (r *replica) kill() {
 // get reads a page of the replica.
 func (r *replica) get(path string) (status int, body string) {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://localhost"+path, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	req := stagetest.Value(http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://localhost"+path, nil))(r.t)
 	resp, err := r.client.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	text := stagetest.Value(io.ReadAll(resp.Body))(r.t)
 	return resp.StatusCode, string(text)
 }
 
@@ -278,9 +269,7 @@ func (s *site) newStream(name, subject string) {
 func (s *site) configured(cfg jetstream.StreamConfig) {
 	s.t.Helper()
 	cfg.Storage = jetstream.MemoryStorage
-	if _, err := s.js.CreateStream(s.t.Context(), cfg); err != nil {
-		s.t.Fatal(err)
-	}
+	stagetest.Value(s.js.CreateStream(s.t.Context(), cfg))(s.t)
 }
 
 // newInput creates the input stream, for tests that load rows before any stage runs.
@@ -326,9 +315,7 @@ func (s *site) streamNames() []string {
 	for name := range list.Name() {
 		names = append(names, name)
 	}
-	if err := list.Err(); err != nil {
-		s.t.Fatal(err)
-	}
+	stagetest.Must(s.t, list.Err())
 	slices.Sort(names)
 	return names
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -222,9 +223,7 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 			t.Errorf("it ended after %v with: %v", took, err)
 		}
 		full.MaxMsgs, full.Storage = -1, jetstream.MemoryStorage
-		if _, err := s.js.UpdateStream(t.Context(), full); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(s.js.UpdateStream(t.Context(), full))(t)
 		s.crashed = true // the events that there was no room for are lost with the process
 		again := s.start(nil)
 		s.await(5)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // lastResort is part of what the program prints when the second signal had to end it by force.
@@ -56,9 +57,7 @@ func TestOneSignalEndsWaitingForInputAndOutput(t *testing.T) {
 			t.Parallel()
 			llm, environ := realLLM(t, llmtest.Config{})
 			dir := t.TempDir()
-			if err := os.Rename(writeRows(t, rows), filepath.Join(dir, "rows.jsonl")); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, os.Rename(writeRows(t, rows), filepath.Join(dir, "rows.jsonl")))
 			r, w := pipe(t)
 			p := runStageWith(t, dir, environ, func(cmd *exec.Cmd) {
 				if tt.endless {
@@ -123,9 +122,7 @@ func TestTheSecondSignalEndsAStageWhosePeersAreSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = page.Close() })
-	if _, err := fmt.Fprintf(page, "GET /api/events HTTP/1.1\r\nHost: %s\r\n\r\n", address.Host); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(fmt.Fprintf(page, "GET /api/events HTTP/1.1\r\nHost: %s\r\n\r\n", address.Host))(t)
 	eventually(t, "a call", func() bool { return len(called) > 0 })
 	twoSignals(t, p)
 	p.ends(130)
@@ -151,9 +148,7 @@ func TestTheSecondSignalEndsAProgramThatHangsInASystemCall(t *testing.T) {
 	t.Parallel()
 	_, environ := realLLM(t, llmtest.Config{})
 	_, full := pipe(t)
-	if err := full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, full.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	if _, err := full.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("a pipe takes 4 MiB: %v", err)
 	}

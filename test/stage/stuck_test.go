@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -78,9 +79,7 @@ func fullStream(name, subject string, most int64) func(*site, *deps) func() {
 		s.configured(cfg)
 		return func() {
 			cfg.MaxMsgs, cfg.Storage = -1, jetstream.MemoryStorage
-			if _, err := s.js.UpdateStream(s.t.Context(), cfg); err != nil {
-				s.t.Fatal(err)
-			}
+			stagetest.Value(s.js.UpdateStream(s.t.Context(), cfg))(s.t)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 )
@@ -34,10 +35,7 @@ func (r grpcReceiver) Export(_ context.Context, export *collector.ExportTraceSer
 // serveGRPC serves the receiver and returns its address.
 func (r *receiver) serveGRPC(t *testing.T) string {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := stagetest.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	srv := grpc.NewServer()
 	collector.RegisterTraceServiceServer(srv, grpcReceiver{receiver: r})
 	served := make(chan struct{})

@@ -210,9 +210,7 @@ func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	if !strings.Contains(own, "--follow") || !strings.Contains(common, "(default mine)") || strings.Contains(common, "--pool-size number") {
 		t.Errorf("got:\n%s\nwant its own flag, then the common setting of its groups with the command's default", b.String())
 	}
-	if err := cmd.ParseFlags([]string{"--nats-tls-first", "--log-level=warn"}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, cmd.ParseFlags([]string{"--nats-tls-first", "--log-level=warn"}))
 	c, err := flags.Load(t.Context(), config.NeedNothing)
 	if err != nil {
 		t.Fatal(err)
@@ -220,9 +218,7 @@ func TestHelpListsOwnFlagsAndCommonSettings(t *testing.T) {
 	if !c.NATS.TLSFirst || c.NATS.URL.Joined() != "nats://own" || c.Process.LogLevel != "warn" {
 		t.Errorf("got TLS first %t, URL %s, log level %s", c.NATS.TLSFirst, c.NATS.URL, c.Process.LogLevel)
 	}
-	if err := cmd.ParseFlags([]string{"--pool-size=7"}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, cmd.ParseFlags([]string{"--pool-size=7"}))
 	if _, err = flags.Load(t.Context(), config.NeedNothing); !config.IsInvalid(err) || !strings.Contains(err.Error(), "--pool-size: tail does not use it") {
 		t.Errorf("a flag that the command does not use: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/spf13/cobra"
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
@@ -20,10 +21,7 @@ func TestCommandsOfTheDocumentsAreAccepted(t *testing.T) {
 	const root = "../../../"
 	files := []string{root + "README.md", root + "CONTRIBUTING.md", root + "SECURITY.md", root + "deploy/helm/llm-stage/README.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/howto/*.md", "examples/*/README.md"} {
-		found, err := filepath.Glob(root + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := stagetest.Value(filepath.Glob(root + pattern))(t)
 		files = append(files, found...)
 	}
 	checked := 0

@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second time from the beginning.
 func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in.jsonl")
-	if err := os.WriteFile(in, []byte("{\"q\":\"one\"}\n{\"q\":\"two\"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(in, []byte("{\"q\":\"one\"}\n{\"q\":\"two\"}\n"), 0o600))
 	process := func(args ...string) (out, errs string) {
 		var stdout, stderr bytes.Buffer
 		env := &Env{

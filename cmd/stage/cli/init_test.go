@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 func TestOneOfManyInitsWrites(t *testing.T) {
@@ -30,9 +32,7 @@ func TestOneOfManyInitsWrites(t *testing.T) {
 
 func TestInitThatFailsLeavesNoHalves(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, ".env", "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.MkdirAll(filepath.Join(dir, ".env", "full"), 0o700))
 	if err := writeStarter(dir, true); err == nil {
 		t.Error("a directory was overwritten")
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // A real socket: the command prints its base URL, answers both dialects there, and ends with 0 when it is interrupted.
@@ -17,10 +19,7 @@ func TestMockLLMServesUntilItIsInterrupted(t *testing.T) {
 	env := &Env{Args: []string{"mockllm", "--addr", "127.0.0.1:0", "--rate", "1", "--burst", "2", "--batch-fail", "1"}, Stdout: stdout, Stderr: &errs, Notify: signals.notify}
 	ended := make(chan int, 1)
 	go func() { ended <- Main(t.Context(), env) }()
-	baseURL, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	baseURL := stagetest.Value(bufio.NewReader(out).ReadString('\n'))(t)
 	baseURL = strings.TrimSpace(baseURL)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	requests := `{"requests":[{"custom_id":"a-1","params":{"model":"mock","max_tokens":10,"messages":[{"role":"user","content":"hello"}]}}]}`

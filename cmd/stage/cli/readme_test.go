@@ -6,33 +6,26 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestThePageOfSettingsIsCurrent fails when a variable was added or changed and `make docs` was not run.
 func TestThePageOfSettingsIsCurrent(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/settings.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := stagetest.Value(os.ReadFile("../../../docs/settings.md"))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- configuration: begin, written by make docs -->\n")
 	table, _, closed := strings.Cut(rest, "<!-- configuration: end -->")
 	if !ok || !closed {
 		t.Fatal("docs/settings.md: the marks of the table are missing")
 	}
 	var want strings.Builder
-	if err := config.WriteMarkdown(&want); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, config.WriteMarkdown(&want))
 	if table != want.String() {
 		t.Error("docs/settings.md: the table is not that of stage config --markdown: run make docs")
 	}
 }
 
 func TestExamplePromptRendersEveryReviewOfTheExample(t *testing.T) {
-	readme, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := stagetest.Value(os.ReadFile("../../../README.md"))(t)
 	for _, file := range []string{"examples/reviews.jsonl", "examples/prompt.jinja", "examples/labels.yaml"} {
 		if !strings.Contains(string(readme), " "+file) {
 			t.Errorf("README.md does not use %s", file)

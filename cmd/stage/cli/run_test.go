@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/stage"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 func TestRunSetsTheMemoryLimit(t *testing.T) {
@@ -39,9 +40,7 @@ func TestRunSetsTheMemoryLimit(t *testing.T) {
 
 func TestProcessSetsTheMemoryLimit(t *testing.T) {
 	input := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(input, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(input, []byte("{}\n"), 0o600))
 	var limit int64
 	var out, errs strings.Builder
 	env := &Env{

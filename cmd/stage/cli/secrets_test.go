@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // TestEveryCommandRefusesBadKeys gives every command that reads keys an invalid one, by each way to give
@@ -17,9 +18,7 @@ import (
 func TestEveryCommandRefusesBadKeys(t *testing.T) {
 	const hidden = "sk-hidden-0123456789"
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(rows, []byte("{\"q\":1}\n"), 0o600))
 	commands := [][]string{
 		{"config"},
 		{"config", "--check"},
@@ -39,9 +38,7 @@ func TestEveryCommandRefusesBadKeys(t *testing.T) {
 	} {
 		key, problem := tt.key, tt.problem
 		file := filepath.Join(t.TempDir(), "key")
-		if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(file, []byte(key), 0o600))
 		for variable, value := range map[string]string{
 			"STAGE_LLM_API_KEY": key, "STAGE_LLM_API_KEY_FILE": file, "STAGE_LLM_OPENAI_API_KEY_FILE": file,
 			"STAGE_LLM_ANTHROPIC_API_KEY": key, "STAGE_LLM_ANTHROPIC_API_KEY_FILE": file,
@@ -92,9 +89,7 @@ func TestExtraHeadersAndBodyAreChecked(t *testing.T) {
 		{"STAGE_LLM_EXTRA_BODY", `{"api_key":"hidden-value"`, "STAGE_LLM_EXTRA_BODY: not a JSON object"},
 	} {
 		file := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(file, []byte(tt.value+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(file, []byte(tt.value+"\n"), 0o600))
 		for variable, value := range map[string]string{tt.variable: tt.value, tt.variable + "_FILE": file} {
 			for _, check := range [][]string{{"config", "--check"}, {"config"}} {
 				var out bytes.Buffer

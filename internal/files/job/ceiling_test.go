@@ -87,10 +87,7 @@ func TestAJobAtItsCeilingSaysWhatIsKept(t *testing.T) {
 		return out.String(), err
 	}
 	find := func() *jobs.Job {
-		j, err := jobs.Find(dir, "job")
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := stagetest.Value(jobs.Find(dir, "job"))(t)
 		return j
 	}
 

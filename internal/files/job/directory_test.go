@@ -10,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // files returns the files below a directory.
@@ -46,13 +47,9 @@ func TestDiscardRemovesWhatStageHasStored(t *testing.T) {
 			}
 			for _, path := range all {
 				path = filepath.Join(dir, filepath.FromSlash(path))
-				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)))
 			}
-			if err := discard(dir, "j", tt.keepReplies); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, discard(dir, "j", tt.keepReplies))
 			if got := files(t, dir); !slices.Equal(got, tt.want) {
 				t.Errorf("got %v left, want %v", got, tt.want)
 			}
@@ -62,15 +59,10 @@ func TestDiscardRemovesWhatStageHasStored(t *testing.T) {
 
 func TestARunningJobIsNotDiscarded(t *testing.T) {
 	dir := t.TempDir()
-	srv, err := natsd.Start(natsd.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: dir}))(t)
 	defer srv.Stop()
 	path := filepath.Join(dir, jobs.IdentityFile)
-	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(path, []byte("{}"), 0o600))
 	if err := discard(dir, "j", false); !errors.Is(err, jobs.ErrInUse) {
 		t.Errorf("got %v, want %v", err, jobs.ErrInUse)
 	}

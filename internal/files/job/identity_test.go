@@ -39,14 +39,8 @@ func TestAJobDependsOnHowItsInputIsRead(t *testing.T) {
 	cfg := stagetest.Config(t)
 	of := func(spec rowfile.Spec) identity {
 		t.Helper()
-		layout, err := spec.Layout("a.csv")
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, err := newIdentity(cfg, &load.Source{Name: "a.csv", Sum: "sum", Layout: layout})
-		if err != nil {
-			t.Fatal(err)
-		}
+		layout := stagetest.Value(spec.Layout("a.csv"))(t)
+		id := stagetest.Value(newIdentity(cfg, &load.Source{Name: "a.csv", Sum: "sum", Layout: layout}))(t)
 		return id
 	}
 	csv := of(rowfile.Spec{})
@@ -78,10 +72,7 @@ func TestAJobDependsOnTheReadingOfQuotesWhereItMatters(t *testing.T) {
 	of := func(in *load.Source, strict bool) identity {
 		t.Helper()
 		in.Layout = rowfile.Layout{Format: rowfile.FormatCSV, Delimiter: ',', Strict: strict}
-		id, err := newIdentity(cfg, in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := stagetest.Value(newIdentity(cfg, in))(t)
 		return id
 	}
 	for _, stray := range []bool{false, true} {

@@ -41,9 +41,7 @@ func TestARepairThatIsInterruptedCanBeResumed(t *testing.T) {
 		return Process(soft, t.Context(), IO{In: strings.NewReader(""), Out: &stagetest.Buffer{}, Err: stderr}, cfg, input,
 			Options{Mock: llmtest.Config{}.Start, Out: out, Job: "job", Retry: retry, Where: func(string) string { return "" }})
 	}
-	if err := process(&interruptOn{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, process(&interruptOn{}, nil))
 	err := process(&interruptOn{text: "published again"}, &Retry{})
 	if _, ok := errors.AsType[*stopping.InterruptError](err); !ok || !strings.Contains(err.Error(), "the same command resumes") {
 		t.Errorf("interrupted: %v", err)

@@ -35,9 +35,7 @@ func checkMemory(t *testing.T, order string) {
 	for i := range rows {
 		fmt.Fprintf(&text, `{"id":%d,"text":%q}`+"\n", i, strings.Repeat("word ", 36))
 	}
-	if err := os.WriteFile(input, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(input, []byte(text.String()), 0o600))
 	cfg := stagetest.ConfigOfCalls(t, "STAGE_LLM_PROVIDER", "mock", "STAGE_TEMPLATE", "Say {{ row.text }}{{ row.id }}", "STAGE_DATA_DIR", dir,
 		"STAGE_POOL_SIZE", "32", "STAGE_WINDOW", "256", "STAGE_HTTP_ADDR", "127.0.0.1:0", "STAGE_DATA_SYNC", "1m",
 		"STAGE_ORDER", order, "STAGE_ORDER_KEY", "field.id")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // outputBench is the place of an output, and the directory of its job.
@@ -28,9 +29,7 @@ type outputBench struct {
 func newOutputBench(t *testing.T) *outputBench {
 	t.Helper()
 	b := &outputBench{t: t, dir: filepath.Join(t.TempDir(), "job"), path: filepath.Join(t.TempDir(), "out.jsonl")}
-	if err := createDir(b.dir, "job", identity{}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, createDir(b.dir, "job", identity{}))
 	return b
 }
 
@@ -54,9 +53,7 @@ func (b *outputBench) open() *output {
 // write writes the results of rows from first to last.
 func (b *outputBench) write(o *output, first, last int) {
 	b.t.Helper()
-	if _, err := o.Write([]byte(resultLines(first, last))); err != nil {
-		b.t.Fatal(err)
-	}
+	stagetest.Value(o.Write([]byte(resultLines(first, last))))(b.t)
 }
 
 func resultLines(first, last int) string {
@@ -90,9 +87,7 @@ func TestAnOutputGrowsInItsPlaceAndNeverShrinks(t *testing.T) {
 	b.holds("")
 	b.write(o, 1, 2)
 	b.holds(resultLines(1, 2)) // while it runs
-	if err := o.close(false); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(false))
 
 	o = b.open() // resumed: the old one stays until the new one holds as much
 	b.write(o, 1, 1)
@@ -100,22 +95,16 @@ func TestAnOutputGrowsInItsPlaceAndNeverShrinks(t *testing.T) {
 	b.write(o, 2, 2)
 	b.write(o, 3, 5)
 	b.holds(resultLines(1, 5))
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 
 	o = b.open() // ends early, before it has caught up
 	b.write(o, 1, 4)
-	if err := o.close(false); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(false))
 	b.holds(resultLines(1, 5))
 
 	o = b.open() // fewer were asked for
 	b.write(o, 1, 4)
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 	b.holds(resultLines(1, 4))
 	b.alone()
 }
@@ -124,16 +113,12 @@ func TestAnOutputIsWrittenAgainBesideItself(t *testing.T) {
 	b := newOutputBench(t)
 	o := b.open()
 	b.write(o, 1, 3)
-	if err := o.rewriter()(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.rewriter()())
 	b.write(o, 4, 5)
 	b.holds(resultLines(1, 3))
 	b.write(o, 6, 6)
 	b.holds(resultLines(4, 6))
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 	b.alone()
 	if _, err := b.check(); err != nil {
 		t.Error(err)
@@ -145,9 +130,7 @@ func TestAFailedWriteLeavesTheOldResults(t *testing.T) {
 	b := newOutputBench(t)
 	o := b.open()
 	b.write(o, 1, 3)
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 	o = b.open()
 	b.write(o, 1, 1)
 	_ = o.file.Close()
@@ -167,9 +150,7 @@ func TestTheOutputOfAKilledRunIsKnownWhateverItHolds(t *testing.T) {
 		if began > 0 { // an earlier run ended by itself
 			o := b.open()
 			b.write(o, 1, began)
-			if err := o.close(false); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, o.close(false))
 		}
 		o := b.open()
 		for n := range rows {
@@ -181,9 +162,7 @@ func TestTheOutputOfAKilledRunIsKnownWhateverItHolds(t *testing.T) {
 		cut := resultLines(1, max(rows, began)) // a kill, in the middle of a write
 		if o.placed {
 			cut = cut[:len(cut)-random.IntN(5)]
-			if err := os.Truncate(b.path, int64(len(cut))); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, os.Truncate(b.path, int64(len(cut))))
 			if o.note(true) == nil && len(cut) < len(resultLines(1, rows)) { // a note is of what is written
 				o.size = 0
 				o.sum.Reset()
@@ -194,9 +173,7 @@ func TestTheOutputOfAKilledRunIsKnownWhateverItHolds(t *testing.T) {
 		if _, err := b.check(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if err := os.WriteFile(b.path, []byte(cut+"\nnote\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(b.path, []byte(cut+"\nnote\n"), 0o600))
 		if _, err := b.check(); err == nil {
 			t.Fatalf("seed %d: a foreign line would be lost", seed)
 		}
@@ -208,13 +185,9 @@ func TestAnOutputThatOthersChangeMeanwhileIsLeft(t *testing.T) {
 	b := newOutputBench(t)
 	o := b.open()
 	b.write(o, 1, 2)
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 	o = b.open()
-	if err := os.WriteFile(b.path, []byte("mine\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(b.path, []byte("mine\n"), 0o600))
 	if _, err := o.Write([]byte(resultLines(1, 2))); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("written: %v", err)
 	}
@@ -225,13 +198,8 @@ func TestAnOutputThatOthersChangeMeanwhileIsLeft(t *testing.T) {
 
 func TestAFileThatAppearsMeanwhileIsLeftAlone(t *testing.T) {
 	b := newOutputBench(t)
-	o, err := b.check()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.path, []byte("mine\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	o := stagetest.Value(b.check())(t)
+	stagetest.Must(t, os.WriteFile(b.path, []byte("mine\n"), 0o600))
 	if err := o.open(); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("opened: %v", err)
 	}
@@ -250,9 +218,7 @@ func TestAnOutputThatIsGoneAtTheEndIsAnError(t *testing.T) {
 		b := newOutputBench(t)
 		o := b.open()
 		b.write(o, 1, 2)
-		if err := change(b.path); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, change(b.path))
 		b.write(o, 3, 3)
 		if err := o.close(true); err == nil || !strings.Contains(err.Error(), "another program has") {
 			t.Errorf("%s: %v", name, err)
@@ -262,14 +228,10 @@ func TestAnOutputThatIsGoneAtTheEndIsAnError(t *testing.T) {
 
 func TestAnOutputKeepsItsPermissions(t *testing.T) {
 	b := newOutputBench(t)
-	if err := os.WriteFile(b.path, nil, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(b.path, nil, 0o640))
 	o := b.open()
 	b.write(o, 1, 1)
-	if err := o.close(true); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, o.close(true))
 	if info, err := os.Stat(b.path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v (%v)", info.Mode(), err)
 	}
@@ -278,9 +240,7 @@ func TestAnOutputKeepsItsPermissions(t *testing.T) {
 func TestNotesOfOutputsAreBounded(t *testing.T) {
 	n := outputNotes{t.TempDir()}
 	for i := range 3 * notesMax {
-		if err := n.add(outputNote{Path: "a", Sum: fmt.Sprint(i)}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, n.add(outputNote{Path: "a", Sum: fmt.Sprint(i)}))
 	}
 	if got, err := n.read(); err != nil || len(got) != notesMax || got[notesMax-1].Sum != fmt.Sprint(3*notesMax-1) {
 		t.Errorf("%d notes, the last is %v", len(got), got[len(got)-1])
@@ -305,16 +265,11 @@ func TestATableOfAKilledRunIsKnownWhereverItEnds(t *testing.T) {
 // underscores returns a table whose columns are separated by underscores.
 func underscores(t *testing.T, table string) string {
 	t.Helper()
-	records, err := csv.NewReader(strings.NewReader(table)).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := stagetest.Value(csv.NewReader(strings.NewReader(table)).ReadAll())(t)
 	var b strings.Builder
 	out := csv.NewWriter(&b)
 	out.Comma = '_'
-	if err := out.WriteAll(records); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, out.WriteAll(records))
 	return b.String()
 }
 
@@ -332,9 +287,7 @@ func killedTable(t *testing.T, whole string) {
 		if err := notes.add(outputNote{Path: b.path, Bytes: int64(noted), Sum: hex.EncodeToString(sum[:]), Growing: true}); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(b.path, []byte(whole[:cut]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(b.path, []byte(whole[:cut]), 0o600))
 		o, err := b.check()
 		if err != nil {
 			t.Fatalf("cut after %d bytes: %v", cut, err)
@@ -344,9 +297,7 @@ func killedTable(t *testing.T, whole string) {
 		}
 	}
 	for _, foreign := range []string{whole + "note\n", whole + "a,b\n", strings.Replace(whole, "llm_response_model", "model", 1)} {
-		if err := os.WriteFile(b.path, []byte(foreign), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(b.path, []byte(foreign), 0o600))
 		if _, err := b.check(); err == nil {
 			t.Errorf("%q would be lost", foreign)
 		}
@@ -370,11 +321,7 @@ func TestResultsAreWrittenAsAWhole(t *testing.T) {
 	}}
 	out := bufio.NewWriterSize(wholeWrites{t}, 64)
 	for size := range 200 {
-		if _, err := p.writeResult(t.Context(), out, stored.Result{Body: bytes.Repeat([]byte("x"), size)}); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(p.writeResult(t.Context(), out, stored.Result{Body: bytes.Repeat([]byte("x"), size)}))(t)
 	}
-	if err := out.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, out.Flush())
 }

@@ -219,10 +219,7 @@ func TestALimitIsOfTheFirstRowsOfTheFile(t *testing.T) {
 			b.answerAbove(1, seq, ownRows, true, 0)
 		}
 		p := b.open(tt.limit)
-		failed, err := p.read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		failed := stagetest.Value(p.read(t.Context()))(t)
 		if tt.until == 0 {
 			tt.until = p.until // of any number
 		}

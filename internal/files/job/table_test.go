@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm/schema"
 	"pgregory.net/rapid"
 )
@@ -30,26 +31,14 @@ func failure(body string) stored.Result {
 func tableOf(t *testing.T, input, rows string, results ...stored.Result) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), input)
-	if err := os.WriteFile(name, []byte(rows), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	in, err := load.OpenSource(t.Context(), nil, name, rowfile.Spec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(name, []byte(rows), 0o600))
+	in := stagetest.Value(load.OpenSource(t.Context(), nil, name, rowfile.Spec{}))(t)
 	defer in.File.Close() //nolint:errcheck // read only
-	table, err := newTable(t.Context(), "OUT.CSV", in, "F", nil, TableOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := stagetest.Value(newTable(t.Context(), "OUT.CSV", in, "F", nil, TableOptions{}))(t)
 	var out bytes.Buffer
-	if err := table.writeHeader(t.Context(), &out, nil); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, table.writeHeader(t.Context(), &out, nil))
 	for _, r := range results {
-		if err := table.write(&out, r); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, table.write(&out, r))
 	}
 	return out.String()
 }
@@ -99,10 +88,7 @@ func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table, err := newTable(t.Context(), tt.out, in, "F", nil, TableOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := stagetest.Value(newTable(t.Context(), tt.out, in, "F", nil, TableOptions{}))(t)
 		rows := in.Reader(discardLog, 1000)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(os.ErrClosed)
@@ -113,12 +99,8 @@ func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 			_, err = rows.Read()
 		}
 		var out bytes.Buffer
-		if err := table.writeHeader(t.Context(), &out, rows); err != nil {
-			t.Fatal(err)
-		}
-		if err := table.write(&out, success(`{"b":3,"c":[1],"d":"x","F":"ok"}`)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, table.writeHeader(t.Context(), &out, rows))
+		stagetest.Must(t, table.write(&out, success(`{"b":3,"c":[1],"d":"x","F":"ok"}`)))
 		if out.String() != tt.want {
 			t.Errorf("got %q, want %q", out.String(), tt.want)
 		}
@@ -127,9 +109,7 @@ func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 
 func TestAMemberThatTheInputLacksIsNotLost(t *testing.T) {
 	table := &table{field: "F", out: csv.NewWriter(nil)}
-	if err := table.setColumns([]string{"a"}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, table.setColumns([]string{"a"}))
 	err := table.write(nil, success(`{"a":1,"new":2,"F":"x"}`))
 	if err == nil || !strings.Contains(err.Error(), `result of row 1 has the member "new", which no row of the input has`) {
 		t.Errorf("got %v", err)
@@ -142,18 +122,10 @@ func TestTooManyColumnsAreRefused(t *testing.T) {
 		row.WriteString(map[bool]string{true: `{"`, false: `,"`}[i == 0] + strings.Repeat("x", i%7) + string(rune('a'+i%26)) + string(rune(0x4e00+i)) + `":1`)
 	}
 	row.WriteByte('}')
-	in, err := load.OpenSource(t.Context(), &row, "-", rowfile.Spec{Format: "jsonl"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := stagetest.Value(load.OpenSource(t.Context(), &row, "-", rowfile.Spec{Format: "jsonl"}))(t)
 	rows := in.Reader(discardLog, 1<<20)
-	if _, err := rows.Read(); err != nil {
-		t.Fatal(err)
-	}
-	table, err := newTable(t.Context(), "o.csv", in, "F", nil, TableOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(rows.Read())(t)
+	table := stagetest.Value(newTable(t.Context(), "o.csv", in, "F", nil, TableOptions{}))(t)
 	if err := table.writeHeader(t.Context(), nil, rows); err == nil || !strings.Contains(err.Error(), "more than 16384 different members") {
 		t.Errorf("got %v", err)
 	}
@@ -164,13 +136,8 @@ func TestATableIsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOfN(rapid.String(), 3, 3).Draw(t, "values")
 		out := rapid.SampledFrom([]string{"o.csv", "o.tsv"}).Draw(t, "file")
-		table, err := newTable(context.Background(), out, &load.Source{}, "F", nil, TableOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := table.setColumns([]string{"a", "b"}); err != nil {
-			t.Fatal(err)
-		}
+		table := stagetest.Value(newTable(context.Background(), out, &load.Source{}, "F", nil, TableOptions{}))(t)
+		stagetest.Must(t, table.setColumns([]string{"a", "b"}))
 		var b bytes.Buffer
 		body := []byte(`{"a":`)
 		body = append(jsonbytes.AppendString(body, texts[0]), `,"b":`...)
@@ -213,9 +180,7 @@ func TestATableKeepsWhatItsInputHas(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), tt.input)
-			if err := os.WriteFile(name, []byte(tt.rows), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, os.WriteFile(name, []byte(tt.rows), 0o600))
 			for _, path := range []string{name, "-"} { // a pipe is known when its first row is
 				if tt.spec.Format = ""; path == "-" {
 					tt.spec.Format = strings.TrimPrefix(filepath.Ext(tt.input), ".")
@@ -225,18 +190,13 @@ func TestATableKeepsWhatItsInputHas(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer in.File.Close() //nolint:errcheck // read only
-				table, err := newTable(t.Context(), tt.out, in, "F", nil, tt.o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				table := stagetest.Value(newTable(t.Context(), tt.out, in, "F", nil, tt.o))(t)
 				rows := in.Reader(discardLog, 1000)
 				for err == nil {
 					_, err = rows.Read()
 				}
 				var out bytes.Buffer
-				if err := table.writeHeader(t.Context(), &out, rows); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, table.writeHeader(t.Context(), &out, rows))
 				got := strings.Replace(out.String(), "F_other"+string(table.out.Comma), "", 1)
 				if !strings.HasPrefix(got, tt.want) {
 					t.Errorf("%s: got %q, want %q", path, got, tt.want)
@@ -249,18 +209,12 @@ func TestATableKeepsWhatItsInputHas(t *testing.T) {
 func TestTheMembersOfAReplyHaveColumns(t *testing.T) {
 	source := `{"type":"object","properties":{"category":{"type":"string"},"b":{},"score":{"type":"number"}}}`
 	o := TableOptions{Flatten: true}
-	response, err := schema.Parse([]byte(source), "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := stagetest.Value(schema.Parse([]byte(source), "schema"))(t)
 	fields, err := o.fields("o.csv", response, false)
 	if err != nil || !slices.Equal(fields, []string{"category", "b", "score"}) {
 		t.Fatalf("got %q, %v", fields, err)
 	}
-	table, err := newTable(t.Context(), "o.csv", &load.Source{}, "F", fields, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := stagetest.Value(newTable(t.Context(), "o.csv", &load.Source{}, "F", fields, o))(t)
 	if err := table.setColumns([]string{"a", "F.b"}); err == nil || !strings.Contains(err.Error(), "the input has a column F.b") {
 		t.Errorf("a column of the input with the name of a member: %v", err)
 	}
@@ -276,9 +230,7 @@ func TestTheMembersOfAReplyHaveColumns(t *testing.T) {
 		if out.Len() == 0 {
 			err = table.writeHeader(t.Context(), &out, nil)
 		}
-		if err := errors.Join(err, table.write(&out, r)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, errors.Join(err, table.write(&out, r)))
 	}
 	want := strings.Replace("a,"+addedHeader, "F,", "F,F.category,F.b,F.score,", 1) +
 		"1,\"{\"\"score\"\":0.50,\"\"category\"\":\"\"x, y\"\",\"\"b\"\":{\"\"c\"\":[1]},\"\"more\"\":1}\",\"x, y\",\"{\"\"c\"\":[1]}\",0.50,,,,,m,,\n" +

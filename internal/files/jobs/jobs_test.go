@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // plant creates the files of a job below dir, each with ten bytes.
@@ -17,25 +18,18 @@ func plant(t *testing.T, dir string, files ...string) {
 	t.Helper()
 	for _, f := range files {
 		path := filepath.Join(dir, filepath.FromSlash(f))
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		text := "0123456789"
 		if filepath.Base(path) == "job.json" {
 			text = `{"input":"in.csv","provider":"mock","model":"m","bytes":7,"pid":7}`
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 }
 
 func find(t *testing.T, dir string) *jobs.Job {
 	t.Helper()
-	j, err := jobs.Find(dir, "j")
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := stagetest.Value(jobs.Find(dir, "j"))(t)
 	return j
 }
 
@@ -44,10 +38,7 @@ const block = "jetstream/$G/streams/ROWS/msgs/1.blk"
 func TestJobsAreTheDirectoriesWithAnIdentity(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "b/job.json", "b/"+block, "a/job.json", "notes/text", "file", block)
-	list, err := jobs.List(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := stagetest.Value(jobs.List(dir))(t)
 	if len(list) != 2 || list[0].Name != "a" || list[1].Name != "b" {
 		t.Fatalf("got %+v, want a and b", list)
 	}
@@ -78,10 +69,7 @@ func TestOnlyADirectoryWithStreamsHasAStore(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", name, has, err, want)
 		}
 	}
-	srv, err := natsd.Start(natsd.Config{Dir: filepath.Join(dir, "new")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: filepath.Join(dir, "new")}))(t)
 	defer srv.Stop()
 	if has, err := jobs.HasStore(filepath.Join(dir, "new")); err != nil || !has {
 		t.Errorf("a server that has no stream yet: got %v, %v", has, err)
@@ -109,9 +97,7 @@ func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "j", "jetstream")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a part of the store is left: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(dir, "j", "nats.json.new")); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.RemoveAll(filepath.Join(dir, "j", "nats.json.new")))
 	plant(t, dir, "j/mine", "j/sub/mine")
 	if kept, err := jobs.Remove(find(t, dir), 0); !kept || err != nil {
 		t.Fatalf("kept %v, error %v", kept, err)
@@ -125,10 +111,7 @@ func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 func TestAJobInUseIsNotRemoved(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "j/job.json")
-	srv, err := natsd.Start(natsd.Config{Dir: filepath.Join(dir, "j")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: filepath.Join(dir, "j")}))(t)
 	j := find(t, dir)
 	if j.State != jobs.Running || j.PID != os.Getpid() {
 		t.Errorf("got %+v, want running", j)
@@ -153,9 +136,7 @@ func TestAJobInUseIsNotRemoved(t *testing.T) {
 func TestADamagedIdentityIsReported(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "j/job.json")
-	if err := os.WriteFile(filepath.Join(dir, "j", "job.json"), []byte(`{"input":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(filepath.Join(dir, "j", "job.json"), []byte(`{"input":`), 0o600))
 	if j := find(t, dir); j.Damaged == "" || j.Input != "" {
 		t.Errorf("got %+v, want the damage", j)
 	}
@@ -185,9 +166,7 @@ func TestTheStateOfAJob(t *testing.T) {
 		dir := t.TempDir()
 		plant(t, dir, "j/job.json")
 		if tt.record != nil {
-			if err := jobs.WriteRecord(filepath.Join(dir, "j"), *tt.record); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, jobs.WriteRecord(filepath.Join(dir, "j"), *tt.record))
 		}
 		j := find(t, dir)
 		if j.State != tt.found || (j.Counts != nil) != (tt.record != nil && tt.record.Counts != nil) {
@@ -208,19 +187,12 @@ func TestADoneJobThatIsReopenedIsCountedAgain(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "j/job.json")
 	path := filepath.Join(dir, "j")
-	if err := jobs.WriteRecord(path, jobs.Record{State: jobs.Done, Rows: 3, Counts: &jobs.Counts{Rows: 3}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := jobs.Reopen(path); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, jobs.WriteRecord(path, jobs.Record{State: jobs.Done, Rows: 3, Counts: &jobs.Counts{Rows: 3}}))
+	stagetest.Must(t, jobs.Reopen(path))
 	if j := find(t, dir); j.State != jobs.Partial || j.Counts != nil {
 		t.Errorf("reopened: %+v", j)
 	}
-	srv, err := natsd.Start(natsd.Config{Dir: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: path}))(t)
 	defer srv.Stop()
 	j := find(t, dir)
 	if j.Judge(jobs.Counts{Succeeded: 3}); j.State != jobs.Running || j.Rows != 3 {

@@ -18,15 +18,10 @@ import (
 // Loading a file again with other types or another delimiter is another load.
 func TestALoadIsNamedAfterTheContentAndItsLayout(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "rows.csv")
-	if err := os.WriteFile(name, []byte("a;b\n1;2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(name, []byte("a;b\n1;2\n"), 0o600))
 	ids := map[string]string{}
 	for _, spec := range []rowfile.Spec{{}, {CSVTypes: "auto"}, {Delimiter: ";"}, {Delimiter: ";", CSVTypes: "auto"}, {Delimiter: "tab"}} {
-		s, err := OpenSource(t.Context(), nil, name, spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := stagetest.Value(OpenSource(t.Context(), nil, name, spec))(t)
 		_ = s.File.Close()
 		if before, ok := ids[s.ID()]; ok {
 			t.Errorf("%+v has the id of %s", spec, before)
@@ -42,15 +37,10 @@ func TestALoadIsNamedAfterTheContentAndItsLayout(t *testing.T) {
 func TestAStrictReadingIsAnotherLoadWhereItHasOtherRows(t *testing.T) {
 	for text, differ := range map[string]bool{"a,b\n1,\"2\"\n": false, "a,b\n1,2\"\n": true} {
 		name := filepath.Join(t.TempDir(), "rows.csv")
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, os.WriteFile(name, []byte(text), 0o600))
 		ids := map[bool]string{}
 		for _, strict := range []bool{false, true} {
-			s, err := OpenSource(t.Context(), nil, name, rowfile.Spec{CSVStrict: strict})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := stagetest.Value(OpenSource(t.Context(), nil, name, rowfile.Spec{CSVStrict: strict}))(t)
 			_ = s.File.Close()
 			ids[strict] = s.ID()
 			if strict && s.ID() != s.Sum {
@@ -100,13 +90,8 @@ func TestFirstColumnsWaitForTheFirstRow(t *testing.T) {
 
 func TestAllColumnsStopWithTheirContext(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "rows.jsonl")
-	if err := os.WriteFile(name, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := OpenSource(t.Context(), nil, name, rowfile.Spec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, os.WriteFile(name, []byte("{}\n"), 0o600))
+	s := stagetest.Value(OpenSource(t.Context(), nil, name, rowfile.Spec{}))(t)
 	defer s.File.Close() //nolint:errcheck // read only
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(os.ErrClosed)
@@ -116,10 +101,7 @@ func TestAllColumnsStopWithTheirContext(t *testing.T) {
 }
 
 func TestAFormatThatIsNotKnownIsAnErrorOfTheUser(t *testing.T) {
-	s, err := OpenSource(t.Context(), strings.NewReader("text\ngood\n"), "-", rowfile.Spec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := stagetest.Value(OpenSource(t.Context(), strings.NewReader("text\ngood\n"), "-", rowfile.Spec{}))(t)
 	if _, err := s.Reader(slog.New(slog.DiscardHandler), 1000).Read(); !config.IsInvalid(err) || !strings.Contains(err.Error(), "give --format csv") {
 		t.Errorf("got %v", err)
 	}

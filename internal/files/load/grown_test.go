@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"pgregory.net/rapid"
 )
 
@@ -31,17 +32,12 @@ func newGrowing(t *testing.T, name, content string) growing {
 
 func (g growing) holds(content string) {
 	g.t.Helper()
-	if err := os.WriteFile(g.name, []byte(content), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	stagetest.Must(g.t, os.WriteFile(g.name, []byte(content), 0o600))
 }
 
 func (g growing) open() *Source {
 	g.t.Helper()
-	s, err := OpenSource(g.t.Context(), nil, g.name, rowfile.Spec{})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	s := stagetest.Value(OpenSource(g.t.Context(), nil, g.name, rowfile.Spec{}))(g.t)
 	g.t.Cleanup(func() { _ = s.File.Close() })
 	return s
 }
@@ -121,9 +117,7 @@ func TestGrowthChangesNoRow(t *testing.T) {
 		cut := rapid.IntRange(0, len(text)).Draw(rt, "cut")
 		name := filepath.Join(dir, input)
 		read := func(content string) (*Source, []string) {
-			if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, os.WriteFile(name, []byte(content), 0o600))
 			s, err := OpenSource(t.Context(), nil, name, rowfile.Spec{})
 			if err != nil {
 				return nil, nil
@@ -180,10 +174,7 @@ func TestALineThatIsBeingWrittenIsReadToItsEnd(t *testing.T) {
 		{"{}\n{}", 5, 5},
 		{"{" + strings.Repeat(" ", 200_000) + "}\n{}", 5, 200_003},
 	} {
-		file, err := os.Open(newGrowing(t, "a", tt.content).name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := stagetest.Value(os.Open(newGrowing(t, "a", tt.content).name))(t)
 		if got, err := lineEnd(file, tt.from); got != tt.want || err != nil {
 			t.Errorf("%.10q from %d: %d, want %d (%v)", tt.content, tt.from, got, tt.want, err)
 		}

@@ -53,13 +53,9 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 			cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
 			b.Drop("ROWS")
 			if tt.stream != nil {
-				if _, err := b.JS.CreateStream(t.Context(), *tt.stream); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Value(b.JS.CreateStream(t.Context(), *tt.stream))(t)
 			}
-			if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)))
 			for i, cut := range []int{700, 1503, 0, 0} {
 				l, loaded, err := New(t.Context(), b.NC, cfg, "file", tt.key)
 				if err != nil {
@@ -87,18 +83,13 @@ func checkLanes(t *testing.T, b *stagetest.Bench, byCustomer bool, rows, partiti
 		last := 0
 		here := 0
 		for from := uint64(1); ; here++ {
-			m, err := streams.NextMessage(t.Context(), b.NC, "ROWS", fmt.Sprintf("rows.%d.>", p), from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := stagetest.Value(streams.NextMessage(t.Context(), b.NC, "ROWS", fmt.Sprintf("rows.%d.>", p), from))(t)
 			if m == nil {
 				break
 			}
 			from = m.Sequence + 1
 			var n, customer int
-			if _, err := fmt.Sscanf(string(m.Data), `{"n":%d,"customer":"c%d"}`, &n, &customer); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Value(fmt.Sscanf(string(m.Data), `{"n":%d,"customer":"c%d"}`, &n, &customer))(t)
 			if n <= last {
 				t.Fatalf("partition %d: row %d after row %d", p, n, last)
 			}
@@ -141,9 +132,7 @@ func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)))
 	open := func() *Loader {
 		l, loaded, err := New(t.Context(), b.NC, cfg, "file", "customer")
 		if err != nil || loaded != 0 {
@@ -153,18 +142,14 @@ func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 	}
 	first := open()
 	source := customers(2000, 0, 0)
-	if err := first.record(t.Context(), 0, groupRows); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, first.record(t.Context(), 0, groupRows))
 	group, _, err := first.gather(0, source)
 	if err != nil || len(group) != groupRows {
 		t.Fatalf("%d rows in a group, error %v", len(group), err)
 	}
 	second := open()
 	second.group = 200 // its source is slow
-	if err := second.record(t.Context(), 0, groupRows); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, second.record(t.Context(), 0, groupRows))
 	if _, err := first.store(t.Context(), group, 0); err != nil { // was on its way
 		t.Fatal(err)
 	}
@@ -182,9 +167,7 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")
 	cfg := stagetest.Config(t, "STAGE_PARTITIONS", "5", "STAGE_INPUT_SUBJECT", "rows.{partition}.>")
-	if err := streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)))
 	ended := make(chan error, 2)
 	for range 2 {
 		go func() {

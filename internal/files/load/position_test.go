@@ -37,9 +37,7 @@ var inputKinds = []struct {
 	{name: "interest", config: jetstream.StreamConfig{Retention: jetstream.InterestPolicy}},
 	{"max age", jetstream.StreamConfig{MaxAge: time.Minute}, func(*loadBench) { time.Sleep(2 * time.Minute) }},
 	{"purged", jetstream.StreamConfig{}, func(b *loadBench) {
-		if err := b.Stream("ROWS").Purge(b.T.Context()); err != nil {
-			b.T.Fatal(err)
-		}
+		stagetest.Must(b.T, b.Stream("ROWS").Purge(b.T.Context()))
 	}},
 }
 
@@ -92,22 +90,16 @@ func (b *loadBench) drive(l *Loader, loaded int64, steps int) (int64, int) {
 			if steps--; steps < 0 {
 				return loaded, steps
 			}
-			if err := l.record(b.T.Context(), loaded, loaded+int64(l.group)); err != nil {
-				b.T.Fatal(err)
-			}
+			stagetest.Must(b.T, l.record(b.T.Context(), loaded, loaded+int64(l.group)))
 		}
 		if steps--; steps < 0 {
 			return loaded, steps
 		}
-		if err := l.publish(b.T.Context(), group, loaded); err != nil {
-			b.T.Fatal(err)
-		}
+		stagetest.Must(b.T, l.publish(b.T.Context(), group, loaded))
 		loaded += int64(len(group))
 	}
 	if steps--; steps >= 0 {
-		if err := l.record(b.T.Context(), loaded, loaded); err != nil {
-			b.T.Fatal(err)
-		}
+		stagetest.Must(b.T, l.record(b.T.Context(), loaded, loaded))
 	}
 	return loaded, steps
 }
@@ -116,9 +108,7 @@ func (b *loadBench) drive(l *Loader, loaded int64, steps int) (int64, int) {
 func (b *loadBench) finish() int64 {
 	b.T.Helper()
 	l, loaded := b.loader()
-	if err := l.Run(b.T.Context(), loaded, b.source(loaded), func(int64) {}); err != nil {
-		b.T.Fatal(err)
-	}
+	stagetest.Must(b.T, l.Run(b.T.Context(), loaded, b.source(loaded), func(int64) {}))
 	return loaded
 }
 
@@ -128,32 +118,21 @@ func (b *loadBench) answer() {
 	b.T.Helper()
 	var rows []jetstream.Msg
 	for {
-		info, err := b.taker.Info(b.T.Context())
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		info := stagetest.Value(b.taker.Info(b.T.Context()))(b.T)
 		// The consumer learns of new rows a moment after the publisher.
 		if next, err := streams.NextSequence(b.T.Context(), b.NC, "ROWS", ">", info.Delivered.Stream+1); err != nil || next == 0 {
 			break
 		}
-		m, err := b.taker.Next()
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		m := stagetest.Value(b.taker.Next())(b.T)
 		rows = append(rows, m)
 	}
 	for _, m := range slices.Backward(rows) {
-		md, err := m.Metadata()
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		md := stagetest.Value(m.Metadata())(b.T)
 		b.Publish(&nats.Msg{Subject: streams.ResultSubject("results", "other-name", 0), Header: nats.Header{
 			streams.HeaderSourceStream: {"ROWS"}, streams.HeaderSourceSubject: {m.Subject()}, streams.HeaderStatus: {auditlog.RowSuccess},
 			streams.HeaderSourceSeq: {strconv.FormatUint(md.Sequence.Stream, 10)},
 		}})
-		if err := m.DoubleAck(b.T.Context()); err != nil {
-			b.T.Fatal(err)
-		}
+		stagetest.Must(b.T, m.DoubleAck(b.T.Context()))
 		if n := m.Headers().Get(streams.HeaderLoadRow); n != "" {
 			b.taken[n]++
 		}
@@ -240,9 +219,7 @@ func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
 func TestADeletedLastRowIsNotLoadedAgain(t *testing.T) {
 	b := newLoadBench(t, jetstream.StreamConfig{}, 1)
 	b.finish()
-	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 7); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), 7))
 	if before := b.finish(); before != b.rows {
 		t.Errorf("loading again found %d rows loaded, want %d", before, b.rows)
 	}
@@ -279,13 +256,9 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 		b.finish()
 		// The input as it was before the last three rows, and then with those of somebody else.
 		l, loaded := b.loader()
-		if err := l.record(t.Context(), loaded, loaded); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, l.record(t.Context(), loaded, loaded))
 		for seq := uint64(5); seq <= 7; seq++ {
-			if err := b.Stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), seq))
 		}
 		record := l.position.record
 		record.Last, record.End = 100, 100
@@ -293,13 +266,8 @@ func TestRowsThatAPowerCutTookAreLoadedAgain(t *testing.T) {
 			b.busy()
 			record.Last, record.End = 8, 8
 		}
-		if err := l.position.write(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
-		m, err := l.position.newest(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, l.position.write(t.Context(), record))
+		m := stagetest.Value(l.position.newest(t.Context()))(t)
 		s := b.Stream("ROWS").CachedInfo()
 		got, err := l.position.valid(t.Context(), m, s, l.isRow)
 		if err != nil || got.End == record.End {

@@ -9,15 +9,14 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
 // No virtual time: it is the kernel that waits.
 func TestANamedPipeThatNobodyOpensIsInterrupted(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(name, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, syscall.Mkfifo(name, 0o600))
 	signal := &stopping.InterruptError{Signal: os.Interrupt}
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(signal)

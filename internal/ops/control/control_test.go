@@ -158,10 +158,7 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 		l := newLab(t)
 		r := l.serve("a")
 		order := func(id string, at time.Time) []byte {
-			body, err := json.Marshal(Order{Format: Format, ID: id, Time: at, Verb: Pause})
-			if err != nil {
-				t.Fatal(err)
-			}
+			body := stagetest.Value(json.Marshal(Order{Format: Format, ID: id, Time: at, Verb: Pause}))(t)
 			return body
 		}
 		ask := func(body []byte) string {
@@ -174,9 +171,7 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 			return string(m.Data)
 		}
 		for _, noise := range []string{"", "{}", "\x00", `{"id":"ABCDEFGH"}`, `[[[[`} {
-			if err := l.nc.Publish(Subject("s"), []byte(noise)); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, l.nc.Publish(Subject("s"), []byte(noise)))
 		}
 		now := time.Now()
 		first := ask(order("ABCDEFGH", now))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // namedConn is a connection that remembers whether it was closed.
@@ -115,10 +116,7 @@ func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < 6000 {
 		clients = 500
 	}
-	plain, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := stagetest.Value(Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR"))(t)
 	listener := &countingListener{Listener: plain}
 	handlers := testHandlers()
 	handlers.Ready = func() (bool, string) { return true, "" }
@@ -160,10 +158,7 @@ func probe(t *testing.T, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := stagetest.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
 	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
 		t.Fatalf("probe: %v", err)
@@ -176,10 +171,7 @@ func probe(t *testing.T, url string) {
 
 // TestAnActiveConnectionIsNeverDropped: as many requests are being answered as there may be connections.
 func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
-	listener, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := stagetest.Value(Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR"))(t)
 	answering, release := make(chan struct{}), make(chan struct{})
 	handlers := testHandlers()
 	handlers.Ready = func() (bool, string) {

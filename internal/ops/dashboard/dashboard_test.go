@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 func serveDashboard(t *testing.T, path string) *httptest.ResponseRecorder {
@@ -26,10 +28,7 @@ const runbook = "https://github.com/llm-stage/stage/blob/main/docs/operations.md
 // ownFiles are the files of the page that are not the chart library's, or the icon.
 func ownFiles(t *testing.T) (names []string) {
 	t.Helper()
-	entries, err := fs.ReadDir(pageFiles, "page")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := stagetest.Value(fs.ReadDir(pageFiles, "page"))(t)
 	for _, e := range entries {
 		if name := e.Name(); !strings.HasPrefix(name, "uPlot") && !strings.HasSuffix(name, ".svg") && name != "index.html" {
 			names = append(names, name)
@@ -110,10 +109,7 @@ func TestDashboardHasNothingInlineAndLoadsNothingFromElsewhere(t *testing.T) {
 		}
 	}
 	for _, name := range ownFiles(t) {
-		text, err := fs.ReadFile(pageFiles, "page/"+name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := stagetest.Value(fs.ReadFile(pageFiles, "page/"+name))(t)
 		text = bytes.Replace(text, []byte(runbook), nil, 1) // a link is followed by people
 		for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacent", "eval(", "document.write", "http:", "https:", "@import", "url("} {
 			if strings.Contains(string(text), bad) {
@@ -124,10 +120,7 @@ func TestDashboardHasNothingInlineAndLoadsNothingFromElsewhere(t *testing.T) {
 }
 
 func TestChartLibraryIsTheOneThatIsDocumented(t *testing.T) {
-	library, err := fs.ReadFile(pageFiles, "page/uPlot.iife.min.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := stagetest.Value(fs.ReadFile(pageFiles, "page/uPlot.iife.min.js"))(t)
 	if !strings.HasPrefix(string(library), "/*! https://github.com/leeoniya/uPlot (v1.6.32) */") {
 		t.Errorf("it begins with %.80s", library)
 	}

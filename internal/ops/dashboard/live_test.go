@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // began is when the stage of these tests started.
@@ -56,10 +57,7 @@ func TestEventsAreHistoryThenStatusThenTheEnd(t *testing.T) {
 	l.tick()
 	server := httptest.NewServer(l)
 	defer server.Close()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := stagetest.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil))(t)
 	response, err := server.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)

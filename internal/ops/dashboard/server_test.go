@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // onLoopback is the check of a server on 127.0.0.1 without settings.
@@ -82,10 +83,7 @@ func TestPathsOfTheHTTPServer(t *testing.T) {
 
 // Real sockets: one server, its address taken by a second.
 func TestServerListensServesAndStops(t *testing.T) {
-	listener, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := stagetest.Value(Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR"))(t)
 	taken := listener.Addr().String()
 	if _, err := Listen(t.Context(), taken, false, "STAGE_HTTP_ADDR"); err == nil || !strings.Contains(err.Error(), "listen on "+taken) || !strings.Contains(err.Error(), "address already in use: free it, or set another STAGE_HTTP_ADDR") {
 		t.Errorf("a taken port: got %v", err)
@@ -122,10 +120,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 		t.Errorf("Run: got %v, want nil at the end of ctx", err)
 	}
 
-	broken, err := Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR")
-	if err != nil {
-		t.Fatal(err)
-	}
+	broken := stagetest.Value(Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR"))(t)
 	broken.Close() //nolint:errcheck // which is the point
 	if err := NewServer(broken, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).Run(t.Context(), t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a listener that fails: got %v", err)
@@ -134,10 +129,7 @@ func TestServerListensServesAndStops(t *testing.T) {
 
 func TestURLNamesThisMachine(t *testing.T) {
 	for addr, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", ":0": "http://127.0.0.1:"} {
-		listener, err := Listen(t.Context(), addr, false, "STAGE_HTTP_ADDR")
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := stagetest.Value(Listen(t.Context(), addr, false, "STAGE_HTTP_ADDR"))(t)
 		if got := NewServer(listener, config.HTTPConfig{}, testHandlers(), slog.New(slog.DiscardHandler)).URL(); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s…", addr, got, want)
 		}

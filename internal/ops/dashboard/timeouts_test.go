@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // closeListener reports on closed when a connection that it has accepted is closed by the server.
@@ -95,10 +96,7 @@ func TestEachConnectionOfTheHTTPServerEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, end := servePages(t)
 				start := time.Now()
-				conn, err := l.DialContext(t.Context(), "tcp", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := stagetest.Value(l.DialContext(t.Context(), "tcp", ""))(t)
 				written := make(chan struct{})
 				go func() {
 					defer close(written)
@@ -138,13 +136,8 @@ func TestEventStreamsEndWithTheProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, end := servePages(t)
-				conn, err := l.DialContext(t.Context(), "tcp", "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.WriteString(conn, "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-					t.Fatal(err)
-				}
+				conn := stagetest.Value(l.DialContext(t.Context(), "tcp", ""))(t)
+				stagetest.Value(io.WriteString(conn, "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
 				got := make(chan string, 1)
 				if name == "read" {
 					go func() {

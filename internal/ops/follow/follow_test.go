@@ -20,18 +20,10 @@ func TestMain(m *testing.M) { stagetest.Main(m) }
 // serve starts an embedded server with one stream on dir, as a stage does: it waits for a reader to close the store.
 func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
 	t.Helper()
-	conn, err := natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := stagetest.Value(natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn.NC())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(conn.NC()))(t)
+	stagetest.Value(js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}))(t)
 	return conn
 }
 

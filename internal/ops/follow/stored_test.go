@@ -16,18 +16,10 @@ import (
 func TestAServerThatIsFasterIsNotReadAsAStore(t *testing.T) {
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
 	log := slog.New(slog.DiscardHandler)
-	srv, err := natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := stagetest.Value(natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, log))(t)
 	defer srv.Close()
-	js, err := jetstream.New(srv.NC())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
-		t.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(srv.NC()))(t)
+	stagetest.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}))(t)
 	f := &follower{cfg: cfg, log: log, read: func(context.Context, jetstream.JetStream, bool) error {
 		t.Error("it was read")
 		return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
@@ -94,10 +95,7 @@ func TestMetricsReadAsDocumented(t *testing.T) {
 }
 
 func TestMetricsFollowTheConventions(t *testing.T) {
-	problems, err := testutil.GatherAndLint(busyMetrics().registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := stagetest.Value(testutil.GatherAndLint(busyMetrics().registry))(t)
 	for _, p := range problems {
 		if strings.HasPrefix(p.Metric, "llm_stage_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)

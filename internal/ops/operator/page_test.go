@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/ops/control"
 	"github.com/llm-stage/stage/internal/ops/operator"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 func TestThePageAsks(t *testing.T) {
@@ -78,10 +79,7 @@ func TestThePageSaysWhoAsks(t *testing.T) {
 		got = w
 		return nil, nil
 	}}
-	body, err := json.Marshal(map[string]any{"verb": "drain", "partition": 3, "replica": "ABC"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := stagetest.Value(json.Marshal(map[string]any{"verb": "drain", "partition": 3, "replica": "ABC"}))(t)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://stage.example/api/control", strings.NewReader(string(body)))
 	r.Header.Set("Content-Type", "application/json")
 	r.RemoteAddr = "10.1.2.3:4567"

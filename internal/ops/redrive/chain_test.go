@@ -49,10 +49,7 @@ func TestARedriveInAChainLeavesTheLogBeforeItAlone(t *testing.T) {
 	first, second := b.mapped(1), b.mapped(2)
 	b.reduced(first, "results.map.0.rows")
 	failed := b.reduced(second, "results.map.0.rows")
-	end, err := streams.LastMessage(t.Context(), b.NC, "RESULTS", "results.map.0.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	end := stagetest.Value(streams.LastMessage(t.Context(), b.NC, "RESULTS", "results.map.0.>"))(t)
 	want(t, b.redrive(Options{}), "2 rows published again, of 2 failed results\n")
 	want(t, b.redrive(Options{}), "0 rows published again, of 2 failed results; 2 were redriven before\n")
 	if now, err := streams.LastMessage(t.Context(), b.NC, "RESULTS", "results.map.0.>"); err != nil || now.Sequence != end.Sequence {

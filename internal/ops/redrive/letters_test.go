@@ -29,9 +29,7 @@ func (b *redriveBench) failAcked(data string, whole bool) (at uint64) {
 	row := &nats.Msg{Subject: "rows.a", Data: []byte(data), Header: nats.Header{"X-Own": {"1"}}}
 	at = b.fail("refused", row)
 	seq := b.Stream("ROWS").CachedInfo().State.LastSeq
-	if err := b.Stream("ROWS").DeleteMsg(b.T.Context(), seq); err != nil {
-		b.T.Fatal(err)
-	}
+	stagetest.Must(b.T, b.Stream("ROWS").DeleteMsg(b.T.Context(), seq))
 	letter := &nats.Msg{Subject: "dead", Data: row.Data, Header: nats.Header{
 		"X-Own": {"1"}, jetstream.MsgIDHeader: {auditlog.StateID("stage", "ROWS", 0, seq) + letterID}, streams.HeaderReason: {"refused"},
 		streams.HeaderSourceSeq: {strconv.FormatUint(seq, 10)}, streams.HeaderSourceSubject: {"rows.a"}, "Stage-Error": {"no"},
@@ -99,8 +97,6 @@ func TestRedriveTakesNoDeadLetterOfAnotherInput(t *testing.T) {
 	b.job.Claim("run2.a", 0)
 	b.Store(b.job)
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"new"}`)})
-	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), 1))
 	want(t, b.redrive(Options{}), "0 rows published again, of 2 failed results; 2 have no row in the input any more\n")
 }

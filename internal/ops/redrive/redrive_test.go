@@ -51,10 +51,7 @@ func (b *redriveBench) answer(seq uint64, subject, status string, body []byte) (
 func (b *redriveBench) redrive(o Options) string {
 	b.T.Helper()
 	var out strings.Builder
-	done, err := Run(b.T.Context(), b.JS, b.Cfg, o, &out)
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	done := stagetest.Value(Run(b.T.Context(), b.JS, b.Cfg, o, &out))(b.T)
 	done.Write(&out)
 	return out.String()
 }
@@ -63,10 +60,7 @@ func (b *redriveBench) redrive(o Options) string {
 func (b *redriveBench) input(from uint64) (lines []string) {
 	b.T.Helper()
 	for {
-		m, err := streams.NextMessage(b.T.Context(), b.NC, "ROWS", ">", from)
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		m := stagetest.Value(streams.NextMessage(b.T.Context(), b.NC, "ROWS", ">", from))(b.T)
 		if m == nil {
 			return lines
 		}
@@ -172,9 +166,7 @@ func TestRedriveLeavesOutWhatItCannotPublish(t *testing.T) {
 	b.fail("row_too_large", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":`), Header: nats.Header{streams.HeaderRowError: {"row_too_large"}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":3}`), Header: nats.Header{streams.HeaderStatus: {auditlog.RowError}}})
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":4}`)})
-	if err := b.Stream("ROWS").DeleteMsg(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), 1))
 	want(t, b.redrive(Options{}), "1 rows published again, of 4 failed results; 1 have no row in the input any more; "+
 		"1 had a row too large for a message; 1 were errors when they came in: redrive the stage before this one\n")
 	if got := b.input(5); len(got) != 1 || !strings.Contains(got[0], `{"n":4}`) {
@@ -229,9 +221,7 @@ func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Run(t.Context(), 0, next, func(int64) {}); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, l.Run(t.Context(), 0, next, func(int64) {}))
 	b.answer(2, "rows.abc", auditlog.RowError, []byte(`{"llm_response_error":{"reason":"refused"}}`))
 	want(t, b.redrive(Options{}), "1 rows published again")
 	if got := b.input(4); len(got) != 1 || !strings.HasPrefix(got[0], `4 rows.abc-redriven {"n":2} `) {
@@ -257,12 +247,8 @@ func TestAKilledRedriveIsContinued(t *testing.T) {
 	if err := r.publishRows(t.Context(), rows[2:4]); err != nil { // published, and killed
 		t.Fatal(err)
 	}
-	if err := r.publishRows(t.Context(), rows[4:6]); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.finish(t.Context(), rows[4:6]); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, r.publishRows(t.Context(), rows[4:6]))
+	stagetest.Must(t, r.finish(t.Context(), rows[4:6]))
 	b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(`{"n":"other"}`)})
 	want(t, b.redrive(Options{DryRun: true}), "5 rows would be published again, of 9 failed results; 4 were redriven before\n")
 	want(t, b.redrive(Options{}), "5 rows published again, of 9 failed results; 4 were redriven before\n")
@@ -287,10 +273,7 @@ func (b *redriveBench) redriver() *redriver {
 func (b *redriveBench) rowsOf(r *redriver, ats []uint64) (rows []*redriveRow) {
 	b.T.Helper()
 	for _, at := range ats {
-		m, err := r.results.GetMsg(b.T.Context(), at)
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		m := stagetest.Value(r.results.GetMsg(b.T.Context(), at))(b.T)
 		row, err := r.original(b.T.Context(), at, m.Header)
 		if err != nil || row == nil {
 			b.T.Fatalf("result %d: row %v, error %v", at, row, err)
@@ -367,9 +350,7 @@ func TestAFullStreamIsTheCauseOfAMissingMark(t *testing.T) {
 	b.fail("refused", &nats.Msg{Subject: "rows.a", Data: []byte(`{"n":1}`)})
 	info := b.Stream("RESULTS").CachedInfo()
 	info.Config.MaxMsgs, info.Config.Discard = int64(info.State.Msgs), jetstream.DiscardNew
-	if _, err := b.JS.UpdateStream(t.Context(), info.Config); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Value(b.JS.UpdateStream(t.Context(), info.Config))(t)
 	if _, err := Run(t.Context(), b.JS, b.Cfg, Options{}, io.Discard); err == nil || !strings.Contains(err.Error(), "maximum messages") || strings.Contains(err.Error(), "must capture") {
 		t.Errorf("got %v", err)
 	}

@@ -122,10 +122,7 @@ func playRedrives(t *testing.T, steps string, batches bool) {
 func (b *redriveBench) stored(stream string, from uint64) (msgs []*jetstream.RawStreamMsg) {
 	b.T.Helper()
 	for {
-		m, err := streams.NextMessage(b.T.Context(), b.NC, stream, ">", from)
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		m := stagetest.Value(streams.NextMessage(b.T.Context(), b.NC, stream, ">", from))(b.T)
 		if m == nil {
 			return msgs
 		}

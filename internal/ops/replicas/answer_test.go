@@ -125,9 +125,7 @@ func TestLooksAreShared(t *testing.T) {
 		}
 		asker, made := stagetest.Join(l.t, l.srv), a.asked.Load()
 		for range 50 {
-			if err := asker.PublishRequest(Subject("s"), "nobody.listens", nil); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, asker.PublishRequest(Subject("s"), "nobody.listens", nil))
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := a.asked.Load() - made; n > 6 {
@@ -170,13 +168,8 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 			Summary{Format: Format + 1, Stage: "s", Departing: true, Facts: Facts{Replica: "b"}},
 			Summary{Format: Format, Stage: "s", Facts: Facts{Replica: "b", State: status.StateIdle}},
 		} {
-			m, err := json.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stagetest.Join(l.t, l.srv).Publish(Subject("s"), m); err != nil {
-				t.Fatal(err)
-			}
+			m := stagetest.Value(json.Marshal(body))(t)
+			stagetest.Must(t, stagetest.Join(l.t, l.srv).Publish(Subject("s"), m))
 		}
 		time.Sleep(time.Second)
 		b.nc.Close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -33,10 +34,7 @@ func gathered(t *testing.T, summaries ...Summary) Gathered {
 	t.Helper()
 	g := Gathered{Stage: "s", Own: &summaries[0]}
 	for _, s := range summaries[1:] {
-		body, err := json.Marshal(&s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := stagetest.Value(json.Marshal(&s))(t)
 		g.answers = append(g.answers, body)
 	}
 	return g
@@ -248,10 +246,7 @@ func TestAPartitionThatAReplicaWasDrainedOfIsShown(t *testing.T) {
 }
 
 func FuzzMerge(f *testing.F) {
-	body, err := json.Marshal(of("b", map[int]uint64{0: 1}))
-	if err != nil {
-		f.Fatal(err)
-	}
+	body := stagetest.Value(json.Marshal(of("b", map[int]uint64{0: 1})))(f)
 	f.Add(body)
 	f.Add([]byte(`{"format":1,"stage":"s","replica":"x","rows":{"per_second":1.7e308},"usage":{"cost_usd":1.7e308,"known_cost_usd":1.7e308}}`))
 	f.Add([]byte(`{"format":1,"stage":"s","replica":"x","partitions":[{"partition":3,"role":"owner","head_of_line_seconds":1e308}],"lane":{},"pause":{"next_probe":"9999-12-31T23:59:59Z"},"budget":[{}],"missing":[{}]}`))

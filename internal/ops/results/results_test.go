@@ -48,10 +48,7 @@ func plant(b *stagetest.Bench, p planted) planted {
 	if p.replaces > 0 {
 		m.Header.Set("Stage-Replaces", strconv.FormatUint(p.replaces, 10))
 	}
-	s, err := b.JS.Stream(b.T.Context(), "RESULTS")
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	s := stagetest.Value(b.JS.Stream(b.T.Context(), "RESULTS"))(b.T)
 	p.at, p.stored = s.CachedInfo().State.LastSeq+1, time.Now()
 	m.Data = []byte(p.line())
 	if at := b.Publish(m); at != p.at {
@@ -133,9 +130,7 @@ func TestASelectionIsThatOfAPlainList(t *testing.T) {
 			}
 			var text strings.Builder
 			out := bufio.NewWriter(&text)
-			if err := errors.Join(results.NewPrinter(b.Cfg, out, o).Print(t.Context(), b.JS), out.Flush()); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, errors.Join(results.NewPrinter(b.Cfg, out, o).Print(t.Context(), b.JS), out.Flush()))
 			if got, want := strings.Fields(text.String()), wanted(all, o); !slices.Equal(got, want) {
 				t.Fatalf("%+v:\ngot  %v\nwant %v", o, got, want)
 			}
@@ -254,9 +249,7 @@ func checkMeta(t *testing.T, b *stagetest.Bench, want string) {
 	var text strings.Builder
 	out := bufio.NewWriter(&text)
 	p := results.NewPrinter(b.Cfg, out, results.Options{Partition: results.AllPartitions, Last: results.All, WithMeta: true})
-	if err := errors.Join(p.Print(t.Context(), b.JS), out.Flush()); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, errors.Join(p.Print(t.Context(), b.JS), out.Flush()))
 	var line struct {
 		Meta   map[string]any
 		Result json.RawMessage

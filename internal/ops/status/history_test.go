@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest"
 	"pgregory.net/rapid"
 
 	"github.com/llm-stage/stage/internal/golden"
@@ -219,10 +220,7 @@ func TestThinningIsThatOfThePage(t *testing.T) {
 	}
 	given := columns(list)
 	want := columns(thin(slices.Clone(list), now, oldestSeconds))
-	text, err := json.MarshalIndent(map[string]any{"now": now, "given": given, "want": want}, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := stagetest.Value(json.MarshalIndent(map[string]any{"now": now, "given": given, "want": want}, "", ""))(t)
 	golden.Check(t, filepath.Join("testdata", "thinned.json"), string(text)+"\n")
 }
 
@@ -278,9 +276,6 @@ func BenchmarkHistory(b *testing.B) {
 // size returns the bytes that a page receives.
 func size(b *testing.B, h *History) int {
 	b.Helper()
-	text, err := json.Marshal(h.Columns())
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := stagetest.Value(json.Marshal(h.Columns()))(b)
 	return len(text)
 }

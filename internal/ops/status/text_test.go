@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -19,20 +20,11 @@ import (
 func printed(t *testing.T, r *Report) string {
 	t.Helper()
 	var text, received strings.Builder
-	if err := r.WriteText(&text); err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, r.WriteText(&text))
+	body := stagetest.Value(json.Marshal(r))(t)
 	var again Report
-	if err := json.Unmarshal(body, &again); err != nil {
-		t.Fatal(err)
-	}
-	if err := again.WriteText(&received); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, json.Unmarshal(body, &again))
+	stagetest.Must(t, again.WriteText(&received))
 	if received.String() != text.String() {
 		t.Errorf("through JSON:\n%swant:\n%s", received.String(), text.String())
 	}
@@ -137,9 +129,7 @@ func TestAStrangeReportBreaksNothing(t *testing.T) {
 		"{\"stage\":\"a\\tb\\nc\\u001b[2J\",\"partitions\":[{\"owner\":\"x\\ty\",\"problem\":\"a\\r\\nb\\tc\"}]}",
 	} {
 		var r Report
-		if err := json.Unmarshal([]byte(body), &r); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, json.Unmarshal([]byte(body), &r))
 		text := printed(t, &r)
 		if strings.ContainsAny(text, "\x1b\r\t") || strings.Contains(text, "\nb") || strings.Contains(text, "\nc") {
 			t.Errorf("%s: %q", body, text)

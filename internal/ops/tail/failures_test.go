@@ -31,10 +31,7 @@ func plantEnd(b *stagetest.Bench, row uint64, reason string) {
 // list returns the sequences of a page's rows.
 func list(t *testing.T, b *stagetest.Bench, o FailuresOptions) (*Failures, []uint64) {
 	t.Helper()
-	page, err := ListFailures(t.Context(), b.JS, b.Cfg, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := stagetest.Value(ListFailures(t.Context(), b.JS, b.Cfg, o))(t)
 	rows := []uint64{}
 	for _, r := range page.Rows {
 		rows = append(rows, r.Row)
@@ -106,9 +103,7 @@ func TestAPageOfFailuresReadsABoundedPart(t *testing.T) {
 	plantEnd(b, 1, "refused")
 	const others = eventsMost + 3*partFirst
 	for range others - 1 {
-		if err := b.NC.Publish("audit.stage.0.row", []byte(`{"status":"success"}`)); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.NC.Publish("audit.stage.0.row", []byte(`{"status":"success"}`)))
 	}
 	b.Publish(&nats.Msg{Subject: "audit.stage.0.row", Data: []byte(`{}`)}) // is stored after all of them
 	stored, err := b.Stream("AUDIT").Info(t.Context())

@@ -70,12 +70,8 @@ func historyText(b *stagetest.Bench, seq uint64) string {
 	b.T.Helper()
 	var text strings.Builder
 	out := bufio.NewWriter(&text)
-	if err := History(b.T.Context(), b.JS, b.Cfg, out, Options{Row: seq}); err != nil {
-		b.T.Fatal(err)
-	}
-	if err := out.Flush(); err != nil {
-		b.T.Fatal(err)
-	}
+	stagetest.Must(b.T, History(b.T.Context(), b.JS, b.Cfg, out, Options{Row: seq}))
+	stagetest.Must(b.T, out.Flush())
 	return regexp.MustCompile(`(?m)^ +[0-9:.]+ +(\+\S+ s)? +`).ReplaceAllString(text.String(), "")
 }
 
@@ -179,12 +175,8 @@ func TestAHistoryOfOneElement(t *testing.T) {
 		plant(b, streams.OrderStream, []plantedRow{{1, "", 1, 1, 0}})
 		var text strings.Builder
 		out := bufio.NewWriter(&text)
-		if err := History(t.Context(), b.JS, b.Cfg, out, Options{Row: 1, Item: new(1)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := out.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, History(t.Context(), b.JS, b.Cfg, out, Options{Row: 1, Item: new(1)}))
+		stagetest.Must(t, out.Flush())
 		lines := []string{`^row 1#1 of stream ROWS`, `queued`, `#1   call 2: mock, ok`, `#1   call 3: mock, ok`, `finished: success`, `waited for no earlier row`, `emitted: result 1`}
 		got := strings.Split(strings.TrimSpace(text.String()), "\n")
 		for i, line := range lines {

@@ -68,10 +68,7 @@ func TestAStoryIsLookedForWhereItsResultIs(t *testing.T) {
 							t.Fatal(source, err)
 						}
 						search := &search{js: b.JS, cfg: b.Cfg, row: row, brief: true}
-						where, err := search.locate(t.Context(), source)
-						if err != nil {
-							t.Fatal(err)
-						}
+						where := stagetest.Value(search.locate(t.Context(), source))(t)
 						at, emitted := stored[row], !stored[row].result.IsZero()
 						if where.since.After(at.event) || emitted && (where.until.IsZero() || where.until.Before(at.result)) {
 							t.Errorf("row %d is in %v, looked for in %+v", row, at, where)

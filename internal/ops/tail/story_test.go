@@ -75,14 +75,8 @@ func squeeze(text string) string { return regexp.MustCompile(` +`).ReplaceAllStr
 // tell returns a story as JSON, and the texts of its steps.
 func tell(t *testing.T, b *stagetest.Bench, o StoryOptions) (*Story, string, string) {
 	t.Helper()
-	story, err := Tell(t.Context(), b.JS, b.Cfg, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(story)
-	if err != nil {
-		t.Fatal(err)
-	}
+	story := stagetest.Value(Tell(t.Context(), b.JS, b.Cfg, o))(t)
+	body := stagetest.Value(json.Marshal(story))(t)
 	var steps strings.Builder
 	for _, s := range story.Steps {
 		fmt.Fprintf(&steps, "%s %s: %s\n", s.Kind, s.Level, s.Text)

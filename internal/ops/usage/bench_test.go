@@ -48,20 +48,11 @@ func BenchmarkBook(b *testing.B) {
 // BenchmarkRead reads the events of one call for each row from a stream in a file: one in ten is stored twice, the second
 // time a hundred rows later.
 func BenchmarkRead(b *testing.B) {
-	srv, err := natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true}))(b)
 	defer srv.Stop()
-	nc, err := srv.Connect()
-	if err != nil {
-		b.Fatal(err)
-	}
+	nc := stagetest.Value(srv.Connect())(b)
 	defer nc.Close()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1000))
-	if err != nil {
-		b.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(1000)))(b)
 	if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}}); err != nil {
 		b.Fatal(err)
 	}
@@ -70,9 +61,7 @@ func BenchmarkRead(b *testing.B) {
 	var report *Report
 	for b.Loop() {
 		r := NewReader(stagetest.Config(b), NewBook([]Dimension{ByStage, ByModel, ByDay}), Options{Stages: []string{"stage"}})
-		if err := r.Read(b.Context(), js); err != nil {
-			b.Fatal(err)
-		}
+		stagetest.Must(b, r.Read(b.Context(), js))
 		report = r.Report()
 	}
 	b.ReportMetric(float64(*benchEvents)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
@@ -91,9 +80,7 @@ func storeMany(b *testing.B, js jetstream.JetStream, n int) {
 			seq = uint64(max(0, i-101)) //nolint:gosec // not negative
 		}
 		e := c.of("RUN1234567890.TERM1234", seq+1, 0, auditlog.CallSuccess, func(c *auditlog.Call) { c.Request, c.Response = body, body })
-		if _, err := js.PublishAsync("audit.stage.0.call", e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)); err != nil {
-			b.Fatal(err)
-		}
+		stagetest.Value(js.PublishAsync("audit.stage.0.call", e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)))(b)
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()

@@ -28,9 +28,7 @@ func store(b *stagetest.Bench, e *auditlog.Event) uint64 {
 func readAll(b *stagetest.Bench, o Options, by ...Dimension) *Report {
 	b.T.Helper()
 	r := NewReader(b.Cfg, NewBook(by), o)
-	if err := r.Read(b.T.Context(), b.JS); err != nil {
-		b.T.Fatal(err)
-	}
+	stagetest.Must(b.T, r.Read(b.T.Context(), b.JS))
 	return r.Report()
 }
 
@@ -191,9 +189,7 @@ func TestFollowShowsWhatIsThereAndThenWhatComes(t *testing.T) {
 		b.Drop("AUDIT")
 		time.Sleep(time.Minute)
 		audit := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, Storage: jetstream.MemoryStorage}
-		if _, err := b.JS.CreateStream(t.Context(), audit); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.JS.CreateStream(t.Context(), audit))(t)
 		store(b, c.of("run2.a", 1, 0, auditlog.CallSuccess))
 		time.Sleep(time.Minute)
 		want(2000, 2002, 2003)

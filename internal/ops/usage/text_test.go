@@ -7,6 +7,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // someReport has a group with all numbers, one without usage, and everything that is noted.
@@ -34,15 +35,11 @@ func TestReportsInEachFormat(t *testing.T) {
 	_, r := someReport()
 	for format, file := range map[Format]string{Table: "report.txt", JSON: "report.json", CSV: "report.csv"} {
 		var text strings.Builder
-		if err := r.Write(&text, format); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, r.Write(&text, format))
 		golden.Check(t, "testdata/"+file, text.String())
 	}
 	var text strings.Builder
-	if err := NewBook(nil).Report(time.Time{}).Write(&text, Table); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, NewBook(nil).Report(time.Time{}).Write(&text, Table))
 	golden.Check(t, "testdata/none.txt", text.String())
 }
 
@@ -55,9 +52,7 @@ func TestLiveReports(t *testing.T) {
 		var text strings.Builder
 		l := NewLive(&text, f, screen)
 		for _, r := range []*Report{r, next, next} {
-			if err := l.Show(r); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, l.Show(r))
 		}
 		return text.String()
 	}

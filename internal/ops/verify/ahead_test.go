@@ -7,6 +7,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"pgregory.net/rapid"
 )
 
@@ -159,12 +160,8 @@ func (l *drawnLog) verify(t *rapid.T) *partitionVerifier {
 			claims: []stored.Claim{{At: 1, Owner: "run1.a", Version: 2, Input: "ROWS", Order: l.order, Key: "subject.2", Progress: stored.Progress{Named: true}}},
 		},
 	}
-	if err := v.start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := v.finish(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, v.start())
+	stagetest.Must(t, v.finish())
 	return v
 }
 

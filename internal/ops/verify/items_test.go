@@ -19,18 +19,9 @@ const fanBody = `{"xs":[{"a":1},2,"c",[]]}`
 // fanResult is the body of a success of a row with this array.
 func fanResult(tb testing.TB, body string) []byte {
 	tb.Helper()
-	format, err := row.NewFormat("F", row.Provenance{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	r, err := row.Parse([]byte(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	items, err := r.Items("xs", 100)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(tb)
+	r := stagetest.Value(row.Parse([]byte(body)))(tb)
+	items := stagetest.Value(r.Items("xs", 100))(tb)
 	answers := make([]*row.Answer, items.Len())
 	for i := range answers {
 		answers[i] = &row.Answer{Text: fmt.Sprint("reply ", i), VariablesHash: items.VariablesHash(i)}

@@ -364,9 +364,7 @@ func TestVerifyChecksOtherOrdersOverAWorkQueue(t *testing.T) {
 			keep(j, slowRows[:9]...)
 			b.Store(j)
 			for _, seq := range slowRows[:9] {
-				if err := b.Stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
-					t.Fatal(err)
-				}
+				stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), seq))
 			}
 			_, text, code := verifyAll(b)
 			switch {

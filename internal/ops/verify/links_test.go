@@ -40,10 +40,7 @@ func upstreamRow(seq uint64) *nats.Msg {
 // again.
 func linkJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
-	format, err := row.NewFormat("F", row.Provenance{})
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(b.T)
 	var rows []*nats.Msg
 	for seq := range uint64(9) {
 		rows = append(rows, upstreamRow(seq+1))
@@ -56,10 +53,7 @@ func linkJob(b *stagetest.Bench) *stagetest.Job {
 		seq := uint64(i) + 1 //nolint:gosec // small
 		j.Answer("run1.a", seq)
 		r, event := j.Steps[len(j.Steps)-1].Result, rowEventOf(j, seq)
-		of, err := row.Parse(m.Data)
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		of := stagetest.Value(row.Parse(m.Data))(b.T)
 		of.KeepAs("map")
 		event.VariablesHash = of.VariablesHash()
 		r.Subject = m.Subject
@@ -205,10 +199,7 @@ func looseRow(seq uint64) *nats.Msg {
 // no room for the row. A loader could not read row 7, and what it put there is not the row's beginning.
 func looseJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
-	format, err := row.NewFormat("F", row.Provenance{})
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(b.T)
 	j := b.Job()
 	j.Start("run1")
 	j.Steps[0].Run.Settings["STAGE_FOREACH"], j.Steps[0].Run.Settings["STAGE_RESPONSE_FIELD"] = "xs", "F"
@@ -291,10 +282,7 @@ func TestVerifyFindsFaultsOfLinks(t *testing.T) { findsFaults(t, linkFaults, lin
 
 // A success has all members of its row but those that it replaces, which only a row of no stage loses.
 func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
-	format, err := row.NewFormat("F", row.Provenance{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(t)
 	for _, tt := range []struct {
 		name, row, planted string
 		fields             []string
@@ -307,10 +295,7 @@ func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
 		{"a field that no run has had", `{"F":"old","n":1}`, "", []string{"G"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			of, err := row.Parse([]byte(tt.row))
-			if err != nil {
-				t.Fatal(err)
-			}
+			of := stagetest.Value(row.Parse([]byte(tt.row)))(t)
 			body := format.AppendSuccess(nil, of, &row.Answer{Text: "new", VariablesHash: of.VariablesHash()})
 			if tt.planted != "" {
 				body = []byte(strings.Replace(string(body), `"F_x":2`, tt.planted, 1))
@@ -328,9 +313,7 @@ func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
 // row10 puts a row in the place of the last one of a linkJob, as row 10, and returns its result.
 func row10(b *stagetest.Bench, j *stagetest.Job, m *nats.Msg) *stored.ResultRow {
 	b.T.Helper()
-	if err := b.Stream("ROWS").DeleteMsg(b.T.Context(), 9); err != nil {
-		b.T.Fatal(err)
-	}
+	stagetest.Must(b.T, b.Stream("ROWS").DeleteMsg(b.T.Context(), 9))
 	b.Publish(m)
 	r := j.Steps[j.ResultOf(9)].Result
 	for _, s := range j.Steps {

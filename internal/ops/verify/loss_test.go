@@ -176,10 +176,7 @@ func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 			j := newPureJob(20, tt.ago, each)
 			tt.damage(j)
 			report := j.verify()
-			text, err := json.MarshalIndent(report, "", " ")
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := stagetest.Value(json.MarshalIndent(report, "", " "))(t)
 			if report.Verdict != tt.verdict || !strings.Contains(string(text), tt.want) {
 				t.Errorf("got %s, want %s and %q:\n%s", report.Verdict, tt.verdict, tt.want, text)
 			}

@@ -35,17 +35,13 @@ func TestVerifyCannotTellAfterAPurge(t *testing.T) {
 			"run run1: its beginning is no longer in the audit and can't have expired",
 		}},
 		{"an event in the middle", nil, func(b *stagetest.Bench) {
-			if err := b.Stream("AUDIT").DeleteMsg(t.Context(), 9); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, b.Stream("AUDIT").DeleteMsg(t.Context(), 9))
 		}, []string{"stream AUDIT lacks 1 messages after its first one: none of its settings removes them, so they were purged or deleted"}},
 		{"all row events", func(s []jetstream.StreamConfig) { s[2].MaxMsgsPerSubject = 5 }, func(*stagetest.Bench) {}, []string{
 			"after its first one: it keeps only 5 messages a subject",
 		}},
 		{"the last result", nil, func(b *stagetest.Bench) {
-			if err := b.Stream("RESULTS").DeleteMsg(t.Context(), 21); err != nil {
-				t.Fatal(err)
-			}
+			stagetest.Must(t, b.Stream("RESULTS").DeleteMsg(t.Context(), 21))
 		}, []string{"stream RESULTS lacks 1 messages after its first one, which may have been results of rows of which nothing else has a record"}},
 		{"the audit stream, and created again", nil, func(b *stagetest.Bench) {
 			b.Drop("AUDIT")

@@ -49,10 +49,7 @@ func TestVerifyAccusesNobodyAfterTheAuditWasCreatedAgain(t *testing.T) {
 				}
 				j.audit.recreate(n)
 				report := j.verify()
-				text, err := json.Marshal(report)
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := stagetest.Value(json.Marshal(report))(t)
 				if report.Verdict == VerdictViolated || events > 0 && report.Verdict != VerdictCannotTell {
 					t.Errorf("without the first %d events, %d of them about rows: %s: %s", n, events, report.Verdict, text)
 				}
@@ -105,9 +102,7 @@ func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
 		b.Store(j)
 		config := b.Stream("AUDIT").CachedInfo().Config
 		b.Drop("AUDIT")
-		if _, err := b.JS.CreateStream(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Value(b.JS.CreateStream(t.Context(), config))(t)
 		j.Steps = whole[n:]
 		b.Store(j)
 		if _, text, code := verifyAll(b); code != codeUnproven || !strings.Contains(text, "stream AUDIT was created at ") {

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // slowGroup is how many rows pass while the first of them waits, slowBlock how many are in the window meanwhile.
@@ -97,9 +98,7 @@ func (g *slowJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 		return &auditlog.Event{Header: head, Call: c}
 	}
 	send := func(e *auditlog.Event) {
-		if err := handle(e); err != nil {
-			tb.Fatal(err)
-		}
+		stagetest.Must(tb, handle(e))
 	}
 	order, calls := slowJob{generatedJob: generatedJob{rows: g.rows}}, slowJob{generatedJob: generatedJob{rows: g.rows}}
 	retries := 0
@@ -200,17 +199,13 @@ func BenchmarkVerify(b *testing.B) {
 					report: newReport("stage"), runs: newRunVerifier(), partitionSources: sources, window: newAuditWindow(2048),
 					partitionFacts: partitionFacts{name: "stage", stream: "ROWS", inputLast: rows, bound: rows},
 				}
-				if err := v.start(); err != nil {
-					b.Fatal(err)
-				}
+				stagetest.Must(b, v.start())
 				if order == streams.OrderStream {
 					g.generatedJob.events(b, v.event)
 				} else {
 					g.events(b, v.event)
 				}
-				if err := v.finish(); err != nil {
-					b.Fatal(err)
-				}
+				stagetest.Must(b, v.finish())
 				if n := v.report.Violations.Count; n > 0 {
 					b.Fatalf("got %d violations, the first %+v", n, v.report.Violations.First[0])
 				}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // generatedJob makes the streams of a partition as they are asked for: nothing of it is held.
@@ -61,9 +62,7 @@ func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error)
 			seq := block + uint64(i) + 1 //nolint:gosec // not negative
 			retry.Sequence, call.Sequence, row.Sequence = seq, seq, seq
 			for _, e := range events {
-				if err := handle(e); err != nil {
-					tb.Fatal(err)
-				}
+				stagetest.Must(tb, handle(e))
 			}
 		}
 	}
@@ -128,9 +127,7 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 		partitionSources: partitionSources{results: g.result, input: g.input, claims: []stored.Claim{g.claim}},
 	}
 	before, peak, seen := heapInUse(), uint64(0), 0
-	if err := v.start(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, v.start())
 	g.events(t, func(e *auditlog.Event) error {
 		if seen++; seen%59_000 == 0 {
 			peak = max(peak, heapInUse())
@@ -140,9 +137,7 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 		}
 		return v.event(e)
 	})
-	if err := v.finish(); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, v.finish())
 	if peak = max(peak, heapInUse()); peak > before+most {
 		t.Errorf("got %d KiB on the heap more than at the beginning, want %d at most", (peak-before)>>10, most>>10)
 	}

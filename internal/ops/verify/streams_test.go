@@ -19,14 +19,10 @@ func TestVerifyAsksTheAuditWhereTheInputCannotTell(t *testing.T) {
 		{"interest", jetstream.InterestPolicy, nil},
 		{"expired", jetstream.LimitsPolicy, nil},
 		{"deleted", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
-				b.T.Fatal(err)
-			}
+			stagetest.Must(b.T, b.JS.DeleteStream(b.T.Context(), "ROWS"))
 		}},
 		{"re-created", jetstream.LimitsPolicy, func(b *stagetest.Bench) {
-			if err := b.JS.DeleteStream(b.T.Context(), "ROWS"); err != nil {
-				b.T.Fatal(err)
-			}
+			stagetest.Must(b.T, b.JS.DeleteStream(b.T.Context(), "ROWS"))
 			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
 				b.T.Fatal(err)
 			}
@@ -89,9 +85,7 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 		{"another name", "stream RESULTS holds nothing of a stage named other", func(b *stagetest.Bench) { b.Cfg.Name = "other" }},
 		{"another input", "the results are of stream ROWS, STAGE_INPUT_STREAM is FEED", func(b *stagetest.Bench) {
 			b.Cfg.Input.Stream = "FEED"
-			if _, err := b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "FEED"}); err != nil {
-				b.T.Fatal(err)
-			}
+			stagetest.Value(b.JS.CreateStream(b.T.Context(), jetstream.StreamConfig{Name: "FEED"}))(b.T)
 		}},
 		{"more partitions", "the stage has served 3 partitions, STAGE_PARTITIONS is 1", func(b *stagetest.Bench) {
 			j := b.Job()

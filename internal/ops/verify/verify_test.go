@@ -177,17 +177,13 @@ func TestVerifyProvesAFinishedJob(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := terminal.WriteJSON(&out, report); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, terminal.WriteJSON(&out, report))
 	var got struct {
 		Verdict    string
 		Partitions []map[string]any
 		Violations struct{ Count int }
 	}
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, json.Unmarshal([]byte(out.String()), &got))
 	if got.Verdict != "proven" || len(got.Partitions) != 1 || got.Partitions[0]["results"] != 20.0 || got.Partitions[0]["pending"] != 0.0 {
 		t.Errorf("got as JSON:\n%s", out.String())
 	}
@@ -236,9 +232,7 @@ func TestVerifyExpectsNoDeletedOrFilteredRow(t *testing.T) {
 	b.Rows(2, "other.a")  // 3, 4
 	b.Rows(4, "rows.b.c") // 5 to 8
 	for _, seq := range []uint64{2, 6} {
-		if err := b.Stream("ROWS").DeleteMsg(t.Context(), seq); err != nil {
-			t.Fatal(err)
-		}
+		stagetest.Must(t, b.Stream("ROWS").DeleteMsg(t.Context(), seq))
 	}
 	j := b.Job()
 	j.Start("run1")

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // checks is all that verify checks, as docs/verify.md lists it. A violation of each kind is planted by
@@ -38,10 +40,7 @@ var checks = []struct {
 }
 
 func TestTheDocsListWhatVerifyChecks(t *testing.T) {
-	docs, err := os.ReadFile("../../../docs/verify.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := stagetest.Value(os.ReadFile("../../../docs/verify.md"))(t)
 	var table strings.Builder
 	for _, c := range checks {
 		fmt.Fprintf(&table, "| `%s` | %s |\n", c.kind, c.means)

@@ -27,20 +27,11 @@ var rows = flag.Int("rows", 10_000, "rows of the chain that is verified")
 // BenchmarkAChain verifies a finished chain of two stages, whose streams are files of a server in the same process: rows
 // of 200 bytes, one call each. peak-MiB is the largest heap that was seen above the one before, with that of the server.
 func BenchmarkAChain(b *testing.B) {
-	srv, err := natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true}))(b)
 	b.Cleanup(srv.Stop)
-	nc, err := srv.Connect()
-	if err != nil {
-		b.Fatal(err)
-	}
+	nc := stagetest.Value(srv.Connect())(b)
 	b.Cleanup(nc.Close)
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2000))
-	if err != nil {
-		b.Fatal(err)
-	}
+	js := stagetest.Value(jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2000)))(b)
 	for name, subject := range map[string]string{"ROWS": "rows.>", "RESULTS": "results.>", "AUDIT": "audit.>"} {
 		if _, err := js.CreateStream(b.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
 			b.Fatal(err)
@@ -90,10 +81,7 @@ type store struct {
 }
 
 func (s *store) publish(subject string, header nats.Header, body []byte) {
-	f, err := s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: body})
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	f := stagetest.Value(s.js.PublishMsgAsync(&nats.Msg{Subject: subject, Header: header, Data: body}))(s.b)
 	if s.pending = append(s.pending, f); len(s.pending) == 1000 {
 		s.flush()
 	}
@@ -111,10 +99,7 @@ func (s *store) flush() {
 }
 
 func (s *store) chain(n int) {
-	format, err := row.NewFormat("llm_response", row.Provenance{TemplateHash: llm.Hash(nil)})
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("llm_response", row.Provenance{TemplateHash: llm.Hash(nil)}))(s.b)
 	made := s.stage("map", "ROWS", "rows.a", "", nil, n, format)
 	s.stage("reduce", "RESULTS", "results.map.0.rows", "map", made, n, format)
 }
@@ -132,10 +117,7 @@ func (s *store) stage(name, stream, subject, before string, first *uint64, n int
 		"STAGE_PARTITIONS": "1", "STAGE_WINDOW": "1024",
 	}}
 	s.publish("audit."+name+".all.run", nil, start.AppendJSON(nil, auditlog.PayloadsFull, 0))
-	info, err := s.js.Stream(s.b.Context(), stream)
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	info := stagetest.Value(s.js.Stream(s.b.Context(), stream))(s.b)
 	claim, err := json.Marshal(streams.Claim{Owner: owner, Version: 1, InputStream: stream, InputCreated: info.CachedInfo().Created})
 	if err != nil {
 		s.b.Fatal(err)
@@ -190,10 +172,7 @@ func (s *store) stage(name, stream, subject, before string, first *uint64, n int
 		seq++
 	}
 	s.flush()
-	m, err := info.GetLastMsgForSubject(s.b.Context(), subject)
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	m := stagetest.Value(info.GetLastMsgForSubject(s.b.Context(), subject))(s.b)
 	if before != "" || m.Sequence != uint64(n) { //nolint:gosec // a count
 		return nil
 	}

@@ -42,10 +42,7 @@ func (s *stage) text(text string) string {
 // store stores what a stage would have stored that has answered its input.
 func (s *stage) store(b *stagetest.Bench) {
 	b.T.Helper()
-	format, err := row.NewFormat("F", row.Provenance{})
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(b.T)
 	run, owner := "run"+s.name, "run"+s.name+".a"
 	j := b.Job()
 	j.Created = b.Stream(s.stream).CachedInfo().Created
@@ -61,10 +58,7 @@ func (s *stage) store(b *stagetest.Bench) {
 		if s.answered > 0 && i == s.answered {
 			break
 		}
-		of, err := row.Parse(m.Body)
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		of := stagetest.Value(row.Parse(m.Body))(b.T)
 		of.KeepAs(streams.Upstream(m.Header))
 		j.Answer(owner, m.Seq)
 		j.Steps[len(j.Steps)-2].Row.VariablesHash = of.VariablesHash()
@@ -123,10 +117,7 @@ func newChain(t *testing.T, change func(stages []*stage)) *stagetest.Bench {
 func check(b *stagetest.Bench, names ...string) (*chain.Report, string) {
 	b.T.Helper()
 	var out stagetest.Buffer
-	report, err := chain.Run(b.T.Context(), b.JS, b.Cfg, names, &out)
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	report := stagetest.Value(chain.Run(b.T.Context(), b.JS, b.Cfg, names, &out))(b.T)
 	report.WriteText(&out)
 	text := out.String()
 	if err := report.Err(); err != nil {
@@ -151,9 +142,7 @@ func TestAChainIsProvenDownToItsFirstInput(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := terminal.WriteJSON(&out, report); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, terminal.WriteJSON(&out, report))
 	var got struct {
 		Chain   []string
 		Verdict string
@@ -163,9 +152,7 @@ func TestAChainIsProvenDownToItsFirstInput(t *testing.T) {
 		}
 		Stages []struct{ Verdict, Stage string }
 	}
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatal(err)
-	}
+	stagetest.Must(t, json.Unmarshal([]byte(out.String()), &got))
 	if got.Verdict != "proven" || len(got.Links) != 2 || got.Links[1].From != "b" || got.Links[1].Waiting != 3 || len(got.Stages) != 3 || got.Stages[1].Stage != "b" {
 		t.Errorf("got as JSON:\n%s", out.String())
 	}
