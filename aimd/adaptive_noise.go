@@ -9,17 +9,10 @@ const (
 	probeRoom = 1.5
 	// The second is twice what a limiter at twice the estimated rate has room for, and
 	// half of it must be accepted: no limiter does that, and at random it fails once in a
-	// hundred times even if a fifth is refused. A small pool may send less, see planned.
+	// hundred times even if a fifth is refused.
 	probeRoomSure = 2.0
 	// A probe larger than this costs more than it is worth.
 	probeMax = 32
-	// Pools of at most this size send what probes they have room for. With larger ones
-	// that takes a limit with noise before it for noise alone: with 20/s, noise of .1 and
-	// a pool of 32, utilisation falls from .92 to .70.
-	probeSmallPool = 16
-	// The spare attempts allow for this many times the loss of late, so that a probe also
-	// succeeds if chance refuses a little more than usual, and for no more than that loss.
-	probeLossFactor, probeLossMost = 1.5, 0.75
 	// Attempts between two probes at least. A probe that was mostly refused met a
 	// limiter: the next comes after four times as many attempts as the last.
 	probeGap       = 8
@@ -73,12 +66,10 @@ func (n *noise) startProbe(l *Adaptive, inFlight int) {
 	p.wanted = false
 	p.sent = l.now
 	p.size = p.required()
-	room := min(probeMax, l.cfg.PoolSize-inFlight)
-	if p.size > room || l.slots.limit > 0 {
-		return
+	if p.sure {
+		p.size *= 2
 	}
-	p.size = p.planned(l, room)
-	if p.size > room {
+	if p.size > min(probeMax, l.cfg.PoolSize-inFlight) || l.slots.limit > 0 {
 		return
 	}
 	p.left, p.refused = p.size, 0
@@ -172,24 +163,6 @@ type probe struct {
 	sent      float64 // when the last attempt went
 	notBefore int     // the first seq that may start another series
 	gap       int     // attempts between two series; 0 means the least
-}
-
-// planned returns how many attempts the probe sends. Random refusals must not make it
-// fail, so it sends more than are required: twice as many in the second of a series. A
-// small pool hardly ever has that many free slots, so there it takes what room there is.
-// The first of a series has spare attempts only there, in proportion to the loss: if 4 are
-// required and a fifth is refused of late, it sends ceil(4 / (1 - .3)) = 6. How many must
-// be accepted stays the same, so a limiter at the estimated rate never passes for noise.
-func (p *probe) planned(l *Adaptive, room int) int {
-	spare := 1.0
-	if p.sure {
-		spare = 2
-	}
-	if l.cfg.PoolSize > probeSmallPool {
-		return int(spare) * p.size
-	}
-	spare = max(spare, 1/(1-min(probeLossMost, probeLossFactor*l.loss)))
-	return min(int(math.Ceil(spare*float64(p.size))), room)
 }
 
 // required returns how many must be accepted to rule out a limiter.

@@ -314,27 +314,3 @@ func TestAdaptiveNeverHammers(t *testing.T) {
 		}
 	})
 }
-
-// A small pool hardly ever has as many free slots as a full probe takes, so it sends what
-// it has room for. As many attempts as elsewhere must be accepted.
-func TestProbesOfASmallPoolTakeTheRoomThereIs(t *testing.T) {
-	for _, tc := range []struct {
-		pool, room, required int
-		loss                 float64
-		sure                 bool
-		want                 int
-	}{
-		{pool: 32, room: 9, required: 4, loss: 0.2, sure: false, want: 4},
-		{pool: 32, room: 9, required: 5, loss: 0.2, sure: true, want: 10},
-		{pool: 10, room: 9, required: 4, loss: 0.2, sure: false, want: 6},
-		{pool: 10, room: 9, required: 5, loss: 0.2, sure: true, want: 9},
-		{pool: 10, room: 9, required: 4, loss: 0, sure: false, want: 4},
-		{pool: 10, room: 9, required: 2, loss: 0.9, sure: false, want: 8},
-	} {
-		l := &Adaptive{cfg: AdaptiveConfig{PoolSize: tc.pool}, loss: tc.loss}
-		p := probe{size: tc.required, sure: tc.sure}
-		if got := p.planned(l, tc.room); got != tc.want {
-			t.Errorf("%+v: sends %d", tc, got)
-		}
-	}
-}
