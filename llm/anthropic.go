@@ -37,12 +37,13 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		limit = *r.MaxTokens
 	}
 	dst = strconv.AppendInt(dst, int64(limit), 10)
-	if system := r.systemPrompt(schema.AnthropicOutput); system != "" {
+	instructions, turns := leadingSystem(r.Messages)
+	if system := r.systemPrompt(schema.AnthropicOutput, instructions); system != "" {
 		dst = append(dst, `,"system":`...)
 		dst = jsonbytes.AppendString(dst, system)
 	}
 	dst = append(dst, `,"messages":[`...)
-	dst = appendTurns(dst, r, "assistant", appendMessage)
+	dst = chatTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
@@ -54,6 +55,8 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	return append(dst, '}')
 }
+
+func (Messages) check(r *Request) error { return checkLeadingSystem(r.Messages) }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a
 // message that has not ended yet. Neither is a missing one: Ollama leaves the member out

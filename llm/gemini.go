@@ -33,13 +33,14 @@ func (GenerateContent) SetHeader(h http.Header, key string) {
 // AppendRequest implements [Wire].
 func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, '{')
-	if system := r.systemPrompt(schema.GeminiOutput); system != "" {
+	instructions, turns := leadingSystem(r.Messages)
+	if system := r.systemPrompt(schema.GeminiOutput, instructions); system != "" {
 		dst = append(dst, `"systemInstruction":{"parts":[{"text":`...)
 		dst = jsonbytes.AppendString(dst, system)
 		dst = append(dst, `}]},`...)
 	}
 	dst = append(dst, `"contents":[`...)
-	dst = appendTurns(dst, r, "model", appendContent)
+	dst = geminiTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	if r.Temperature != nil || r.MaxTokens != nil || r.Schema != nil {
 		dst = append(dst, `,"generationConfig":`...)
@@ -57,13 +58,7 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func appendContent(dst []byte, role, text string) []byte {
-	dst = append(dst, `{"role":"`...)
-	dst = append(dst, role...)
-	dst = append(dst, `","parts":[{"text":`...)
-	dst = jsonbytes.AppendString(dst, text)
-	return append(dst, "}]}"...)
-}
+func (GenerateContent) check(r *Request) error { return checkLeadingSystem(r.Messages) }
 
 // readReply implements [Wire].
 func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {

@@ -37,6 +37,9 @@ type Request struct {
 	Context string
 	// Prompt is the user message.
 	Prompt string
+	// Messages is the conversation to go on with, sent in place of Prompt. If empty, the
+	// request is the prompt.
+	Messages []Message
 	// Temperature is sent only when set.
 	Temperature *float64
 	// MaxTokens bounds the reply, in tokens. It is sent only when set, except

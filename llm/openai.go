@@ -58,7 +58,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 		dst = appendMessage(dst, "system", r.System)
 		dst = append(dst, ',')
 	}
-	dst = appendTurns(dst, r, "assistant", appendMessage)
+	dst = chatTurns.appendTurns(dst, r, r.Messages)
 	dst = append(dst, ']')
 	limit, strict := "max_tokens", schema.OpenAIStrict
 	if w.MaxCompletionTokens {
@@ -75,24 +75,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-// appendTurns appends the messages after the system prompt, each as appendTurn writes it.
-// model is the wire format's name for the model's role.
-func appendTurns(dst []byte, r *Request, model string, appendTurn func(dst []byte, role, text string) []byte) []byte {
-	if r.Context != "" {
-		dst = appendTurn(dst, "user", r.Context)
-		dst = append(dst, ',')
-	}
-	dst = appendTurn(dst, "user", r.Prompt)
-	if r.Complaint != "" {
-		if r.Rejected != "" {
-			dst = append(dst, ',')
-			dst = appendTurn(dst, model, r.Rejected)
-		}
-		dst = append(dst, ',')
-		dst = appendTurn(dst, "user", r.Complaint)
-	}
-	return dst
-}
+func (ChatCompletions) check(*Request) error { return nil }
 
 // appendSettings appends temperature and token limit if they are set, each after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {
@@ -112,15 +95,6 @@ func appendSchema(dst []byte, r *Request, strict schema.Dialect) []byte {
 	dst = strconv.AppendBool(dst, r.Schema.Within(strict))
 	dst = append(append(dst, `,"schema":`...), r.Schema.Source()...)
 	return append(dst, "}}"...)
-}
-
-// appendMessage appends one message as role and content.
-func appendMessage(dst []byte, role, content string) []byte {
-	dst = append(dst, `{"role":"`...)
-	dst = append(dst, role...)
-	dst = append(dst, `","content":`...)
-	dst = jsonbytes.AppendString(dst, content)
-	return append(dst, '}')
 }
 
 // ticksPerUSD is xAI's unit of cost.

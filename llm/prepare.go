@@ -43,7 +43,8 @@ type address struct {
 func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
-// a temperature that is not a number, an extra body that cannot be merged.
+// a temperature that is not a number, an extra body that cannot be merged, and, with
+// [ReasonInvalidRow], a conversation that the wire format can't carry.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	p := &Prepared{Model: r.Model, address: c.own}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
@@ -51,6 +52,9 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	}
 	if err := ValidateExtraBody(r.ExtraBody); err != nil {
 		return nil, c.invalid(err)
+	}
+	if err := c.wire.check(r); err != nil {
+		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	if p.Model == "" {
 		named := *r
@@ -74,6 +78,12 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 // sizeOf estimates the size of a request in bytes: its texts, some escapes, the frame.
 func sizeOf(r *Request) int {
 	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
+	for i := range r.Messages {
+		n += len(r.Messages[i].Text) + 32
+		for j := range r.Messages[i].Parts {
+			n += len(r.Messages[i].Parts[j].Text) + 32
+		}
+	}
 	if r.Schema != nil {
 		n += len(r.Schema.Source())
 	}
@@ -314,14 +324,15 @@ func Complaint(err error) string {
 	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the schema, and nothing else."
 }
 
-// systemPrompt returns the system prompt, with the schema in it where the provider's own
-// member would refuse it.
-func (r *Request) systemPrompt(d schema.Dialect) string {
+// systemPrompt returns the system prompt, with the system messages that the conversation
+// begins with, and with the schema where the provider's own member would refuse it.
+func (r *Request) systemPrompt(d schema.Dialect, instructions []Message) string {
+	prompt := joinSystem(r.System, instructions)
 	switch {
 	case r.Schema == nil || r.Schema.Within(d):
-		return r.System
-	case r.System == "":
+		return prompt
+	case prompt == "":
 		return r.Schema.Instruction()
 	}
-	return r.System + "\n\n" + r.Schema.Instruction()
+	return prompt + "\n\n" + r.Schema.Instruction()
 }

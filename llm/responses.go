@@ -32,7 +32,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 		dst = jsonbytes.AppendString(dst, r.System)
 	}
 	dst = append(dst, `,"input":[`...)
-	dst = appendTurns(dst, r, "assistant", appendMessage)
+	dst = responsesTurns.appendTurns(dst, r, r.Messages)
 	dst = append(dst, `],"store":false`...)
 	dst = appendSettings(dst, r, "max_output_tokens")
 	if r.Schema != nil {
@@ -41,6 +41,8 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	return append(dst, '}')
 }
+
+func (Responses) check(*Request) error { return nil }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
 // and none, are not taken for the token limit.
