@@ -139,16 +139,8 @@ type forNode struct {
 }
 
 func (p *parser) forBlock(line int) node {
-	n := &forNode{line: line, target: p.target(false)}
-	p.expect("in")
-	n.items = p.tuple(false, "recursive")
-	p.sets(n.target)
-	if p.skip("if") { // here, loop refers to the enclosing loop
-		n.test = p.expression(true)
-	}
-	if p.present().is("recursive") {
-		p.failf(line, "recursive loops are not available")
-	}
+	n := &forNode{line: line}
+	p.forHead(n)
 	p.loops++
 	var end string
 	n.nodes, end = p.rest("for", line, "else", "endfor")
@@ -157,6 +149,20 @@ func (p *parser) forBlock(line int) node {
 		n.otherwise, _ = p.rest("for", line, "endfor")
 	}
 	return n
+}
+
+// forHead reads what follows the word for.
+func (p *parser) forHead(n *forNode) {
+	n.target = p.target(false)
+	p.expect("in")
+	n.items = p.tuple(false, "recursive")
+	p.sets(n.target)
+	if p.skip("if") { // here, loop refers to the enclosing loop
+		n.test = p.expression(true)
+	}
+	if p.present().is("recursive") {
+		p.failf(n.line, "recursive loops are not available")
+	}
 }
 
 func (n *forNode) render(r *rendering) error {

@@ -42,6 +42,15 @@ func parse(source []byte, o *Options) ([]node, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	p := newParser(s, o)
+	nodes, _ := p.body(nil)
+	for _, f := range p.unknownNames() {
+		p.fail(f)
+	}
+	return nodes, len(p.numbers), p.err
+}
+
+func newParser(s *scanner, o *Options) *parser {
 	p := &parser{scanner: s, item: o.Item, noItem: o.NoItem, globals: []string{"row"}, known: map[string]bool{}, numbers: map[string]int{
 		"row": rowNumber, "lookup": lookupNumber, "loop": loopNumber, "item": itemNumber,
 	}}
@@ -51,13 +60,11 @@ func parse(source []byte, o *Options) ([]node, int, error) {
 	if o.Item {
 		p.globals = append(p.globals, "item", "loop")
 	}
-	nodes, _ := p.body(nil)
-	p.checkNames()
-	return nodes, len(p.numbers), p.err
+	return p
 }
 
-// checkNames fails if a name is read that nothing sets.
-func (p *parser) checkNames() {
+// unknownNames returns an error for each name that is read and that nothing sets.
+func (p *parser) unknownNames() (faults []*fault) {
 	for _, x := range p.read {
 		if p.known[x.name] {
 			continue
@@ -73,8 +80,9 @@ func (p *parser) checkNames() {
 		default:
 			f.hint = fmt.Sprintf("there are %s and what the template sets; did you mean row.%s?", strings.Join(p.globals, ", "), x.name)
 		}
-		p.fail(f)
+		faults = append(faults, f)
 	}
+	return faults
 }
 
 // noItemHint says what to write instead of item, or of loop outside of a loop, where the

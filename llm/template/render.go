@@ -19,6 +19,7 @@ type rendering struct {
 	out       *strings.Builder
 	maxOut    int
 	held      string // the text of a block, to which its filters apply
+	messages  []messageSpans
 }
 
 // variable is a name that is set. Names are numbered when the template is parsed, so a

@@ -43,7 +43,8 @@ type scanner struct {
 	trim bool  // the last tag ended with "-": the white space after it is removed
 	err  error // the first error, after which nothing more is read
 
-	counted, countedLine int // the position up to which lines are counted, and its line
+	counted, countedLine int  // the position up to which lines are counted, and its line
+	lineless             bool // all of the text counts as one line
 }
 
 // newScanner checks the bounds of a source and removes one newline at its end, as Jinja
@@ -62,6 +63,9 @@ func newScanner(source []byte) (*scanner, error) {
 
 // line returns the line of pos, counted from 1.
 func (s *scanner) line() int {
+	if s.lineless {
+		return s.countedLine
+	}
 	s.countedLine += strings.Count(s.text[s.counted:s.pos], "\n")
 	s.counted = s.pos
 	return s.countedLine

@@ -65,7 +65,16 @@ type Template struct {
 // and methods that are not available, wrong arguments, and names that nothing sets.
 // Errors name the line and what is available instead.
 func Parse(source []byte, o Options) (t *Template, err error) {
-	t = &Template{
+	t = newTemplate(source, &o)
+	if t.nodes, t.names, err = parse(source, &o); err != nil {
+		return nil, fmt.Errorf("template: %w", t.located(err))
+	}
+	return t, nil
+}
+
+// newTemplate returns a template without nodes.
+func newTemplate(source []byte, o *Options) *Template {
+	t := &Template{
 		name:      "the template",
 		hash:      llm.Hash(source),
 		source:    o.Source,
@@ -76,10 +85,7 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	if o.Source != "" {
 		t.name = path.Base(o.Source)
 	}
-	if t.nodes, t.names, err = parse(source, &o); err != nil {
-		return nil, fmt.Errorf("template: %w", t.located(err))
-	}
-	return t, nil
+	return t
 }
 
 // Provenance returns the hashes and sources of the template and the lookup.
@@ -103,17 +109,22 @@ func (t *Template) Lookup() *Lookup { return t.lookup }
 // Render returns the prompt for a row. It fails with an [*llm.Error] of the reason
 // [llm.ReasonTemplateRenderingFailed] and the class [llm.Permanent], which names the
 // problem, the template and the line.
-func (t *Template) Render(row *row.Row) (prompt string, err error) { return t.render(row, nil, 0) }
+func (t *Template) Render(row *row.Row) (prompt string, err error) {
+	prompt, _, err = t.run(row, nil, 0)
+	return prompt, err
+}
 
 // RenderItem returns the prompt for the element at an index of items, as Render does for
 // a row. Its loop has index0, index, length, first and last, and the members of Jinja's
 // that follow from these.
 func (t *Template) RenderItem(items *row.Items, index int) (prompt string, err error) {
-	return t.render(items.Row(), items, index)
+	prompt, _, err = t.run(items.Row(), items, index)
+	return prompt, err
 }
 
-// render renders the template for a row, or for one of its items unless these are nil.
-func (t *Template) render(row *row.Row, items *row.Items, index int) (prompt string, err error) {
+// run renders the template for a row, or for one of its items unless these are nil. The
+// messages are pieces of the text.
+func (t *Template) run(row *row.Row, items *row.Items, index int) (text string, messages []messageSpans, err error) {
 	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), innermost: make([]int, t.names), maxOut: t.maxOutput}
 	var out strings.Builder
 	r.out = &out
@@ -124,7 +135,7 @@ func (t *Template) render(row *row.Row, items *row.Items, index int) (prompt str
 			err = fmt.Errorf("panic: %v", p)
 		}
 		if err != nil {
-			prompt, err = "", t.renderingFailed(err)
+			text, messages, err = "", nil, t.renderingFailed(err)
 		}
 	}()
 	r.set(rowNumber, &r.row)
@@ -137,7 +148,7 @@ func (t *Template) render(row *row.Row, items *row.Items, index int) (prompt str
 	}
 	r.open()
 	err = renderAll(r, t.nodes)
-	return out.String(), err
+	return out.String(), r.messages, err
 }
 
 func (t *Template) renderingFailed(err error) *llm.Error {
