@@ -23,6 +23,17 @@ const (
 	RoleAssistant Role = "assistant"
 )
 
+// ParseRole returns the role of a name. developer is another name for system.
+func ParseRole(name string) (Role, error) {
+	switch role := Role(name); role {
+	case RoleSystem, RoleUser, RoleAssistant:
+		return role, nil
+	case "developer":
+		return RoleSystem, nil
+	}
+	return "", fmt.Errorf("the role %q is unknown: write system, user or assistant", name)
+}
+
 // Message is one turn of a conversation, for example an example's question, or the answer
 // to it.
 type Message struct {
@@ -40,6 +51,11 @@ type Part struct {
 	Text string
 }
 
+// HasSystem reports whether a conversation has a system message.
+func HasSystem(messages []Message) bool {
+	return slices.ContainsFunc(messages, func(m Message) bool { return m.Role == RoleSystem })
+}
+
 // text returns the content as one text.
 func (m *Message) text() string {
 	if m.Parts == nil {
@@ -50,6 +66,14 @@ func (m *Message) text() string {
 		texts[i] = p.Text
 	}
 	return strings.Join(texts, "\n")
+}
+
+// Texts returns the texts of the messages.
+func (r *Request) Texts() (texts []string) {
+	for i := range r.Messages {
+		texts = append(texts, r.Messages[i].text())
+	}
+	return texts
 }
 
 // Transcript returns the prompt as people read it: [Request.Prompt], or each message with

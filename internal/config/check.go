@@ -254,12 +254,7 @@ func (c *Config) checkFallbacks(found *problems) {
 
 // checkRest checks template, fallbacks, cost and the HTTP address.
 func (c *Config) checkRest(need Need, found *problems) {
-	switch {
-	case c.Prompt.Template != "" && c.Prompt.TemplateFile != "":
-		found.add("STAGE_TEMPLATE", "both it and STAGE_TEMPLATE_FILE are set: unset one of them")
-	case need >= NeedPrompt && c.Prompt.Template == "" && c.Prompt.TemplateFile == "":
-		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path")
-	}
+	c.checkPrompt(need, found)
 	c.Foreach.check(c.Prompt.ResponseField, found)
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
 		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
@@ -273,6 +268,29 @@ func (c *Config) checkRest(need Need, found *problems) {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)
 		}
+	}
+}
+
+// checkPrompt checks that there is one source of the prompt, and one of the system prompt.
+func (c *Config) checkPrompt(need Need, found *problems) {
+	var set []string
+	for _, variable := range promptSources {
+		if !fieldsByVariable()[variable].value(c).IsZero() {
+			set = append(set, variable)
+		}
+	}
+	switch {
+	case len(set) > 1:
+		found.add(set[0], "both it and %s are set: unset one of them", strings.Join(set[1:], " and "))
+	case need >= NeedPrompt && len(set) == 0:
+		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path; "+
+			"or a conversation, with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD")
+	}
+	if c.Prompt.SystemPrompt != "" && c.Prompt.SystemFile != "" {
+		found.add("STAGE_SYSTEM_PROMPT", "both it and STAGE_SYSTEM_PROMPT_FILE are set: unset one of them")
+	}
+	if c.Prompt.MessagesField != "" && c.Foreach.Field != "" {
+		found.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get the same conversation: use STAGE_MESSAGES_FILE, which sees item")
 	}
 }
 

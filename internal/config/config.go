@@ -201,8 +201,11 @@ type FallbackConfig struct {
 // PromptConfig is how a row becomes a prompt and a reply becomes a result.
 type PromptConfig struct {
 	Template       string `env:"TEMPLATE" help:"Jinja template of the prompt; sees row and lookup, strict about undefined names"`
-	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of the two is required"`
-	SystemPrompt   string `env:"SYSTEM_PROMPT" help:"system prompt"`
+	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of it, the template itself, a messages file and a messages field is required"`
+	MessagesFile   string `env:"MESSAGES_FILE" file:"true" help:"path of a conversation in place of a template: a list of messages in YAML or JSON, each string a template"`
+	MessagesField  string `env:"MESSAGES_FIELD" help:"top-level member of the row that holds the conversation, in OpenAI's chat form"`
+	SystemPrompt   string `env:"SYSTEM_PROMPT" help:"system prompt; a template like that of the prompt if it has {{, {% or {#"`
+	SystemFile     string `env:"SYSTEM_PROMPT_FILE" file:"true" help:"path of the system prompt, in place of the prompt itself"`
 	LookupFile     string `env:"LOOKUP_FILE" file:"true" help:"path of a YAML or JSON file that the template sees as lookup"`
 	ResponseField  string `env:"RESPONSE_FIELD, default=llm_response" help:"field that the reply goes into"`
 	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`

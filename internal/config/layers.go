@@ -32,7 +32,7 @@ type layers []layer
 // default. What sets the same thing the other way, by value or by the path of a file,
 // hides the weaker sources too.
 func (ls layers) find(variable string) (string, *layer) {
-	other := alternative(variable)
+	others := alternatives(variable)
 	for i := range ls {
 		l := &ls[i]
 		text, given := l.values[variable]
@@ -44,7 +44,7 @@ func (ls layers) find(variable string) (string, *layer) {
 				return last.values[variable], l
 			}
 			return "", l
-		case l.values[other] != "":
+		case slices.ContainsFunc(others, func(other string) bool { return l.values[other] != "" }):
 			return "", nil
 		}
 	}

@@ -222,19 +222,25 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// alternative returns the variable that sets the same thing the other way, by value or by
-// the path of a file; "" if there is none. A flag takes precedence over the environment
-// there too.
-func alternative(variable string) string {
+// promptSources are the variables that say what a row's prompt is made of. One of them is
+// set.
+var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD"}
+
+// alternatives returns the variables that set the same thing in another way, for example
+// by the path of a file. A flag takes precedence over the environment there too.
+func alternatives(variable string) []string {
+	if slices.Contains(promptSources, variable) {
+		return slices.DeleteFunc(slices.Clone(promptSources), func(other string) bool { return other == variable })
+	}
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
 		other = variable + FileSuffix
 	}
 	value := strings.TrimSuffix(variable, FileSuffix)
-	if f := fieldsByVariable()[value]; value == "STAGE_TEMPLATE" || f != nil && f.Secret {
-		return other
+	if f := fieldsByVariable()[value]; value == "STAGE_SYSTEM_PROMPT" || f != nil && f.Secret {
+		return []string{other}
 	}
-	return ""
+	return nil
 }
 
 // checkStore checks that no flag of the embedded server is given where another server is

@@ -152,7 +152,7 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 // either. A prompt has the row's words as a filter of the template wrote them, as in "{{
 // row.name | upper }}".
 func (j *job) texts() []string {
-	return []string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}
+	return append([]string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}, j.request.Texts()...)
 }
 
 // failed adds a failed attempt to those that an error result lists.

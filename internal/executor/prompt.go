@@ -25,11 +25,18 @@ type Prompt struct {
 	// It must not be changed.
 	Base llm.Request
 
+	// What is asked: a prompt or a conversation, made by a template, or the row's own
+	// conversation, in its member field, and then there is no template.
 	template *template.Template
-	schema   *schema.Schema // nil: any text
-	format   *row.Format
-	foreach  config.ForeachConfig
-	llm      *config.LLMConfig
+	talks    bool // the template is of a conversation
+	field    string
+	system   *template.Template // nil where the system prompt is the same for all rows
+	lookup   *template.Lookup
+
+	schema  *schema.Schema // nil: any text
+	format  *row.Format
+	foreach config.ForeachConfig
+	llm     *config.LLMConfig
 
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
@@ -37,14 +44,14 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{System: cfg.Prompt.SystemPrompt, Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
 	if err != nil {
 		return nil, err
 	}
-	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.template.Provenance())
+	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.provenance())
 	return p, named("STAGE_RESPONSE_FIELD", err)
 }
 
@@ -86,24 +93,71 @@ func named(variable string, err error) error {
 	return &variableError{variable, err}
 }
 
-// loadTemplate reads the lookup and the template, and compiles it.
+// loadTemplate reads the lookup and what is made of the row, and compiles it. All problems
+// are listed, those of a lookup that can't be read, too.
 func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
-	var lookup *template.Lookup
-	var lookupErr, err error
+	var err error
 	if path := cfg.LookupFile; path != "" {
-		lookup, lookupErr = template.LoadLookup(path)
+		p.lookup, err = template.LoadLookup(path)
 	}
-	variable, source := "STAGE_TEMPLATE", []byte(cfg.Template)
-	if path := cfg.TemplateFile; path != "" {
+	return errors.Join(named("STAGE_LOOKUP_FILE", err), p.loadQuestion(cfg), p.loadSystem(cfg))
+}
+
+// loadQuestion compiles the template of the prompt or of the conversation.
+func (p *Prompt) loadQuestion(cfg *config.PromptConfig) (err error) {
+	if p.field = cfg.MessagesField; p.field != "" {
+		return nil
+	}
+	variable, path, source := "STAGE_TEMPLATE", cfg.TemplateFile, []byte(cfg.Template)
+	parse := template.Parse
+	switch {
+	case cfg.MessagesFile != "":
+		variable, path, parse, p.talks = "STAGE_MESSAGES_FILE", cfg.MessagesFile, template.ParseConversation, true
+	case path != "":
 		variable = "STAGE_TEMPLATE_FILE"
-		source, err = os.ReadFile(path)
 	}
-	if err == nil { // also without the lookup, so that both problems are listed
-		p.template, err = template.Parse(source, template.Options{
-			Source: cfg.TemplateFile, Lookup: lookup, Item: p.foreach.Field != "", NoItem: "set STAGE_FOREACH to its name",
-		})
+	if path != "" {
+		if source, err = os.ReadFile(path); err != nil {
+			return named(variable, err)
+		}
 	}
-	return errors.Join(named("STAGE_LOOKUP_FILE", lookupErr), named(variable, err))
+	p.template, err = parse(source, p.options(path, ""))
+	return named(variable, err)
+}
+
+// loadSystem reads the system prompt, and compiles it if it is a template.
+func (p *Prompt) loadSystem(cfg *config.PromptConfig) error {
+	variable, text := "STAGE_SYSTEM_PROMPT", cfg.SystemPrompt
+	if path := cfg.SystemFile; path != "" {
+		variable = "STAGE_SYSTEM_PROMPT_FILE"
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return named(variable, err)
+		}
+		text = strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
+	}
+	if !template.IsTemplate(text) {
+		p.Base.System = text
+		return nil
+	}
+	var err error
+	p.system, err = template.Parse([]byte(text), p.options(cfg.SystemFile, "the system prompt"))
+	return named(variable, err)
+}
+
+func (p *Prompt) options(path, name string) template.Options {
+	return template.Options{Source: path, Name: name, Lookup: p.lookup, Item: p.foreach.Field != "", NoItem: "set STAGE_FOREACH to its name"}
+}
+
+// provenance is what results say of the template and the lookup.
+func (p *Prompt) provenance() (from row.Provenance) {
+	if p.template != nil {
+		return p.template.Provenance()
+	}
+	if p.lookup != nil {
+		from.LookupHash, from.LookupSource = p.lookup.Hash(), p.lookup.Source()
+	}
+	return from
 }
 
 // loadSchema reads the response schema; path empty: there is none.
@@ -167,8 +221,36 @@ func setsNull(object json.RawMessage, path []string) bool {
 // template can read.
 func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
-	r.Prompt, err = p.template.Render(row)
+	err = p.ask(&r, row, nil, 0)
 	return r, vars, err
+}
+
+// ask puts what is asked of a row into a request, or of the element at an index of items
+// unless these are nil.
+func (p *Prompt) ask(r *llm.Request, of *row.Row, items *row.Items, index int) (err error) {
+	switch {
+	case p.field != "":
+		r.Messages, err = of.Messages(p.field)
+	case p.talks:
+		r.Messages, err = p.template.Messages(of, items, index)
+	default:
+		r.Prompt, err = renderText(p.template, of, items, index)
+	}
+	switch {
+	case err != nil:
+	case p.field != "" && llm.HasSystem(r.Messages): // the row has its own instructions
+		r.System = ""
+	case p.system != nil:
+		r.System, err = renderText(p.system, of, items, index)
+	}
+	return err
+}
+
+func renderText(t *template.Template, of *row.Row, items *row.Items, index int) (string, error) {
+	if items == nil {
+		return t.Render(of)
+	}
+	return t.RenderItem(items, index)
 }
 
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of
@@ -180,7 +262,8 @@ func (p *Prompt) Items(row *row.Row) (*row.Items, error) {
 // ItemProblems returns the elements whose prompt can't be rendered.
 func (p *Prompt) ItemProblems(items *row.Items) (failed []row.ItemFailure) {
 	for i := range items.Len() {
-		if _, err := p.template.RenderItem(items, i); err != nil {
+		r := p.Base
+		if err := p.ask(&r, items.Row(), items, i); err != nil {
 			failure := call.AsError(err)
 			failed = append(failed, row.ItemFailure{Index: i, Reason: failure.Reason, Error: excerpt.Of(failure.Error())})
 		}
@@ -191,7 +274,7 @@ func (p *Prompt) ItemProblems(items *row.Items) (failed []row.ItemFailure) {
 // ItemRequest is [Prompt.Request] of the element at an index.
 func (p *Prompt) ItemRequest(items *row.Items, index int) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, items.VariablesHash(index)
-	r.Prompt, err = p.template.RenderItem(items, index)
+	err = p.ask(&r, items.Row(), items, index)
 	return r, vars, err
 }
 

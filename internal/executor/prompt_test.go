@@ -2,6 +2,8 @@ package executor
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -77,5 +79,56 @@ func TestAReplyNestedTooDeepIsNoValue(t *testing.T) {
 	}
 	if accepted == 0 {
 		t.Error("no reply was accepted")
+	}
+}
+
+// What a request is made of: a conversation from a file or from the row, and a system prompt that may be a template.
+func TestRequestsOfConversations(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	messages := file("messages.yaml", "- {role: user, content: 'a {{ row.n }}'}\n- {role: assistant, content: 'b {{ item | default(0) }}'}\n- {role: user, content: c}\n")
+	const own = `{"n":1,"list":[7],"m":[{"role":"user","content":"hi"}],"s":[{"role":"system","content":"own"},{"role":"user","content":"hi"}]}`
+	of := stagetest.Value(row.Parse([]byte(own)))(t)
+	for _, tt := range []struct {
+		name   string
+		prompt config.PromptConfig
+		item   string // the member whose first element is asked about
+		want   string
+	}{
+		{"file", config.PromptConfig{MessagesFile: messages, SystemPrompt: "plain"}, "", "plain|[user]\na 1\n\n[assistant]\nb 0\n\n[user]\nc"},
+		{"element", config.PromptConfig{MessagesFile: messages, SystemPrompt: "item {{ item }}"}, "list", "item 7|[user]\na 1\n\n[assistant]\nb 7\n\n[user]\nc"},
+		{"row", config.PromptConfig{MessagesField: "m", SystemPrompt: "n is {{ row.n }}"}, "", "n is 1|hi"},
+		{"row with its own system message", config.PromptConfig{MessagesField: "s", SystemPrompt: "plain"}, "", "|[system]\nown\n\n[user]\nhi"},
+		{"system prompt from a file", config.PromptConfig{Template: "p {{ row.n }}", SystemFile: file("system.txt", "in a file\n")}, "", "in a file|p 1"},
+		{"template of it from a file", config.PromptConfig{Template: "p", SystemFile: file("system.jinja", "n={{ row.n }}\n")}, "", "n=1|p"},
+	} {
+		cfg := &config.Config{Prompt: tt.prompt}
+		cfg.Prompt.ResponseField, cfg.Foreach = "r", config.ForeachConfig{Field: tt.item, Max: 10}
+		p := stagetest.Value(LoadPrompt(cfg))(t)
+		r, _, err := p.Request(of)
+		if tt.item != "" {
+			r, _, err = p.ItemRequest(stagetest.Value(p.Items(of))(t), 0)
+		}
+		if got := r.System + "|" + r.Transcript(); err != nil || got != tt.want {
+			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+// All that is wrong with a conversation and the system prompt is said at the start, by variable.
+func TestProblemsOfAConversationAreListed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "messages.yaml")
+	stagetest.Must(t, os.WriteFile(path, []byte("- {role: usr, content: a}\n- {role: user, content: '{{ x }}'}\n"), 0o600))
+	_, err := LoadPrompt(&config.Config{Prompt: config.PromptConfig{MessagesFile: path, SystemPrompt: "{{ row.", ResponseField: "r"}})
+	for _, want := range []string{
+		"STAGE_MESSAGES_FILE: line 1, column 10: the role \"usr\" is unknown", "line 2: undefined: x", "STAGE_SYSTEM_PROMPT: template: ", "the system prompt",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }

@@ -24,12 +24,7 @@ type Items struct {
 // which must be an array of at most so many elements. Any other row is an [*llm.Error]
 // with [llm.ReasonInvalidRow], as [Parse] returns it.
 func (r *Row) Items(name string, most int) (*Items, error) {
-	var array []byte
-	for i := range r.members {
-		if m := &r.members[i]; r.named(m, name) {
-			array = r.body[m.Value:m.End]
-		}
-	}
+	array := r.member(name)
 	switch {
 	case array == nil:
 		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be an array, each element of which is a call of its own", name))
@@ -44,6 +39,17 @@ func (r *Row) Items(name string, most int) (*Items, error) {
 		items.list = append(items.list, element)
 	}
 	return items, nil
+}
+
+// member returns the value of the row's member with a name, the last one of several, or
+// nil.
+func (r *Row) member(name string) (value []byte) {
+	for i := range r.members {
+		if m := &r.members[i]; r.named(m, name) {
+			value = r.body[m.Value:m.End]
+		}
+	}
+	return value
 }
 
 // Len returns how many elements there are.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -46,11 +45,8 @@ func ParseConversation(source []byte, o Options) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Name = cmp.Or(o.Name, "the messages")
 	t := newTemplate(source, &o)
-	t.name = "the messages"
-	if o.Source != "" {
-		t.name = path.Base(o.Source)
-	}
 	c := &conversationParser{parser: newParser(nil, &o)}
 	if root == nil {
 		return nil, errors.New("no messages: give a list of them, each with role and content")
@@ -212,27 +208,15 @@ func (c *conversationParser) expressionOf(n *yaml.Node, read func()) {
 func (c *conversationParser) role(n *yaml.Node) []node {
 	nodes := c.compiled(n)
 	if len(nodes) == 0 {
-		c.failfAt(n, "the role is empty: %s", roleNames)
+		c.failfAt(n, "the role is empty: write system, user or assistant")
 		return nil
 	}
 	if text, ok := nodes[0].(*textNode); ok && len(nodes) == 1 {
-		if _, err := roleOf(text.text); err != nil {
+		if _, err := llm.ParseRole(text.text); err != nil {
 			c.failfAt(n, "%w", err)
 		}
 	}
 	return nodes
-}
-
-const roleNames = "write system, user or assistant"
-
-func roleOf(text string) (llm.Role, error) {
-	switch role := llm.Role(text); role {
-	case llm.RoleSystem, llm.RoleUser, llm.RoleAssistant:
-		return role, nil
-	case "developer":
-		return llm.RoleSystem, nil
-	}
-	return "", fmt.Errorf("the role %q is unknown: %s", text, roleNames)
 }
 
 // content reads a text, or a list of parts.
@@ -352,7 +336,7 @@ func (n *messageNode) render(r *rendering) error {
 
 func (n *messageNode) renderRole(r *rendering) (llm.Role, error) {
 	if text, ok := n.role[0].(*textNode); ok && len(n.role) == 1 {
-		return roleOf(text.text)
+		return llm.ParseRole(text.text)
 	}
 	out := r.out
 	r.out = &strings.Builder{}
@@ -361,7 +345,7 @@ func (n *messageNode) renderRole(r *rendering) (llm.Role, error) {
 	if r.out = out; err != nil {
 		return "", err
 	}
-	return roleOf(strings.TrimSpace(text))
+	return llm.ParseRole(strings.TrimSpace(text))
 }
 
 // scoped renders nodes whose names are theirs alone.

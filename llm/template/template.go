@@ -29,6 +29,8 @@ type Options struct {
 	// Source is the path as configured, which results report; errors use its last
 	// part. It is empty if the template was given inline.
 	Source string
+	// Name is what errors call a template that was given inline. Default "the template".
+	Name string
 	// Lookup is what the template sees as lookup. Nil: it sees none.
 	Lookup *Lookup
 	// Item says that the template also sees item and loop: an element of an array of the
@@ -72,10 +74,15 @@ func Parse(source []byte, o Options) (t *Template, err error) {
 	return t, nil
 }
 
+// IsTemplate reports whether a text has anything that a template would replace.
+func IsTemplate(text string) bool {
+	return strings.Contains(text, "{{") || strings.Contains(text, "{%") || strings.Contains(text, "{#")
+}
+
 // newTemplate returns a template without nodes.
 func newTemplate(source []byte, o *Options) *Template {
 	t := &Template{
-		name:      "the template",
+		name:      cmp.Or(o.Name, "the template"),
 		hash:      llm.Hash(source),
 		source:    o.Source,
 		lookup:    o.Lookup,

@@ -64,7 +64,7 @@ const seed = "SUAGMJH5XLGZKQQWAWKRZJIGMOU4HPFUYLXJMXOO5NLFEO2OOQJ5LPRDPM"
 
 // contents are the data of the objects that the cases refer to and the chart does not make.
 var contents = map[string]string{
-	"template.jinja": "{{ row.text }}", "reviews.jinja": "{{ row.text }}", "lookup.yaml": "words: []", "words.json": "{}",
+	"template.jinja": "{{ row.text }}", "messages.yaml": "[{role: user, content: a}]", "reviews.jinja": "{{ row.text }}", "lookup.yaml": "words: []", "words.json": "{}",
 	"response-schema.json": "{}", "prices.yaml": "m: {input: 1, output: 2}",
 	"seed": seed,
 	"stage.creds": "-----BEGIN NATS USER JWT-----\ne30.e30.e30\n------END NATS USER JWT------\n\n" +

@@ -61,7 +61,7 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		{"secret file set twice", `{llm: {existingSecret: x}, config: {STAGE_LLM_API_KEY_FILE: /p}}`, []string{"config.STAGE_LLM_API_KEY_FILE: the chart sets it from llm: unset one"}},
 		{"two sources", `template: {existingConfigMap: x}`, []string{"template: both content and existingConfigMap are set"}},
 		{"no template", `template: {content: ""}`, []string{"template: give the template of the prompt in template.content"}},
-		{"two templates", `config: {STAGE_TEMPLATE: x}`, []string{"template: more than one of template, config.STAGE_TEMPLATE"}},
+		{"two templates", `config: {STAGE_TEMPLATE: x}`, []string{"template: more than one of template, messages, config.STAGE_TEMPLATE"}},
 		{"no model and no key", `config: {STAGE_LLM_PROVIDER: anthropic}`, []string{
 			"config.STAGE_LLM_MODEL: give the model to call", "llm.existingSecret: name the Secret with the API key of anthropic",
 		}},
@@ -93,7 +93,7 @@ func TestWrongValuesAreRefusedWithAClearMessage(t *testing.T) {
 		{"two sources in a stage", `stages: {a: {template: {content: x, existingConfigMap: z}}}`, []string{"stages.a.template: both content and existingConfigMap are set"}},
 		{"file of a stage, twice", `stages: {a: {prices: {content: "m: {input: 1}"}, config: {STAGE_PRICES_FILE: /p}}}`, []string{"stages.a.config.STAGE_PRICES_FILE: the chart sets it from other values of the stage: unset one"}},
 		{"no template in one stage", `{template: {content: ""}, stages: {a: {template: {content: x}}, b: {config: {}, llm: {existingSecret: z}}}}`, []string{"\n  - stages.b.template: give the template of the prompt in stages.b.template.content"}},
-		{"two templates in a stage", `stages: {a: {template: {content: x}, config: {STAGE_TEMPLATE: z}}}`, []string{"stages.a.template: more than one of template, config.STAGE_TEMPLATE"}},
+		{"two templates in a stage", `stages: {a: {template: {content: x}, config: {STAGE_TEMPLATE: z}}}`, []string{"stages.a.template: more than one of template, messages, config.STAGE_TEMPLATE"}},
 		{"no model and no key in one stage", `stages: {a: {config: {STAGE_LLM_PROVIDER: anthropic}}, b: {config: {STAGE_POOL_SIZE: 2}}}`, []string{
 			"\n  - stages.a.config.STAGE_LLM_MODEL: give the model to call\n  - stages.a.llm.existingSecret: name the Secret with the API key of anthropic\n",
 		}},
@@ -239,7 +239,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 			}
 			values := merged(ciValues(t, "minimal"), map[string]any{"config": map[string]any{name: value, "STAGE_LLM_MODEL": "m", "STAGE_INPUT_SUBJECT": "rows.{partition}"}, "llm": map[string]any{"existingSecret": "s"}})
 			switch name {
-			case "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE":
+			case "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD":
 				values["template"] = map[string]any{}
 			case "STAGE_LLM_API_KEY_FILE":
 				values["llm"] = map[string]any{}

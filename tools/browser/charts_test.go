@@ -331,7 +331,7 @@ func checkGap(t *testing.T, ctx context.Context) {
 // checkThinning compares what the page makes of samples with what the stage does, and feeds it two days.
 func checkThinning(t *testing.T, ctx context.Context) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "status", "testdata", "thinned.json"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "ops", "status", "testdata", "thinned.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

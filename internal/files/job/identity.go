@@ -26,6 +26,7 @@ type identity struct {
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
 	Schema   string `json:"schema_sha256" name:"the response schema"`
 	Field    string `json:"response_field" name:"the response field"`
+	Messages string `json:"messages_field,omitempty" name:"the member with the conversation (STAGE_MESSAGES_FIELD)"`
 	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`
@@ -53,7 +54,7 @@ func (id identity) differences(now identity) (changed []string) {
 // names.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
@@ -71,7 +72,7 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 		path string
 		hash *string
 	}{
-		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema},
+		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.MessagesFile, &id.Template}, {cfg.Prompt.SystemFile, &id.System}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema},
 	} {
 		if f.path == "" {
 			continue

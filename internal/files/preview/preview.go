@@ -91,10 +91,10 @@ func (c *calls) count() int {
 func (c *calls) render(p *executor.Prompt, i int) (prompt string, err error) {
 	if c.items == nil {
 		r, _, err := p.Request(c.row)
-		return r.Prompt, err
+		return r.Transcript(), err
 	}
 	r, _, err := p.ItemRequest(c.items, i)
-	return r.Prompt, err
+	return r.Transcript(), err
 }
 
 // placeText is the line of a row; of an element, from 0, also which of how many it is.

@@ -213,6 +213,7 @@ limit; empty without a limit. */ -}}
 {{- /* Files from values or a ConfigMap: value, variable and name in the pod. */ -}}
 {{- define "llm-stage.files" -}}
 template: {variable: STAGE_TEMPLATE_FILE, file: template.jinja}
+messages: {variable: STAGE_MESSAGES_FILE, file: messages.yaml}
 lookup: {variable: STAGE_LOOKUP_FILE, file: lookup.yaml}
 responseSchema: {variable: STAGE_RESPONSE_SCHEMA_FILE, file: response-schema.json}
 prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
@@ -221,7 +222,7 @@ prices: {variable: STAGE_PRICES_FILE, file: prices.yaml}
 {{- /* Whose files and keys there are: the pod's, for all stages, without a name, and those of each of several. `prefix` begins
 the names of their files. */ -}}
 {{- define "llm-stage.scopes" -}}
-{{- $common := dict "name" "" "prefix" "" "values" (pick .Values "template" "lookup" "responseSchema" "prices" "llm") }}
+{{- $common := dict "name" "" "prefix" "" "values" (pick .Values "template" "messages" "lookup" "responseSchema" "prices" "llm") }}
 {{- $scopes := list $common }}
 {{- range $name, $own := include "llm-stage.stages" . | fromYaml }}
 {{- $scopes = append $scopes (dict "name" $name "prefix" (printf "%s." $name) "values" $own) }}

@@ -30,7 +30,7 @@
 {{- if regexMatch "^STAGE_LLM_.*API_KEY$" $name }}
 {{- $errors = append $errors (printf "config.%s: a secret does not belong in a ConfigMap: put it into a Secret, and name the Secret in llm.existingSecret or llm.providers" $name) }}
 {{- else if hasKey $own $name }}
-{{- $by := dict "STAGE_NATS_URL" "nats.url" "STAGE_HTTP_ADDR" "http.port" "STAGE_HTTP_HOSTS" "http.hosts" "STAGE_CONTROL" "control.enabled" "STAGE_TEMPLATE_FILE" "template" "STAGE_LOOKUP_FILE" "lookup" "STAGE_RESPONSE_SCHEMA_FILE" "responseSchema" "STAGE_PRICES_FILE" "prices" }}
+{{- $by := dict "STAGE_NATS_URL" "nats.url" "STAGE_HTTP_ADDR" "http.port" "STAGE_HTTP_HOSTS" "http.hosts" "STAGE_CONTROL" "control.enabled" "STAGE_TEMPLATE_FILE" "template" "STAGE_MESSAGES_FILE" "messages" "STAGE_LOOKUP_FILE" "lookup" "STAGE_RESPONSE_SCHEMA_FILE" "responseSchema" "STAGE_PRICES_FILE" "prices" }}
 {{- $errors = append $errors (printf "config.%s: the chart sets it from %s: unset one of them" $name (get $by $name | default (ternary "nats" "llm" (hasPrefix "STAGE_NATS" $name)))) }}
 {{- end }}
 {{- end }}
@@ -70,24 +70,29 @@
 {{- range $name, $c := include "llm-stage.configs" . | fromYaml }}
 {{- $of := "" }}
 {{- $own := $own }}
+{{- $sources := list "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE" "STAGE_MESSAGES_FILE" "STAGE_MESSAGES_FIELD" }}
 {{- $llm := list $.Values.llm }}
 {{- if $name }}
 {{- $of = printf "stages.%s." $name }}
 {{- $stage := get $stages $name }}
 {{- $llm = append $llm ($stage.llm | default dict) }}
-{{- /* A template of the stage, from whatever value, takes the place of the one of all. */ -}}
-{{- if or (get $paths $name).STAGE_TEMPLATE_FILE ($stage.config).STAGE_TEMPLATE ($stage.config).STAGE_TEMPLATE_FILE }}
-{{- $own = get $paths $name }}
-{{- $c = merge (pick ($stage.config | default dict) "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE") (omit $c "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE") }}
+{{- /* A prompt of the stage, from whatever value, takes the place of the one of all. */ -}}
+{{- $its := get $paths $name | default dict }}
+{{- $set := $stage.config | default dict }}
+{{- if or $its.STAGE_TEMPLATE_FILE $its.STAGE_MESSAGES_FILE $set.STAGE_TEMPLATE $set.STAGE_TEMPLATE_FILE $set.STAGE_MESSAGES_FILE $set.STAGE_MESSAGES_FIELD }}
+{{- $own = $its }}
+{{- range $source := $sources }}{{ $c = omit $c $source }}{{ with get $set $source }}{{ $_ := set $c $source . }}{{ end }}{{ end }}
 {{- end }}
 {{- end }}
 {{- $templates := 0 }}
-{{- range list (hasKey $own "STAGE_TEMPLATE_FILE") $c.STAGE_TEMPLATE $c.STAGE_TEMPLATE_FILE }}{{ if . }}{{ $templates = add1 $templates }}{{ end }}{{ end }}
+{{- range list (hasKey $own "STAGE_TEMPLATE_FILE") (hasKey $own "STAGE_MESSAGES_FILE") $c.STAGE_TEMPLATE $c.STAGE_TEMPLATE_FILE $c.STAGE_MESSAGES_FILE $c.STAGE_MESSAGES_FIELD }}{{ if . }}{{ $templates = add1 $templates }}{{ end }}{{ end }}
 {{- if and (eq (int $templates) 0) (not $elsewhere) }}
-{{- $errors = append $errors (printf "%[1]stemplate: give the template of the prompt in %[1]stemplate.content, or a ConfigMap in %[1]stemplate.existingConfigMap" $of) }}
+{{- $errors = append $errors (printf "%[1]stemplate: give the template of the prompt in %[1]stemplate.content, or a ConfigMap in %[1]stemplate.existingConfigMap; or a conversation in %[1]smessages" $of) }}
 {{- end }}
-{{- if and (gt (int $templates) 1) (not (and (hasKey $own "STAGE_TEMPLATE_FILE") $c.STAGE_TEMPLATE_FILE (not $c.STAGE_TEMPLATE))) }}
-{{- $errors = append $errors (printf "%[1]stemplate: more than one of template, config.STAGE_TEMPLATE and config.STAGE_TEMPLATE_FILE is set: keep one" $of) }}
+{{- /* What the chart itself sets of config is complained about above. */ -}}
+{{- range $source := list "STAGE_TEMPLATE_FILE" "STAGE_MESSAGES_FILE" }}{{ if and (hasKey $own $source) (get $c $source) }}{{ $templates = sub (int $templates) 1 }}{{ end }}{{ end }}
+{{- if gt (int $templates) 1 }}
+{{- $errors = append $errors (printf "%[1]stemplate: more than one of template, messages, config.STAGE_TEMPLATE, config.STAGE_TEMPLATE_FILE, config.STAGE_MESSAGES_FILE and config.STAGE_MESSAGES_FIELD is set: keep one" $of) }}
 {{- end }}
 
 {{- $provider := $c.STAGE_LLM_PROVIDER | default "openai" }}
