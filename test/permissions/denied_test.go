@@ -3,6 +3,7 @@ package permissions_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -187,6 +188,10 @@ func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStrea
 // publishRows stores rows, and events of an earlier run.
 func publishRows(t *testing.T, js jetstream.JetStream, cfg *config.Config) {
 	t.Helper()
+	// A reply of an earlier run, which the owner of the partition reads.
+	if _, err := js.Publish(t.Context(), streams.JournalPrefix(cfg.Name, 0)+"1.row", nil); err != nil && !errors.Is(err, jetstream.ErrNoStreamResponse) { // without a journal
+		t.Fatal(err)
+	}
 	// An event of an earlier run, whose cost is read.
 	stagetest.Value(js.Publish(t.Context(), cfg.Audit.Subject+"."+cfg.Name+".0.call", []byte(`{}`)))(t)
 	// One of a row without a result, which the page of the stage looks for.
