@@ -193,13 +193,13 @@ func (c *conversationParser) expressionOf(n *yaml.Node, read func()) {
 		return
 	}
 	if c.tokens = c.scanner.tokens(end); c.tokens == nil {
-		c.scanner.errorf("not an expression")
+		c.errorf("not an expression")
 		c.tokens = []token{{kind: endToken, line: n.Line}}
 	}
 	read()
 	c.tagEnd()
 	if c.pos < len(c.text) {
-		c.scanner.errorf("expected an expression, found %q behind one", end)
+		c.errorf("expected an expression, found %q behind one", end)
 	}
 	c.scanned(n)
 }
