@@ -138,6 +138,24 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	})
 }
 
+// A record that is damaged is an error, and ends no process.
+func TestDamagedRowsAreRefused(t *testing.T) {
+	const hash = "AAAAAAAAAAA=" // 8 bytes
+	for name, data := range map[string]string{
+		"negative count":    `{"n":-1,"seqs":"","hashes":""}`,
+		"fewer sequences":   `{"n":2,"seqs":"AQ==","hashes":"AAAAAAAAAAAAAAAAAAAAAA=="}`,
+		"fewer hashes":      `{"n":2,"seqs":"AQE=","hashes":"` + hash + `"}`,
+		"more tries":        `{"n":1,"seqs":"AQ==","hashes":"` + hash + `","tries":"AAA="}`,
+		"no base64":         `{"n":1,"seqs":"?","hashes":"` + hash + `"}`,
+		"the same sequence": `{"n":2,"seqs":"AQA=","hashes":"AAAAAAAAAAAAAAAAAAAAAA=="}`,
+		"cut sequence":      `{"n":1,"seqs":"gA==","hashes":"` + hash + `"}`,
+	} {
+		if err := new(Rows).UnmarshalJSON([]byte(data)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
 func TestTheLargestBatchFitsInAMessage(t *testing.T) {
 	r := Rows{Seqs: make([]uint64, 50_000), Hashes: make([]uint64, 50_000), Tries: make([]uint8, 50_000), Deadlines: make([]int64, 50_000)}
 	for i := range r.Seqs {
