@@ -237,8 +237,11 @@ func (j *journal) stepGets(now time.Time) (next time.Time) {
 			j.ask(seq, g, now)
 		}
 		next = earlier(next, g.again)
-		if !g.by.IsZero() { // a row waits for it
-			next = earlier(next, j.gets.until(g))
+		// A row waits for it until then. Once that has passed, the row starts in this turn,
+		// unless it may not be started at all: then there is nothing to be called for, and
+		// a time in the past would have the term turn without rest.
+		if by := j.gets.until(g); now.Before(by) {
+			next = earlier(next, by)
 		}
 	}
 	return next

@@ -436,6 +436,29 @@ func TestRowsWaitOnceForAJournalThatIsSilent(t *testing.T) {
 	})
 }
 
+// A row that may not start does not keep the term busy once the time for its replies is over.
+func TestAPausedRowWhoseReplyIsMissingCostsNoTurns(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		first := b.killedWith63Kept()
+		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
+		var turns atomic.Int64
+		cfg := b.config("second", &sleeper{low: time.Second, high: time.Second})
+		r := b.startWith(consumer.WithHook(cfg, func(step string) {
+			if step == "turn" && turns.Add(1) > 10_000 {
+				panic("the term turns without rest") // virtual time stands still
+			}
+		}))
+		b.awaitSoon("the first replies to be asked for", func() bool { return r.Status().Window == 64 })
+		time.Sleep(time.Second)
+		r.Pause(true)
+		time.Sleep(time.Minute)
+		r.Pause(false)
+		b.finish(r, 64)
+		first.wg.Wait()
+	})
+}
+
 // What an older version has kept is on one subject for all rows of a partition. A stream that has no room for it twice
 // has room for it all the same.
 func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -71,11 +72,34 @@ func (r *simReplica) arm(step, manner string, after int, lasts time.Duration) {
 
 func (r *simReplica) disarm() { r.arm("", "", 0, 0) }
 
+// turnsMost is more than a term turns at one instant, unless it turns for ever: then virtual time stands still.
+const turnsMost = 100_000
+
+// restless ends the test where a term turns without rest.
+func (l *life) restless(partition int) {
+	if now := time.Now(); l.turned[partition].at.Equal(now) {
+		l.turned[partition].times++
+	} else {
+		l.turned[partition] = turned{now, 1}
+	}
+	if l.turned[partition].times > turnsMost {
+		panic(fmt.Sprintf("partition %d has turned %d times at one instant, %v", partition, turnsMost, time.Since(l.s.began)))
+	}
+}
+
+// turned is how often a term has turned since an instant at which time has stood still.
+type turned struct {
+	at    time.Time
+	times int
+}
+
 // step is called at each step of the protocol, by two goroutines for each partition. A process that is asleep stays where
 // it is.
 func (l *life) step(partition int, step string, steps *armed) {
 	l.s.mu.Lock()
 	switch step {
+	case "turn":
+		l.restless(partition)
 	case "drained":
 		l.drained[partition] = append(l.drained[partition], time.Now())
 		l.handingOver[partition] = true
@@ -148,6 +172,7 @@ type life struct {
 	sleeps      []span        // when it was asleep
 	drained     [][]time.Time // by partition, when it had kept what it leaves to the next one
 	handingOver []bool        // by partition: since then it has done nothing else
+	turned      []turned      // by partition
 	stopping    time.Time     // when it was told to stop; zero: it was not
 	hardSince   time.Time     // and at once
 }
@@ -258,7 +283,7 @@ func (s *sim) start(r *simReplica) {
 	l := &life{
 		s: s, name: r.nextName(), link: newLink(s.InProcessConn, leastLatency+moment(s.rng, most)),
 		journalAfter: s.journalAfter(), order: s.order, refusing: s.refusing,
-		drained: make([][]time.Time, s.partitions), handingOver: make([]bool, s.partitions), ended: make(chan struct{}),
+		drained: make([][]time.Time, s.partitions), handingOver: make([]bool, s.partitions), turned: make([]turned, s.partitions), ended: make(chan struct{}),
 	}
 	if s.old() {
 		l.link.version = "2.12.9"
