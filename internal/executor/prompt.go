@@ -30,6 +30,7 @@ type Prompt struct {
 	template *template.Template
 	talks    bool // the template is of a conversation
 	field    string
+	params   string             // the row's member with parameters of its own; empty means that it has none
 	system   *template.Template // nil where the system prompt is the same for all rows
 	lookup   *template.Lookup
 
@@ -44,7 +45,7 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, params: cfg.Prompt.ParamsField, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
@@ -242,6 +243,9 @@ func (p *Prompt) ask(r *llm.Request, of *row.Row, items *row.Items, index int) (
 		r.System = ""
 	case p.system != nil:
 		r.System, err = renderText(p.system, of, items, index)
+	}
+	if err == nil && p.params != "" {
+		r.ExtraBody, err = of.Params(p.params, r.ExtraBody)
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func TestRequestsOfConversations(t *testing.T) {
 		return path
 	}
 	messages := file("messages.yaml", "- {role: user, content: 'a {{ row.n }}'}\n- {role: assistant, content: 'b {{ item | default(0) }}'}\n- {role: user, content: c}\n")
-	const own = `{"n":1,"list":[7],"m":[{"role":"user","content":"hi"}],"s":[{"role":"system","content":"own"},{"role":"user","content":"hi"}]}`
+	const own = `{"n":1,"list":[7],"own":{"top_p":1},"m":[{"role":"user","content":"hi"}],"s":[{"role":"system","content":"own"},{"role":"user","content":"hi"}]}`
 	of := stagetest.Value(row.Parse([]byte(own)))(t)
 	for _, tt := range []struct {
 		name   string
@@ -105,6 +105,7 @@ func TestRequestsOfConversations(t *testing.T) {
 		{"row with its own system message", config.PromptConfig{MessagesField: "s", SystemPrompt: "plain"}, "", "|[system]\nown\n\n[user]\nhi"},
 		{"system prompt from a file", config.PromptConfig{Template: "p {{ row.n }}", SystemFile: file("system.txt", "in a file\n")}, "", "in a file|p 1"},
 		{"template of it from a file", config.PromptConfig{Template: "p", SystemFile: file("system.jinja", "n={{ row.n }}\n")}, "", "n=1|p"},
+		{"parameters of the row", config.PromptConfig{Template: "p", ParamsField: "own"}, "", `|p{"top_p":1}`},
 	} {
 		cfg := &config.Config{Prompt: tt.prompt}
 		cfg.Prompt.ResponseField, cfg.Foreach = "r", config.ForeachConfig{Field: tt.item, Max: 10}
@@ -113,7 +114,7 @@ func TestRequestsOfConversations(t *testing.T) {
 		if tt.item != "" {
 			r, _, err = p.ItemRequest(stagetest.Value(p.Items(of))(t), 0)
 		}
-		if got := r.System + "|" + r.Transcript(); err != nil || got != tt.want {
+		if got := r.System + "|" + r.Transcript() + string(r.ExtraBody); err != nil || got != tt.want {
 			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
 		}
 	}

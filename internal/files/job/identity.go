@@ -27,6 +27,7 @@ type identity struct {
 	Schema   string `json:"schema_sha256" name:"the response schema"`
 	Field    string `json:"response_field" name:"the response field"`
 	Messages string `json:"messages_field,omitempty" name:"the member with the conversation (STAGE_MESSAGES_FIELD)"`
+	Params   string `json:"params_field,omitempty" name:"the member with parameters (STAGE_PARAMS_FIELD)"`
 	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`
@@ -54,7 +55,7 @@ func (id identity) differences(now identity) (changed []string) {
 // names.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField, Params: cfg.Prompt.ParamsField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
