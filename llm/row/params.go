@@ -2,7 +2,9 @@ package row
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
@@ -21,7 +23,11 @@ func (r *Row) Params(name string, extraBody json.RawMessage) (json.RawMessage, e
 		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no object: it holds members of the request", name))
 	}
 	if err := llm.ValidateExtraBody(params); err != nil {
-		return nil, invalidRow(r.body, fmt.Errorf("the member %q: %w", name, err))
+		problem := strings.TrimPrefix(err.Error(), "extra body: ")
+		if e, ok := errors.AsType[*llm.ExtraBodyError](err); ok { // what it advises is for settings
+			problem = fmt.Sprintf("%q may not be set by a row", e.Member)
+		}
+		return nil, invalidRow(r.body, fmt.Errorf("the member %q: %s", name, problem))
 	}
 	if len(extraBody) == 0 {
 		return params, nil

@@ -19,9 +19,9 @@ func TestParamsOfARow(t *testing.T) {
 		{body: `{"p":null}`, extra: `{"top_p":1}`, want: `{"top_p":1}`},
 		{body: `{"p":{}}`, extra: `{"top_p":1}`, want: `{"top_p":1}`},
 		{body: `{"p":[1]}`, err: `the member "p" is no object`},
-		{body: `{"p":{"messages":[]}}`, err: `the member "p": extra body: "messages" is set by the stage`},
-		{body: `{"p":{"stream":true}}`, err: `"stream" is not supported`},
-		{body: `{"p":{"n":2}}`, err: `"n" asks for replies`},
+		{body: `{"p":{"messages":[]}}`, err: `the member "p": "messages" may not be set by a row`},
+		{body: `{"p":{"stream":true}}`, err: `the member "p": "stream" is not supported`},
+		{body: `{"p":{"n":2}}`, err: `the member "p": "n" may not be set by a row`},
 	} {
 		got, err := stagetest.Value(row.Parse([]byte(tt.body)))(t).Params("p", []byte(tt.extra))
 		if tt.err == "" {
