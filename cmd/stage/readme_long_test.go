@@ -24,8 +24,6 @@ import (
 // (cmd/stage/cli: TestCommandsOfTheDocumentsAreAccepted).
 var notRun = map[string]string{
 	"stage demo": "takes a minute; the script demo_short has a shorter one",
-	"make test":  "this is one of the tests",
-	"stage run --llm-provider mock --template 'Is this": "runs until it is stopped; the blocks of the pipeline run another",
 }
 
 // readmePorts are the ports that the commands of README.md use. The test gives them others, which are free.
