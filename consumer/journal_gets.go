@@ -240,7 +240,7 @@ func (j *journal) stepGets(now time.Time) (next time.Time) {
 		// A row waits for it until then. Once that has passed, the row starts in this turn,
 		// unless it may not be started at all: then there is nothing to be called for, and
 		// a time in the past would have the term turn without rest.
-		if by := j.gets.until(g); now.Before(by) {
+		if by := j.gets.until(g); !g.by.IsZero() && now.Before(by) {
 			next = earlier(next, by)
 		}
 	}

@@ -47,7 +47,8 @@ func (c *Consumer) countOld(ctx context.Context) (replies uint64) {
 
 // mayMoveOld returns an error where replies of an older version can't be copied for want of
 // a permission. It tries with an empty message about row 0, which no stream has. It is
-// called before the claim as well: one with each attempt would fill the results.
+// called before the claim, since the partition tries again until it may: a claim with each
+// attempt would fill the results.
 func (c *Consumer) mayMoveOld(ctx context.Context, replies uint64) error {
 	if replies == 0 {
 		return nil

@@ -181,9 +181,9 @@ func (j *journal) clear() {
 	j.sift()
 }
 
-// purgeOfOldInput removes what is kept of rows of another input stream, before the first
-// claim for a new one. The subjects of those replies name rows of the new stream as well,
-// and with a batch lane a row whose reply is kept leaves its batch:
+// purgeOfOldInput removes the replies to rows of another input stream, before the first
+// claim for a new one. Their subjects name rows of the new stream as well, and with a
+// batch lane a row whose reply is kept leaves its batch:
 //
 //	The input is created again, and the journal still has the reply to the old row 7.
 //	A seals the new row 7 into a batch, and is killed.
