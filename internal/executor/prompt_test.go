@@ -126,7 +126,7 @@ func TestProblemsOfAConversationAreListed(t *testing.T) {
 	stagetest.Must(t, os.WriteFile(path, []byte("- {role: usr, content: a}\n- {role: user, content: '{{ x }}'}\n"), 0o600))
 	_, err := LoadPrompt(&config.Config{Prompt: config.PromptConfig{MessagesFile: path, SystemPrompt: "{{ row.", ResponseField: "r"}})
 	for _, want := range []string{
-		"STAGE_MESSAGES_FILE: line 1, column 10: the role \"usr\" is unknown", "line 2: undefined: x", "STAGE_SYSTEM_PROMPT: template: ", "the system prompt",
+		"STAGE_MESSAGES_FILE: line 1, column 10: the role \"usr\" is unknown", "line 2, column 25: undefined: x", "STAGE_SYSTEM_PROMPT: template: ", "the system prompt",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

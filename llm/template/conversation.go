@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,8 +36,8 @@ const (
 // is a text or a list of parts. The loop of for and the condition of if are those of
 // Jinja's blocks.
 //
-// The error lists all that is wrong with the file, each with line and column. The
-// template is rendered by [Template.Messages].
+// The error lists all that is wrong with the file, each with line and column; within a
+// block of text, with the line. The template is rendered by [Template.Messages].
 func ParseConversation(source []byte, o Options) (*Template, error) {
 	if len(source) > maxSourceBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxSourceBytes)
@@ -52,9 +53,6 @@ func ParseConversation(source []byte, o Options) (*Template, error) {
 		return nil, errors.New("no messages: give a list of them, each with role and content")
 	}
 	t.nodes = c.list(root)
-	for _, f := range c.unknownNames() {
-		c.failAt(f.line, 0, f)
-	}
 	t.names = len(c.numbers)
 	return t, errors.Join(c.errs...)
 }
@@ -110,7 +108,7 @@ func (c *conversationParser) item(n *yaml.Node) node {
 		c.failfAt(n, "not a message: write it as {role: user, content: …}")
 		return nil
 	}
-	if _, loop := members(n)["for"]; loop {
+	if _, loop := byName(n)["for"]; loop {
 		m := c.members(n, "for", "messages")
 		if m == nil {
 			return nil
@@ -134,7 +132,7 @@ func (c *conversationParser) item(n *yaml.Node) node {
 // members returns the members of a mapping by name, or nil where one is missing or
 // unknown. A name that ends in "?" may be missing.
 func (c *conversationParser) members(n *yaml.Node, names ...string) map[string]*yaml.Node {
-	found := members(n)
+	found := byName(n)
 	fine := true
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
@@ -155,7 +153,8 @@ func (c *conversationParser) members(n *yaml.Node, names ...string) map[string]*
 	return found
 }
 
-func members(n *yaml.Node) map[string]*yaml.Node {
+// byName returns the values of a mapping by their keys.
+func byName(n *yaml.Node) map[string]*yaml.Node {
 	found := make(map[string]*yaml.Node, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		found[n.Content[i].Value] = resolved(n.Content[i+1])
@@ -179,7 +178,9 @@ func (c *conversationParser) loop(head, body *yaml.Node) node {
 		return nil
 	}
 	defer func() { c.blocks-- }()
+	before := maps.Clone(c.known)
 	c.expressionOf(head, func() { c.forHead(n) })
+	defer func() { c.known = before }()
 	c.loops++
 	n.nodes = c.list(body)
 	c.loops--
@@ -229,7 +230,7 @@ func (c *conversationParser) content(n *yaml.Node) (parts [][]node, list bool) {
 			c.failfAt(part, "not a part: write it as {type: text, text: …}")
 			continue
 		}
-		if kind := members(part)["type"]; kind != nil && kind.Value != "text" {
+		if kind := byName(part)["type"]; kind != nil && kind.Value != "text" {
 			c.failfAt(kind, "parts of type %q are not available: there is text", kind.Value)
 			continue
 		}
@@ -245,8 +246,10 @@ func (c *conversationParser) compiled(n *yaml.Node) (nodes []node) {
 	if !c.scan(n, n.Value) {
 		return nil
 	}
+	before := maps.Clone(c.known)
 	nodes, _ = c.body(nil)
 	c.scanned(n)
+	c.known = before // what it sets is not known in other strings
 	return nodes
 }
 
@@ -270,17 +273,19 @@ func (c *conversationParser) scan(n *yaml.Node, text string) bool {
 	return true
 }
 
-// scanned notes the error of the text that was read.
+// scanned notes the errors of the text that was read.
 func (c *conversationParser) scanned(n *yaml.Node) {
-	f, ok := errors.AsType[*fault](c.err)
-	switch {
-	case c.err == nil:
-	case ok && f.line > n.Line:
-		c.failAt(f.line, 0, f)
-	case ok:
-		c.failAt(n.Line, n.Column, f)
-	default:
-		c.failfAt(n, "%w", c.err)
+	faults := c.unknownNames()
+	c.read = nil
+	if f, ok := errors.AsType[*fault](c.err); ok { // what comes behind it was not read
+		faults = []*fault{f}
+	}
+	for _, f := range faults {
+		if f.line > n.Line {
+			c.failAt(f.line, 0, f)
+		} else {
+			c.failAt(n.Line, n.Column, f)
+		}
 	}
 }
 
@@ -325,10 +330,10 @@ func (n *messageNode) render(r *rendering) error {
 		}
 	}
 	if len(m.parts) == 0 {
-		return at(n.line, &fault{
+		return &fault{
 			line: n.line, err: fmt.Errorf("the content of message %d, role %s, is empty", len(r.messages)+1, role),
 			hint: "leave such a message out with if",
-		})
+		}
 	}
 	r.messages = append(r.messages, m)
 	return nil

@@ -105,6 +105,8 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 - {role: user, content: a, if: "row.a %} b"}
 - {role: user, content: {a: b}}
 - {role: user, content: "{% if row.a %}"}
+- {role: user, content: "{% set mine = 1 %}{{ mine }}"}
+- {role: user, content: "{{ mine }} {{ x }}"}
 `
 	want := []string{
 		`line 2, column 10: the role "usr" is unknown: write system, user or assistant`,
@@ -120,6 +122,8 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 		`line 16, column 32: expected an expression, found "%}" behind one`,
 		`line 17, column 25: not a text`,
 		`line 18, column 25: the block "if" is not closed by "endif"`,
+		`line 20, column 25: undefined: mine`,
+		`line 20, column 25: undefined: x`, // the name of a loop further up
 	}
 	_, err := template.ParseConversation([]byte(file), template.Options{})
 	if err == nil {
