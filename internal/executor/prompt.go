@@ -15,7 +15,6 @@ import (
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
-	"github.com/llm-stage/stage/llm/template"
 )
 
 // Prompt makes requests of rows and results of replies, by the template, the response
@@ -25,19 +24,11 @@ type Prompt struct {
 	// It must not be changed.
 	Base llm.Request
 
-	// What is asked: a prompt or a conversation, made by a template, or the row's own
-	// conversation, in its member field, and then there is no template.
-	template *template.Template
-	talks    bool // the template is of a conversation
-	field    string
-	params   string             // the row's member with parameters of its own; empty means that it has none
-	system   *template.Template // nil where the system prompt is the same for all rows
-	lookup   *template.Lookup
-
-	schema  *schema.Schema // nil: any text
-	format  *row.Format
-	foreach config.ForeachConfig
-	llm     *config.LLMConfig
+	question question
+	schema   *schema.Schema // nil: any text
+	format   *row.Format
+	foreach  config.ForeachConfig
+	llm      *config.LLMConfig
 
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
 }
@@ -45,24 +36,25 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, params: cfg.Prompt.ParamsField, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
-	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
+	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadSchema(cfg.Prompt.ResponseSchema))
 	if err != nil {
 		return nil, err
 	}
-	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.provenance())
+	p.Base.System = p.question.plainSystem
+	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.question.from)
 	return p, named("STAGE_RESPONSE_FIELD", err)
 }
 
 // PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration
 // that has problems already; see [config.Source].
 func PromptProblems(cfg *config.Config) map[string]error {
-	p := Prompt{foreach: cfg.Foreach}
+	var p Prompt
 	_, extra := cfg.LLM.ReadExtraBody()
 	found := map[string]error{"STAGE_LLM_EXTRA_BODY": extra}
-	for _, err := range []error{p.loadTemplate(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema)} {
+	for _, err := range []error{p.question.load(cfg), p.loadSchema(cfg.Prompt.ResponseSchema)} {
 		list := []error{err}
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			list = joined.Unwrap()
@@ -92,73 +84,6 @@ func named(variable string, err error) error {
 		return nil
 	}
 	return &variableError{variable, err}
-}
-
-// loadTemplate reads the lookup and what is made of the row, and compiles it. All problems
-// are listed, those of a lookup that can't be read, too.
-func (p *Prompt) loadTemplate(cfg *config.PromptConfig) error {
-	var err error
-	if path := cfg.LookupFile; path != "" {
-		p.lookup, err = template.LoadLookup(path)
-	}
-	return errors.Join(named("STAGE_LOOKUP_FILE", err), p.loadQuestion(cfg), p.loadSystem(cfg))
-}
-
-// loadQuestion compiles the template of the prompt or of the conversation.
-func (p *Prompt) loadQuestion(cfg *config.PromptConfig) (err error) {
-	if p.field = cfg.MessagesField; p.field != "" {
-		return nil
-	}
-	variable, path, source := "STAGE_TEMPLATE", cfg.TemplateFile, []byte(cfg.Template)
-	parse := template.Parse
-	switch {
-	case cfg.MessagesFile != "":
-		variable, path, parse, p.talks = "STAGE_MESSAGES_FILE", cfg.MessagesFile, template.ParseConversation, true
-	case path != "":
-		variable = "STAGE_TEMPLATE_FILE"
-	}
-	if path != "" {
-		if source, err = os.ReadFile(path); err != nil {
-			return named(variable, err)
-		}
-	}
-	p.template, err = parse(source, p.options(path, ""))
-	return named(variable, err)
-}
-
-// loadSystem reads the system prompt, and compiles it if it is a template.
-func (p *Prompt) loadSystem(cfg *config.PromptConfig) error {
-	variable, text := "STAGE_SYSTEM_PROMPT", cfg.SystemPrompt
-	if path := cfg.SystemFile; path != "" {
-		variable = "STAGE_SYSTEM_PROMPT_FILE"
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return named(variable, err)
-		}
-		text = strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
-	}
-	if !template.IsTemplate(text) {
-		p.Base.System = text
-		return nil
-	}
-	var err error
-	p.system, err = template.Parse([]byte(text), p.options(cfg.SystemFile, "the system prompt"))
-	return named(variable, err)
-}
-
-func (p *Prompt) options(path, name string) template.Options {
-	return template.Options{Source: path, Name: name, Lookup: p.lookup, Item: p.foreach.Field != "", NoItem: "set STAGE_FOREACH to its name"}
-}
-
-// provenance is what results say of the template and the lookup.
-func (p *Prompt) provenance() (from row.Provenance) {
-	if p.template != nil {
-		return p.template.Provenance()
-	}
-	if p.lookup != nil {
-		from.LookupHash, from.LookupSource = p.lookup.Hash(), p.lookup.Source()
-	}
-	return from
 }
 
 // loadSchema reads the response schema; path empty: there is none.
@@ -222,39 +147,8 @@ func setsNull(object json.RawMessage, path []string) bool {
 // template can read.
 func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
-	err = p.ask(&r, row, nil, 0)
+	err = p.question.ask(&r, row, nil, 0)
 	return r, vars, err
-}
-
-// ask puts what is asked of a row into a request, or of the element at an index of items
-// unless these are nil.
-func (p *Prompt) ask(r *llm.Request, of *row.Row, items *row.Items, index int) (err error) {
-	switch {
-	case p.field != "":
-		r.Messages, err = of.Messages(p.field)
-	case p.talks:
-		r.Messages, err = p.template.Messages(of, items, index)
-	default:
-		r.Prompt, err = renderText(p.template, of, items, index)
-	}
-	switch {
-	case err != nil:
-	case p.field != "" && llm.HasSystem(r.Messages): // the row has its own instructions
-		r.System = ""
-	case p.system != nil:
-		r.System, err = renderText(p.system, of, items, index)
-	}
-	if err == nil && p.params != "" {
-		r.ExtraBody, err = of.Params(p.params, r.ExtraBody)
-	}
-	return err
-}
-
-func renderText(t *template.Template, of *row.Row, items *row.Items, index int) (string, error) {
-	if items == nil {
-		return t.Render(of)
-	}
-	return t.RenderItem(items, index)
 }
 
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of
@@ -267,7 +161,7 @@ func (p *Prompt) Items(row *row.Row) (*row.Items, error) {
 func (p *Prompt) ItemProblems(items *row.Items) (failed []row.ItemFailure) {
 	for i := range items.Len() {
 		r := p.Base
-		if err := p.ask(&r, items.Row(), items, i); err != nil {
+		if err := p.question.ask(&r, items.Row(), items, i); err != nil {
 			failure := call.AsError(err)
 			failed = append(failed, row.ItemFailure{Index: i, Reason: failure.Reason, Error: excerpt.Of(failure.Error())})
 		}
@@ -278,7 +172,7 @@ func (p *Prompt) ItemProblems(items *row.Items) (failed []row.ItemFailure) {
 // ItemRequest is [Prompt.Request] of the element at an index.
 func (p *Prompt) ItemRequest(items *row.Items, index int) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, items.VariablesHash(index)
-	err = p.ask(&r, items.Row(), items, index)
+	err = p.question.ask(&r, items.Row(), items, index)
 	return r, vars, err
 }
 
@@ -302,22 +196,28 @@ func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 
 // errorBody is the result of a row that failed. parsed is nil if the body is no row.
 func (p *Prompt) errorBody(parsed *row.Row, of *consumer.Row, failure *llm.Error, attempts []auditlog.AttemptError) []byte {
-	if failure.Reason == llm.ReasonTemplateRenderingFailed {
+	if _, named := failure.Facts["template_hash"]; failure.Reason == llm.ReasonTemplateRenderingFailed && !named {
 		failure = p.withTemplate(failure)
 	}
 	return p.format.AppendError(nil, parsed, failure, attempts, of.MaxBodyBytes)
 }
 
-// withTemplate adds the hash and the source of the template that could not be rendered.
+// withTemplate adds the hash and the source of the template to a failure that was kept
+// without them.
 func (p *Prompt) withTemplate(failure *llm.Error) *llm.Error {
 	named := *failure
-	var source any
-	if s := p.template.Source(); s != "" {
-		source = s
-	}
-	named.Facts = map[string]any{"template_hash": p.template.Hash(), "template_source": source}
+	named.Facts = map[string]any{"template_hash": orNil(p.question.from.TemplateHash), "template_source": orNil(p.question.from.TemplateSource)}
 	return &named
 }
 
-// templateHash identifies the template in row events.
-func (p *Prompt) templateHash() string { return p.template.Hash() }
+// orNil returns a text, or nil in place of an empty one.
+func orNil(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// templateHash identifies the template in row events. It is empty where the row has its
+// own conversation.
+func (p *Prompt) templateHash() string { return p.question.from.TemplateHash }
