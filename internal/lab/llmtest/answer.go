@@ -32,19 +32,22 @@ func hash(s string) uint64 {
 
 func answer(c *call) string {
 	if schema, ok := c.schema.(map[string]any); ok {
-		g := generator{root: schema, state: hash(c.Prompt)}
+		g := generator{root: schema, state: hash(c.Prompt + c.saw)}
 		return string(encode(g.value(schema, 0)))
+	}
+	if c.saw != "" {
+		return Answer(c.Prompt) + " | saw " + c.saw
 	}
 	return Answer(c.Prompt)
 }
 
 func (c *call) id(prefix string) string {
-	return fmt.Sprintf("%s-%08x", prefix, uint32(hash(c.Prompt)))
+	return fmt.Sprintf("%s-%08x", prefix, uint32(hash(c.Prompt+c.saw)))
 }
 
 // tokens counts four bytes a token, as a rule of thumb has it.
 func tokens(c *call, text string) (prompt, completion int) {
-	return (len(c.System)+len(c.Prompt))/4 + 4, len(text)/4 + 1
+	return (len(c.System)+c.earlier+len(c.Prompt))/4 + 4, len(text)/4 + 1
 }
 
 // generator makes a value that satisfies a schema, as far as it goes: types,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 )
 
 // dialect is a wire format seen from the server.
@@ -13,30 +12,6 @@ type dialect interface {
 	read(c *call) error
 	answer(c *call, text string) []byte
 	fault(f failure) []byte
-}
-
-// message is a message of either dialect; its content is a text or a list of parts.
-type message struct {
-	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"`
-}
-
-func (m message) text() string {
-	var s string
-	if json.Unmarshal(m.Content, &s) == nil {
-		return s
-	}
-	var parts []struct {
-		Text string `json:"text"`
-	}
-	if json.Unmarshal(m.Content, &parts) != nil {
-		return ""
-	}
-	var b strings.Builder
-	for _, p := range parts {
-		b.WriteString(p.Text)
-	}
-	return b.String()
 }
 
 var (
@@ -70,7 +45,7 @@ func (openAI) read(c *call) error {
 	return c.finish(v.Messages, v.Stream)
 }
 
-// finish takes the last message for the prompt and checks what both dialects demand.
+// finish reads the messages and checks what all dialects with messages demand.
 func (c *call) finish(messages []message, stream bool) error {
 	switch {
 	case c.Model == "":
@@ -80,7 +55,14 @@ func (c *call) finish(messages []message, stream bool) error {
 	case stream:
 		return errStream
 	}
-	c.Prompt = messages[len(messages)-1].text()
+	turns := make([]turn, len(messages))
+	for i, m := range messages {
+		var err error
+		if turns[i], err = m.turn(); err != nil {
+			return err
+		}
+	}
+	c.see(turns)
 	return nil
 }
 

@@ -86,17 +86,13 @@ type gemini struct{}
 
 // content is a turn of a conversation.
 type content struct {
-	Parts []struct {
-		Text string `json:"text"`
-	} `json:"parts"`
+	Role  string `json:"role"`
+	Parts []part `json:"parts"`
 }
 
-func (t content) text() string {
-	var b strings.Builder
-	for _, p := range t.Parts {
-		b.WriteString(p.Text)
-	}
-	return b.String()
+func (m content) turn() (turn, error) {
+	t := turn{role: m.Role}
+	return t, t.add(m.Parts)
 }
 
 func (gemini) read(c *call) error {
@@ -111,14 +107,24 @@ func (gemini) read(c *call) error {
 		return fmt.Errorf("body: %w", err)
 	}
 	_, model, _ := strings.Cut(c.path, "/models/")
-	c.Model, c.System, c.schema = strings.TrimSuffix(model, ":generateContent"), v.System.text(), v.Settings.Schema
+	system, err := v.System.turn()
+	if err != nil {
+		return err
+	}
+	c.Model, c.System, c.schema = strings.TrimSuffix(model, ":generateContent"), system.text, v.Settings.Schema
 	switch {
 	case c.Model == "":
 		return errNoModel
 	case len(v.Contents) == 0:
 		return errors.New("contents: at least one is required")
 	}
-	c.Prompt = v.Contents[len(v.Contents)-1].text()
+	turns := make([]turn, len(v.Contents))
+	for i, m := range v.Contents {
+		if turns[i], err = m.turn(); err != nil {
+			return err
+		}
+	}
+	c.see(turns)
 	return nil
 }
 

@@ -218,10 +218,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // call is a Call with what only the server needs.
 type call struct {
 	Call
-	path   string
-	schema any
-	bad    failure // status 0: none
-	served bool    // it is among the server's served
+	path    string
+	schema  any
+	saw     string  // the roles and media, where there is more than a prompt
+	earlier int     // bytes of the texts before the prompt
+	bad     failure // status 0: none
+	served  bool    // it is among the server's served
 }
 
 // arrive counts a call and reads it.
