@@ -76,21 +76,27 @@ func (r *Request) Texts() (texts []string) {
 	return texts
 }
 
-// Transcript returns the prompt as people read it: [Request.Prompt], or each message with
-// its role above it. A single user message is shown without its role.
-func (r *Request) Transcript() string {
-	if len(r.Messages) == 0 {
-		return r.Prompt
+// Transcript returns what the model is asked as people read it. A single prompt is shown as
+// it is, and of a conversation each message with its role above it, after the system prompt.
+// withSystem has a single prompt shown like that, too.
+func (r *Request) Transcript(withSystem bool) string {
+	messages := r.Messages
+	if len(messages) == 0 {
+		messages = []Message{{Role: RoleUser, Text: r.Prompt}}
 	}
-	if len(r.Messages) == 1 && r.Messages[0].Role == RoleUser {
-		return r.Messages[0].text()
+	single := len(messages) == 1 && messages[0].Role == RoleUser
+	if single && (!withSystem || r.System == "") {
+		return messages[0].text()
+	}
+	if r.System != "" {
+		messages = append([]Message{{Role: RoleSystem, Text: r.System}}, messages...)
 	}
 	var b strings.Builder
-	for i := range r.Messages {
+	for i := range messages {
 		if i > 0 {
 			b.WriteString("\n\n")
 		}
-		m := &r.Messages[i]
+		m := &messages[i]
 		fmt.Fprintf(&b, "[%s]\n%s", m.Role, m.text())
 	}
 	return b.String()

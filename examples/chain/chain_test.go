@@ -13,6 +13,7 @@ import (
 
 // TestTheChainsOfTheReadmeWork runs the second command of each chain as in the README, with its stages beside it.
 func TestTheChainsOfTheReadmeWork(t *testing.T) {
+	t.Chdir("../..") // as the README says: in the root of the repository
 	dir := t.TempDir()
 	srv, err := natsd.Start(natsd.Config{Dir: dir})
 	if err != nil {
@@ -30,8 +31,8 @@ func TestTheChainsOfTheReadmeWork(t *testing.T) {
 			`3 rows published`, `line 1: ["`, `line 2: ["`, `line 3: ["`,
 		}},
 	} {
-		stop := runStages(t, srv, c.stages)
-		out := running.Program(t, ".", "-data-dir", dir, c.rows, c.last, c.field)
+		stop := runStages(t, srv, "examples/chain/"+c.stages)
+		out := running.Program(t, "./examples/chain", "-data-dir", dir, "examples/chain/"+c.rows, c.last, c.field)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if len(lines) != len(c.want) {
 			t.Fatalf("%s: got %d lines, want %d: %s", c.rows, len(lines), len(c.want), out)
@@ -42,6 +43,9 @@ func TestTheChainsOfTheReadmeWork(t *testing.T) {
 			}
 			if n := strings.Count(lines[i], `","`); c.field == "forecasts" && i > 0 && n != 7 {
 				t.Errorf("%s: got %d forecasts, want 8: %s", c.rows, n+1, lines[i])
+			}
+			if seen := strings.Count(lines[i], "| saw user, assistant, user"); c.field == "forecasts" && i > 0 && seen != 8 {
+				t.Errorf("%s: %d calls had the research as an answer, want 8: %s", c.rows, seen, lines[i])
 			}
 		}
 		stop()

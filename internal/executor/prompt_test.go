@@ -99,8 +99,8 @@ func TestRequestsOfConversations(t *testing.T) {
 		item   string // the member whose first element is asked about
 		want   string
 	}{
-		{"file", config.PromptConfig{MessagesFile: messages, SystemPrompt: "plain"}, "", "plain|[user]\na 1\n\n[assistant]\nb 0\n\n[user]\nc"},
-		{"element", config.PromptConfig{MessagesFile: messages, SystemPrompt: "item {{ item }}"}, "list", "item 7|[user]\na 1\n\n[assistant]\nb 7\n\n[user]\nc"},
+		{"file", config.PromptConfig{MessagesFile: messages, SystemPrompt: "plain"}, "", "plain|[system]\nplain\n\n[user]\na 1\n\n[assistant]\nb 0\n\n[user]\nc"},
+		{"element", config.PromptConfig{MessagesFile: messages, SystemPrompt: "item {{ item }}"}, "list", "item 7|[system]\nitem 7\n\n[user]\na 1\n\n[assistant]\nb 7\n\n[user]\nc"},
 		{"row", config.PromptConfig{MessagesField: "m", SystemPrompt: "n is {{ row.n }}"}, "", "n is 1|hi"},
 		{"row with its own system message", config.PromptConfig{MessagesField: "s", SystemPrompt: "plain"}, "", "|[system]\nown\n\n[user]\nhi"},
 		{"system prompt from a file", config.PromptConfig{Template: "p {{ row.n }}", SystemFile: file("system.txt", "in a file\n")}, "", "in a file|p 1"},
@@ -114,7 +114,7 @@ func TestRequestsOfConversations(t *testing.T) {
 		if tt.item != "" {
 			r, _, err = p.ItemRequest(stagetest.Value(p.Items(of))(t), 0)
 		}
-		if got := r.System + "|" + r.Transcript() + string(r.ExtraBody); err != nil || got != tt.want {
+		if got := r.System + "|" + r.Transcript(false) + string(r.ExtraBody); err != nil || got != tt.want {
 			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
 		}
 	}

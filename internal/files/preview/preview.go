@@ -17,6 +17,7 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 )
 
@@ -87,14 +88,16 @@ func (c *calls) count() int {
 	return c.items.Len()
 }
 
-// render renders the prompt of one of the calls, from 0.
+// render renders the prompt of one of the calls, from 0. The system prompt is shown as well
+// where it differs from row to row.
 func (c *calls) render(p *executor.Prompt, i int) (prompt string, err error) {
+	var r llm.Request
 	if c.items == nil {
-		r, _, err := p.Request(c.row)
-		return r.Transcript(), err
+		r, _, err = p.Request(c.row)
+	} else {
+		r, _, err = p.ItemRequest(c.items, i)
 	}
-	r, _, err := p.ItemRequest(c.items, i)
-	return r.Transcript(), err
+	return r.Transcript(r.System != p.Base.System), err
 }
 
 // placeText is the line of a row; of an element, from 0, also which of how many it is.
