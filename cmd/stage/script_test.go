@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +30,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"hold":    scriptHold,
 	"llm":     scriptLLM,
 	"nats":    scriptNATS,
+	"pasted":  scriptPasted,
 	"row":     scriptRow,
 }
 
@@ -207,4 +210,25 @@ func scriptWait(ts *testscript.TestScript, what string, is func() bool) {
 		}
 	}
 	ts.Fatalf("%s: not within %v", what, scriptPatience)
+}
+
+// scriptPasted runs a block of shell in the README of an example, as if it were pasted in the root of a clone. Blocks
+// count from 1:
+//
+//	pasted photos 1
+func scriptPasted(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: pasted example block")
+	}
+	if _, err := os.Lstat(ts.MkAbs("examples")); err != nil {
+		ts.Check(os.Symlink(filepath.Join(filepath.Dir(ts.Getenv("EXAMPLE")), "examples"), ts.MkAbs("examples")))
+	}
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	page := ts.ReadFile(filepath.Join("examples", args[0], "README.md"))
+	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(page, -1)
+	if n < 1 || n > len(blocks) {
+		ts.Fatalf("the page has %d blocks of shell", len(blocks))
+	}
+	ts.Check(ts.Exec("sh", "-e", "-c", blocks[n-1][1]))
 }
