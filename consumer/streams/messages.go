@@ -231,3 +231,21 @@ func Preview(b []byte) string {
 	}
 	return string(b)
 }
+
+// Purge removes all messages of a stream that match filter, and waits for that.
+func Purge(ctx context.Context, nc *nats.Conn, stream, filter string) error {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]string{"filter": filter})
+	if err != nil {
+		return err
+	}
+	answer, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"STREAM.PURGE."+stream, body)
+	if err == nil {
+		err = Refusal(answer)
+	}
+	if err != nil {
+		return fmt.Errorf("purge stream %s: %w", stream, Denied(nc, err))
+	}
+	return nil
+}

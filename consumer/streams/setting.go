@@ -18,6 +18,7 @@ const (
 	FieldInputSubject      Field = "InputSubject"
 	FieldResultStream      Field = "ResultStream"
 	FieldResultSubject     Field = "ResultSubject"
+	FieldResultBucket      Field = "ResultBucket"
 	FieldAuditStream       Field = "AuditStream"
 	FieldAuditSubject      Field = "AuditSubject"
 	FieldJournalStream     Field = "JournalStream"

@@ -30,6 +30,8 @@ type Config struct {
 	// ResultStream captures `<ResultSubject>.>`, AuditStream `<AuditSubject>.>`.
 	ResultStream, ResultSubject string
 	AuditStream, AuditSubject   string
+	// ResultBucket is the bucket of results that are larger than a message, or empty.
+	ResultBucket string
 	// DeadLetterSubject must be captured by some stream, unless it is empty.
 	DeadLetterSubject string
 	// Partitions is at least 1.
@@ -111,6 +113,9 @@ func (s Config) parts(nc *nats.Conn) []part {
 	}
 	if s.LaneStream != "" {
 		parts = append(parts, part{s.laneConfig(), FieldLaneStream, s.checkLane})
+	}
+	if s.ResultBucket != "" {
+		parts = append(parts, part{s.bucketConfig(), FieldResultBucket, s.checkBucket})
 	}
 	return parts
 }

@@ -1,0 +1,313 @@
+// Package objects keeps bodies that are too large for a message in a bucket of
+// JetStream's object store. The message has a [Ref] in its headers in place of the body.
+//
+//	ref, err := objects.Put(ctx, nc, "LARGE", objects.Name("stage", 0, 7, body), body)
+//	ref.Set(msg.Header)                 // the writer's message has no body then
+//	ref, is := objects.RefOf(m.Header)  // a reader follows it
+//	body, err := ref.Get(ctx, nc, 64<<20)
+//
+// Objects are stored as the client library and the nats CLI store them, so `nats object
+// get` reads them. The package has its own code for two reasons. The library sends the
+// object's name along with its chunks, and a bucket that is full may take the name without
+// the chunks; here the name is stored after every chunk is. And the library asks any
+// replica whether an object exists, also one that lags; here the leader is asked, so an
+// object that was stored is never taken for a missing one.
+package objects
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Headers of a message whose body is an object.
+const (
+	// HeaderObject names the object as BUCKET/NAME.
+	HeaderObject = "Stage-Object"
+	// HeaderDigest is the SHA-256 of the body, as the object store writes it:
+	// "SHA-256=" and base64url with padding.
+	HeaderDigest = "Stage-Object-Digest"
+	// HeaderBytes is the size of the body.
+	HeaderBytes = "Stage-Object-Bytes"
+)
+
+// Errors of [Get] that last: another attempt finds the same. Any other error may pass.
+var (
+	ErrMissing = errors.New("the object does not exist")
+	ErrDamaged = errors.New("the object is damaged")
+	ErrLarge   = errors.New("the object is too large")
+)
+
+// Lasts reports whether an error of [Get] lasts.
+func Lasts(err error) bool {
+	return errors.Is(err, ErrMissing) || errors.Is(err, ErrDamaged) || errors.Is(err, ErrLarge)
+}
+
+const (
+	digestPrefix = "SHA-256="
+	// chunkBytes is the size of a chunk where the server's messages may be that large,
+	// and chunkSpare is what is left for headers in one that is smaller.
+	chunkBytes = 512 << 10
+	chunkSpare = 1 << 10
+	// chunkBytesMin bounds how small chunks get, however small the server's messages are.
+	chunkBytesMin = 1 << 10
+	// replacedMost is how often an object may be replaced by another of its name while it
+	// is read, until that counts as damage.
+	replacedMost = 3
+)
+
+// Ref names an object and what is in it. The zero value names none.
+type Ref struct {
+	Bucket, Name string
+	Digest       string
+	Bytes        int64
+}
+
+// Name returns the name of the object of a row's body: stage, partition, row, and the
+// SHA-256 of the body. So an attempt that is repeated after a crash writes the same object
+// again, and a rival that has another body for the row never overwrites it.
+func Name(stage string, partition int, row uint64, body []byte) string {
+	sum := sha256.Sum256(body)
+	return fmt.Sprintf("%s/%d/%d/%s", stage, partition, row, hex.EncodeToString(sum[:]))
+}
+
+// NewRef returns what [Put] returns for a body.
+func NewRef(bucket, name string, body []byte) Ref {
+	return Ref{Bucket: bucket, Name: name, Digest: digestOf(body), Bytes: int64(len(body))}
+}
+
+func digestOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return digestPrefix + base64.URLEncoding.EncodeToString(sum[:])
+}
+
+// String is BUCKET/NAME.
+func (r Ref) String() string { return r.Bucket + "/" + r.Name }
+
+// Set writes the headers of a message whose body is the object.
+func (r Ref) Set(h nats.Header) {
+	h[HeaderObject] = []string{r.String()}
+	h[HeaderDigest] = []string{r.Digest}
+	h[HeaderBytes] = []string{strconv.FormatInt(r.Bytes, 10)}
+}
+
+// HeaderBytesMost is how many bytes the headers of [Ref.Set] take at most for a body of
+// [Name].
+const HeaderBytesMost = 512
+
+// RefOf reads what [Ref.Set] has written. is is false for a message that has its own body.
+func RefOf(h nats.Header) (r Ref, is bool) {
+	if len(h[HeaderObject]) == 0 { // nearly always
+		return Ref{}, false
+	}
+	var named bool
+	r.Bucket, r.Name, named = strings.Cut(h.Get(HeaderObject), "/")
+	r.Digest = h.Get(HeaderDigest)
+	size, err := strconv.ParseInt(h.Get(HeaderBytes), 10, 64)
+	r.Bytes = size
+	if !named || r.Name == "" || !streams.IsBucket(r.Bucket) || err != nil || size < 0 || !strings.HasPrefix(r.Digest, digestPrefix) {
+		return Ref{}, false
+	}
+	return r, true
+}
+
+// Carry copies the headers of [Ref.Set] from one message to another, if it has them.
+func Carry(to, from nats.Header) {
+	if r, is := RefOf(from); is {
+		r.Set(to)
+	}
+}
+
+// Get returns the body, of at most most bytes. One that is not the body which the Ref was
+// made for is [ErrDamaged].
+func (r Ref) Get(ctx context.Context, nc *nats.Conn, most int64) (body []byte, err error) {
+	if r.Bytes > most {
+		return nil, fmt.Errorf("%s: %w: it has %d bytes, at most %d are read", r, ErrLarge, r.Bytes, most)
+	}
+	body, err = Get(ctx, nc, r.Bucket, r.Name, r.Bytes)
+	if errors.Is(err, ErrLarge) {
+		return nil, fmt.Errorf("%s: %w: it has more than the %d bytes that it should", r, ErrDamaged, r.Bytes)
+	}
+	if err == nil && digestOf(body) != r.Digest {
+		return nil, fmt.Errorf("%s: %w: its digest is %s, not %s", r, ErrDamaged, digestOf(body), r.Digest)
+	}
+	return body, err
+}
+
+// object is an object as the object store describes it in the message on its subject.
+type object struct {
+	jetstream.ObjectInfo
+
+	seq uint64 // of that message; 0: there is none
+}
+
+// live reports whether the object exists: a deleted one leaves a message that says so.
+func (o *object) live() bool { return o.seq > 0 && !o.Deleted }
+
+func subjectOf(bucket, name string) string {
+	return streams.BucketObjects(bucket) + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+// look reads what the bucket says about a name.
+func look(ctx context.Context, nc *nats.Conn, bucket, name string) (o object, err error) {
+	m, err := streams.LastMessage(ctx, nc, streams.BucketStream(bucket), subjectOf(bucket, name))
+	if err != nil || m == nil {
+		return o, err
+	}
+	if err := json.Unmarshal(m.Data, &o.ObjectInfo); err != nil {
+		return o, fmt.Errorf("%w: what is stored about it is no JSON: %w", ErrDamaged, err)
+	}
+	o.seq = m.Sequence
+	return o, nil
+}
+
+// Get returns the body of an object, of at most most bytes. The digest that is stored
+// with the object is checked. Besides [ErrMissing], [ErrDamaged] and [ErrLarge] the error
+// may be that the server does not answer, or that the bucket does not exist.
+func Get(ctx context.Context, nc *nats.Conn, bucket, name string, most int64) (body []byte, err error) {
+	for range replacedMost {
+		var o object
+		if o, err = look(ctx, nc, bucket, name); err != nil {
+			break
+		}
+		var again bool
+		body, again, err = o.read(ctx, nc, bucket, most)
+		if !again {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("object %s/%s: %w", bucket, name, err)
+	}
+	return body, nil
+}
+
+// read reads the chunks. again says that some are missing, as they are when another
+// object has taken the name since.
+func (o *object) read(ctx context.Context, nc *nats.Conn, bucket string, most int64) (body []byte, again bool, err error) {
+	switch {
+	case !o.live():
+		return nil, false, ErrMissing
+	case o.Opts != nil && o.Opts.Link != nil:
+		return nil, false, fmt.Errorf("%w: it is a link to another object", ErrDamaged)
+	case o.Size > uint64(max(most, 0)): //nolint:gosec // not negative
+		return nil, false, fmt.Errorf("%w: it has %d bytes, at most %d are read", ErrLarge, o.Size, most)
+	}
+	body = make([]byte, 0, o.Size)
+	stream, chunks := streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID
+	for seq := uint64(1); uint64(len(body)) < o.Size; {
+		m, err := streams.NextMessage(ctx, nc, stream, chunks, seq)
+		if err != nil {
+			return nil, false, err
+		}
+		if m == nil {
+			return nil, true, fmt.Errorf("%w: it has %d of %d bytes", ErrDamaged, len(body), o.Size)
+		}
+		body, seq = append(body, m.Data...), m.Sequence+1
+	}
+	if digestOf(body) != o.Digest {
+		return nil, false, fmt.Errorf("%w: its digest is %s, not %s", ErrDamaged, digestOf(body), o.Digest)
+	}
+	return body, false, nil
+}
+
+// Put stores a body as an object, unless the bucket has it already. When it returns, every
+// byte is acknowledged.
+//
+// The chunks go first and the name last, so that a name never stands for half a body. The
+// name is stored on condition that nobody has stored one meanwhile:
+//
+//	A sends all chunks of row 7's body, and is suspended.
+//	B takes over, has an equal reply for the row, and stores the same object, with chunks of its own.
+//	A wakes up. Without the condition its name would replace B's, and nobody would ever remove B's chunks.
+//	With it A is refused, finds that the object is there, and removes its own chunks.
+func Put(ctx context.Context, nc *nats.Conn, bucket, name string, body []byte) (Ref, error) {
+	ref := NewRef(bucket, name, body)
+	o, err := look(ctx, nc, bucket, name)
+	if err == nil && !o.holds(ref) {
+		err = o.write(ctx, nc, ref, body)
+	}
+	if err != nil {
+		return Ref{}, fmt.Errorf("object %s: %w", ref, err)
+	}
+	return ref, nil
+}
+
+// holds reports whether the object is the one that ref names.
+func (o *object) holds(ref Ref) bool {
+	return o.live() && o.Digest == ref.Digest && o.Size == uint64(ref.Bytes) //nolint:gosec // not negative
+}
+
+// write stores the object on condition that o is still what the bucket says about the
+// name.
+func (o *object) write(ctx context.Context, nc *nats.Conn, ref Ref, body []byte) error {
+	id := rand.Text()
+	chunks := streams.BucketChunks(ref.Bucket) + id
+	size := max(min(chunkBytes, int(nc.MaxPayload())-chunkSpare), chunkBytesMin)
+	count := uint32(0)
+	for rest := body; len(rest) > 0; count++ {
+		chunk := rest[:min(size, len(rest))]
+		if err := appendOne(ctx, nc, ref.Bucket, &nats.Msg{Subject: chunks, Data: chunk, Header: nats.Header{}}); err != nil {
+			purge(ctx, nc, ref.Bucket, chunks)
+			return err
+		}
+		rest = rest[len(chunk):]
+	}
+	data, err := json.Marshal(&jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: ref.Name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(size)}}, //nolint:gosec // at most 512 KiB
+		Bucket:     ref.Bucket, NUID: id, Size: uint64(len(body)), Chunks: count, Digest: ref.Digest,
+	})
+	if err != nil {
+		return err
+	}
+	err = appendOne(ctx, nc, ref.Bucket, &nats.Msg{Subject: subjectOf(ref.Bucket, ref.Name), Data: data, Header: nats.Header{
+		jetstream.MsgRollup:                 {jetstream.MsgRollupSubject},
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(o.seq, 10)},
+	}})
+	if !errors.Is(err, streams.ErrRefused) {
+		return err // without an answer the name may be stored, so the chunks stay
+	}
+	purge(ctx, nc, ref.Bucket, chunks)
+	if now, lookErr := look(ctx, nc, ref.Bucket, ref.Name); lookErr == nil && now.holds(ref) {
+		return nil
+	}
+	return err
+}
+
+func appendOne(ctx context.Context, nc *nats.Conn, bucket string, m *nats.Msg) error {
+	m.Header[jetstream.ExpectedStreamHeader] = []string{streams.BucketStream(bucket)}
+	_, err := streams.Append(ctx, nc, []*nats.Msg{m})
+	return err
+}
+
+// Remove removes an object and leaves nothing of it. One that does not exist is no error.
+// The name goes first: a reader finds either the object or none.
+func Remove(ctx context.Context, nc *nats.Conn, bucket, name string) error {
+	o, err := look(ctx, nc, bucket, name)
+	if err == nil && o.seq > 0 {
+		if err = streams.Purge(ctx, nc, streams.BucketStream(bucket), subjectOf(bucket, name)); err == nil {
+			err = streams.Purge(ctx, nc, streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove object %s/%s: %w", bucket, name, err)
+	}
+	return nil
+}
+
+// purge removes the chunks of an attempt that has failed. Where that fails, too, they
+// stay: no object names them.
+func purge(ctx context.Context, nc *nats.Conn, bucket, chunks string) {
+	_ = streams.Purge(context.WithoutCancel(ctx), nc, streams.BucketStream(bucket), chunks)
+}
