@@ -82,6 +82,7 @@ type bench struct {
 	step      func(step string)
 	late      time.Duration // that the journal takes
 	liveTime  time.Duration
+	readTime  time.Duration // that the body of a recalled row takes
 	model     func(seq uint64) string
 	deadline  func(seq uint64) time.Time
 	reply     func(seq uint64, e *Errand) bool // whether an answer settles the row; nil: 200 and 4xx but 429
@@ -101,6 +102,8 @@ type bench struct {
 	all      chan struct{}
 	twice    []uint64
 	calls    map[uint64]int // live
+	reading  int            // bodies of recalled rows
+	readMost int
 	events   []*auditlog.Batch
 	again    []*auditlog.Batch // those of earlier terms
 	hold     func(stored func())
@@ -233,7 +236,7 @@ func (b *bench) open() {
 	b.lane = l
 	term := consumer.LaneTerm{
 		Owner: fmt.Sprintf("run.%d", b.terms), InputCreated: b.created,
-		Recall: func(seq uint64, errand any) { go b.execute(l, proc, seq, errand) },
+		Recall: func(seq uint64, errand any) { go b.recalled(l, proc, seq, errand) },
 		Fenced: func(err error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -291,6 +294,22 @@ func (b *bench) request(seq uint64) Request {
 		r.Deadline = b.deadline(seq)
 	}
 	return r
+}
+
+// recalled reads the body of a row again, and executes it. Rows with an answer have a bound of their own and are not
+// counted.
+func (b *bench) recalled(l *Lane, proc *process, seq uint64, errand any) {
+	if e, _ := errand.(*Errand); e == nil || e.Live {
+		b.mu.Lock()
+		b.reading++
+		b.readMost = max(b.readMost, b.reading)
+		b.mu.Unlock()
+		time.Sleep(b.readTime)
+		b.mu.Lock()
+		b.reading--
+		b.mu.Unlock()
+	}
+	b.execute(l, proc, seq, errand)
 }
 
 // execute does what the executor and the consumer do with a row.

@@ -25,6 +25,7 @@ type provider struct {
 	// The hooks are called with mu held; nil: nothing special.
 	onCreate  func(n int, job batchapi.Job) error                          // before the batch exists
 	onCreated func(n int) error                                            // after
+	refuses   func(job batchapi.Job) *batchapi.Refusal                     // in the reply to the creation
 	onGet     func(b *remote) error                                        // may change it
 	onUpload  func() error                                                 //
 	lines     func(b *remote) []batchapi.Line                              // of the results; nil: one for each row
@@ -122,6 +123,11 @@ func (p *provider) Create(ctx context.Context, job batchapi.Job) (batchapi.Batch
 	if p.onCreate != nil {
 		if err := p.onCreate(n, job); err != nil {
 			return batchapi.Batch{}, err
+		}
+	}
+	if p.refuses != nil {
+		if why := p.refuses(job); why != nil {
+			return batchapi.Batch{State: batchapi.Refused, Refusal: why}, nil
 		}
 	}
 	now := time.Now()

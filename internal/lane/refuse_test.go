@@ -46,6 +46,22 @@ func TestNamedLinesFailAndTheOthersGoAgain(t *testing.T) {
 	})
 }
 
+// A provider may refuse a batch in its reply to the creation. What it says of the lines counts like a later refusal.
+func TestABatchMayBeRefusedAtOnce(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		b.api.refuses = func(job batchapi.Job) *batchapi.Refusal {
+			if i := slices.Index(b.api.files[job.File], 42); i >= 0 {
+				return &batchapi.Refusal{Lines: []int{i + 1}, Err: apiError(llm.Permanent, 400, "line is bad")}
+			}
+			return nil
+		}
+		b.run(100, 4*time.Hour)
+		if got := b.kept[42]; !strings.Contains(got, "400") || len(b.calls) > 0 || len(b.api.batches) != 1 {
+			t.Errorf("row 42: got %q; %d batches, %d live calls", got, len(b.api.batches), len(b.calls))
+		}
+	})
+}
+
 func TestABadRowIsFoundByHalves(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		refuseLater(b.api, func(r *remote) *batchapi.Refusal {

@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
@@ -150,6 +151,50 @@ func TestRowsThatGatherOrWaitGoLiveInTime(t *testing.T) {
 		b.run(350, 12*time.Minute)
 		if len(b.calls) != 350 {
 			t.Errorf("%d live calls", len(b.calls))
+		}
+	})
+}
+
+// The bodies of rows that are recalled are in memory, so there is a bound for them: of those that join a batch, and of
+// those that go live, which make room for others once they are kept.
+func TestRowsAreRecalledAFewAtATime(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rows, most int
+		late       bool
+	}{
+		"into a batch": {rows: 4 * recallMost, most: recallMost},
+		"live":         {rows: liveMost + recallMost, most: liveMost, late: true},
+	} {
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.settings.Open, b.settings.Rows, b.readTime = 1, 2*recallMost, 2*time.Second
+			if tt.late {
+				b.deadline = func(uint64) time.Time { return b.created.Add(-time.Second) }
+			}
+			b.run(tt.rows, 24*time.Hour)
+			b.check()
+			if b.readMost > tt.most || b.readMost < recallMost/2 {
+				t.Errorf("%d bodies were read at a time, want some of %d", b.readMost, tt.most)
+			}
+		})
+	}
+}
+
+// Rows that went live while their batch could not be created are not bought again.
+func TestABatchThatNobodyWantsIsNotCreated(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		start := time.Now()
+		b.deadline = func(uint64) time.Time { return start.Add(10 * time.Minute) }
+		b.api.onUpload = func() error {
+			if time.Since(start) < 20*time.Minute {
+				return apiError(llm.Transient, 500, "no files today")
+			}
+			return nil
+		}
+		b.run(100, time.Hour)
+		b.check()
+		if len(b.calls) != 100 || len(b.api.batches) != 0 {
+			t.Errorf("%d live calls, %d batches", len(b.calls), len(b.api.batches))
 		}
 	})
 }
