@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 
@@ -43,7 +44,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = jsonbytes.AppendString(dst, system)
 	}
 	dst = append(dst, `,"messages":[`...)
-	dst = chatTurns.appendTurns(dst, r, turns)
+	dst = anthropicTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	if r.Temperature != nil {
 		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
@@ -56,7 +57,9 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func (Messages) check(r *Request) error { return checkLeadingSystem(r.Messages) }
+func (Messages) check(r *Request) error {
+	return cmp.Or(checkLeadingSystem(r.Messages), anthropicMedia.check(r.Messages))
+}
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a
 // message that has not ended yet. Neither is a missing one: Ollama leaves the member out

@@ -51,6 +51,10 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	call := new(call)
 	x, o := &call.Exchange, &call.ending
 	x.Request = c.cfg.Redactor.Redact(p.Body)
+	p, err := p.Load(ctx)
+	if err != nil {
+		return x, c.unloaded(ctx, err)
+	}
 	start := time.Now()
 	o.Known, o.URL = c.known(p), p.url
 	body := c.attempt(ctx, p, c.login.Load(), call)
@@ -63,6 +67,22 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 		return x, &Error{Provider: c.provider, Status: o.Status, Err: err}
 	}
 	return x, c.read(x, o, now, body)
+}
+
+// unloaded is the error of a request whose media could not be read, so that it was not sent.
+func (c *Client) unloaded(ctx context.Context, err error) *Error {
+	e, is := errors.AsType[*Error](err)
+	switch {
+	case is:
+		copied := *e
+		e = &copied
+	case context.Cause(ctx) != nil:
+		e = &Error{Err: context.Cause(ctx)}
+	default:
+		e = &Error{Class: Transient, Reason: ReasonAPICallFailed, Origin: OfHost, Err: err}
+	}
+	e.Provider = c.provider
+	return e
 }
 
 // ReadReply judges a reply to p that came by another way than an exchange of its own,
@@ -88,7 +108,7 @@ func (c *Client) known(p *Prepared) Known {
 		Proven:          c.proven.Load(),
 		RowModel:        p.rowModel,
 		AcceptTruncated: c.cfg.AcceptTruncated,
-		RequestBytes:    len(p.Body),
+		RequestBytes:    len(p.Sent()),
 		Cached:          p.cached,
 	}
 }
@@ -211,8 +231,8 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *c
 
 // request begins to send the body of p.
 func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.Request {
-	s.content = p.Body
-	s.body.Reset(p.Body)
+	s.content = p.Sent()
+	s.body.Reset(s.content)
 	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
 	return (&http.Request{
 		Method:     http.MethodPost,
@@ -225,7 +245,7 @@ func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.
 		// Of this type net/http knows that it is in memory, and writes headers and body
 		// at once.
 		Body:          io.NopCloser(&s.body),
-		ContentLength: int64(len(p.Body)),
+		ContentLength: int64(len(s.content)),
 		// With GetBody the transport sends again by itself, but only if nothing was
 		// written yet: an idle connection had been closed.
 		GetBody: s.again,

@@ -1,8 +1,10 @@
 package llm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -34,6 +36,12 @@ func ParseRole(name string) (Role, error) {
 	return "", fmt.Errorf("the role %q is unknown: write system, user or assistant", name)
 }
 
+// MaxMessages bounds the messages of one row's conversation, and MaxParts the parts of each.
+const (
+	MaxMessages = 10_000
+	MaxParts    = 100
+)
+
 // Message is one turn of a conversation, for example an example's question, or the answer
 // to it.
 type Message struct {
@@ -45,10 +53,33 @@ type Message struct {
 	Parts []Part
 }
 
-// Part is one part of a message's content.
+// Part is one part of a message's content: a text, or media.
 type Part struct {
-	// Text is the part's text.
+	// Text is the part's text. It is empty where there are Media.
 	Text string
+	// Media is a picture, a document or a sound. Nil: the part is a text.
+	Media *Media
+}
+
+// text returns the part as people read it.
+func (p *Part) text() string {
+	if p.Media != nil {
+		return p.Media.String()
+	}
+	return p.Text
+}
+
+// MediaOf returns the media in messages, in their order.
+func MediaOf(messages []Message) iter.Seq[*Media] {
+	return func(yield func(*Media) bool) {
+		for i := range messages {
+			for j := range messages[i].Parts {
+				if m := messages[i].Parts[j].Media; m != nil && !yield(m) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // HasSystem reports whether a conversation has a system message.
@@ -62,8 +93,8 @@ func (m *Message) text() string {
 		return m.Text
 	}
 	texts := make([]string, len(m.Parts))
-	for i, p := range m.Parts {
-		texts[i] = p.Text
+	for i := range m.Parts {
+		texts[i] = m.Parts[i].text()
 	}
 	return strings.Join(texts, "\n")
 }
@@ -145,7 +176,8 @@ func checkLeadingSystem(messages []Message) error {
 type turnWriter struct {
 	model string // the wire format's name for [RoleAssistant]
 	text  func(dst []byte, role, text string) []byte
-	parts func(dst []byte, role string, parts []Part) []byte
+	list  string // between the role of a message and its parts
+	part  func(dst []byte, r *Request, role string, p *Part) []byte
 }
 
 // appendTurns appends the messages after the system prompt: the context, the conversation
@@ -171,7 +203,7 @@ func (w *turnWriter) appendTurns(dst []byte, r *Request, messages []Message) []b
 		if m.Parts == nil {
 			dst = w.text(dst, role, m.Text)
 		} else {
-			dst = w.parts(dst, role, m.Parts)
+			dst = w.appendParts(dst, r, role, m.Parts)
 		}
 	}
 	if len(r.Messages) == 0 {
@@ -189,11 +221,27 @@ func (w *turnWriter) appendTurns(dst []byte, r *Request, messages []Message) []b
 	return dst
 }
 
-// The wire formats' ways to write messages. Anthropic's are those of chat completions.
+// appendParts appends a message whose content is a list.
+func (w *turnWriter) appendParts(dst []byte, r *Request, role string, parts []Part) []byte {
+	dst = append(append(append(dst, `{"role":"`...), role...), w.list...)
+	for i := range parts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(w.part(dst, r, role, &parts[i]), '}')
+	}
+	return append(dst, "]}"...)
+}
+
+const contentList = `","content":[`
+
+// The wire formats' ways to write messages. What a part of text is differs in the one of
+// responses, and media differ in each.
 var (
-	chatTurns      = turnWriter{model: "assistant", text: appendMessage, parts: appendChatParts}
-	responsesTurns = turnWriter{model: "assistant", text: appendMessage, parts: appendResponsesParts}
-	geminiTurns    = turnWriter{model: "model", text: appendContent, parts: appendContentParts}
+	chatTurns      = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendChatPart}
+	responsesTurns = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendResponsesPart}
+	anthropicTurns = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendAnthropicPart}
+	geminiTurns    = turnWriter{model: "model", text: appendContent, list: `","parts":[`, part: appendGeminiPart}
 )
 
 // appendMessage appends one message as role and content.
@@ -205,39 +253,120 @@ func appendMessage(dst []byte, role, content string) []byte {
 	return append(dst, '}')
 }
 
-// appendChatParts appends a message of chat completions and of Anthropic.
-func appendChatParts(dst []byte, role string, parts []Part) []byte {
-	return appendParts(dst, role, `","content":[`, `{"type":"text","text":`, parts)
-}
-
-// appendResponsesParts appends a message of responses, where the model's own words have a
-// type of their own.
-func appendResponsesParts(dst []byte, role string, parts []Part) []byte {
-	open := `{"type":"input_text","text":`
-	if role == string(RoleAssistant) {
-		open = `{"type":"output_text","text":`
-	}
-	return appendParts(dst, role, `","content":[`, open, parts)
-}
-
+// appendContent appends one message of Gemini.
 func appendContent(dst []byte, role, text string) []byte {
-	return appendContentParts(dst, role, []Part{{Text: text}})
+	dst = append(append(append(dst, `{"role":"`...), role...), `","parts":[{"text":`...)
+	return append(jsonbytes.AppendString(dst, text), "}]}"...)
 }
 
-func appendContentParts(dst []byte, role string, parts []Part) []byte {
-	return appendParts(dst, role, `","parts":[`, `{"text":`, parts)
-}
-
-// appendParts appends a message: list begins the member with the parts, and open each of
-// them up to its text.
-func appendParts(dst []byte, role, list, open string, parts []Part) []byte {
-	dst = append(append(append(dst, `{"role":"`...), role...), list...)
-	for i := range parts {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = jsonbytes.AppendString(append(dst, open...), parts[i].Text)
-		dst = append(dst, '}')
+// appendChatPart appends a part of a message of chat completions, but for its brace.
+func appendChatPart(dst []byte, r *Request, _ string, p *Part) []byte {
+	m := p.Media
+	switch {
+	case m == nil:
+		return appendMember(append(dst, `{"type":"text"`...), "text", p.Text)
+	case m.Kind == KindAudio:
+		dst = r.placed.appendContent(append(dst, `{"type":"input_audio","input_audio":{"data":`...), m.Content, "")
+		dst = appendMember(dst, "format", audioFormats[m.Type])
+	case m.Kind == KindFile:
+		dst = append(jsonbytes.AppendString(append(dst, `{"type":"file","file":{"filename":`...), m.fileName()), `,"file_data":`...)
+		dst = r.placed.appendSource(dst, m)
+	default:
+		dst = r.placed.appendSource(append(dst, `{"type":"image_url","image_url":{"url":`...), m)
+		dst = appendDetail(dst, m)
 	}
-	return append(dst, "]}"...)
+	return append(dst, '}')
 }
+
+// audioFormats are OpenAI's names of the types of sounds that it takes.
+var audioFormats = map[string]string{TypeWAV: "wav", TypeMP3: "mp3"}
+
+// appendResponsesPart appends a part of a message of responses, but for its brace. There the
+// model's own words have a type of their own.
+func appendResponsesPart(dst []byte, r *Request, role string, p *Part) []byte {
+	m := p.Media
+	switch {
+	case m == nil && role == string(RoleAssistant):
+		return appendMember(append(dst, `{"type":"output_text"`...), "text", p.Text)
+	case m == nil:
+		return appendMember(append(dst, `{"type":"input_text"`...), "text", p.Text)
+	case m.Kind == KindFile && m.URL() != "": // its name is in the URL
+		return appendMember(append(dst, `{"type":"input_file"`...), "file_url", m.URL())
+	case m.Kind == KindFile:
+		dst = appendMember(append(dst, `{"type":"input_file"`...), "filename", m.fileName())
+		return r.placed.appendSource(append(dst, `,"file_data":`...), m)
+	}
+	return appendDetail(r.placed.appendSource(append(dst, `{"type":"input_image","image_url":`...), m), m)
+}
+
+// appendAnthropicPart appends a block of a message of Anthropic, but for its brace.
+func appendAnthropicPart(dst []byte, r *Request, _ string, p *Part) []byte {
+	m := p.Media
+	if m == nil {
+		return appendMember(append(dst, `{"type":"text"`...), "text", p.Text)
+	}
+	kind := "image"
+	if m.Kind == KindFile {
+		kind = "document"
+	}
+	dst = append(append(append(dst, `{"type":"`...), kind...), `","source":{"type":"`...)
+	if url := m.URL(); url != "" {
+		dst = appendMember(append(dst, `url"`...), "url", url)
+	} else {
+		dst = appendMember(append(dst, `base64"`...), "media_type", m.Type)
+		dst = r.placed.appendContent(append(dst, `,"data":`...), m.Content, "")
+	}
+	dst = append(dst, '}')
+	if m.Kind == KindFile && m.Name != "" {
+		dst = appendMember(dst, "title", m.Name)
+	}
+	return dst
+}
+
+// appendGeminiPart appends a part of a message of Gemini, but for its brace.
+func appendGeminiPart(dst []byte, r *Request, _ string, p *Part) []byte {
+	m := p.Media
+	switch {
+	case m == nil:
+		return jsonbytes.AppendString(append(dst, `{"text":`...), p.Text)
+	case m.URL() == "":
+		mediaType := m.Type
+		if mediaType == TypeMP3 {
+			mediaType = "audio/mp3" // its own name
+		}
+		dst = jsonbytes.AppendString(append(dst, `{"inlineData":{"mimeType":`...), mediaType)
+		dst = r.placed.appendContent(append(dst, `,"data":`...), m.Content, "")
+	default: // the type behind a URL is not known, but for documents, of which there is one
+		dst = append(dst, `{"fileData":{`...)
+		if m.Kind == KindFile {
+			dst = append(dst, `"mimeType":"`+TypePDF+`",`...)
+		}
+		dst = jsonbytes.AppendString(append(dst, `"fileUri":`...), m.URL())
+	}
+	return append(dst, '}')
+}
+
+// appendMember appends a comma and a member of text.
+func appendMember(dst []byte, name, text string) []byte {
+	dst = append(append(append(dst, `,"`...), name...), `":`...)
+	return jsonbytes.AppendString(dst, text)
+}
+
+// appendSource appends the address of media, or their content as a data: URL.
+func (p *placements) appendSource(dst []byte, m *Media) []byte {
+	if url := m.URL(); url != "" {
+		return jsonbytes.AppendString(dst, url)
+	}
+	return p.appendDataURL(dst, m.Content)
+}
+
+// appendDetail appends the member detail, if there is one to send.
+func appendDetail(dst []byte, m *Media) []byte {
+	if m.Detail == "" {
+		return dst
+	}
+	return appendMember(dst, "detail", m.Detail)
+}
+
+// fileName is the name of a file for the formats that demand one.
+func (m *Media) fileName() string { return cmp.Or(m.Name, "file.pdf") }

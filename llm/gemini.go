@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -58,7 +59,9 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func (GenerateContent) check(r *Request) error { return checkLeadingSystem(r.Messages) }
+func (GenerateContent) check(r *Request) error {
+	return cmp.Or(checkLeadingSystem(r.Messages), geminiMedia.check(r.Messages))
+}
 
 // readReply implements [Wire].
 func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {

@@ -56,6 +56,9 @@ type Request struct {
 	// rejected. With a Complaint both are sent after the prompt, so that the model can
 	// correct its answer. If it is empty, neither is sent.
 	Rejected, Complaint string
+
+	// placed is told where [Wire.AppendRequest] puts media. Nil: nobody asks.
+	placed *placements
 }
 
 // Reply is what the model answered.

@@ -22,6 +22,8 @@ type ChatCompletions struct {
 	// /openai/v1 where AzureAPIVersion is empty), the key in api-key.
 	Azure           bool
 	AzureAPIVersion string
+	// FileURLs allows https: URLs of documents, which OpenRouter takes and OpenAI does not.
+	FileURLs bool
 }
 
 var _ Wire = ChatCompletions{}
@@ -75,7 +77,12 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func (ChatCompletions) check(*Request) error { return nil }
+func (w ChatCompletions) check(r *Request) error {
+	if w.FileURLs {
+		return openRouterMedia.check(r.Messages)
+	}
+	return chatMedia.check(r.Messages)
+}
 
 // appendSettings appends temperature and token limit if they are set, each after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {

@@ -23,12 +23,17 @@ import (
 type Prepared struct {
 	// Model is the model called.
 	Model string
-	// Body is the JSON sent. It holds no credential but what the extra body holds.
+	// Body is the JSON sent. It holds no credential but what the extra body holds. Where the
+	// request has media an object with their sha256, bytes and type stands in the place of
+	// the content, which [Prepared.Load] reads when the request is sent.
 	Body []byte
 
 	*address
 	rowModel bool
 	cached   bool // marks parts for the provider's cache
+
+	media []placement // in the order of the body
+	wire  []byte      // what is sent in place of Body; nil until the media are loaded
 }
 
 // address is where requests for a model go.
@@ -67,10 +72,20 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 		}
 		p.address, p.rowModel = address, true
 	}
+	if hasMedia(r.Messages) {
+		placed := *r
+		placed.placed = new(placements)
+		r = &placed
+	}
 	p.Body = c.wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
 	if len(r.ExtraBody) > 0 {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
-		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(p.Body)+len(r.ExtraBody)), p.Body, r.ExtraBody)
+		own := p.Body
+		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(own)+len(r.ExtraBody)), own, r.ExtraBody)
+		r.placed.rebase(own, p.Body)
+	}
+	if r.placed != nil {
+		p.media = r.placed.list
 	}
 	return p, nil
 }
@@ -82,6 +97,9 @@ func sizeOf(r *Request) int {
 		n += len(r.Messages[i].Text) + 32
 		for j := range r.Messages[i].Parts {
 			n += len(r.Messages[i].Parts[j].Text) + 32
+			if r.Messages[i].Parts[j].Media != nil {
+				n += 256
+			}
 		}
 	}
 	if r.Schema != nil {

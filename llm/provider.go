@@ -64,7 +64,7 @@ var providers = [...]Provider{
 	},
 	{
 		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
-		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
+		wire: func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} }, trim: []string{"/chat/completions"},
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{

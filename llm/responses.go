@@ -42,7 +42,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func (Responses) check(*Request) error { return nil }
+func (Responses) check(r *Request) error { return responsesMedia.check(r.Messages) }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
 // and none, are not taken for the token limit.

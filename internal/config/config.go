@@ -209,6 +209,7 @@ type PromptConfig struct {
 	SystemFile     string `env:"SYSTEM_PROMPT_FILE" file:"true" help:"path of the system prompt, in place of the prompt itself"`
 	LookupFile     string `env:"LOOKUP_FILE" file:"true" help:"path of a YAML or JSON file that the template sees as lookup"`
 	ResponseField  string `env:"RESPONSE_FIELD, default=llm_response" help:"field that the reply goes into"`
+	MediaMax       Size   `env:"MEDIA_MAX_BYTES, default=20MiB" min:"1KiB" max:"512MiB" help:"most bytes of pictures, documents and sounds of a row, after decoding; a row with more is invalid_row"`
 	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`
 }
 

@@ -57,7 +57,7 @@ func newRowWay(tb testing.TB) *rowWay {
 
 func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes time
 	e, a := w.executor, pool.Attempt{Number: 1}
-	j := e.prepare(w.row)
+	j := e.prepare(tb.Context(), w.row)
 	x := *w.exchange
 	x.Request = j.prepared.Body
 	stagetest.Value(e.accept(j, &x))(tb)

@@ -112,13 +112,13 @@ func (e *Executor) prepareAll(ctx context.Context, taken []entry) []*job {
 		}
 		switch stop := ctx.Err() != nil || !w.row.Wanted(); {
 		case w.fan != nil:
-			j = e.prepareElement(w, stop)
+			j = e.prepareElement(ctx, w, stop)
 		case stop:
 			e.handBack(w.row)
 		case e.cfg.FansOut():
 			e.fanOut(w.row)
 		default:
-			j = e.prepare(w.row)
+			j = e.prepare(ctx, w.row)
 		}
 		if j != nil {
 			jobs = append(jobs, j)
@@ -128,14 +128,14 @@ func (e *Executor) prepareAll(ctx context.Context, taken []entry) []*job {
 }
 
 // prepare makes a job of a row, or answers one that needs no call and returns nil.
-func (e *Executor) prepare(row *consumer.Row) *job {
+func (e *Executor) prepare(ctx context.Context, row *consumer.Row) *job {
 	if e.passOn(row) {
 		return nil
 	}
 	j := e.newJob(row)
 	err := loadError(row, e.prompt.ownServer)
 	if err == nil {
-		err = e.render(j)
+		err = e.render(ctx, j)
 	}
 	if err == nil && e.Lanes != nil {
 		_, err = readWish(e.cfg, row)
@@ -190,7 +190,7 @@ var noMembers, _ = row.Parse([]byte("{}"))
 
 // prepareElement makes a job of an element, or answers one that needs no call and returns
 // nil. stop says that its row is to be handed back.
-func (e *Executor) prepareElement(w entry, stop bool) *job {
+func (e *Executor) prepareElement(ctx context.Context, w entry, stop bool) *job {
 	j := &job{row: w.row, fan: w.fan, index: w.index, parsed: noMembers}
 	if before := w.fan.elements[w.index].spent; before != nil {
 		j.spent = *before
@@ -203,7 +203,7 @@ func (e *Executor) prepareElement(w entry, stop bool) *job {
 		e.answerError(j, tooLarge, e.uncalled(j), "")
 		return nil
 	}
-	if err := e.render(j); err != nil {
+	if err := e.render(ctx, j); err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
 		return nil
 	}
@@ -239,13 +239,16 @@ func readBroken(in *consumer.Row) (problem string, begin []byte) {
 }
 
 // render parses the row and makes the request to the first target.
-func (e *Executor) render(j *job) (err error) {
+func (e *Executor) render(ctx context.Context, j *job) (err error) {
 	if j.fan != nil {
 		j.request, j.vars, err = e.prompt.ItemRequest(j.fan.items, j.index)
 	} else if j.parsed, err = e.parse(j.row); err == nil {
 		j.request, j.vars, err = e.prompt.Request(j.parsed)
 	}
 	if err != nil {
+		return err
+	}
+	if err = e.prompt.Media.Describe(ctx, j.request.Messages); err != nil {
 		return err
 	}
 	j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)) // it becomes a label, and labels are UTF-8

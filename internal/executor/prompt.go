@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
@@ -23,6 +24,9 @@ type Prompt struct {
 	// Base is what all requests have in common: everything but the prompt and the model.
 	// It must not be changed.
 	Base llm.Request
+	// Media finds what the pictures, documents and sounds of a request are. What it can read
+	// beside data: URLs is set before it is used.
+	Media media.Reader
 
 	question question
 	schema   *schema.Schema // nil: any text
@@ -36,7 +40,7 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadSchema(cfg.Prompt.ResponseSchema))

@@ -3,6 +3,7 @@ package row
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm"
@@ -10,8 +11,10 @@ import (
 
 // Messages reads the conversation in the row's member with this name, in the form of
 // OpenAI's chat completions: a list of objects with a role, which is system (or
-// developer), user or assistant, and a content, which is a text or a list of parts of
-// type text. Anything else is an [*llm.Error] with [llm.ReasonInvalidRow] that names it.
+// developer), user or assistant, and a content, which is a text or a list of parts of type
+// text, image_url, file or input_audio. The media are not read: each has a [llm.Media.Source]
+// and no content yet. Anything else is an [*llm.Error] with [llm.ReasonInvalidRow] that names
+// it.
 func (r *Row) Messages(name string) ([]llm.Message, error) {
 	list := r.member(name)
 	if list == nil {
@@ -22,6 +25,9 @@ func (r *Row) Messages(name string) ([]llm.Message, error) {
 	}
 	var messages []llm.Message
 	for one := range jsonbytes.Elements(list) {
+		if len(messages) == llm.MaxMessages {
+			return nil, invalidRow(r.body, fmt.Errorf("the list of messages %q has more than %d", name, llm.MaxMessages))
+		}
 		m, err := readMessage(one)
 		if err != nil {
 			return nil, invalidRow(r.body, fmt.Errorf("message %d of %q: %w", len(messages)+1, name, err))
@@ -63,11 +69,16 @@ func readMessage(raw []byte) (m llm.Message, err error) {
 	}
 	m.Parts = []llm.Part{}
 	for one := range jsonbytes.Elements(content) {
+		if len(m.Parts) == llm.MaxParts {
+			return m, fmt.Errorf("more than %d parts", llm.MaxParts)
+		}
 		p, err := readPart(one)
 		if err != nil {
 			return m, fmt.Errorf("part %d: %w", len(m.Parts)+1, err)
 		}
-		m.Parts = append(m.Parts, p)
+		if p != nil {
+			m.Parts = append(m.Parts, *p)
+		}
 	}
 	if len(m.Parts) == 0 {
 		return m, errors.New("the content is an empty list")
@@ -75,18 +86,88 @@ func readMessage(raw []byte) (m llm.Message, err error) {
 	return m, nil
 }
 
-func readPart(raw []byte) (p llm.Part, err error) {
+// readPart reads one part. It returns nil for media whose source is empty, which are left
+// out.
+func readPart(raw []byte) (*llm.Part, error) {
 	if raw[0] != '{' {
-		return p, errors.New("is no object with type and text")
+		return nil, errors.New("is no object with type and text")
 	}
-	if kind := textOf(jsonbytes.Find(raw, "type")); kind != "text" {
-		return p, fmt.Errorf("the type %q is not supported: there is text", kind)
+	var m llm.Media
+	switch kind := textOf(jsonbytes.Find(raw, "type")); kind {
+	case "text":
+		text := jsonbytes.Find(raw, "text")
+		if !isText(text) {
+			return nil, errors.New("has no text")
+		}
+		return &llm.Part{Text: jsonbytes.Text(text)}, nil
+	case "image_url":
+		m.Kind = llm.KindImage
+		if err := readMedia(raw, kind, "url", &m.Source, textMember{"detail", &m.Detail}); err != nil {
+			return nil, err
+		}
+		if err := llm.CheckDetail(m.Detail); err != nil {
+			return nil, err
+		}
+	case "file":
+		m.Kind = llm.KindFile
+		if err := readMedia(raw, kind, "file_data", &m.Source, textMember{"filename", &m.Name}); err != nil {
+			return nil, err
+		}
+		m.Source = fromBase64(m.Source)
+	case "input_audio":
+		m.Kind = llm.KindAudio
+		var format string // the content says it
+		if err := readMedia(raw, kind, "data", &m.Source, textMember{"format", &format}); err != nil {
+			return nil, err
+		}
+		m.Source = fromBase64(m.Source)
+	default:
+		return nil, fmt.Errorf("the type %q is not supported: there are text, image_url, file and input_audio", kind)
 	}
-	text := jsonbytes.Find(raw, "text")
-	if !isText(text) {
-		return p, errors.New("has no text")
+	if m.Source == "" {
+		return nil, nil
 	}
-	return llm.Part{Text: jsonbytes.Text(text)}, nil
+	return &llm.Part{Media: &m}, nil
+}
+
+// fromBase64 makes a data: URL of bare base64, which OpenAI has for sounds. Base64 has
+// neither the colon of an address nor the dot before a path's extension.
+func fromBase64(source string) string {
+	if source == "" || strings.ContainsAny(source, ":.") {
+		return source
+	}
+	return "data:;base64," + source
+}
+
+// textMember is a member with a text, and where that goes.
+type textMember struct {
+	name string
+	to   *string
+}
+
+// readMedia reads the object of a part that has the name of the part's type.
+func readMedia(raw []byte, kind, source string, to *string, others textMember) error {
+	object := jsonbytes.Find(raw, kind)
+	if len(object) == 0 || object[0] != '{' {
+		return fmt.Errorf("has no object %q with %q", kind, source)
+	}
+	found := false
+	for key, value := range jsonbytes.Members(object) {
+		switch name := string(key); {
+		case name == source && isText(value):
+			found, *to = true, jsonbytes.Text(value)
+		case name == source && value[0] == 'n': // left out, as one that is empty
+			found = true
+		case name == others.name && isText(value):
+			*others.to = jsonbytes.Text(value)
+		case value[0] != 'n':
+			return fmt.Errorf("%q of %q is not supported: there are the texts %s and %s", name, kind, source, others.name)
+		}
+	}
+	if !found {
+		return fmt.Errorf("%q has no text %q", kind, source)
+	}
+	return nil
 }
 
 func isText(value []byte) bool { return len(value) > 0 && value[0] == '"' }

@@ -34,7 +34,26 @@ func TestMessagesOfARow(t *testing.T) {
 		{body: `{"m":[{"role":"user","content":null}]}`, err: `message 1 of "m": has no content`},
 		{body: `{"m":[{"role":"user","content":{}}]}`, err: `message 1 of "m": the content is neither a text nor a list of parts`},
 		{body: `{"m":[{"role":"user","content":[]}]}`, err: `message 1 of "m": the content is an empty list`},
-		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, err: `message 1 of "m": part 1: the type "image_url" is not supported: there is text`},
+		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a/b","detail":"low"}},{"type":"image_url","image_url":{"url":""}},` +
+			`{"type":"file","file":{"filename":"a.pdf","file_data":"nats://docs/a"}},{"type":"file","file":{"file_id":null,"file_data":"JVBERg=="}},` +
+			`{"type":"input_audio","input_audio":{"data":"SUQz","format":"mp3"}},{"type":"input_audio","input_audio":{"data":"calls/1.wav","format":"wav"}},{"type":"text","text":"a"}]}]}`, want: []llm.Message{
+			{Role: llm.RoleUser, Parts: []llm.Part{
+				{Media: &llm.Media{Kind: llm.KindImage, Source: "https://a/b", Detail: "low"}},
+				{Media: &llm.Media{Kind: llm.KindFile, Source: "nats://docs/a", Name: "a.pdf"}},
+				{Media: &llm.Media{Kind: llm.KindFile, Source: "data:;base64,JVBERg=="}},
+				{Media: &llm.Media{Kind: llm.KindAudio, Source: "data:;base64,SUQz"}},
+				{Media: &llm.Media{Kind: llm.KindAudio, Source: "calls/1.wav"}},
+				{Text: "a"},
+			}},
+		}},
+		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, err: `message 1 of "m": part 1: "image_url" has no text "url"`},
+		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":"a"}]}]}`, err: `part 1: has no object "image_url" with "url"`},
+		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"a","detail":"full"}}]}]}`, err: `part 1: the detail "full" is unknown`},
+		{body: `{"m":[{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}]}`, err: `part 1: "file_id" of "file" is not supported: there are the texts file_data and filename`},
+		{body: `{"m":[{"role":"user","content":[{"type":"video_url"}]}]}`, err: `part 1: the type "video_url" is not supported: there are text, image_url, file and input_audio`},
+		{body: `{"m":[{"role":"user","content":[{"type":"image_url","image_url":{"url":null}}]}]}`, err: `message 1 of "m": the content is an empty list`},
+		{body: `{"m":[{"role":"user","content":[` + strings.Repeat(`{"type":"text","text":"a"},`, 100) + `{"type":"text","text":"a"}]}]}`, err: `more than 100 parts`},
+		{body: `{"m":[` + strings.Repeat(`{"role":"user","content":"a"},`, 10000) + `{"role":"user","content":"a"}]}`, err: `has more than 10000`},
 		{body: `{"m":[{"role":"user","content":[{"type":"text"}]}]}`, err: `message 1 of "m": part 1: has no text`},
 	} {
 		got, err := stagetest.Value(row.Parse([]byte(tt.body)))(t).Messages("m")

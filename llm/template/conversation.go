@@ -15,12 +15,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxMessages bounds the messages of one rendering, and maxConversationErrors the errors
-// that are listed for a file.
-const (
-	maxMessages           = 10_000
-	maxConversationErrors = 20
-)
+// maxConversationErrors bounds the errors that are listed for a file.
+const maxConversationErrors = 20
 
 // ParseConversation compiles a list of messages in YAML or JSON, in which every string is
 // a template:
@@ -33,8 +29,14 @@ const (
 //   - {role: user, content: "{{ row.text }}", if: row.text}
 //
 // The roles are system, for which developer is another name, user and assistant. Content
-// is a text or a list of parts. The loop of for and the condition of if are those of
-// Jinja's blocks.
+// is a text or a list of parts, each in one of these forms:
+//
+//   - {type: text, text: "{{ row.text }}"}
+//   - {type: image, source: "{{ row.photo }}", detail: low}
+//   - {type: file, source: "{{ row.invoice }}", name: "{{ row.id }}.pdf"}
+//   - {type: audio, source: "{{ row.call }}"}
+//
+// The loop of for and the condition of if are those of Jinja's blocks.
 //
 // The error lists all that is wrong with the file, each with line and column; within a
 // block of text, with the line. The template is rendered by [Template.Messages].
@@ -221,24 +223,59 @@ func (c *conversationParser) role(n *yaml.Node) []node {
 }
 
 // content reads a text, or a list of parts.
-func (c *conversationParser) content(n *yaml.Node) (parts [][]node, list bool) {
+func (c *conversationParser) content(n *yaml.Node) (parts []partNode, list bool) {
 	if n.Kind != yaml.SequenceNode {
-		return [][]node{c.compiled(n)}, false
+		return []partNode{{nodes: c.compiled(n)}}, false
+	}
+	if len(n.Content) > llm.MaxParts {
+		c.failfAt(n, "more than %d parts", llm.MaxParts)
 	}
 	for _, part := range n.Content {
 		if part = resolved(part); part.Kind != yaml.MappingNode {
 			c.failfAt(part, "not a part: write it as {type: text, text: …}")
 			continue
 		}
-		if kind := byName(part)["type"]; kind != nil && kind.Value != "text" {
-			c.failfAt(kind, "parts of type %q are not available: there is text", kind.Value)
-			continue
-		}
-		if m := c.members(part, "type", "text"); m != nil {
-			parts = append(parts, c.compiled(m["text"]))
+		if p, ok := c.part(part); ok {
+			parts = append(parts, p)
 		}
 	}
 	return parts, true
+}
+
+// part reads one part of a list.
+func (c *conversationParser) part(n *yaml.Node) (p partNode, ok bool) {
+	p.line = n.Line
+	main, names := "source", []string{"type", "source"}
+	switch kind := byName(n)["type"]; {
+	case kind == nil || kind.Value == "text":
+		main, names = "text", []string{"type", "text"}
+	case kind.Value == string(llm.KindImage):
+		p.kind, names = llm.KindImage, append(names, "detail?")
+	case kind.Value == string(llm.KindFile):
+		p.kind, names = llm.KindFile, append(names, "name?")
+	case kind.Value == string(llm.KindAudio):
+		p.kind = llm.KindAudio
+	default:
+		c.failfAt(kind, "parts of type %q are not available: there are text, image, file and audio", kind.Value)
+		return p, false
+	}
+	m := c.members(n, names...)
+	if m == nil {
+		return p, false
+	}
+	p.nodes = c.compiled(m[main])
+	if name := m["name"]; name != nil {
+		p.extra = c.compiled(name)
+	}
+	if detail := m["detail"]; detail != nil {
+		p.extra = c.compiled(detail)
+		if text, ok := plainText(p.extra); ok {
+			if err := llm.CheckDetail(text); err != nil {
+				c.failfAt(detail, "%w", err)
+			}
+		}
+	}
+	return p, true
 }
 
 // compiled compiles a string of the file.
@@ -294,23 +331,39 @@ func (c *conversationParser) scanned(n *yaml.Node) {
 type messageNode struct {
 	line  int
 	role  []node
-	parts [][]node
+	parts []partNode
 	list  bool // parts is a list in the file
+}
+
+// partNode is one part of a message.
+type partNode struct {
+	line  int
+	kind  llm.MediaKind // empty: it is a text
+	nodes []node        // of the text, or of the source
+	extra []node        // of the name of a file, or the detail of an image
 }
 
 // span is a piece of a rendering's output.
 type span struct{ from, to int }
 
+func (s span) empty() bool { return s.from == s.to }
+
+// partSpans is a part before its texts are cut out of the output.
+type partSpans struct {
+	kind        llm.MediaKind
+	text, extra span
+}
+
 // messageSpans is a message before its texts are cut out of the output.
 type messageSpans struct {
 	role  llm.Role
-	parts []span
+	parts []partSpans
 	list  bool
 }
 
 func (n *messageNode) render(r *rendering) error {
-	if len(r.messages) == maxMessages {
-		return at(n.line, fmt.Errorf("more than %d messages", maxMessages))
+	if len(r.messages) == llm.MaxMessages {
+		return at(n.line, fmt.Errorf("more than %d messages", llm.MaxMessages))
 	}
 	if err := r.Spend(value.TurnCost); err != nil {
 		return at(n.line, err)
@@ -319,14 +372,14 @@ func (n *messageNode) render(r *rendering) error {
 	if err != nil {
 		return at(n.line, err)
 	}
-	m := messageSpans{role: role, list: n.list, parts: make([]span, 0, len(n.parts))}
-	for _, part := range n.parts {
-		piece := span{from: r.out.Len()}
-		if err := r.scoped(part); err != nil {
+	m := messageSpans{role: role, list: n.list, parts: make([]partSpans, 0, len(n.parts))}
+	for i := range n.parts {
+		part, err := n.parts[i].render(r)
+		if err != nil {
 			return err
 		}
-		if piece.to = r.out.Len(); piece.to > piece.from {
-			m.parts = append(m.parts, piece)
+		if !part.text.empty() {
+			m.parts = append(m.parts, part)
 		}
 	}
 	if len(m.parts) == 0 {
@@ -339,9 +392,46 @@ func (n *messageNode) render(r *rendering) error {
 	return nil
 }
 
+// render renders a part. One without text or source is left out by the caller.
+func (n *partNode) render(r *rendering) (p partSpans, err error) {
+	p.kind = n.kind
+	p.text, err = r.span(n.nodes)
+	if n.kind != "" && strings.TrimSpace(p.text.of(r.out.String())) == "" {
+		p.text.to = p.text.from
+	}
+	if err != nil || n.extra == nil || p.text.empty() {
+		return p, err
+	}
+	p.extra, err = r.span(n.extra)
+	if err == nil && n.kind == llm.KindImage {
+		err = at(n.line, llm.CheckDetail(p.extra.of(r.out.String())))
+	}
+	return p, err
+}
+
+// span renders nodes and returns where their text is.
+func (r *rendering) span(nodes []node) (s span, err error) {
+	s.from = r.out.Len()
+	err = r.scoped(nodes)
+	s.to = r.out.Len()
+	return s, err
+}
+
+// plainText returns the text of nodes that have no tag.
+func plainText(nodes []node) (string, bool) {
+	if len(nodes) != 1 {
+		return "", len(nodes) == 0
+	}
+	text, ok := nodes[0].(*textNode)
+	if !ok {
+		return "", false
+	}
+	return text.text, true
+}
+
 func (n *messageNode) renderRole(r *rendering) (llm.Role, error) {
-	if text, ok := n.role[0].(*textNode); ok && len(n.role) == 1 {
-		return llm.ParseRole(text.text)
+	if text, ok := plainText(n.role); ok {
+		return llm.ParseRole(text)
 	}
 	out := r.out
 	r.out = &strings.Builder{}
@@ -360,8 +450,8 @@ func (r *rendering) scoped(nodes []node) error {
 }
 
 // Messages returns the conversation for a row, or for the element at an index of items
-// unless these are nil. It fails as [Template.Render] does, and where a message or the
-// conversation is empty.
+// unless these are nil. The media are not read: each has a [llm.Media.Source] and no content
+// yet. It fails as [Template.Render] does, and where a message or the conversation is empty.
 func (t *Template) Messages(of *row.Row, items *row.Items, index int) ([]llm.Message, error) {
 	text, spans, err := t.run(of, items, index)
 	if err != nil {
@@ -374,12 +464,29 @@ func (t *Template) Messages(of *row.Row, items *row.Items, index int) ([]llm.Mes
 	for i, m := range spans {
 		messages[i].Role = m.role
 		if !m.list {
-			messages[i].Text = text[m.parts[0].from:m.parts[0].to]
+			messages[i].Text = m.parts[0].text.of(text)
 			continue
 		}
 		for _, p := range m.parts {
-			messages[i].Parts = append(messages[i].Parts, llm.Part{Text: text[p.from:p.to]})
+			messages[i].Parts = append(messages[i].Parts, p.part(text))
 		}
 	}
 	return messages, nil
+}
+
+func (s span) of(text string) string { return text[s.from:s.to] }
+
+// part cuts a part out of the output.
+func (p *partSpans) part(text string) llm.Part {
+	of := p.text.of(text)
+	if p.kind == "" {
+		return llm.Part{Text: of}
+	}
+	m := &llm.Media{Kind: p.kind, Source: strings.TrimSpace(of)}
+	if p.kind == llm.KindImage {
+		m.Detail = p.extra.of(text)
+	} else {
+		m.Name = p.extra.of(text)
+	}
+	return llm.Part{Media: m}
 }

@@ -37,6 +37,10 @@ func shown(messages []llm.Message) string {
 		fmt.Fprintf(&b, "%s: ", m.Role)
 		if m.Parts != nil {
 			for _, p := range m.Parts {
+				if m := p.Media; m != nil {
+					fmt.Fprintf(&b, "[%s %s %s%s]", m.Kind, m.Source, m.Name, m.Detail)
+					continue
+				}
 				fmt.Fprintf(&b, "[%s]", p.Text)
 			}
 		} else {
@@ -68,10 +72,38 @@ func TestAConversationIsRendered(t *testing.T) {
 	}
 }
 
+// Media are named by their sources; one whose source renders to nothing is left out.
+func TestAConversationHasMedia(t *testing.T) {
+	const file = `
+- role: user
+  content:
+    - {type: image, source: "{{ row.photo }}", detail: "{{ row.detail }}"}
+    - {type: image, source: " {{ row.photo }} "}
+    - {type: file, source: "{{ row.invoice }}", name: "{{ row.id }}.pdf"}
+    - {type: audio, source: "{{ row.call | default('') }}"}
+    - {type: text, text: "what is it?"}
+`
+	conversation := stagetest.Value(template.ParseConversation([]byte(file), template.Options{}))(t)
+	for _, tt := range []struct{ row, want string }{
+		{
+			`{"id":7,"photo":"nats://photos/1.jpg","detail":"low","invoice":"a.pdf","call":"https://a/b"}`,
+			"user: [image nats://photos/1.jpg low][image nats://photos/1.jpg ][file a.pdf 7.pdf][audio https://a/b ][what is it?]\n",
+		},
+		{`{"id":7,"photo":"","invoice":" "}`, "user: [what is it?]\n"},
+	} {
+		messages := stagetest.Value(conversation.Messages(stagetest.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
+		if got := shown(messages); got != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tt.row, got, tt.want)
+		}
+	}
+}
+
 func TestARowThatGivesNoConversationSaysWhy(t *testing.T) {
 	for _, tt := range []struct{ file, row, want string }{
 		{"- {role: user, content: '{{ row.text }}'}", `{"text":""}`, "the content of message 1, role user, is empty (line 1 of the messages); leave such a message out with if"},
 		{"- {role: user, content: [{type: text, text: '{{ row.text }}'}]}", `{"text":""}`, "the content of message 1, role user, is empty"},
+		{"- {role: user, content: [{type: image, source: '{{ row.text }}'}]}", `{"text":""}`, "the content of message 1, role user, is empty"},
+		{"- role: user\n  content:\n  - {type: image, source: a, detail: '{{ row.d }}'}", `{"d":"full"}`, `the detail "full" is unknown: there are low, high, auto and original (line 3 of the messages)`},
 		{"- {role: user, content: a, if: row.a}", `{"a":0}`, "the conversation has no messages"},
 		{"- {role: '{{ row.who }}', content: a}", `{"who":"bot"}`, `the role "bot" is unknown: write system, user or assistant (line 1 of the messages)`},
 		{"- {role: user, content: a}\n- role: user\n  content: |\n    one\n    {{ row.no }}", `{}`, "(line 5 of the messages)"},
@@ -107,6 +139,7 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 - {role: user, content: "{% if row.a %}"}
 - {role: user, content: "{% set mine = 1 %}{{ mine }}"}
 - {role: user, content: "{{ mine }} {{ x }}"}
+- {role: user, content: [{type: image, source: a, detail: full}, {type: file, source: "{{ nope }}", detail: low}, {type: audio}]}
 `
 	want := []string{
 		`line 2, column 10: the role "usr" is unknown: write system, user or assistant`,
@@ -117,13 +150,16 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 		`line 10, column 8: expected "in", found "lookup"`,
 		`line 13, column 13: not a list of messages`,
 		`line 14, column 3: not a message`,
-		`line 15, column 33: parts of type "video" are not available: there is text`,
+		`line 15, column 33: parts of type "video" are not available: there are text, image, file and audio`,
 		`line 15, column 52: not a part`,
 		`line 16, column 32: expected an expression, found "%}" behind one`,
 		`line 17, column 25: not a text`,
 		`line 18, column 25: the block "if" is not closed by "endif"`,
 		`line 20, column 25: undefined: mine`,
 		`line 20, column 25: undefined: x`, // the name of a loop further up
+		`line 21, column 59: the detail "full" is unknown`,
+		`line 21, column 101: "detail" is unknown here: there are type, source, name`,
+		`line 21, column 115: source is missing`,
 	}
 	_, err := template.ParseConversation([]byte(file), template.Options{})
 	if err == nil {

@@ -1,0 +1,339 @@
+package llm_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
+)
+
+// The beginnings of files, as short as they may be.
+var samples = map[string]string{
+	llm.TypePNG:  "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x04\x00\x00\x00\x03\x00",
+	llm.TypeJPEG: "\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x03\x00\x04\x00\x03",
+	llm.TypeGIF:  "GIF89a\x00\x04\x00\x03",
+	llm.TypeWebP: "RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00\xff\x03\x00\xff\x02\x00",
+	llm.TypePDF:  "%PDF-1.7\n1 0 obj <</Type /Page>>\n2 0 obj <</Type /Page >> <</Type /Pages>>",
+	llm.TypeWAV:  "RIFF\x00\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00",
+	llm.TypeMP3:  "ID3\x04",
+	llm.TypeOgg:  "OggS\x00",
+	llm.TypeFLAC: "fLaC\x00\x00\x00\x22\x10\x00\x10\x00\x00\x00\x0a\x00\x00\x0a\x0a\xc4\x42\xf0\x00\x01\x58\x88",
+	llm.TypeM4A:  "\x00\x00\x00\x18ftypM4A \x00\x00\x00\x00M4A mp42",
+}
+
+func dataURL(content string) string {
+	return "data:application/octet-stream;base64," + base64.StdEncoding.EncodeToString([]byte(content))
+}
+
+func mediaOf(t *testing.T, kind llm.MediaKind, mediaType string) *llm.Media {
+	t.Helper()
+	source := dataURL(samples[mediaType])
+	return &llm.Media{Kind: kind, Source: source, Content: stagetest.Value(llm.DataURL(source, 1<<20))(t)}
+}
+
+func TestTheTypeComesFromTheFirstBytes(t *testing.T) {
+	for want, content := range samples {
+		s, err := llm.Sniff([]byte(content), int64(len(content)))
+		if err != nil || s.Type != want {
+			t.Errorf("%s: %q, %v", want, s.Type, err)
+		}
+		if s.Kind() == llm.KindImage && (s.Width != 1024 || s.Height != 768) {
+			t.Errorf("%s: %d × %d", want, s.Width, s.Height)
+		}
+	}
+	for _, tt := range []struct{ content, want string }{
+		{"", "empty"},
+		{"hello, world", "no known type"},
+		{"\xff\xf1\x50\x80", "no known type"},                         // AAC
+		{"\x00\x00\x00\x14ftypisom\x00\x00\x00\x00", "no known type"}, // a video
+		{"\x89PNG\r\n\x1a\n", "broken or cut off"},
+		{samples[llm.TypeJPEG][:9], "broken or cut off"},
+		{"\xff\xd8\xff\xd9          ", "broken or cut off"},
+		{"GIF89a", "broken or cut off"},
+		{samples[llm.TypeWebP][:20], "broken or cut off"},
+		{samples[llm.TypeWAV][:20], "broken or cut off"},
+		{"fLaC", "broken or cut off"},
+	} {
+		if s, err := llm.Sniff([]byte(tt.content), int64(len(tt.content))); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %+v, %v", tt.content, s, err)
+		}
+	}
+	pdf := samples[llm.TypePDF]
+	if s, _ := llm.Sniff([]byte(pdf), int64(len(pdf))); s.Pages != 2 {
+		t.Errorf("%d pages", s.Pages)
+	}
+	for mediaType, want := range map[string]float64{llm.TypeWAV: 1, llm.TypeFLAC: 2} {
+		size := int64(16000)
+		if s, _ := llm.Sniff([]byte(samples[mediaType]), size); s.Seconds != want {
+			t.Errorf("%s: %v s", mediaType, s.Seconds)
+		}
+	}
+}
+
+func FuzzSniff(f *testing.F) {
+	for _, content := range samples {
+		f.Add([]byte(content), int64(len(content)))
+	}
+	f.Fuzz(func(t *testing.T, head []byte, size int64) {
+		if s, err := llm.Sniff(head, max(size, int64(len(head)))); err == nil && s.Type == "" {
+			t.Error("no type and no error")
+		}
+	})
+}
+
+func TestDataURLs(t *testing.T) {
+	png := samples[llm.TypePNG]
+	text := base64.StdEncoding.EncodeToString([]byte(png + "ab"))
+	for _, source := range []string{
+		"data:;base64," + text, "DATA:image/jpeg;name=x;BASE64," + text, "data:;base64," + strings.TrimRight(text, "="),
+		"data:;base64," + text[:8] + "\n" + text[8:] + "\r\n", "data:;base64," + strings.NewReplacer("+", "-", "/", "_").Replace(text),
+	} {
+		c, err := llm.DataURL(source, int64(len(png)+2))
+		if err != nil || c.Type != llm.TypePNG || c.Bytes != int64(len(png)+2) || c.SHA256 != llm.Hash([]byte(png+"ab")) {
+			t.Errorf("%s: %+v, %v", source, c, err)
+			continue
+		}
+		r := stagetest.Value(c.Open(t.Context()))(t)
+		if again := stagetest.Value(io.ReadAll(r))(t); string(again) != png+"ab" {
+			t.Errorf("%s: opened again it is %q", source, again)
+		}
+	}
+	for _, tt := range []struct{ source, want string }{
+		{"data:image/png;base64", "no comma"},
+		{"data:image/png,abc", "not in base64"},
+		{"data:;base64,!!!!", "not valid base64"},
+		{"data:;base64,iVBOR", "not valid base64"},
+		{"data:;base64,", "empty"},
+		{dataURL(strings.Repeat("x", 200)), llm.ErrTooMuchMedia.Error()},
+		{dataURL(png + strings.Repeat("x", 100-len(png)+1)), llm.ErrTooMuchMedia.Error()},
+	} {
+		if _, err := llm.DataURL(tt.source, 100); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", tt.source, err, tt.want)
+		}
+	}
+}
+
+// wireCase is one cell of the table in docs/templates.md: what a wire format makes of one
+// part, or why it can't carry it.
+type wireCase struct {
+	part string // kind and type, or kind and URL
+	want string // the part, with the base64 as B64; else a piece of the error
+}
+
+const (
+	address = "https://example.com/a"
+)
+
+var wireTable = map[string][]wireCase{
+	"openai": {
+		{"image image/png", `{"type":"image_url","image_url":{"url":"data:image/png;base64,B64","detail":"low"}}`},
+		{"image image/jpeg", `{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,B64","detail":"low"}}`},
+		{"image image/gif", `{"type":"image_url","image_url":{"url":"data:image/gif;base64,B64","detail":"low"}}`},
+		{"image image/webp", `{"type":"image_url","image_url":{"url":"data:image/webp;base64,B64","detail":"low"}}`},
+		{"image " + address, `{"type":"image_url","image_url":{"url":"https://example.com/a","detail":"low"}}`},
+		{"file application/pdf", `{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,B64"}}`},
+		{"file " + address, "chat completions takes no https: URL of a part of type file"},
+		{"audio audio/wav", `{"type":"input_audio","input_audio":{"data":"B64","format":"wav"}}`},
+		{"audio audio/mpeg", `{"type":"input_audio","input_audio":{"data":"B64","format":"mp3"}}`},
+		{"audio audio/ogg", "chat completions takes no audio/ogg"},
+		{"audio audio/flac", "chat completions takes no audio/flac"},
+		{"audio audio/mp4", "chat completions takes no audio/mp4"},
+		{"audio " + address, "chat completions takes no https: URL of a part of type audio"},
+		{"image application/pdf", "the content is application/pdf, which is no part of type image but of type file"},
+	},
+	"openrouter": {
+		{"file " + address, `{"type":"file","file":{"filename":"a.pdf","file_data":"https://example.com/a"}}`},
+		{"audio " + address, "OpenRouter's chat completions takes no https: URL of a part of type audio"},
+	},
+	"openai-responses": {
+		{"image image/png", `{"type":"input_image","image_url":"data:image/png;base64,B64","detail":"low"}`},
+		{"image image/jpeg", `{"type":"input_image","image_url":"data:image/jpeg;base64,B64","detail":"low"}`},
+		{"image image/gif", `{"type":"input_image","image_url":"data:image/gif;base64,B64","detail":"low"}`},
+		{"image image/webp", `{"type":"input_image","image_url":"data:image/webp;base64,B64","detail":"low"}`},
+		{"image " + address, `{"type":"input_image","image_url":"https://example.com/a","detail":"low"}`},
+		{"file application/pdf", `{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,B64"}`},
+		{"file " + address, `{"type":"input_file","file_url":"https://example.com/a"}`},
+		{"audio audio/wav", "responses takes no audio/wav"},
+		{"audio audio/mpeg", "responses takes no audio/mpeg"},
+		{"audio audio/ogg", "responses takes no audio/ogg"},
+		{"audio audio/flac", "responses takes no audio/flac"},
+		{"audio audio/mp4", "responses takes no audio/mp4"},
+		{"audio " + address, "responses takes no https: URL of a part of type audio"},
+	},
+	"anthropic": {
+		{"image image/png", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"B64"}}`},
+		{"image image/jpeg", `{"type":"image","source":{"type":"base64","media_type":"image/jpeg","data":"B64"}}`},
+		{"image image/gif", `{"type":"image","source":{"type":"base64","media_type":"image/gif","data":"B64"}}`},
+		{"image image/webp", `{"type":"image","source":{"type":"base64","media_type":"image/webp","data":"B64"}}`},
+		{"image " + address, `{"type":"image","source":{"type":"url","url":"https://example.com/a"}}`},
+		{"file application/pdf", `{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"B64"},"title":"a.pdf"}`},
+		{"file " + address, `{"type":"document","source":{"type":"url","url":"https://example.com/a"},"title":"a.pdf"}`},
+		{"audio audio/wav", "Anthropic's messages takes no audio/wav"},
+		{"audio audio/mpeg", "Anthropic's messages takes no audio/mpeg"},
+		{"audio audio/ogg", "Anthropic's messages takes no audio/ogg"},
+		{"audio audio/flac", "Anthropic's messages takes no audio/flac"},
+		{"audio audio/mp4", "Anthropic's messages takes no audio/mp4"},
+		{"audio " + address, "Anthropic's messages takes no https: URL of a part of type audio"},
+	},
+	"gemini": {
+		{"image image/png", `{"inlineData":{"mimeType":"image/png","data":"B64"}}`},
+		{"image image/jpeg", `{"inlineData":{"mimeType":"image/jpeg","data":"B64"}}`},
+		{"image image/gif", "Gemini's generateContent takes no image/gif"},
+		{"image image/webp", `{"inlineData":{"mimeType":"image/webp","data":"B64"}}`},
+		{"image " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
+		{"file application/pdf", `{"inlineData":{"mimeType":"application/pdf","data":"B64"}}`},
+		{"file " + address, `{"fileData":{"mimeType":"application/pdf","fileUri":"https://example.com/a"}}`},
+		{"audio audio/wav", `{"inlineData":{"mimeType":"audio/wav","data":"B64"}}`},
+		{"audio audio/mpeg", `{"inlineData":{"mimeType":"audio/mp3","data":"B64"}}`},
+		{"audio audio/ogg", `{"inlineData":{"mimeType":"audio/ogg","data":"B64"}}`},
+		{"audio audio/flac", `{"inlineData":{"mimeType":"audio/flac","data":"B64"}}`},
+		{"audio audio/mp4", `{"inlineData":{"mimeType":"audio/mp4","data":"B64"}}`},
+		{"audio " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
+	},
+}
+
+// What each wire format carries: what is kept is the digest, and what is sent the content.
+func TestMediaOfEachWireFormat(t *testing.T) {
+	for provider, cases := range wireTable {
+		client := stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+		for _, tt := range cases {
+			kind, what, _ := strings.Cut(tt.part, " ")
+			m := &llm.Media{Kind: llm.MediaKind(kind), Source: what}
+			if what != address {
+				m = mediaOf(t, llm.MediaKind(kind), what)
+			}
+			switch kind {
+			case "image":
+				m.Detail = "low"
+			case "file":
+				m.Name = "a.pdf"
+			}
+			p, err := client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Text: "look"}, {Media: m}}}}})
+			if tt.want[0] != '{' {
+				if e, ok := errors.AsType[*llm.Error](err); !ok || e.Reason != llm.ReasonInvalidRow || !strings.Contains(e.Error(), "message 1, part 2: "+tt.want) {
+					t.Errorf("%s: %s: %v, want %s", provider, tt.part, err, tt.want)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", provider, tt.part, err)
+				continue
+			}
+			b64 := base64.StdEncoding.EncodeToString([]byte(samples[what]))
+			loaded := stagetest.Value(p.Load(t.Context()))(t)
+			sent := string(loaded.Sent())
+			if !strings.Contains(sent, strings.ReplaceAll(tt.want, "B64", b64)) || !json.Valid([]byte(sent)) || int64(len(sent)) != p.WireBytes() {
+				t.Errorf("%s: %s: sent %s, want %s", provider, tt.part, sent, tt.want)
+			}
+			if m.Content != nil && strings.Contains(string(p.Body), b64) || !json.Valid(p.Body) {
+				t.Errorf("%s: %s: the content is kept in %s", provider, tt.part, p.Body)
+			}
+			if m.Content != nil && !strings.Contains(string(p.Body), `{"sha256":"`+m.SHA256+`","bytes":`) {
+				t.Errorf("%s: %s: no digest in %s", provider, tt.part, p.Body)
+			}
+		}
+	}
+}
+
+// Limits that a provider states, and media where no format has a place for them.
+func TestMediaThatDoNotFit(t *testing.T) {
+	large := mediaOf(t, llm.KindImage, llm.TypePNG)
+	large.Bytes = 30 << 20
+	wide := mediaOf(t, llm.KindImage, llm.TypePNG)
+	wide.Width = 9000
+	half := mediaOf(t, llm.KindFile, llm.TypePDF)
+	half.Bytes = 15 << 20
+	picture := llm.Part{Media: mediaOf(t, llm.KindImage, llm.TypePNG)}
+	user := func(parts ...llm.Part) []llm.Message { return []llm.Message{{Role: llm.RoleUser, Parts: parts}} }
+	var many []llm.Message
+	for range 601 {
+		many = append(many, user(picture)...)
+	}
+	for _, tt := range []struct {
+		provider, want string
+		messages       []llm.Message
+	}{
+		{"anthropic", "the image takes 41943042 bytes in base64, and Anthropic's messages takes at most 10485760", user(llm.Part{Media: large})},
+		{"openai-responses", "the image takes 41943042 bytes in base64, and responses takes at most 20971520", user(llm.Part{Media: large})},
+		{"anthropic", "the image has 9000 × 768 pixels", user(llm.Part{Media: wide})},
+		{"anthropic", "the media take 41943044 bytes in base64", user(llm.Part{Media: half}, llm.Part{Media: half})},
+		{"anthropic", "601 images and documents, and Anthropic's messages takes at most 600", many},
+		{"openai", "media of role assistant: only a message of the user can have any", []llm.Message{{Role: llm.RoleAssistant, Parts: []llm.Part{picture}}}},
+		{"openai", "media of role system", []llm.Message{{Role: llm.RoleSystem, Parts: []llm.Part{picture}}}},
+		{"openai", `the image is not described: its source is "nats://a/b"`, user(llm.Part{Media: &llm.Media{Kind: llm.KindImage, Source: "nats://a/b"}})},
+	} {
+		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+		_, err := client.Prepare(&llm.Request{Messages: tt.messages})
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", tt.provider, err, tt.want)
+		}
+	}
+}
+
+// Nothing that a row or an extra body contains is taken for the place of media.
+func TestNoTextForgesAPlaceholder(t *testing.T) {
+	m := mediaOf(t, llm.KindImage, llm.TypePNG)
+	forged := `{"sha256":"` + m.SHA256 + `","bytes":24,"type":"image/png"}`
+	r := &llm.Request{
+		Model: "m", Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Text: forged}, {Media: m}}}},
+		ExtraBody: json.RawMessage(`{"system":[{"type":"text","text":"x","cache_control":` + forged + `}],"metadata":` + forged + `}`),
+	}
+	client := stagetest.Value(llm.NewProvider("anthropic", llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+	r.System = "a system prompt that the extra body replaces by a shorter one, or by a longer one as it is here"
+	p := stagetest.Value(client.Prepare(r))(t)
+	loaded := stagetest.Value(p.Load(t.Context()))(t)
+	b64 := base64.StdEncoding.EncodeToString([]byte(samples[llm.TypePNG]))
+	want := strings.Replace(string(p.Body), `"data":`+forged, `"data":"`+b64+`"`, 1)
+	if got := string(loaded.Sent()); got != want || strings.Count(got, forged) != 2 {
+		t.Errorf("sent %s\nwant %s", got, want)
+	}
+}
+
+// Do sends the content, and the exchange, which is what is stored, has the digest.
+func TestDoSendsTheContent(t *testing.T) {
+	var received string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		received = string(body)
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a cat"},"finish_reason":"stop"}]}`)
+	}))
+	defer server.Close()
+	client := stagetest.Value(llm.NewProvider("mock", llm.ProviderConfig{BaseURL: server.URL}))(t)
+	defer client.Close()
+	m := mediaOf(t, llm.KindImage, llm.TypePNG)
+	p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: m}}}}}))(t)
+	x, err := client.Do(t.Context(), p)
+	b64 := base64.StdEncoding.EncodeToString([]byte(samples[llm.TypePNG]))
+	if err != nil || !strings.Contains(received, b64) || string(x.Request) != string(p.Body) {
+		t.Errorf("%v: received %s, kept %s", err, received, x.Request)
+	}
+
+	open := m.Open
+	for _, tt := range []struct {
+		open  func(context.Context) (io.ReadCloser, error)
+		class llm.Class
+		want  string
+	}{
+		{func(context.Context) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("another")), nil }, llm.Permanent, "changed after the row was read"},
+		{func(context.Context) (io.ReadCloser, error) { return nil, llm.InvalidMedia(errors.New("is gone")) }, llm.Permanent, "is gone"},
+		{func(context.Context) (io.ReadCloser, error) {
+			return nil, &llm.AwayError{Source: "nats://a/b", Err: errors.New("timeout")}
+		}, llm.Transient, "nats://a/b: timeout"},
+	} {
+		m.Open, received = tt.open, ""
+		x, err := client.Do(t.Context(), p)
+		if e, ok := errors.AsType[*llm.Error](err); !ok || e.Class != tt.class || !strings.Contains(err.Error(), tt.want) || received != "" || x.Sent {
+			t.Errorf("%v, want %s", err, tt.want)
+		}
+	}
+	m.Open = open
+}
