@@ -54,7 +54,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, r.Schema.Source()...)
 		dst = append(dst, "}}"...)
 	}
-	return append(dst, '}')
+	return append(appendAnthropicTools(dst, r), '}')
 }
 
 func (Messages) check(r *Request) error {

@@ -56,7 +56,7 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 		dst[comma] = '{'
 		dst = append(dst, '}')
 	}
-	return append(dst, '}')
+	return append(appendGeminiTools(dst, r), '}')
 }
 
 func (GenerateContent) check(r *Request) error {

@@ -45,6 +45,11 @@ type Request struct {
 	// MaxTokens bounds the reply, in tokens. It is sent only when set, except
 	// where the wire format demands one (Anthropic: 4096 then).
 	MaxTokens *int
+	// Tools are the functions that the model may call. If there are none, no choice is
+	// sent either.
+	Tools []Tool
+	// ToolChoice says which of the tools the model calls.
+	ToolChoice ToolChoice
 	// ExtraBody is a JSON object whose members are merged into the request last, each
 	// replacing a member of the same name; two objects of the same name are merged member
 	// by member. It must pass [ValidateExtraBody]. If empty, nothing is added.

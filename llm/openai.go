@@ -74,7 +74,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
 		dst = appendSchema(dst, r, strict)
 	}
-	return append(dst, '}')
+	return append(appendChatTools(dst, r), '}')
 }
 
 func (w ChatCompletions) check(r *Request) error {

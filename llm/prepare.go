@@ -105,6 +105,9 @@ func sizeOf(r *Request) int {
 	if r.Schema != nil {
 		n += len(r.Schema.Source())
 	}
+	for i := range r.Tools {
+		n += len(r.Tools[i].Description) + len(r.Tools[i].Parameters) + 128
+	}
 	return n + n/16 + 256
 }
 

@@ -39,7 +39,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
 		dst = appendSchema(dst, r, schema.OpenAIStrict)
 	}
-	return append(dst, '}')
+	return append(appendResponsesTools(dst, r), '}')
 }
 
 func (Responses) check(r *Request) error { return responsesMedia.check(r.Messages) }

@@ -113,6 +113,14 @@ func TestRequests(t *testing.T) {
 			ExtraBody: json.RawMessage(`{"seed": 7, "temperature": 0, "generationConfig": {"topK": 3, "maxOutputTokens": 9}}`),
 		},
 		"other-model": {Model: "tuned/über 1", Prompt: "Hi."},
+		"tools": {
+			Prompt: "Label it.", ToolChoice: ToolChoice{Mode: ToolsFunction, Function: "label"},
+			Tools: []Tool{
+				{Name: "label", Description: "Label the \"ticket\".", Parameters: json.RawMessage(`{"type":"object","properties":{"team":{"type":"string"}}}`), Strict: true},
+				{Name: "skip"},
+			},
+		},
+		"tool-required": {Prompt: "Label it.", ToolChoice: ToolChoice{Mode: ToolsRequired}, Tools: []Tool{{Name: "skip"}}},
 	}
 	providers := map[string]ProviderConfig{
 		OpenAI:          {},
@@ -137,7 +145,7 @@ func TestRequests(t *testing.T) {
 			}
 			defer c.Close()
 			var b bytes.Buffer
-			for _, title := range []string{"plain", "full", "again", "extra", "other-model"} {
+			for _, title := range []string{"plain", "full", "again", "extra", "other-model", "tools", "tool-required"} {
 				r := requests[title]
 				p, err := c.Prepare(&r)
 				if err != nil {
