@@ -37,6 +37,8 @@ type Exchange struct {
 	Reply *Reply
 	// Wait is what the server reported about when to retry. Zero on success.
 	Wait
+
+	login int // number of the one in use when the call was made, or its reply read
 }
 
 // Do sends a request once and judges the reply. The Exchange is never nil. The error is
@@ -57,7 +59,9 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	}
 	start := time.Now()
 	o.Known, o.URL = c.known(p), p.url
-	body := c.attempt(ctx, p, c.login.Load(), call)
+	login := c.login.Load()
+	x.login = login.number
+	body := c.attempt(ctx, p, login, call)
 	now := time.Now()
 	x.Latency = now.Sub(start)
 	x.Status = o.Status
@@ -93,6 +97,7 @@ func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, err
 	call := new(call)
 	x, o := &call.Exchange, &call.ending
 	x.Request, x.Status, x.Sent = c.cfg.Redactor.Redact(p.Body), status, true
+	x.login = c.login.Load().number
 	o.Known, o.URL, o.Status = c.known(p), p.url, cmp.Or(status, http.StatusOK)
 	if limit := c.replyLimit(o.Status); int64(len(body)) > limit {
 		o.Form = formTooLarge

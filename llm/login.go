@@ -14,31 +14,39 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// login is what calls send to authenticate. Never changed.
+// login is what calls send to authenticate. It is never changed, only replaced by another.
 type login struct {
 	key    string
 	extra  []header    // of [ProviderConfig.ExtraHeaders]
 	header http.Header // all of it, shared by all requests
+	number int         // counts the logins of a client from 1
 }
 
 // SetLogin replaces the credential and the headers of
 // [ProviderConfig.ExtraHeaders] for calls that start from now on, both at once,
-// and reads the files that hold them. Its error is a [*SettingError], or several
-// joined; both old ones then stay. A reply may still repeat the old ones: they
-// are kept out of what calls return, too.
-func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) error {
+// and reads the files that hold them. It reports whether either has changed. Its error is
+// a [*SettingError], or several joined; both old ones then stay. A reply may still repeat
+// the old ones: they are kept out of what calls return, too.
+func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) (changed bool, err error) {
 	c.loginMu.Lock() // held while the files are read, too: a value that was read first must not be stored last
 	defer c.loginMu.Unlock()
+	old := c.login.Load()
 	l, problems := readLogin(apiKey, extraHeaders)
-	err := errors.Join(problems...)
-	if err == nil {
-		err = c.use(l)
+	if err = errors.Join(problems...); err == nil && !l.equal(old) {
+		if err = c.use(l); err == nil {
+			return true, nil
+		}
 	}
-	if err != nil {
-		c.remember(c.login.Load())
-	}
-	return err
+	c.remember(old)
+	return false, err
 }
+
+// Outdated reports whether the credential or the headers that a call was made with have been
+// replaced since. A refusal of such a call says nothing of the present ones.
+func (c *Client) Outdated(x *Exchange) bool { return x.login != c.login.Load().number }
+
+// equal reports whether both are the same secrets.
+func (l *login) equal(m *login) bool { return l.key == m.key && slices.Equal(l.extra, m.extra) }
 
 // readLogin reads and checks both secrets. Each error is a [*SettingError].
 func readLogin(apiKey, extraHeaders redact.Secret) (l *login, problems []error) {
@@ -80,6 +88,9 @@ func (c *Client) use(l *login) error {
 		h.Set(e.name, e.value)
 	}
 	l.header = h
+	if l.number = 1; c.login.Load() != nil {
+		l.number += c.login.Load().number
+	}
 	c.remember(l) // before any call can send them
 	c.login.Store(l)
 	return nil

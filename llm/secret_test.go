@@ -38,7 +38,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		}
 		defer client.Close()
 		for _, key := range []string{"one", "two", ""} {
-			if err := client.SetLogin(redact.NewSecret(key), redact.Secret{}); err != nil {
+			if _, err := client.SetLogin(redact.NewSecret(key), redact.Secret{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
@@ -48,7 +48,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		if got, want := strings.Join(keys, ","), "Bearer one,Bearer two,"; got != want {
 			t.Errorf("keys sent: %q, want %q", got, want)
 		}
-		err = client.SetLogin(redact.NewSecret("tail\n"), redact.Secret{})
+		_, err = client.SetLogin(redact.NewSecret("tail\n"), redact.Secret{})
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "APIKey" || strings.Contains(err.Error(), "tail") {
 			t.Errorf("SetLogin with a newline = %v", err)
 		}
@@ -226,7 +226,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 			{`{"x-gateway":"Bearer gateway-token-2"}`, "Bearer gateway-token-2", "[redacted] beta-2026-01-01 low"},
 		} {
 			if tt.headers != "" {
-				if err := client.SetLogin(redact.NewSecret(secret), redact.NewSecret(tt.headers)); err != nil {
+				if _, err := client.SetLogin(redact.NewSecret(secret), redact.NewSecret(tt.headers)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -235,7 +235,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 				t.Errorf("sent %v, got %v, want %q", got, e, tt.text)
 			}
 		}
-		err = client.SetLogin(redact.NewSecret(secret), redact.NewSecret(`{"x-api-key":"other"}`))
+		_, err = client.SetLogin(redact.NewSecret(secret), redact.NewSecret(`{"x-api-key":"other"}`))
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "ExtraHeaders" || !strings.Contains(err.Error(), "X-Api-Key carries the API key already") {
 			t.Errorf("got %v", err)
 		}
@@ -267,7 +267,7 @@ func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 			{"sk other", `{"x-gateway":2}`, "APIKey: contains white space or control characters; remove them\nExtraHeaders: X-Gateway: the value is not a string", "Bearer sk-key one"},
 			{"", inHeader, "", "Bearer in-the-header "},
 		} {
-			err := client.SetLogin(redact.NewSecret(tt.key), redact.NewSecret(tt.headers))
+			_, err := client.SetLogin(redact.NewSecret(tt.key), redact.NewSecret(tt.headers))
 			if (err != nil || tt.problem != "") && fmt.Sprint(err) != tt.problem {
 				t.Errorf("key %s, headers %s: got %v, want %s", tt.key, tt.headers, err, tt.problem)
 			}

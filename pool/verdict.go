@@ -56,7 +56,9 @@ func (o Origin) String() string { return nameOf(o, originNames[:], "origin") }
 type Verdict struct {
 	// Class is what it means for the job.
 	Class Class
-	// Origin is, with class Transient or Permanent, where the error comes from.
+	// Origin is, with class Transient or Permanent, where the error comes from. With class
+	// Capacity OfHost means that the fault was on this side and is mended: the law learns
+	// nothing from the attempt, and the job goes again at once.
 	Origin Origin
 	// Absent means, with origin OfNetwork, that nothing listens at the server's address.
 	// Before the first success there the server is taken to be out at once, rather than
@@ -87,7 +89,7 @@ type Verdict struct {
 // void reports whether the attempt is no evidence about the server, because nothing was
 // sent.
 func (v *Verdict) void() bool {
-	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && v.failed()
+	return v.Unsent && (v.Class == Fatal || v.Class == Cancelled) || v.Origin == OfHost && (v.failed() || v.Class == Capacity)
 }
 
 func (v *Verdict) failed() bool { return v.Class == Transient || v.Class == Permanent }

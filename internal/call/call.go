@@ -3,6 +3,7 @@ package call
 
 import (
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -64,6 +65,10 @@ type Outcome struct {
 	// Err is why the call failed or its reply was not accepted; nil means that it
 	// succeeded.
 	Err *llm.Error
+
+	// outdated means that the provider refused a key that has been replaced by another since
+	// the call began.
+	outdated bool
 }
 
 // Outcome makes the audit event of a call to a target, with its cost. err is why the call
@@ -89,7 +94,13 @@ func (c *Caller) outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 	o := Outcome{Exchange: x}
 	o.Err, _ = errors.AsType[*llm.Error](err)
 	o.Event = c.event(c.At(target), p.Model, a, x, o.Err)
+	o.outdated = o.Err != nil && refusesKey(o.Err) && c.replaced(target, x)
 	return o
+}
+
+// refusesKey reports whether a provider refused a call for its credential.
+func refusesKey(e *llm.Error) bool {
+	return e.Class == llm.Fatal && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }
 
 func (c *Caller) price(o Outcome) {
@@ -155,10 +166,15 @@ func (c *Caller) Count(o Outcome) {
 	c.counted(o.Event)
 }
 
-// Verdict is the call's verdict for the pool, with the tokens that the provider counted.
+// Verdict is the call's verdict for the pool, with the tokens that the provider counted. A
+// refused key that has been replaced meanwhile pauses nothing: the call is made again with
+// the new one, and costs its row no attempt.
 func (o Outcome) Verdict() pool.Verdict {
 	verdict := pool.Verdict{}
-	if o.Err != nil {
+	switch {
+	case o.outdated:
+		verdict = pool.Verdict{Class: pool.Capacity, Origin: pool.OfHost, Err: o.Err}
+	case o.Err != nil:
 		verdict = pooled.Judge(o.Err, o.Exchange)
 	}
 	if o.Event.Usage != nil {

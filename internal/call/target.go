@@ -133,9 +133,9 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 // reloadKey reads the key and the extra headers again if they are in files: they may have
 // been corrected or rotated. Both are replaced together, or neither is: a credential may
 // move from one to the other.
-func (t *Target) reloadKey(headers config.Secret) error {
-	err := t.SetLogin(t.endpoint.APIKey, headers)
-	return t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed
+func (t *Target) reloadKey(headers config.Secret) (changed bool, err error) {
+	changed, err = t.SetLogin(t.endpoint.APIKey, headers)
+	return changed, t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed
 }
 
 // nameSettings adds the variable, with a suffix, to each setting that the client rejected.

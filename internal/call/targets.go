@@ -3,9 +3,14 @@ package call
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"slices"
+	"time"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/llm"
 )
 
 // Targets are the first provider and the fallbacks, and the built-in LLM that serves
@@ -69,13 +74,55 @@ func (t *Targets) Close() {
 	}
 }
 
-// ReloadKey reloads the API keys and extra headers that are in files. A target whose key
-// or headers can't be read keeps both; the error lists them all.
-func (t *Targets) ReloadKey() error {
+// ReloadKey reloads the API keys and extra headers that are in files, and reports whether
+// some have changed. A target whose key or headers can't be read keeps both; the error lists
+// them all.
+func (t *Targets) ReloadKey() (changed bool, err error) {
 	t.secrets.Renew()
 	problems := make([]error, len(t.all))
 	for i, one := range t.all {
-		problems[i] = one.reloadKey(t.headers)
+		var other bool
+		other, problems[i] = one.reloadKey(t.headers)
+		changed = changed || other
 	}
-	return errors.Join(problems...)
+	return changed, errors.Join(problems...)
+}
+
+// keysEvery is the time between two looks at the files of keys. A key that was replaced is
+// in use within ten seconds.
+const keysEvery = 5 * time.Second
+
+// WatchKeys has keys and extra headers that are in files be used soon after the files have
+// changed, until ctx ends. What can't be read is logged once, and the old ones stay in use.
+func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
+	if !slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.APIKey.InFile() }) && !t.headers.InFile() {
+		return
+	}
+	ticker := time.NewTicker(keysEvery)
+	defer ticker.Stop()
+	for problem := ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		changed, err := t.ReloadKey()
+		if changed {
+			log.Info("key reloaded, its file has changed")
+		}
+		if text := fmt.Sprint(err); err == nil {
+			problem = ""
+		} else if text != problem {
+			problem = text
+			log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))
+		}
+	}
+}
+
+// replaced reports whether the key that a call was made with has been replaced since. It
+// reads the files again first: a provider may refuse the old key before the next look at
+// them.
+func (t *Targets) replaced(target int, x *llm.Exchange) bool {
+	_, _ = t.ReloadKey() // a key that can't be read is as good as the old one
+	return t.At(target).Outdated(x)
 }

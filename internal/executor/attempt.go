@@ -71,7 +71,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 	if !a.Probe {
 		return
 	}
-	if err := e.caller.ReloadKey(); err != nil {
+	if _, err := e.caller.ReloadKey(); err != nil {
 		e.log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))
 	}
 }

@@ -2,11 +2,16 @@ package stage
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/executor"
@@ -48,17 +53,67 @@ func TestHeadersAndKeysAreReadAgain(t *testing.T) {
 		call()
 		write(key, "sk-rotated-2\n")
 		write(headers, `{"x-gateway":"gateway-token-2"}`)
-		stagetest.Must(t, servers.ReloadKey())
+		stagetest.Value(servers.ReloadKey())(t)
 		call()
 		write(key, "sk-rotated-3\nsk-rotated-4")
 		write(headers, `{"x-gateway":3}`)
-		err = servers.ReloadKey()
+		_, err = servers.ReloadKey()
 		if want := "STAGE_LLM_API_KEY_FILE: contains a line break; give the key alone, on one line\nSTAGE_LLM_EXTRA_HEADERS_FILE: X-Gateway: the value is not a string"; fmt.Sprint(err) != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		call()
 		if want := []string{"sk-rotated-1 gateway-token-1", "sk-rotated-2 gateway-token-2", "sk-rotated-2 gateway-token-2"}; !slices.Equal(seen, want) {
 			t.Errorf("sent %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestAKeyIsRotatedUnderLoad replaces the key of a stage that works, twice. The old key ends with the change
+// of the file, or ten seconds later: rows fail in neither case, not even those that may be called once, and nothing
+// pauses.
+func TestAKeyIsRotatedUnderLoad(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	stagetest.Virtual(t, func(t *testing.T) {
+		var valid, next atomic.Pointer[string]
+		rotate := func(to string, grace time.Duration) { // the old key is valid for so long beside the new one
+			next.Store(&to)
+			stagetest.Must(t, os.WriteFile(key, []byte(to), 0o600))
+			time.Sleep(grace)
+			valid.Store(&to)
+		}
+		rotate("sk-first", 0)
+		var refused atomic.Int32
+		l := newLab(t, llmtest.Config{Latency: 200 * time.Millisecond, Script: func(c llmtest.Call) *llmtest.Step {
+			sent := strings.TrimPrefix(c.Header.Get("Authorization"), "Bearer ")
+			if sent == *valid.Load() || sent == *next.Load() {
+				return nil
+			}
+			refused.Add(1)
+			return &llmtest.Step{Status: http.StatusUnauthorized, Delay: 100 * time.Millisecond}
+		}}, map[string]string{"STAGE_RETRY_MAX_ATTEMPTS": "1", "STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key})
+		for i := range 1000 {
+			l.load(fmt.Sprint("question ", i))
+		}
+		r := l.start(nil, Options{})
+		l.await(100)
+		rotate("sk-second", 0)
+		l.await(500)
+		atOnce := refused.Load()
+		rotate("sk-third", 10*time.Second)
+		l.await(1000)
+		r.stop()
+		if atOnce == 0 || refused.Load() != atOnce {
+			t.Errorf("%d calls were refused at once, and %d where the old key was valid for 10 s more", atOnce, refused.Load()-atOnce)
+		}
+		for _, one := range l.results() {
+			if one.Error != nil {
+				t.Fatalf("%s: %+v", one.Q, one.Error)
+			}
+		}
+		for _, e := range l.events(auditlog.KindRun) {
+			if e.Run.Phase == auditlog.PhasePause {
+				t.Errorf("%+v", e.Run)
+			}
 		}
 	})
 }

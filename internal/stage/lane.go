@@ -78,7 +78,7 @@ func (l *batchLanes) newLane(partition int) (batchLane, error) {
 	return lane.New(lane.Config{
 		NC: l.Conn.NC(), Name: l.Cfg.Name, Partition: partition, Settings: l.Cfg.Lane,
 		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
-		ProbeInterval: l.Cfg.Rows.FatalProbeInterval, ReloadKey: l.caller.ReloadKey,
+		ProbeInterval: l.Cfg.Rows.FatalProbeInterval, ReloadKey: func() error { _, err := l.caller.ReloadKey(); return err },
 		Record:  l.recordBatch,
 		Reserve: l.ledger.Reserve, ReserveAgain: l.ledger.ReserveAgain, Settle: l.ledger.Settle, Exhausted: l.ledger.Exhausted,
 		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {

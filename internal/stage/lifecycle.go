@@ -124,7 +124,7 @@ func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc
 			kill(err)
 		}
 	}
-	parts := []func(context.Context){record, s.pauses.remind, s.pauses.remindRefused, s.watchdog.run}
+	parts := []func(context.Context){record, s.pauses.remind, s.pauses.remindRefused, s.watchdog.run, s.watchKeys}
 	if s.opts.ExitOnFatal {
 		parts = append(parts, s.pauses.giveUpAbsent)
 	}

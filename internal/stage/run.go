@@ -206,12 +206,15 @@ func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stag
 
 // reloadKey reads the keys of the providers again.
 func (s *Stage) reloadKey() {
-	if err := s.caller.ReloadKey(); err != nil {
+	if _, err := s.caller.ReloadKey(); err != nil {
 		s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
 		return
 	}
 	s.Log.Info("key reloaded")
 }
+
+// watchKeys has keys whose files change be used.
+func (s *Stage) watchKeys(ctx context.Context) { s.caller.WatchKeys(ctx, s.Log) }
 
 // connect connects to NATS.
 func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn, error) {

@@ -258,7 +258,7 @@ func TestFingerprintTellsAccountsApart(t *testing.T) {
 			t.Errorf("%s and %s: %s", name, other, mark)
 		}
 		seen[mark] = name
-		if err := client.SetLogin(redact.NewSecret("another"), redact.Secret{}); err != nil || batchapi.Fingerprint(client) == mark {
+		if _, err := client.SetLogin(redact.NewSecret("another"), redact.Secret{}); err != nil || batchapi.Fingerprint(client) == mark {
 			t.Errorf("%s: same after another key, %v", name, err)
 		}
 		client.Close()

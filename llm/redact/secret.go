@@ -46,6 +46,9 @@ func (s *Secret) EnvDecode(text string) error {
 // IsSet reports whether there is a secret, without reading its file.
 func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
 
+// InFile reports whether the secret is read from a file, which may change.
+func (s Secret) InFile() bool { return s.path != "" }
+
 // Value returns the secret, "" when it is not set. A secret in a file is read again at
 // each call, without the newline at its end, so that a rotated key is found: keep the
 // value for the calls, read it again on SIGHUP and before a probe. The error names the
