@@ -46,19 +46,34 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `,"messages":[`...)
 	dst = anthropicTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
-	if r.Temperature != nil {
-		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
+	dst = r.Options.appendAnthropic(appendNumber(dst, "temperature", r.Temperature))
+	return append(appendOutputConfig(dst, r), '}')
+}
+
+// appendOutputConfig appends how much the model should reason and what the reply is to look
+// like, if the request says so.
+func appendOutputConfig(dst []byte, r *Request) []byte {
+	const open = `,"output_config":{`
+	end := len(dst) + len(open)
+	dst = append(dst, open...)
+	if effort := r.Options.effort(); effort != "" {
+		dst = jsonbytes.AppendString(append(dst, `"effort":`...), effort)
 	}
-	if r.Schema != nil && r.Schema.Within(schema.AnthropicOutput) {
-		dst = append(dst, `,"output_config":{"format":{"type":"json_schema","schema":`...)
-		dst = append(dst, r.Schema.Source()...)
-		dst = append(dst, "}}"...)
+	if s := r.schema(); s != nil && s.Within(schema.AnthropicOutput) {
+		if len(dst) > end {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `"format":{"type":"json_schema","schema":`...)
+		dst = append(append(dst, s.Source()...), '}')
+	}
+	if len(dst) == end {
+		return dst[:end-len(open)]
 	}
 	return append(appendAnthropicTools(dst, r), '}')
 }
 
 func (Messages) check(r *Request) error {
-	return cmp.Or(checkLeadingSystem(r.Messages), anthropicMedia.check(r.Messages))
+	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), anthropicMedia.check(r.Messages))
 }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a

@@ -43,24 +43,31 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `"contents":[`...)
 	dst = geminiTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
-	if r.Temperature != nil || r.MaxTokens != nil || r.Schema != nil {
-		dst = append(dst, `,"generationConfig":`...)
-		comma := len(dst) // the first one becomes the brace
-		dst = appendSettings(dst, r, "maxOutputTokens")
-		if r.Schema != nil {
-			dst = append(dst, `,"responseMimeType":"application/json"`...)
-		}
-		if r.Schema != nil && r.Schema.Within(schema.GeminiOutput) {
-			dst = append(append(dst, `,"responseJsonSchema":`...), r.Schema.Source()...)
-		}
-		dst[comma] = '{'
-		dst = append(dst, '}')
+	return append(appendGeminiTools(appendGenerationConfig(dst, r), r), '}')
+}
+
+// appendGenerationConfig appends the settings of a request, if it has any.
+func appendGenerationConfig(dst []byte, r *Request) []byte {
+	const open = `,"generationConfig":`
+	comma := len(dst) + len(open) // the first one becomes the brace
+	dst = appendSettings(append(dst, open...), r, "maxOutputTokens")
+	dst = r.Options.appendGemini(dst, r.Model)
+	s := r.schema()
+	if s != nil || r.Options.asksForJSON() {
+		dst = append(dst, `,"responseMimeType":"application/json"`...)
 	}
-	return append(appendGeminiTools(dst, r), '}')
+	if s != nil && s.Within(schema.GeminiOutput) {
+		dst = append(append(dst, `,"responseJsonSchema":`...), s.Source()...)
+	}
+	if len(dst) == comma {
+		return dst[:comma-len(open)]
+	}
+	dst[comma] = '{'
+	return append(dst, '}')
 }
 
 func (GenerateContent) check(r *Request) error {
-	return cmp.Or(checkLeadingSystem(r.Messages), geminiMedia.check(r.Messages))
+	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), geminiMedia.check(r.Messages))
 }
 
 // readReply implements [Wire].

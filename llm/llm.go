@@ -50,6 +50,8 @@ type Request struct {
 	Tools []Tool
 	// ToolChoice says which of the tools the model calls.
 	ToolChoice ToolChoice
+	// Options are what else the request asks for. Nil: nothing.
+	Options *Options
 	// ExtraBody is a JSON object whose members are merged into the request last, each
 	// replacing a member of the same name; two objects of the same name are merged member
 	// by member. It must pass [ValidateExtraBody]. If empty, nothing is added.

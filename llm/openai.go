@@ -69,7 +69,7 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	if w.Azure {
 		strict = schema.AzureStrict
 	}
-	dst = appendSettings(dst, r, limit)
+	dst = r.Options.appendChat(appendSettings(dst, r, limit))
 	if r.Schema != nil {
 		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
 		dst = appendSchema(dst, r, strict)
@@ -86,14 +86,7 @@ func (w ChatCompletions) check(r *Request) error {
 
 // appendSettings appends temperature and token limit if they are set, each after a comma.
 func appendSettings(dst []byte, r *Request, limit string) []byte {
-	if r.Temperature != nil {
-		dst = jsonbytes.AppendFloat(append(dst, `,"temperature":`...), *r.Temperature)
-	}
-	if r.MaxTokens != nil {
-		dst = append(append(append(dst, `,"`...), limit...), `":`...)
-		dst = strconv.AppendInt(dst, int64(*r.MaxTokens), 10)
-	}
-	return dst
+	return appendCount(appendNumber(dst, "temperature", r.Temperature), limit, r.MaxTokens)
 }
 
 // appendSchema appends whether the schema is within OpenAI's strict mode, and the schema,

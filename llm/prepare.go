@@ -49,7 +49,7 @@ func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
 // a temperature that is not a number, an extra body that cannot be merged, and, with
-// [ReasonInvalidRow], a conversation that the wire format can't carry.
+// [ReasonInvalidRow], a conversation or options that the wire format can't carry.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	p := &Prepared{Model: r.Model, address: c.own}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
@@ -57,9 +57,6 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	}
 	if err := ValidateExtraBody(r.ExtraBody); err != nil {
 		return nil, c.invalid(err)
-	}
-	if err := c.wire.check(r); err != nil {
-		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	if p.Model == "" {
 		named := *r
@@ -71,6 +68,9 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 			return nil, c.invalid(fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err))
 		}
 		p.address, p.rowModel = address, true
+	}
+	if err := c.wire.check(r); err != nil {
+		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	if hasMedia(r.Messages) {
 		placed := *r
@@ -349,11 +349,12 @@ func Complaint(err error) string {
 // begins with, and with the schema where the provider's own member would refuse it.
 func (r *Request) systemPrompt(d schema.Dialect, instructions []Message) string {
 	prompt := joinSystem(r.System, instructions)
+	s := r.schema()
 	switch {
-	case r.Schema == nil || r.Schema.Within(d):
+	case s == nil || s.Within(d):
 		return prompt
 	case prompt == "":
-		return r.Schema.Instruction()
+		return s.Instruction()
 	}
-	return prompt + "\n\n" + r.Schema.Instruction()
+	return prompt + "\n\n" + s.Instruction()
 }

@@ -34,7 +34,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `,"input":[`...)
 	dst = responsesTurns.appendTurns(dst, r, r.Messages)
 	dst = append(dst, `],"store":false`...)
-	dst = appendSettings(dst, r, "max_output_tokens")
+	dst = r.Options.appendResponses(appendSettings(dst, r, "max_output_tokens"))
 	if r.Schema != nil {
 		dst = append(dst, `,"text":{"format":{"type":"json_schema","name":"reply","strict":`...)
 		dst = appendSchema(dst, r, schema.OpenAIStrict)
@@ -42,7 +42,9 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 	return append(appendResponsesTools(dst, r), '}')
 }
 
-func (Responses) check(r *Request) error { return responsesMedia.check(r.Messages) }
+func (Responses) check(r *Request) error {
+	return cmp.Or(r.Options.responsesPlaces(), responsesMedia.check(r.Messages))
+}
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
 // and none, are not taken for the token limit.

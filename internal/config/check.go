@@ -284,13 +284,19 @@ func (c *Config) checkPrompt(need Need, found *problems) {
 		found.add(set[0], "both it and %s are set: unset one of them", strings.Join(set[1:], " and "))
 	case need >= NeedPrompt && len(set) == 0:
 		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path; "+
-			"or a conversation, with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD")
+			"or a conversation, with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD; or the rows' own requests, with STAGE_REQUEST_FIELD")
 	}
 	if c.Prompt.SystemPrompt != "" && c.Prompt.SystemFile != "" {
 		found.add("STAGE_SYSTEM_PROMPT", "both it and STAGE_SYSTEM_PROMPT_FILE are set: unset one of them")
 	}
-	if c.Prompt.MessagesField != "" && c.Foreach.Field != "" {
+	if c.Foreach.Field == "" {
+		return
+	}
+	if c.Prompt.MessagesField != "" {
 		found.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get the same conversation: use STAGE_MESSAGES_FILE, which sees item")
+	}
+	if c.Prompt.RequestField != "" {
+		found.add("STAGE_REQUEST_FIELD", "each element of the array of STAGE_FOREACH would make the same request: use STAGE_MESSAGES_FILE, which sees item")
 	}
 }
 

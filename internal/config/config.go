@@ -201,9 +201,10 @@ type FallbackConfig struct {
 // PromptConfig is how a row becomes a prompt and a reply becomes a result.
 type PromptConfig struct {
 	Template       string `env:"TEMPLATE" help:"Jinja template of the prompt; sees row and lookup, strict about undefined names"`
-	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of it, the template itself, a messages file and a messages field is required"`
+	TemplateFile   string `env:"TEMPLATE_FILE" file:"true" help:"path of the template; one of it, the template itself, a messages file, a messages field and a request field is required"`
 	MessagesFile   string `env:"MESSAGES_FILE" file:"true" help:"path of a conversation in place of a template: a list of messages in YAML or JSON, each string a template"`
 	MessagesField  string `env:"MESSAGES_FIELD" help:"top-level member of the row that holds the conversation, in OpenAI's chat form"`
+	RequestField   string `env:"REQUEST_FIELD" help:"top-level member of the row that holds a whole chat-completions request, such as the body of a line of OpenAI's batch files"`
 	ParamsField    string `env:"PARAMS_FIELD" help:"top-level member of the row, an object that is merged over STAGE_LLM_EXTRA_BODY for this row, such as {\"temperature\": 0}"`
 	SystemPrompt   string `env:"SYSTEM_PROMPT" help:"system prompt; a template like that of the prompt if it has {{, {% or {#"`
 	SystemFile     string `env:"SYSTEM_PROMPT_FILE" file:"true" help:"path of the system prompt, in place of the prompt itself"`

@@ -224,7 +224,7 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 
 // promptSources are the variables that say what a row's prompt is made of. One of them is
 // set.
-var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD"}
+var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD"}
 
 // alternatives returns the variables that set the same thing in another way, for example
 // by the path of a file. A flag takes precedence over the environment there too.

@@ -251,7 +251,10 @@ func (e *Executor) render(ctx context.Context, j *job) (err error) {
 	if err = e.prompt.Media.Describe(ctx, j.request.Messages); err != nil {
 		return err
 	}
-	j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)) // it becomes a label, and labels are UTF-8
+	// It becomes a label, and labels are UTF-8.
+	if j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)); j.model == "" {
+		j.model = j.request.Model
+	}
 	if err = e.address(j, 0); err != nil {
 		return err
 	}

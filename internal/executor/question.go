@@ -12,14 +12,17 @@ import (
 )
 
 // question is how a row becomes what the model is asked. It is a prompt from a template, a
-// conversation from a file of messages, or the conversation that the row brings along; and
-// a system prompt, which may be a template as well. It is read only once it is loaded.
+// conversation from a file of messages, or the conversation or the whole request that the row
+// brings along; and a system prompt, which may be a template as well. It is read only once it is loaded.
 type question struct {
 	// template is that of the prompt or, with conversation, of the messages. It is nil
-	// where messagesField names the row's member with the conversation.
+	// where messagesField names the row's member with the conversation, or requestField the
+	// one with the request.
 	template      *template.Template
 	conversation  bool
 	messagesField string
+	requestField  string
+	requests      row.Requests
 
 	// system is the system prompt where it is a template, else nil; plainSystem is the one
 	// of all rows.
@@ -44,13 +47,13 @@ func (q *question) load(cfg *config.Config) error {
 			q.from.LookupHash, q.from.LookupSource = options.Lookup.Hash(), options.Lookup.Source()
 		}
 	}
-	q.messagesField, q.paramsField = cfg.Prompt.MessagesField, cfg.Prompt.ParamsField
+	q.messagesField, q.requestField, q.paramsField = cfg.Prompt.MessagesField, cfg.Prompt.RequestField, cfg.Prompt.ParamsField
 	return errors.Join(named("STAGE_LOOKUP_FILE", err), q.loadTemplate(&cfg.Prompt, options), q.loadSystem(&cfg.Prompt, options))
 }
 
 // loadTemplate compiles the template of the prompt or of the messages.
 func (q *question) loadTemplate(cfg *config.PromptConfig, o template.Options) (err error) {
-	if q.messagesField != "" {
+	if q.ofRow() {
 		return nil
 	}
 	variable, source, parse := "STAGE_TEMPLATE", []byte(cfg.Template), template.Parse
@@ -92,10 +95,15 @@ func (q *question) loadSystem(cfg *config.PromptConfig, o template.Options) (err
 	return named(variable, err)
 }
 
+// ofRow reports whether rows bring along what is asked.
+func (q *question) ofRow() bool { return q.messagesField != "" || q.requestField != "" }
+
 // ask puts into a request what is asked about a row, or about the element at an index of
 // its items unless these are nil.
 func (q *question) ask(r *llm.Request, of *row.Row, items *row.Items, index int) (err error) {
 	switch {
+	case q.requestField != "":
+		err = q.requests.Read(of, q.requestField, r)
 	case q.messagesField != "":
 		r.Messages, err = of.Messages(q.messagesField)
 	case q.conversation:
@@ -105,7 +113,7 @@ func (q *question) ask(r *llm.Request, of *row.Row, items *row.Items, index int)
 	}
 	switch {
 	case err != nil:
-	case q.messagesField != "" && llm.HasSystem(r.Messages): // the row has its own instructions
+	case q.ofRow() && llm.HasSystem(r.Messages): // the row has its own instructions
 		r.System = ""
 	case q.system != nil:
 		r.System, err = renderText(q.system, of, items, index)

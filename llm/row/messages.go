@@ -23,7 +23,11 @@ func (r *Row) Messages(name string) ([]llm.Message, error) {
 	if list[0] != '[' {
 		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no list of messages", name))
 	}
-	var messages []llm.Message
+	return r.readMessages(list, name)
+}
+
+// readMessages reads a list of messages, which the row calls name.
+func (r *Row) readMessages(list []byte, name string) (messages []llm.Message, err error) {
 	for one := range jsonbytes.Elements(list) {
 		if len(messages) == llm.MaxMessages {
 			return nil, invalidRow(r.body, fmt.Errorf("the list of messages %q has more than %d", name, llm.MaxMessages))

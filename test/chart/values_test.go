@@ -239,7 +239,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 			}
 			values := merged(ciValues(t, "minimal"), map[string]any{"config": map[string]any{name: value, "STAGE_LLM_MODEL": "m", "STAGE_INPUT_SUBJECT": "rows.{partition}"}, "llm": map[string]any{"existingSecret": "s"}})
 			switch name {
-			case "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD":
+			case "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD":
 				values["template"] = map[string]any{}
 			case "STAGE_LLM_API_KEY_FILE":
 				values["llm"] = map[string]any{}

@@ -27,6 +27,7 @@ type identity struct {
 	Schema   string `json:"schema_sha256" name:"the response schema"`
 	Field    string `json:"response_field" name:"the response field"`
 	Messages string `json:"messages_field,omitempty" name:"the member with the conversation (STAGE_MESSAGES_FIELD)"`
+	Request  string `json:"request_field,omitempty" name:"the member with the request (STAGE_REQUEST_FIELD)"`
 	Params   string `json:"params_field,omitempty" name:"the member with parameters (STAGE_PARAMS_FIELD)"`
 	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
 	Provider string `json:"provider" name:"the provider"`
@@ -55,7 +56,7 @@ func (id identity) differences(now identity) (changed []string) {
 // names.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField, Params: cfg.Prompt.ParamsField,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField, Request: cfg.Prompt.RequestField, Params: cfg.Prompt.ParamsField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}

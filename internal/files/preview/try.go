@@ -33,7 +33,7 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		own := *cfg
 		own.Prompt.Template, own.Prompt.TemplateFile = text, file
 		if text+file != "" { // in place of what is configured
-			own.Prompt.MessagesFile, own.Prompt.MessagesField = "", ""
+			own.Prompt.MessagesFile, own.Prompt.MessagesField, own.Prompt.RequestField = "", "", ""
 		}
 		p, problem := executor.LoadPrompt(&own)
 		if problem != nil {
@@ -60,7 +60,7 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		add(file, "", file)
 	}
 	if len(all) == 0 && err == nil {
-		add(cmp.Or(cfg.Prompt.TemplateFile, oneLine(cfg.Prompt.Template), cfg.Prompt.MessagesFile, cfg.Prompt.MessagesField), cfg.Prompt.Template, cfg.Prompt.TemplateFile)
+		add(cmp.Or(cfg.Prompt.TemplateFile, oneLine(cfg.Prompt.Template), cfg.Prompt.MessagesFile, cfg.Prompt.MessagesField, cfg.Prompt.RequestField), cfg.Prompt.Template, cfg.Prompt.TemplateFile)
 	}
 	return all, err
 }

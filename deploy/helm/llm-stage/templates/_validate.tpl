@@ -70,7 +70,7 @@
 {{- range $name, $c := include "llm-stage.configs" . | fromYaml }}
 {{- $of := "" }}
 {{- $own := $own }}
-{{- $sources := list "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE" "STAGE_MESSAGES_FILE" "STAGE_MESSAGES_FIELD" }}
+{{- $sources := list "STAGE_TEMPLATE" "STAGE_TEMPLATE_FILE" "STAGE_MESSAGES_FILE" "STAGE_MESSAGES_FIELD" "STAGE_REQUEST_FIELD" }}
 {{- $llm := list $.Values.llm }}
 {{- if $name }}
 {{- $of = printf "stages.%s." $name }}
@@ -79,20 +79,20 @@
 {{- /* A prompt of the stage, from whatever value, takes the place of the one of all. */ -}}
 {{- $its := get $paths $name | default dict }}
 {{- $set := $stage.config | default dict }}
-{{- if or $its.STAGE_TEMPLATE_FILE $its.STAGE_MESSAGES_FILE $set.STAGE_TEMPLATE $set.STAGE_TEMPLATE_FILE $set.STAGE_MESSAGES_FILE $set.STAGE_MESSAGES_FIELD }}
+{{- if or $its.STAGE_TEMPLATE_FILE $its.STAGE_MESSAGES_FILE $set.STAGE_TEMPLATE $set.STAGE_TEMPLATE_FILE $set.STAGE_MESSAGES_FILE $set.STAGE_MESSAGES_FIELD $set.STAGE_REQUEST_FIELD }}
 {{- $own = $its }}
 {{- range $source := $sources }}{{ $c = omit $c $source }}{{ with get $set $source }}{{ $_ := set $c $source . }}{{ end }}{{ end }}
 {{- end }}
 {{- end }}
 {{- $templates := 0 }}
-{{- range list (hasKey $own "STAGE_TEMPLATE_FILE") (hasKey $own "STAGE_MESSAGES_FILE") $c.STAGE_TEMPLATE $c.STAGE_TEMPLATE_FILE $c.STAGE_MESSAGES_FILE $c.STAGE_MESSAGES_FIELD }}{{ if . }}{{ $templates = add1 $templates }}{{ end }}{{ end }}
+{{- range list (hasKey $own "STAGE_TEMPLATE_FILE") (hasKey $own "STAGE_MESSAGES_FILE") $c.STAGE_TEMPLATE $c.STAGE_TEMPLATE_FILE $c.STAGE_MESSAGES_FILE $c.STAGE_MESSAGES_FIELD $c.STAGE_REQUEST_FIELD }}{{ if . }}{{ $templates = add1 $templates }}{{ end }}{{ end }}
 {{- if and (eq (int $templates) 0) (not $elsewhere) }}
 {{- $errors = append $errors (printf "%[1]stemplate: give the template of the prompt in %[1]stemplate.content, or a ConfigMap in %[1]stemplate.existingConfigMap; or a conversation in %[1]smessages" $of) }}
 {{- end }}
 {{- /* What the chart itself sets of config is complained about above. */ -}}
 {{- range $source := list "STAGE_TEMPLATE_FILE" "STAGE_MESSAGES_FILE" }}{{ if and (hasKey $own $source) (get $c $source) }}{{ $templates = sub (int $templates) 1 }}{{ end }}{{ end }}
 {{- if gt (int $templates) 1 }}
-{{- $errors = append $errors (printf "%[1]stemplate: more than one of template, messages, config.STAGE_TEMPLATE, config.STAGE_TEMPLATE_FILE, config.STAGE_MESSAGES_FILE and config.STAGE_MESSAGES_FIELD is set: keep one" $of) }}
+{{- $errors = append $errors (printf "%[1]stemplate: more than one of template, messages, config.STAGE_TEMPLATE, config.STAGE_TEMPLATE_FILE, config.STAGE_MESSAGES_FILE, config.STAGE_MESSAGES_FIELD and config.STAGE_REQUEST_FIELD is set: keep one" $of) }}
 {{- end }}
 
 {{- $provider := $c.STAGE_LLM_PROVIDER | default "openai" }}
