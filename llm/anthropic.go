@@ -47,7 +47,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = anthropicTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	dst = r.Options.appendAnthropic(appendNumber(dst, "temperature", r.Temperature))
-	return append(appendOutputConfig(dst, r), '}')
+	return append(appendAnthropicTools(appendOutputConfig(dst, r), r), '}')
 }
 
 // appendOutputConfig appends how much the model should reason and what the reply is to look
@@ -69,7 +69,7 @@ func appendOutputConfig(dst []byte, r *Request) []byte {
 	if len(dst) == end {
 		return dst[:end-len(open)]
 	}
-	return append(appendAnthropicTools(dst, r), '}')
+	return append(dst, '}')
 }
 
 func (Messages) check(r *Request) error {
