@@ -296,7 +296,8 @@ func appendResponsesPart(dst []byte, r *Request, role string, p *Part) []byte {
 		dst = appendMember(append(dst, `{"type":"input_file"`...), "filename", m.fileName())
 		return r.placed.appendSource(append(dst, `,"file_data":`...), m)
 	}
-	return appendDetail(r.placed.appendSource(append(dst, `{"type":"input_image","image_url":`...), m), m)
+	dst = r.placed.appendSource(append(dst, `{"type":"input_image","image_url":`...), m)
+	return appendMember(dst, "detail", cmp.Or(m.Detail, "auto")) // which must be there
 }
 
 // appendAnthropicPart appends a block of a message of Anthropic, but for its brace.

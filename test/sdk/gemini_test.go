@@ -18,7 +18,7 @@ import (
 type generate struct {
 	SystemInstruction *genai.Content          `json:"systemInstruction"`
 	Contents          []*genai.Content        `json:"contents"`
-	GenerationConfig  *genai.GenerationConfig `json:"generationConfig"`
+	GenerationConfig  *genai.GenerationConfig `json:"generationConfig,omitempty"`
 }
 
 // Requests to Gemini, live and in batches, have the members of its SDK.
