@@ -346,7 +346,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 	values := maps.Clone(c.values)
 	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
 	source := config.Source{
-		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaults, Secrets: c.env.secrets,
+		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaultsOfFormat(), Secrets: c.env.secrets,
 		External: c.external, Context: c.context, AnyInput: c.anyInput, Offline: c.offline,
 	}
 	if need >= config.NeedPrompt {
@@ -436,13 +436,28 @@ func (c *configFlags) addStages() *string {
 	return path
 }
 
+// batchDefaults are the settings of a job of requests of OpenAI's Batch API. A request there
+// is the member body of its line, and an answer that ends at the token limit is an answer.
+var batchDefaults = map[string]string{"STAGE_REQUEST_FIELD": "body", "STAGE_LLM_ACCEPT_TRUNCATED": "true"}
+
+// defaultsOfFormat returns the defaults of the command, with those of the input's format.
+func (c *configFlags) defaultsOfFormat() map[string]string {
+	flag := c.cmd.Flags().Lookup("format")
+	if flag == nil || flag.Value.String() != string(rowfile.FormatBatch) {
+		return c.defaults
+	}
+	all := maps.Clone(batchDefaults)
+	maps.Copy(all, c.defaults)
+	return all
+}
+
 // addFormatFlags adds the flags that say how the rows lie in the input.
 func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {
-	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv or json (an array); default: by file name, else by the first lines")
+	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv, json (an array) or openai-batch (requests of OpenAI's Batch API); default: by file name, else by the first lines")
 	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of CSV, or tab; default: as a first line sep=; says, else a comma, a tab in TSV")
 	cmd.Flags().StringVar(&spec.CSVTypes, "csv-types", "string", "values of CSV: string keeps all as strings, auto makes numbers, true, false and, of empty ones, null")
 	cmd.Flags().BoolVar(&spec.CSVStrict, "csv-strict", false, "a quote within a CSV value that does not begin with one (TV 24\") makes a bad row; default: it is text, as in Python's csv")
-	completeWords(cmd, "format", "jsonl", "csv", "tsv", "json")
+	completeWords(cmd, "format", "jsonl", "csv", "tsv", "json", "openai-batch")
 	completeWords(cmd, "delimiter", "tab", ";", "|")
 	completeWords(cmd, "csv-types", "auto", "string")
 }

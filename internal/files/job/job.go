@@ -58,6 +58,9 @@ type Options struct {
 // immediately when hard does. It blocks until all that it started has ended. The error is
 // nil when each row has its result written, also where the result is an error.
 func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
+	if err := o.checkBatch(cfg); err != nil {
+		return config.Invalid(err)
+	}
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.Order.Span = spanOf(cfg, o.Limit)
 	reading, endInput := context.WithCancelCause(soft)
@@ -133,7 +136,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },
 	}
-	if out.special != nil && terminal.Is(out.special) {
+	shown := out.special != nil && terminal.Is(out.special)
+	switch {
+	case in.Layout.Format == rowfile.FormatBatch:
+		p.Format = (&batchLines{field: cfg.Prompt.ResponseField, shown: shown}).write
+	case shown:
 		p.Format = showResult
 	}
 	if in.Sum == "" {
@@ -157,6 +164,19 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		return err
 	}
 	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// checkBatch reports what can't be combined with a file of OpenAI's Batch API.
+func (o *Options) checkBatch(cfg *config.Config) error {
+	switch {
+	case o.Format.Format != string(rowfile.FormatBatch):
+		return nil
+	case cfg.Prompt.RequestField == "":
+		return fmt.Errorf("--format %s: its lines are whole requests, which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are set as well", rowfile.FormatBatch)
+	case IsTable(o.Out):
+		return fmt.Errorf("-o %s: with --format %s results have the form of that API, which is JSONL: name a file that ends in .jsonl", o.Out, rowfile.FormatBatch)
+	}
+	return nil
 }
 
 // limitMemory tells limit how much memory the process needs at most, as it changes, until

@@ -135,6 +135,9 @@ func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool)
 
 // isResult reports whether a line is a result of a stage.
 func isResult(line []byte, field string) bool {
+	if isBatchLine(line) {
+		return true
+	}
 	var members map[string]json.RawMessage
 	if json.Unmarshal(line, &members) != nil {
 		return false

@@ -113,8 +113,10 @@ func (s *Source) count(ctx context.Context, layout rowfile.Layout, size int64) e
 	sum, read := sha256.New(), &byteCounter{}
 	rows := rowfile.NewReader(io.TeeReader(io.NewSectionReader(s.file, 0, size), io.MultiWriter(sum, read)), layout, RowBytesMax)
 	for s.Rows = 0; ; s.Rows++ {
-		_, err := rows.Next()
+		row, err := rows.Next()
 		switch {
+		case err == nil && row.Fault != nil && row.Fault.Twice: // nothing is paid yet
+			return config.Invalid(fmt.Errorf("%s: %w", s.Name, row.Fault))
 		case errors.Is(err, io.EOF):
 			s.Layout, s.Sum, s.Bytes = rows.Layout(), hex.EncodeToString(sum.Sum(nil)), read.n
 			s.Compressed, s.Marked, s.StrayQuotes = rows.Compressed(), rows.Marked(), rows.StrayQuotes()

@@ -12,12 +12,15 @@ import (
 type Format string
 
 // Formats of files. A JSONL file has one JSON object a line. A CSV file is as in RFC 4180
-// with a header line, but with any delimiter. A JSON file is one array of objects. The
-// zero value is recognised by the first lines.
+// with a header line, but with any delimiter. A JSON file is one array of objects. A file of
+// OpenAI's Batch API is JSONL, too: each line is a request with a name, which no other line
+// has. The zero value is recognised by the first lines, but for a batch file, which is only
+// one if a flag says so.
 const (
 	FormatJSONL Format = "jsonl"
 	FormatCSV   Format = "csv"
 	FormatJSON  Format = "json"
+	FormatBatch Format = "openai-batch"
 )
 
 // formatTSV is what users call CSV with tabs.
@@ -26,7 +29,7 @@ const formatTSV = "tsv"
 // Spec is what a user says about the format of a file. The zero value leaves it to the
 // file's name and first lines.
 type Spec struct {
-	Format    string // jsonl, csv, tsv or json; if it is empty, the file's name decides, or else its first lines
+	Format    string // jsonl, csv, tsv, json or openai-batch; if it is empty, the file's name decides, or else its first lines
 	Delimiter string // the separator of the columns of CSV, one character, or tab; empty means the format's own
 	CSVTypes  string // string or auto; "": string
 	CSVStrict bool   // a quote within a value of CSV that does not begin with one makes a bad row
@@ -66,7 +69,7 @@ func (s Spec) Layout(name string) (Layout, error) {
 		format = string(FormatCSV)
 	}
 	switch format {
-	case "", string(FormatJSONL), string(FormatJSON):
+	case "", string(FormatJSONL), string(FormatJSON), string(FormatBatch):
 		if l.Format = Format(format); ofCSV != "" {
 			return l, fmt.Errorf("%s is for CSV, and %s is read as %s: give --format csv if it is CSV", ofCSV, name, format)
 		}
@@ -75,7 +78,7 @@ func (s Spec) Layout(name string) (Layout, error) {
 	case formatTSV:
 		l.Format, l.Delimiter = FormatCSV, '\t'
 	default:
-		return l, fmt.Errorf("--format %q is unknown: choose jsonl, csv, tsv or json", format)
+		return l, fmt.Errorf("--format %q is unknown: choose jsonl, csv, tsv, json or openai-batch", format)
 	}
 	if s.Delimiter == "" {
 		return l, nil
@@ -105,7 +108,7 @@ func formatOf(name string) string {
 // delimiter says nothing about it.
 func (s Spec) IsJSON(name string) bool {
 	switch Format(cmp.Or(s.Format, formatOf(name))) {
-	case FormatJSONL, FormatJSON:
+	case FormatJSONL, FormatJSON, FormatBatch:
 		return true
 	case FormatCSV:
 	}

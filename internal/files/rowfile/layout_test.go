@@ -37,7 +37,7 @@ func TestLayoutIsThatOfTheFlagsOrTheName(t *testing.T) {
 		{"a.csv", Spec{Delimiter: "tab", CSVTypes: "auto"}, "csv delimiter=tab types=auto"},
 		{"a.csv", Spec{Delimiter: `\t`}, "csv delimiter=tab"},
 		{"a.tsv", Spec{Delimiter: "|"}, "csv delimiter=|"},
-		{"a.csv", Spec{Format: "xml"}, `error: --format "xml" is unknown: choose jsonl, csv, tsv or json`},
+		{"a.csv", Spec{Format: "xml"}, `error: --format "xml" is unknown: choose jsonl, csv, tsv, json or openai-batch`},
 		{"a.csv", Spec{CSVTypes: "int"}, `error: --csv-types "int": choose auto or string`},
 		{"a.csv", Spec{Delimiter: "::"}, `error: --delimiter "::": give one ASCII character such as ; or |, or tab`},
 		{"a.csv", Spec{Delimiter: "§"}, `error: --delimiter "§": give one ASCII character such as ; or |, or tab`},

@@ -26,6 +26,7 @@ type Row struct {
 type Fault struct {
 	Line     int64  // where the row begins
 	TooLarge bool   // the row is larger than the reader's bound
+	Twice    bool   // the row has the name of an earlier one, in a batch file
 	Size     int64  // bytes of a row that is too large, in the file or as JSON
 	Head     []byte // the first bytes of the row in the file, at most 500
 	Problem  string // for people, without the line
@@ -63,6 +64,7 @@ type Reader struct {
 	err      error // ended the file
 
 	raw       []byte     // of JSONL and JSON: the row that is being read
+	ids       batchIDs   // of a batch file
 	maySpread bool       // of JSONL that was recognised: its first line is yet to be read
 	place     arrayPlace // of JSON: where in the array the next byte is
 	columns   []string   // of CSV
@@ -133,6 +135,12 @@ func (r *Reader) next() (Row, error) {
 		return r.nextCSV()
 	case FormatJSON:
 		return r.nextElement()
+	case FormatBatch:
+		row, err := r.nextLine()
+		if err == nil && row.Fault == nil {
+			row = r.checkBatch(row)
+		}
+		return row, err
 	case FormatJSONL:
 	}
 	return r.nextLine()
@@ -162,7 +170,7 @@ func (r *Reader) begin() error {
 			return err
 		}
 	}
-	if f := r.layout.Format; f == FormatJSONL || f == FormatCSV {
+	if f := r.layout.Format; f == FormatJSONL || f == FormatCSV || f == FormatBatch {
 		return nil
 	}
 	return r.recognise()

@@ -1,0 +1,67 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/internal/stagetest"
+)
+
+// What OpenAI's Batch API would have written for a result, whatever the provider.
+func TestResultsAsLinesOfABatch(t *testing.T) {
+	const head = `{"id":"batch_req_ad1b9de910513527b407147d7a055690","custom_id":`
+	const answered = `,"response":{"status_code":200,"request_id":"400a936d0ac7637324413df9aaf2067f","body":`
+	const tail = `},"error":null}` + "\n"
+	completion := func(id, message, rest string) string {
+		return `{"id":` + id + `,"object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant",` + message + `},` + rest + `}`
+	}
+	const row = `{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}`
+	for _, tt := range []struct {
+		name, body, want string
+		failed           bool
+	}{
+		{"the provider's own reply", row + `,"F":"hi","F_raw":{"id":"x","choices":[{"index":0}],"other":1.0}}`, head + `"a"` + answered + `{"id":"x","choices":[{"index":0}],"other":1.0}` + tail, false},
+		{
+			"a reply in another form", row + `,"F":"hi","F_usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"cached_tokens":2,"reasoning_tokens":1},"F_model":"m","F_raw":{"type":"message"},"F_id":"msg_1","F_finish_reason":"max_tokens","F_tool_calls":null,"F_logprobs":null}`,
+			head + `"a"` + answered + completion(`"msg_1"`, `"content":"hi","refusal":null`, `"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":1}}`) + tail, false,
+		},
+		{
+			"calls and log-probabilities", row + `,"F":"","F_usage":null,"F_model":"m","F_finish_reason":"tool_use","F_tool_calls":[{"id":"c1","name":"f","arguments":{"a":"b"}},{"id":null,"name":"g","arguments":"not JSON"}],"F_logprobs":[{"token":"h","logprob":-0.5,"top":[{"token":"i","logprob":-1}]}]}`,
+			head + `"a"` + answered + completion(`"chatcmpl-400a936d0ac7637324413df9aaf2067f"`, `"content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}},{"id":null,"type":"function","function":{"name":"g","arguments":"not JSON"}}]`,
+				`"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":null,"top_logprobs":[{"token":"i","logprob":-1,"bytes":null}]}],"refusal":null},"finish_reason":"tool_calls"}],"usage":null`) + tail, false,
+		},
+		{
+			"a validated value", row + `,"F":{"a": 1},"F_usage":null,"F_model":"m"}`,
+			head + `"a"` + answered + completion(`"chatcmpl-400a936d0ac7637324413df9aaf2067f"`, `"content":"{\"a\": 1}","refusal":null`, `"logprobs":null,"finish_reason":"stop"}],"usage":null`) + tail, false,
+		},
+		{
+			"a refused request", row + `,"F_error":{"reason":"api_call_failed","error":"openai: 400 Bad Request: too long","provider_code":"context_length_exceeded","status_code":400,"errors":[]}}`,
+			head + `"a","response":{"status_code":400,"request_id":"400a936d0ac7637324413df9aaf2067f","body":{"error":{"message":"openai: 400 Bad Request: too long","type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}},"error":null}` + "\n", true,
+		},
+		{
+			"a server's error", row + `,"F_error":{"reason":"api_call_failed","error":"e","provider_code":null,"status_code":503,"errors":[]}}`,
+			head + `"a","response":{"status_code":503,"request_id":"400a936d0ac7637324413df9aaf2067f","body":{"error":{"message":"e","type":"server_error","param":null,"code":null}}},"error":null}` + "\n", true,
+		},
+		{
+			"no reply", row + `,"F_error":{"reason":"api_call_failed","error":"time-out","provider_code":null,"status_code":null,"errors":[]}}`,
+			head + `"a","response":null,"error":{"code":"api_call_failed","message":"time-out"}}` + "\n", true,
+		},
+		{
+			"a row that was left out", `{"F_error":{"reason":"invalid_row","error":"e","body_preview":"{ \"custom_id\": \"a\\\"b\", \"x\"…","errors":[]}}`,
+			head + `"a\"b","response":null,"error":{"code":"invalid_row","message":"e"}}` + "\n", true,
+		},
+		{"no row", `{"F_error":{"reason":"invalid_row","error":"e","body_preview":"not JSON","errors":[]}}`, head + `null,"response":null,"error":{"code":"invalid_row","message":"e"}}` + "\n", true},
+	} {
+		var out bytes.Buffer
+		stagetest.Must(t, (&batchLines{field: "F"}).write(&out, stored.Result{Seq: 1, At: 1, Stored: time.Unix(1700000000, 5), Failed: tt.failed, Body: []byte(tt.body)}))
+		if out.String() != tt.want || !json.Valid(out.Bytes()) {
+			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, out.String(), tt.want)
+		}
+		if !isResult(out.Bytes(), "F") {
+			t.Errorf("%s: the line is not known again", tt.name)
+		}
+	}
+}
