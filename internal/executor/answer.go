@@ -29,9 +29,15 @@ func (e *Executor) done(r result) {
 		j.prompt.ended <- r.Err
 		return
 	}
-	j.prepared, j.request = nil, llm.Request{}
+	away := j.away && r.Class == pool.Cancelled
+	if j.prepared, j.away = nil, false; !away {
+		j.request = llm.Request{}
+	}
 	e.finishFlight(r)
 	switch {
+	case away:
+		j.spent = j.after(r)
+		e.media.lookAgain(j)
 	case r.Class == pool.Cancelled:
 		j.spent = j.after(r)
 		e.giveBack(j)

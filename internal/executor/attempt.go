@@ -37,7 +37,12 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		}
 	}
 	e.reloadKey(a)
-	call, reply, span := e.call(ctx, j, a)
+	loaded, release, verdict, err := e.media.load(ctx, j, a)
+	if err != nil {
+		return struct{}{}, verdict
+	}
+	call, reply, span := e.call(ctx, j, a, loaded)
+	release()
 	e.record(j, a, call)
 	span.End(call.Event, call.Exchange, call.Err)
 	if call.Err != nil {
@@ -76,14 +81,14 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 	}
 }
 
-// call sends the request and accepts the reply. The span ends with the exchange; what
+// call sends the request, with its media loaded, and accepts the reply. The span ends with the exchange; what
 // follows is the stage's own work.
-func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt) (call call.Outcome, reply *answer, span *tracing.Call) {
+func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm.Prepared) (call call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.log.started(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
 	ended := e.caller.Began(e.ongoing(j, a))
-	x, err := to.Do(ctx, j.prepared)
+	x, err := to.Do(ctx, loaded)
 	ended()
 	span.ExchangeEnded()
 	if err == nil {

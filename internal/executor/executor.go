@@ -9,14 +9,15 @@
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions, keys and
 //     prompts of batched requests in turn (executor.go). The pool keeps their order.
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
-//     request and [Executor.restore] answers from the journal (prepare.go, prompt.go, journal.go). With STAGE_FOREACH it
-//     puts the row back as a fan instead, and each of its elements, taken in turn, is a job from here on to step 11; with
-//     the last of them the row is answered (fan.go).
+//     request, [Executor.finish] its bytes, and [Executor.restore] answers from the journal (prepare.go, prompt.go,
+//     journal.go). With STAGE_FOREACH it puts the row back as a fan instead, and each of its elements, taken in turn, is a
+//     job from here on to step 11; with the last of them the row is answered (fan.go).
+//     A request with media waits between the two until these have been looked up ([mediaDesk.begin], media.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
 //  6. [Executor.submit] hands the job to the pool (executor.go).
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
-//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [Executor.call].
+//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [mediaDesk.load], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
 //  9. [Executor.record] adds the call to the audit, the cost ledger and the log (attempt.go).
 //  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
@@ -81,6 +82,9 @@ type Executor struct {
 	flights *flights      // nil: every row makes its own call
 	steps   steps         // what takes long beside calls
 
+	media     *mediaDesk
+	described described // jobs whose media have been looked up
+
 	lane *laneRows // rows of the batch lane
 }
 
@@ -91,7 +95,8 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 		cfg: cfg, caller: caller, prompt: prompt, log: rowLog{log, cfg.Process.LogLevel == "debug"},
 		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
-	e.lane = newLaneRows(e)
+	e.lane, e.media = newLaneRows(e), newMediaDesk(e)
+	e.described.wake = e.signal
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		e.flights = newFlights(0)
@@ -143,6 +148,7 @@ func (e *Executor) Start(row *consumer.Row) {
 // closes done when no more rows can come.
 func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 	defer context.AfterFunc(ctx, e.Resume)()
+	defer e.media.group.Wait()
 	if e.Lanes != nil {
 		var lane sync.WaitGroup
 		lane.Go(func() { e.lane.run(ctx, done) })
@@ -155,14 +161,19 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 			return
 		}
 		e.submit(ctx, e.flights.takeRequeued())
+		e.media.begin(ctx, e.media.takeAgain(), &e.described)
 		if e.paused.Load() {
 			for _, p := range e.queue.removePrompts(func(*prompt) bool { return true }) {
 				e.submitPrompt(p)
 			}
 		}
 		e.inHand.Store(true)
+		if jobs := e.finishAll(ctx, e.described.take()); len(jobs) > 0 {
+			e.lookUp(ctx, jobs)
+			e.submit(ctx, jobs)
+		}
 		for taken := e.take(ctx); len(taken) > 0; taken = e.take(ctx) {
-			jobs := e.prepareAll(ctx, taken)
+			jobs := e.media.begin(ctx, e.prepareAll(ctx, taken), &e.described)
 			e.lookUp(ctx, jobs)
 			e.countFound(jobs)
 			e.submit(ctx, jobs)
@@ -186,13 +197,15 @@ func (e *Executor) take(ctx context.Context) []entry {
 	if ctx.Err() != nil {
 		most = lookUpRows // to be handed back
 	}
-	return e.queue.take(most, func(row *consumer.Row) bool { return ctx.Err() != nil || row.MayBegin() })
+	return e.queue.take(most, func(row *consumer.Row) bool {
+		return ctx.Err() != nil || row.MayBegin() && e.media.hasRoom()
+	})
 }
 
 // expected reports whether a row is about to go to the pool. Such a row may show whose
 // fault it is that others fail, see [pool.Config]. The queue is looked at first: a row
 // that has just left it is in hand.
-func (e *Executor) expected() bool { return e.queue.mayGo() || e.inHand.Load() }
+func (e *Executor) expected() bool { return e.queue.mayGo() || e.inHand.Load() || e.media.soon() }
 
 // countFound counts the jobs whose replies are stored, for the next take.
 func (e *Executor) countFound(jobs []*job) {
@@ -221,6 +234,7 @@ func (e *Executor) Recall() {
 	for _, j := range e.flights.recall() {
 		e.giveBack(j)
 	}
+	e.media.recall()
 	e.Pool.Recall(func(j *job) bool { return j.prompt == nil && !j.row.Wanted() })
 }
 

@@ -29,6 +29,10 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 		h.Kind, h.By, h.Since = at.kind, at.by, at.since
 		return h
 	}
+	if since, away := e.media.of(row); away != nil {
+		h.Kind, h.Why, h.Since = hold.Media, away.Error(), since
+		return h
+	}
 	if leader, follows := e.flights.leaderOf(row); follows {
 		h.Kind, h.By = hold.Shared, "row "+hold.RowName(leader)
 		return h

@@ -35,10 +35,14 @@ type laneRows struct {
 	queue *rowQueue
 	ready chan struct{} // holds a token while there may be rows in the queue
 	spent parkedSpent
+
+	described described // jobs whose media have been looked up
 }
 
 func newLaneRows(e *Executor) *laneRows {
-	return &laneRows{e: e, queue: newRowQueue(), ready: make(chan struct{}, 1)}
+	l := &laneRows{e: e, queue: newRowQueue(), ready: make(chan struct{}, 1)}
+	l.described.wake = func() { token(l.ready) }
+	return l
 }
 
 // laneRowsAtOnce is how many rows of the lane are rendered before the first is parked.
@@ -117,23 +121,27 @@ func (l *laneRows) has(row *consumer.Row) bool {
 // run renders and parks rows of the lane, and takes their answers, until done is
 // closed. Once ctx has ended it hands them back.
 func (l *laneRows) run(ctx context.Context, done <-chan struct{}) {
-	anyRow := func(*consumer.Row) bool { return true } // the bytes of an answer are in memory already
+	// The bytes of an answer are in memory already.
+	mayBegin := func(*consumer.Row) bool { return l.e.media.hasRoom() || ctx.Err() != nil }
+	serve := func(jobs []*job) {
+		l.e.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
+		for _, j := range jobs {
+			l.serve(ctx, j)
+		}
+	}
 	for {
 		select {
 		case <-l.ready:
 		case <-done:
 			return
 		}
+		serve(l.e.finishAll(ctx, l.described.take()))
 		for {
-			rows := l.queue.take(laneRowsAtOnce, anyRow)
+			rows := l.queue.take(laneRowsAtOnce, mayBegin)
 			if len(rows) == 0 {
 				break
 			}
-			jobs := l.e.prepareAll(ctx, rows)
-			l.e.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
-			for _, j := range jobs {
-				l.serve(ctx, j)
-			}
+			serve(l.e.media.begin(ctx, l.e.prepareAll(ctx, rows), &l.described))
 		}
 	}
 }

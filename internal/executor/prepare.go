@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/pool"
@@ -25,6 +27,7 @@ type job struct {
 	index  int  // of the element of fan
 	// skipped is set when the last attempt made no call.
 	skipped bool
+	away    bool    // in the last attempt the store of its media could not be reached
 	found   *answer // stored for an equal request; looked at once, by share
 
 	// Set by render and the same from then on.
@@ -135,7 +138,7 @@ func (e *Executor) prepare(ctx context.Context, row *consumer.Row) *job {
 	j := e.newJob(row)
 	err := loadError(row, e.prompt.ownServer)
 	if err == nil {
-		err = e.render(ctx, j)
+		err = e.render(j)
 	}
 	if err == nil && e.Lanes != nil {
 		_, err = readWish(e.cfg, row)
@@ -144,10 +147,10 @@ func (e *Executor) prepare(ctx context.Context, row *consumer.Row) *job {
 		e.answerError(j, err, e.uncalled(j), "")
 		return nil
 	}
-	if e.restore(j) {
-		return nil
+	if media.NeedsReading(j.request.Messages) || e.finish(ctx, j) {
+		return j
 	}
-	return j
+	return nil
 }
 
 // fanOut puts a row back into the queue as a fan, or answers one that can't be or has no
@@ -203,14 +206,14 @@ func (e *Executor) prepareElement(ctx context.Context, w entry, stop bool) *job 
 		e.answerError(j, tooLarge, e.uncalled(j), "")
 		return nil
 	}
-	if err := e.render(ctx, j); err != nil {
+	if err := e.render(j); err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
 		return nil
 	}
-	if e.restore(j) {
-		return nil
+	if media.NeedsReading(j.request.Messages) || e.finish(ctx, j) {
+		return j
 	}
-	return j
+	return nil
 }
 
 // loadError is the error of a row that the loader published in the place of one that is
@@ -238,32 +241,63 @@ func readBroken(in *consumer.Row) (problem string, begin []byte) {
 	return problem, bytes.TrimRight(begin, "\r\n")
 }
 
-// render parses the row and makes the request to the first target.
-func (e *Executor) render(ctx context.Context, j *job) (err error) {
+// render parses the row and makes its request. Where media have to be read first, its bytes
+// are made later, by finish.
+func (e *Executor) render(j *job) (err error) {
 	if j.fan != nil {
 		j.request, j.vars, err = e.prompt.ItemRequest(j.fan.items, j.index)
 	} else if j.parsed, err = e.parse(j.row); err == nil {
 		j.request, j.vars, err = e.prompt.Request(j.parsed)
 	}
-	if err != nil {
-		return err
-	}
-	if err = e.prompt.Media.Describe(ctx, j.request.Messages); err != nil {
-		return err
-	}
 	// It becomes a label, and labels are UTF-8.
 	if j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)); j.model == "" {
 		j.model = j.request.Model
 	}
-	if err = e.address(j, 0); err != nil {
+	return err
+}
+
+// finish makes the bytes of the request to the first target, and reports whether the job
+// needs a call. One that fails, or whose reply is in the journal, is answered.
+func (e *Executor) finish(ctx context.Context, j *job) bool {
+	err := e.prompt.Media.Describe(ctx, j.request.Messages) // of the media in the request itself
+	if err == nil {
+		err = e.addressFirst(j)
+	}
+	if err != nil {
+		e.answerError(j, err, e.uncalled(j), "")
+		return false
+	}
+	return !e.restore(j)
+}
+
+// addressFirst makes the bytes of the request to the first target, and its key.
+func (e *Executor) addressFirst(j *job) error {
+	rejected, complaint := j.rejected, j.complaint
+	if j.target == 0 && j.request.Complaint != "" { // its media have been looked up again
+		rejected, complaint = j.request.Rejected, j.request.Complaint
+	}
+	j.request.Rejected, j.request.Complaint = "", ""
+	if err := e.address(j, 0); err != nil {
 		return err
 	}
 	j.key = e.caller.At(0).Key(j.prepared)
-	if j.rejected == "" {
+	if complaint == "" {
 		return nil
 	}
-	j.request.Rejected, j.request.Complaint = j.rejected, j.complaint
+	j.request.Rejected, j.request.Complaint = rejected, complaint
 	return e.address(j, 0)
+}
+
+// finishAll is finish for jobs whose media have been looked up. It returns those that need
+// a call.
+func (e *Executor) finishAll(ctx context.Context, jobs []*job) []*job {
+	return slices.DeleteFunc(jobs, func(j *job) bool {
+		if ctx.Err() != nil || !j.row.Wanted() {
+			e.giveBack(j)
+			return true
+		}
+		return !e.finish(ctx, j)
+	})
 }
 
 // parse parses a row. One that is a result of another stage keeps the fields of that.

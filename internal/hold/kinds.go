@@ -22,6 +22,7 @@ const (
 	DeadLetter  Kind = "dead_letter"
 	Undelivered Kind = "undelivered"
 	Unread      Kind = "unread"
+	Media       Kind = "media"
 	Stalled     Kind = "stalled"
 
 	Operator    Kind = "operator"
@@ -159,6 +160,11 @@ var table = []Entry{
 	},
 	{Undelivered, Blocked, Everywhere, "rows wait in the input stream, and the server delivers none", "change what the reason names; it goes on by itself, and no row is lost"},
 	{Unread, Blocked, Everywhere, "a row that was set aside, or is back from a batch, can't be read again", "change what the reason names; it goes on by itself, and no row is lost"},
+	{
+		Media, Blocked, Everywhere, "the object store of a picture, document or sound can't be reached",
+		"look at the bucket that the reason names: whether its stream has a leader (nats stream info OBJ_<bucket>), and whether the stage's user may read it. " +
+			"It goes on by itself, and no row fails",
+	},
 	{Stalled, Blocked, Everywhere, "rows wait, nothing moves, and no other reason is known", "restart this replica, so that another takes over; and report it with the log: this should not happen"},
 
 	{Drained, Elsewhere, Everywhere, "an operator asked that other replicas serve the partitions", "stage resume, when it should serve partitions again"},

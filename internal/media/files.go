@@ -27,8 +27,13 @@ func OpenFiles(path string) (*Files, error) {
 	return &Files{root}, nil
 }
 
-// Close closes the directory.
-func (f *Files) Close() error { return f.root.Close() }
+// Close closes the directory. Nil has none.
+func (f *Files) Close() error {
+	if f == nil {
+		return nil
+	}
+	return f.root.Close()
+}
 
 // describe reads a file to its end.
 func (f *Files) describe(path string, limit int64) (*llm.Content, error) {

@@ -6,7 +6,7 @@
 // digest, size and type are found before the row gets into the pool, so that the request
 // has its hash, and the bytes are read when the call is made.
 //
-//	reader := &media.Reader{MaxBytes: 20 << 20, Objects: media.NewObjects(js)}
+//	reader := &media.Reader{MaxBytes: 20 << 20, Objects: objects}
 //	err := reader.Describe(ctx, request.Messages)
 //	if away, ok := errors.AsType[*llm.AwayError](err); ok { /* wait: it is not the row's fault */ }
 //	prepared, err := client.Prepare(&request)

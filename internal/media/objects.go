@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/llm"
 )
@@ -29,15 +31,31 @@ const bucketsMax = 64
 // process is killed, and each says at once whether the message is missing or nobody
 // answered.
 type Objects struct {
-	js jetstream.JetStream
-
 	mu      sync.Mutex
+	js      jetstream.JetStream
 	buckets map[string]jetstream.Stream
 }
 
-// NewObjects returns the object stores of a connection.
-func NewObjects(js jetstream.JetStream) *Objects {
-	return &Objects{js: js, buckets: make(map[string]jetstream.Stream)}
+// NewObjects returns the object stores that a connection leads to.
+func NewObjects(nc *nats.Conn) (*Objects, error) {
+	s := &Objects{}
+	return s, s.Use(nc)
+}
+
+// Use has the stores be reached over another connection, since the present one is closed
+// for good.
+func (s *Objects) Use(nc *nats.Conn) error {
+	if s == nil {
+		return nil
+	}
+	js, err := streams.JetStream(nc)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.js, s.buckets = js, make(map[string]jetstream.Stream)
+	return nil
 }
 
 var (
@@ -68,12 +86,12 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 	if err != nil {
 		return nil, err
 	}
-	stream, info, err := s.info(ctx, &o)
+	info, err := s.info(ctx, &o)
 	if err == nil && info.Opts != nil && info.Opts.Link != nil { // one link leads to an object, never to another link
 		if o.bucket, o.name = info.Opts.Link.Bucket, info.Opts.Link.Name; !bucketName.MatchString(o.bucket) || o.name == "" {
 			return nil, o.foreign("is a link to a whole bucket")
 		}
-		stream, info, err = s.info(ctx, &o)
+		info, err = s.info(ctx, &o)
 	}
 	if err != nil {
 		return nil, err
@@ -86,12 +104,19 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 		return nil, fmt.Errorf("the object %s: %w", excerpt.Of(source), llm.ErrTooMuchMedia)
 	}
 	open := func(ctx context.Context) (io.ReadCloser, error) {
+		stream, err := s.bucket(ctx, &o)
+		if err != nil {
+			return nil, err
+		}
 		return &objectReader{
 			ctx: ctx, store: s, object: o, stream: stream,
 			subject: "$O." + o.bucket + ".C." + info.NUID, left: info.Size,
 		}, nil
 	}
-	r, _ := open(ctx)
+	r, err := open(ctx)
+	if err != nil {
+		return nil, err
+	}
 	head := make([]byte, min(llm.HeadBytes, info.Size))
 	if _, err := io.ReadFull(r, head); err != nil {
 		return nil, err
@@ -113,37 +138,37 @@ func digestOf(info *jetstream.ObjectInfo) (string, error) {
 }
 
 // info reads what the store knows of an object.
-func (s *Objects) info(ctx context.Context, o *object) (jetstream.Stream, *jetstream.ObjectInfo, error) {
+func (s *Objects) info(ctx context.Context, o *object) (*jetstream.ObjectInfo, error) {
 	stream, err := s.bucket(ctx, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	m, err := stream.GetLastMsgForSubject(ctx, "$O."+o.bucket+".M."+base64.URLEncoding.EncodeToString([]byte(o.name)))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil, o.foreign("is missing")
+		return nil, o.foreign("is missing")
 	}
 	if err != nil {
-		return nil, nil, s.away(ctx, o, err)
+		return nil, s.away(ctx, o, err)
 	}
 	var info jetstream.ObjectInfo
 	switch err := json.Unmarshal(m.Data, &info); {
 	case err != nil:
-		return nil, nil, o.foreign("is no object")
+		return nil, o.foreign("is no object")
 	case info.Deleted:
-		return nil, nil, o.foreign("was deleted")
+		return nil, o.foreign("was deleted")
 	}
-	return stream, &info, nil
+	return &info, nil
 }
 
 // bucket returns the stream of a bucket.
 func (s *Objects) bucket(ctx context.Context, o *object) (jetstream.Stream, error) {
 	s.mu.Lock()
-	stream := s.buckets[o.bucket]
+	stream, js := s.buckets[o.bucket], s.js
 	s.mu.Unlock()
 	if stream != nil {
 		return stream, nil
 	}
-	stream, err := s.js.Stream(ctx, "OBJ_"+o.bucket)
+	stream, err := js.Stream(ctx, "OBJ_"+o.bucket)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, o.foreign("is missing: there is no such bucket")
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/metrics"
 	"github.com/llm-stage/stage/internal/ops/replicas"
@@ -48,6 +49,7 @@ type Stage struct {
 	batches *batch.Service // nil means that batched requests are not answered
 	metrics *metrics.Metrics
 	tracing *tracing.Tracing // nil means off
+	objects *media.Objects   // where rows may have pictures, documents and sounds
 	opts    Options
 	turn    turn // to prepare, among the stages of the process
 }
@@ -78,6 +80,9 @@ type Options struct {
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool
+	// Files are the files that rows may name as pictures, documents and sounds. Nil: a row
+	// that names one fails.
+	Files *media.Files
 	// CancelBatches has a stop cancel the batches of the batch lane that the provider
 	// works on; else they run on, and the next start collects them.
 	CancelBatches bool
@@ -105,6 +110,10 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		return nil, err
 	}
 	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn()}
+	if s.objects, err = media.NewObjects(s.nc); err != nil {
+		return nil, err
+	}
+	prompt.Media.Objects, prompt.Media.Files = s.objects, opts.Files
 	if s.opts.several {
 		log = log.With(slog.String("stage", cfg.Name))
 	}

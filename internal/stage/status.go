@@ -241,6 +241,7 @@ func (v *view) process(now time.Time) status.Process {
 		Ended: v.endedBy(), Stop: v.stopReport(), Down: v.Conn.Down(), Audit: v.recorder.Problem(), Drained: v.steering.drained(),
 		Starved: v.activity.StarvedSince(now), Rows: rowsOfAPause(v.Cfg), Vacant: make(map[int]bool),
 		Server: func(index int) string { return v.caller.At(index).Provider() },
+		Media:  v.executor.MediaHold(),
 	}
 	if why := v.Conn.Full(); why != nil {
 		p.Full = why.Error()

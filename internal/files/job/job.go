@@ -108,7 +108,9 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			remove(dir, log)
 		}
 	}()
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
+	files := in.Beside()
+	defer files.Close() //nolint:errcheck // read only
+	site, err := OpenSite(soft, cfg, dir, SiteOptions{Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
 	if err != nil {
 		return err
 	}

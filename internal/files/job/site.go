@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stopping"
@@ -33,6 +34,7 @@ type SiteOptions struct {
 	CancelBatches bool
 	Flags         string // what commands need to find the streams, for advice; empty means nothing but the settings
 	Logger        *slog.Logger
+	Files         *media.Files // that rows may name as pictures, documents and sounds, or nil
 }
 
 // OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes
@@ -62,7 +64,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err := stage.FindLane(ctx, cfg, conn, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches, Flags: o.Flags}); err != nil {
+	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches, Flags: o.Flags, Files: o.Files}); err != nil {
 		return nil, err
 	}
 	return s, nil

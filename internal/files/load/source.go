@@ -11,12 +11,14 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
@@ -47,6 +49,19 @@ type Source struct {
 
 	file   *os.File // nil means that it can be read only once
 	unsaid bool     // neither a flag nor the name says what the format is
+}
+
+// Beside returns the files in the directory of the input and below, which rows may name as
+// pictures, documents and sounds. It is nil for standard input, which has none.
+func (s *Source) Beside() *media.Files {
+	if s.Name == "-" {
+		return nil
+	}
+	files, err := media.OpenFiles(filepath.Dir(s.Name))
+	if err != nil { // it was readable a moment ago
+		return nil
+	}
+	return files
 }
 
 // OpenSource opens the input and, if it can be read twice, counts its rows and hashes its

@@ -38,8 +38,11 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 	if p.Base.System != "" {
 		terminal.PrintLine(out, "--- system prompt\n%s", printable(p.Base.System))
 	}
+	files := source.Beside()
+	defer files.Close() //nolint:errcheck // read only
+	p.Media.Files = files
 	e := &estimate{foreach: &cfg.Foreach, sizes: newSizes(p)}
-	if err := in.each(ctx, source, func(row rowfile.Row) error { e.addRow(out, p, row); return nil }); err != nil {
+	if err := in.each(ctx, source, func(row rowfile.Row) error { e.addRow(ctx, out, p, row); return nil }); err != nil {
 		return err
 	}
 	e.failures.write(errs)
@@ -61,7 +64,7 @@ type estimate struct {
 
 // addRow renders the prompts of a row, prints the prompts of the first rows, and counts
 // all.
-func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
+func (e *estimate) addRow(ctx context.Context, out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	e.rows++
 	calls, err := callsOf(e.foreach, row)
 	if err != nil {
@@ -72,7 +75,7 @@ func (e *estimate) addRow(out io.Writer, p *executor.Prompt, row rowfile.Row) {
 	var failure error
 	before := e.sizes
 	for i := range calls.count() {
-		prompt, err := calls.render(p, i)
+		prompt, err := calls.render(ctx, p, i)
 		if err != nil {
 			if calls.items != nil {
 				err = fmt.Errorf("element %d: %w", i, err)

@@ -89,13 +89,17 @@ func (c *calls) count() int {
 }
 
 // render renders the prompt of one of the calls, from 0. The system prompt is shown as well
-// where it differs from row to row.
-func (c *calls) render(p *executor.Prompt, i int) (prompt string, err error) {
+// where it differs from row to row. Of media there is a description, but for those in an
+// object store, which a preview is not connected to.
+func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt string, err error) {
 	var r llm.Request
 	if c.items == nil {
 		r, _, err = p.Request(c.row)
 	} else {
 		r, _, err = p.ItemRequest(c.items, i)
+	}
+	if err == nil {
+		err = p.Media.Describe(ctx, r.Messages)
 	}
 	return r.Transcript(r.System != p.Base.System), err
 }

@@ -79,12 +79,17 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 		return err
 	}
 	defer source.File.Close() //nolint:errcheck // read only
+	files := source.Beside()
+	defer files.Close() //nolint:errcheck // read only
+	for _, t := range templates {
+		t.prompt.Media.Files = files
+	}
 	var seen int64
 	var failed failures
 	gaps := int64(0)
 	err = in.each(ctx, source, func(row rowfile.Row) error {
 		seen++
-		failure, kept, err := tryRow(templates, row, asJSON, out)
+		failure, kept, err := tryRow(ctx, templates, row, asJSON, out)
 		if failure != nil {
 			failed.add(row.Line, failure)
 			if kept {
@@ -106,7 +111,7 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 // and otherwise only the first elements of a row that fans out. failure is the first
 // failure of the row; kept says that it is about an element, and stands in the element's
 // place.
-func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
+func tryRow(ctx context.Context, templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
 	show := func(tried *triedRow) error {
 		if asJSON {
 			return json.NewEncoder(terminal.JSON(out)).Encode(tried)
@@ -137,7 +142,7 @@ func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) 
 		}
 	}()
 	for i := 0; i < calls.count() && err == nil; i++ {
-		tried, problem := calls.try(templates, i, fails)
+		tried, problem := calls.try(ctx, templates, i, fails)
 		if failure = cmp.Or(failure, problem); asJSON || i < shownItems {
 			err = show(tried)
 		}
@@ -150,13 +155,13 @@ func tryRow(templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) 
 
 // try renders one of the calls with each template. failure is the first one, and fails
 // notes which templates have one.
-func (c *calls) try(templates []*Template, i int, fails []bool) (tried *triedRow, failure error) {
+func (c *calls) try(ctx context.Context, templates []*Template, i int, fails []bool) (tried *triedRow, failure error) {
 	tried = &triedRow{Line: c.line}
 	if c.items != nil {
 		tried.Item, tried.Items = &i, c.count()
 	}
 	for n, t := range templates {
-		prompt, err := c.render(t.prompt, i)
+		prompt, err := c.render(ctx, t.prompt, i)
 		p := triedPrompt{Template: t.name, Prompt: prompt}
 		if err != nil {
 			p.Prompt, p.Error = "", err.Error()

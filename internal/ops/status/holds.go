@@ -20,6 +20,7 @@ type Process struct {
 	Full    string      // why the embedded server can't store
 	Streams string      // which stream is not as it must be
 	Audit   string      // why audit events can't be stored
+	Media   hold.Hold   // why rows wait for their pictures, documents or sounds; without a kind: none does
 	Drained string      // who asked it to hand over its partitions
 	Starved time.Time   // since when the provider has refused every call
 	Pauses  []Wish      // partitions of which an operator wants no row to begin
@@ -82,6 +83,7 @@ func (s *Snapshot) addProcess(now time.Time) {
 	}
 	s.add(hold.Streams, p.Streams, time.Time{})
 	s.add(hold.Audit, p.Audit, time.Time{})
+	s.add(hold.Media, p.Media.Why, p.Media.Since)
 	s.add(hold.Drained, p.Drained, time.Time{})
 }
 

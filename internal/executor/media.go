@@ -1,0 +1,335 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
+	"github.com/llm-stage/stage/pool"
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// mediaRowsAtOnce bounds the rows whose media are looked up at a time, and those that
+	// wait because a store can't be reached.
+	mediaRowsAtOnce = 64
+	// mediaRetry is the time between two looks at a store that can't be reached.
+	mediaRetry = time.Second
+)
+
+// mediaDesk reads the media of requests, in two steps.
+//
+// Before a job gets to the pool its media are looked up: their digests are part of the
+// request, and so of its hash. This takes requests to a server, so it does not happen on
+// the goroutine that renders rows ([mediaDesk.begin]). While a store can't be reached the
+// row waits here. It is given back when the stage stops or its partition moves.
+//
+// When the call is made the bytes are read ([mediaDesk.load]), and forgotten after it. At
+// most as many are in memory as the window has for rows.
+//
+// It is safe for concurrent use.
+type mediaDesk struct {
+	e     *Executor
+	room  *semaphore.Weighted // bytes that calls may hold
+	bytes int64               // of room
+	group sync.WaitGroup      // look-ups
+
+	mu   sync.Mutex
+	jobs map[*job]*lookUp // that are looked up
+	// line has the look-ups in the order in which they began. Jobs leave in this order, so
+	// that the pool gets rows in stream order. One that waits for its store leaves the line,
+	// and holds up no other.
+	line []*lookUp
+	// again are jobs whose store could not be reached when their calls were to be made.
+	again []*job
+}
+
+// lookUp is one job at the desk.
+type lookUp struct {
+	job    *job
+	to     *described
+	cancel context.CancelFunc
+	found  bool  // its media have been looked up
+	gone   bool  // it is not in the line, or need not be
+	away   error // why its store can't be reached, or nil
+	since  time.Time
+}
+
+func newMediaDesk(e *Executor) *mediaDesk {
+	bytes := int64(e.cfg.Window.Bytes)
+	return &mediaDesk{e: e, room: semaphore.NewWeighted(bytes), bytes: bytes, jobs: make(map[*job]*lookUp)}
+}
+
+// described are jobs whose media have been looked up, until whoever began that takes them.
+type described struct {
+	mu   sync.Mutex
+	jobs []*job
+	wake func()
+}
+
+func (d *described) add(j *job) {
+	d.mu.Lock()
+	d.jobs = append(d.jobs, j)
+	d.mu.Unlock()
+	d.wake()
+}
+
+func (d *described) take() []*job {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	jobs := d.jobs
+	d.jobs = nil
+	return jobs
+}
+
+// waiting reports whether there are jobs to take.
+func (d *described) waiting() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.jobs) > 0
+}
+
+// hasRoom reports whether another row may be taken that may have media.
+func (d *mediaDesk) hasRoom() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.full()
+}
+
+// full reports that no other job may begin. The caller has the lock.
+func (d *mediaDesk) full() bool { return max(len(d.jobs), len(d.line)) >= mediaRowsAtOnce }
+
+// begin looks up the media of the jobs that have no request yet. They come back in to. It
+// returns the other jobs.
+func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *described) (rest []*job) {
+	rest = jobs[:0]
+	for _, j := range jobs {
+		if j.prepared != nil {
+			rest = append(rest, j)
+			continue
+		}
+		within, cancel := context.WithCancel(ctx)
+		at := &lookUp{job: j, to: to, cancel: cancel}
+		d.mu.Lock()
+		d.jobs[j] = at
+		d.line = append(d.line, at)
+		d.mu.Unlock()
+		d.group.Go(func() {
+			defer cancel()
+			d.leave(at, d.lookUp(within, at))
+		})
+	}
+	return rest
+}
+
+// lookUp looks up the media of a job, until their store answers. It reports whether they
+// were found; else the job is answered or given back.
+func (d *mediaDesk) lookUp(ctx context.Context, at *lookUp) (found bool) {
+	j := at.job
+	for {
+		err := d.describe(ctx, j)
+		away, isAway := errors.AsType[*llm.AwayError](err)
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil || !j.row.Wanted():
+			d.e.giveBack(j)
+			return false
+		case !isAway:
+			d.e.answerError(j, err, d.e.uncalled(j), "")
+			return false
+		}
+		d.wait(at, away)
+		select {
+		case <-ctx.Done():
+		case <-time.After(mediaRetry):
+		}
+	}
+}
+
+// describe looks up the media of a job. Of one that was looked up before, only whether the
+// media are there: the request stays as it was, and what has changed since is found when
+// the call is made.
+func (d *mediaDesk) describe(ctx context.Context, j *job) error {
+	messages := j.request.Messages
+	if j.key != "" {
+		messages = undescribed(messages)
+	}
+	return d.e.prompt.Media.Describe(ctx, messages)
+}
+
+// undescribed returns a copy of messages whose media have no content yet.
+func undescribed(messages []llm.Message) []llm.Message {
+	var copied llm.Message
+	for m := range llm.MediaOf(messages) {
+		of := *m
+		of.Content = nil
+		copied.Parts = append(copied.Parts, llm.Part{Media: &of})
+	}
+	return []llm.Message{copied}
+}
+
+// wait notes that a job waits for its store. The first one is logged.
+func (d *mediaDesk) wait(at *lookUp, away error) {
+	d.mu.Lock()
+	full, before := d.full(), d.held()
+	if at.away == nil {
+		at.since = time.Now()
+	}
+	at.away, at.gone = away, true
+	d.advance()
+	d.mu.Unlock()
+	if before.Kind == "" {
+		d.e.log.Warn("a picture, document or sound can't be read: its row waits", slog.Any("error", away))
+	}
+	if full {
+		d.resume()
+	}
+}
+
+// leave notes that a job is not looked up any more. One that was found goes on.
+func (d *mediaDesk) leave(at *lookUp, found bool) {
+	d.mu.Lock()
+	full, before := d.full(), d.held()
+	delete(d.jobs, at.job)
+	after := d.held()
+	switch {
+	case found && at.gone: // it has waited
+		at.to.add(at.job)
+	case found:
+		at.found = true
+	default:
+		at.gone = true
+	}
+	d.advance()
+	d.mu.Unlock()
+	if before.Kind != "" && after.Kind == "" {
+		d.e.log.Info("pictures, documents and sounds are read again")
+	}
+	if full {
+		d.resume()
+	}
+}
+
+// resume has the rows be looked at again that were told to wait while the desk was full.
+func (d *mediaDesk) resume() {
+	d.e.queue.resume()
+	d.e.signal()
+	d.e.lane.queue.resume()
+	token(d.e.lane.ready)
+}
+
+// advance has the first jobs of the line go on. The caller has the lock.
+func (d *mediaDesk) advance() {
+	for len(d.line) > 0 && (d.line[0].found || d.line[0].gone) {
+		if at := d.line[0]; !at.gone {
+			at.to.add(at.job)
+		}
+		d.line[0] = nil
+		d.line = d.line[1:]
+	}
+}
+
+// held returns the hold of the job that has waited longest, or the zero hold. The caller
+// has the lock.
+func (d *mediaDesk) held() (h hold.Hold) {
+	for _, at := range d.jobs {
+		if at.away != nil && (h.Kind == "" || at.since.Before(h.Since)) {
+			h = hold.Hold{Scope: hold.Stage, Kind: hold.Media, Why: at.away.Error(), Since: at.since, Err: at.away}
+		}
+	}
+	return h
+}
+
+// MediaHold returns why rows wait for their media, or a hold without a kind.
+func (e *Executor) MediaHold() hold.Hold {
+	e.media.mu.Lock()
+	defer e.media.mu.Unlock()
+	return e.media.held()
+}
+
+// of returns since when a row, or an element of it, waits for its media, and why. The error
+// is nil if it does not.
+func (d *mediaDesk) of(row *consumer.Row) (since time.Time, away error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for j, at := range d.jobs {
+		if j.row == row && at.away != nil {
+			return at.since, at.away
+		}
+	}
+	return time.Time{}, nil
+}
+
+// soon reports whether a job is about to leave for the pool.
+func (d *mediaDesk) soon() bool {
+	if d.e.described.waiting() {
+		return true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, at := range d.jobs {
+		if at.away == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// recall has the jobs be given back whose rows are no longer wanted.
+func (d *mediaDesk) recall() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for j, at := range d.jobs {
+		if !j.row.Wanted() {
+			at.cancel()
+		}
+	}
+}
+
+// lookAgain has Run look up the media of a job again, whose store could not be reached.
+func (d *mediaDesk) lookAgain(j *job) {
+	d.mu.Lock()
+	d.again = append(d.again, j)
+	d.mu.Unlock()
+	d.e.signal()
+}
+
+func (d *mediaDesk) takeAgain() []*job {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	jobs := d.again
+	d.again = nil
+	return jobs
+}
+
+// load reads the media of a job's request for one call. release must be called after it.
+// The verdict is that of an attempt that was not made.
+func (d *mediaDesk) load(ctx context.Context, j *job, a pool.Attempt) (loaded *llm.Prepared, release func(), verdict pool.Verdict, err error) {
+	n := min(j.prepared.MediaBytes(), d.bytes)
+	if n == 0 {
+		return j.prepared, func() {}, verdict, nil
+	}
+	if err = d.room.Acquire(ctx, n); err == nil {
+		if loaded, err = j.prepared.Load(ctx); err == nil {
+			return loaded, func() { d.room.Release(n) }, verdict, nil
+		}
+		d.room.Release(n)
+	}
+	failure, invalid := errors.AsType[*llm.Error](err)
+	if invalid {
+		failure = call.AsError(failure)
+		return nil, nil, d.e.failed(j, a, failure, pooled.Judge(failure, &llm.Exchange{})), err
+	}
+	_, j.away = errors.AsType[*llm.AwayError](err)
+	return nil, nil, pool.Verdict{Class: pool.Cancelled, Err: cmp.Or(context.Cause(ctx), err, io.ErrUnexpectedEOF), Unsent: true}, err
+}

@@ -1,0 +1,204 @@
+package stage
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const lookFile = `
+- role: user
+  content:
+    - {type: text, text: "{{ row.q }}"}
+    - {type: image, source: "nats://photos/{{ row.q }}"}
+`
+
+// mediaLab has a stage whose rows name objects of the bucket photos, and calls that take ten seconds.
+type mediaLab struct {
+	*lab
+	chunks map[string]string // subjects of the objects' contents, by name
+}
+
+func newMediaLab(t *testing.T, rows int, vars map[string]string) *mediaLab {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "look.yaml")
+	stagetest.Must(t, os.WriteFile(file, []byte(lookFile), 0o644))
+	l := &mediaLab{chunks: make(map[string]string), lab: newLab(t, llmtest.Config{Latency: 10 * time.Second}, map[string]string{
+		"STAGE_TEMPLATE": "", "STAGE_MESSAGES_FILE": file, "STAGE_POOL_SIZE": "1", "STAGE_WINDOW_BYTES": "1MiB",
+	})}
+	maps.Copy(l.vars, vars)
+	stagetest.Value(l.js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "photos", Storage: jetstream.MemoryStorage}))(t)
+	for i := range rows {
+		q := fmt.Sprint("q", i+1)
+		l.put(q, picture+q)
+		l.load(q)
+	}
+	return l
+}
+
+const picture = "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x08\x00\x00\x00\x08"
+
+// put stores an object as the library does, whose goroutines would outlive the bubble. Without content it is deleted.
+func (l *mediaLab) put(name, content string) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	stream := stagetest.Value(l.js.Stream(ctx, "OBJ_photos"))(l.t)
+	sum := sha256.Sum256([]byte(content))
+	id := hex.EncodeToString(sum[:11])
+	chunks := "$O.photos.C." + id
+	if before := l.chunks[name]; before != "" {
+		stagetest.Must(l.t, stream.Purge(ctx, jetstream.WithPurgeSubject(before)))
+	}
+	l.chunks[name] = chunks
+	if content != "" {
+		stagetest.Value(l.js.Publish(ctx, chunks, []byte(content)))(l.t)
+	}
+	info := &jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: name}, Bucket: "photos", NUID: id, Size: uint64(len(content)), Chunks: 1,
+		Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]), Deleted: content == "",
+	}
+	m := nats.NewMsg("$O.photos.M." + base64.URLEncoding.EncodeToString([]byte(name)))
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.Data, _ = json.Marshal(info)
+	stagetest.Value(l.js.PublishMsg(ctx, m))(l.t)
+}
+
+// away cuts the stage's object stores off; the rest of its connection is as it was.
+func (l *mediaLab) away(s *Stage) {
+	l.t.Helper()
+	nc := l.srv.Connect()
+	nc.Close()
+	stagetest.Must(l.t, s.objects.Use(nc))
+}
+
+// A row whose object store can't be reached waits, and says so; no row fails. The next start goes on.
+func TestRowsWaitForTheirObjectStore(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 3, nil)
+		l.prepare = l.away
+		r := l.start(nil, Options{})
+		time.Sleep(time.Minute)
+		held := r.Status().Holds.Of(hold.Media)
+		if held == nil || !strings.Contains(held.Why, "bucket photos: nats: connection closed") || time.Since(held.Since) < 50*time.Second {
+			t.Errorf("holds %+v", r.Status().Holds)
+		}
+		if ready, why := r.ready(); ready || !strings.Contains(why, "bucket photos: nats: connection closed") {
+			t.Errorf("ready: %v, %s", ready, why)
+		}
+		checkPrinted(l.lab, r, 2, hold.Media, "")
+		if n := len(l.results()) + l.received(); n != 0 {
+			t.Errorf("%d results and calls", n)
+		}
+		r.stop()
+
+		l.prepare = nil
+		r = l.work(3, nil)
+		if l.received() != 3 || r.Status().Holds.Of(hold.Media) != nil {
+			t.Errorf("%d calls, holds %+v", l.received(), r.Status().Holds)
+		}
+		for _, e := range l.events(auditlog.KindCall) {
+			if !strings.Contains(string(e.Call.Request), `"image_url":{"url":{"sha256":"`) {
+				t.Errorf("request %s", e.Call.Request)
+			}
+		}
+	})
+}
+
+// The store goes away when the row's call is about to be made: the row leaves the pool until the store is back.
+func TestAStoreThatGoesAwayBeforeTheCallCostsNoRow(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 3, nil)
+		r := l.start(nil, Options{})
+		time.Sleep(5 * time.Second) // the first call is in flight, and the others are looked up
+		l.away(r.Stage)
+		time.Sleep(time.Minute)
+		if got := len(l.results()); got != 1 || r.Status().Holds.Of(hold.Media) == nil {
+			t.Errorf("%d results, holds %+v", got, r.Status().Holds)
+		}
+		stagetest.Must(t, r.objects.Use(l.nc))
+		l.await(3)
+		r.stop()
+		for _, result := range l.results() {
+			if result.Error != nil {
+				t.Errorf("%+v", result)
+			}
+		}
+		if l.received() != 3 || strings.Count(l.logs.String(), "can't be read: its row waits") != 1 || !strings.Contains(l.logs.String(), "are read again") {
+			t.Errorf("%d calls; log:\n%s", l.received(), l.logs.String())
+		}
+	})
+}
+
+// What changes between the look-up and the call fails its row, which says so.
+func TestAnObjectThatChangesFailsItsRow(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 4, nil)
+		r := l.start(nil, Options{})
+		time.Sleep(5 * time.Second)
+		l.put("q2", picture+"changed")
+		l.put("q3", "")
+		l.await(4)
+		r.stop()
+		for i, want := range []string{"", "changed or was deleted", "changed or was deleted", ""} {
+			result := l.results()[i]
+			if (result.Error == nil) != (want == "") || want != "" && (result.Error.Reason != "invalid_row" || !strings.Contains(result.Error.Text, want)) {
+				t.Errorf("row %d: %+v, want %q", i+1, result.Error, want)
+			}
+		}
+		if l.received() != 2 {
+			t.Errorf("%d calls", l.received())
+		}
+	})
+}
+
+// Equal pictures under two names are one request.
+func TestEqualContentIsOneRequest(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 0, map[string]string{"STAGE_DEDUPE": "inflight"})
+		file := filepath.Join(t.TempDir(), "same.yaml")
+		stagetest.Must(t, os.WriteFile(file, []byte("- {role: user, content: [{type: image, source: 'nats://photos/{{ row.q }}'}]}"), 0o644))
+		for _, name := range []string{"a", "b", "c"} {
+			end := "same"
+			if name == "c" {
+				end = "other"
+			}
+			l.put(name, picture+end)
+			l.load(name)
+		}
+		l.work(3, map[string]string{"STAGE_MESSAGES_FILE": file})
+		if l.received() != 2 {
+			t.Errorf("%d calls for two pictures", l.received())
+		}
+	})
+}
+
+// Calls hold no more bytes of media at a time than the window has for rows, however many slots the pool has.
+func TestCallsHoldNoMoreMediaThanTheWindowsBytes(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 0, map[string]string{"STAGE_POOL_SIZE": "16"})
+		for i := range 8 {
+			q := fmt.Sprint("q", i+1)
+			l.put(q, picture+strings.Repeat("x", 300<<10)) // two of them in base64 fit into 1 MiB
+			l.load(q)
+		}
+		l.work(8, nil)
+		if most := l.llms["first.test"].Stats().MaxInFlight; most != 2 {
+			t.Errorf("%d calls at a time", most)
+		}
+	})
+}
