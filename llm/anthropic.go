@@ -73,7 +73,7 @@ func appendOutputConfig(dst []byte, r *Request) []byte {
 }
 
 func (Messages) check(r *Request) error {
-	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), anthropicMedia.check(r.Messages))
+	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false), anthropicMedia.check(r.Messages))
 }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a

@@ -23,6 +23,9 @@ const (
 	RoleUser Role = "user"
 	// RoleAssistant is for the model.
 	RoleAssistant Role = "assistant"
+	// RoleTool is for what a tool has answered to a call of the model, in a conversation
+	// that a row brings along. See [Message.CallID].
+	RoleTool Role = "tool"
 )
 
 // ParseRole returns the role of a name. developer is another name for system.
@@ -32,6 +35,7 @@ func ParseRole(name string) (Role, error) {
 		return role, nil
 	case "developer":
 		return RoleSystem, nil
+	case RoleTool: // what a file of messages can't have
 	}
 	return "", fmt.Errorf("the role %q is unknown: write system, user or assistant", name)
 }
@@ -51,6 +55,15 @@ type Message struct {
 	// Parts is the content in several parts, in place of Text. It is sent as a list, even
 	// if it has one element.
 	Parts []Part
+	// Calls are the tools that the model has called, in a message of [RoleAssistant].
+	Calls []ToolCall
+	// CallID is the id of the call that a message of [RoleTool] answers.
+	CallID string
+	// Refusal is what the model has said in place of an answer, in a message of
+	// [RoleAssistant].
+	Refusal string
+	// Name tells participants of one role apart. Only chat completions have a place for it.
+	Name string
 }
 
 // Part is one part of a message's content: a text, or media.
@@ -87,8 +100,24 @@ func HasSystem(messages []Message) bool {
 	return slices.ContainsFunc(messages, func(m Message) bool { return m.Role == RoleSystem })
 }
 
-// text returns the content as one text.
+// text returns the message as people read it: its content, and what the model has called
+// or refused.
 func (m *Message) text() string {
+	lines := []string{m.content()}
+	if m.Refusal != "" {
+		lines = append(lines, m.Refusal)
+	}
+	for i := range m.Calls {
+		lines = append(lines, fmt.Sprintf("%s(%s)", m.Calls[i].Name, m.Calls[i].Arguments))
+	}
+	if lines[0] == "" && len(lines) > 1 {
+		lines = lines[1:]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// content returns the content as one text.
+func (m *Message) content() string {
 	if m.Parts == nil {
 		return m.Text
 	}
@@ -178,6 +207,20 @@ type turnWriter struct {
 	text  func(dst []byte, role, text string) []byte
 	list  string // between the role of a message and its parts
 	part  func(dst []byte, r *Request, role string, p *Part) []byte
+
+	// turn appends a message with more than a content, see [Message.isTurn]. answers
+	// appends the answers of tools to one message, behind the messages before them. It is
+	// nil where each is a message of its own, which turn appends.
+	turn    func(w *turnWriter, dst []byte, r *Request, m *Message) []byte
+	answers func(dst []byte, before, answers []Message) []byte
+}
+
+// role returns the wire format's name for who speaks in a message.
+func (w *turnWriter) role(m *Message) string {
+	if m.Role == RoleAssistant {
+		return w.model
+	}
+	return string(m.Role)
 }
 
 // appendTurns appends the messages after the system prompt: the context, the conversation
@@ -193,17 +236,22 @@ func (w *turnWriter) appendTurns(dst []byte, r *Request, messages []Message) []b
 		next()
 		dst = w.text(dst, string(RoleUser), r.Context)
 	}
-	for i := range messages {
+	for i := 0; i < len(messages); i++ {
 		next()
-		m := &messages[i]
-		role := string(m.Role)
-		if m.Role == RoleAssistant {
-			role = w.model
-		}
-		if m.Parts == nil {
-			dst = w.text(dst, role, m.Text)
-		} else {
-			dst = w.appendParts(dst, r, role, m.Parts)
+		switch m := &messages[i]; {
+		case m.Role == RoleTool && w.answers != nil:
+			end := i + 1
+			for end < len(messages) && messages[end].Role == RoleTool {
+				end++
+			}
+			dst = w.answers(dst, messages[:i], messages[i:end])
+			i = end - 1
+		case m.isTurn():
+			dst = w.turn(w, dst, r, m)
+		case m.Parts == nil:
+			dst = w.text(dst, w.role(m), m.Text)
+		default:
+			dst = w.appendParts(dst, r, w.role(m), m.Parts)
 		}
 	}
 	if len(r.Messages) == 0 {
@@ -236,12 +284,22 @@ func (w *turnWriter) appendParts(dst []byte, r *Request, role string, parts []Pa
 const contentList = `","content":[`
 
 // The wire formats' ways to write messages. What a part of text is differs in the one of
-// responses, and media differ in each.
+// responses, and media, calls and answers of tools differ in each.
 var (
-	chatTurns      = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendChatPart}
-	responsesTurns = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendResponsesPart}
-	anthropicTurns = turnWriter{model: "assistant", text: appendMessage, list: contentList, part: appendAnthropicPart}
-	geminiTurns    = turnWriter{model: "model", text: appendContent, list: `","parts":[`, part: appendGeminiPart}
+	chatTurns = turnWriter{
+		model: "assistant", text: appendMessage, list: contentList, part: appendChatPart, turn: appendChatTurn,
+	}
+	responsesTurns = turnWriter{
+		model: "assistant", text: appendMessage, list: contentList, part: appendResponsesPart, turn: appendResponsesTurn,
+	}
+	anthropicTurns = turnWriter{
+		model: "assistant", text: appendMessage, list: contentList, part: appendAnthropicPart,
+		turn: appendAnthropicTurn, answers: appendAnthropicAnswers,
+	}
+	geminiTurns = turnWriter{
+		model: "model", text: appendContent, list: `","parts":[`, part: appendGeminiPart,
+		turn: appendGeminiTurn, answers: appendGeminiAnswers,
+	}
 )
 
 // appendMessage appends one message as role and content.

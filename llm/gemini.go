@@ -67,7 +67,7 @@ func appendGenerationConfig(dst []byte, r *Request) []byte {
 }
 
 func (GenerateContent) check(r *Request) error {
-	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), geminiMedia.check(r.Messages))
+	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, true), geminiMedia.check(r.Messages))
 }
 
 // readReply implements [Wire].

@@ -43,7 +43,7 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 }
 
 func (Responses) check(r *Request) error {
-	return cmp.Or(r.Options.responsesPlaces(), responsesMedia.check(r.Messages))
+	return cmp.Or(r.Options.responsesPlaces(), checkHistory(r.Messages, false, false), responsesMedia.check(r.Messages))
 }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,

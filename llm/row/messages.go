@@ -11,8 +11,9 @@ import (
 
 // Messages reads the conversation in the row's member with this name, in the form of
 // OpenAI's chat completions: a list of objects with a role, which is system (or
-// developer), user or assistant, and a content, which is a text or a list of parts of type
-// text, image_url, file or input_audio. The media are not read: each has a [llm.Media.Source]
+// developer), user, assistant or tool, and a content, which is a text or a list of parts of
+// type text, image_url, file or input_audio. A message of the model may have calls of tools
+// instead, and one of the role tool is the answer to such a call. The media are not read: each has a [llm.Media.Source]
 // and no content yet. Anything else is an [*llm.Error] with [llm.ReasonInvalidRow] that names
 // it.
 func (r *Row) Messages(name string) ([]llm.Message, error) {
@@ -53,17 +54,31 @@ func readMessage(raw []byte) (m llm.Message, err error) {
 		switch name := string(key); {
 		case name == "role":
 			role = value
+		case value[0] == 'n': // as good as missing
 		case name == "content":
 			content = value
-		case value[0] != 'n': // null is as good as missing
-			return m, fmt.Errorf("%q is not supported: there are role and content", name)
+		case name == "name":
+			m.Name, err = textMemberOf(value)
+		case name == "refusal":
+			m.Refusal, err = textMemberOf(value)
+		case name == "tool_call_id":
+			m.CallID, err = textMemberOf(value)
+		case name == "tool_calls":
+			m.Calls, err = readCalls(value)
+		default:
+			return m, fmt.Errorf("%q is not supported: there are role, content, name, refusal, tool_calls and tool_call_id", name)
+		}
+		if err != nil {
+			return m, fmt.Errorf("%q %w", key, err)
 		}
 	}
-	if m.Role, err = llm.ParseRole(textOf(role)); err != nil {
+	if m.Role, err = readRole(role, &m); err != nil {
 		return m, err
 	}
 	switch {
-	case len(content) == 0 || content[0] == 'n':
+	case len(content) == 0 && (len(m.Calls) > 0 || m.Refusal != ""):
+		return m, nil
+	case len(content) == 0:
 		return m, errors.New("has no content")
 	case content[0] == '"':
 		m.Text = jsonbytes.Text(content)
@@ -88,6 +103,63 @@ func readMessage(raw []byte) (m llm.Message, err error) {
 		return m, errors.New("the content is an empty list")
 	}
 	return m, nil
+}
+
+// readRole reads the role of a message, which says what else it may have.
+func readRole(value []byte, m *llm.Message) (role llm.Role, err error) {
+	if name := textOf(value); name == string(llm.RoleTool) {
+		role = llm.RoleTool
+	} else if role, err = llm.ParseRole(name); err != nil {
+		return role, fmt.Errorf("%w, or tool for the answer to a call", err)
+	}
+	switch {
+	case role == llm.RoleTool && m.CallID == "":
+		return role, errors.New(`has the role tool and no "tool_call_id"`)
+	case role != llm.RoleTool && m.CallID != "":
+		return role, errors.New(`"tool_call_id" is for the role tool`)
+	case role != llm.RoleAssistant && (len(m.Calls) > 0 || m.Refusal != ""):
+		return role, errors.New(`"tool_calls" and "refusal" are for the role assistant`)
+	}
+	return role, nil
+}
+
+func textMemberOf(value []byte) (string, error) {
+	if !isText(value) {
+		return "", errors.New("must be a text")
+	}
+	return jsonbytes.Text(value), nil
+}
+
+// readCalls reads the tool calls of a message. Their arguments are a text there, which is
+// kept as a value where it is one.
+func readCalls(list []byte) (calls []llm.ToolCall, err error) {
+	if list[0] != '[' {
+		return nil, errors.New("must be a list of calls")
+	}
+	for one := range jsonbytes.Elements(list) {
+		function := findIn(one, "function")
+		id, name, arguments := findIn(one, "id"), findIn(function, "name"), findIn(function, "arguments")
+		if !isText(id) || !isText(name) || !isText(arguments) || textOf(findIn(one, "type")) != "function" {
+			return nil, errors.New(`must be calls of functions: {"id": …, "type": "function", "function": {"name": …, "arguments": …}}`)
+		}
+		c := llm.ToolCall{ID: jsonbytes.Text(id), Name: jsonbytes.Text(name), Arguments: arguments}
+		switch text := []byte(strings.TrimSpace(jsonbytes.Text(arguments))); {
+		case len(text) == 0: // some servers write so that there are none
+			c.Arguments = []byte("{}")
+		case jsonbytes.Valid(text) && text[0] != '"':
+			c.Arguments = text
+		}
+		calls = append(calls, c)
+	}
+	return calls, nil
+}
+
+// findIn returns a member of a value that may be anything, or nil.
+func findIn(value []byte, name string) []byte {
+	if len(value) == 0 || value[0] != '{' {
+		return nil
+	}
+	return jsonbytes.Find(value, name)
 }
 
 // readPart reads one part. It returns nil for media whose source is empty, which are left

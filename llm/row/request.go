@@ -82,6 +82,8 @@ type requestReader struct {
 	options  *llm.Options
 	limits   int // members that bound the reply
 	messages bool
+	tools    bool   // the request has tools of its own
+	choice   []byte // among the tools, which may stand behind it
 }
 
 // member reads one member of the request.
@@ -125,6 +127,11 @@ func (r *requestReader) member(name string, value []byte) (err error) {
 		o.TopLogProbs, err = readCount(value, 0)
 	case "response_format":
 		o.Format, err = r.requests.format(value)
+	case "tools":
+		r.tools = true
+		r.into.Tools, err = llm.ParseTools(value)
+	case "tool_choice":
+		r.choice = value
 	case "stream":
 		if on, problem := readBool(value); problem != nil || *on {
 			err = errors.New("is not supported: the stage waits for whole replies")
@@ -171,6 +178,15 @@ func (r *requestReader) finish() error {
 		return errors.New("max_tokens and max_completion_tokens are both set: leave one of them out")
 	case r.into.Schema != nil && r.options.Format != nil && r.options.Format.Type != llm.FormatText:
 		return errors.New("response_format can't be set by a row where STAGE_RESPONSE_SCHEMA_FILE is set")
+	}
+	if r.tools {
+		r.into.ToolChoice = llm.ToolChoice{}
+	}
+	if r.choice != nil {
+		var err error
+		if r.into.ToolChoice, err = llm.ReadToolChoice(r.choice, r.into.Tools); err != nil {
+			return fmt.Errorf("tool_choice: %w", err)
+		}
 	}
 	if llm.HasSystem(r.into.Messages) {
 		r.into.System = ""

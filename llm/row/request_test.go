@@ -94,11 +94,15 @@ func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 // placesOf returns what becomes of a member: the places in the request that it changes.
 func placesOf(t *testing.T, provider, name, value string) string {
 	t.Helper()
-	with := `{"` + name + `":` + value
+	with, without := `{"`+name+`":`+value, `{"messages":[{"role":"user","content":"hi"}]`
 	if name != "messages" {
 		with += `,"messages":[{"role":"user","content":"hi"}]`
 	}
-	base := prepared(t, provider, `{"messages":[{"role":"user","content":"hi"}]}`)
+	if name == "tool_choice" { // one among tools
+		const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
+		with, without = with+tools, without+tools
+	}
+	base := prepared(t, provider, without+"}")
 	if base.err != nil {
 		t.Fatal(base.err)
 	}
@@ -283,6 +287,39 @@ func TestLinesOfBatchFiles(t *testing.T) {
 		err = new(row.Requests).Read(parsed, "body", new(llm.Request))
 		if got := fmt.Sprint(err); tt.err == "" && err != nil || !strings.Contains(got, tt.err) {
 			t.Errorf("%s: got %v, want %q", tt.members, err, tt.err)
+		}
+	}
+}
+
+// A history of calls and their answers, as each wire format writes it.
+func TestHistoriesOfCalls(t *testing.T) {
+	const calls = `[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},{"id":"c2","type":"function","function":{"name":"g","arguments":""}}]`
+	const history = `[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":` + calls + `},{"role":"tool","tool_call_id":"c1","content":"one"},` +
+		`{"role":"tool","tool_call_id":"c2","name":"g","content":[{"type":"text","text":"{\"two\":2}"}]},{"role":"assistant","content":"so","refusal":"no"},{"role":"user","content":"r"}]`
+	for _, tt := range []struct{ provider, messages, want, err string }{
+		{llm.OpenAI, history, `"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},{"id":"c2","type":"function","function":{"name":"g","arguments":"{}"}}]},` +
+			`{"role":"tool","content":"one","tool_call_id":"c1"},{"role":"tool","content":[{"type":"text","text":"{\"two\":2}"}],"name":"g","tool_call_id":"c2"},{"role":"assistant","content":"so","refusal":"no"},{"role":"user","content":"r"}]`, ""},
+		{llm.OpenAIResponses, history, `"input":[{"role":"user","content":"q"},{"type":"function_call","call_id":"c1","name":"f","arguments":"{\"a\": 1}"},{"type":"function_call","call_id":"c2","name":"g","arguments":"{}"},` +
+			`{"type":"function_call_output","call_id":"c1","output":"one"},{"type":"function_call_output","call_id":"c2","output":"{\"two\":2}"},{"role":"assistant","content":"so"},{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]},{"role":"user","content":"r"}]`, ""},
+		{llm.Anthropic, history, `"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"f","input":{"a": 1}},{"type":"tool_use","id":"c2","name":"g","input":{}}]},` +
+			`{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"one"},{"type":"tool_result","tool_use_id":"c2","content":"{\"two\":2}"}]},{"role":"assistant","content":[{"type":"text","text":"so"},{"type":"text","text":"no"}]},{"role":"user","content":"r"}]`, ""},
+		{llm.Gemini, history, `"contents":[{"role":"user","parts":[{"text":"q"}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{"a": 1}}},{"functionCall":{"name":"g","args":{}}}]},` +
+			`{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"output":"one"}}},{"functionResponse":{"name":"g","response":{"two":2}}}]},{"role":"model","parts":[{"text":"so"},{"text":"no"}]},{"role":"user","parts":[{"text":"r"}]}]`, ""},
+
+		{llm.OpenAI, `[{"role":"user","content":"q","name":"ann"}]`, `"messages":[{"role":"user","content":"q","name":"ann"}]`, ""},
+		{llm.Anthropic, `[{"role":"user","content":"q","name":"ann"}]`, "", `the request's member "messages[0].name" has no place`},
+		{llm.OpenAI, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`,
+			`"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, ""},
+		{llm.Anthropic, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
+			`"messages[0].tool_calls[0].function.arguments": this provider takes an object alone`},
+		{llm.Gemini, `[{"role":"tool","tool_call_id":"c","content":"x"}]`, "", `"messages[0].tool_call_id": no earlier message makes this call`},
+		{llm.OpenAI, `[{"role":"user","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}]`, "", `"tool_calls" and "refusal" are for the role assistant`},
+		{llm.OpenAI, `[{"role":"user","content":"x","tool_call_id":"c"}]`, "", `"tool_call_id" is for the role tool`},
+		{llm.OpenAI, `[{"role":"user","content":"x","audio":{}}]`, "", `"audio" is not supported`},
+	} {
+		got := prepared(t, tt.provider, `{"messages":`+tt.messages+`}`)
+		if tt.err == "" && (got.err != nil || !strings.Contains(got.body, tt.want)) || tt.err != "" && (got.err == nil || !strings.Contains(got.err.Error(), tt.err)) {
+			t.Errorf("%s at %s:\ngot  %s, %v\nwant %s%s", tt.messages, tt.provider, got.body, got.err, tt.want, tt.err)
 		}
 	}
 }
