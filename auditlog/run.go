@@ -91,6 +91,7 @@ type Summary struct {
 	Throttled time.Duration `event:"throttled_ms"`
 	// Executing is the time spent in calls, summed over all of them.
 	Executing time.Duration `event:"executing_ms"`
+	Pace
 	// Usage is by provider and model. It is never null in JSON.
 	Usage []ModelTotals `event:"usage"`
 	// Total is over all of them.

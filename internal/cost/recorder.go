@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 )
@@ -24,13 +25,17 @@ type Recorder struct {
 // Spending is how many calls were made, and the tokens and cost of them together.
 type Spending struct {
 	auditlog.Totals
-	KnownUSD float64 // cost of the calls whose cost is known
-	Unpriced uint64  // calls that may have been billed at an unknown cost; if there are any, Usage has no cost
+	KnownUSD float64       // cost of the calls whose cost is known
+	Took     time.Duration // of the live calls, summed; a provider's batch takes nobody's time
+	Unpriced uint64        // calls that may have been billed at an unknown cost; if there are any, Usage has no cost
 }
 
 // Add counts a call. It keeps nothing of it.
 func (s *Spending) Add(c *auditlog.Call) {
 	s.Calls++
+	if c.Lane == "" {
+		s.Took += c.Latency
+	}
 	switch { // the sums are added to in place: a call allocates nothing
 	case c.Usage == nil:
 	case s.Usage == nil:

@@ -23,6 +23,7 @@ import (
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/version"
+	"github.com/llm-stage/stage/pool"
 )
 
 // view is the parts of a stage, and what they show together: to pages, metrics and log, to
@@ -129,6 +130,7 @@ func (v *view) report(snap status.Snapshot, now time.Time) status.Report {
 		p := &snap.Partitions[i]
 		r.Partitions[i].Vacant = snap.Process.Vacant[p.Partition] && p.Role == consumer.Standby && !p.Taking
 	}
+	r.Pace = v.pace(&snap.Pool)
 	r.AddWishes(snap.Process.Pauses, snap.Process.Drains)
 	for _, b := range snap.Budgets {
 		r.AddBudget(b)
@@ -162,6 +164,7 @@ func (v *view) Summary() *auditlog.Summary {
 	sum := &auditlog.Summary{
 		CapacityRetries: stats.CapacityRetries + v.lanes.retries.Load(), PeakDelay: stats.PeakDelay,
 		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
+		Pace:  v.pace(&stats),
 		Usage: v.Usage.ByModel(), Total: v.Usage.All().Totals,
 	}
 	for _, c := range v.consumers {
@@ -171,6 +174,14 @@ func (v *view) Summary() *auditlog.Summary {
 		sum.RowsSkipped += st.Skipped
 	}
 	return sum
+}
+
+// RunID names the process in the events of the audit.
+func (v *view) RunID() string { return v.runID }
+
+// pace is what the pool was worth since the stage has started.
+func (v *view) pace(stats *pool.Stats) auditlog.Pace {
+	return auditlog.NewPace(v.Usage.All().Took, time.Since(v.started), stats.ThrottleTime, v.Cfg.Pool.Size)
 }
 
 // SlotsAdvice says what more slots of the pool would have brought to a run that took so

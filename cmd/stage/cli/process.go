@@ -37,6 +37,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	table := addTableFlags(cmd)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
+	cmd.Flags().StringVar(&o.Summary, "summary", "", "file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
 	cancelBatches := addCancelBatches(cmd)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -42,6 +43,7 @@ type Options struct {
 	Force  bool         // replaces Out, even if it holds other data
 	Retry  *Retry       // failed rows to send again, or nil
 
+	Summary     string   // file for the summary of the run; "" means that none is written
 	FailOnError *big.Rat // most rows that may fail, in percent of all; nil means any number
 	// Where returns the flags with which stage tail finds the events of the job in dir.
 	// Required.
@@ -73,6 +75,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	name, err := nameOf(o.Job, in.Name)
 	if err != nil {
 		return config.Invalid(err)
+	}
+	if o.Summary != "" { // found out before anything is paid for
+		if _, err := os.Stat(filepath.Dir(o.Summary)); err != nil {
+			return config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
+		}
 	}
 	dir := filepath.Join(cfg.Data.Dir, name)
 	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
@@ -133,7 +140,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
 		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
-		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry,
+		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
 		resumable: !unnamed, earlier: then != nil,
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
 		flush: func() { logging.Flush(log) },

@@ -56,6 +56,7 @@ type Pipeline struct {
 
 	unhashed *load.FileRows // the Source, if only its rows can show that it is the same as before, or nil
 
+	summary string            // file for the summary; empty means that none is written
 	console *terminal.Console // of the log, which shares a terminal with the bar; nil means that none does
 	flush   func()            // writes what the log has gathered, before the summary; nil means that nothing does
 	// rest returns what shows the rows that failed for a reason, where some were

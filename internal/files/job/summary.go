@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/ops/stored"
@@ -18,9 +19,11 @@ import (
 // known by then are left out.
 const summaryTimeout = 5 * time.Second
 
-// printSummary prints on standard error how many rows were done, and which failed.
+// printSummary prints on standard error how many rows were done, and which failed, and
+// writes the summary's file if there is one.
 func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	sum := p.Stage.Summary()
+	sum.Pace = auditlog.NewPace(p.Stage.Usage.All().Took, took, sum.Throttled, p.Stage.Cfg.Pool.Size)
 	used, tokens := p.Stage.Usage.All(), "unknown"
 	if u := used.Usage; u != nil {
 		tokens = strconv.FormatInt(u.TotalTokens, 10)
@@ -29,17 +32,39 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s; this run: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
+	if line := paceLine(sum.Pace, p.Stage.Cfg.Pool.Size); line != "" {
+		terminal.PrintLine(p.Stderr, "%s", line)
+	}
 	if all := p.allRuns(hard); all != nil && all.Calls > used.Calls {
 		terminal.PrintLine(p.Stderr, "all runs of the job: %s", describeUsage(all))
 	}
 	if advice := p.Stage.SlotsAdvice(took); advice != "" {
 		terminal.PrintLine(p.Stderr, "%s", advice)
 	}
+	if p.summary != "" {
+		if err := p.writeSummary(p.summary, sum); err != nil {
+			terminal.PrintLine(p.Stderr, "%v", err)
+		}
+	}
 	if p.failed > 0 {
 		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
 		repaired := p.places != nil && len(p.places.newest) > 0
 		p.failures.print(p.Stderr, repaired, p.rest)
 	}
+}
+
+// paceLine says what it was worth to make calls side by side. It is empty for a run that
+// was so short, or made so few calls, that this says nothing.
+func paceLine(p auditlog.Pace, slots int) string {
+	if p.ElapsedS < 1 || p.CallsS < 1 {
+		return ""
+	}
+	return fmt.Sprintf("speed-up %.1f: the calls take %s one after the other; %.0f%% of the %s in use, throttled for %s",
+		p.Speedup, seconds(p.CallsS), 100*p.Utilisation, terminal.Plural(slots, "slot"), seconds(p.ThrottledS))
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
 }
 
 // allRuns returns the usage of all runs of a resumed job, by its audit. It is nil if

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/cost"
@@ -78,6 +79,8 @@ type Report struct {
 	Budget   []BudgetReport `json:"budget"` // of each provider; null without STAGE_BUDGET
 	Lane     *LaneReport    `json:"lane"`   // null: there is no batch lane
 	Latency  LatencyReport  `json:"latency"`
+	// Pace is what it was worth to make calls side by side, since the start.
+	auditlog.Pace
 	// LastRefusal is what a provider said when it last refused a call; null: none was
 	// refused since the start.
 	LastRefusal *RefusalReport    `json:"last_refusal"`

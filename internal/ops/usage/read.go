@@ -140,7 +140,7 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 	}
 	for _, name := range r.options.Stages {
 		prefix := r.cfg.Audit.Subject + "." + name + ".*."
-		o.Filters = append(o.Filters, prefix+string(auditlog.KindCall), prefix+string(auditlog.KindBatch))
+		o.Filters = append(o.Filters, prefix+string(auditlog.KindCall), prefix+string(auditlog.KindBatch), prefix+string(auditlog.KindRun))
 	}
 	in, err := stored.Open(ctx, js, o)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/llm-stage/stage/auditlog"
 )
 
 // Report is what a book holds at one time. Its JSON is stable: members may be added.
@@ -23,6 +25,9 @@ type Report struct {
 	Groups []Group `json:"groups"`
 	// Total sums all groups.
 	Total Numbers `json:"total"`
+	// Pace is what it was worth to make the calls side by side, over all runs. The time of
+	// a run that was killed ends with its last call.
+	auditlog.Pace
 	// Unused are answers of a provider's batches that were billed and have no call, as
 	// older stages recorded none where no row took the answer. They are not in Total.
 	Unused Unused `json:"unused_batch_answers"`
@@ -82,7 +87,7 @@ type Unused struct {
 // events sets Stages, Since and AuditBegins.
 func (b *Book) Report(now time.Time) *Report {
 	r := &Report{
-		By: append([]Dimension{}, b.by...), Groups: []Group{}, Total: numbersOf(&b.total), Until: timeOrNil(b.last),
+		By: append([]Dimension{}, b.by...), Groups: []Group{}, Total: numbersOf(&b.total), Pace: b.runs.pace(), Until: timeOrNil(b.last),
 		Doubled: b.doubled, Unreadable: b.unread,
 	}
 	u := b.batches.sum(now)

@@ -92,7 +92,8 @@ func (g group) compare(o group) int {
 }
 
 // Book adds up events. Its memory is bounded: 10,000 groups and the groups of one more
-// model, some 32 MB of calls that it would recognise, and 4,096 finished batches. It is
+// model, some 32 MB of calls that it would recognise, 4,096 finished batches, and 10,000
+// runs. It is
 // not safe for concurrent use.
 type Book struct {
 	by      []Dimension
@@ -100,6 +101,7 @@ type Book struct {
 	total   Sum
 	seen    seen
 	batches batches
+	runs    runs
 	doubled uint64
 	unread  uint64
 	last    time.Time // of the last event that was counted, by its own time
@@ -108,7 +110,7 @@ type Book struct {
 // NewBook returns an empty book that groups calls by some dimensions; none: all calls are
 // one group.
 func NewBook(by []Dimension) *Book {
-	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches()}
+	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches(), runs: newRuns()}
 }
 
 // Add adds an event of any kind. Nil is one that cannot be read: it is counted as such.
@@ -125,6 +127,8 @@ func (b *Book) Add(e *auditlog.Event) {
 		b.unread++
 	case e.Batch != nil:
 		b.batches.event(e.Batch)
+	case e.Run != nil:
+		b.runs.event(e.Run)
 	case e.Call != nil:
 		b.call(e.Call)
 	}
@@ -136,6 +140,7 @@ func (b *Book) call(c *auditlog.Call) {
 		return
 	}
 	b.batches.call(c)
+	b.runs.call(c)
 	b.sum(c).add(c)
 	b.total.add(c)
 	if c.Time.After(b.last) {

@@ -1,0 +1,32 @@
+package auditlog
+
+import "time"
+
+// Pace is what it was worth to make calls side by side. For example, 100 calls of 1.2 s in
+// a pool of 16 that take 10 s together: CallsS is 120, ElapsedS is 10, Speedup is 12, and
+// Utilisation is 120 / (10 × 16) = .75.
+type Pace struct {
+	// CallsS is the time of all calls, summed, in seconds: what they would take one after
+	// the other.
+	CallsS float64 `event:"calls_s" json:"calls_s"`
+	// ElapsedS is the time that passed, in seconds.
+	ElapsedS float64 `event:"elapsed_s" json:"elapsed_s"`
+	// Speedup is CallsS by ElapsedS.
+	Speedup float64 `event:"speedup" json:"speedup"`
+	// Utilisation is the share of the pool's slots that was in use, from 0 to 1.
+	Utilisation float64 `event:"utilisation" json:"utilisation"`
+	// ThrottledS is the time in which a row was ready and a slot free, and the throttle
+	// held the call back, in seconds.
+	ThrottledS float64 `event:"throttled_s" json:"throttled_s"`
+}
+
+// NewPace returns the pace of calls that took so long in all while elapsed passed, with a
+// pool of so many slots. A pace of no time is zero.
+func NewPace(calls, elapsed, throttled time.Duration, slots int) Pace {
+	p := Pace{CallsS: calls.Seconds(), ElapsedS: elapsed.Seconds(), ThrottledS: throttled.Seconds()}
+	if elapsed > 0 && slots > 0 {
+		p.Speedup = p.CallsS / p.ElapsedS
+		p.Utilisation = p.Speedup / float64(slots)
+	}
+	return p
+}
