@@ -239,7 +239,7 @@ func (t *term) putBack(seq uint64, back *comingBack) (next uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	row := t.c.rowOf(seq, back.body)
+	row := t.rowOf(seq, back.body)
 	if !aside {
 		row.term.back, row.Errand, row.Kept = true, back.errand, back.kept
 		row.Taken = t.c.pulse.born.Add(time.Duration(was.taken) * time.Second)

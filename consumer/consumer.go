@@ -54,6 +54,9 @@ type Config struct {
 	RunID string
 	// ResultSubject is the prefix of the subjects of results.
 	ResultSubject string
+	// ResultBucket is the bucket of the object store for results that are larger than a
+	// message of the results stream. Empty: such a result is an error, see [Fitter].
+	ResultBucket string
 	// DeadLetterSubject gets the originals of failed rows, or empty.
 	DeadLetterSubject string
 	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than
@@ -454,7 +457,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.keepRows(t)
 	t.close() // the emitter reports problems until it has ended
 	c.setRefused(false)
-	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAway)
+	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAway, problemPut, problemGet)
 	how := "error"
 	switch {
 	case err == nil:
@@ -557,7 +560,7 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e := row.reply.Event
 	e.Header = c.eventHeader(now)
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
-	e.EarlierCalls, e.HeadersLeftOut = row.earlierCalls(owner), row.bare
+	e.EarlierCalls, e.HeadersLeftOut = row.earlierCalls(owner), row.form.bare
 	e.Key = nil // a kept reply may have that of another order
 	if c.order.byKey() {
 		e.Key = &row.Key

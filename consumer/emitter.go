@@ -275,7 +275,7 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	own := 8 + c.order.headers() // ours and the batch's; a map of more would cost two allocations more
 	originStream, originSeq := streams.Origin(row.Header)
 	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
-	if !row.bare {
+	if !row.form.bare {
 		streams.Carry(header, row.Header, streams.PassHeader)
 	}
 	maps.Copy(header, row.traceHeader())
@@ -294,7 +294,12 @@ func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
 	if first := c.replaced(row); first > 0 {
 		set.one(streams.HeaderReplaces, strconv.FormatUint(first, 10))
 	}
-	return &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
+	msg := &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
+	if row.form.large {
+		row.form.object.Set(header)
+		msg.Data = nil
+	}
+	return msg
 }
 
 // ownHeaders is the most headers that the stage itself gives a result, without the

@@ -5,8 +5,8 @@ const StepAheadRead = "ahead read"
 
 // Steps are the steps of the protocol that a test may crash at, in the order of a term.
 var Steps = []string{
-	"claiming", "claimed", "setting back", "set back", StepAheadRead, "journal read", "fetching", "taken", "answered", "kept", "appending",
-	"appended", "acked", "purged", "drained", "handing over",
+	"claiming", "claimed", "setting back", "set back", StepAheadRead, "journal read", "fetching", "taken", "answered", "stowing", "stowed", "kept", "appending",
+	"appended", "acked", "tidied", "purged", "drained", "handing over",
 }
 
 // WithHook returns a configuration whose consumer calls hook at each step, from two goroutines.

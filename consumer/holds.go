@@ -17,7 +17,7 @@ type Waiter interface {
 // kindOf has the kind of each area of [problems].
 var kindOf = map[string]hold.Kind{
 	problemConnection: hold.Connection, problemOwnership: hold.Ownership, problemResults: hold.Results,
-	problemDeadLetter: hold.DeadLetter, problemRows: hold.Undelivered, problemAway: hold.Unread,
+	problemDeadLetter: hold.DeadLetter, problemRows: hold.Undelivered, problemAway: hold.Unread, problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
 }
 
 // holds returns the problems as reasons why the rows of a partition wait.
@@ -236,6 +236,10 @@ func (t *term) answeredHold(row *Row) whereabouts {
 	switch {
 	case waits:
 		return t.rowHold(row.Seq, hold.Order, "row "+hold.RowName(before))
+	case row.form.putting && t.problem(hold.ObjectStore) != nil:
+		return t.problemHold(row.Seq, t.problem(hold.ObjectStore))
+	case row.form.putting:
+		return t.rowHold(row.Seq, hold.Storing, "its body")
 	case !row.term.done:
 		return t.rowHold(row.Seq, hold.Storing, "its reply")
 	case !row.emittable() && row.shared.recorder.Refused():
@@ -257,6 +261,11 @@ func (t *term) unstartedHold(row *Row) whereabouts {
 		return t.rowHold(row.Seq, hold.Operator, "")
 	case t.c.storable.full.Load() != nil:
 		return t.rowHold(row.Seq, hold.Store, "")
+	case t.c.storable.unstowed.Load(), row.term.fetching && t.problem(hold.ObjectStore) != nil:
+		if problem := t.problem(hold.ObjectStore); problem != nil {
+			return t.problemHold(row.Seq, problem)
+		}
+		return t.rowHold(row.Seq, hold.ObjectStore, "")
 	case t.c.storable.refused.Load():
 		if problem := t.problem(hold.Results, hold.DeadLetter); problem != nil {
 			return t.problemHold(row.Seq, problem)

@@ -61,6 +61,12 @@ type journalRows interface {
 	// keptNow takes note that the journal has a row's reply now ([Row.stored]), or will
 	// never have it.
 	keptNow(row *Row)
+	// stowForJournal stores the body of a reply that is too large for an entry as an
+	// object, and reports whether it does. The row is offered again when it is stored.
+	stowForJournal(row *Row, now time.Time) bool
+	// getForJournal reads the body of a kept reply, which is an object. kept gets it, or
+	// nil where it can't be read any more.
+	getForJournal(seq uint64, of *Kept, needed func() bool, kept func(*Kept))
 }
 
 // openJournal asks what earlier terms have kept.

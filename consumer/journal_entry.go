@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
@@ -67,11 +68,15 @@ const (
 )
 
 // journalEntry returns the journal's message for a row's reply: the row event as one line
-// of JSON, then the result's body.
+// of JSON, then the result's body. A body that is an object is named in the headers.
 func (c *Consumer) journalEntry(owner string, row *Row) *nats.Msg {
 	e := c.rowEvent(row, owner, time.Now())
-	data := e.AppendJSON(make([]byte, 0, 1024+len(row.reply.Body)), auditlog.PayloadsFull, 0)
-	data = append(append(data, '\n'), row.reply.Body...)
+	body := row.reply.Body
+	if row.form.object.Bytes > 0 {
+		body = nil
+	}
+	data := e.AppendJSON(make([]byte, 0, 1024+len(body)), auditlog.PayloadsFull, 0)
+	data = append(append(data, '\n'), body...)
 	header := nats.Header{
 		streams.HeaderOwner: {owner}, streams.HeaderSourceStream: {c.cfg.InputStream}, streams.HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
 		headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
@@ -79,6 +84,9 @@ func (c *Consumer) journalEntry(owner string, row *Row) *nats.Msg {
 	}
 	if row.element.parent != nil {
 		header[streams.HeaderItem] = []string{strconv.Itoa(row.element.index)}
+	}
+	if row.form.object.Bytes > 0 {
+		row.form.object.Set(header)
 	}
 	return &nats.Msg{Subject: c.journalSubject(keptRef{row.Seq, row.itemIndex()}), Data: data, Header: header}
 }
@@ -112,7 +120,8 @@ func (c *Consumer) parseEntry(header nats.Header, data []byte) (seq uint64, inde
 	if e.Row == nil {
 		return 0, 0, nil, errNoEntry
 	}
-	return seq, index, &Kept{RequestHash: hash, Reply: Reply{
+	object, _ := objects.RefOf(header)
+	return seq, index, &Kept{object: object, RequestHash: hash, Reply: Reply{
 		Body: body, Failed: header.Get(streams.HeaderStatus) == auditlog.RowError, Event: *e.Row, RequestHash: hash,
 		Form: header.Get(headerReplyForm),
 	}}, nil

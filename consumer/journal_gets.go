@@ -44,6 +44,7 @@ type get struct {
 	kept     *Kept
 	items    map[int]*Kept
 	missing  []int     // elements, or wholeRow, whose replies are not here yet
+	fetching int       // replies whose bodies are objects, which are being read
 	asked    int       // of those, how many are on their way
 	by       time.Time // when the row starts without them; zero means never
 	again    time.Time // when to ask once more
@@ -94,6 +95,9 @@ func (t *term) restore(row *Row, now time.Time) bool {
 			g.by = now.Add(streams.RequestTimeout)
 		}
 	}
+	if g.fetching > 0 { // without end: without it the row would be paid for again
+		return false
+	}
 	if len(g.missing) > 0 && now.Before(j.gets.until(g)) {
 		return false
 	}
@@ -125,7 +129,7 @@ func (j *journal) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
 	if g == nil {
 		g = j.get(seq, []keptRef{{seq, wholeRow}}, now)
 	}
-	if len(g.missing) > 0 {
+	if len(g.missing) > 0 || g.fetching > 0 {
 		return nil, false
 	}
 	j.end(seq, g)
@@ -195,7 +199,16 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 		return
 	}
 	if of, index, k, err := j.c.parseEntry(m.Header, m.Data); err == nil && of == seq && index == item {
-		g.put(item, k)
+		if k.object.Name == "" {
+			g.put(item, k)
+		} else {
+			g.fetching++
+			j.rows.getForJournal(seq, k, func() bool { return j.gets.open[seq] == g }, func(k *Kept) {
+				if g.fetching--; k != nil {
+					g.put(item, k)
+				}
+			})
+		}
 	}
 	g.missing = slices.Delete(g.missing, at, at+1)
 	j.gets.missing--

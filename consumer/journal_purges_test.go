@@ -1,6 +1,9 @@
 package consumer
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // emittedRows are the rows of a term that are emitted: those up to a sequence.
 type emittedRows uint64
@@ -8,6 +11,9 @@ type emittedRows uint64
 func (e emittedRows) finished(seq uint64) bool { return seq <= uint64(e) }
 func (emittedRows) itsTurn(*Row) bool          { return false }
 func (emittedRows) keptNow(*Row)               {}
+
+func (emittedRows) stowForJournal(*Row, time.Time) bool                   { return false }
+func (emittedRows) getForJournal(uint64, *Kept, func() bool, func(*Kept)) {}
 
 // Nothing is purged by sequence that a rival may have kept since this term last proved that it owns the partition, nor
 // while an earlier term's reply is needed, whose place is not known.

@@ -92,6 +92,9 @@ func (j *journal) keep(row *Row, now time.Time) {
 	}
 	msg := j.c.journalEntry(j.owner, row)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
+		if j.rows.stowForJournal(row, now) {
+			return
+		}
 		j.unkept.settle(row)
 		j.rows.keptNow(row)
 		return

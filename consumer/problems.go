@@ -21,6 +21,8 @@ const (
 	problemDeadLetter = "dead letter"
 	problemRows       = "rows"
 	problemAway       = "rows set aside" // or parked
+	problemPut        = "large results"
+	problemGet        = "large rows" // or kept replies
 )
 
 // problems holds what blocks the partition at the moment, for /readyz and the log. Safe

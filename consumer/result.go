@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -78,7 +79,7 @@ const (
 
 func (c *Consumer) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
 	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
-	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.Body, Header: nats.Header{
+	msg := &nats.Msg{Subject: c.cfg.DeadLetterSubject, Data: row.message(), Header: nats.Header{
 		streams.HeaderReason:  {reason},
 		jetstream.MsgIDHeader: {row.StateID + "/dead-letter"},
 	}}
@@ -99,6 +100,15 @@ func (c *Consumer) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
 		msg.Header[headerError] = []string{text}
 	}
 	return msg
+}
+
+// message is the body of the row's message, which is empty where the row's body is an
+// object.
+func (r *Row) message() []byte {
+	if r.elsewhere != nil {
+		return nil
+	}
+	return r.Body
 }
 
 // nameSource writes into the headers of a dead letter which row it is.
@@ -130,24 +140,29 @@ const roomMin = 1024
 // says that the row's own headers don't go with it, because with them there would be
 // none, or more headers than a server takes.
 func (c *Consumer) room(row *Row) (bytes int, bare bool) {
-	// Status line, our own headers with generous values, the condition and the batch.
-	const fixed, separators = 640, len(": \r\n")
-	most := int(c.maxMessage.Load())
-	left := most - fixed - len(c.cfg.RunID) - len(c.resultSubject) - len(row.Subject) - 2*len(row.StateID)
-	if c.replaced(row) > 0 {
-		left -= len(streams.HeaderReplaces) + len("18446744073709551615") + separators
-	}
-	if stream, seq := streams.Origin(row.Header); seq != "" {
-		left -= len(streams.HeaderOriginStream+streams.HeaderOriginSeq) + len(stream) + len(seq) + 2*separators
-	}
-	left -= c.order.headerBytes(row)
-	trace := row.traceHeader()
-	left -= carriedBytes(trace, nil)
-	own := carriedBytes(row.Header, trace)
-	if left-own < roomMin || most-left+own > streams.HeaderBytesMax {
+	stage, own := c.headerBytes(row)
+	left := int(c.maxMessage.Load()) - stage
+	if left-own < roomMin || stage+own > streams.HeaderBytesMax {
 		return max(0, left), own > 0
 	}
 	return left - own, false
+}
+
+// headerBytes is how many bytes the headers of a row's result take: those of the stage,
+// with its subject, and those that the row itself has.
+func (c *Consumer) headerBytes(row *Row) (stage, own int) {
+	// Status line, our own headers with generous values, the condition and the batch.
+	const fixed, separators = 640, len(": \r\n")
+	stage = fixed + len(c.cfg.RunID) + len(c.resultSubject) + len(row.Subject) + 2*len(row.StateID)
+	if c.replaced(row) > 0 {
+		stage += len(streams.HeaderReplaces) + len("18446744073709551615") + separators
+	}
+	if stream, seq := streams.Origin(row.Header); seq != "" {
+		stage += len(streams.HeaderOriginStream+streams.HeaderOriginSeq) + len(stream) + len(seq) + 2*separators
+	}
+	trace := row.traceHeader()
+	stage += c.order.headerBytes(row) + carriedBytes(trace, nil)
+	return stage, carriedBytes(row.Header, trace)
 }
 
 // carriedBytes is the size of the headers of a row that go with its result, but for those
@@ -166,16 +181,24 @@ func carriedBytes(row, trace nats.Header) (bytes int) {
 	return bytes
 }
 
-// fit replaces a reply that the results stream has no room for: a stream must never stand
-// still for one row. It happens where the limit was lowered after the executor had looked
-// at it.
+// fit decides how a reply is stored: in a message of the results stream or, where that
+// has no room for it, in the bucket of large results. It replaces one that neither has
+// room for: a stream must never stand still for one row. That happens where the limit was
+// lowered after the executor had looked at it.
 func (c *Consumer) fit(row *Row) {
 	room, bare := c.room(row)
-	row.bare = bare
 	size := len(row.reply.Body)
-	if size <= room {
+	row.form.bare, row.form.large = bare, false
+	switch {
+	case size <= room:
+		return
+	case size <= c.roomInBucket():
+		row.form.large = true
+		stage, own := c.headerBytes(row)
+		row.form.bare = bare || own > 0 && stage+own+objects.HeaderBytesMost > streams.HeaderBytesMax
 		return
 	}
+	row.form.object = objects.Ref{}
 	reply := *row.reply
 	reply.Failed, reply.Event.Reason = true, reasonTooLarge
 	row.MaxBodyBytes = room

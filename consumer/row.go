@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/recorder"
 	"github.com/nats-io/nats.go"
 )
@@ -38,6 +39,9 @@ type Row struct {
 	Subject string
 	Header  nats.Header
 	Body    []byte
+	// Unreadable says why there is no Body, though the row names an object that should
+	// hold it; empty for any other row. Such a row gets an error as its result.
+	Unreadable string
 	// Key is the row's key where results are in order by key, as [streams.KeyHeader]
 	// writes it; else empty.
 	Key string
@@ -47,7 +51,8 @@ type Row struct {
 	Arrived time.Time
 	// Taken is when this process received the row first.
 	Taken time.Time
-	// MaxBodyBytes is the largest result body that the results stream takes for this row.
+	// MaxBodyBytes is the largest result body that can be stored for this row: by the
+	// results stream or, where there is one, in the bucket of large results.
 	MaxBodyBytes int
 	// Kept is the reply that an earlier term kept in the journal, or nil. It counts only
 	// for the same request: an executor compares [Kept.RequestHash] with that of the
@@ -64,10 +69,13 @@ type Row struct {
 	// in particular.
 	Errand any
 
-	shared  *shared // with the other rows of the consumer; nil for an element
-	element element // which one, where this is an element of a row
-	mu      sync.Mutex
-	items   map[int]*Row // elements, by index, with a reply or a call; guarded by mu
+	shared *shared // with the other rows of the consumer; nil for an element
+	// elsewhere is the object that holds Body, which is empty until that was read. Nil: the
+	// row's message holds it.
+	elsewhere *objects.Ref
+	element   element // which one, where this is an element of a row
+	mu        sync.Mutex
+	items     map[int]*Row // elements, by index, with a reply or a call; guarded by mu
 
 	trace    Trace // nil: nothing follows it
 	wanted   atomic.Bool
@@ -79,8 +87,8 @@ type Row struct {
 	// The goroutine of the consumer owns these two, which last from one term to the next.
 	answered bool // reply is there, and is no hand-back
 	idle     bool // it was taken in an earlier term, and handed back in it or since
-	bare     bool // its own headers leave no room for a result and are left out
 
+	form    resultForm // of the reply
 	term    inTerm
 	journal inJournal
 }
@@ -112,6 +120,7 @@ type inTerm struct {
 	itemBytes   int  // of the replies to elements so far, in the window
 	back        bool // it was parked, and has come back
 	done        bool // its reply is in the sequencer, and its row event is on its way
+	fetching    bool // its body is being read from the object store
 }
 
 // inJournal is what the term knows of a row's reply in the journal. The goroutine of the
@@ -137,6 +146,8 @@ type Kept struct {
 	// Reply is as it was given. An executor that uses it sets the event's source to
 	// [auditlog.SourceJournal].
 	Reply Reply
+
+	object objects.Ref // that holds the body; the zero value: the entry does
 }
 
 // tenure is the term of ownership that a row's events name.

@@ -26,7 +26,7 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	if t.in.resets() {
 		return t.in.resetAt, nil
 	}
-	if t.stopping {
+	if t.stopping || t.bodies.forKey != 0 {
 		return t.in.pull.step(now, 0, 0, false)
 	}
 	rows := t.room()
@@ -144,6 +144,8 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	switch {
 	case t.stopping:
 		return nil // the hand-over resets the consumer to it
+	case t.bodies.forKey != 0:
+		return nil // it comes again
 	case seq <= t.in.accepted:
 		return t.again(ctx, seq, md.NumDelivered, m.Reply)
 	case seq != t.in.accepted+1 && !proven:
@@ -159,11 +161,14 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	if t.buf.Known(seq) {
 		return t.skip(seq, m.Reply)
 	}
+	if !t.keyKnown(seq, m) {
+		return nil
+	}
 	// The known rows before it were deleted since they were emitted. They count in the
 	// span, so whether there is room for the row is known only now.
 	t.buf.Pass(seq)
 	t.in.accepted = seq - 1
-	row, size := t.c.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
+	row, size := t.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
 	index, err := t.enter(row, m.Reply, unansweredCounts*size)
 	switch {
 	case errors.Is(err, sequencer.ErrFull):
@@ -247,7 +252,10 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	known := t.c.held[row.Seq] == row
 	delete(t.c.held, row.Seq)
 	row.term.submitIndex, row.term.ackReply, row.term.size = index, reply, size
-	row.term.done, row.term.itemBytes = false, 0
+	row.term.done, row.term.itemBytes, row.term.fetching = false, 0, false
+	if row.elsewhere != nil { // its body may have been read in an earlier term
+		t.weighBody(row)
+	}
 	row.forgetJournal()
 	_, waits := t.buf.WaitsFor(row.Seq)
 	row.leads.Store(!waits)
@@ -287,7 +295,8 @@ func stamp(raw *jetstream.RawStreamMsg) stamped {
 
 // rowOf returns the row of a message: one that is held from an earlier term, or a new
 // one.
-func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
+func (t *term) rowOf(seq uint64, m stamped) *Row {
+	c := t.c
 	if row := c.held[seq]; row != nil {
 		return row
 	}
@@ -295,9 +304,11 @@ func (c *Consumer) rowOf(seq uint64, m stamped) *Row {
 	row := &Row{
 		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data, Arrived: m.arrived,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
-		shared:  c.shared,
+		shared:  c.shared, elsewhere: elsewhere(m.Msg),
 	}
-	if c.order.byKey() {
+	if key, known := t.bodies.keys[seq]; known {
+		row.Key = key
+	} else if c.order.byKey() {
 		row.Key = c.cfg.Key(row)
 	}
 	return row
@@ -311,7 +322,8 @@ func (c *Consumer) begun(row *Row) {
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
 	}
-	row.MaxBodyBytes, _ = c.room(row)
+	room, _ := c.room(row)
+	row.MaxBodyBytes = max(room, c.roomInBucket())
 }
 
 // finished reports whether a row is emitted.
@@ -376,9 +388,9 @@ look:
 	for ; looked < len(t.unstarted); looked++ {
 		switch row := t.unstarted[looked]; {
 		case t.parkStarted(row):
-		case row.term.back || t.restore(row, now):
+		case t.fetch(row) && (row.term.back || t.restore(row, now)):
 			t.c.cfg.Executor.Start(row)
-		case t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
+		case row.term.fetching || t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
 			waiting = append(waiting, row)
 		default:
 			break look
@@ -446,6 +458,9 @@ func (t *term) complete(row *Row) {
 	row.unstored.Add(1)
 	row.term.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
+	if row.form.large {
+		t.stowResult(row)
+	}
 	t.lead(t.c.order.key(row))
 	t.journal.wait(row, now)
 	t.c.at("answered")
@@ -524,6 +539,7 @@ func (t *term) emitted(e emitted) error {
 	}
 	t.journal.unkept.groupTime.Add(e.at.Sub(e.began))
 	t.journal.emitted(e.rows)
+	t.removeUnnamed(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {
 		s.Emitted += uint64(len(e.rows))

@@ -121,6 +121,7 @@ func (s *sim) check() {
 	s.checkMoney()
 	s.checkSleepers()
 	s.checkResets()
+	s.checkObjects(results)
 }
 
 // checkLog checks that each row of a partition has one result, in the order of the claim before it, stored by the owner
@@ -155,7 +156,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 		if failed := s.fails(seq); (m.Headers().Get(streams.HeaderStatus) == "error") != failed {
 			s.t.Errorf("row %d: %s, want failed %v", seq, m.Headers().Get(streams.HeaderStatus), failed)
 		}
-		s.checkBody(seq, string(m.Data()))
+		s.checkBody(seq, string(s.bodyOfResult(seq, m)))
 		results = append(results, m)
 	}
 	log.end()

@@ -20,7 +20,7 @@ func (s *sim) fault() {
 		s.faultOfOrder(r)
 		return
 	}
-	draws := 21
+	draws := 22
 	if s.partitions > 1 {
 		draws += 10
 	}
@@ -72,10 +72,10 @@ func (s *sim) fault() {
 			r.stop(1 + moment(s.rng, 3*time.Second))
 			s.leaveAlone(r)
 		}
-	case 15, 16, 17, 18, 19, 20:
+	case 15, 16, 17, 18, 19, 20, 21:
 		s.faultOfServer(r, draw)
 	default:
-		s.faultOfSpread(r, draw-21)
+		s.faultOfSpread(r, draw-22)
 	}
 }
 
@@ -133,6 +133,8 @@ func (s *sim) faultOfServer(r *simReplica, draw int) {
 				})
 			}
 		}
+	case 21:
+		s.fill(streams.BucketStream(simBucket), moment(s.rng, 15*time.Second))
 	case 19:
 		if !s.thrifty() {
 			s.note("journal purged")

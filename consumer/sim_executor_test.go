@@ -210,11 +210,12 @@ func (e *simExecutor) answer(j simJob) {
 	}
 	if j.fan == nil {
 		reply.Body = append([]byte("done "), j.row.Body...)
+		reply.Body = enlarge(j.element(), reply.Body)
 		j.row.RecordCall(&event)
 		j.row.Reply(reply)
 		return
 	}
-	event.Item, reply.Body = new(j.item), []byte(c.id())
+	event.Item, reply.Body = new(j.item), enlarge(j.element(), []byte(c.id()))
 	j.row.RecordCall(&event)
 	j.fan.answer(j.item, reply)
 }

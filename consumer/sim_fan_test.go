@@ -192,9 +192,9 @@ func (s *sim) fails(seq uint64) bool {
 // checkBody checks that a result is made of the reply to each element of its row, in their order.
 func (s *sim) checkBody(seq uint64, body string) {
 	s.t.Helper()
-	if want := fmt.Sprintf(`done {"n":%d}`, seq-1); !s.fansOut {
+	if want := string(enlarge(simElement{seq, wholeRow}, fmt.Appendf(nil, `done {"n":%d}`, seq-1))); !s.fansOut {
 		if body != want {
-			s.t.Errorf("row %d: %s, want %s", seq, body, want)
+			s.t.Errorf("row %d: %.200s, %d bytes; want %.200s, %d bytes", seq, body, len(body), want, len(want))
 		}
 		return
 	}
@@ -204,11 +204,11 @@ func (s *sim) checkBody(seq uint64, body string) {
 	}
 	for i, reply := range replies {
 		if !s.answers(simElement{seq, i}, reply) {
-			s.t.Errorf("row %d: %q in the place of element %d is the reply to no call for it", seq, reply, i)
+			s.t.Errorf("row %d: %.200q in the place of element %d is the reply to no call for it", seq, reply, i)
 		}
 	}
 	if want := s.elements(seq); len(replies) != want {
-		s.t.Errorf("row %d has %d elements, and %d replies in its result: %s", seq, want, len(replies), body)
+		s.t.Errorf("row %d has %d elements, and %d replies in its result: %.200s", seq, want, len(replies), body)
 	}
 }
 
@@ -216,13 +216,15 @@ func (s *sim) checkBody(seq uint64, body string) {
 func (s *sim) answers(of simElement, reply string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.callsFor[of], func(c *simCall) bool { return c.id() == reply && !c.answered.IsZero() })
+	return slices.ContainsFunc(s.callsFor[of], func(c *simCall) bool {
+		return string(enlarge(of, []byte(c.id()))) == reply && !c.answered.IsZero()
+	})
 }
 
 // restored checks a reply to an element that the journal had.
 func (s *sim) restored(of simElement, k *consumer.Kept) {
 	s.note("element restored")
 	if !s.answers(of, string(k.Reply.Body)) || k.Reply.Failed != s.outcome(of).failed {
-		s.t.Errorf("%v the journal has %q (failed %v) as the reply to element %d of row %d", s.clock(), k.Reply.Body, k.Reply.Failed, of.item, of.row)
+		s.t.Errorf("%v the journal has %.200q (failed %v) as the reply to element %d of row %d", s.clock(), k.Reply.Body, k.Reply.Failed, of.item, of.row)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -86,7 +87,7 @@ func partitionsOf(seed uint64) int { return [...]int{2, 4, 1, 2, 1}[seed%5] }
 func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim {
 	t.Helper()
 	s := &sim{
-		bench: bare(t), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
+		bench: bareWith(t, func(o *server.Options) { o.MaxPayload = simPayload }, nil), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
 		rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), rows: make([][]uint64, partitions), gone: make([]int, partitions),
 		done: make(map[string]int), lives: make(map[string]*life), callsFor: make(map[simElement][]*simCall),
 		fansOut: seed%4 >= 2,
@@ -97,6 +98,7 @@ func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim
 	s.setOrder(order)
 	stagetest.Value(s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}, Retention: s.retention}))(t)
 	cfg := stageStreams()
+	cfg.ResultBucket = simBucket
 	if cfg.Partitions = partitions; partitions > 1 {
 		cfg.InputSubject = "rows.{partition}.>"
 	}

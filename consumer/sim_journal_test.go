@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
@@ -34,6 +35,9 @@ func (s *sim) journaled(m *nats.Msg) {
 		s.t.Errorf("%v: an entry of the journal has the headers %v: %v", s.clock(), m.Header, err)
 	}
 	_, body, _ := bytes.Cut(m.Data, []byte{'\n'})
+	if ref, is := objects.RefOf(m.Header); is {
+		body = s.bodyOf(simElement{seq, item}, ref)
+	}
 	s.entries = append(s.entries, simEntry{simElement{seq, item}, owner, string(body), time.Now()})
 }
 
@@ -45,9 +49,9 @@ func (s *sim) checkEntries(calls map[string]time.Time) {
 			return
 		}
 		if !s.answers(e.of, e.body) {
-			s.t.Errorf("row %d: an entry for element %d is %q, which is the reply to no call for it", e.of.row, e.of.item, e.body)
+			s.t.Errorf("row %d: an entry for element %d is %.200q, which is the reply to no call for it", e.of.row, e.of.item, e.body)
 		}
-		if at, ok := calls[e.body]; !ok || e.at.Sub(at) < 2*leastLatency {
+		if at, ok := calls[strings.TrimRight(e.body, simPadding)]; !ok || e.at.Sub(at) < 2*leastLatency {
 			s.t.Errorf("row %d, element %d: kept at %v, its call was audited at %v; want the event before it", e.of.row, e.of.item, e.at, at)
 		}
 	}

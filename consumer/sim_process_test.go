@@ -309,6 +309,7 @@ func (s *sim) start(r *simReplica) {
 func (l *life) run(steps *armed) {
 	s := l.s
 	cfg := s.config(l.name, l.exec)
+	cfg.ResultBucket = simBucket
 	cfg.WindowRows, cfg.JournalAfter, cfg.Create = s.window, l.journalAfter, !s.strict()
 	s.configure(&cfg)
 	rec := recorder.New(l.nc, recorder.Config{

@@ -64,6 +64,7 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 					switch {
 					case n%oneStepIn != i%oneStepIn:
 					case slices.Contains([]string{"kept", "fetching", "purged"}, step) && s.order == streams.OrderNone: // hardly ever: a reply is emitted before
+					case step == "tidied" && !s.fansOut: // the result names the object of a whole row
 					case step != consumer.StepAheadRead:
 						s.strike(step, manner, n%3)
 					case s.keyed():

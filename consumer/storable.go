@@ -19,6 +19,9 @@ import (
 type storable struct {
 	full    atomic.Pointer[error] // the reason that [Consumer.SetFull] was given, or nil while there is room
 	refused atomic.Bool           // the last append of the emitter was not stored
+	// unstowed says that the body of a result, or of a kept reply, could not be put into
+	// the object store.
+	unstowed atomic.Bool
 }
 
 // fullLook is the time between two looks of a term that starts no row because nothing can
@@ -44,10 +47,19 @@ func (c *Consumer) setRefused(refused bool) {
 	}
 }
 
+// setUnstowed notes whether a body could not be put into the object store.
+func (s *storable) setUnstowed(unstowed bool, wake *mailbox) {
+	if s.unstowed.Swap(unstowed) != unstowed {
+		wake.wake()
+	}
+}
+
 // canStore reports whether what a call brings could be stored, as far as is known.
 func (r *Row) canStore() bool { return r.shared.storable.room() && !r.shared.recorder.Refused() }
 
-func (s *storable) room() bool { return s.full.Load() == nil && !s.refused.Load() }
+func (s *storable) room() bool {
+	return s.full.Load() == nil && !s.refused.Load() && !s.unstowed.Load()
+}
 
 // problem says why nothing can be stored, where the owner of the server has said so;
 // empty means that it has not.

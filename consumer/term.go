@@ -44,7 +44,9 @@ type term struct {
 	in  intake    // of rows, from the durable consumer
 	own ownership // of the partition, by the log
 	out outlet    // of groups of answered rows, to the emitter
-	fit time.Time // when the durable consumer was last known to be as it must be
+	// bodies that are larger than a message, on their way to the object store and back
+	bodies bodies
+	fit    time.Time // when the durable consumer was last known to be as it must be
 
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay
 	// set.
@@ -116,6 +118,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		t.journal.waitOf(row, time.Now())
 	}
 	t.out.open(ctx, newEmitter(c, owner, end, results.Config))
+	t.bodies.open(ctx, c)
 	c.served = true
 	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
@@ -164,6 +167,7 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 // whether it was stored.
 func (t *term) close() {
 	t.out.close()
+	t.bodies.close()
 	t.in.close()
 	t.returns.close()
 	t.closeLane()
@@ -199,7 +203,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.own.beat(now)
 		t.pause()
 		t.acks.step(now)
-		if t.stopping && t.drained() && t.journal.flushed(now) {
+		if t.stopping && t.drained() && t.journal.flushed(now) && t.bodies.tidied(now) {
 			return t.finish(soft, hard)
 		}
 		if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(hard, now)); err != nil {
@@ -218,6 +222,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.stopLane()
 		t.unstashDue()
 		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
+		next = earlier(next, t.bodies.step(now))
 		if t.paused {
 			next = earlier(next, now.Add(fullLook))
 		}
@@ -243,6 +248,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		case <-t.laneSignal():
 		case m := <-t.journal.answers:
 			t.journal.received(m, time.Now())
+		case b := <-t.bodies.done:
+			t.bodies.ended(b, time.Now())
+			err = t.comesAgain(hard)
 		case <-t.c.mail.signal:
 			t.collect()
 			t.emit()
@@ -280,7 +288,7 @@ func (t *term) finish(soft, hard context.Context) error {
 // watch looks at the consumer after a silence: when rows wait and none came, it is reset
 // to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.in.resets() || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
+	if t.stopping || t.in.resets() || t.bodies.forKey != 0 || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
 		return nil
 	}
 	info, err := t.in.look(ctx)

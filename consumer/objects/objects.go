@@ -62,6 +62,8 @@ const (
 	chunkSpare = 1 << 10
 	// chunkBytesMin bounds how small chunks get, however small the server's messages are.
 	chunkBytesMin = 1 << 10
+	// bodyBytesFirst bounds the memory for a body before any of it is read.
+	bodyBytesFirst = 16 << 20
 	// replacedMost is how often an object may be replaced by another of its name while it
 	// is read, until that counts as damage.
 	replacedMost = 3
@@ -204,7 +206,7 @@ func (o *object) read(ctx context.Context, nc *nats.Conn, bucket string, most in
 	case o.Size > uint64(max(most, 0)): //nolint:gosec // not negative
 		return nil, false, fmt.Errorf("%w: it has %d bytes, at most %d are read", ErrLarge, o.Size, most)
 	}
-	body = make([]byte, 0, o.Size)
+	body = make([]byte, 0, min(o.Size, bodyBytesFirst)) // its size is what somebody has written
 	stream, chunks := streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID
 	for seq := uint64(1); uint64(len(body)) < o.Size; {
 		m, err := streams.NextMessage(ctx, nc, stream, chunks, seq)

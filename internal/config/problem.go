@@ -105,6 +105,7 @@ var settings = map[streams.Field]string{
 	streams.FieldInputSubject:      "STAGE_INPUT_SUBJECT",
 	streams.FieldResultStream:      "STAGE_RESULT_STREAM",
 	streams.FieldResultSubject:     "STAGE_RESULT_SUBJECT",
+	streams.FieldResultBucket:      "STAGE_RESULT_BUCKET",
 	streams.FieldAuditStream:       "STAGE_AUDIT_STREAM",
 	streams.FieldAuditSubject:      "STAGE_AUDIT_SUBJECT",
 	streams.FieldJournalStream:     "STAGE_JOURNAL_STREAM",

@@ -64,6 +64,9 @@ func (c *Config) checkStreams(found *problems) {
 	}
 	found.checkSubject("STAGE_RESULT_SUBJECT", c.Result.Subject, "results")
 	found.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
+	if bucket := c.Result.Bucket; bucket != "" && !streams.IsBucket(bucket) {
+		found.add("STAGE_RESULT_BUCKET", "%q is no name of a bucket: give letters, digits, - and _, at most 64", bucket)
+	}
 	if dead := c.Streams.DeadLetterSubject; dead != "" {
 		found.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")
 	}

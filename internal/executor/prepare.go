@@ -217,8 +217,12 @@ func (e *Executor) prepareElement(ctx context.Context, w entry, stop bool) *job 
 }
 
 // loadError is the error of a row that the loader published in the place of one that is
-// too large for a message, or that its file does not hold correctly; else nil.
+// too large for a message, or that its file does not hold correctly, and of a row whose
+// body can't be read from the object store; else nil.
 func loadError(in *consumer.Row, ownServer bool) error {
+	if in.Unreadable != "" {
+		return row.Broken("the row's body is an object of another stage: "+in.Unreadable, nil)
+	}
 	if problem, begin := readBroken(in); problem != "" {
 		return row.Broken(problem, begin)
 	}
@@ -330,7 +334,7 @@ func (e *Executor) address(j *job, to int) (err error) {
 // passOn answers a row that arrived as an error of an earlier stage, unless such rows are
 // processed: it is passed on unchanged, in its place.
 func (e *Executor) passOn(in *consumer.Row) bool {
-	if e.cfg.Rows.OnUpstreamError != "pass" || in.Header.Get(streams.HeaderStatus) != auditlog.RowError {
+	if e.cfg.Rows.OnUpstreamError != "pass" || in.Unreadable != "" || in.Header.Get(streams.HeaderStatus) != auditlog.RowError {
 		return false
 	}
 	j := &job{row: in}

@@ -155,6 +155,9 @@ func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawSt
 // put stores a reply and does not wait until it is stored.
 func (s *replyStore) put(key string, a *answer) {
 	body, err := json.Marshal(a)
+	if len(body) > int(s.client().Conn().MaxPayload()) {
+		return // no message holds it, and that is no trouble of the store
+	}
 	if err == nil {
 		_, err = s.client().PublishAsync(config.DedupePrefix+key, body)
 	}

@@ -23,6 +23,7 @@ const (
 	Undelivered Kind = "undelivered"
 	Unread      Kind = "unread"
 	Media       Kind = "media"
+	ObjectStore Kind = "object_store"
 	Stalled     Kind = "stalled"
 
 	Operator    Kind = "operator"
@@ -164,6 +165,10 @@ var table = []Entry{
 		Media, Blocked, Everywhere, "the object store of a picture, document or sound can't be reached",
 		"look at the bucket that the reason names: whether its stream has a leader (nats stream info OBJ_<bucket>), and whether the stage's user may read it. " +
 			"It goes on by itself, and no row fails",
+	},
+	{
+		ObjectStore, Blocked, Everywhere, "a result, a row or a kept reply that is larger than a message can't be put into the object store, or read from it (`STAGE_RESULT_BUCKET`)",
+		"change what the reason names; it goes on by itself, and no row is lost",
 	},
 	{Stalled, Blocked, Everywhere, "rows wait, nothing moves, and no other reason is known", "restart this replica, so that another takes over; and report it with the log: this should not happen"},
 

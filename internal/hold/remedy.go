@@ -10,6 +10,7 @@ import (
 // Places are the names of what a stage uses, for advice that can be typed as it stands.
 type Places struct {
 	Input, Result, Audit, Journal string // streams
+	Bucket                        string // stream of the bucket of large results
 	DeadLetter                    string // subject, or empty
 	Flags                         string // what commands need to find them, as in "--job reviews"; empty means nothing but the settings
 }
@@ -35,7 +36,7 @@ func (h *Hold) Advise(p Places) {
 // reason loses a row.
 var losing = []string{
 	"drops old results", "drops old records", "deletes the resume point", "loses its resume point", "messages a subject", "acknowledges messages before they are written",
-	"deletes records once", "open are forgotten",
+	"deletes records once", "open are forgotten", "deletes a body", "results name objects that are gone", "drops old objects",
 }
 
 // itself ends the advice about what nobody needs to restart.
@@ -127,6 +128,8 @@ func (h *Hold) stream(p Places) string {
 		return "STREAM, with the one that stores the subject " + p.DeadLetter
 	case h.Kind == Audit:
 		return p.Audit
+	case h.Kind == ObjectStore:
+		return p.Bucket
 	case h.says("journal"):
 		return p.Journal
 	}

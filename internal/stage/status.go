@@ -153,7 +153,7 @@ func (v *view) report(snap status.Snapshot, now time.Time) status.Report {
 func (v *view) places() hold.Places {
 	return hold.Places{
 		Input: v.Cfg.Input.Stream, Result: v.Cfg.Result.Stream, Audit: v.Cfg.Audit.Stream,
-		Journal: v.Cfg.Journal.Stream, DeadLetter: v.Cfg.Streams.DeadLetterSubject, Flags: v.flags,
+		Journal: v.Cfg.Journal.Stream, Bucket: streams.BucketStream(v.Cfg.Result.Bucket), DeadLetter: v.Cfg.Streams.DeadLetterSubject, Flags: v.flags,
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/redrive"
@@ -281,7 +280,11 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 	if err != nil {
 		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq, err)
 	}
-	r.At, r.Body, r.Failed = newest.at, m.Data, m.Header.Get(streams.HeaderStatus) == auditlog.RowError
+	of, err := stored.NewResult(m)
+	if err != nil {
+		return r, err
+	}
+	r.At, r.Body, r.Object, r.Failed = newest.at, of.Body, of.Object, of.Failed
 	return r, nil
 }
 

@@ -120,6 +120,9 @@ func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result,
 	if r, err = p.places.newestOf(ctx, r); err != nil {
 		return false, err
 	}
+	if err := r.Fetch(ctx, p.places.js.Conn()); err != nil {
+		return false, err
+	}
 	kind, err := p.writeResult(ctx, out, r)
 	if err != nil {
 		return false, err

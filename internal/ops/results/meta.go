@@ -27,6 +27,7 @@ type meta struct {
 	Replaces      uint64      `json:"replaces,omitempty"`       // the row whose result this one replaces
 	Key           *string     `json:"order_key,omitempty"`      // of the row; only in order by key
 	Low           *uint64     `json:"low_water_mark,omitempty"` // every row up to it has its result; not in stream order
+	Object        string      `json:"object,omitempty"`         // that holds the body, as BUCKET/NAME
 	Headers       nats.Header `json:"headers,omitempty"`        // the row's own
 }
 
@@ -44,6 +45,9 @@ func writeWithMeta(w io.Writer, stream string, partition int, r stored.Result, h
 	}
 	if low, err := strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err == nil {
 		about.Low = &low
+	}
+	if r.Object != nil {
+		about.Object = r.Object.String()
 	}
 	for key, values := range h {
 		if streams.PassHeader(key) {

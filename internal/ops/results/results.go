@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -174,7 +175,7 @@ func (p *Printer) read(ctx context.Context, js jetstream.JetStream, filter strin
 		case err != nil || m == nil:
 			return err
 		default:
-			err = p.result(m)
+			err = p.result(ctx, js.Conn(), m)
 			if err == nil && follow && r.Left == 0 { // somebody waits for it
 				err = p.out.Flush()
 			}
@@ -186,7 +187,8 @@ func (p *Printer) read(ctx context.Context, js jetstream.JetStream, filter strin
 }
 
 // result prints one message if it is a result that is wanted.
-func (p *Printer) result(m *jetstream.RawStreamMsg) error {
+func (p *Printer) result(ctx context.Context, nc *nats.Conn, m *jetstream.RawStreamMsg) error {
+	before := p.at
 	if p.options.Merged {
 		p.at = m.Sequence
 	}
@@ -196,6 +198,10 @@ func (p *Printer) result(m *jetstream.RawStreamMsg) error {
 	}
 	r, err := stored.NewResult(m)
 	if err != nil || p.options.Failed && (!r.Failed || !p.last.current(r)) {
+		return err
+	}
+	if err := r.Fetch(ctx, nc); err != nil {
+		p.at = before
 		return err
 	}
 	if p.options.WithMeta {

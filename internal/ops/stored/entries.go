@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
@@ -28,8 +29,9 @@ type ResultRow struct {
 	// where it has none.
 	Progress Progress
 	Key      *string
-	// Body is empty where the reader has only headers.
-	Body []byte
+	// Body is empty where the reader has only headers, and where it is an Object.
+	Body   []byte
+	Object *objects.Ref
 }
 
 // Claim is the beginning of a term: an owner took over a partition.
@@ -77,7 +79,10 @@ type InputRow struct {
 	Seq     uint64 // 0: there is no further row
 	Subject string
 	Header  nats.Header
-	Body    []byte // empty where the reader has only headers
+	Body    []byte // empty where the reader has only headers, and until Fetch where it is an object
+	// Unreadable says that there is no body, since the object that should hold it is gone
+	// or damaged.
+	Unreadable bool
 }
 
 // SameInput reports whether both claims are about the same input stream, not only one of

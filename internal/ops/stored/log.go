@@ -55,6 +55,7 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 			At: m.Sequence, Stored: m.Time, Owner: h.Get(streams.HeaderOwner), Status: h.Get(streams.HeaderStatus),
 			StateID: h.Get(streams.HeaderStateID), Source: h.Get(streams.HeaderSourceStream),
 			Replaces: h.Get(streams.HeaderReplaces), Subject: h.Get(streams.HeaderSourceSubject), Header: h, Body: m.Data,
+			Object: objectOf(h),
 		}
 		if len(h[streams.HeaderLow]) > 0 {
 			row.Progress = progressOf(h)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,7 +25,8 @@ type Result struct {
 	Low      uint64    // every row of the input up to it has its result by then; that of the row in a stage in stream order
 	Replaces uint64    // the row whose place it takes; 0 means that that of no other, as far as its headers say
 	Failed   bool      // the row was answered by an error
-	Body     []byte
+	Body     []byte    // empty until Fetch where it is an Object
+	Object   *objects.Ref
 }
 
 // OpenResults begins to read the results of one partition for [NextResult], from the
@@ -68,6 +70,7 @@ func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 	return Result{
 		At: m.Sequence, Stored: m.Time, Seq: seq, Low: low, Subject: h.Get(streams.HeaderSourceSubject),
 		Replaces: streams.Replaces(h), Failed: h.Get(streams.HeaderStatus) == auditlog.RowError, Body: m.Data,
+		Object: objectOf(h),
 	}, nil
 }
 

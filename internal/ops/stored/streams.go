@@ -29,6 +29,7 @@ func Streams(cfg *config.Config) streams.Config {
 		AuditDuplicates: duplicates,
 		Name:            cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
 		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
+		ResultBucket: cfg.Result.Bucket,
 		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
 		DeadLetterSubject: cfg.Streams.DeadLetterSubject, Partitions: cfg.Streams.Partitions,
 		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",

@@ -90,7 +90,7 @@ func digest(body []byte) uint64 { return maphash.Bytes(keySeed, body) }
 
 // sourceOf reads a row of the input.
 func (b *bodies) sourceOf(in *stored.InputRow) *source {
-	if !b.read {
+	if !b.read || in.Unreadable {
 		return nil
 	}
 	s := &source{body: digest(in.Body), subject: digest([]byte(streams.Text(in.Subject))), previews: previewsOf(in)}
@@ -369,8 +369,8 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 		return nil
 	}
 	s := h.source
-	if s == nil {
-		return nil // it is counted by the audit, or not at all
+	if s == nil || h.made == nil {
+		return nil // it is counted by the audit, or not at all; or its body is missing
 	}
 	v.stats.Linked++
 	if what := v.differs(s, h.ResultRow, h.made); what != "" {
@@ -397,7 +397,7 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 // checkPassed compares the result of a row that was passed on with the row itself: the
 // bodies must be equal byte by byte.
 func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
-	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.source.body != h.made.body {
+	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.made != nil && h.source.body != h.made.body {
 		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)
 	}
 }
@@ -487,6 +487,7 @@ func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stor
 		if m == nil {
 			return nil, nil //nolint:nilnil // that it is gone is an answer
 		}
-		return &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}, nil
+		in := &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}
+		return in, v.fetch(ctx, in)
 	}
 }

@@ -1,11 +1,14 @@
 package verify
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/llm-stage/stage/llm"
 )
 
 // read takes the next result of the log as the head, and checks its place among the
@@ -32,7 +35,10 @@ func (v *partitionVerifier) read() error {
 	}
 	v.checkOwner(r)
 	v.checkReplacement(r)
-	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner), made: v.madeOf(r), items: -1}
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner), items: -1}
+	if err := v.readBody(h); err != nil {
+		return err
+	}
 	r.Body = nil // it may wait for its events
 	if v.order.ofStream() {
 		v.mark = r.Seq
@@ -57,6 +63,28 @@ func (v *partitionVerifier) read() error {
 	v.head = h
 	v.checkItems(h)
 	return v.checkLink(h)
+}
+
+// readBody notes what the body of a result shows. A body that is an object is read always:
+// nothing else shows that it is there.
+func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
+	r := h.ResultRow
+	if r.Object != nil {
+		r.Body, err = v.object(r.Object)
+		if objects.Lasts(err) {
+			v.violate(violationObject, r.Seq, "the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At, err)
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the result of row %d: %w", r.Seq, err)
+		}
+		v.stats.Objects++
+		h.sha = llm.Hash(r.Body)
+	}
+	if h.made = v.madeOf(r); h.made != nil {
+		h.sha = h.made.sha
+	}
+	return nil
 }
 
 // count counts a result.

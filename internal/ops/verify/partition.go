@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/seqset"
@@ -59,6 +60,8 @@ type partitionSources struct {
 	// rows.
 	input func() (stored.InputRow, error)
 	rows  *stored.Reader // of input; nil if the input allows no second reader
+	// object reads the object that a result names in place of a body.
+	object func(*objects.Ref) ([]byte, error)
 	// original returns a row of the input, of any partition, or nil if the row is gone.
 	// The func itself is nil if there is no input.
 	original func(seq uint64) (*stored.InputRow, error)
@@ -112,7 +115,9 @@ type verifiedRow struct {
 	// known, or no bodies are read.
 	source *source
 	made   *made
-	items  int // elements of the array of its row; -1: unknown
+	// sha is the SHA-256 of its body, in hexadecimal; empty: the body was not read.
+	sha   string
+	items int // elements of the array of its row; -1: unknown
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -306,8 +311,8 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	if event.status != h.Status {
 		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
 	}
-	if h.made != nil && event.result != "" && event.result != h.made.sha {
-		v.violate(violationRowEvent, h.Seq, "row %d has another result than that of its row event: the SHA-256 of its body is %s, not %s", h.Seq, h.made.sha, event.result)
+	if h.sha != "" && event.result != "" && event.result != h.sha {
+		v.violate(violationRowEvent, h.Seq, "row %d has another result than that of its row event: the SHA-256 of its body is %s, not %s", h.Seq, h.sha, event.result)
 	}
 	v.checkVariables(h, event)
 	v.checkPassed(h, event)

@@ -59,6 +59,9 @@ type verifiedPartition struct {
 	// failed.
 	Replacements int `json:"replacements"`
 
+	// Objects counts the results whose bodies are objects of a bucket, and were read.
+	Objects int `json:"objects,omitempty"`
+
 	// Pending rows are behind the high-water mark and have no result; null: unknown.
 	Pending *uint64 `json:"pending"`
 
@@ -191,6 +194,9 @@ func (r *Report) WriteText(w io.Writer) {
 		replacing := ""
 		if p.Replacements > 0 {
 			replacing = fmt.Sprintf(", %d of them in place of a failed one", p.Replacements)
+		}
+		if p.Objects > 0 {
+			replacing += fmt.Sprintf(", %d of them objects", p.Objects)
 		}
 		terminal.PrintLine(w, "partition %d: %d results%s in %d terms: %d succeeded, %d failed%s; %s", p.Partition,
 			p.Results, p.upTo(), p.Claims, p.Succeeded, p.Failed, replacing, pending)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/stored"
@@ -272,6 +273,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		}
 		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
 		p.results = stored.NextResultFunc(ctx, rows)
+		p.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
 	}
 	if err := v.openInput(ctx, p); err != nil {
 		return err
@@ -348,8 +350,22 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 		}
 	}
 	p.original = v.originalFunc(ctx)
-	p.input = stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
+	next := stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
+	p.input = func() (in stored.InputRow, err error) {
+		if in, err = next(); err == nil {
+			err = v.fetch(ctx, &in)
+		}
+		return in, err
+	}
 	return nil
+}
+
+// fetch reads the body of a row that is an object, if bodies are read at all.
+func (v *verification) fetch(ctx context.Context, in *stored.InputRow) error {
+	if !v.bodies.read {
+		return nil
+	}
+	return in.Fetch(ctx, v.js.Conn())
 }
 
 // read reads the audit and hands each event to its partition, which reads results and

@@ -29,6 +29,7 @@ const (
 	violationRowEvent    violationKind = "row_event_differs"
 	violationNoCallEvent violationKind = "call_event_missing"
 	violationCallEvent   violationKind = "call_event_extra"
+	violationObject      violationKind = "bad_object"
 	violationRetries     violationKind = "retries_differ"
 	violationTokens      violationKind = "tokens_differ"
 	violationCost        violationKind = "cost_differs"
