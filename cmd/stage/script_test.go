@@ -68,7 +68,7 @@ func exitCode(ts *testscript.TestScript, args []string) int {
 //	llm LLM -errors 401=1
 func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
-		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-stall word] [-answers n] [-after file]")
+		ts.Fatalf("usage: llm VARIABLE [-rate n] [-latency d] [-errors shares] [-refuse word] [-slow word] [-stall word] [-long bytes] [-answers n] [-after file]")
 	}
 	var cfg llmtest.Config
 	answers, after := 0, ""
@@ -106,6 +106,17 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 			return nil
 		}
 		return nil
+	})
+	flags.Func("long", "", func(text string) error { // prompts with the word long get an answer of so many bytes
+		size, err := strconv.Atoi(text)
+		cfg.Script = func(c llmtest.Call) *llmtest.Step {
+			if strings.Contains(c.Prompt, "long") {
+				return &llmtest.Step{Body: fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}`,
+					strings.Repeat("y", size))}
+			}
+			return nil
+		}
+		return err
 	})
 	flags.IntVar(&answers, "answers", 0, "")
 	flags.StringVar(&after, "after", "", "") // no call is answered before this file is there

@@ -31,17 +31,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Headers of a message whose body is an object.
-const (
-	// HeaderObject names the object as BUCKET/NAME.
-	HeaderObject = "Stage-Object"
-	// HeaderDigest is the SHA-256 of the body, as the object store writes it:
-	// "SHA-256=" and base64url with padding.
-	HeaderDigest = "Stage-Object-Digest"
-	// HeaderBytes is the size of the body.
-	HeaderBytes = "Stage-Object-Bytes"
-)
-
 // Errors of [Get] that last: another attempt finds the same. Any other error may pass.
 var (
 	ErrMissing = errors.New("the object does not exist")
@@ -99,9 +88,9 @@ func (r Ref) String() string { return r.Bucket + "/" + r.Name }
 
 // Set writes the headers of a message whose body is the object.
 func (r Ref) Set(h nats.Header) {
-	h[HeaderObject] = []string{r.String()}
-	h[HeaderDigest] = []string{r.Digest}
-	h[HeaderBytes] = []string{strconv.FormatInt(r.Bytes, 10)}
+	h[streams.HeaderObject] = []string{r.String()}
+	h[streams.HeaderObjectDigest] = []string{r.Digest}
+	h[streams.HeaderObjectBytes] = []string{strconv.FormatInt(r.Bytes, 10)}
 }
 
 // HeaderBytesMost is how many bytes the headers of [Ref.Set] take at most for a body of
@@ -110,25 +99,18 @@ const HeaderBytesMost = 512
 
 // RefOf reads what [Ref.Set] has written. is is false for a message that has its own body.
 func RefOf(h nats.Header) (r Ref, is bool) {
-	if len(h[HeaderObject]) == 0 { // nearly always
+	if len(h[streams.HeaderObject]) == 0 { // nearly always
 		return Ref{}, false
 	}
 	var named bool
-	r.Bucket, r.Name, named = strings.Cut(h.Get(HeaderObject), "/")
-	r.Digest = h.Get(HeaderDigest)
-	size, err := strconv.ParseInt(h.Get(HeaderBytes), 10, 64)
+	r.Bucket, r.Name, named = strings.Cut(h.Get(streams.HeaderObject), "/")
+	r.Digest = h.Get(streams.HeaderObjectDigest)
+	size, err := strconv.ParseInt(h.Get(streams.HeaderObjectBytes), 10, 64)
 	r.Bytes = size
 	if !named || r.Name == "" || !streams.IsBucket(r.Bucket) || err != nil || size < 0 || !strings.HasPrefix(r.Digest, digestPrefix) {
 		return Ref{}, false
 	}
 	return r, true
-}
-
-// Carry copies the headers of [Ref.Set] from one message to another, if it has them.
-func Carry(to, from nats.Header) {
-	if r, is := RefOf(from); is {
-		r.Set(to)
-	}
 }
 
 // Get returns the body, of at most most bytes. One that is not the body which the Ref was

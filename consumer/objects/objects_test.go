@@ -157,9 +157,9 @@ func TestARefIsReadBackFromHeaders(t *testing.T) {
 		t.Errorf("got %v, %v", got, is)
 	}
 	for name, values := range map[string][]string{
-		objects.HeaderObject: {"", "LARGE", "LARGE/", "/x", "LA.RGE/x", "LARGE >/x"},
-		objects.HeaderDigest: {"", "MD5=x"},
-		objects.HeaderBytes:  {"", "-1", "x"},
+		streams.HeaderObject: {"", "LARGE", "LARGE/", "/x", "LA.RGE/x", "LARGE >/x"},
+		streams.HeaderObjectDigest: {"", "MD5=x"},
+		streams.HeaderObjectBytes:  {"", "-1", "x"},
 	} {
 		for _, value := range values {
 			header := nats.Header{}

@@ -29,6 +29,13 @@ const (
 	// HeaderKey is the row's key, on a result of a stage that is in order by key. See
 	// [KeyHeader].
 	HeaderKey = "Stage-Key"
+	// HeaderObject names, on a result whose body is larger than a message, the object that
+	// holds the body, as BUCKET/NAME. HeaderObjectDigest is the SHA-256 of the body as the
+	// object store writes it, "SHA-256=" and base64url with padding, and
+	// HeaderObjectBytes its size. The message itself has no body.
+	HeaderObject       = "Stage-Object"
+	HeaderObjectDigest = "Stage-Object-Digest"
+	HeaderObjectBytes  = "Stage-Object-Bytes"
 	// HeaderModel on a row overrides the model of its request.
 	HeaderModel = "Stage-Model"
 	// HeaderLane on a row chooses its lane, live or batch, and HeaderDeadline until when

@@ -49,6 +49,7 @@ func Origin(header nats.Header) (stream, seq string) {
 var lineage = []string{
 	HeaderSourceStream, HeaderSourceSeq, HeaderSourceSubject, HeaderStatus, HeaderStateID,
 	HeaderOriginStream, HeaderOriginSeq, HeaderKey,
+	HeaderObject, HeaderObjectDigest, HeaderObjectBytes,
 }
 
 // CopyLineage copies to a copy of a row what makes that a result of a stage. It copies

@@ -27,6 +27,7 @@ var page = map[section]map[string]string{
 	sectionOrder:      {"STAGE_ORDER": "key"},
 	sectionDead:       {"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"},
 	sectionDedupe:     {"STAGE_DEDUPE": "stored"},
+	sectionBucket:     {"STAGE_RESULT_BUCKET": "LARGE"},
 	sectionCeiling:    {"STAGE_MAX_COST_USD": "10", "STAGE_PRICES_FILE": "testdata/prices.yaml"},
 }
 

@@ -91,7 +91,7 @@ func expand(patterns []string, cfg *config.Config) (subjects []string) {
 		api = strings.TrimSuffix(prefix, ".") + "."
 	}
 	names := []string{
-		"{name}", cfg.Name, "{ROWS}", cfg.Input.Stream, "{RESULTS}", cfg.Result.Stream, "{AUDIT}", cfg.Audit.Stream, "{JOURNAL}", cfg.Journal.Stream,
+		"{name}", cfg.Name, "{ROWS}", cfg.Input.Stream, "{RESULTS}", cfg.Result.Stream, "{BUCKET}", cfg.Result.Bucket, "{AUDIT}", cfg.Audit.Stream, "{JOURNAL}", cfg.Journal.Stream,
 		"{LANE}", cfg.Lane.Stream, "{results}", cfg.Result.Subject, "{audit}", cfg.Audit.Subject, "{dead}", cfg.Streams.DeadLetterSubject,
 		"{budget}", string(cfg.Budget.Name), "{inbox}", cfg.NATS.InboxPrefix,
 		serverAPI, api,

@@ -22,6 +22,7 @@ const (
 	sectionOrder      section = "STAGE_ORDER=key"
 	sectionDead       section = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	sectionDedupe     section = "STAGE_DEDUPE=stored"
+	sectionBucket     section = "STAGE_RESULT_BUCKET=LARGE"
 	sectionCeiling    section = "STAGE_MAX_COST_USD"
 )
 
@@ -102,6 +103,7 @@ var rules = []rule{
 	}},
 	{section: sectionCreate, why: "create the journal", when: both(creates, journal), publish: []string{"$JS.API.STREAM.CREATE.{JOURNAL}"}},
 	{section: sectionCreate, why: "create the stream of the batch lane", when: both(creates, (*config.Config).LaneOn), publish: []string{"$JS.API.STREAM.CREATE.{LANE}"}},
+	{section: sectionCreate, why: "create the bucket of large results", when: both(creates, stows), publish: []string{"$JS.API.STREAM.CREATE.OBJ_{BUCKET}"}},
 	{section: sectionCreate, why: "create the stream of stored replies", when: both(creates, dedupes), publish: []string{"$JS.API.STREAM.CREATE.DEDUPE"}},
 	{section: sectionCreate, why: "create the durable consumers, and set their window", when: creates, publish: []string{"$JS.API.CONSUMER.CREATE.{ROWS}.{name}-{p}.>"}},
 	{section: sectionCreate, why: "replace a durable consumer that was used in stream order", when: both(creates, reordered), publish: []string{"$JS.API.CONSUMER.DELETE.{ROWS}.{name}-{p}"}},
@@ -133,6 +135,14 @@ var rules = []rule{
 		"$JS.API.STREAM.NAMES",
 		"{dead}",
 	}},
+	{section: sectionBucket, why: "large results (STAGE_RESULT_BUCKET): put them into their bucket, and read and remove them there", when: stows, publish: []string{
+		"$JS.API.STREAM.INFO.OBJ_{BUCKET}",
+		"$JS.API.STREAM.MSG.GET.OBJ_{BUCKET}",
+		"$JS.API.STREAM.PURGE.OBJ_{BUCKET}",
+		"$O.{BUCKET}.C.*",
+		"$O.{BUCKET}.M.*",
+	}},
+	{section: sectionBucket, why: "large results: learn at once that the bucket was edited", when: stows, subscribe: []string{"$JS.EVENT.ADVISORY.STREAM.UPDATED.OBJ_{BUCKET}"}},
 	{section: sectionDedupe, why: "stored replies (STAGE_DEDUPE)", when: dedupes, publish: []string{
 		"$JS.API.STREAM.INFO.DEDUPE",
 		"$JS.API.DIRECT.GET.DEDUPE." + config.DedupePrefix + ">",
@@ -150,6 +160,7 @@ func ownInbox(c *config.Config) bool    { return c.NATS.InboxPrefix != "" }
 func journal(c *config.Config) bool     { return c.Journal.Enabled }
 func creates(c *config.Config) bool     { return c.Streams.Create }
 func dedupes(c *config.Config) bool     { return c.Rows.Dedupe == "stored" }
+func stows(c *config.Config) bool       { return c.Result.Bucket != "" }
 func reordered(c *config.Config) bool   { return !c.Order.OfStream() }
 
 func both(a, b func(*config.Config) bool) func(*config.Config) bool {

@@ -2,11 +2,13 @@ package stored
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Fetch reads the body of a result that is an object of a bucket. It does nothing for any
@@ -38,7 +40,7 @@ func (r *InputRow) Fetch(ctx context.Context, nc *nats.Conn) (err error) {
 		return nil
 	}
 	r.Body, err = ref.Get(ctx, nc, ref.Bytes)
-	if objects.Lasts(err) {
+	if objects.Lasts(err) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		r.Unreadable, err = true, nil
 	}
 	if err != nil {

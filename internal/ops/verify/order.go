@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/llm"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // read takes the next result of the log as the head, and checks its place among the
@@ -71,7 +73,7 @@ func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
 	r := h.ResultRow
 	if r.Object != nil {
 		r.Body, err = v.object(r.Object)
-		if objects.Lasts(err) {
+		if objects.Lasts(err) || errors.Is(err, jetstream.ErrStreamNotFound) {
 			v.violate(violationObject, r.Seq, "the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At, err)
 			return nil
 		}

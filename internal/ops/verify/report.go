@@ -196,7 +196,7 @@ func (r *Report) WriteText(w io.Writer) {
 			replacing = fmt.Sprintf(", %d of them in place of a failed one", p.Replacements)
 		}
 		if p.Objects > 0 {
-			replacing += fmt.Sprintf(", %d of them objects", p.Objects)
+			replacing += fmt.Sprintf(", %d with the body in the object store", p.Objects)
 		}
 		terminal.PrintLine(w, "partition %d: %d results%s in %d terms: %d succeeded, %d failed%s; %s", p.Partition,
 			p.Results, p.upTo(), p.Claims, p.Succeeded, p.Failed, replacing, pending)
