@@ -157,7 +157,7 @@ func TestARefIsReadBackFromHeaders(t *testing.T) {
 		t.Errorf("got %v, %v", got, is)
 	}
 	for name, values := range map[string][]string{
-		streams.HeaderObject: {"", "LARGE", "LARGE/", "/x", "LA.RGE/x", "LARGE >/x"},
+		streams.HeaderObject:       {"", "LARGE", "LARGE/", "/x", "LA.RGE/x", "LARGE >/x"},
 		streams.HeaderObjectDigest: {"", "MD5=x"},
 		streams.HeaderObjectBytes:  {"", "-1", "x"},
 	} {

@@ -30,7 +30,7 @@ func Streams(cfg *config.Config) streams.Config {
 		Name:            cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
 		ResultStream: cfg.Result.Stream, ResultSubject: cfg.Result.Subject,
 		ResultBucket: cfg.Result.Bucket,
-		AuditStream: cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
+		AuditStream:  cfg.Audit.Stream, AuditSubject: cfg.Audit.Subject,
 		DeadLetterSubject: cfg.Streams.DeadLetterSubject, Partitions: cfg.Streams.Partitions,
 		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",
 		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
