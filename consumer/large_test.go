@@ -54,8 +54,8 @@ func (b *bench) checkLarge(n int, body []byte) {
 	}
 }
 
-// While a body can't be put into the bucket, its row waits, no call begins, and the reason is in the list. Then each row is
-// called once.
+// While a body can't be put into the bucket, its row waits, no call begins, and the reason is in the list.
+// Then each row is called once.
 func TestAResultWaitsForItsBucket(t *testing.T) {
 	for _, f := range []struct {
 		name         string

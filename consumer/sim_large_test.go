@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/consumer/objects"
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -98,6 +97,4 @@ func (s *sim) checkObjects(results []jetstream.Msg) {
 	if most := claims * simPool; left > most {
 		s.t.Errorf("%d objects are left that no result names, want at most %d after %d claims", left, most, claims)
 	}
-	messages := s.stream(streams.BucketStream(simBucket)).CachedInfo().State.Msgs
-	s.log.Info("objects", "all", len(all), "left", left, "messages", messages)
 }

@@ -224,6 +224,10 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 	}
 	maps.Copy(m.Header, r.Header)
 	setProgress(m.Header, r.Progress)
+	if r.Object != nil {
+		r.Object.Set(m.Header)
+		m.Data = nil
+	}
 	if r.Key != nil {
 		m.Header.Set(streams.HeaderKey, *r.Key)
 	}

@@ -7,9 +7,12 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // faults are what may be wrong with a finished job of 20 rows.
@@ -133,6 +136,32 @@ var faults = []fault{
 		},
 		[]string{"bad_replacement: partition 0: the result of row 9, at 10 of the results stream, takes the place of row 3, which had not failed"},
 	},
+	{
+		"a body in a bucket that is gone", func(j *stagetest.Job) {
+			ref := objects.NewRef("LARGE", "stage/0/7/x", []byte("{}"))
+			j.Steps[j.ResultOf(7)].Result.Object = &ref
+		},
+		[]string{"bad_object: partition 0: the result of row 7, at 8 of the results stream, has no body: object LARGE/stage/0/7/x: "},
+	},
+}
+
+// The body of a result that is an object is read, and compared with the row event.
+func TestVerifyReadsObjects(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	stagetest.Value(b.JS.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "LARGE", Storage: jetstream.MemoryStorage}))(t)
+	ref := stagetest.Value(objects.Put(t.Context(), b.NC, "LARGE", "stage/0/7/x", []byte("{}")))(t)
+	job := b.FinishedJob(20)
+	job.Steps[job.ResultOf(7)].Result.Object = &ref
+	job.Steps[job.Row7()].Row.ResultHash = llm.Hash([]byte("{}"))
+	b.Store(job)
+	if report, text := proven(b); report.Partitions[0].Objects != 1 || !strings.Contains(text, ", 1 with the body in the object store; ") {
+		t.Errorf("verified %d objects:\n%s", report.Partitions[0].Objects, text)
+	}
+	stagetest.Must(t, objects.Remove(t.Context(), b.NC, "LARGE", ref.Name))
+	stagetest.Value(objects.Put(t.Context(), b.NC, "LARGE", ref.Name, []byte("[]")))(t)
+	if _, text, _ := verifyAll(b); !strings.Contains(text, "bad_object: partition 0: the result of row 7, at 8 of the results stream, has no body: LARGE/stage/0/7/x: the object is damaged") {
+		t.Errorf("of another object verify says:\n%s", text)
+	}
 }
 
 func TestVerifyFindsPlantedFaults(t *testing.T) {
