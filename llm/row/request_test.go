@@ -308,10 +308,14 @@ func TestHistoriesOfCalls(t *testing.T) {
 
 		{llm.OpenAI, `[{"role":"user","content":"q","name":"ann"}]`, `"messages":[{"role":"user","content":"q","name":"ann"}]`, ""},
 		{llm.Anthropic, `[{"role":"user","content":"q","name":"ann"}]`, "", `the request's member "messages[0].name" has no place`},
-		{llm.OpenAI, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`,
-			`"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, ""},
-		{llm.Anthropic, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
-			`"messages[0].tool_calls[0].function.arguments": this provider takes an object alone`},
+		{
+			llm.OpenAI, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`,
+			`"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
+		},
+		{
+			llm.Anthropic, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
+			`"messages[0].tool_calls[0].function.arguments": this provider takes an object alone`,
+		},
 		{llm.Gemini, `[{"role":"tool","tool_call_id":"c","content":"x"}]`, "", `"messages[0].tool_call_id": no earlier message makes this call`},
 		{llm.OpenAI, `[{"role":"user","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}]`, "", `"tool_calls" and "refusal" are for the role assistant`},
 		{llm.OpenAI, `[{"role":"user","content":"x","tool_call_id":"c"}]`, "", `"tool_call_id" is for the role tool`},
