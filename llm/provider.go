@@ -121,6 +121,15 @@ func azureWire(cfg *ProviderConfig) Wire {
 	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
 }
 
+// Check reports why a request can't be sent to the provider, whatever its address: an
+// [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key.
+func (p *Provider) Check(r *Request) error {
+	if err := p.wire(&ProviderConfig{}).check(r); err != nil {
+		return &Error{Provider: p.Name, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
+	}
+	return nil
+}
+
 // base corrects an address as people copy it from a provider's page: without the version,
 // or with the path that the wire format appends itself.
 func (p *Provider) base(address string) string {

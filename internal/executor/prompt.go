@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -153,6 +154,17 @@ func (p *Prompt) Request(row *row.Row) (r llm.Request, vars string, err error) {
 	r, vars = p.Base, row.VariablesHash()
 	err = p.question.ask(&r, row, nil, 0)
 	return r, vars, err
+}
+
+// Check reports why a request can't be sent to the first provider, see [llm.Provider.Check].
+func (p *Prompt) Check(r *llm.Request) error {
+	provider, known := llm.LookupProvider(p.llm.Provider)
+	if !known {
+		return nil
+	}
+	asked := *r
+	asked.Model = cmp.Or(r.Model, p.llm.Model)
+	return provider.Check(&asked)
 }
 
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of

@@ -43,7 +43,7 @@ func (b *batchLines) write(w io.Writer, r stored.Result) error {
 			id = rowfile.BatchID([]byte(jsonbytes.Text(preview)))
 		}
 	}
-	line := jsonbytes.AppendString([]byte(`{"id":`), "batch_req_"+batchName("request", r.Seq))
+	line := jsonbytes.AppendString([]byte(`{"id":`), "batch_req_"+batchName("request", r.Seq, id))
 	line = appendValue(append(line, `,"custom_id":`...), id)
 	line = append(line, `,"response":`...)
 	status := findIn(fault, "status_code")
@@ -67,12 +67,17 @@ func (b *batchLines) write(w io.Writer, r stored.Result) error {
 
 // appendRequestID appends the id of the request that was answered last.
 func appendRequestID(dst []byte, r stored.Result) []byte {
-	return jsonbytes.AppendString(append(dst, `,"request_id":`...), batchName("result", r.At))
+	return jsonbytes.AppendString(append(dst, `,"request_id":`...), resultName(r))
 }
 
-// batchName returns an id that a sequence always has.
-func batchName(of string, sequence uint64) string {
-	sum := sha256.Sum256([]byte(of + " " + strconv.FormatUint(sequence, 10)))
+// resultName returns an id that a stored result always has, and no other one.
+func resultName(r stored.Result) string {
+	return batchName("result", r.At, strconv.AppendInt(nil, r.Stored.UnixNano(), 10))
+}
+
+// batchName returns an id that is always the same for the same sequence and text.
+func batchName(of string, sequence uint64, text []byte) string {
+	sum := sha256.Sum256(append(strconv.AppendUint([]byte(of+" "), sequence, 10), text...))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -112,7 +117,7 @@ func (b *batchLines) appendCompletion(dst []byte, r stored.Result) []byte {
 	if id := member("_id"); isString(id) {
 		dst = append(dst, id...)
 	} else {
-		dst = jsonbytes.AppendString(dst, "chatcmpl-"+batchName("result", r.At))
+		dst = jsonbytes.AppendString(dst, "chatcmpl-"+resultName(r))
 	}
 	dst = strconv.AppendInt(append(dst, `,"object":"chat.completion","created":`...), r.Stored.Unix(), 10)
 	dst = appendValue(append(dst, `,"model":`...), member("_model"))

@@ -3,6 +3,8 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,10 +12,38 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
+var batchIDs = regexp.MustCompile(`[0-9a-f]{32}`)
+
+func batchLine(t *testing.T, r stored.Result) string {
+	t.Helper()
+	var out bytes.Buffer
+	stagetest.Must(t, (&batchLines{field: "F"}).write(&out, r))
+	return out.String()
+}
+
+// A line is the same whenever it is written, and no other line has its ids.
+func TestLinesOfABatchHaveIDsOfTheirOwn(t *testing.T) {
+	at := time.Unix(1700000000, 5)
+	first := stored.Result{Seq: 1, At: 1, Stored: at, Body: []byte(`{"custom_id":"a","F":"x"}`)}
+	if batchLine(t, first) != batchLine(t, first) {
+		t.Error("a result has two lines")
+	}
+	ids := batchIDs.FindAllString(batchLine(t, first), -1)
+	for _, other := range []stored.Result{
+		{Seq: 2, At: 2, Stored: at, Body: first.Body}, {Seq: 1, At: 1, Stored: at.Add(1), Body: []byte(`{"custom_id":"b","F":"x"}`)},
+	} {
+		for _, id := range batchIDs.FindAllString(batchLine(t, other), -1) {
+			if slices.Contains(ids, id) {
+				t.Errorf("two lines have the id %s", id)
+			}
+		}
+	}
+}
+
 // What OpenAI's Batch API would have written for a result, whatever the provider.
 func TestResultsAsLinesOfABatch(t *testing.T) {
-	const head = `{"id":"batch_req_ad1b9de910513527b407147d7a055690","custom_id":`
-	const answered = `,"response":{"status_code":200,"request_id":"400a936d0ac7637324413df9aaf2067f","body":`
+	const head = `{"id":"batch_req_ID","custom_id":`
+	const answered = `,"response":{"status_code":200,"request_id":"ID","body":`
 	const tail = `},"error":null}` + "\n"
 	completion := func(id, message, rest string) string {
 		return `{"id":` + id + `,"object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant",` + message + `},` + rest + `}`
@@ -30,20 +60,20 @@ func TestResultsAsLinesOfABatch(t *testing.T) {
 		},
 		{
 			"calls and log-probabilities", row + `,"F":"","F_usage":null,"F_model":"m","F_finish_reason":"tool_use","F_tool_calls":[{"id":"c1","name":"f","arguments":{"a":"b"}},{"id":null,"name":"g","arguments":"not JSON"}],"F_logprobs":[{"token":"h","logprob":-0.5,"top":[{"token":"i","logprob":-1}]}]}`,
-			head + `"a"` + answered + completion(`"chatcmpl-400a936d0ac7637324413df9aaf2067f"`, `"content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}},{"id":null,"type":"function","function":{"name":"g","arguments":"not JSON"}}]`,
+			head + `"a"` + answered + completion(`"chatcmpl-ID"`, `"content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}},{"id":null,"type":"function","function":{"name":"g","arguments":"not JSON"}}]`,
 				`"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":null,"top_logprobs":[{"token":"i","logprob":-1,"bytes":null}]}],"refusal":null},"finish_reason":"tool_calls"}],"usage":null`) + tail, false,
 		},
 		{
 			"a validated value", row + `,"F":{"a": 1},"F_usage":null,"F_model":"m"}`,
-			head + `"a"` + answered + completion(`"chatcmpl-400a936d0ac7637324413df9aaf2067f"`, `"content":"{\"a\": 1}","refusal":null`, `"logprobs":null,"finish_reason":"stop"}],"usage":null`) + tail, false,
+			head + `"a"` + answered + completion(`"chatcmpl-ID"`, `"content":"{\"a\": 1}","refusal":null`, `"logprobs":null,"finish_reason":"stop"}],"usage":null`) + tail, false,
 		},
 		{
 			"a refused request", row + `,"F_error":{"reason":"api_call_failed","error":"openai: 400 Bad Request: too long","provider_code":"context_length_exceeded","status_code":400,"errors":[]}}`,
-			head + `"a","response":{"status_code":400,"request_id":"400a936d0ac7637324413df9aaf2067f","body":{"error":{"message":"openai: 400 Bad Request: too long","type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}},"error":null}` + "\n", true,
+			head + `"a","response":{"status_code":400,"request_id":"ID","body":{"error":{"message":"openai: 400 Bad Request: too long","type":"invalid_request_error","param":null,"code":"context_length_exceeded"}}},"error":null}` + "\n", true,
 		},
 		{
 			"a server's error", row + `,"F_error":{"reason":"api_call_failed","error":"e","provider_code":null,"status_code":503,"errors":[]}}`,
-			head + `"a","response":{"status_code":503,"request_id":"400a936d0ac7637324413df9aaf2067f","body":{"error":{"message":"e","type":"server_error","param":null,"code":null}}},"error":null}` + "\n", true,
+			head + `"a","response":{"status_code":503,"request_id":"ID","body":{"error":{"message":"e","type":"server_error","param":null,"code":null}}},"error":null}` + "\n", true,
 		},
 		{
 			"no reply", row + `,"F_error":{"reason":"api_call_failed","error":"time-out","provider_code":null,"status_code":null,"errors":[]}}`,
@@ -55,12 +85,11 @@ func TestResultsAsLinesOfABatch(t *testing.T) {
 		},
 		{"no row", `{"F_error":{"reason":"invalid_row","error":"e","body_preview":"not JSON","errors":[]}}`, head + `null,"response":null,"error":{"code":"invalid_row","message":"e"}}` + "\n", true},
 	} {
-		var out bytes.Buffer
-		stagetest.Must(t, (&batchLines{field: "F"}).write(&out, stored.Result{Seq: 1, At: 1, Stored: time.Unix(1700000000, 5), Failed: tt.failed, Body: []byte(tt.body)}))
-		if out.String() != tt.want || !json.Valid(out.Bytes()) {
-			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, out.String(), tt.want)
+		out := batchLine(t, stored.Result{Seq: 1, At: 1, Stored: time.Unix(1700000000, 5), Failed: tt.failed, Body: []byte(tt.body)})
+		if got := batchIDs.ReplaceAllString(out, "ID"); got != tt.want || !json.Valid([]byte(out)) {
+			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
 		}
-		if !isResult(out.Bytes(), "F") {
+		if !isResult([]byte(out), "F") {
 			t.Errorf("%s: the line is not known again", tt.name)
 		}
 	}

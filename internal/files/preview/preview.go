@@ -101,6 +101,9 @@ func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt s
 	if err == nil {
 		err = p.Media.Describe(ctx, r.Messages)
 	}
+	if err == nil {
+		err = p.Check(&r)
+	}
 	return r.Transcript(r.System != p.Base.System), err
 }
 
