@@ -161,18 +161,43 @@ func (l *laneRows) serve(ctx context.Context, j *job) {
 		l.judge(j, errandOf(j.row))
 	case j.found != nil && l.e.answerWith(j, j.found, true):
 	default:
-		l.join(j)
+		l.join(ctx, j)
 	}
 }
 
+// load reads the media of a row that joins: its line has their bytes, which count as those
+// of the batch from then on. A row without its media is answered, or waits for their store.
+func (l *laneRows) load(ctx context.Context, j *job) (loaded *llm.Prepared, ok bool) {
+	loaded, release, err := l.e.media.loadBytes(ctx, j)
+	if err == nil {
+		release() // the lane counts them
+		return loaded, true
+	}
+	_, away := errors.AsType[*llm.AwayError](err)
+	switch {
+	case ctx.Err() != nil:
+		l.e.giveBack(j)
+	case away:
+		j.prepared = nil
+		l.e.media.begin(ctx, []*job{j}, &l.described)
+	default:
+		l.e.answerError(j, err, l.e.uncalled(j), "")
+	}
+	return nil, false
+}
+
 // join has a row wait in the lane.
-func (l *laneRows) join(j *job) {
+func (l *laneRows) join(ctx context.Context, j *job) {
 	w, _ := readWish(l.e.cfg, j.row) // prepare has answered a row with a bad one
 	if w.late(l.e.cfg.Lane.Wait) || !l.e.caller.AffordableByBatch(j.prepared) {
 		l.goLive(j)
 		return
 	}
-	r := lane.Request{Seq: j.row.Seq, Key: j.key, Prepared: j.prepared, Deadline: w.deadline}
+	loaded, ok := l.load(ctx, j)
+	if !ok {
+		return
+	}
+	r := lane.Request{Seq: j.row.Seq, Key: j.key, Prepared: loaded, Deadline: w.deadline}
 	r.Tokens, r.Cost = l.e.caller.EstimateBatch(j.prepared, &j.request)
 	l.e.Lanes(j.row.Partition).Add(r)
 	l.park(j)

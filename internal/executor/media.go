@@ -135,6 +135,9 @@ func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *described) (rest
 // were found; else the job is answered or given back.
 func (d *mediaDesk) lookUp(ctx context.Context, at *lookUp) (found bool) {
 	j := at.job
+	if j.key != "" { // its store did not answer a moment ago
+		pause(ctx, mediaRetry)
+	}
 	for {
 		err := d.describe(ctx, j)
 		away, isAway := errors.AsType[*llm.AwayError](err)
@@ -149,10 +152,15 @@ func (d *mediaDesk) lookUp(ctx context.Context, at *lookUp) (found bool) {
 			return false
 		}
 		d.wait(at, away)
-		select {
-		case <-ctx.Done():
-		case <-time.After(mediaRetry):
-		}
+		pause(ctx, mediaRetry)
+	}
+}
+
+// pause waits for so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
@@ -315,15 +323,8 @@ func (d *mediaDesk) takeAgain() []*job {
 // load reads the media of a job's request for one call. release must be called after it.
 // The verdict is that of an attempt that was not made.
 func (d *mediaDesk) load(ctx context.Context, j *job, a pool.Attempt) (loaded *llm.Prepared, release func(), verdict pool.Verdict, err error) {
-	n := min(j.prepared.MediaBytes(), d.bytes)
-	if n == 0 {
-		return j.prepared, func() {}, verdict, nil
-	}
-	if err = d.room.Acquire(ctx, n); err == nil {
-		if loaded, err = j.prepared.Load(ctx); err == nil {
-			return loaded, func() { d.room.Release(n) }, verdict, nil
-		}
-		d.room.Release(n)
+	if loaded, release, err = d.loadBytes(ctx, j); err == nil {
+		return loaded, release, verdict, nil
 	}
 	failure, invalid := errors.AsType[*llm.Error](err)
 	if invalid {
@@ -332,4 +333,21 @@ func (d *mediaDesk) load(ctx context.Context, j *job, a pool.Attempt) (loaded *l
 	}
 	_, j.away = errors.AsType[*llm.AwayError](err)
 	return nil, nil, pool.Verdict{Class: pool.Cancelled, Err: cmp.Or(context.Cause(ctx), err, io.ErrUnexpectedEOF), Unsent: true}, err
+}
+
+// loadBytes reads the media of a job's request, once there is room for them. release gives
+// the room back.
+func (d *mediaDesk) loadBytes(ctx context.Context, j *job) (loaded *llm.Prepared, release func(), err error) {
+	n := min(j.prepared.MediaBytes(), d.bytes)
+	if n == 0 {
+		return j.prepared, func() {}, nil
+	}
+	if err = d.room.Acquire(ctx, n); err != nil {
+		return nil, nil, err
+	}
+	if loaded, err = j.prepared.Load(ctx); err != nil {
+		d.room.Release(n)
+		return nil, nil, err
+	}
+	return loaded, func() { d.room.Release(n) }, nil
 }

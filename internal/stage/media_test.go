@@ -16,7 +16,9 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -36,11 +38,17 @@ type mediaLab struct {
 
 func newMediaLab(t *testing.T, rows int, vars map[string]string) *mediaLab {
 	t.Helper()
+	return mediaLabOf(t, newLab(t, llmtest.Config{Latency: 10 * time.Second}, map[string]string{
+		"STAGE_POOL_SIZE": "1", "STAGE_WINDOW_BYTES": "1MiB",
+	}), rows, vars)
+}
+
+func mediaLabOf(t *testing.T, of *lab, rows int, vars map[string]string) *mediaLab {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "look.yaml")
 	stagetest.Must(t, os.WriteFile(file, []byte(lookFile), 0o644))
-	l := &mediaLab{chunks: make(map[string]string), lab: newLab(t, llmtest.Config{Latency: 10 * time.Second}, map[string]string{
-		"STAGE_TEMPLATE": "", "STAGE_MESSAGES_FILE": file, "STAGE_POOL_SIZE": "1", "STAGE_WINDOW_BYTES": "1MiB",
-	})}
+	l := &mediaLab{lab: of, chunks: make(map[string]string)}
+	l.vars["STAGE_TEMPLATE"], l.vars["STAGE_MESSAGES_FILE"] = "", file
 	maps.Copy(l.vars, vars)
 	stagetest.Value(l.js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "photos", Storage: jetstream.MemoryStorage}))(t)
 	for i := range rows {
@@ -200,5 +208,32 @@ func TestCallsHoldNoMoreMediaThanTheWindowsBytes(t *testing.T) {
 		if most := l.llms["first.test"].Stats().MaxInFlight; most != 2 {
 			t.Errorf("%d calls at a time", most)
 		}
+	})
+}
+
+// The lines of a batch have the pictures, and what is kept of them the digests.
+func TestABatchHasThePictures(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := mediaLabOf(t, newBatchesLab(t, batches.Config{}, nil), 20, nil)
+		l.prepare = l.away
+		r := l.start(nil, Options{})
+		time.Sleep(time.Minute)
+		checkPrinted(l.lab, r, 1, hold.Media, "")
+		stagetest.Must(t, r.objects.Use(l.nc))
+		l.awaitHours(20)
+		time.Sleep(5 * time.Minute)
+		r.stop()
+		for i, result := range l.results() {
+			want := llm.Hash([]byte(picture + fmt.Sprint("q", i+1)))
+			if result.Error != nil || !strings.Contains(result.Text, want) {
+				t.Errorf("row %d: %+v, want a picture with %s", i+1, result, want)
+			}
+		}
+		for _, e := range l.events(auditlog.KindCall) {
+			if e.Call.Lane == "" || !strings.Contains(string(e.Call.Request), `"image_url":{"url":{"sha256":"`) {
+				t.Errorf("%s: request %s", e.Call.Lane, e.Call.Request)
+			}
+		}
+		l.proven()
 	})
 }

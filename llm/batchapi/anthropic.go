@@ -31,7 +31,7 @@ const separator = ",\n"
 // AppendLine implements [API].
 func (*messageBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byte {
 	dst = jsonbytes.AppendString(append(dst, `{"custom_id":`...), id)
-	return append(append(append(dst, `,"params":`...), p.Body...), "}"+separator...)
+	return append(append(append(dst, `,"params":`...), p.Sent()...), "}"+separator...)
 }
 
 // Upload implements [API].

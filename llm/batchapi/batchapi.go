@@ -22,7 +22,8 @@ type API interface {
 	// Limits are the provider's own limits on a batch, and what else differs between
 	// providers.
 	Limits() Limits
-	// AppendLine appends a request to the body of a batch: what stands for one line of
+	// AppendLine appends a request, with its media if they are loaded, to the body of a
+	// batch: what stands for one line of
 	// it, separator included. id is its custom id, request the body of the live call.
 	AppendLine(dst []byte, id string, p *llm.Prepared) []byte
 	// Upload stores the lines as a file at the provider, named after the token, and

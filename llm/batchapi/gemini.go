@@ -31,7 +31,7 @@ func (*geminiBatches) Limits() Limits {
 // AppendLine implements [API].
 func (*geminiBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byte {
 	dst = jsonbytes.AppendString(append(dst, `{"key":`...), id)
-	return append(append(append(dst, `,"request":`...), p.Body...), "}\n"...)
+	return append(append(append(dst, `,"request":`...), p.Sent()...), "}\n"...)
 }
 
 // Upload implements [API]: one exchange says what will come, and is told where to, a

@@ -74,7 +74,7 @@ func (o *openAI) Limits() Limits { return o.limits }
 func (o *openAI) AppendLine(dst []byte, id string, p *llm.Prepared) []byte {
 	dst = jsonbytes.AppendString(append(dst, `{"custom_id":`...), id)
 	dst = jsonbytes.AppendString(append(dst, `,"method":"POST","url":`...), o.endpoint)
-	return append(append(append(dst, `,"body":`...), p.Body...), "}\n"...)
+	return append(append(append(dst, `,"body":`...), p.Sent()...), "}\n"...)
 }
 
 // at returns an address of the API.
