@@ -73,8 +73,10 @@ func appendOutputConfig(dst []byte, r *Request) []byte {
 }
 
 func (Messages) check(r *Request) error {
-	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false), anthropicMedia.check(r.Messages))
+	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false))
 }
+
+func (Messages) media() *mediaRules { return &anthropicMedia }
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a
 // message that has not ended yet. Neither is a missing one: Ollama leaves the member out

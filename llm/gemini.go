@@ -67,8 +67,10 @@ func appendGenerationConfig(dst []byte, r *Request) []byte {
 }
 
 func (GenerateContent) check(r *Request) error {
-	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, true), geminiMedia.check(r.Messages))
+	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, true))
 }
+
+func (GenerateContent) media() *mediaRules { return &geminiMedia }
 
 // readReply implements [Wire].
 func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {

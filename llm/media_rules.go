@@ -17,19 +17,23 @@ type mediaRules struct {
 	count, bytes int64
 	image, file  int64
 	pixels       int
+
+	tokens func(*Media) int64 // estimates those of one part
 }
 
 var (
 	chatMedia = mediaRules{
-		name:  "chat completions",
-		types: []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3},
-		urls:  []MediaKind{KindImage},
+		name:   "chat completions",
+		types:  []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3},
+		urls:   []MediaKind{KindImage},
+		tokens: openAITokens,
 	}
 	// OpenRouter passes on the address of a document, in the same member as its content.
 	openRouterMedia = mediaRules{
-		name:  "OpenRouter's chat completions",
-		types: chatMedia.types,
-		urls:  []MediaKind{KindImage, KindFile},
+		name:   "OpenRouter's chat completions",
+		types:  chatMedia.types,
+		urls:   []MediaKind{KindImage, KindFile},
+		tokens: openAITokens,
 	}
 	// The sizes are those of OpenAI's published description of the API.
 	responsesMedia = mediaRules{
@@ -37,18 +41,21 @@ var (
 		types: []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF},
 		urls:  []MediaKind{KindImage, KindFile},
 		image: 20 << 20, file: 70 << 20,
+		tokens: openAITokens,
 	}
 	anthropicMedia = mediaRules{
 		name:  "Anthropic's messages",
 		types: []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF},
 		urls:  []MediaKind{KindImage, KindFile},
 		count: 600, bytes: 32 << 20, image: 10 << 20, pixels: 8000,
+		tokens: anthropicTokens,
 	}
 	geminiMedia = mediaRules{
 		name:  "Gemini's generateContent",
 		types: []string{TypePNG, TypeJPEG, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC, TypeM4A},
 		urls:  []MediaKind{KindImage, KindFile, KindAudio},
 		count: 3600, bytes: 100 << 20, file: 50 << 20 * 4 / 3,
+		tokens: geminiTokens,
 	}
 )
 
@@ -79,6 +86,14 @@ func (w *mediaRules) check(messages []Message) error {
 		return fmt.Errorf("the media take %d bytes in base64, and %s takes at most %d in a request", size, w.name, w.bytes)
 	}
 	return nil
+}
+
+// estimate estimates the tokens of all media of a conversation.
+func (w *mediaRules) estimate(messages []Message) (n int64) {
+	for m := range MediaOf(messages) {
+		n += w.tokens(m)
+	}
+	return n
 }
 
 func (w *mediaRules) checkOne(m *Media, role Role) error {

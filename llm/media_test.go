@@ -337,3 +337,31 @@ func TestDoSendsTheContent(t *testing.T) {
 	}
 	m.Open = open
 }
+
+// The estimates are those of the providers' own examples.
+func TestTokensOfMedia(t *testing.T) {
+	picture := func(w, h int, detail string) *llm.Media {
+		m := mediaOf(t, llm.KindImage, llm.TypePNG)
+		m.Width, m.Height, m.Detail = w, h, detail
+		return m
+	}
+	pdf, sound := mediaOf(t, llm.KindFile, llm.TypePDF), mediaOf(t, llm.KindAudio, llm.TypeWAV)
+	pdf.Pages, sound.Seconds = 3, 10
+	url := &llm.Media{Kind: llm.KindImage, Source: address}
+	for _, tt := range []struct {
+		provider string
+		media    *llm.Media
+		want     int64
+	}{
+		{"openai", picture(1024, 1024, "high"), 765}, {"openai", picture(2048, 4096, ""), 1105}, {"openai", picture(4096, 8192, "low"), 85}, {"openai", url, 765},
+		{"openai", sound, 100}, {"openai-responses", pdf, 3 * 1265},
+		{"anthropic", picture(200, 200, ""), 54}, {"anthropic", picture(1000, 1000, ""), 1334}, {"anthropic", picture(8000, 8000, ""), 1600}, {"anthropic", pdf, 3 * 2250},
+		{"gemini", picture(384, 100, ""), 258}, {"gemini", picture(1000, 700, ""), 516}, {"gemini", pdf, 3 * 258}, {"gemini", sound, 320},
+	} {
+		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+		p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
+		if p.MediaTokens != 2*tt.want {
+			t.Errorf("%s: two of %s: %d tokens, want %d each", tt.provider, tt.media, p.MediaTokens, tt.want)
+		}
+	}
+}

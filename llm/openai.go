@@ -77,11 +77,13 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	return append(appendChatTools(dst, r), '}')
 }
 
-func (w ChatCompletions) check(r *Request) error {
+func (ChatCompletions) check(*Request) error { return nil }
+
+func (w ChatCompletions) media() *mediaRules {
 	if w.FileURLs {
-		return openRouterMedia.check(r.Messages)
+		return &openRouterMedia
 	}
-	return chatMedia.check(r.Messages)
+	return &chatMedia
 }
 
 // appendSettings appends temperature and token limit if they are set, each after a comma.

@@ -27,6 +27,8 @@ type Prepared struct {
 	// request has media an object with their sha256, bytes and type stands in the place of
 	// the content, which [Prepared.Load] reads when the request is sent.
 	Body []byte
+	// MediaTokens estimates the tokens of the media, by the provider's published rule.
+	MediaTokens int64
 
 	*address
 	rowModel bool
@@ -73,6 +75,10 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	if hasMedia(r.Messages) {
+		if err := c.wire.media().check(r.Messages); err != nil {
+			return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
+		}
+		p.MediaTokens = c.wire.media().estimate(r.Messages)
 		placed := *r
 		placed.placed = new(placements)
 		r = &placed

@@ -43,8 +43,10 @@ func (Responses) AppendRequest(dst []byte, r *Request) []byte {
 }
 
 func (Responses) check(r *Request) error {
-	return cmp.Or(r.Options.responsesPlaces(), checkHistory(r.Messages, false, false), responsesMedia.check(r.Messages))
+	return cmp.Or(r.Options.responsesPlaces(), checkHistory(r.Messages, false, false))
 }
+
+func (Responses) media() *mediaRules { return &responsesMedia }
 
 // responsesEnds are the documented reasons of an incomplete response. The rest,
 // and none, are not taken for the token limit.

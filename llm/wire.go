@@ -22,8 +22,10 @@ type Wire interface {
 	// AppendRequest appends the JSON of a request whose Model is not empty. It does not
 	// merge ExtraBody.
 	AppendRequest(dst []byte, r *Request) []byte
-	// check reports why the format can't carry a request's messages.
+	// check reports why the format can't carry a request's messages. Their media have rules
+	// of their own.
 	check(r *Request) error
+	media() *mediaRules
 	// readReply reads the body of a reply with a 2xx status, which is valid JSON, into r
 	// as far as possible, and notes in o how it ended: Form, Fault and Finish.
 	readReply(body []byte, r *Reply, o *ending)

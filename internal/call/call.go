@@ -152,7 +152,7 @@ const assumedReplyTokens = 1024
 // EstimateBatch estimates what a request may use by the provider's Batch API: tokens, and
 // USD, or 0 if it is unknown.
 func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, usd float64) {
-	prompt, completion := int64(len(p.Body))/BytesPerToken, int64(assumedReplyTokens)
+	prompt, completion := promptTokens(p), int64(assumedReplyTokens)
 	if r.MaxTokens != nil {
 		completion = int64(*r.MaxTokens)
 	}

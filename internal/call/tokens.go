@@ -7,11 +7,13 @@ import "github.com/llm-stage/stage/llm"
 const BytesPerToken = 4
 
 // EstimateTokens estimates the tokens of a call before it is made: those of the request
-// by its bytes, and as many as the reply may have.
+// by its bytes, those of its media by the provider's rule, and as many as the reply may have.
 func EstimateTokens(p *llm.Prepared, r *llm.Request) int64 {
-	tokens := int64(len(p.Body)) / BytesPerToken
+	tokens := promptTokens(p)
 	if most := r.MaxTokens; most != nil {
 		tokens += int64(*most)
 	}
 	return tokens
 }
+
+func promptTokens(p *llm.Prepared) int64 { return int64(len(p.Body))/BytesPerToken + p.MediaTokens }
