@@ -23,6 +23,7 @@ const (
 	sectionDead       section = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	sectionDedupe     section = "STAGE_DEDUPE=stored"
 	sectionBucket     section = "STAGE_RESULT_BUCKET=LARGE"
+	sectionMedia      section = "Pictures, documents and sounds in object stores"
 	sectionCeiling    section = "STAGE_MAX_COST_USD"
 )
 
@@ -148,6 +149,11 @@ var rules = []rule{
 		"$JS.API.DIRECT.GET.DEDUPE." + config.DedupePrefix + ">",
 		config.DedupePrefix + ">",
 	}},
+	{section: sectionMedia, why: "pictures, documents and sounds: read each bucket that rows name; put its name in the place of BUCKET", when: hasMedia, publish: []string{
+		"$JS.API.STREAM.INFO.OBJ_BUCKET",
+		"$JS.API.DIRECT.GET.OBJ_BUCKET",
+		"$JS.API.DIRECT.GET.OBJ_BUCKET.$O.BUCKET.M.>",
+	}},
 	{section: sectionCeiling, why: "ceiling (STAGE_MAX_COST_USD): read the cost of earlier runs", when: func(c *config.Config) bool { return c.Cost.MaxUSD > 0 }, publish: []string{
 		"$JS.API.CONSUMER.CREATE.{AUDIT}.>",
 		"$JS.API.CONSUMER.MSG.NEXT.{AUDIT}.>",
@@ -162,6 +168,11 @@ func creates(c *config.Config) bool     { return c.Streams.Create }
 func dedupes(c *config.Config) bool     { return c.Rows.Dedupe == "stored" }
 func stows(c *config.Config) bool       { return c.Result.Bucket != "" }
 func reordered(c *config.Config) bool   { return !c.Order.OfStream() }
+
+// hasMedia reports whether rows may name objects.
+func hasMedia(c *config.Config) bool {
+	return c.Prompt.MessagesFile+c.Prompt.MessagesField+c.Prompt.RequestField != ""
+}
 
 func both(a, b func(*config.Config) bool) func(*config.Config) bool {
 	return func(c *config.Config) bool { return a(c) && b(c) }

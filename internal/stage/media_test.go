@@ -1,10 +1,6 @@
 package stage
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -19,8 +15,6 @@ import (
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const lookFile = `
@@ -33,7 +27,7 @@ const lookFile = `
 // mediaLab has a stage whose rows name objects of the bucket photos, and calls that take ten seconds.
 type mediaLab struct {
 	*lab
-	chunks map[string]string // subjects of the objects' contents, by name
+	photos *stagetest.Bucket
 }
 
 func newMediaLab(t *testing.T, rows int, vars map[string]string) *mediaLab {
@@ -47,43 +41,15 @@ func mediaLabOf(t *testing.T, of *lab, rows int, vars map[string]string) *mediaL
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "look.yaml")
 	stagetest.Must(t, os.WriteFile(file, []byte(lookFile), 0o644))
-	l := &mediaLab{lab: of, chunks: make(map[string]string)}
+	l := &mediaLab{lab: of, photos: stagetest.NewBucket(t, of.js, "photos")}
 	l.vars["STAGE_TEMPLATE"], l.vars["STAGE_MESSAGES_FILE"] = "", file
 	maps.Copy(l.vars, vars)
-	stagetest.Value(l.js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "photos", Storage: jetstream.MemoryStorage}))(t)
 	for i := range rows {
 		q := fmt.Sprint("q", i+1)
-		l.put(q, picture+q)
+		l.photos.Put(q, stagetest.Picture+q)
 		l.load(q)
 	}
 	return l
-}
-
-const picture = "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x08\x00\x00\x00\x08"
-
-// put stores an object as the library does, whose goroutines would outlive the bubble. Without content it is deleted.
-func (l *mediaLab) put(name, content string) {
-	l.t.Helper()
-	ctx := l.t.Context()
-	stream := stagetest.Value(l.js.Stream(ctx, "OBJ_photos"))(l.t)
-	sum := sha256.Sum256([]byte(content))
-	id := hex.EncodeToString(sum[:11])
-	chunks := "$O.photos.C." + id
-	if before := l.chunks[name]; before != "" {
-		stagetest.Must(l.t, stream.Purge(ctx, jetstream.WithPurgeSubject(before)))
-	}
-	l.chunks[name] = chunks
-	if content != "" {
-		stagetest.Value(l.js.Publish(ctx, chunks, []byte(content)))(l.t)
-	}
-	info := &jetstream.ObjectInfo{
-		ObjectMeta: jetstream.ObjectMeta{Name: name}, Bucket: "photos", NUID: id, Size: uint64(len(content)), Chunks: 1,
-		Digest: "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]), Deleted: content == "",
-	}
-	m := nats.NewMsg("$O.photos.M." + base64.URLEncoding.EncodeToString([]byte(name)))
-	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	m.Data, _ = json.Marshal(info)
-	stagetest.Value(l.js.PublishMsg(ctx, m))(l.t)
 }
 
 // away cuts the stage's object stores off; the rest of its connection is as it was.
@@ -158,8 +124,8 @@ func TestAnObjectThatChangesFailsItsRow(t *testing.T) {
 		l := newMediaLab(t, 4, nil)
 		r := l.start(nil, Options{})
 		time.Sleep(5 * time.Second)
-		l.put("q2", picture+"changed")
-		l.put("q3", "")
+		l.photos.Put("q2", stagetest.Picture+"changed")
+		l.photos.Put("q3", "")
 		l.await(4)
 		r.stop()
 		for i, want := range []string{"", "changed or was deleted", "changed or was deleted", ""} {
@@ -185,7 +151,7 @@ func TestEqualContentIsOneRequest(t *testing.T) {
 			if name == "c" {
 				end = "other"
 			}
-			l.put(name, picture+end)
+			l.photos.Put(name, stagetest.Picture+end)
 			l.load(name)
 		}
 		l.work(3, map[string]string{"STAGE_MESSAGES_FILE": file})
@@ -201,7 +167,7 @@ func TestCallsHoldNoMoreMediaThanTheWindowsBytes(t *testing.T) {
 		l := newMediaLab(t, 0, map[string]string{"STAGE_POOL_SIZE": "16"})
 		for i := range 8 {
 			q := fmt.Sprint("q", i+1)
-			l.put(q, picture+strings.Repeat("x", 300<<10)) // two of them in base64 fit into 1 MiB
+			l.photos.Put(q, stagetest.Picture+strings.Repeat("x", 300<<10)) // two of them in base64 fit into 1 MiB
 			l.load(q)
 		}
 		l.work(8, nil)
@@ -224,7 +190,7 @@ func TestABatchHasThePictures(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		r.stop()
 		for i, result := range l.results() {
-			want := llm.Hash([]byte(picture + fmt.Sprint("q", i+1)))
+			want := llm.Hash([]byte(stagetest.Picture + fmt.Sprint("q", i+1)))
 			if result.Error != nil || !strings.Contains(result.Text, want) {
 				t.Errorf("row %d: %+v, want a picture with %s", i+1, result, want)
 			}

@@ -58,10 +58,11 @@ const everythingRows = 2 * 12
 var violation = regexp.MustCompile(`Permissions Violation for (?:Publish|Subscription) to "([^"]+)"`)
 
 // everything are all settings that need permissions but those that exclude each other: two partitions, journal, dead
-// letters, stored replies, a ceiling of cost.
+// letters, stored replies, pictures, a ceiling of cost.
 var everything = map[string]string{
 	"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_CREATE_STREAMS": "false", "STAGE_DEAD_LETTER_SUBJECT": "dead.rows",
 	"STAGE_BUDGET": "account", "STAGE_DEDUPE": "stored", "STAGE_MAX_COST_USD": "1000", "STAGE_CONTROL": "true",
+	"STAGE_TEMPLATE": "", "STAGE_MESSAGES_FILE": "testdata/messages.yaml",
 }
 
 // load reads the configuration of a stage with some settings, that calls a provider at a URL.
@@ -169,6 +170,7 @@ func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStrea
 	t.Helper()
 	js := stagetest.Value(jetstream.New(nc))(t)
 	stagetest.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}))(t)
+	stagetest.NewBucket(t, js, "BUCKET").Put("picture", stagetest.Picture)
 	if cfg.Streams.Create {
 		return js
 	}
@@ -261,7 +263,7 @@ var savings = []string{
 // or reports in /readyz that it is blocked; without the others it still does all its work.
 func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
-	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Ceiling])
+	all := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows], g[permissions.Control], g[permissions.Partitions], g[permissions.Budget], g[permissions.DeadLetters], g[permissions.Dedupe], g[permissions.Media], g[permissions.Ceiling])
 	rows := g[permissions.Rows]
 	type missing struct {
 		entry string

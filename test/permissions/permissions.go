@@ -54,6 +54,7 @@ const (
 	Lane        = "STAGE_LANE=batch"
 	DeadLetters = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	Dedupe      = "STAGE_DEDUPE=stored"
+	Media       = "Pictures, documents and sounds in object stores"
 	Ceiling     = "STAGE_MAX_COST_USD"
 	Readings    = "Consumers of readings"
 )
