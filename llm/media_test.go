@@ -353,10 +353,20 @@ func TestTokensOfMedia(t *testing.T) {
 		media    *llm.Media
 		want     int64
 	}{
-		{"openai", picture(1024, 1024, "high"), 765}, {"openai", picture(2048, 4096, ""), 1105}, {"openai", picture(4096, 8192, "low"), 85}, {"openai", url, 765},
-		{"openai", sound, 100}, {"openai-responses", pdf, 3 * 1265},
-		{"anthropic", picture(200, 200, ""), 54}, {"anthropic", picture(1000, 1000, ""), 1334}, {"anthropic", picture(8000, 8000, ""), 1600}, {"anthropic", pdf, 3 * 2250},
-		{"gemini", picture(384, 100, ""), 258}, {"gemini", picture(1000, 700, ""), 516}, {"gemini", pdf, 3 * 258}, {"gemini", sound, 320},
+		{"openai", picture(1024, 1024, "high"), 765},
+		{"openai", picture(2048, 4096, ""), 1105},
+		{"openai", picture(4096, 8192, "low"), 85},
+		{"openai", url, 765},
+		{"openai", sound, 100},
+		{"openai-responses", pdf, 3 * 1265},
+		{"anthropic", picture(200, 200, ""), 54},
+		{"anthropic", picture(1000, 1000, ""), 1334},
+		{"anthropic", picture(8000, 8000, ""), 1600},
+		{"anthropic", pdf, 3 * 2250},
+		{"gemini", picture(384, 100, ""), 258},
+		{"gemini", picture(1000, 700, ""), 516},
+		{"gemini", pdf, 3 * 258},
+		{"gemini", sound, 320},
 	} {
 		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
 		p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
