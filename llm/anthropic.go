@@ -87,7 +87,7 @@ var messagesEnds = map[string]finish{
 	"max_tokens":                    finishLength,
 	"model_context_window_exceeded": finishLength,
 	"refusal":                       finishRefusal,
-	"tool_use":                      finishUnfinished, // the model may do without the tool next time
+	"tool_use":                      finishUnfinished, // unless its calls are kept, the model may do without the tool next time
 	"pause_turn":                    finishUnfinished, // a server tool took too long
 	"compaction":                    finishDeadEnd,    // the prompt is above the threshold for it
 }
@@ -114,7 +114,12 @@ func (Messages) readReply(body []byte, r *Reply, o *ending) {
 	}
 	r.Text = joinParts(content, "text")
 	o.Finish = endOf(messagesEnds, r.FinishReason)
-	if blank(r.Text) {
+	if o.Known.Keep.Has(KeepToolCalls) {
+		if r.keepCalls(messageCalls(content)); len(r.calls()) > 0 && r.FinishReason == "tool_use" {
+			o.Finish = finishStop
+		}
+	}
+	if blank(r.Text) && len(r.calls()) == 0 {
 		o.Form = formEmpty
 	}
 }

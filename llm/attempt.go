@@ -115,6 +115,7 @@ func (c *Client) known(p *Prepared) Known {
 		AcceptTruncated: c.cfg.AcceptTruncated,
 		RequestBytes:    len(p.Sent()),
 		Cached:          p.cached,
+		Keep:            p.keep,
 	}
 }
 
@@ -324,6 +325,20 @@ func (c *Client) redactReply(r *Reply, cut bool) {
 		r.Text = string(secrets.RedactCut([]byte(r.Text)))
 	}
 	r.Model, r.ID, r.FinishReason = secrets.RedactString(r.Model), secrets.RedactString(r.ID), secrets.RedactString(r.FinishReason)
+	if r.Kept == nil {
+		return
+	}
+	// The body has been redacted, so tokens and the raw reply are clean. The others were
+	// put together from several texts of it, or had their escapes taken off.
+	r.Kept.Reasoning = secrets.RedactString(r.Kept.Reasoning)
+	for i := range r.Kept.ToolCalls {
+		call := &r.Kept.ToolCalls[i]
+		call.ID, call.Name, call.Arguments = secrets.RedactString(call.ID), secrets.RedactString(call.Name), secrets.RedactJSON(call.Arguments)
+	}
+	for i := range r.Kept.Citations {
+		c := &r.Kept.Citations[i]
+		c.URL, c.Title = secrets.RedactString(c.URL), secrets.RedactString(c.Title)
+	}
 }
 
 // redactError removes secrets from an error.

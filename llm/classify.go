@@ -52,6 +52,8 @@ type Known struct {
 	// Cached is set when the request marks parts for the provider's cache. Tokens read
 	// from the cache count towards no limit.
 	Cached bool
+	// Keep is what to read of the reply beside the answer.
+	Keep Keep
 	// Raw is set if the request was no call of a model but asked, for example, for a
 	// file: then a 404 is about the file.
 	Raw bool

@@ -112,14 +112,17 @@ func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {
 	pick(candidate, at("finishReason", &reason), at("content", &content))
 	r.FinishReason = textOf(reason)
 	var calls bool
-	r.Text, calls = joinSpoken(jsonbytes.Find(content, "parts"))
+	parts := jsonbytes.Find(content, "parts")
+	r.Text, calls = joinSpoken(parts)
 	o.Finish = endOf(geminiEnds, r.FinishReason)
-	if calls && o.Finish == finishStop {
+	if calls && o.Known.Keep.Has(KeepToolCalls) {
+		r.keepCalls(geminiCalls(parts))
+	} else if calls && o.Finish == finishStop {
 		// The format has no finish reason for it: the model waits for what a function
 		// returns.
 		r.FinishReason, o.Finish = "functionCall", finishUnfinished
 	}
-	if blank(r.Text) {
+	if blank(r.Text) && len(r.calls()) == 0 {
 		o.Form = formEmpty
 	}
 }

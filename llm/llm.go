@@ -52,6 +52,9 @@ type Request struct {
 	ToolChoice ToolChoice
 	// Options are what else the request asks for. Nil: nothing.
 	Options *Options
+	// Keep is what the [Reply] holds beside the answer. With Tools it has their calls in
+	// any case. It is not sent.
+	Keep Keep
 	// ExtraBody is a JSON object whose members are merged into the request last, each
 	// replacing a member of the same name; two objects of the same name are merged member
 	// by member. It must pass [ValidateExtraBody]. If empty, nothing is added.
@@ -70,7 +73,7 @@ type Request struct {
 
 // Reply is what the model answered.
 type Reply struct {
-	// Text is the answer, never empty in a reply without an error.
+	// Text is the answer. In a reply without an error it is only empty if it calls tools.
 	Text string
 	// Model is the model that answered, as the server reports it. It is empty if not reported.
 	Model string
@@ -78,6 +81,9 @@ type Reply struct {
 	ID string
 	// FinishReason is the provider's own word for why the model stopped.
 	FinishReason string
+	// Kept is what [Request.Keep] asks for beside the answer, except FinishReason and ID.
+	// It is nil if that is nothing.
+	Kept *Kept
 	// Usage is nil if the server reported none, or so little that neither a cost nor the
 	// tokens of both prompt and completion are known.
 	Usage *Usage

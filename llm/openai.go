@@ -174,6 +174,9 @@ type chatChoice struct {
 	answered     bool
 	refused      bool
 	calls        bool   // it waits for what a tool returns
+	callsKept    bool   // the caller wants the calls
+	toolList     []byte // of calls
+	function     []byte // the older form of a call
 	fault        []byte // OpenRouter
 }
 
@@ -185,14 +188,14 @@ func (c *chatChoice) read(raw []byte) {
 	c.native, c.own = textOf(native), textOf(jsonbytes.Find(specific, "native_finish_reason"))
 	c.answered = isReported(message)
 
-	var content, refusal, calls, function []byte
-	pick(message, at("content", &content), at("refusal", &refusal), at("tool_calls", &calls), at("function_call", &function))
+	var content, refusal []byte
+	pick(message, at("content", &content), at("refusal", &refusal), at("tool_calls", &c.toolList), at("function_call", &c.function))
 	if c.text = textOf(content); c.text == "" {
 		c.text = joinParts(content, "text", "output_text")
 	}
 	c.refused = looseString(refusal) != "" || hasRefusal(content)
-	c.calls = isObject(function)
-	for call := range jsonbytes.Elements(calls) {
+	c.calls = isObject(c.function)
+	for call := range jsonbytes.Elements(c.toolList) {
 		c.calls = c.calls || !strings.HasPrefix(textOf(jsonbytes.Find(call, "id")), serverToolID)
 	}
 }
@@ -202,8 +205,8 @@ func (c *chatChoice) read(raw []byte) {
 const serverToolID = "srvtoolu_"
 
 // chatEnds are the finish reasons that OpenAI and compatible servers document, each
-// spelling with who uses it. tool_calls and function_call are not among them: the stage
-// answers no calls, so the answer is unfinished.
+// spelling with who uses it. Those of callEnds are not among them: the stage answers no
+// calls, so the answer is unfinished unless the calls are what the caller wants.
 var chatEnds = map[string]finish{
 	"stop":          finishStop,
 	"eos":           finishStop, // Together
@@ -228,11 +231,19 @@ var chatEnds = map[string]finish{
 	"refusal": finishRefusal, // Anthropic
 }
 
+// callEnds are the finish reasons of an answer that calls tools.
+var callEnds = map[string]bool{
+	"tool_calls":    true,
+	"function_call": true,
+	"tool_use":      true, // Anthropic's, as gateways pass it on
+	"TOOL_CALL":     true, // Cohere
+}
+
 // end returns how the answer ended, and the finish reason for it. Some servers say "stop"
 // of an answer that calls a tool.
 func (c *chatChoice) end() (finish, string) {
 	end, reason := c.reported()
-	if end == finishStop && c.calls {
+	if end == finishStop && c.calls && !c.callsKept {
 		return finishUnfinished, "tool_calls"
 	}
 	return end, reason
@@ -249,7 +260,7 @@ func (c *chatChoice) reported() (end finish, reason string) {
 	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
 		return finishFilter, c.finish
 	}
-	if end = endOf(chatEnds, c.finish); end != finishStop {
+	if end = endOf(chatEnds, c.finish); end != finishStop && !(c.calls && c.callsKept && callEnds[c.finish]) {
 		return end, c.finish
 	}
 	// Gateways turn reasons that they do not know into "stop".
@@ -283,7 +294,7 @@ func (w ChatCompletions) readReply(body []byte, r *Reply, o *ending) {
 		o.Form = formNoChoices
 		return
 	}
-	var choice chatChoice
+	choice := chatChoice{callsKept: o.Known.Keep.Has(KeepToolCalls)}
 	choice.read(first)
 	switch {
 	case isError(choice.fault):
@@ -301,7 +312,10 @@ func (w ChatCompletions) readReply(body []byte, r *Reply, o *ending) {
 	}
 	r.Text = choice.text
 	o.Finish, r.FinishReason = choice.end()
-	if blank(r.Text) {
+	if choice.callsKept {
+		r.keepCalls(choice.toolCalls())
+	}
+	if blank(r.Text) && len(r.calls()) == 0 {
 		o.Form = formEmpty
 	}
 }

@@ -33,6 +33,7 @@ type Prepared struct {
 	*address
 	rowModel bool
 	cached   bool // marks parts for the provider's cache
+	keep     Keep // what to read of the reply beside the answer
 
 	media []placement // in the order of the body
 	wire  []byte      // what is sent in place of Body; nil until the media are loaded
@@ -53,7 +54,7 @@ func (p *Prepared) Target() string { return p.target }
 // a temperature that is not a number, an extra body that cannot be merged, and, with
 // [ReasonInvalidRow], a conversation or options that the wire format can't carry.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
-	p := &Prepared{Model: r.Model, address: c.own}
+	p := &Prepared{Model: r.Model, address: c.own, keep: r.Kept()}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
 		return nil, c.invalid(fmt.Errorf("temperature: %v is not a number", *r.Temperature))
 	}

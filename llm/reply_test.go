@@ -200,7 +200,7 @@ func TestOfMembersWithEqualNamesTheLastCounts(t *testing.T) {
 	var o ending
 	ChatCompletions{}.readReply([]byte(`{"id":"1","choices":[{"message":{"content":"first"}}],"choices":[{"message":{"content":"a","content":"b"}}],
 		"usage":{"prompt_tokens":1,"prompt_tokens":2},"usage":{"completion_tokens":3},"id":"2"}`), &r, &o)
-	if got, want := printed(&r), `{"Text":"b","Model":"","ID":"2","FinishReason":"","Usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}} <nil>`; got != want {
+	if got, want := printed(&r), `{"Text":"b","Model":"","ID":"2","FinishReason":"","Kept":null,"Usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}} <nil>`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

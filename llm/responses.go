@@ -91,8 +91,9 @@ func (Responses) readReply(body []byte, r *Reply, o *ending) {
 			o.Finish = finishUnfinished
 		}
 	}
-	var out responsesOutput
+	out := responsesOutput{callsKept: o.Known.Keep.Has(KeepToolCalls)}
 	out.read(v.output)
+	r.keepCalls(out.calls)
 	r.Text = strings.Join(out.texts, "")
 	switch {
 	case out.refused:
@@ -104,7 +105,7 @@ func (Responses) readReply(body []byte, r *Reply, o *ending) {
 	switch {
 	case !some && o.Finish == finishStop:
 		o.Form = formNoChoices
-	case blank(r.Text):
+	case blank(r.Text) && len(out.calls) == 0:
 		o.Form = formEmpty
 	}
 }
@@ -114,6 +115,8 @@ type responsesOutput struct {
 	texts      []string // of the answer
 	refused    bool
 	unfinished string // what keeps the output from being a whole answer
+	callsKept  bool   // the caller wants the calls
+	calls      []ToolCall
 }
 
 func (v *responsesOutput) read(output []byte) {
@@ -123,6 +126,9 @@ func (v *responsesOutput) read(output []byte) {
 			at("execution", &execution), at("content", &content))
 		if kind := textOf(kind); kind != "message" {
 			place, _ := typed(environment, "")
+			if v.callsKept && v.keepCall(kind, item) {
+				continue
+			}
 			if clientCalls[kind] || kind == "shell_call" && place == "local" || kind == "tool_search_call" && textOf(execution) == "client" {
 				v.unfinished = kind
 			}
@@ -134,6 +140,16 @@ func (v *responsesOutput) read(output []byte) {
 		phaseOf := textOf(phase)
 		v.readParts(content, phaseOf == "" || phaseOf == "final_answer")
 	}
+}
+
+// keepCall keeps a call of a function. It reports false for any other item.
+func (v *responsesOutput) keepCall(kind string, item []byte) bool {
+	call := ToolCall{ID: textOf(jsonbytes.Find(item, "call_id"))}
+	ok := kind == "function_call" && call.read(item, "arguments") || kind == "custom_tool_call" && call.read(item, "input")
+	if ok {
+		v.calls = append(v.calls, call)
+	}
+	return ok
 }
 
 // readParts reads the content of a message. Commentary before the answer is not part of it.

@@ -29,6 +29,9 @@ type Wire interface {
 	// readReply reads the body of a reply with a 2xx status, which is valid JSON, into r
 	// as far as possible, and notes in o how it ended: Form, Fault and Finish.
 	readReply(body []byte, r *Reply, o *ending)
+	// keep reads those of reasoning, logprobs and citations that are among the parts from
+	// the body of a reply that readReply has read.
+	keep(body []byte, k *Kept, parts Keep)
 }
 
 // ParseReply translates one HTTP reply and judges it. The error is nil or an [*Error]
@@ -87,9 +90,12 @@ func readReply(w Wire, body []byte, r *Reply, o *ending) {
 		r.Text, o.Form = "", formNotUTF8
 		return
 	}
-	_, answer, reasoned := splitReasoning(r.Text)
-	if r.Text = answer; reasoned && o.Form == formReply && blank(answer) {
+	reasoning, answer, reasoned := splitReasoning(r.Text)
+	if r.Text = answer; reasoned && o.Form == formReply && blank(answer) && len(r.calls()) == 0 {
 		o.Form = formReasoning
+	}
+	if o.Known.Keep != 0 {
+		keepParts(w, body, r, o.Known.Keep, reasoning)
 	}
 }
 

@@ -50,10 +50,30 @@ func TestReplies(t *testing.T) {
 				RowModel:        d.HasArg("row-model"),
 				AcceptTruncated: d.HasArg("accept-truncated"),
 			}
+			if d.HasArg("keep") {
+				known.Keep = ^Keep(0)
+			}
 			r, err := ParseReply(wire, known, now, status, http.Header(h), []byte(body))
-			return verdict(r, err)
+			text := verdict(r, err)
+			if known.Keep != 0 && err == nil {
+				text += keptParts(r)
+			}
+			return text
 		})
 	})
+}
+
+// keptParts lists what is kept of a reply beside its end and its id, which verdict shows,
+// and the whole.
+func keptParts(r *Reply) string {
+	values := r.Values(^Keep(0))
+	var b strings.Builder
+	for _, name := range keepNames {
+		if value := values[name]; value != nil && name != "raw" && name != "id" && name != "finish_reason" {
+			fmt.Fprintf(&b, "%s=%s\n", name, value)
+		}
+	}
+	return b.String()
 }
 
 var originNames = [...]string{OfRequest: "request", OfServer: "server", OfNetwork: "network", OfHost: "host"}
