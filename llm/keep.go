@@ -141,13 +141,13 @@ func compacted(value []byte) json.RawMessage {
 }
 
 // Values returns the parts of a set as JSON values by their names. A part that the reply
-// lacks is left out.
+// lacks is null.
 func (r *Reply) Values(parts Keep) map[string]json.RawMessage {
 	values := make(map[string]json.RawMessage)
 	for i, name := range keepNames {
 		if part := Keep(1) << i; parts.Has(part) {
-			if value := r.value(part); value != nil {
-				values[name] = value
+			if values[name] = r.value(part); values[name] == nil {
+				values[name] = json.RawMessage("null")
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func keptParts(r *Reply) string {
 	values := r.Values(^Keep(0))
 	var b strings.Builder
 	for _, name := range keepNames {
-		if value := values[name]; value != nil && name != "raw" && name != "id" && name != "finish_reason" {
+		if value := values[name]; string(value) != "null" && name != "raw" && name != "id" && name != "finish_reason" {
 			fmt.Fprintf(&b, "%s=%s\n", name, value)
 		}
 	}

@@ -302,7 +302,7 @@ func (c *Config) checkPrompt(need Need, found *problems) {
 
 // check checks that a result does not put its own fields in the place of the array.
 func (c *ForeachConfig) check(field string, found *problems) {
-	if found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field) {
+	if found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field, 0) {
 		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
 	}
 }

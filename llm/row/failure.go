@@ -68,7 +68,7 @@ func (f *Format) appendFailure(dst []byte, row *Row, report *failure) []byte {
 // is left out.
 func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 	if row != nil {
-		dst = f.appendRow(dst, row, replacedByError)
+		dst = f.appendRow(dst, row, f.Keep, replacedByError)
 	} else {
 		dst = append(dst, '{')
 	}
@@ -228,7 +228,7 @@ func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []
 		return dst, false
 	}
 	was := Format{field: string(field)}
-	if members == 1 && len(was.appendRow(nil, row, replacedByError)) > len("{") {
+	if members == 1 && len(was.appendRow(nil, row, 0, replacedByError)) > len("{") {
 		row = nil
 	}
 	start := len(dst)

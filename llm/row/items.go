@@ -74,15 +74,17 @@ func (s *Items) VariablesHash(index int) string {
 
 // AppendItems appends the body of the successful result of a row that fans out: the row's
 // own object and then the fields of [Format.AppendSuccess], with the answers to its
-// elements. F and F_variables_hash are arrays, F_usage is the sum, and F_model is the
-// model that answered all of them, if it is one.
+// elements. F, F_variables_hash and the parts that are kept are arrays in the order of the
+// elements, F_usage is the sum, and F_model is the model that answered all of them, if it
+// is one.
 func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
-	size := len(row.body)
+	size, keep := len(row.body), f.Keep
 	for _, a := range answers {
-		size += len(a.Text) + len(a.Text)/16 + len(a.Value) + 70
+		size += len(a.Text) + len(a.Text)/16 + len(a.Value) + a.KeptBytes() + 70
+		keep |= a.Keep
 	}
 	var usage *llm.Usage
-	dst = f.appendRow(slices.Grow(dst, size+600), row, replacedBySuccess)
+	dst = f.appendRow(slices.Grow(dst, size+600), row, keep, replacedBySuccess(keep))
 	dst = append(append(dst, f.answer...), '[')
 	for i, a := range answers {
 		if i > 0 {
@@ -101,7 +103,18 @@ func (f *Format) AppendItems(dst []byte, row *Row, answers []*Answer) []byte {
 		dst = jsonbytes.AppendStringOrNull(dst, a.VariablesHash)
 	}
 	dst = append(append(dst, ']'), f.provenance...)
-	return append(jsonbytes.AppendStringOrNull(dst, commonModel(answers)), '}')
+	dst = jsonbytes.AppendStringOrNull(dst, commonModel(answers))
+	for part := range keep.Names() {
+		dst = append(append(dst, f.parts[part]...), '[')
+		for i, a := range answers {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = a.appendPart(dst, part)
+		}
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
 }
 
 // commonModel is the model of all answers that name one; empty means that there is none,

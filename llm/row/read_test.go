@@ -29,7 +29,8 @@ func drawFormats(t *rapid.T) (was, is *Format, row *Row) {
 		if formats[i], err = NewFormat(field, from); err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, field, field+"_error", field+"_usage", field+"_model")
+		formats[i].Keep = llm.Keep(rapid.Byte().Draw(t, "keep")) & rapid.SampledFrom([]llm.Keep{0, 1<<len(llm.KeepNames()) - 1}).Draw(t, "kept")
+		names = append(names, field, field+"_error", field+"_usage", field+"_model", field+"_reasoning", field+"_id")
 	}
 	return formats[0], formats[1], mustParse(t, drawObject(t, 2, names...))
 }
@@ -39,6 +40,9 @@ func drawAnswer(t *rapid.T) *Answer {
 	a := &Answer{Text: text, Model: rapid.SampledFrom([]string{"", "m", "mö\"del"}).Draw(t, "model"), VariablesHash: "hash"}
 	if rapid.Bool().Draw(t, "validated") {
 		a.Text, a.Value = "", json.RawMessage(rapid.SampledFrom([]string{`"s"`, `null`, `{"F":[1.50,{}]}`, `12345678901234567890`, `[]`}).Draw(t, "value"))
+	}
+	if rapid.Bool().Draw(t, "has parts") {
+		a.Kept = map[string]json.RawMessage{"reasoning": json.RawMessage(`"a\nb"`), "raw": json.RawMessage(`{"F":1}`), "id": json.RawMessage("null")}
 	}
 	if rapid.Bool().Draw(t, "counted") {
 		a.Usage = &llm.Usage{PromptTokens: rapid.Int64Min(0).Draw(t, "prompt"), TotalTokens: 7}
@@ -59,7 +63,15 @@ func TestAResultIsMadeAgainFromItsBody(t *testing.T) {
 		if !ok {
 			t.Fatalf("not read: %q", body)
 		}
-		read.VariablesHash = a.VariablesHash
+		if read.Keep != was.Keep {
+			t.Fatalf("the parts %v are read as %v: %q", was.Keep, read.Keep, body)
+		}
+		read.VariablesHash, read.Keep = a.VariablesHash, 0
+		for name := range a.Kept { // what was not kept can't be made again
+			if part, _ := llm.ParseKeep(name); !was.Keep.Has(part) {
+				delete(a.Kept, name)
+			}
+		}
 		if got, want := is.AppendSuccess(nil, row, read), is.AppendSuccess(nil, row, a); string(got) != string(want) {
 			t.Fatalf("from %q\n got %q\nwant %q", body, got, want)
 		}
