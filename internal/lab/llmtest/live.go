@@ -36,7 +36,7 @@ func (live) Answer(path string, body []byte) batches.Reply {
 	}
 	text := answer(c)
 	prompt, completion := tokens(c, text)
-	return batches.Reply{Status: http.StatusOK, Body: d.answer(c, text), Prompt: int64(prompt), Completion: int64(completion)}
+	return batches.Reply{Status: http.StatusOK, Body: reply(d, c), Prompt: int64(prompt), Completion: int64(completion)}
 }
 
 func (live) Fault(path string, status int, message string) []byte {

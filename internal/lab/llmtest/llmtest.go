@@ -211,7 +211,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, d, v.failure)
 	default:
 		s.count(&s.stats.Answered)
-		writeJSON(w, http.StatusOK, d.answer(call, answer(call)))
+		writeJSON(w, http.StatusOK, reply(d, call))
 	}
 }
 

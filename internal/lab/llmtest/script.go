@@ -75,7 +75,7 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 	switch {
 	case step.Body != "":
 	case status == http.StatusOK:
-		body = d.answer(c, answer(c))
+		body = reply(d, c)
 	case status >= 400:
 		body = d.fault(failure{status: status, message: "scripted failure"})
 	}
