@@ -17,7 +17,7 @@ func TestPartsOfTheReplyFollowTheAnswer(t *testing.T) {
 	}{
 		{"nothing is kept", `{"F_id":7,"F_raw":1}`, "", 0, `{"F_id":7,"F_raw":1,"F":"hi",`, `"F_model":null}`},
 		{"in their order", `{"x":1}`, "", llm.KeepID | llm.KeepReasoning | llm.KeepRaw, `{"x":1,"F":"hi",`, `"F_model":null,"F_reasoning":"why","F_id":"1","F_raw":null}`},
-		{"all seven names are replaced", `{"F_id":7,"F_raw":1,"x":1}`, "", llm.KeepID, `{"x":1,"F":"hi",`, `"F_model":null,"F_id":"1"}`},
+		{"what is kept replaces the row's own", `{"F_id":7,"F_raw":1,"x":1}`, "", llm.KeepID, `{"F_raw":1,"x":1,"F":"hi",`, `"F_model":null,"F_id":"1"}`},
 		{"of another stage", `{"F":"a","F_model":"m","F_id":7}`, "a", llm.KeepReasoning, `{"a_F":"a","a_F_model":"m","a_F_id":7,"F":"hi",`, `"F_reasoning":"why"}`},
 		{"of another stage, and none here", `{"F":"a","F_model":"m","F_id":7}`, "a", 0, `{"a_F":"a","a_F_model":"m","a_F_id":7,"F":"hi",`, `"F_model":null}`},
 		{"the row's own in a result of another stage", `{"F_id":7,"F":"a","F_model":"m"}`, "a", 0, `{"F_id":7,"a_F":"a","a_F_model":"m","F":"hi",`, `"F_model":null}`},

@@ -22,10 +22,10 @@ import (
 // the bytes of their values: F, F_usage, … become STAGE_F, STAGE_F_usage, …, or
 // STAGE_F_2, STAGE_F_2_usage, … where one of those names is taken, and so on.
 //
-// Parts of the reply that are kept beside the answer, such as F_reasoning, follow F_model.
-// A result that has any of them replaces members of the row with any of their seven names.
-// Members with these names are another stage's if the result has parts itself, or if they
-// follow the F_model of that stage. So a row's own F_id stays where nothing is kept.
+// Parts of the reply that are kept beside the answer, such as F_reasoning, follow F_model,
+// and replace members of the row as the other fields do. A row's own F_id stays where ids
+// are not kept. Members with the names of parts are another stage's if the result has parts
+// itself, or if they follow the F_model of that stage.
 type Format struct {
 	// Keep is the parts that each result has beside the answer. It is set before the first
 	// use.
@@ -158,7 +158,7 @@ func (a *Answer) appendReply(dst []byte) []byte {
 }
 
 // Adds reports whether a stage whose response field is field adds one of that name to its
-// results: F, F_usage, …, F_error, and the parts if it keeps any.
+// results: F, F_usage, …, F_error, and the parts that it keeps.
 func Adds(field, name string, keep llm.Keep) bool {
 	suffix, ok := strings.CutPrefix(name, field)
 	return ok && replacedBySuccess(keep)([]byte(suffix))
@@ -170,7 +170,7 @@ func replacedBySuccess(keep llm.Keep) func(suffix []byte) bool {
 	if keep == 0 {
 		return ofEach
 	}
-	return ofAny
+	return func(suffix []byte) bool { return ofEach(suffix) || keep.Has(partOf(suffix)) }
 }
 
 // ofEach reports whether every success adds or removes the field F+suffix, and ofAny
@@ -181,13 +181,15 @@ func ofEach(suffix []byte) bool {
 
 func ofAny(suffix []byte) bool { return ofEach(suffix) || ofPart(suffix) }
 
-// ofPart reports whether the field F+suffix is for a part of the reply.
-func ofPart(suffix []byte) bool {
+func ofPart(suffix []byte) bool { return partOf(suffix) != 0 }
+
+// partOf returns the part of the reply that the field F+suffix is for, or 0.
+func partOf(suffix []byte) llm.Keep {
 	if len(suffix) == 0 || suffix[0] != '_' {
-		return false
+		return 0
 	}
-	_, ok := llm.ParseKeep(string(suffix[1:]))
-	return ok
+	part, _ := llm.ParseKeep(string(suffix[1:]))
+	return part
 }
 
 // keptUpstream reports whether the stage whose result a row is has kept parts of its
@@ -347,8 +349,7 @@ func ReadAnswer(body []byte, validated bool) (a *Answer, ok bool) {
 	prefix := string(r.name(&tail[0])) + "_"
 	for i := range parts {
 		name := strings.TrimPrefix(string(r.name(&parts[i])), prefix)
-		part, _ := llm.ParseKeep(name)
-		a.Keep |= part
+		a.Keep |= partOf([]byte("_" + name))
 		a.Kept[name] = value(&parts[i])
 	}
 	return a, true

@@ -55,7 +55,7 @@ type source struct {
 	values uint64     // of all members but the row's error, see valuesOf
 	// kept is values without the members that a success replaces, for each of
 	// [bodies.fields]; nil means that there is no such member.
-	kept     []uint64
+	kept     []left
 	previews [2]uint64 // what an error without the row's members may quote of it
 	body     uint64
 	subject  uint64
@@ -66,6 +66,23 @@ type source struct {
 	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
 	inLog                   bool   // it is in the log of the stage before, not beside it
 }
+
+// left is what a success leaves of the values of its row, for each set of the parts that
+// it may keep beside the answer. Only parts whose names the row has make a difference: a
+// row without any has one entry.
+type left map[partSet]uint64
+
+// besides returns what a success leaves that keeps these parts.
+func (l left) besides(parts partSet) uint64 {
+	var have partSet
+	for names := range l {
+		have |= names
+	}
+	return l[parts&have]
+}
+
+// partSet is a set of parts of a reply: bit i is that of partMembers[i].
+type partSet uint8
 
 // elements describes an array of a row, or the replies to its elements.
 type elements struct {
@@ -79,6 +96,7 @@ type made struct {
 	items   *elements // of a success of a row that fans out
 	values  uint64    // of the row's members, but for errors
 	field   string    // that the reply of a success is in
+	parts   partSet   // the parts of the reply that are kept beside it
 	cut     bool      // it has none of the row's members
 	preview *uint64   // of the row, in an error without its members; nil means that there is no room for it either
 	body    uint64
@@ -128,15 +146,28 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 }
 
 // keptOf returns [source.kept] of a row of no stage.
-func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []uint64) {
+func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []left) {
 	replaced := false
 	for _, field := range b.fields {
-		left := slices.DeleteFunc(slices.Clone(members), func(m jsonbytes.Member) bool {
-			suffix, of := strings.CutPrefix(nameOf(body, &m), field)
-			return of && slices.Contains(answerMembers, suffix)
-		})
-		replaced = replaced || len(left) < len(members)
-		kept = append(kept, valuesOf(body, left))
+		without := func(parts partSet) uint64 {
+			rest := slices.DeleteFunc(slices.Clone(members), func(m jsonbytes.Member) bool {
+				suffix, of := strings.CutPrefix(nameOf(body, &m), field)
+				return of && (slices.Contains(answerMembers, suffix) || parts&partOf(suffix) != 0)
+			})
+			replaced = replaced || len(rest) < len(members)
+			return valuesOf(body, rest)
+		}
+		var have partSet
+		for i := range members {
+			if suffix, of := strings.CutPrefix(nameOf(body, &members[i]), field); of {
+				have |= partOf(suffix)
+			}
+		}
+		l := left{0: without(0)}
+		for parts := have; parts != 0; parts = (parts - 1) & have {
+			l[parts] = without(parts)
+		}
+		kept = append(kept, l)
 	}
 	if !replaced {
 		return nil
@@ -241,6 +272,42 @@ var answerMembers = []string{
 
 const variablesMember = 3
 
+// partMembers may follow them: the parts of the reply that are kept.
+var partMembers = []string{"_reasoning", "_logprobs", "_tool_calls", "_citations", "_finish_reason", "_id", "_raw"}
+
+// partOf returns the part that a member is for, by what follows the name of the answer.
+func partOf(suffix string) partSet {
+	if i := slices.Index(partMembers, suffix); i >= 0 {
+		return 1 << i
+	}
+	return 0
+}
+
+// answerOf returns the members that a success has added to its row: those that each has,
+// and the parts. The former are nil if it is no success.
+func answerOf(body []byte, members []jsonbytes.Member) (answer, parts []jsonbytes.Member) {
+	for n := range 1 + len(partMembers) {
+		start := len(members) - n - len(answerMembers)
+		if start < 0 {
+			break
+		}
+		answer, parts = members[start:start+len(answerMembers)], members[start+len(answerMembers):]
+		field := nameOf(body, &answer[0])
+		right := true
+		for i := range answer {
+			right = right && nameOf(body, &answer[i]) == field+answerMembers[i]
+		}
+		for i := range parts {
+			suffix, of := strings.CutPrefix(nameOf(body, &parts[i]), field)
+			right = right && of && slices.Contains(partMembers, suffix)
+		}
+		if right {
+			return answer, parts
+		}
+	}
+	return nil, nil
+}
+
 // madeOf reads the body of a result.
 func (b *bodies) madeOf(r *stored.ResultRow) *made {
 	if !b.read {
@@ -261,15 +328,14 @@ func (b *bodies) madeOf(r *stored.ResultRow) *made {
 		}
 		return m
 	}
-	tail := members[max(0, len(members)-len(answerMembers)):]
-	m.broken = len(tail) < len(answerMembers)
-	for i := range tail {
-		m.broken = m.broken || nameOf(r.Body, &tail[i]) != nameOf(r.Body, &tail[0])+answerMembers[i]
-	}
-	if m.broken {
+	tail, parts := answerOf(r.Body, members)
+	if m.broken = tail == nil; m.broken {
 		return m
 	}
-	m.field, m.values = nameOf(r.Body, &tail[0]), valuesOf(r.Body, members[:len(members)-len(tail)])
+	m.field, m.values = nameOf(r.Body, &tail[0]), valuesOf(r.Body, members[:len(members)-len(tail)-len(parts)])
+	for i := range parts {
+		m.parts |= partOf(strings.TrimPrefix(nameOf(r.Body, &parts[i]), m.field))
+	}
 	switch vars := r.Body[tail[variablesMember].Value:tail[variablesMember].End]; vars[0] {
 	case '"':
 		m.hash = jsonbytes.Text(vars)
@@ -337,7 +403,7 @@ func (b *bodies) keeps(s *source, m *made) bool {
 	case s.upstream == "" && i < 0:
 		return true
 	case s.kept != nil:
-		return s.kept[i] == m.values
+		return s.kept[i].besides(m.parts) == m.values
 	}
 	return s.values == m.values
 }
