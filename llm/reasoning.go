@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm/schema"
 )
 
 // Servers that run a reasoning model without a reasoning parser leave its thoughts in the
@@ -38,6 +39,21 @@ func splitReasoning(text string) (reasoning, answer string, found bool) {
 		return strings.TrimFunc(reasoning, jsonbytes.IsInvisible), strings.TrimLeftFunc(answer, jsonbytes.IsInvisible), true
 	}
 	return "", text, false
+}
+
+// ReasoningBefore returns the reasoning in front of an answer that satisfies a schema,
+// where a chat template has taken the opening tag into the prompt, so that the reply
+// begins in the middle of its reasoning. It is empty for any other reply.
+func ReasoningBefore(s *schema.Schema, text string) string {
+	answer, found := afterReasoning(text)
+	if !found {
+		return ""
+	}
+	if _, err := s.Validate(text); err == nil {
+		return ""
+	}
+	before := strings.TrimSuffix(text, answer)
+	return strings.TrimFunc(before[:strings.LastIndex(before, "</")], jsonbytes.IsInvisible)
 }
 
 // afterReasoning returns what follows the last closing tag of reasoning in a reply. It is

@@ -255,7 +255,7 @@ func (c *Config) checkFallbacks(found *problems) {
 // checkRest checks template, fallbacks, cost and the HTTP address.
 func (c *Config) checkRest(need Need, found *problems) {
 	c.checkPrompt(need, found)
-	c.Foreach.check(c.Prompt.ResponseField, found)
+	c.Foreach.check(&c.Prompt, found)
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
 		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
@@ -301,8 +301,12 @@ func (c *Config) checkPrompt(need Need, found *problems) {
 }
 
 // check checks that a result does not put its own fields in the place of the array.
-func (c *ForeachConfig) check(field string, found *problems) {
-	if found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field, 0) {
+func (c *ForeachConfig) check(prompt *PromptConfig, found *problems) {
+	keep := prompt.Keep.Keep
+	if prompt.ToolsFile != "" {
+		keep |= llm.KeepToolCalls
+	}
+	if field := prompt.ResponseField; found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field, keep) {
 		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
 	}
 }

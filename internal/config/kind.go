@@ -34,6 +34,7 @@ var kinds = map[reflect.Type]kind{
 	reflect.TypeFor[SyncPolicy]():     {name: "duration", pattern: `^(always|` + durationPattern + `)?$`},
 	reflect.TypeFor[ProviderLimits](): {name: "list", pattern: `^([a-z-]+=[0-9]+( *, *[a-z-]+=[0-9]+)*)?$`},
 	reflect.TypeFor[Fallbacks]():      {name: "list", pattern: `^([a-z-]+:[^,]+(, *[a-z-]+:[^,]+)*)?$`},
+	reflect.TypeFor[Parts]():          {name: "list", pattern: partsPattern},
 	reflect.TypeFor[HostNames]():      {name: "list", pattern: `^[A-Za-z0-9_.*:\[\], -]*$`},
 	reflect.TypeFor[URLs]():           {name: "url"},
 	reflect.TypeFor[streams.Order]():  {name: "text"},

@@ -215,6 +215,32 @@ type FallbackModel struct {
 	Model    string // as the provider names it, never empty
 }
 
+// Parts are the parts of a reply that are kept beside the answer.
+type Parts struct{ llm.Keep }
+
+// partsPattern is what a list of parts looks like.
+var partsPattern = func() string {
+	part := `(` + strings.Join(llm.KeepNames(), "|") + `)`
+	return `^( *` + part + ` *(, *` + part + ` *)*)?$`
+}()
+
+// EnvDecode reads names of parts that are separated by commas.
+func (p *Parts) EnvDecode(text string) error {
+	var parts Parts
+	for _, name := range splitList(text) {
+		part, ok := llm.ParseKeep(name)
+		if !ok {
+			return fmt.Errorf("%q is no part of a reply: choose from %s", name, strings.Join(llm.KeepNames(), ", "))
+		}
+		parts.Keep |= part
+	}
+	*p = parts
+	return nil
+}
+
+// String writes the names as EnvDecode reads them.
+func (p Parts) String() string { return strings.Join(slices.Collect(p.Names()), ",") }
+
 // Fallbacks is a list of models in the order in which they are called.
 type Fallbacks []FallbackModel
 

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -20,6 +21,35 @@ type answer struct {
 	Text  string     `json:"text"`
 	Model string     `json:"model"`
 	Usage *llm.Usage `json:"usage"`
+	// Kept holds the parts that were kept beside the text, by name. A part that the reply
+	// lacks is null; one that was not kept is missing.
+	Kept map[string]json.RawMessage `json:"kept,omitempty"`
+}
+
+// callsTools reports whether the reply calls tools. Its text may be empty then, and is not
+// what the response schema is about.
+func (a *answer) callsTools() bool {
+	calls := a.Kept["tool_calls"]
+	return len(calls) > 0 && calls[0] == '['
+}
+
+// bytes is how many bytes of a reply are remembered.
+func (a *answer) bytes() int {
+	n := len(a.Text)
+	for _, value := range a.Kept {
+		n += len(value)
+	}
+	return n
+}
+
+// serves reports whether the reply has all parts that are wanted now.
+func (a *answer) serves(parts llm.Keep) bool {
+	for name := range parts.Names() {
+		if _, ok := a.Kept[name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // done answers the row with the outcome of its job. It runs on the pool's goroutine.
@@ -57,12 +87,16 @@ func (e *Executor) succeed(j *job, r result) {
 		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 		return
 	}
-	e.answer(j, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: e.prompt.form()})
+	e.answer(j, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: j.form})
 }
 
 // answerWith answers the job with the reply to an equal request. It reports false if the
-// reply does not validate, which can only be one that was stored under another schema.
+// reply can't serve, which is only true of one that was stored with other settings: under
+// another schema, or without parts that are kept now.
 func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
+	if !a.serves(j.request.Kept()) {
+		return false
+	}
 	body, tooLarge, err := e.prompt.result(j, a)
 	if err != nil {
 		return false
@@ -71,7 +105,7 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 		e.answerError(j, tooLarge, e.uncalled(j), auditlog.SourceDedupe)
 		return true
 	}
-	reply := consumer.Reply{Body: body, Event: e.event(j, e.uncalled(j), auditlog.SourceDedupe), RequestHash: j.key, Form: e.prompt.form()}
+	reply := consumer.Reply{Body: body, Event: e.event(j, e.uncalled(j), auditlog.SourceDedupe), RequestHash: j.key, Form: e.prompt.form(a)}
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}

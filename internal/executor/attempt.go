@@ -117,7 +117,12 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 	if a.Model == "" {
 		a.Model = j.prepared.Model
 	}
+	if parts := j.request.Kept(); parts != 0 {
+		a.Kept = x.Reply.Values(parts)
+		e.prompt.findReasoning(a)
+	}
 	var err error
+	j.form = e.prompt.form(a)
 	if j.body, j.tooLarge, err = e.prompt.result(j, a); err == nil {
 		return a, nil
 	}

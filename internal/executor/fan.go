@@ -118,7 +118,7 @@ func (f *fan) put(j *job, reply *consumer.Reply, validated bool) (last bool) {
 	} else {
 		e.answer, _ = row.ReadAnswer(reply.Body, validated)
 		e.answer.VariablesHash = j.vars
-		f.bytes += len(e.answer.Text) + len(e.answer.Value)
+		f.bytes += len(e.answer.Text) + len(e.answer.Value) + e.answer.KeptBytes()
 		f.replies++
 	}
 	f.answered++

@@ -8,7 +8,7 @@ import (
 	"github.com/llm-stage/stage/consumer"
 )
 
-// Bounds of what flights remember: answers, and the bytes of their texts.
+// Bounds of what flights remember: answers, and the bytes of their texts and parts.
 const (
 	rememberedMax      = 4096
 	rememberedBytesMax = 32 << 20
@@ -139,7 +139,7 @@ func (f *flights) finish(key string) []*job {
 		return v.followers
 	}
 	f.remembered = append(f.remembered, remembered{key, v})
-	f.bytes += len(v.answer.Text)
+	f.bytes += v.answer.bytes()
 	f.forget()
 	return nil
 }
@@ -150,7 +150,7 @@ func (f *flights) forget() {
 		oldest := f.remembered[0]
 		f.remembered[0] = remembered{} // else the slice would hold on to it
 		f.remembered = f.remembered[1:]
-		f.bytes -= len(oldest.answer.Text)
+		f.bytes -= oldest.answer.bytes()
 		if f.byKey[oldest.key] == oldest.flight { // and not a later one that began when this was too old
 			delete(f.byKey, oldest.key)
 		}

@@ -15,9 +15,9 @@ const (
 	formValue = "value" // the value in the reply that satisfied the schema
 )
 
-// form is the [consumer.Reply.Form] of a success.
-func (p *Prompt) form() string {
-	if p.schema != nil {
+// form is the [consumer.Reply.Form] of a success. A reply that calls tools is no value.
+func (p *Prompt) form(a *answer) string {
+	if p.schema != nil && !a.callsTools() {
 		return formValue
 	}
 	return formText
@@ -32,7 +32,11 @@ func (p *Prompt) errorForm(row *consumer.Row, reason llm.Reason) string {
 	case llm.ReasonSchemaValidationFailed:
 		return "schema=" + p.schemaHash()
 	case llm.ReasonTruncated:
-		return fmt.Sprintf("accept_truncated=%t", p.llm.AcceptTruncated)
+		form := fmt.Sprintf("accept_truncated=%t", p.llm.AcceptTruncated)
+		if p.format.Keep.Has(llm.KeepToolCalls) { // a reply that calls tools is complete now
+			form += ",tool_calls"
+		}
+		return form
 	case llm.ReasonResponseTooLarge:
 		return fmt.Sprintf("max_reply_bytes=%d", p.llm.MaxReplyBytes)
 	default:
@@ -81,7 +85,8 @@ func (p *Prompt) successAgain(j *job, reply *consumer.Reply) bool {
 	default: // the text that the value was read from is gone, or an older version did not record which of the two it is
 		return false
 	}
-	body, tooLarge, err := p.result(j, &answer{Text: a.Text, Model: a.Model, Usage: a.Usage})
+	// A part that was not kept then is null now: the reply is not paid for again.
+	body, tooLarge, err := p.result(j, &answer{Text: a.Text, Model: a.Model, Usage: a.Usage, Kept: a.Kept})
 	if err != nil {
 		return false
 	}

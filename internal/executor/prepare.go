@@ -44,6 +44,7 @@ type job struct {
 
 	spent
 	body     []byte     // of the result, once a call has succeeded
+	form     string     // of body, see [consumer.Reply]
 	tooLarge *llm.Error // why body does not fit; body is nil then
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
@@ -44,13 +45,16 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
-	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadSchema(cfg.Prompt.ResponseSchema))
+	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadTools(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
 	if err != nil {
 		return nil, err
 	}
-	p.Base.System = p.question.plainSystem
-	p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.question.from)
-	return p, named("STAGE_RESPONSE_FIELD", err)
+	p.Base.System, p.Base.Keep = p.question.plainSystem, cfg.Prompt.Keep.Keep
+	if p.format, err = row.NewFormat(cfg.Prompt.ResponseField, p.question.from); err != nil {
+		return nil, named("STAGE_RESPONSE_FIELD", err)
+	}
+	p.format.Keep = p.Base.Kept()
+	return p, nil
 }
 
 // PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration
@@ -59,7 +63,7 @@ func PromptProblems(cfg *config.Config) map[string]error {
 	var p Prompt
 	_, extra := cfg.LLM.ReadExtraBody()
 	found := map[string]error{"STAGE_LLM_EXTRA_BODY": extra}
-	for _, err := range []error{p.question.load(cfg), p.loadSchema(cfg.Prompt.ResponseSchema)} {
+	for _, err := range []error{p.question.load(cfg), p.loadTools(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema)} {
 		list := []error{err}
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			list = joined.Unwrap()
@@ -192,17 +196,27 @@ func (p *Prompt) ItemRequest(items *row.Items, index int) (r llm.Request, vars s
 	return r, vars, err
 }
 
+// findReasoning keeps the reasoning that only the response schema tells from the answer.
+func (p *Prompt) findReasoning(a *answer) {
+	if p.schema == nil || string(a.Kept["reasoning"]) != "null" {
+		return
+	}
+	if text := llm.ReasoningBefore(p.schema, a.Text); text != "" {
+		a.Kept["reasoning"] = jsonbytes.AppendString(nil, text)
+	}
+}
+
 // result makes the result of a reply, new or kept. tooLarge is the error in place of a
 // body that does not fit; err is why the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
-	if p.schema != nil {
+	if p.form(a) == formValue {
 		if value, err = llm.ValidateReply(p.schema, a.Text); err != nil {
 			return nil, nil, err
 		}
 	}
 	body = p.format.AppendSuccess(nil, j.parsed, &row.Answer{
-		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model,
+		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model, Keep: j.request.Kept(), Kept: a.Kept,
 	})
 	if limit := j.row.MaxBodyBytes; len(body) > limit {
 		return nil, row.ResultTooLarge(len(body), limit, p.ownServer), nil

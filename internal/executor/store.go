@@ -136,7 +136,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 		return nil
 	}
 	var a answer
-	if err := json.Unmarshal(m.Data, &a); err != nil || a.Text == "" {
+	if err := json.Unmarshal(m.Data, &a); err != nil || a.Text == "" && !a.callsTools() {
 		s.log.Warn("invalid stored reply ignored", slog.String("subject", m.Subject), slog.Any("error", err))
 		return nil
 	}

@@ -187,6 +187,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	for _, note := range prompt.SchemaNotes(cfg) {
 		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}
+	for _, note := range prompt.KeepNotes() {
+		s.Log.Warn("the extra body asks for parts of replies that are not kept", slog.String("note", note))
+	}
 	return s, nil
 }
 

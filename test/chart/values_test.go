@@ -232,6 +232,8 @@ func TestEveryVariableIsReachable(t *testing.T) {
 				value = v.Enum[0]
 			case strings.Contains(v.Pattern, "https?"):
 				value = "http://host/v1"
+			case strings.Contains(v.Pattern, "reasoning|"): // a list of parts of a reply
+				value = "reasoning,id"
 			case strings.Contains(v.Pattern, "="): // a list of limits
 				value = "openai=1"
 			case strings.Contains(v.Pattern, ":"): // a list of models

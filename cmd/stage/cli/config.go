@@ -107,6 +107,9 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 		for _, note := range p.SchemaNotes(cfg) {
 			notes = append(notes, fmt.Sprintf("%sSTAGE_RESPONSE_SCHEMA_FILE: %s: %s", of, note.Provider, note.Text))
 		}
+		for _, note := range p.KeepNotes() {
+			notes = append(notes, fmt.Sprintf("%sSTAGE_LLM_EXTRA_BODY: %s", of, note))
+		}
 	}
 	if len(problems) > 0 {
 		return config.Invalid(errors.Join(problems...))

@@ -30,6 +30,9 @@ type identity struct {
 	Request  string `json:"request_field,omitempty" name:"the member with the request (STAGE_REQUEST_FIELD)"`
 	Params   string `json:"params_field,omitempty" name:"the member with parameters (STAGE_PARAMS_FIELD)"`
 	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
+	Tools    string `json:"tools_sha256,omitempty" name:"the tools (STAGE_TOOLS_FILE)"`
+	Choice   string `json:"tool_choice,omitempty" name:"the choice of a tool (STAGE_TOOL_CHOICE)"`
+	Keep     string `json:"response_keep,omitempty" name:"the parts of replies that are kept (STAGE_RESPONSE_KEEP)"`
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`
 }
@@ -58,6 +61,7 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
 		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField, Request: cfg.Prompt.RequestField, Params: cfg.Prompt.ParamsField,
 		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
+		Choice: cfg.Prompt.ToolChoice, Keep: cfg.Prompt.Keep.String(),
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
 	layout := in.Layout
@@ -74,7 +78,7 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 		path string
 		hash *string
 	}{
-		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.MessagesFile, &id.Template}, {cfg.Prompt.SystemFile, &id.System}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema},
+		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.MessagesFile, &id.Template}, {cfg.Prompt.SystemFile, &id.System}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema}, {cfg.Prompt.ToolsFile, &id.Tools},
 	} {
 		if f.path == "" {
 			continue

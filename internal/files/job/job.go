@@ -94,6 +94,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return config.Invalid(err)
 	}
+	o.Table.keep = prompt.MayKeep()
 	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField, fields, o.Table)
 	if err != nil {
 		return err

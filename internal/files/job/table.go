@@ -108,6 +108,9 @@ func (t *table) added() []string {
 	for _, name := range t.fields {
 		names = append(names, t.field+"."+name)
 	}
+	for part := range t.o.keep.Names() {
+		names = append(names, t.field+"_"+part)
+	}
 	return append(names, lastColumns(t.field)...)
 }
 
@@ -198,6 +201,9 @@ func (t *table) appendAdded(record []string, failed bool, added map[string][]byt
 	record = append(record, cell(reply))
 	for _, name := range t.fields {
 		record = append(record, cell(findIn(reply, name)))
+	}
+	for part := range t.o.keep.Names() {
+		record = append(record, cell(added[t.field+"_"+part]))
 	}
 	for _, name := range usageColumns {
 		record = append(record, cell(find(usage, name)))

@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"github.com/llm-stage/stage/llm"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +21,8 @@ type TableOptions struct {
 	Delimiter byte  // between the columns; 0 means the delimiter of a CSV input or, by the name of the file, a comma or a tab
 	Mark      *bool // the file begins with the byte order mark of UTF-8; nil means that it does if a CSV input does
 	Flatten   bool  // each member of the reply's object has a column, by the response schema
+
+	keep llm.Keep // the parts of replies that results may have
 }
 
 // IsTable reports whether a file for results is CSV, by its name.
