@@ -260,7 +260,8 @@ func (c *chatChoice) reported() (end finish, reason string) {
 	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
 		return finishFilter, c.finish
 	}
-	if end = endOf(chatEnds, c.finish); end != finishStop && !(c.calls && c.callsKept && callEnds[c.finish]) {
+	called := c.calls && c.callsKept && callEnds[c.finish]
+	if end = endOf(chatEnds, c.finish); end != finishStop && !called {
 		return end, c.finish
 	}
 	// Gateways turn reasons that they do not know into "stop".

@@ -21,7 +21,7 @@ func appendJSON(dst []byte, n *yaml.Node, most int) (_ []byte, err error) {
 	if len(dst) > most { // a few aliases of aliases may stand for gigabytes
 		return nil, errorAt(n, "more than %d bytes", most)
 	}
-	switch n.Kind {
+	switch n.Kind { //nolint:exhaustive // the others are scalars
 	case yaml.AliasNode:
 		return appendJSON(dst, n.Alias, most)
 	case yaml.SequenceNode:

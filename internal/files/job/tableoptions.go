@@ -2,13 +2,13 @@ package job
 
 import (
 	"errors"
-	"github.com/llm-stage/stage/llm"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/schema"
 )
 

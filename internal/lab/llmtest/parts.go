@@ -3,6 +3,7 @@ package llmtest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -81,12 +82,7 @@ func first(v any) object {
 // has reports whether a list has an element.
 func has(list, element any) bool {
 	elements, _ := list.([]any)
-	for _, one := range elements {
-		if one == element {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(elements, element)
 }
 
 func (p *parts) readOpenAI(request object) {
