@@ -103,7 +103,11 @@ func (q *question) ofRow() bool { return q.messagesField != "" || q.requestField
 func (q *question) ask(r *llm.Request, of *row.Row, items *row.Items, index int) (err error) {
 	switch {
 	case q.requestField != "":
-		err = q.requests.Read(of, q.requestField, r)
+		// The reader keeps the request that it fills. This copy is on the heap, so the one of
+		// a row without such a member need not be.
+		whole := *r
+		err = q.requests.Read(of, q.requestField, &whole)
+		*r = whole
 	case q.messagesField != "":
 		r.Messages, err = of.Messages(q.messagesField)
 	case q.conversation:
