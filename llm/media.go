@@ -260,6 +260,16 @@ func conversationAt(body []byte) int {
 	return 0
 }
 
+// isDescribed reports whether all content of messages is known.
+func isDescribed(messages []Message) bool {
+	for m := range MediaOf(messages) {
+		if m.Content == nil && m.URL() == "" {
+			return false
+		}
+	}
+	return true
+}
+
 // hasMedia reports whether there are media in messages.
 func hasMedia(messages []Message) bool {
 	for range MediaOf(messages) {

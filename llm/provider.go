@@ -122,9 +122,15 @@ func azureWire(cfg *ProviderConfig) Wire {
 }
 
 // Check reports why a request can't be sent to the provider, whatever its address: an
-// [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key.
+// [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key. Of
+// media that have not been read it says nothing.
 func (p *Provider) Check(r *Request) error {
-	if err := p.wire(&ProviderConfig{}).check(r); err != nil {
+	wire := p.wire(&ProviderConfig{})
+	err := wire.check(r)
+	if err == nil && isDescribed(r.Messages) {
+		err = wire.media().check(r.Messages)
+	}
+	if err != nil {
 		return &Error{Provider: p.Name, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	return nil
@@ -142,6 +148,12 @@ func (p *Provider) base(address string) string {
 		return address
 	}
 	return address + p.version
+}
+
+// MediaTokens estimates the tokens of the media in messages, by the provider's published
+// rule.
+func (p *Provider) MediaTokens(messages []Message) int64 {
+	return p.wire(&ProviderConfig{}).media().estimate(messages)
 }
 
 // needsKey reports whether calls need a key: at the provider's own address, or at any

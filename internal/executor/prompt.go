@@ -171,6 +171,15 @@ func (p *Prompt) Check(r *llm.Request) error {
 	return provider.Check(&asked)
 }
 
+// MediaTokens estimates the tokens of a request's media at the first provider.
+func (p *Prompt) MediaTokens(r *llm.Request) int64 {
+	provider, known := llm.LookupProvider(p.llm.Provider)
+	if !known {
+		return 0
+	}
+	return provider.MediaTokens(r.Messages)
+}
+
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of
 // an invalid row.
 func (p *Prompt) Items(row *row.Row) (*row.Items, error) {

@@ -85,7 +85,7 @@ func (e *estimate) addRow(ctx context.Context, out io.Writer, p *executor.Prompt
 		}
 		e.add(prompt)
 		if i < shownItems {
-			prompts = append(prompts, prompt)
+			prompts = append(prompts, prompt.text)
 		}
 	}
 	if failure != nil {

@@ -91,7 +91,7 @@ func (c *calls) count() int {
 // render renders the prompt of one of the calls, from 0. The system prompt is shown as well
 // where it differs from row to row. Of media there is a description, but for those in an
 // object store, which a preview is not connected to.
-func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt string, err error) {
+func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt rendered, err error) {
 	var r llm.Request
 	if c.items == nil {
 		r, _, err = p.Request(c.row)
@@ -104,7 +104,13 @@ func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt s
 	if err == nil {
 		err = p.Check(&r)
 	}
-	return r.Transcript(r.System != p.Base.System), err
+	return rendered{r.Transcript(r.System != p.Base.System), p.MediaTokens(&r)}, err
+}
+
+// rendered is a prompt as it is shown, and what its media add to its tokens.
+type rendered struct {
+	text        string
+	mediaTokens int64
 }
 
 // placeText is the line of a row; of an element, from 0, also which of how many it is.

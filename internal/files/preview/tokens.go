@@ -12,6 +12,7 @@ type sizes struct {
 	calls int64
 	bytes int64 // of all prompts, each with the bytes below
 	each  int   // bytes sent along with each prompt: system prompt and schema
+	media int64 // tokens of pictures, documents and sounds
 }
 
 // newSizes returns the sizes of no calls yet.
@@ -24,13 +25,14 @@ func newSizes(p *executor.Prompt) sizes {
 }
 
 // add adds a call with the prompt.
-func (s *sizes) add(prompt string) {
+func (s *sizes) add(prompt rendered) {
 	s.calls++
-	s.bytes += int64(len(prompt) + s.each)
+	s.bytes += int64(len(prompt.text) + s.each)
+	s.media += prompt.mediaTokens
 }
 
 // tokens estimates the prompt tokens of all calls.
-func (s *sizes) tokens() int64 { return s.bytes / call.BytesPerToken }
+func (s *sizes) tokens() int64 { return s.bytes/call.BytesPerToken + s.media }
 
 // text is the estimate as dry runs and try print it.
 func (s *sizes) text() string { return fmt.Sprintf("about %d prompt tokens", s.tokens()) }

@@ -162,7 +162,7 @@ func (c *calls) try(ctx context.Context, templates []*Template, i int, fails []b
 	}
 	for n, t := range templates {
 		prompt, err := c.render(ctx, t.prompt, i)
-		p := triedPrompt{Template: t.name, Prompt: prompt}
+		p := triedPrompt{Template: t.name, Prompt: prompt.text}
 		if err != nil {
 			p.Prompt, p.Error = "", err.Error()
 			failure, fails[n] = cmp.Or(failure, err), true
