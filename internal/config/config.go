@@ -248,7 +248,7 @@ func (c *Config) FansOut() bool { return c.Foreach.Field != "" }
 // CostConfig bounds what the stage may spend.
 type CostConfig struct {
 	MaxUSD     float64 `env:"MAX_COST_USD, default=0" min:"0" help:"no call starts once the known cost reaches this; calls in flight may exceed it; needs prices; 0: no ceiling"`
-	PricesFile string  `env:"PRICES_FILE" file:"true" help:"path of the prices, USD per million tokens by model: input, cached, cache_write, cache_write_1h, output, reasoning"`
+	PricesFile string  `env:"PRICES_FILE" file:"true" help:"path of the prices, USD per million tokens by model: input, cached, cache_write, cache_write_1h, output, reasoning; or LiteLLM's list"`
 }
 
 // ServeConfig is whether batched requests are served.

@@ -14,8 +14,8 @@ import (
 	"github.com/llm-stage/stage/internal/yamldoc"
 )
 
-// pricesBytesMax bounds the file of prices; a thousand models take a tenth of it.
-const pricesBytesMax = 1 << 20
+// pricesBytesMax bounds the file of prices. LiteLLM's list takes a fifth of it.
+const pricesBytesMax = 8 << 20
 
 // priceMax bounds a price, in USD per million tokens, so that no sum of costs becomes
 // infinite.
@@ -26,6 +26,8 @@ const priceMax = 1e9
 //
 //	gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}
 //	anthropic/claude-sonnet-4-5: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15, batch_input: 1.50, batch_output: 7.50}
+//
+// LiteLLM's list of prices will do, too.
 type Prices map[string]Price
 
 // Price is the price of one model, in USD per million tokens.
@@ -91,7 +93,7 @@ type pricePart struct {
 	required bool
 }
 
-// LoadPrices reads the file, which may have 1 MiB. The error lists everything that is
+// LoadPrices reads the file, which may have 8 MiB. The error lists everything that is
 // wrong with it.
 func LoadPrices(path string) (Prices, error) {
 	file, err := os.Open(path)
@@ -150,6 +152,9 @@ func readPrices(text []byte) (Prices, error) {
 	models, ok := value.(map[string]any)
 	if !ok {
 		return nil, yamldoc.ErrorAt(root, nil, "not a mapping of models")
+	}
+	if isLiteLLM(models) {
+		return readLiteLLM(models), nil
 	}
 	p := make(Prices, len(models))
 	for _, model := range slices.Sorted(maps.Keys(models)) {
