@@ -121,6 +121,12 @@ func azureWire(cfg *ProviderConfig) Wire {
 	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
 }
 
+// SpeaksChat reports whether the provider's replies are chat completions.
+func (p *Provider) SpeaksChat() bool {
+	_, ok := p.wire(&ProviderConfig{}).(ChatCompletions)
+	return ok
+}
+
 // Check reports why a request can't be sent to the provider, whatever its address: an
 // [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key. Of
 // media that have not been read it says nothing.

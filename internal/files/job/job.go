@@ -60,8 +60,11 @@ type Options struct {
 // immediately when hard does. It blocks until all that it started has ended. The error is
 // nil when each row has its result written, also where the result is an error.
 func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
-	if err := o.checkBatch(cfg); err != nil {
-		return config.Invalid(err)
+	if o.Format.Format == string(rowfile.FormatBatch) {
+		if err := o.checkBatch(cfg); err != nil {
+			return config.Invalid(err)
+		}
+		cfg.Prompt.Keep.Keep |= batchParts(cfg.LLM.Provider)
 	}
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.Order.Span = spanOf(cfg, o.Limit)
@@ -179,8 +182,6 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 // checkBatch reports what can't be combined with a file of OpenAI's Batch API.
 func (o *Options) checkBatch(cfg *config.Config) error {
 	switch {
-	case o.Format.Format != string(rowfile.FormatBatch):
-		return nil
 	case cfg.Prompt.RequestField == "":
 		return fmt.Errorf("--format %s: its lines are whole requests, which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are set as well", rowfile.FormatBatch)
 	case IsTable(o.Out):

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/llm-stage/stage/llm"
 )
 
 // batchLines writes results in the form of the output files of OpenAI's Batch API, one line
@@ -29,6 +30,15 @@ import (
 type batchLines struct {
 	field string // that the replies are in
 	shown bool   // they go to a terminal
+}
+
+// batchParts returns the parts of replies that the lines are made of: the whole reply of a
+// provider that speaks chat completions, and of others what such a reply has.
+func batchParts(provider string) llm.Keep {
+	if p, known := llm.LookupProvider(provider); known && p.SpeaksChat() {
+		return llm.KeepRaw
+	}
+	return llm.KeepID | llm.KeepFinishReason | llm.KeepToolCalls | llm.KeepLogprobs
 }
 
 // write writes one result.
@@ -127,7 +137,7 @@ func (b *batchLines) appendCompletion(dst []byte, r stored.Result) []byte {
 	dst = append(dst, `,"refusal":null`...)
 	called := false
 	if isList(calls) {
-		dst, called = appendCalls(dst, calls)
+		dst, called = appendCalls(dst, calls, r)
 	}
 	dst = append(dst, `},"logprobs":`...)
 	dst = appendLogProbs(dst, member("_logprobs"))
@@ -152,16 +162,23 @@ func appendContent(dst, answer []byte, calls bool) []byte {
 	return jsonbytes.AppendString(dst, answer)
 }
 
-// appendCalls appends the tool calls of an answer. Arguments are a text there.
-func appendCalls(dst, calls []byte) (_ []byte, called bool) {
+// appendCalls appends the tool calls of an answer. Arguments are a text there, and each call
+// has an id, which Gemini gives to none.
+func appendCalls(dst, calls []byte, r stored.Result) (_ []byte, called bool) {
+	number := 0
 	for call := range jsonbytes.Elements(calls) {
-		if !called {
+		if number++; number == 1 {
 			dst = append(dst, `,"tool_calls":[`...)
 		} else {
 			dst = append(dst, ',')
 		}
 		called = true
-		dst = appendValue(append(dst, `{"id":`...), findIn(call, "id"))
+		dst = append(dst, `{"id":`...)
+		if id := findIn(call, "id"); isString(id) {
+			dst = append(dst, id...)
+		} else {
+			dst = jsonbytes.AppendString(dst, fmt.Sprintf("call_%s_%d", resultName(r), number))
+		}
 		dst = appendValue(append(dst, `,"type":"function","function":{"name":`...), findIn(call, "name"))
 		dst = append(dst, `,"arguments":`...)
 		if arguments := findIn(call, "arguments"); isString(arguments) {

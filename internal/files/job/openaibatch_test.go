@@ -60,7 +60,7 @@ func TestResultsAsLinesOfABatch(t *testing.T) {
 		},
 		{
 			"calls and log-probabilities", row + `,"F":"","F_usage":null,"F_model":"m","F_finish_reason":"tool_use","F_tool_calls":[{"id":"c1","name":"f","arguments":{"a":"b"}},{"id":null,"name":"g","arguments":"not JSON"}],"F_logprobs":[{"token":"h","logprob":-0.5,"top":[{"token":"i","logprob":-1}]}]}`,
-			head + `"a"` + answered + completion(`"chatcmpl-ID"`, `"content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}},{"id":null,"type":"function","function":{"name":"g","arguments":"not JSON"}}]`,
+			head + `"a"` + answered + completion(`"chatcmpl-ID"`, `"content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}},{"id":"call_ID_2","type":"function","function":{"name":"g","arguments":"not JSON"}}]`,
 				`"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":null,"top_logprobs":[{"token":"i","logprob":-1,"bytes":null}]}],"refusal":null},"finish_reason":"tool_calls"}],"usage":null`) + tail, false,
 		},
 		{
