@@ -25,8 +25,8 @@ func batchLine(t *testing.T, r stored.Result) string {
 func TestLinesOfABatchHaveIDsOfTheirOwn(t *testing.T) {
 	at := time.Unix(1700000000, 5)
 	first := stored.Result{Seq: 1, At: 1, Stored: at, Body: []byte(`{"custom_id":"a","F":"x"}`)}
-	if batchLine(t, first) != batchLine(t, first) {
-		t.Error("a result has two lines")
+	if once, again := batchLine(t, first), batchLine(t, first); once != again {
+		t.Errorf("a result has two lines: %s and %s", once, again)
 	}
 	ids := batchIDs.FindAllString(batchLine(t, first), -1)
 	for _, other := range []stored.Result{
