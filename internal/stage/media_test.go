@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
+	"github.com/nats-io/nats.go"
 )
 
 const lookFile = `
@@ -199,6 +201,49 @@ func TestABatchHasThePictures(t *testing.T) {
 			if e.Call.Lane == "" || !strings.Contains(string(e.Call.Request), `"image_url":{"url":{"sha256":"`) {
 				t.Errorf("%s: request %s", e.Call.Lane, e.Call.Request)
 			}
+		}
+		l.proven()
+	})
+}
+
+// The elements of a row have pictures of their own, of which one is missing; a kill repays no more calls than the pool has slots.
+func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newMediaLab(t, 0, map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0s", "STAGE_FOREACH": "photos", "STAGE_FOREACH_ERRORS": "keep"})
+		file := filepath.Join(t.TempDir(), "items.yaml")
+		stagetest.Must(t, os.WriteFile(file, []byte("- {role: user, content: [{type: text, text: '{{ item }}'}, {type: image, source: 'nats://photos/{{ item }}'}]}"), 0o644))
+		l.vars["STAGE_MESSAGES_FILE"] = file
+		for i := range 8 {
+			l.photos.Put(fmt.Sprint("p", i), stagetest.Picture+fmt.Sprint(i))
+		}
+		l.publish(&nats.Msg{Data: []byte(`{"photos":["p0","p1","p2","p3"]}`)})
+		l.publish(&nats.Msg{Data: []byte(`{"photos":["p4","none","p6","p7"]}`)})
+		r := l.start(nil, Options{})
+		time.Sleep(15 * time.Second) // four calls have ended, and three are in flight
+		r.hard()
+		r.soft()
+		<-r.done
+		l.work(2, nil)
+		for i, body := range l.bodies() {
+			var got struct {
+				Answers []json.RawMessage `json:"llm_response"`
+			}
+			stagetest.Must(t, json.Unmarshal([]byte(body), &got))
+			for n, answer := range got.Answers {
+				want := llm.Hash([]byte(stagetest.Picture + fmt.Sprint(4*i+n)))
+				if i == 1 && n == 1 {
+					want = "the object nats://photos/none is missing"
+				}
+				if !strings.Contains(string(answer), want) {
+					t.Errorf("row %d, element %d: %s, want %s", i+1, n, answer, want)
+				}
+			}
+			if len(got.Answers) != 4 {
+				t.Errorf("row %d: %s", i+1, body)
+			}
+		}
+		if got := l.received(); got > 7+4 {
+			t.Errorf("%d calls for 7 pictures, killed with 4 slots", got)
 		}
 		l.proven()
 	})
