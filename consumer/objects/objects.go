@@ -291,7 +291,11 @@ func Remove(ctx context.Context, nc *nats.Conn, bucket, name string) error {
 }
 
 // purge removes the chunks of an attempt that has failed. Where that fails, too, they
-// stay: no object names them.
+// stay: no object names them. A caller that must end does not wait for it.
 func purge(ctx context.Context, nc *nats.Conn, bucket, chunks string) {
-	_ = streams.Purge(context.WithoutCancel(ctx), nc, streams.BucketStream(bucket), chunks)
+	if ctx.Err() != nil {
+		_ = streams.AskForPurge(nc, streams.BucketStream(bucket), chunks)
+		return
+	}
+	_ = streams.Purge(ctx, nc, streams.BucketStream(bucket), chunks)
 }

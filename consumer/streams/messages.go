@@ -236,11 +236,11 @@ func Preview(b []byte) string {
 func Purge(ctx context.Context, nc *nats.Conn, stream, filter string) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	body, err := json.Marshal(map[string]string{"filter": filter})
+	request, err := purgeOf(nc, stream, filter)
 	if err != nil {
 		return err
 	}
-	answer, err := nc.RequestWithContext(ctx, APIPrefix(nc)+"STREAM.PURGE."+stream, body)
+	answer, err := nc.RequestMsgWithContext(ctx, request)
 	if err == nil {
 		err = Refusal(answer)
 	}
@@ -248,4 +248,18 @@ func Purge(ctx context.Context, nc *nats.Conn, stream, filter string) error {
 		return fmt.Errorf("purge stream %s: %w", stream, Denied(nc, err))
 	}
 	return nil
+}
+
+// AskForPurge is [Purge] without waiting: nobody learns whether it was done.
+func AskForPurge(nc *nats.Conn, stream, filter string) error {
+	request, err := purgeOf(nc, stream, filter)
+	if err != nil {
+		return err
+	}
+	return nc.PublishMsg(request)
+}
+
+func purgeOf(nc *nats.Conn, stream, filter string) (*nats.Msg, error) {
+	body, err := json.Marshal(map[string]string{"filter": filter})
+	return &nats.Msg{Subject: APIPrefix(nc) + "STREAM.PURGE." + stream, Data: body}, err
 }
