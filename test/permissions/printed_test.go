@@ -1,7 +1,9 @@
 package permissions_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +27,15 @@ func printed(t *testing.T, settings map[string]string) (g permissions.Grant) {
 }
 
 func wellAnswered(llmtest.Call) *llmtest.Step { return &llmtest.Step{Delay: 10 * time.Millisecond} }
+
+// largelyAnswered answers some rows with more than a message holds.
+func largelyAnswered(c llmtest.Call) *llmtest.Step {
+	step := wellAnswered(c)
+	if c.N%3 == 0 {
+		step.Body = fmt.Sprintf(`{"model":"m","choices":[{"message":{"content":%q},"finish_reason":"stop"}]}`, strings.Repeat("long ", 300_000))
+	}
+	return step
+}
 
 // A stage whose user may do what stage setup --print-permissions prints, and nothing else, starts, answers its rows,
 // shows them and stops without a single warning. With one permission fewer the log says which.
@@ -51,13 +62,18 @@ func TestAStageNeedsNoMoreThanWhatIsPrinted(t *testing.T) {
 		{"dead letters", map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, "$JS.API.STREAM.NAMES"},
 		{"budget, orders", map[string]string{"STAGE_BUDGET": "account", "STAGE_CONTROL": "true"}, "llm-stage.stage.control"},
 		{"ceiling", map[string]string{"STAGE_MAX_COST_USD": "10"}, "$JS.API.CONSUMER.CREATE.AUDIT.>"},
+		{"bucket", map[string]string{"STAGE_RESULT_BUCKET": "LARGE"}, "$JS.API.STREAM.CREATE.OBJ_LARGE"},
+		{"large results", map[string]string{"STAGE_RESULT_BUCKET": "LARGE"}, "$O.LARGE.C.*"},
 		{"everything", everything, "dedupe.>"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			grant := printed(t, c.settings)
+			grant, answers := printed(t, c.settings), wellAnswered
+			if c.name == "large results" {
+				answers = largelyAnswered
+			}
 			synctest.Test(t, func(t *testing.T) {
-				if o := work(t, c.settings, wellAnswered, grant); !o.well() || len(o.denied) > 0 || len(o.warned) > 0 {
+				if o := work(t, c.settings, answers, grant); !o.well() || len(o.denied) > 0 || len(o.warned) > 0 {
 					t.Errorf("with %+v: %+v", grant, o)
 				}
 			})
@@ -66,7 +82,7 @@ func TestAStageNeedsNoMoreThanWhatIsPrinted(t *testing.T) {
 					t.Fatalf("%s is not printed: %+v", c.missing, grant)
 				}
 				fewer := permissions.Grant{drop(grant.Publish, c.missing), drop(grant.Subscribe, c.missing), grant.Responses}
-				o := work(t, c.settings, wellAnswered, fewer)
+				o := work(t, c.settings, answers, fewer)
 				if !slices.ContainsFunc(o.denied, func(subject string) bool { return permissions.Matches(c.missing, subject) }) {
 					t.Errorf("without %s the log names %q: %+v", c.missing, o.denied, o)
 				}

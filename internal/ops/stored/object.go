@@ -25,10 +25,14 @@ func (r *Result) Fetch(ctx context.Context, nc *nats.Conn) (err error) {
 
 // objectOf returns the object that is the body of a result, or nil.
 func objectOf(h nats.Header) *objects.Ref {
-	if ref, is := objects.RefOf(h); is {
-		return &ref
+	if len(h[streams.HeaderObject]) == 0 { // most results, and it costs no allocation
+		return nil
 	}
-	return nil
+	ref, is := objects.RefOf(h)
+	if !is {
+		return nil
+	}
+	return &ref
 }
 
 // Fetch reads the body of a row that is a result of another stage, and an object of a
