@@ -139,7 +139,7 @@ func TestAReplyThatNoEntryHoldsIsKept(t *testing.T) {
 	})
 }
 
-// seer answers each row at once, and notes its body and why it has none.
+// seer fails each row at once, and notes its body and why it has none.
 type seer struct {
 	mu   sync.Mutex
 	seen map[uint64]string
@@ -149,7 +149,7 @@ func (s *seer) Start(row *consumer.Row) {
 	s.mu.Lock()
 	s.seen[row.Seq] = string(row.Body) + row.Unreadable
 	s.mu.Unlock()
-	row.Reply(consumer.Reply{Body: []byte("done"), Event: auditlog.Row{FinishedAt: time.Now()}})
+	row.Reply(consumer.Reply{Body: []byte("done"), Failed: true, Event: auditlog.Row{FinishedAt: time.Now(), Reason: "refused"}})
 }
 
 func (s *seer) of(seq uint64) string {
@@ -158,7 +158,7 @@ func (s *seer) of(seq uint64) string {
 	return s.seen[seq]
 }
 
-// The body of a row that is an object is read before the row starts. A row whose object is gone or damaged starts without
+// The body of a row that is an object is read before the row starts, and its dead letter names the object. A row whose object is gone or damaged starts without
 // a body. One that can't be read for now waits, and other rows go on where the order lets them.
 func TestARowsBodyIsReadFromItsObject(t *testing.T) {
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone, streams.OrderKey} {
@@ -185,8 +185,10 @@ func TestARowsBodyIsReadFromItsObject(t *testing.T) {
 			publish("AWAY", "four", asItIs)
 			publish(simBucket, "five", asItIs)
 			deny("$JS.API.STREAM.MSG.GET.OBJ_AWAY")(b)
+			stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
 			exec := &seer{seen: make(map[uint64]string)}
 			cfg := b.config("first", exec)
+			cfg.DeadLetterSubject = "dead"
 			cfg.Order, cfg.OrderSpan = order, 1000
 			var keyed []string
 			cfg.Key = func(row *consumer.Row) string {
@@ -220,6 +222,15 @@ func TestARowsBodyIsReadFromItsObject(t *testing.T) {
 			b.until(5)
 			if exec.of(4) != "four" || exec.of(5) != "five" {
 				t.Errorf("rows 4 and 5 have %q and %q", exec.of(4), exec.of(5))
+			}
+			letters := b.read("DEAD", "dead")
+			for _, m := range letters {
+				if _, is := objects.RefOf(m.Headers()); !is || len(m.Data()) > 0 {
+					t.Errorf("a dead letter of %d bytes has the headers %v", len(m.Data()), m.Headers())
+				}
+			}
+			if len(letters) != 5 {
+				t.Errorf("%d dead letters", len(letters))
 			}
 			if want := []string{"one", "", "", "fou", "fiv"}; order == streams.OrderKey && !slices.Equal(keyed, want) {
 				t.Errorf("keys were made of %q, want %q", keyed, want)
