@@ -2,11 +2,14 @@ package executor
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
 )
@@ -55,5 +58,18 @@ func TestARowThatItsFileBreaksIsAnsweredInTheFilesWords(t *testing.T) {
 		if got := causeOf(in, reply); got != tt.cause {
 			t.Errorf("%s: got cause %q, want %q", tt.name, got, tt.cause)
 		}
+	}
+}
+
+// A row whose body was an object that is gone is invalid, also where it arrived as an error that would be passed on.
+func TestARowWhoseObjectIsGoneIsInvalid(t *testing.T) {
+	in := &consumer.Row{Unreadable: "LARGE/x: the object does not exist", Header: nats.Header{streams.HeaderStatus: {auditlog.RowError}}}
+	err := loadError(in, true)
+	if failure := call.AsError(err); err == nil || failure.Reason != llm.ReasonInvalidRow || !strings.Contains(err.Error(), in.Unreadable) {
+		t.Errorf("got %v", err)
+	}
+	e := &Executor{cfg: stagetest.Config(t)}
+	if e.passOn(in) {
+		t.Error("it was passed on without a body")
 	}
 }

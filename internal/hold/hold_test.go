@@ -57,7 +57,7 @@ func TestEachKindHasALineOfItsOwn(t *testing.T) {
 
 // The remedy is on the stream that is full, by its name: the setting of its size changes no stream that exists.
 func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
-	places := Places{Input: "IN", Result: "OUT", Audit: "LOG", Journal: "KEPT", DeadLetter: "dead.rows"}
+	places := Places{Input: "IN", Result: "OUT", Audit: "LOG", Journal: "KEPT", Bucket: "OBJ_LARGE", DeadLetter: "dead.rows"}
 	for _, tt := range []struct {
 		kind    Kind
 		why, do string
@@ -68,6 +68,7 @@ func TestARemedyNamesWhatIsInTheWay(t *testing.T) {
 		{Streams, "STAGE_RESULT_STREAM: stream OUT was changed: drops old results when it is full: set discard to new, then a full stream makes the stage wait (nats stream edit OUT --discard=new)", "nats stream edit OUT --discard=new; "},
 		{Streams, "stream OUT was changed: a (nats stream edit OUT --max-age=0s); b (nats stream edit OUT --allow-direct)", "nats stream edit OUT --max-age=0s; nats stream edit OUT --allow-direct: "},
 		{Audit, "refused by the server: no stream captures the subject, or it has no leader at the moment", "nats stream info LOG: its subjects"},
+		{ObjectStore, "row 7: put its body: refused by the server: maximum bytes exceeded (10077)", "nats stream edit OBJ_LARGE --max-bytes="},
 		{DeadLetter, "maximum bytes exceeded", "stores the subject dead.rows"},
 		{Store, "the disk is full: 0 B free at /data: make room, at least 16 MiB", "free space on the disk that the reason names"},
 		{Store, "a write to the store in /data has failed, and its server is started again: write 1.blk: no space left on device", "free space on the disk"},
