@@ -1,16 +1,11 @@
 package verify
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/internal/ops/stored"
-	"github.com/llm-stage/stage/llm"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // read takes the next result of the log as the head, and checks its place among the
@@ -65,28 +60,6 @@ func (v *partitionVerifier) read() error {
 	v.head = h
 	v.checkItems(h)
 	return v.checkLink(h)
-}
-
-// readBody notes what the body of a result shows. A body that is an object is read always:
-// nothing else shows that it is there.
-func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
-	r := h.ResultRow
-	if r.Object != nil {
-		r.Body, err = v.object(r.Object)
-		if objects.Lasts(err) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			v.violate(violationObject, r.Seq, "the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At, err)
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the result of row %d: %w", r.Seq, err)
-		}
-		v.stats.Objects++
-		h.sha = llm.Hash(r.Body)
-	}
-	if h.made = v.madeOf(r); h.made != nil {
-		h.sha = h.made.sha
-	}
-	return nil
 }
 
 // count counts a result.

@@ -21,9 +21,10 @@ type partitionVerifier struct {
 	partitionFacts
 	bodies
 
-	report *Report // of the whole stage
-	runs   *runVerifier
-	stats  verifiedPartition
+	report  *Report // of the whole stage
+	runs    *runVerifier
+	objects *objectVerifier
+	stats   verifiedPartition
 
 	// terms has the terms of ownership by owner: the terms of all claims from start on,
 	// and one term, of the newest input stream, for each owner without a claim. Two

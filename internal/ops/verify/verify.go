@@ -42,6 +42,7 @@ type verification struct {
 	bodies  bodies // once the runs are known
 	report  *Report
 	runs    *runVerifier
+	objects *objectVerifier
 	lane    *batchVerifier
 	laned   bool                 // there are batches
 	parts   []*partitionVerifier // by partition; none if there is no log to check
@@ -82,7 +83,7 @@ type Options struct {
 // RunWith is [Run] with options.
 func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	report := newReport(cfg.Name)
-	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report)}
+	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), objects: &objectVerifier{named: make(map[string]map[uint64]bool)}, lane: newBatchVerifier(report)}
 	defer v.closeReaders()
 	if err := v.open(ctx); err != nil {
 		return nil, err
@@ -285,7 +286,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
 	p := &partitionVerifier{
-		report: v.report, runs: v.runs, bodies: v.bodies,
+		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies,
 		partitionFacts: partitionFacts{
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
@@ -390,7 +391,7 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 			return err
 		}
 	}
-	return nil
+	return v.findUnnamed(ctx)
 }
 
 // results counts the results that are read.

@@ -157,6 +157,12 @@ func TestVerifyReadsObjects(t *testing.T) {
 	if report, text := proven(b); report.Partitions[0].Objects != 1 || !strings.Contains(text, ", 1 with the body in the object store; ") {
 		t.Errorf("verified %d objects:\n%s", report.Partitions[0].Objects, text)
 	}
+	for _, name := range []string{"stage/0/7/left", "stage/0/21/pending", "other/0/7/x", "somebody's"} {
+		stagetest.Value(objects.Put(t.Context(), b.NC, "LARGE", name, []byte("abc")))(t)
+	}
+	if _, text := proven(b); !strings.Contains(text, "note: bucket LARGE has objects that no result names: 1, with 3 bytes. ") || !strings.Contains(text, "NAME removes one: stage/0/7/left\n") {
+		t.Errorf("of an object that no result names verify says:\n%s", text)
+	}
 	stagetest.Must(t, objects.Remove(t.Context(), b.NC, "LARGE", ref.Name))
 	stagetest.Value(objects.Put(t.Context(), b.NC, "LARGE", ref.Name, []byte("[]")))(t)
 	if _, text, _ := verifyAll(b); !strings.Contains(text, "bad_object: partition 0: the result of row 7, at 8 of the results stream, has no body: LARGE/stage/0/7/x: the object is damaged") {
