@@ -158,8 +158,9 @@ func (s *seer) of(seq uint64) string {
 	return s.seen[seq]
 }
 
-// The body of a row that is an object is read before the row starts, and its dead letter names the object. A row whose object is gone or damaged starts without
-// a body. One that can't be read for now waits, and other rows go on where the order lets them.
+// The body of a row that is an object is read before the row starts, and its dead letter names the object. A row
+// whose object is gone or damaged starts without a body. One that can't be read for now waits, and other rows go on
+// where the order lets them.
 func TestARowsBodyIsReadFromItsObject(t *testing.T) {
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone, streams.OrderKey} {
 		runVirtual(t, string(order), func(t *testing.T) {
