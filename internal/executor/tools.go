@@ -128,7 +128,7 @@ var asked = []struct {
 func (p *Prompt) KeepNotes() (notes []string) {
 	told := p.Base.Kept()
 	note := func(part llm.Keep, member string) {
-		if !told.Has(part) {
+		if part != 0 && !told.Has(part) {
 			told |= part
 			for name := range part.Names() {
 				notes = append(notes, fmt.Sprintf("%q asks for %s, which results will not have: add %s to STAGE_RESPONSE_KEEP, or remove it",
@@ -142,8 +142,8 @@ func (p *Prompt) KeepNotes() (notes []string) {
 		case !asksFor(value):
 		case a.path == "reasoning" && !p.returnsReasoning(value):
 		case a.part == llm.KeepToolCalls:
-			for part := range partsOfTools(value) {
-				note(part, a.path)
+			for one := range jsonbytes.Elements(value) {
+				note(partOfTool(one), a.path)
 			}
 		default:
 			note(a.part, a.path)
@@ -166,19 +166,16 @@ func (p *Prompt) returnsReasoning(value json.RawMessage) bool {
 	return asksFor(find(value, "summary"))
 }
 
-// partsOfTools returns the parts that the tools of an extra body lead to: citations for a
-// provider's own search, calls for any function.
-func partsOfTools(tools json.RawMessage) map[llm.Keep]bool {
-	parts := make(map[llm.Keep]bool)
-	for one := range jsonbytes.Elements(tools) {
-		switch text := string(one); {
-		case strings.Contains(text, "search"): // web_search, web_search_20250305, googleSearch
-			parts[llm.KeepCitations] = true
-		case strings.Contains(text, `"function"`), strings.Contains(text, "unctionDeclarations"), strings.Contains(text, "input_schema"):
-			parts[llm.KeepToolCalls] = true
-		}
+// partOfTool returns the part of replies that a tool of an extra body leads to: calls for
+// a function, citations for a provider's own search, else 0.
+func partOfTool(tool json.RawMessage) llm.Keep {
+	switch text := strings.ToLower(string(tool)); {
+	case strings.Contains(text, `"function"`), strings.Contains(text, "functiondeclarations"), strings.Contains(text, `"input_schema"`):
+		return llm.KeepToolCalls
+	case strings.Contains(text, "search"): // web_search, web_search_20250305, googleSearch
+		return llm.KeepCitations
 	}
-	return parts
+	return 0
 }
 
 // find returns the member of an object at a path of names that dots separate, or nil.
