@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -51,6 +52,7 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 				t.Errorf("negative usage %+v of %q", u, body)
 			}
 		}
+		checkKept(t, w, status, body)
 		if err == nil {
 			if status/100 != 2 || r == nil || strings.TrimSpace(r.Text) == "" || !json.Valid(body) {
 				t.Errorf("success of %d %q: %+v", status, body, r)
@@ -71,4 +73,27 @@ func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 			t.Errorf("facts %v: %v", e.Facts, err)
 		}
 	})
+}
+
+// checkKept: whatever the body, each part is one JSON value on one line that a result can hold, and keeping parts other
+// than calls changes nothing else.
+func checkKept(t *testing.T, w Wire, status int, body []byte) {
+	t.Helper()
+	const all = 1<<len(keepNames) - 1
+	r, err := ParseReply(w, Known{Keep: all}, now, status, nil, body)
+	if err != nil {
+		return
+	}
+	for name, value := range r.Values(all) {
+		if !jsonbytes.ValidDepth(value, valueDepthMax) || bytes.ContainsAny(value, "\n\r") {
+			t.Errorf("%s of %q: %q", name, body, value)
+		}
+	}
+	if r.Text == "" && len(r.calls()) == 0 {
+		t.Errorf("an empty success of %q", body)
+	}
+	plain, err := ParseReply(w, Known{Keep: all &^ KeepToolCalls}, now, status, nil, body)
+	if bare, again := ParseReply(w, Known{}, now, status, nil, body); (err == nil) != (again == nil) || err == nil && plain.Text != bare.Text {
+		t.Errorf("keeping parts changes %q: %v, %v", body, err, again)
+	}
 }

@@ -15,7 +15,7 @@
 //	fmt.Println(exchange.Reply.Text)
 //
 // Other programs may rely on [NewProvider] with [ProviderConfig], Prepare and Do of a
-// [Client], [Request], [Reply], [Usage], [Error] with its classes and reasons,
+// [Client], [Request] with its [Tool]s, [Reply] with [Kept], [Usage], [Error] with its classes and reasons,
 // [ParseReply] with the wire formats, [ValidateReply], and [Batch] with its types. The
 // rest serves this program and may change with any release.
 package llm

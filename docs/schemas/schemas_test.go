@@ -3,6 +3,7 @@ package schemas_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -138,6 +139,13 @@ func TestResultsOfTheStage(t *testing.T) {
 	attempts := []auditlog.AttemptError{{Attempt: 1, Provider: "openai", Class: "permanent", Error: "reset"}}
 	results := map[string][]byte{
 		"nothing reported": bare.AppendSuccess(nil, in, &row.Answer{Text: "good"}),
+		"no part":          bare.AppendSuccess(nil, in, &row.Answer{Text: "good", Keep: 1<<len(llm.KeepNames()) - 1}),
+		"parts": bare.AppendSuccess(nil, in, &row.Answer{
+			Keep: 1<<len(llm.KeepNames()) - 1,
+			Kept: (&llm.Reply{ID: "1", FinishReason: "stop", Kept: &llm.Kept{
+				Reasoning: "why", ToolCalls: []llm.ToolCall{{Name: "f", Arguments: json.RawMessage("{}")}}, Citations: []llm.Citation{{URL: "https://host"}},
+			}}).Values(1<<len(llm.KeepNames()) - 1),
+		}),
 		"all reported": bare.AppendSuccess(nil, in, &row.Answer{
 			Value: []byte(`{"stars":4}`), VariablesHash: strings.Repeat("0a", 32), Model: "m",
 			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64), Cost: new(0.5)},

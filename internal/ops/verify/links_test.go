@@ -287,15 +287,20 @@ func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
 		name, row, planted string
 		fields             []string
 		want               string
+		keep               llm.Keep
 	}{
-		{"nothing", `{"n":1,"m":[1, 2]}`, "", []string{"F"}, ""},
-		{"a reply before", `{"F":"old","n":1,"F_usage":null,"F_error":{},"F_x":2}`, "", []string{"G", "F"}, ""},
-		{"another field before", `{"G":"old","n":1}`, "", []string{"G", "F"}, ""},
-		{"a member that is not replaced", `{"F":"old","n":1,"F_x":2}`, `"F_x":3`, []string{"G", "F"}, "has other members"},
-		{"a field that no run has had", `{"F":"old","n":1}`, "", []string{"G"}, ""},
+		{"nothing", `{"n":1,"m":[1, 2]}`, "", []string{"F"}, "", 0},
+		{"parts that are kept", `{"n":1,"F_id":2,"F_raw":3}`, "", []string{"F"}, "", llm.KeepID | llm.KeepReasoning},
+		{"a part that is not kept", `{"n":1,"F_id":2}`, "", []string{"F"}, "", llm.KeepReasoning},
+		{"a part that is not replaced", `{"F_id":2,"F_x":2}`, `"F_x":3`, []string{"F"}, "has other members", llm.KeepID},
+		{"a reply before", `{"F":"old","n":1,"F_usage":null,"F_error":{},"F_x":2}`, "", []string{"G", "F"}, "", 0},
+		{"another field before", `{"G":"old","n":1}`, "", []string{"G", "F"}, "", 0},
+		{"a member that is not replaced", `{"F":"old","n":1,"F_x":2}`, `"F_x":3`, []string{"G", "F"}, "has other members", 0},
+		{"a field that no run has had", `{"F":"old","n":1}`, "", []string{"G"}, "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			of := stagetest.Value(row.Parse([]byte(tt.row)))(t)
+			format.Keep = tt.keep
 			body := format.AppendSuccess(nil, of, &row.Answer{Text: "new", VariablesHash: of.VariablesHash()})
 			if tt.planted != "" {
 				body = []byte(strings.Replace(string(body), `"F_x":2`, tt.planted, 1))
