@@ -19,6 +19,8 @@ type generate struct {
 	SystemInstruction *genai.Content          `json:"systemInstruction"`
 	Contents          []*genai.Content        `json:"contents"`
 	GenerationConfig  *genai.GenerationConfig `json:"generationConfig,omitempty"`
+	Tools             []*genai.Tool           `json:"tools,omitempty"`
+	ToolConfig        *genai.ToolConfig       `json:"toolConfig,omitempty"`
 }
 
 // Requests to Gemini, live and in batches, have the members of its SDK.

@@ -135,10 +135,14 @@ func requests(t *testing.T) map[string]*llm.Request {
 	}
 	cold, most := .5, 100
 	return map[string]*llm.Request{
-		"prompt":   {Prompt: "one"},
-		"all":      {System: "be brief", Context: "before", Prompt: "two", Temperature: &cold, MaxTokens: &most, Schema: strict},
-		"loose":    {System: "be brief", Prompt: "three", Schema: loose},
-		"again":    {Prompt: "four", Rejected: "no", Complaint: "say yes"},
+		"prompt": {Prompt: "one"},
+		"all":    {System: "be brief", Context: "before", Prompt: "two", Temperature: &cold, MaxTokens: &most, Schema: strict},
+		"loose":  {System: "be brief", Prompt: "three", Schema: loose},
+		"again":  {Prompt: "four", Rejected: "no", Complaint: "say yes"},
+		"tools": {
+			Prompt: "six", ToolChoice: llm.ToolChoice{Mode: llm.ToolsRequired},
+			Tools: []llm.Tool{{Name: "label", Description: "d", Parameters: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}}}`), Strict: true}, {Name: "skip"}},
+		},
 		"extended": {Prompt: "five", ExtraBody: json.RawMessage(`{"metadata":{"user_id":"u"}}`)},
 	}
 }
