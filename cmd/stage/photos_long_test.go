@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,7 +49,7 @@ func TestPhotosOutliveKills(t *testing.T) {
 	for i := range 40 {
 		noise := make([]byte, photoBytes-len(head))
 		_, _ = rand.Read(noise) // never fails
-		stagetest.Value(photos.Put(t.Context(), jetstream.ObjectMeta{Name: fmt.Sprint(i)}, bytes.NewReader(append(head[:len(head):len(head)], noise...))))(t)
+		stagetest.Value(photos.Put(t.Context(), jetstream.ObjectMeta{Name: fmt.Sprint(i)}, bytes.NewReader(append(slices.Clip(head), noise...))))(t)
 	}
 	stagetest.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}))(t)
 	for i := range photoRows {
@@ -88,7 +89,7 @@ func TestPhotosOutliveKills(t *testing.T) {
 		}
 		if kill < photoKills {
 			stagetest.Must(t, cmd.Process.Kill())
-			<-ended
+			_ = <-ended // killed
 			continue
 		}
 		stagetest.Must(t, cmd.Process.Signal(os.Interrupt))

@@ -206,7 +206,7 @@ func TestABatchHasThePictures(t *testing.T) {
 	})
 }
 
-// The elements of a row have pictures of their own, of which one is missing; a kill repays no more calls than the pool has slots.
+// The elements of a row have pictures of their own. One is missing. A kill repays no more calls than the pool has slots.
 func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newMediaLab(t, 0, map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0s", "STAGE_FOREACH": "photos", "STAGE_FOREACH_ERRORS": "keep"})
@@ -222,7 +222,7 @@ func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
 		time.Sleep(15 * time.Second) // four calls have ended, and three are in flight
 		r.hard()
 		r.soft()
-		<-r.done
+		_ = <-r.done
 		l.work(2, nil)
 		for i, body := range l.bodies() {
 			var got struct {

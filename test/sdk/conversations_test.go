@@ -171,7 +171,8 @@ func TestConversationsAreTheProvidersOwn(t *testing.T) {
 				Contents: []*genai.Content{
 					genai.NewContentFromText("one", genai.RoleUser), genai.NewContentFromText("two", genai.RoleModel),
 					genai.NewContentFromParts([]*genai.Part{
-						{Text: "three"}, genai.NewPartFromBytes(png, "image/png"), uri(pngURL, ""),
+						{Text: "three"},
+						genai.NewPartFromBytes(png, "image/png"), uri(pngURL, ""),
 						genai.NewPartFromBytes(pdf, "application/pdf"), uri(pdfURL, "application/pdf"), genai.NewPartFromBytes(wav, "audio/wav"),
 					}, genai.RoleUser),
 				},

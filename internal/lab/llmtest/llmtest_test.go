@@ -355,19 +355,27 @@ func TestItSaysWhatItSaw(t *testing.T) {
 	const picture = "iVBORw0KGgo=" // the first bytes of a PNG
 	const seen = "8 bytes, sha256 4c4b6a3be1314ab86138bef4314dde022e600960d8689a2c8f8631802d20dab6"
 	tests := map[string]struct{ path, body, want string }{
-		"chat": {"/v1/chat/completions", `{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},
+		"chat": {
+			"/v1/chat/completions", `{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},
 			{"role":"user","content":[{"type":"text","text":"c"},{"type":"image_url","image_url":{"url":"data:image/png;base64,` + picture + `"}},
 			{"type":"input_audio","input_audio":{"data":"` + picture + `","format":"wav"}},{"type":"file","file":{"file_data":"data:application/pdf;base64,` + picture + `"}}]}]}`,
-			"system, user, assistant, user (image/png, " + seen + ") (audio/wav, " + seen + ") (application/pdf, " + seen + ")"},
-		"responses": {"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"c"},
+			"system, user, assistant, user (image/png, " + seen + ") (audio/wav, " + seen + ") (application/pdf, " + seen + ")",
+		},
+		"responses": {
+			"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"c"},
 			{"type":"input_image","image_url":"https://host/a.png"},{"type":"input_file","file_data":"data:application/pdf;base64,` + picture + `"}]}]}`,
-			"user (https://host/a.png) (application/pdf, " + seen + ")"},
-		"messages": {"/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"c"},
+			"user (https://host/a.png) (application/pdf, " + seen + ")",
+		},
+		"messages": {
+			"/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"c"},
 			{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + picture + `"}},{"type":"document","source":{"type":"url","url":"https://host/a.pdf"}}]}]}`,
-			"user (image/png, " + seen + ") (https://host/a.pdf)"},
-		"gemini": {"/v1beta/models/m:generateContent", `{"contents":[{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"},
+			"user (image/png, " + seen + ") (https://host/a.pdf)",
+		},
+		"gemini": {
+			"/v1beta/models/m:generateContent", `{"contents":[{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"},
 			{"inlineData":{"mimeType":"image/png","data":"` + picture + `"}},{"fileData":{"fileUri":"https://host/a.mp3"}}]}]}`,
-			"model, user (image/png, " + seen + ") (https://host/a.mp3)"},
+			"model, user (image/png, " + seen + ") (https://host/a.mp3)",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -395,6 +403,6 @@ func answered(t *testing.T, path, body string) *httptest.ResponseRecorder {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	server.ServeHTTP(w, httptest.NewRequest("POST", path, strings.NewReader(body)))
+	server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 	return w
 }

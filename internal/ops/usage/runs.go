@@ -51,15 +51,15 @@ func (r *runs) at(id string, from, to time.Time) *run {
 
 // event adds an event of a run, if it is the first or the last one.
 func (r *runs) event(e *auditlog.Run) {
-	switch e.Phase {
-	case auditlog.PhaseStart:
-		one := r.at(e.RunID, e.Time, e.Time)
+	if e.Phase != auditlog.PhaseStart && e.Phase != auditlog.PhaseEnd {
+		return
+	}
+	one := r.at(e.RunID, e.Time, e.Time)
+	if e.Phase == auditlog.PhaseStart {
 		one.slots, _ = strconv.Atoi(e.Settings["STAGE_POOL_SIZE"])
-	case auditlog.PhaseEnd:
-		one := r.at(e.RunID, e.Time, e.Time)
-		if e.Summary != nil {
-			one.throttled = e.Summary.Throttled
-		}
+	}
+	if e.Summary != nil {
+		one.throttled = e.Summary.Throttled
 	}
 }
 
