@@ -36,33 +36,37 @@ func TestPartsFitIntoALineAndARow(t *testing.T) {
 	}
 }
 
-// A secret that a server repeats in any part gets into no result.
+// A secret that a server repeats in any part gets into no result, even if only the parts of a text together are the secret.
 func TestPartsHoldNoSecret(t *testing.T) {
 	const secret = "sk-0123456789abcdef"
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
 	const all = 1<<len(keepNames) - 1
-	p, err := c.Prepare(&Request{Prompt: "hi", Keep: all})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := `{"id":"` + secret + `","choices":[{"message":{"content":"a","reasoning":"<` + secret + `>","annotations":[{"type":"url_citation","url_citation":{"url":"https://host/` + secret + `"}}],
-		"tool_calls":[{"id":"` + secret + `","function":{"name":"f","arguments":"{\"a\":\"sk-01234567\\u003889abcdef\"}"}}]},
-		"logprobs":{"content":[{"token":"` + secret + `","logprob":-1}]},"finish_reason":"tool_calls"}]}`
-	x, err := c.ReadReply(p, 200, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range x.Reply.Values(all) {
-		var text any
-		if err := json.Unmarshal(value, &text); err != nil {
-			t.Errorf("%s: %v", name, err)
+	for provider, body := range map[string]string{
+		OpenAI: `{"id":"` + secret + `","choices":[{"message":{"content":"a","reasoning":"<` + secret + `>","annotations":[{"type":"url_citation","url_citation":{"url":"https://host/` + secret + `"}}],
+			"tool_calls":[{"id":"` + secret + `","function":{"name":"f","arguments":"{\"a\":\"sk-01234567\\u003889abcdef\"}"}}]},
+			"logprobs":{"content":[{"token":"` + secret + `","logprob":-1}]},"finish_reason":"tool_calls"}]}`,
+		Gemini: `{"candidates":[{"content":{"parts":[{"text":"is sk-01234567","thought":true},{"text":"89abcdef","thought":true},{"text":"a"}]},"finishReason":"STOP"}]}`,
+	} {
+		c, err := NewProvider(provider, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if plain, _ := json.Marshal(text); strings.Contains(string(plain), secret) {
-			t.Errorf("%s: %s", name, value)
+		defer c.Close()
+		p, err := c.Prepare(&Request{Prompt: "hi", Keep: all})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := c.ReadReply(p, 200, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range x.Reply.Values(all) {
+			var text any
+			if err := json.Unmarshal(value, &text); err != nil {
+				t.Errorf("%s: %s: %v", provider, name, err)
+			}
+			if plain, _ := json.Marshal(text); strings.Contains(string(plain), secret) {
+				t.Errorf("%s: %s: %s", provider, name, value)
+			}
 		}
 	}
 }
