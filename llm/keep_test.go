@@ -36,7 +36,7 @@ func TestPartsFitIntoALineAndARow(t *testing.T) {
 	}
 }
 
-// A secret that a server repeats in any part gets into no result, even if only the parts of a text together are the secret.
+// A secret that a server repeats in any part gets into no result, even if only the parts of a text are it together.
 func TestPartsHoldNoSecret(t *testing.T) {
 	const secret = "sk-0123456789abcdef"
 	const all = 1<<len(keepNames) - 1

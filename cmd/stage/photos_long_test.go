@@ -89,7 +89,9 @@ func TestPhotosOutliveKills(t *testing.T) {
 		}
 		if kill < photoKills {
 			stagetest.Must(t, cmd.Process.Kill())
-			_ = <-ended // killed
+			if err := <-ended; err == nil {
+				t.Error("the stage ended without an error, though it was killed")
+			}
 			continue
 		}
 		stagetest.Must(t, cmd.Process.Signal(os.Interrupt))

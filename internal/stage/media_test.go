@@ -222,7 +222,8 @@ func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
 		time.Sleep(15 * time.Second) // four calls have ended, and three are in flight
 		r.hard()
 		r.soft()
-		_ = <-r.done
+		for range r.done { // until it has ended
+		}
 		l.work(2, nil)
 		for i, body := range l.bodies() {
 			var got struct {
