@@ -83,7 +83,7 @@ test-jinja: ## render the templates of Jinja's own tests, from JINJA=directory o
 	JINJA="$(abspath $(JINJA))" go test -tags jinja -count=1 -v -run '$(RUN)' ./test/jinja $(if $(UPDATE),-update)
 
 .PHONY: chaos
-chaos: ## kill, suspend, cut off and restart real processes for DURATION or ROWS, from SEED; see docs/reliability.md
+chaos: ## kill, suspend, cut off and restart real processes for DURATION or ROWS, from SEED; see docs/tested.md
 	@mkdir -p bin
 	go build -o bin/chaos ./test/chaos
 	bin/chaos -servers $(SERVERS) -seed $(SEED) $(if $(ROWS),-rows $(ROWS),-duration $(DURATION)) $(CHAOS)

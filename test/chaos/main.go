@@ -2,7 +2,7 @@
 // LLM, kills, suspends, cuts off and restarts them by a schedule that a seed draws, and
 // then checks whether every row has exactly one result, in the order that -order names,
 // with the right bytes. It exits with 0 if so, with 1 if not, and with 2 for bad usage.
-// docs/reliability.md lists some runs.
+// docs/tested.md lists some runs.
 //
 //	go run ./test/chaos -duration 1m -seed 7
 //	go run ./test/chaos -servers 3 -rows 10000 -faults kill=20,server=5,stepdown=10
