@@ -28,7 +28,7 @@ var pageLine = regexp.MustCompile(`(?m)^Pages of .*:\n  (\S+) `)
 
 func TestWordsLeadToTheirPage(t *testing.T) {
 	for words, want := range map[string]string{
-		"image": "docs/templates.md#limits", "pause": "docs/status.md#steer-it", "resume": "docs/jobs.md#resume",
+		"image": "docs/templates.md#pictures-documents-and-sounds", "pause": "docs/status.md#steer-it", "resume": "docs/jobs.md#resume",
 		"excel": "docs/files.md#results-as-csv", "csv": "docs/files.md#formats", "order": "docs/order.md",
 		"exactly once": "docs/reliability.md#guaranteed", "duplicates": "docs/reliability.md#guaranteed",
 		"cost": "docs/cost.md#what-was-spent", "price": "docs/cost.md#prices", "ceiling": "docs/cost.md#a-cost-ceiling",
