@@ -150,6 +150,10 @@ bench-throttle: ## compare the throttle's laws and the cost of outages in virtua
 bench-targets: ## compare the throttle's laws where noise and limits look alike, with what a law should reach, as in test/throttle/targets.md; FROM=9000 takes fresh seeds
 	go test ./test/throttle -run '^TestTargets$$' -targets 3 -seeds $(or $(FROM),7000) -parallel 2 -v -timeout 1h
 
+.PHONY: bench-law
+bench-law: ## compare the throttle's law with the one whose figures AGAINST has, or record them there, on the servers that decide; a minute
+	go test ./test/throttle -run '^TestDecisive$$' -decisive 4 -seeds $(or $(FROM),7000) -against $(or $(AGAINST),$(CURDIR)/bin/law.json) -v -timeout 1h
+
 .PHONY: docs
 docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
 

@@ -54,7 +54,7 @@ func (g Goal) missed(f Figures, worst float64) bool {
 // [Scenarios], [Grid] and [Families].
 func Targets() []Target {
 	var list []Target
-	for _, family := range [][]Target{shortTargets(), noiseTargets(), networkTargets(), crowdTargets()} {
+	for _, family := range [][]Target{shortTargets(), boundTargets(0), noiseTargets(), networkTargets(), crowdTargets()} {
 		list = append(list, family...)
 	}
 	return list
@@ -114,6 +114,25 @@ func noiseTargets() (list []Target) {
 			add("20/s", pool, refusing(share, constant(20, 5)), slow)
 			// Calls of 200 ms, so that a pool of 128 is no limit.
 			add("200/s", pool, refusing(share, constant(200, 10)), fast, calls(200*time.Millisecond, .3), lasting(60, 200))
+		}
+		list = append(list, boundTargets(share)...)
+	}
+	return list
+}
+
+// boundTargets have limits that a small pool reaches, behind noise or without.
+func boundTargets(share float64) (list []Target) {
+	least := 0.9
+	if share > .2 {
+		least = .85
+	}
+	for _, pool := range []int{10, 16} {
+		slow := scenario(fmt.Sprintf("noise %g, 5/s, pool %d", share, pool), "",
+			refusing(share, constant(5, 5)), poolSize(pool), lasting(200, 5))
+		fast := scenario(fmt.Sprintf("noise %g, 20/s, calls of 200 ms, pool %d", share, pool), "",
+			refusing(share, constant(20, 5)), poolSize(pool), calls(200*time.Millisecond, .3), lasting(100, 20))
+		for _, sc := range []*Scenario{slow, fast} {
+			list = append(list, Target{Scenario: sc, Goal: Goal{Utilisation: least}})
 		}
 	}
 	return list
