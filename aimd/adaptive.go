@@ -26,7 +26,8 @@ import (
 // The page docs/throttle.md shows it at work. Files: the rate in each phase here, the
 // measurement and the sense of time in adaptive_estimate.go, limits on attempts in flight
 // in adaptive_slots.go, sporadic refusals in adaptive_sporadic.go, a server that refuses
-// many at random in adaptive_noise.go, the server's hints in adaptive_hint.go.
+// many at random in adaptive_noise.go, how that is found out in adaptive_probe.go, the
+// server's hints in adaptive_hint.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {
@@ -39,6 +40,7 @@ type Adaptive struct {
 
 	phase    Phase
 	since    float64 // when the phase began
+	before   int     // the seq of the last attempt before that
 	estimate float64 // the server's rate as last measured, per second; 0 means never
 	cuts     float64 // how often the multiplier divides the estimate in drain
 	failures int     // epochs in a row that began without an attempt accepted in the one before
@@ -176,7 +178,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		history: newHistory(cfg.PoolSize),
 		callSec: newCallTime(),
 	}
-	l.noise.base = usualFirst
+	l.noise.base, l.noise.suspicion.odds = usualFirst, oddsFirst
 	l.note()
 	return l, nil
 }
@@ -186,8 +188,9 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 // too, only when it is called.
 func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.arrive(now)
+	l.noise.settle(l)
 	l.judgeSilence()
-	l.noise.startProbe(l, inFlight)
+	l.noise.suspicion.start(l, inFlight)
 	at := max(l.mayGo(), l.pause.opens(l), l.slots.opens(l.now, inFlight), l.queue.opens(l.now, inFlight))
 	if at <= l.now {
 		return now
@@ -201,12 +204,12 @@ const farSec = 3600
 // mayGo returns when the rate allows the next attempt, or when the law will know more.
 func (l *Adaptive) mayGo() float64 {
 	if l.phase == Probe {
-		return l.noise.probe.mayGo(l)
+		return l.noise.suspicion.probe.mayGo(l)
 	}
 	at := l.due + l.delay(l.now)
 	at = l.due + l.delay(max(at, l.now)) // the rate rises while it waits
 	if l.phase == Drain && l.witness != none {
-		at = min(at, l.witness+l.silence())
+		at = min(at, l.drained())
 	}
 	return at
 }
@@ -223,11 +226,11 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	}
 	m := mark{
 		canary: canary,
-		seq:    l.history.add(l.now, inFlight),
+		seq:    l.history.add(sending{at: l.now, level: inFlight, phase: l.phase, held: l.holds(l.now)}),
 		epoch:  l.epoch,
 		at:     l.now,
-		rate:   min(l.rate(l.now), l.ceiling()),
-		probe:  l.noise.probe.sends(l),
+		rate:   min(l.rate(l.now), l.ceiling()) * (1 - l.noise.share()),
+		probe:  l.noise.suspicion.probe.sends(l),
 
 		cohort: l.queue.sent(l, inFlight),
 	}
@@ -258,11 +261,11 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.callSec.add(l.now - t.mark.at)
 	l.loss -= l.loss / lossCalls
 	l.queue.ended(l, t)
-	l.noise.learn(l, t.mark, 0)
+	l.noise.accepted(l, t.mark)
 	switch {
 	case t.mark.canary && l.pause.flies:
 		l.pause.lift(l)
-	case l.phase == Drain && t.mark.epoch == l.epoch:
+	case l.phase == Drain && t.mark.epoch == l.epoch && l.now >= l.rests():
 		l.proceed()
 	}
 	l.note()
@@ -285,7 +288,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	case t.mark.canary:
 		l.pause.flies = false
 	case t.mark.probe:
-		l.noise.probe.refused++
+		l.noise.suspicion.probe.lost(t.mark)
 	case slotsKnown && l.slots.explain(l, t), l.noise.explain(l, t.mark), !slotsKnown && l.slots.explain(l, t):
 	default:
 		l.giveWay(t.mark)
@@ -320,7 +323,7 @@ func (l *Adaptive) Restart(now time.Time) {
 	l.mark = mark{seq: l.history.last, at: l.now} // the next measurement begins here
 	l.callSec = newCallTime()                     // failures may have been faster than replies, or slower
 	l.noise.spared = 0
-	l.noise.probe.wanted, l.noise.probe.left = false, 0
+	l.noise.suspicion.cancel()
 	l.pause = pause{}
 	l.queue.restart(l)
 	l.enter(Start)
@@ -403,16 +406,20 @@ func (l *Adaptive) giveWay(m mark) {
 	if m.epoch != l.epoch {
 		return
 	}
-	if l.phase == Cruise && m.at < l.since+l.cruise() {
-		l.noise.suspect(l, m)
+	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= probeEarly {
+		l.noise.suspicion.suspect(l, m)
 	}
 	l.cuts++
-	if l.phase == Cruise && m.rate > l.estimate { // expected: the rate is a little above the estimate
+	if l.phase == Cruise && m.rate > l.estimate && !l.noise.on { // expected: the rate is a little above the estimate
 		l.cuts = firstCut
 	}
 	if l.phase != Drain { // a refusal in drain is more likely bad luck, or another client, than news about the rate
+		if l.noise.on {
+			measured = min(l.noise.alarm(l, m), m.rate)
+		}
 		l.estimate = max(l.corrected(measured), l.estimate/l.cfg.Multiplier)
 	}
+	l.noise.settled = l.history.last // what a limiter has refused is no noise
 	l.epoch++
 	l.failures++
 	l.enter(Drain)
@@ -424,10 +431,10 @@ func (l *Adaptive) judgeSilence() {
 	switch {
 	case l.pause.flies && l.now >= l.pause.known(l):
 		l.pause.lift(l)
-	case l.phase == Drain && l.witness != none && l.now >= l.witness+l.silence():
+	case l.phase == Drain && l.witness != none && l.now >= l.drained():
 		l.proceed()
-	case l.phase == Probe && l.noise.probe.left == 0 && l.now >= l.noise.probe.mayGo(l):
-		l.noise.conclude(l)
+	case l.phase == Probe && l.noise.suspicion.probe.left == 0 && l.now >= l.noise.suspicion.probe.mayGo(l):
+		l.noise.suspicion.conclude(l)
 	}
 	l.note()
 }
@@ -444,7 +451,7 @@ func (l *Adaptive) proceed() {
 }
 
 func (l *Adaptive) enter(p Phase) {
-	l.phase, l.since = p, l.now
+	l.phase, l.since, l.before = p, l.now, l.history.last
 	l.replies = 0
 	l.witness = none
 	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now; the second must not make up for the wait
@@ -465,11 +472,25 @@ func (l *Adaptive) rate(t float64) float64 {
 		x := max(0, (t-l.since)/l.cruise()-1)
 		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
 	}
+	if l.phase != Drain { // where the noise is measured, see noise.settle
+		r /= 1 - l.noise.share()
+	}
 	r = max(r, 1/l.cfg.MaxDelay.Seconds())
 	if l.limit > 0 {
 		r = min(r, l.limit)
 	}
 	return min(r, 1/l.cfg.MinDelay.Seconds())
+}
+
+// drained returns when drain is over, if its first attempt is not refused.
+func (l *Adaptive) drained() float64 { return max(l.witness+l.silence(), l.rests()) }
+
+// rests returns until when drain lasts at least.
+func (l *Adaptive) rests() float64 {
+	if !l.noise.on || l.estimate == 0 {
+		return l.since
+	}
+	return l.since + noiseRestCalls/l.estimate
 }
 
 // silence returns the seconds after which an attempt in drain that has met no refusal
@@ -487,6 +508,9 @@ func (l *Adaptive) silence() float64 {
 func (l *Adaptive) cruise() float64 {
 	return l.pace * l.patience() * cruiseSec * math.Sqrt(min(1, l.estimate/referenceRate))
 }
+
+// holds reports whether the law goes no faster at instant t than was measured.
+func (l *Adaptive) holds(t float64) bool { return l.phase == Cruise && t < l.since+l.cruise() }
 
 // ceiling returns the rate above which the size of the pool is the limit.
 func (l *Adaptive) ceiling() float64 {

@@ -37,7 +37,7 @@ type mark struct {
 	seq    int     // counts attempts from 1
 	epoch  int     // at sending
 	at     float64 // when it went
-	rate   float64 // at that instant
+	rate   float64 // of what the noise lets through, at that instant
 	probe  bool    // it is part of a probe
 	canary bool    // it went in a pause
 
@@ -87,7 +87,7 @@ func (l *Adaptive) corrected(measured float64) float64 {
 // so none gains by it.
 func (l *Adaptive) patience() float64 {
 	if l.noise.on {
-		return 1
+		return noisePatience
 	}
 	x := min(l.loss, impatienceMax) / impatienceLoss
 	return 1 + x*x*x
@@ -146,6 +146,8 @@ type history struct {
 type sending struct {
 	at      float64
 	level   int // attempts in flight, this one included
+	phase   Phase
+	held    bool // it went at no more than the measured rate
 	refused bool
 }
 
@@ -153,9 +155,9 @@ type sending struct {
 // them.
 func newHistory(poolSize int) history { return history{ring: make([]sending, max(128, 2*poolSize))} }
 
-func (h *history) add(at float64, level int) (seq int) {
+func (h *history) add(s sending) (seq int) {
 	h.last++
-	*h.at(h.last) = sending{at: at, level: level}
+	*h.at(h.last) = s
 	return h.last
 }
 

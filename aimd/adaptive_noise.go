@@ -4,190 +4,184 @@ import "math"
 
 // The constants of random refusals.
 const (
-	// The first probe of a series must all be accepted, and is for one call more than a
-	// limiter at the estimated rate has room for, rounded up.
-	probeRoom = 1.5
-	// The second is twice what a limiter at twice the estimated rate has room for, and
-	// half of it must be accepted: no limiter does that, and at random it fails once in a
-	// hundred times even if a fifth is refused.
-	probeRoomSure = 2.0
-	// A probe larger than this costs more than it is worth.
-	probeMax = 32
-	// Attempts between two probes at least. A probe that was mostly refused met a
-	// limiter: the next comes after four times as many attempts as the last.
-	probeGap       = 8
-	probeGapGrowth = 4
-	// The base loss is an average over about so many attempts, taken only where a limiter
-	// would not refuse.
-	baseCalls = 64.0
-	// At less base loss than this the noise has gone, at more it is none. When it is
-	// found the base is what the probe met, within bounds, as that is few attempts.
-	baseGone, baseMost       = 0.02, 0.5
-	baseFirst, baseFirstMost = 0.05, 0.2
-	// The loss above the measured rate is an average over about so many attempts: it
-	// bounds the base for minutes, and an average that varies more would make usual
-	// refusals look like too many. Where a half is refused it varies by .02, so more than
-	// the second is no noise.
-	aboveCalls, aboveMost = 256.0, 0.55
-	// A refusal counts at least once in this time, so that the base loss is measured
-	// again.
-	noiseCheckSec = 120.0
+	// The share is an average over about so many attempts. A start is over sooner than it
+	// meets them, so that what a limiter refuses at its end is not counted.
+	noiseCalls = 64.0
+	// When the noise is found, the share is guessed as if so many attempts had been made
+	// before the probes, and this part of them refused.
+	noiseGuessCalls, noiseGuess = 8.0, 0.15
+	// At a smaller share the noise has gone, at a larger one it is none.
+	noiseGone, noiseMost = 0.02, 0.65
+	// The alarm is for a limiter that refuses this part of what the noise lets through.
+	// Less would take longer to tell from chance, more would let a climb go on for longer.
+	noiseExcess = 0.3
+	// In drain the rate is so low that it is rather an outage, which refuses nearly all.
+	noiseOutage = 0.8
+	// The alarm is raised at these odds that there is a limiter, as a logarithm, plus the
+	// logarithm of the rate: the more attempts a second, the more often chance alone
+	// looks like one.
+	noiseAlarm = 3.5
+	// It looks at so many attempts: more would only take time.
+	noiseLook = 512
+	// After an alarm the rate is low for as long as the limiter takes to let so many
+	// attempts in. Half of them are sent, and show the share without the limiter's part.
+	noiseRestCalls = 10.0
+	// Amid noise it takes many refusals to see a limit, so each climb that meets one
+	// costs more of them. So the law holds the rate for so many times as long.
+	noisePatience = 2.0
 )
 
-// noise finds out whether the server refuses at random at any rate: a gateway that sheds
-// load by itself, or many limiters behind one address. A law that gives way to such
-// refusals ends at the longest delay. Once the noise is known, the law only sees the
-// refusals that exceed the usual loss: with a usual loss of 5 %, those beyond one in 20.
+// noise is what the law knows of refusals that have nothing to do with the rate: a gateway
+// sheds load by itself, or there are many limiters behind one address. A law that gives
+// way to such refusals ends at the longest delay. Probes find out about it, see suspicion.
+//
+// Once noise is known, the law divides its rate by the share that gets through, and a
+// limit that there is as well is seen by refusals that exceed the share. For example, a
+// fifth is refused at random, and the limit is 20/s: the law sends 25 attempts a second,
+// 5 of them are refused at random, and 20 are admitted. When it climbs to 35/s, 28 get
+// through the noise and 8 of them are refused, so that 15 of 35 are refused in all. An
+// alarm is raised within a second, and the 20/s admitted meanwhile are the new estimate.
 type noise struct {
 	on      bool
-	base    float64 // the usual loss: while on, the base loss
-	above   float64 // while on, the loss at more than the measured rate
-	checked float64 // when a refusal was last let through
+	base    float64 // the usual loss; while on, the share that is refused at random
+	counted float64 // while on, how many attempts the share is an average of
+	held    float64 // while on, the loss at no more than the measured rate
+	settled int     // the seq of the last attempt that has been counted
 	spared  int     // refusals kept from the law since the last measurement
-	probe   probe
+
+	suspicion suspicion
 }
 
-// suspect takes note of a refusal of m while cruising at no more than the rate that was
-// measured. It calls for a probe, unless there was one not long ago.
-func (n *noise) suspect(l *Adaptive, m mark) {
-	if n.on || l.shared || m.seq < n.probe.notBefore {
-		return
+// share returns the share of attempts that is known to be refused whatever the rate is.
+func (n *noise) share() float64 {
+	if n.on {
+		return n.base
 	}
-	n.probe.wanted, n.probe.sure = true, false
-	n.probe.empty, n.probe.rate = m.at, max(l.estimate, m.rate)
+	return 0
 }
 
-// startProbe begins the probe that is wanted, if there are slots for all of it.
-func (n *noise) startProbe(l *Adaptive, inFlight int) {
-	p := &n.probe
-	if !p.wanted || l.pause.until > l.now {
-		return
-	}
-	p.wanted = false
-	p.sent = l.now
-	p.size = p.required()
-	if p.sure {
-		p.size *= 2
-	}
-	if p.size > min(probeMax, l.cfg.PoolSize-inFlight) || l.slots.limit > 0 {
-		return
-	}
-	p.left, p.refused = p.size, 0
-	l.enter(Probe)
-}
-
-// conclude ends a probe whose attempts would all have been refused by now.
-func (n *noise) conclude(l *Adaptive) {
-	p := &n.probe
-	accepted := p.size - p.refused
-	switch {
-	case accepted < p.required():
-		p.notBefore = l.history.last + max(p.gap, probeGap)
-		if 2*accepted < p.required() {
-			p.gap = probeGapGrowth * max(p.gap, probeGap)
-		}
-		if accepted > 0 {
-			l.proceed()
-			return
-		}
-		l.failures++
-		l.cuts++
-		l.enter(Drain)
-	case !p.sure:
-		p.wanted, p.sure = true, true
-		p.empty = p.sent
-		l.enter(Drain)
-	default:
-		n.on, n.checked, n.above = true, l.now, baseMost
-		n.base = min(baseFirstMost, max(baseFirst, float64(p.refused)/float64(p.size)))
-		p.gap = 0
-		l.estimate = max(l.estimate, p.rate)
-		l.failures, l.cuts = 0, 0
-		l.enter(Cruise)
-	}
-}
-
-// explain reports whether the refusal of m is nothing but noise. In drain the refusal of
-// its first attempt is not: what was refused there must not pass for accepted, or an outage
-// would never be noticed.
-func (n *noise) explain(l *Adaptive, m mark) bool {
-	n.learn(l, m, 1)
-	due := n.on && l.phase != Drain && l.now-n.checked >= noiseCheckSec
-	if due || !l.sporadic(m) {
-		n.checked = l.now
-		return false
-	}
-	return true
-}
-
-// learn counts the outcome of an attempt at the measured rate into the usual loss. The
-// loss above the measured rate is an upper bound for it, for two reasons. A law that
-// climbs for minutes without a refusal would otherwise take a new limit for old noise.
-// And a law that meets a limit far above the measured rate would never measure again.
-func (n *noise) learn(l *Adaptive, m mark, lost float64) {
-	switch {
-	case l.phase == Drain:
-	case m.rate > l.estimate && n.on:
-		n.above += (lost - n.above) / aboveCalls
-		if n.above < baseGone || n.above > aboveMost {
-			n.base = n.above
-			n.end()
-		}
-	case m.rate > l.estimate:
-	case n.on:
-		if n.above < n.base { // a server that refuses at the measured rate refuses above it, too
-			n.above += (lost - n.above) / baseCalls
-		}
-		n.base += (lost - n.base) / baseCalls
-		if n.base < baseGone || n.base > baseMost {
-			n.end()
-		}
-	case lost == 0: // sporadic counts refusals
-		n.base -= n.base * l.usualGain()
-	}
+// begin takes note that the server refuses at random, after so many attempts in probes,
+// and so many of them refused. What was measured so far was noise, so the law starts anew.
+func (n *noise) begin(l *Adaptive, sent, refused int) {
+	n.on = true
+	n.counted = noiseGuessCalls + float64(sent)
+	n.base = (noiseGuessCalls*noiseGuess + float64(refused)) / n.counted
+	n.held = 1
+	n.settled = l.history.last
+	l.failures, l.cuts = 0, 0
+	l.enter(Start)
 }
 
 // end ends the noise; a usual loss above usualMost is believed of noise alone.
 func (n *noise) end() { n.on, n.base = false, min(n.base, usualMost) }
 
-// probe is a group of attempts sent at once just after a refusal. An empty bucket has no
-// room for it.
-type probe struct {
-	wanted    bool
-	sure      bool    // the second of a series
-	size      int     // attempts in it
-	left      int     // of them yet to be sent
-	refused   int     // of them, so far
-	rate      float64 // that a limiter has at most, by estimate
-	empty     float64 // when the bucket was empty
-	sent      float64 // when the last attempt went
-	notBefore int     // the first seq that may start another series
-	gap       int     // attempts between two series; 0 means the least
-}
-
-// required returns how many must be accepted to rule out a limiter.
-func (p *probe) required() int {
-	gained := p.rate * (p.sent - p.empty)
-	if p.sure {
-		return int(math.Ceil(probeRoomSure * (1 + gained)))
-	}
-	return int(math.Ceil(probeRoom + gained))
-}
-
-// mayGo returns when the probe's next attempt may go, or when it is over.
-func (p *probe) mayGo(l *Adaptive) float64 {
-	if p.left > 0 {
-		return l.now
-	}
-	return p.sent + l.refusal.surely()
-}
-
-// sends reports whether the attempt that goes now is part of the probe.
-func (p *probe) sends(l *Adaptive) bool {
-	if l.phase != Probe || p.left == 0 {
+// explain reports whether the refusal of m is nothing but noise.
+func (n *noise) explain(l *Adaptive, m mark) bool {
+	switch {
+	case !n.on:
+		return l.sporadic(m)
+	case n.alarm(l, m) > 0:
 		return false
 	}
-	p.left--
-	p.sent, l.due = l.now, l.now
+	if l.phase == Drain && m.at == l.witness {
+		l.witness = none // another attempt must get through, or an outage would never be noticed
+	}
+	if m.seq > l.mark.seq {
+		n.spared++
+	}
 	return true
+}
+
+// alarm returns how many attempts a second a limiter admitted before the refusal of m, and
+// 0 if there is no sign of one. It adds up the odds of a limiter to noise alone over the
+// attempts before, latest first. If that reaches the alarm over any time since the phase
+// began, then over the time with the highest odds the limiter was at work. This is Page's
+// test for a change, and finds it with the fewest attempts.
+//
+// For example, a fifth is noise, give or take .05, so .25 is taken for noise and .475 for a
+// limiter as well. A refusal raises the odds by log(.475/.25) = .64, and an attempt that
+// got through lowers them by log(.75/.525) = .36. At 20/s the alarm is at 6.5: it takes
+// eleven refusals in a row, or 27 among 57 attempts.
+func (n *noise) alarm(l *Adaptive, m mark) (admitted float64) {
+	if m.epoch != l.epoch {
+		return 0
+	}
+	share := max(noiseGone, n.base)
+	share += deviation(share, min(n.counted, noiseCalls)) // it may be higher than it seems
+	excess, highest := noiseExcess, noiseAlarm+math.Log(max(1, l.estimate))
+	if l.phase == Drain {
+		excess, highest = noiseOutage, noiseAlarm
+	}
+	over := share + excess*(1-share)
+	refused, passed := math.Log(over/share), math.Log((1-over)/(1-share))
+	odds, accepted := refused, 0.0
+	seen := 0
+	for a := range l.history.before(m.seq) {
+		if seen++; a.at < l.since || seen > noiseLook {
+			break
+		}
+		if !a.refused {
+			accepted++
+			odds += passed
+			continue
+		}
+		odds += refused
+		if odds > highest && m.at > a.at {
+			highest, admitted = odds, max(accepted, 0.5)/(m.at-a.at)
+		}
+	}
+	return admitted
+}
+
+// settle counts the attempts that have met no refusal for as long as refusals take: all
+// that were to be refused have been. An average of replies would be too high, as replies
+// come long after refusals.
+//
+// In start and in drain the rate is low, and what is refused there is noise. A law that
+// learned from its cruise as well would believe anything: with a limit of 20/s and a share
+// of .5 it would send 40 attempts a second, and half of them would indeed be refused. What
+// is refused in cruise is an upper bound for the share, though: noise can't be more.
+func (n *noise) settle(l *Adaptive) {
+	for n.on && n.settled < l.history.last {
+		a := l.history.at(n.settled + 1)
+		if l.now-a.at < l.refusal.surely() || l.phase == Start && l.history.last-n.settled <= noiseCalls {
+			return
+		}
+		n.settled++
+		if l.history.last-n.settled < len(l.history.ring) {
+			n.count(a)
+		}
+	}
+}
+
+func (n *noise) count(a *sending) {
+	lost := 0.0
+	if a.refused {
+		lost = 1
+	}
+	if a.phase == Start || a.phase == Drain {
+		n.counted++
+		n.base += (lost - n.base) / min(n.counted, noiseCalls)
+	}
+	if a.held || a.phase == Start || a.phase == Drain {
+		n.held += (lost - n.held) / noiseCalls
+		n.base = min(n.base, n.held+deviation(n.held, noiseCalls)) // give or take what chance does
+	}
+	if n.base < noiseGone || n.base > noiseMost {
+		n.end()
+	}
+}
+
+// accepted counts an attempt that was accepted at the measured rate into the usual loss.
+// Refusals are counted by sporadic.
+func (n *noise) accepted(l *Adaptive, m mark) {
+	if !n.on && l.phase != Drain && m.rate <= l.estimate {
+		n.base -= n.base * l.usualGain()
+	}
+}
+
+// deviation returns the standard deviation of a share that was measured with so many
+// attempts.
+func deviation(share, calls float64) float64 {
+	return math.Sqrt(share * (1 - share) / calls)
 }

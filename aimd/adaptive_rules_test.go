@@ -126,30 +126,46 @@ func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
 	}
 }
 
-// A law that still takes a half for usual when the noise is over climbs for ever.
+// A law that still takes a half for usual when others turn out to use the server would
+// climb for ever.
 func TestTheUsualLossEndsWithTheNoise(t *testing.T) {
-	for name, end := range map[string]func(l *Adaptive){
-		"too much for noise": func(l *Adaptive) { l.noise.learn(l, mark{rate: 1}, 1) },
-		"others are known":   func(l *Adaptive) { l.Share(true) },
-	} {
-		l := newWorld(t, always).law
-		l.Resume(at(0), 8)
-		l.noise = noise{on: true, base: baseMost, above: baseMost}
-		end(l)
-		if l.noise.on || l.noise.usual() > usualMost {
-			t.Errorf("%s: noise %v, usual loss %.2f, want none and at most %.2f", name, l.noise.on, l.noise.usual(), usualMost)
-		}
+	l := newWorld(t, always).law
+	l.Resume(at(0), 8)
+	l.noise = noise{on: true, base: noiseMost}
+	l.Share(true)
+	if l.noise.on || l.noise.base > usualMost {
+		t.Errorf("noise %v, usual loss %.2f, want none and at most %.2f", l.noise.on, l.noise.base, usualMost)
 	}
 }
 
-// A server whose limit is met far above the measured rate refuses more than noise does.
-func TestNoiseEndsWhereMostIsRefused(t *testing.T) {
-	w := newWorld(t, bucket(25, 2))
-	w.law.Resume(at(0), 8)
-	w.law.noise = noise{on: true, base: 0.4, above: baseMost}
-	w.run(40 * time.Second)
-	if n := between(w.refused, 30*time.Second, 40*time.Second); w.law.noise.on || n > 100 {
-		t.Errorf("noise %v and %d calls refused in the last ten of forty seconds of a limit of 25/s, want none and at most 100", w.law.noise.on, n)
+// A limiter looks like noise of any share to a law that believes in it and sends as many
+// attempts more. So the share is measured where the rate is low.
+func TestALimitIsNoNoise(t *testing.T) {
+	w := newWorld(t, bucket(25, 5))
+	w.law.Resume(at(0), 25)
+	w.law.noise.begin(w.law, 32, 16)
+	w.run(60 * time.Second)
+	if w.law.noise.share() > 0.1 {
+		t.Errorf("a limiter taken for noise of a half is still taken for noise of %.2f after a minute", w.law.noise.share())
+	}
+	if n := between(w.refused, 50*time.Second, 60*time.Second); n > 60 {
+		t.Errorf("%d calls refused in the last ten of sixty seconds of a limit of 25/s, want at most 60", n)
+	}
+}
+
+// A limiter of tokens that has no room for a large call has room for smaller ones.
+func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
+	p := probe{size: 6, refused: 1, gained: 0.5}
+	if p.evidence() < 2 {
+		t.Errorf("five of six accepted where a limiter has room for one: evidence %.1f, want at least 2", p.evidence())
+	}
+	p.again = true
+	if p.evidence() > 0 {
+		t.Errorf("the same, and the refused call was refused again: evidence %.1f, want none", p.evidence())
+	}
+	p.refused = 5
+	if p.evidence() > -1 {
+		t.Errorf("one of six accepted: evidence %.1f, want at most -1", p.evidence())
 	}
 }
 

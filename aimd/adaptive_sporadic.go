@@ -14,9 +14,8 @@ const (
 	// Where others are known it takes more: what a client takes from the others would
 	// look sporadic to it, and the more it has the more.
 	sporadicShared = 16
-	// In the first start, and where refusals are known to be noise, there must be so many
-	// attempts.
-	sporadicStart, sporadicNoise = 8, 32
+	// In the first start there must be so many attempts.
+	sporadicStart = 8
 	// There are more refusals than usual if they exceed the usual number by so many
 	// standard deviations.
 	sporadicSigmas = 4.0
@@ -42,8 +41,6 @@ func (l *Adaptive) sporadic(m mark) bool {
 		return false // it is judged otherwise
 	case math.IsInf(l.pace, 1):
 		return false // no climb would ever correct a rate that is a little too high
-	case l.noise.on:
-		least = sporadicNoise
 	case l.phase == Start && l.estimate == 0:
 		least = max(sporadicStart, enough)
 	case sporadicSec*m.rate < enough:
@@ -67,7 +64,7 @@ func (l *Adaptive) sporadic(m mark) bool {
 
 // more returns how many refusals of so many attempts are more than usual.
 func (n *noise) more(p Phase, sent float64, held bool) float64 {
-	loss, least := n.usual(), 1.0
+	loss, least := n.base, 1.0
 	if p == Start {
 		loss = max(loss, usualStart)
 	}
@@ -78,14 +75,6 @@ func (n *noise) more(p Phase, sent float64, held bool) float64 {
 	return max(least, math.Round(usual+sporadicSigmas*math.Sqrt(usual)))
 }
 
-// usual returns the share of attempts that are refused for no reason.
-func (n *noise) usual() float64 {
-	if n.on {
-		return min(n.base, n.above)
-	}
-	return n.base
-}
-
 // reckon counts a sporadic refusal at the measured rate into the usual loss, and takes
 // those before it out again if they turn out to be more than usual.
 func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
@@ -93,7 +82,7 @@ func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
 		n.spared++
 	}
 	switch {
-	case n.on || !held:
+	case !held:
 	case more:
 		n.base = max(0, n.base-(refused-1)*l.usualGain())
 	default:

@@ -31,7 +31,7 @@ func TestSporadicRefusalsDoNotThrottle(t *testing.T) {
 		if got := float64(sent-refused) / 120 / tc.rate; got < tc.least {
 			t.Errorf("%g/s with %g of the calls refused for no reason: uses %.3f, want at least %.3f", tc.rate, tc.share, got, tc.least)
 		}
-		if waste := float64(refused) / float64(sent); waste > 1.2*tc.share+0.05 {
+		if waste := float64(refused) / float64(sent); waste > 1.2*tc.share+0.07 {
 			t.Errorf("%g/s with %g of the calls refused for no reason: %.3f refused", tc.rate, tc.share, waste)
 		}
 	}
@@ -49,12 +49,12 @@ func TestSporadicRefusalsDoNotEndTheFirstStart(t *testing.T) {
 
 func TestSporadicRefusalsDoNotHideAFall(t *testing.T) {
 	w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512},
-		behind(0.01, after(60*time.Second, bucket(200, 5), bucket(50, 5))))
-	w.run(70 * time.Second)
-	if n := between(w.refused, 60*time.Second, 62*time.Second); n > 120 {
+		behind(0.01, after(70*time.Second, bucket(200, 5), bucket(50, 5))))
+	w.run(80 * time.Second)
+	if n := between(w.refused, 70*time.Second, 72*time.Second); n > 120 {
 		t.Errorf("%d calls refused in the two seconds after a fall from 200/s to 50/s, want at most 120", n)
 	}
-	if n := between(w.refused, 62*time.Second, 70*time.Second); n > 40 {
+	if n := between(w.refused, 72*time.Second, 80*time.Second); n > 40 {
 		t.Errorf("%d calls refused in the next eight, want at most 40", n)
 	}
 }
@@ -129,7 +129,7 @@ func TestNoCanaryWhereNothingRemains(t *testing.T) {
 
 func TestACanaryMayBeDropped(t *testing.T) {
 	w := settled(t)
-	w.refuseInARow(6, Hint{RetryAfter: time.Hour})
+	w.refuseInARow(9, Hint{RetryAfter: time.Hour})
 	canary := w.law.Next(at(w.now), 0)
 	w.law.Dropped(canary.Add(ms), w.law.Sent(canary, 1))
 	next := w.law.Next(canary.Add(2*ms), 0)

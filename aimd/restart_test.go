@@ -25,9 +25,9 @@ func (w *world) refuseInARow(n int, h Hint) {
 
 func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 	w := settled(t)
-	w.refuseInARow(7, Hint{})
+	w.refuseInARow(12, Hint{})
 	if delay := w.law.Stats().CurrentDelay; delay < 500*ms {
-		t.Fatalf("after seven refusals in a row the delay is %v, want more than 500ms: nothing to restart from", delay)
+		t.Fatalf("after twelve refusals in a row the delay is %v, want more than 500ms: nothing to restart from", delay)
 	}
 	w.law.Restart(at(w.now))
 	if phase, delay := w.law.Phase(), w.law.Stats().CurrentDelay; phase != Start || delay != 200*ms {
@@ -46,7 +46,7 @@ func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 
 func TestRestartEndsAPause(t *testing.T) {
 	w := settled(t)
-	w.refuseInARow(6, Hint{RetryAfter: time.Hour})
+	w.refuseInARow(12, Hint{RetryAfter: time.Hour})
 	if w.law.Stats().PausedUntil.IsZero() {
 		t.Fatal("no pause to end")
 	}
@@ -115,7 +115,7 @@ func TestRestartForgetsHowLongFailuresTook(t *testing.T) {
 
 func TestRestartAbandonsAProbe(t *testing.T) {
 	w := settled(t)
-	w.law.noise.probe = probe{wanted: true, left: 3}
+	w.law.noise.suspicion = suspicion{wanted: true, probe: probe{left: 3}}
 	w.law.Restart(at(w.now))
 	if ticket := w.law.Sent(w.law.Next(at(w.now), 0), 1); ticket.mark.probe || w.law.Phase() != Start {
 		t.Errorf("in %v, and the attempt after a restart is part of a probe: %t", w.law.Phase(), ticket.mark.probe)

@@ -59,7 +59,7 @@ func TestTargets(t *testing.T) {
 var quick = map[string]bool{
 	"30 rows, pool 32":                          true,
 	"noise 0.05, 20/s, pool 10":                 true,
-	"4 clients at 20/s, unknown to each other":  true,
+	"2 clients at 20/s, unknown to each other":  true,
 	"a gateway of 4 servers, 20/s together":     true,
 	"the account's limit goes from 5/s to 20/s": true,
 }
