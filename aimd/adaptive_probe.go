@@ -95,7 +95,7 @@ type probe struct {
 // suspect takes note of a refusal of m where a limiter should have had room. It asks for a
 // probe if there was none a moment ago and probes have not cost too much.
 func (s *suspicion) suspect(l *Adaptive, m mark) {
-	if l.noise.on || l.shared {
+	if l.noise.on || l.shared || l.stats.Successes == 0 { // noise lets something through
 		return
 	}
 	s.proven = max(s.proven*math.Exp((s.asked-l.now)/provenSec), l.estimate)
