@@ -395,6 +395,9 @@ func (n *messageNode) render(r *rendering) error {
 // render renders a part. One without text or source is left out by the caller.
 func (n *partNode) render(r *rendering) (p partSpans, err error) {
 	p.kind = n.kind
+	if n.kind != "" && isNull(r, n.nodes) {
+		return p, nil
+	}
 	p.text, err = r.span(n.nodes)
 	if n.kind != "" && strings.TrimSpace(p.text.of(r.out.String())) == "" {
 		p.text.to = p.text.from
@@ -407,6 +410,21 @@ func (n *partNode) render(r *rendering) (p partSpans, err error) {
 		err = at(n.line, llm.CheckDetail(p.extra.of(r.out.String())))
 	}
 	return p, err
+}
+
+// isNull reports whether nodes are one expression whose value is null, as in
+// "{{ row.photo }}" of a row with "photo": null. As a text it would be "None", which no
+// source is meant to be.
+func isNull(r *rendering, nodes []node) bool {
+	if len(nodes) != 1 {
+		return false
+	}
+	output, ok := nodes[0].(*outputNode)
+	if !ok || output.nodes != nil {
+		return false
+	}
+	v, err := output.value.eval(r) // an error comes again when it is rendered
+	return err == nil && v == nil
 }
 
 // span renders nodes and returns where their text is.

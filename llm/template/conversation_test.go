@@ -90,6 +90,7 @@ func TestAConversationHasMedia(t *testing.T) {
 			"user: [image nats://photos/1.jpg low][image nats://photos/1.jpg ][file a.pdf 7.pdf][audio https://a/b ][what is it?]\n",
 		},
 		{`{"id":7,"photo":"","invoice":" "}`, "user: [what is it?]\n"},
+		{`{"id":7,"photo":"","invoice":null,"call":null}`, "user: [what is it?]\n"},
 	} {
 		messages := stagetest.Value(conversation.Messages(stagetest.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
 		if got := shown(messages); got != tt.want {
