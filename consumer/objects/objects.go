@@ -139,13 +139,9 @@ type object struct {
 // live reports whether the object exists: a deleted one leaves a message that says so.
 func (o *object) live() bool { return o.seq > 0 && !o.Deleted }
 
-func subjectOf(bucket, name string) string {
-	return streams.BucketObjects(bucket) + base64.URLEncoding.EncodeToString([]byte(name))
-}
-
 // look reads what the bucket says about a name.
 func look(ctx context.Context, nc *nats.Conn, bucket, name string) (o object, err error) {
-	m, err := streams.LastMessage(ctx, nc, streams.BucketStream(bucket), subjectOf(bucket, name))
+	m, err := streams.LastMessage(ctx, nc, streams.BucketStream(bucket), streams.BucketObject(bucket, name))
 	if err != nil || m == nil {
 		return o, err
 	}
@@ -255,7 +251,7 @@ func (o *object) write(ctx context.Context, nc *nats.Conn, ref Ref, body []byte)
 	if err != nil {
 		return err
 	}
-	err = appendOne(ctx, nc, ref.Bucket, &nats.Msg{Subject: subjectOf(ref.Bucket, ref.Name), Data: data, Header: nats.Header{
+	err = appendOne(ctx, nc, ref.Bucket, &nats.Msg{Subject: streams.BucketObject(ref.Bucket, ref.Name), Data: data, Header: nats.Header{
 		jetstream.MsgRollup:                 {jetstream.MsgRollupSubject},
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(o.seq, 10)},
 	}})
@@ -280,7 +276,7 @@ func appendOne(ctx context.Context, nc *nats.Conn, bucket string, m *nats.Msg) e
 func Remove(ctx context.Context, nc *nats.Conn, bucket, name string) error {
 	o, err := look(ctx, nc, bucket, name)
 	if err == nil && o.seq > 0 {
-		if err = streams.Purge(ctx, nc, streams.BucketStream(bucket), subjectOf(bucket, name)); err == nil {
+		if err = streams.Purge(ctx, nc, streams.BucketStream(bucket), streams.BucketObject(bucket, name)); err == nil {
 			err = streams.Purge(ctx, nc, streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID)
 		}
 	}

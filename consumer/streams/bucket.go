@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"encoding/base64"
 	"regexp"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,6 +32,11 @@ func BucketChunks(bucket string) string { return bucketSubjectPrefix + bucket + 
 // BucketObjects returns what the subjects of objects in a bucket begin with, before the
 // token that is made of an object's name.
 func BucketObjects(bucket string) string { return bucketSubjectPrefix + bucket + ".M." }
+
+// BucketObject returns the subject of an object in a bucket.
+func BucketObject(bucket, name string) string {
+	return BucketObjects(bucket) + base64.URLEncoding.EncodeToString([]byte(name))
+}
 
 // bucketConfig is the stream of the bucket of large results, as the client library and
 // the nats CLI create that of a bucket.

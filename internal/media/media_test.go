@@ -110,7 +110,7 @@ func TestObjects(t *testing.T) {
 	stagetest.Must(t, store.Delete(t.Context(), "gone"))
 	stagetest.Value(store.AddLink(t.Context(), "link", put(other, "there.png", png+"!", 0)))(t)
 	stagetest.Value(store.AddBucketLink(t.Context(), "bucket", other))(t)
-	r := &media.Reader{MaxBytes: 1000, Objects: stagetest.Value(media.NewObjects(n.NC))(t)}
+	r := &media.Reader{MaxBytes: 1000, Objects: media.NewObjects(n.NC)}
 	for source, want := range map[string]string{
 		"nats://photos/a.png": png, "nats://photos/2026/b 1%20.png": long, "nats://photos/link": png + "!",
 		"nats://photos/none":   "the object nats://photos/none is missing",

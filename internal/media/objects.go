@@ -10,7 +10,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,48 +20,33 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// bucketsMax bounds the buckets whose streams are remembered.
-const bucketsMax = 64
-
 // Objects are the JetStream object stores of a connection. It is safe for concurrent use.
 //
 // A store is a stream. An object is one message with what is known of it, digest included,
 // under a subject made of its name, and its chunks under a subject of their own. Both are
-// read by single gets: these need no consumer, so they leave nothing behind when the
-// process is killed, and each says at once whether the message is missing or nobody
-// answered.
-type Objects struct {
-	mu      sync.Mutex
-	js      jetstream.JetStream
-	buckets map[string]jetstream.Stream
-}
+// read by single gets from the stream's leader. These need no consumer, so they leave
+// nothing behind when the process is killed, and each says at once whether the message is
+// missing or nobody answered. A replica that lags is never asked: it would miss the photo
+// that a producer has stored just before its row.
+type Objects struct{ nc atomic.Pointer[nats.Conn] }
 
 // NewObjects returns the object stores that a connection leads to.
-func NewObjects(nc *nats.Conn) (*Objects, error) {
-	s := &Objects{}
-	return s, s.Use(nc)
+func NewObjects(nc *nats.Conn) *Objects {
+	s := new(Objects)
+	s.Use(nc)
+	return s
 }
 
 // Use has the stores be reached over another connection, since the present one is closed
 // for good.
-func (s *Objects) Use(nc *nats.Conn) error {
-	if s == nil {
-		return nil
+func (s *Objects) Use(nc *nats.Conn) {
+	if s != nil {
+		s.nc.Store(nc)
 	}
-	js, err := streams.JetStream(nc)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.js, s.buckets = js, make(map[string]jetstream.Stream)
-	return nil
 }
 
-var (
-	bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
-	chunksName = regexp.MustCompile(`^[a-zA-Z0-9]+$`)
-)
+// chunksName matches the token of an object's chunks, which goes into a subject.
+var chunksName = regexp.MustCompile(`^[a-zA-Z0-9]+$`)
 
 // object is where an object is.
 type object struct {
@@ -74,7 +59,7 @@ type object struct {
 func splitObject(source string) (o object, err error) {
 	o.source = source
 	o.bucket, o.name, _ = strings.Cut(strings.TrimPrefix(source, objectScheme), "/")
-	if !bucketName.MatchString(o.bucket) || o.name == "" {
+	if !streams.IsBucket(o.bucket) || o.name == "" {
 		return o, fmt.Errorf("%q names no object: write nats://BUCKET/NAME", excerpt.Of(source))
 	}
 	return o, nil
@@ -88,7 +73,7 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 	}
 	info, err := s.info(ctx, &o)
 	if err == nil && info.Opts != nil && info.Opts.Link != nil { // one link leads to an object, never to another link
-		if o.bucket, o.name = info.Opts.Link.Bucket, info.Opts.Link.Name; !bucketName.MatchString(o.bucket) || o.name == "" {
+		if o.bucket, o.name = info.Opts.Link.Bucket, info.Opts.Link.Name; !streams.IsBucket(o.bucket) || o.name == "" {
 			return nil, o.foreign("is a link to a whole bucket")
 		}
 		info, err = s.info(ctx, &o)
@@ -104,19 +89,9 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 		return nil, fmt.Errorf("the object %s: %w", excerpt.Of(source), llm.ErrTooMuchMedia)
 	}
 	open := func(ctx context.Context) (io.ReadCloser, error) {
-		stream, err := s.bucket(ctx, &o)
-		if err != nil {
-			return nil, err
-		}
-		return &objectReader{
-			ctx: ctx, store: s, object: o, stream: stream,
-			subject: "$O." + o.bucket + ".C." + info.NUID, left: info.Size,
-		}, nil
+		return &objectReader{ctx: ctx, store: s, object: o, chunks: streams.BucketChunks(o.bucket) + info.NUID, left: info.Size}, nil
 	}
-	r, err := open(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r, _ := open(ctx) // never fails: the first read does
 	head := make([]byte, min(llm.HeadBytes, info.Size))
 	if _, err := io.ReadFull(r, head); err != nil {
 		return nil, err
@@ -139,16 +114,12 @@ func digestOf(info *jetstream.ObjectInfo) (string, error) {
 
 // info reads what the store knows of an object.
 func (s *Objects) info(ctx context.Context, o *object) (*jetstream.ObjectInfo, error) {
-	stream, err := s.bucket(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	m, err := stream.GetLastMsgForSubject(ctx, "$O."+o.bucket+".M."+base64.URLEncoding.EncodeToString([]byte(o.name)))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	m, err := streams.LastMessage(ctx, s.nc.Load(), streams.BucketStream(o.bucket), streams.BucketObject(o.bucket, o.name))
+	switch {
+	case err != nil:
+		return nil, o.failed(ctx, err)
+	case m == nil:
 		return nil, o.foreign("is missing")
-	}
-	if err != nil {
-		return nil, s.away(ctx, o, err)
 	}
 	var info jetstream.ObjectInfo
 	switch err := json.Unmarshal(m.Data, &info); {
@@ -160,40 +131,16 @@ func (s *Objects) info(ctx context.Context, o *object) (*jetstream.ObjectInfo, e
 	return &info, nil
 }
 
-// bucket returns the stream of a bucket.
-func (s *Objects) bucket(ctx context.Context, o *object) (jetstream.Stream, error) {
-	s.mu.Lock()
-	stream, js := s.buckets[o.bucket], s.js
-	s.mu.Unlock()
-	if stream != nil {
-		return stream, nil
-	}
-	stream, err := js.Stream(ctx, "OBJ_"+o.bucket)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, o.foreign("is missing: there is no such bucket")
-	}
-	if err != nil {
-		return nil, s.away(ctx, o, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.buckets) >= bucketsMax {
-		clear(s.buckets)
-	}
-	s.buckets[o.bucket] = stream
-	return stream, nil
-}
-
-// away returns the error of a request that nobody answered. The stream is asked for again
-// next time: the one that is remembered may have been deleted.
-func (s *Objects) away(ctx context.Context, o *object, err error) error {
-	s.mu.Lock()
-	delete(s.buckets, o.bucket)
-	s.mu.Unlock()
-	if cause := context.Cause(ctx); cause != nil {
+// failed returns the error of a request that got no message: the bucket does not exist, or
+// nobody knows for now.
+func (o *object) failed(ctx context.Context, err error) error {
+	switch cause := context.Cause(ctx); {
+	case cause != nil:
 		return cause
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return o.foreign("is missing: there is no such bucket")
 	}
-	return &llm.AwayError{Source: o.source, Err: fmt.Errorf("bucket %s: %w", o.bucket, err)}
+	return &llm.AwayError{Source: o.source, Err: err}
 }
 
 // foreign returns the error of an object that can't be used.
@@ -203,14 +150,13 @@ func (o *object) foreign(problem string) *llm.Error {
 
 // objectReader reads the chunks of an object, each when it is needed.
 type objectReader struct {
-	ctx     context.Context //nolint:containedctx // of the one who opened it, who reads it
-	store   *Objects
-	object  object
-	stream  jetstream.Stream
-	subject string
-	seq     uint64 // of the last chunk
-	chunk   []byte // what is left of it
-	left    uint64 // bytes of the chunks that were not got yet
+	ctx    context.Context //nolint:containedctx // of the one who opened it, who reads it
+	store  *Objects
+	object object
+	chunks string // their subject
+	seq    uint64 // of the last chunk
+	chunk  []byte // what is left of it
+	left   uint64 // bytes of the chunks that were not got yet
 }
 
 // Read implements [io.Reader].
@@ -219,12 +165,12 @@ func (r *objectReader) Read(p []byte) (int, error) {
 		if r.left == 0 {
 			return 0, io.EOF
 		}
-		m, err := r.stream.GetMsg(r.ctx, r.seq+1, jetstream.WithGetMsgSubject(r.subject))
+		m, err := streams.NextMessage(r.ctx, r.store.nc.Load(), streams.BucketStream(r.object.bucket), r.chunks, r.seq+1)
 		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound): // a new content replaces the chunks of the old one
-			return 0, r.object.foreign("changed or was deleted after the row was read")
 		case err != nil:
-			return 0, r.store.away(r.ctx, &r.object, err)
+			return 0, r.object.failed(r.ctx, err)
+		case m == nil: // a new content replaces the chunks of the old one
+			return 0, r.object.foreign("changed or was deleted after the row was read")
 		case len(m.Data) == 0 || uint64(len(m.Data)) > r.left:
 			return 0, r.object.foreign("is damaged: its chunks do not have its size")
 		}

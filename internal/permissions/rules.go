@@ -150,9 +150,7 @@ var rules = []rule{
 		config.DedupePrefix + ">",
 	}},
 	{section: sectionMedia, why: "pictures, documents and sounds: read each bucket that rows name; put its name in the place of BUCKET", when: hasMedia, publish: []string{
-		"$JS.API.STREAM.INFO.OBJ_BUCKET",
-		"$JS.API.DIRECT.GET.OBJ_BUCKET",
-		"$JS.API.DIRECT.GET.OBJ_BUCKET.$O.BUCKET.M.>",
+		"$JS.API.STREAM.MSG.GET.OBJ_BUCKET",
 	}},
 	{section: sectionCeiling, why: "ceiling (STAGE_MAX_COST_USD): read the cost of earlier runs", when: func(c *config.Config) bool { return c.Cost.MaxUSD > 0 }, publish: []string{
 		"$JS.API.CONSUMER.CREATE.{AUDIT}.>",

@@ -249,13 +249,6 @@ func (s *Stage) record(e auditlog.Run) {
 	s.recorder.RecordRun(&e)
 }
 
-// useObjects has media in object stores be read over another connection.
-func (s *Stage) useObjects(nc *nats.Conn) {
-	if err := s.objects.Use(nc); err != nil {
-		s.Log.Warn("object stores can't be reached over the new connection", slog.Any("error", err))
-	}
-}
-
 // use moves all that works over the connection to NATS to the one that has taken its
 // place: the library closes a connection for good at some errors of the server, and the
 // process goes on. The consumers come last: their next terms need the recorder.
@@ -263,7 +256,7 @@ func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
 	s.executor.Store.Use(nc)
-	s.useObjects(nc)
+	s.objects.Use(nc)
 	s.sharing.use(nc)
 	if s.batches != nil {
 		s.batches.Use(nc)

@@ -110,9 +110,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		return nil, err
 	}
 	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn()}
-	if s.objects, err = media.NewObjects(s.nc); err != nil {
-		return nil, err
-	}
+	s.objects = media.NewObjects(s.nc)
 	prompt.Media.Objects, prompt.Media.Files = s.objects, opts.Files
 	if s.opts.several {
 		log = log.With(slog.String("stage", cfg.Name))
