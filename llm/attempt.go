@@ -38,7 +38,8 @@ type Exchange struct {
 	// Wait is what the server reported about when to retry. Zero on success.
 	Wait
 
-	login int // number of the one in use when the call was made, or its reply read
+	login      int // number of the one in use when the call was made, or its reply read
+	credential int // number of the one that an [Authorizer] used
 }
 
 // Do sends a request once and judges the reply. The Exchange is never nil. The error is
@@ -222,7 +223,13 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *c
 		call.Sent = o.Progress&stepSent != 0
 	}()
 	// The transport itself, not http.Client: it follows no redirect.
-	resp, err := c.transport.RoundTrip(s.request(ctx, p, login))
+	req := s.request(ctx, p, login)
+	var err error
+	if call.credential, err = c.authorize(req, s.content); err != nil {
+		o.Err = attemptError(ctx, err)
+		return nil
+	}
+	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		o.Err = attemptError(ctx, err)
 		if errors.Is(o.Err, ErrTimeout) && s.progress.Load()&uint32(stepReplied) != 0 {

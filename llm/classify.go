@@ -304,7 +304,7 @@ func judgeErr(o *ending) judgement {
 	if errors.Is(err, context.Canceled) {
 		return judgement{}
 	}
-	if isTLS(err, o.Known.Proven) {
+	if wraps[*unauthorizedError](err) || isTLS(err, o.Known.Proven) {
 		return callFailed(Fatal, OfRequest)
 	}
 	if shortage(o) != nil {

@@ -52,6 +52,10 @@ type ProviderConfig struct {
 	// APIKey is the credential. Required at the provider's own address and for "azure".
 	// Empty: none is sent.
 	APIKey redact.Secret `json:"-"`
+	// Auth authorises the calls in place of an APIKey. Nil: nothing does but the key.
+	Auth Authorizer `json:"-"`
+	// Region and Project are where a cloud has its models: eu-central-1, my-project.
+	Region, Project string
 	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in
 	// place of the client's own of the same names. The names of the connection and the
 	// body's (Host, Content-Length, Content-Type, ...) are refused, and with an APIKey
@@ -131,10 +135,13 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 			problems = append(problems, &SettingError{Setting: setting, Err: err})
 		}
 	}
-	if !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL) {
+	switch {
+	case cfg.Auth != nil && cfg.APIKey.IsSet():
+		check("APIKey", errors.New("a cloud's identity authorises the calls: set one of both"))
+	case cfg.Auth == nil && !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL):
 		check("APIKey", errors.New("missing; "+name+" needs one"))
 	}
-	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.BaseURL)
+	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.Address(cfg.Region))
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
 	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
 	roots, err := rootCAs(cfg.CAFile)
@@ -349,6 +356,9 @@ func (c *Client) Redacted(text string) string { return c.cfg.Redactor.RedactStri
 func (c *Client) Account() string {
 	l := c.login.Load()
 	text := []byte(c.provider + "\n" + c.base.String() + "\n" + l.key)
+	if c.cfg.Auth != nil {
+		text = append(text, c.cfg.Auth.Account()...)
+	}
 	for _, h := range l.extra {
 		if l.key == "" || slices.Contains(accountHeaders[:], h.name) {
 			text = append(text, "\n"+h.name+":"+h.value...)
@@ -381,7 +391,14 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	within, cancel := context.WithCancelCause(ctx)
 	w := &watch{timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout, cancel: cancel, ctx: within}
 	reply = new(RawReply)
-	resp, err := c.side.RoundTrip(call.raw(within, r, u, c.headers(r, u), w))
+	req := call.raw(within, r, u, c.headers(r, u), w)
+	if c.isOwn(u) {
+		call.credential, err = c.authorize(req, nil)
+	}
+	var resp *http.Response
+	if err == nil {
+		resp, err = c.side.RoundTrip(req)
+	}
 	if err == nil {
 		call.reached(stepConnected | stepSent | stepReplied)
 		if r.Method == http.MethodGet && resp.StatusCode/100 == 3 {
@@ -410,10 +427,14 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	return reply, next, c.judgeRaw(ctx, reply, call)
 }
 
+// isOwn reports whether u leads to the server of the base URL, which alone gets the
+// credential.
+func (c *Client) isOwn(u *url.URL) bool { return u.Scheme == c.base.Scheme && u.Host == c.base.Host }
+
 // headers returns those of a request to u.
 func (c *Client) headers(r *RawRequest, u *url.URL) http.Header {
 	h := http.Header{"User-Agent": {"llm-stage"}}
-	if u.Scheme == c.base.Scheme && u.Host == c.base.Host {
+	if c.isOwn(u) {
 		h = c.login.Load().header.Clone()
 		h.Del("Content-Type")
 	}

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,31 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/llm/redact"
 )
+
+// The ways of authorising calls, as STAGE_LLM_AUTH spells them.
+const (
+	AuthKey    = "key"    // an API key
+	AuthAWS    = "aws"    // an identity of AWS, which signs each request (SigV4)
+	AuthGoogle = "google" // an access token of Google's application default credentials
+	AuthEntra  = "entra"  // an access token of Microsoft Entra ID
+)
+
+// Authorizer authorises calls where no API key does: by the identity that a cloud gives
+// the process. Package llm/identity has one for each cloud. It is safe for concurrent use,
+// and one serves all calls.
+type Authorizer interface {
+	// Authorize adds a token, or a signature of the request, to the headers of a request
+	// that is about to be sent, and returns the number of the credential that it used. It
+	// waits for a new credential if it has none that is valid, until the context ends. Its
+	// error says why there is none, and how to get one.
+	Authorize(ctx context.Context, r *http.Request, body []byte) (credential int, err error)
+	// Outdated reports whether the next request would use another credential than the one
+	// of this number. It is called when a provider has refused that one, so it tries to get
+	// a new one first.
+	Outdated(credential int) bool
+	// Account names whose data a provider shows to this identity, without a secret.
+	Account() string
+}
 
 // login is what calls send to authenticate. It is never changed, only replaced by another.
 type login struct {
@@ -43,7 +69,27 @@ func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) (changed bool, err
 
 // Outdated reports whether the credential or the headers that a call was made with have been
 // replaced since. A refusal of such a call says nothing of the present ones.
-func (c *Client) Outdated(x *Exchange) bool { return x.login != c.login.Load().number }
+func (c *Client) Outdated(x *Exchange) bool {
+	return x.login != c.login.Load().number || c.cfg.Auth != nil && c.cfg.Auth.Outdated(x.credential)
+}
+
+// authorize completes the headers of a request, which are then its own.
+func (c *Client) authorize(r *http.Request, body []byte) (credential int, err error) {
+	if c.cfg.Auth == nil {
+		return 0, nil
+	}
+	r.Header = r.Header.Clone()
+	if credential, err = c.cfg.Auth.Authorize(r.Context(), r, body); err != nil {
+		err = &unauthorizedError{err}
+	}
+	return credential, err
+}
+
+// unauthorizedError is why a request got no credential, and was not sent.
+type unauthorizedError struct{ error }
+
+// Unwrap returns the cause.
+func (e *unauthorizedError) Unwrap() error { return e.error }
 
 // equal reports whether both are the same secrets.
 func (l *login) equal(m *login) bool { return l.key == m.key && slices.Equal(l.extra, m.extra) }
@@ -79,8 +125,14 @@ func (c *Client) use(l *login) error {
 	keyless := h.Clone()
 	c.wire.SetHeader(h, l.key)
 	for _, e := range l.extra {
-		if own := h.Get(e.name); own != keyless.Get(e.name) && l.key != "" {
-			err := fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
+		var err error
+		switch own := h.Get(e.name); {
+		case own != keyless.Get(e.name) && l.key != "":
+			err = fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
+		case c.cfg.Auth != nil && e.name == "Authorization":
+			err = errors.New("Authorization carries the cloud's credential already; remove it, or let a key authorise the calls")
+		}
+		if err != nil {
 			return &SettingError{Setting: "ExtraHeaders", Err: err}
 		}
 	}

@@ -26,8 +26,12 @@ const (
 type Provider struct {
 	// Name is its name in settings, errors, events and metrics.
 	Name string
-	// BaseURL is its own address. It is empty if each user has another, or there is none.
+	// BaseURL is its own address. It is empty if each user or region has another, or there
+	// is none.
 	BaseURL string
+	// Auth is how calls are authorised where there is no API key: [AuthAWS] or
+	// [AuthGoogle]. Empty: by a key alone.
+	Auth string
 	// Model is called where no model is set. If it is empty, one must be set.
 	Model string
 	// Keyless means that it takes no key at any address.
@@ -44,6 +48,7 @@ type Provider struct {
 	SchemaMember []string
 
 	wire    func(*ProviderConfig) Wire
+	address func(region string) string // of a region; nil: BaseURL, wherever one is
 	dialect schema.Dialect // of JSON Schema
 	trim    []string       // from the end of an address as people copy it from the provider's page
 	version string         // appended to an address that names none
@@ -160,6 +165,15 @@ func (p *Provider) base(address string) string {
 // rule.
 func (p *Provider) MediaTokens(messages []Message) int64 {
 	return p.wire(&ProviderConfig{}).media().estimate(messages)
+}
+
+// Address returns the provider's own address, in a region where each has another. It is
+// empty if each user has another, if there is none, or if the region is missing.
+func (p *Provider) Address(region string) string {
+	if p.address == nil {
+		return p.BaseURL
+	}
+	return p.address(region)
 }
 
 // needsKey reports whether calls need a key: at the provider's own address, or at any

@@ -122,6 +122,7 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
 		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		Region: t.endpoint.Region, Project: t.endpoint.Project,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
 		MaxReplyBytes: int64(cfg.LLM.MaxReplyBytes), AcceptTruncated: cfg.LLM.AcceptTruncated,

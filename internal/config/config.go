@@ -169,6 +169,9 @@ type LLMConfig struct {
 	Provider        string         `env:"PROVIDER, default=openai" oneof:"providers" help:"{oneof}; any OpenAI-compatible server is openai with a base URL"`
 	BaseURL         string         `env:"BASE_URL" url:"true" help:"base URL of the provider's API, with its version path; empty: the provider's own"`
 	APIKey          Secret         `env:"API_KEY" help:"key of the provider"`
+	Auth            string         `env:"AUTH" oneof:"key aws google entra" help:"what authorises calls: {oneof}; key is an API key, the others are an identity of a cloud; empty: key, but the cloud's identity for bedrock and vertex without a key"`
+	Region          string         `env:"REGION" help:"region of the cloud, such as eu-central-1; empty: that of the cloud's own settings"`
+	Project         string         `env:"PROJECT" help:"project of Google Cloud; empty: that of the cloud's own settings"`
 	Model           string         `env:"MODEL" help:"model to call; no default, except for mock"`
 	AzureAPIVersion string         `env:"AZURE_API_VERSION" help:"api-version of Azure; empty: its v1 path"`
 	Timeout         time.Duration  `env:"TIMEOUT, default=120s" min:"1ms" help:"longest time of one attempt"`
@@ -187,10 +190,13 @@ type LLMConfig struct {
 }
 
 // ProviderConfig is what one provider needs when it serves a fallback. The first provider
-// uses it too where STAGE_LLM_BASE_URL or STAGE_LLM_API_KEY is unset.
+// uses it too where STAGE_LLM_BASE_URL, STAGE_LLM_API_KEY and so on are unset.
 type ProviderConfig struct {
 	BaseURL string `env:"BASE_URL" url:"true" help:"base URL of this provider; empty: its own"`
 	APIKey  Secret `env:"API_KEY" help:"key of this provider"`
+	Auth    string `env:"AUTH" oneof:"key aws google entra" help:"what authorises calls to this provider: {oneof}; empty: as STAGE_LLM_AUTH has it"`
+	Region  string `env:"REGION" help:"region of this provider's cloud"`
+	Project string `env:"PROJECT" help:"project of this provider's cloud"`
 }
 
 // FallbackConfig is the models to call when the first one fails.

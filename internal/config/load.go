@@ -153,7 +153,7 @@ func (c *Config) fillDefaults(given layers) {
 	if !c.LLM.APIKey.IsSet() {
 		c.origins["STAGE_LLM_API_KEY"] = c.origins[own+"_API_KEY"]
 	}
-	c.LLM.BaseURL, c.LLM.APIKey = e.BaseURL, e.APIKey
+	c.LLM.BaseURL, c.LLM.APIKey, c.LLM.Auth, c.LLM.Region, c.LLM.Project = e.BaseURL, e.APIKey, e.Auth, e.Region, e.Project
 	if c.LLM.Model == "" {
 		c.LLM.Model = p.Model
 	}

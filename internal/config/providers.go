@@ -28,15 +28,18 @@ func (c *LLMConfig) own(name string) ProviderConfig {
 	return c.Own[i]
 }
 
-// Endpoint is the address and the key of one provider.
+// Endpoint is the address of one provider, and what authorises calls to it.
 type Endpoint struct {
 	Provider string // one of the providers of STAGE_LLM_PROVIDER
 	BaseURL  string // with the version path, without a slash at the end; "" is the built-in mock
-	APIKey   Secret // may be unset where the server asks for none
+	Auth     string // one of llm.AuthKey, llm.AuthAWS, llm.AuthGoogle, llm.AuthEntra
+	APIKey   Secret // of llm.AuthKey; may be unset where the server asks for none
+	Region   string // of a cloud
+	Project  string // of Google Cloud
 }
 
 // Endpoint returns the endpoint of the named provider, as the first provider or as a
-// fallback. For the first provider STAGE_LLM_BASE_URL and STAGE_LLM_API_KEY take
+// fallback. For the first provider STAGE_LLM_BASE_URL, STAGE_LLM_API_KEY and so on take
 // precedence over its own variables. It is zero for an unknown name.
 func (c *LLMConfig) Endpoint(name string) Endpoint {
 	p, ok := llm.LookupProvider(name)
@@ -44,11 +47,21 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 		return Endpoint{}
 	}
 	own := c.own(name)
-	e := Endpoint{Provider: name, BaseURL: own.BaseURL, APIKey: own.APIKey}
 	if name == c.Provider {
-		e.BaseURL, e.APIKey = cmp.Or(c.BaseURL, e.BaseURL), cmp.Or(c.APIKey, e.APIKey)
+		own = ProviderConfig{
+			BaseURL: cmp.Or(c.BaseURL, own.BaseURL), APIKey: cmp.Or(c.APIKey, own.APIKey), Auth: cmp.Or(c.Auth, own.Auth),
+			Region: cmp.Or(c.Region, own.Region), Project: cmp.Or(c.Project, own.Project),
+		}
 	}
-	e.BaseURL = strings.TrimRight(cmp.Or(e.BaseURL, p.BaseURL), "/")
+	e := Endpoint{Provider: name, APIKey: own.APIKey, Auth: own.Auth, Region: own.Region, Project: own.Project}
+	e.BaseURL = strings.TrimRight(cmp.Or(own.BaseURL, p.Address(own.Region)), "/")
+	switch {
+	case e.Auth != "":
+	case e.APIKey.IsSet():
+		e.Auth = llm.AuthKey
+	default:
+		e.Auth = cmp.Or(p.Auth, llm.AuthKey)
+	}
 	return e
 }
 
@@ -56,5 +69,5 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 // needs none.
 func (e Endpoint) NeedsKey() bool {
 	p, ok := llm.LookupProvider(e.Provider)
-	return ok && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)
+	return ok && e.Auth == llm.AuthKey && !p.Keyless && (!p.Compatible || e.BaseURL == p.BaseURL)
 }
