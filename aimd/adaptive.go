@@ -42,6 +42,7 @@ type Adaptive struct {
 	since    float64 // when the phase began
 	before   int     // the seq of the last attempt before that
 	estimate float64 // the server's rate as last measured, per second; 0 means never
+	bounds   bounds  // what is known about how far the estimate may be off
 	cuts     float64 // how often the multiplier divides the estimate in drain
 	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
@@ -63,6 +64,7 @@ type Adaptive struct {
 	slots slots
 	queue queue
 	noise noise
+	spare spare
 	pause pause
 	stats Stats
 }
@@ -262,6 +264,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.loss -= l.loss / lossCalls
 	l.queue.ended(l, t)
 	l.noise.accepted(l, t.mark)
+	l.spare.add(0)
 	switch {
 	case t.mark.canary && l.pause.flies:
 		l.pause.lift(l)
@@ -289,7 +292,10 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 		l.pause.flies = false
 	case t.mark.probe:
 		l.noise.suspicion.probe.lost(t.mark)
-	case slotsKnown && l.slots.explain(l, t), l.noise.explain(l, t.mark), !slotsKnown && l.slots.explain(l, t):
+	case slotsKnown && l.slots.explain(l, t):
+	case l.noise.explain(l, t.mark):
+		l.spare.add(1)
+	case !slotsKnown && l.slots.explain(l, t):
 	default:
 		l.giveWay(t.mark)
 	}
@@ -350,6 +356,7 @@ func (l *Adaptive) Limit(perSec float64) { l.limit = perSec }
 func (l *Adaptive) Resume(now time.Time, perSec float64) {
 	l.arrive(now)
 	l.estimate = perSec
+	l.bounds = bounds{limited: true, met: none}
 	l.failures, l.cuts = 0, 0
 	l.epoch++
 	l.enter(Cruise)
@@ -398,7 +405,7 @@ func (l *Adaptive) Phase() Phase { return l.phase }
 // the law knew teach no more than the first refusal did: if 30 calls are in flight at a
 // limit and all are refused, the rate is cut once.
 func (l *Adaptive) giveWay(m mark) {
-	measured := l.measure(m)
+	measured, sure := l.measure(m)
 	if m.seq > l.mark.seq {
 		l.mark = m
 		l.noise.spared = 0
@@ -418,6 +425,7 @@ func (l *Adaptive) giveWay(m mark) {
 			measured = min(l.noise.alarm(l, m), m.rate)
 		}
 		l.estimate = max(l.corrected(measured), l.estimate/l.cfg.Multiplier)
+		l.bounds = bounds{limited: true, low: min(sure, l.estimate), high: max(m.rate, l.estimate), met: l.now}
 	}
 	l.noise.settled = l.history.last // what a limiter has refused is no noise
 	l.epoch++
@@ -454,6 +462,9 @@ func (l *Adaptive) enter(p Phase) {
 	l.phase, l.since, l.before = p, l.now, l.history.last
 	l.replies = 0
 	l.witness = none
+	if p == Start {
+		l.bounds = bounds{} // no measurement still holds
+	}
 	l.due = max(l.due, l.now-l.delay(l.now)) // the first attempt may go now; the second must not make up for the wait
 }
 
@@ -538,6 +549,7 @@ func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
 	l.stats.Concurrency = l.queue.limit()
+	l.stats.Belief = l.belief()
 	l.stats.PausedUntil, l.stats.PauseReason = time.Time{}, ""
 	if l.pause.until > l.now {
 		l.stats.PausedUntil, l.stats.PauseReason = l.begin.Add(seconds(l.pause.until)), l.pause.why

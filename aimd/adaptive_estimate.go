@@ -52,9 +52,10 @@ type mark struct {
 // more. For example, attempts 100 and 141 are refused, 2 s apart: 40 were admitted in
 // between, so it allows about 20/s. And in any time up to a refusal it admitted at most
 // its rate and a full bucket, so it allows at least the admitted calls without a bucket.
-// The highest of these bounds is the measurement.
-func (l *Adaptive) measure(m mark) float64 {
-	r := (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
+// The highest of these bounds is the measurement, and the highest of the second kind is
+// what the server surely allows.
+func (l *Adaptive) measure(m mark) (rate, sure float64) {
+	rate = (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls
 	for a := range l.history.before(m.seq) {
 		if m.at-a.at > lookBackSec || a.at < l.restarted {
@@ -64,10 +65,10 @@ func (l *Adaptive) measure(m mark) float64 {
 			admitted++
 		}
 		if admitted > 0 && m.at > a.at {
-			r = max(r, admitted/(m.at-a.at))
+			sure = max(sure, admitted/(m.at-a.at))
 		}
 	}
-	return min(r, m.rate)
+	return min(max(rate, sure), m.rate), min(sure, m.rate)
 }
 
 // corrected returns the old estimate where the measurement may be less only because some

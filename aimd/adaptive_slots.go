@@ -75,6 +75,7 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 		return false
 	}
 	s.set(l, lowest-1)
+	l.bounds = bounds{} // what looked like a limit on the rate was this one
 	l.failures, l.cuts = 0, 0
 	if l.estimate > 0 {
 		l.enter(Cruise)

@@ -89,6 +89,9 @@ type Stats struct {
 	PausedUntil time.Time
 	// PauseReason is the hint that caused that pause; empty where PausedUntil is zero.
 	PauseReason PauseReason
+	// Belief is what the law believes about the server; the zero value of a law that does
+	// not measure it.
+	Belief Belief
 }
 
 // PauseReason is the kind of hint that made a law pause.

@@ -64,6 +64,9 @@ type Call struct {
 	Latency time.Duration `event:"latency_ms"`
 	// DispatchDelay is the throttle's delay between calls when this one was sent.
 	DispatchDelay time.Duration `event:"dispatch_delay_ms"`
+	// Belief is what the throttle believed about the server when this call was sent, in
+	// words. It is empty but for a call that met a capacity error.
+	Belief string `event:"belief,omit"`
 	// RetryAfter is the wait that the server asked for. It is 0 where it asked for none.
 	RetryAfter time.Duration `event:"retry_after_ms,null"`
 	// RequestHash is the SHA-256, in hex, of the request's body as it went over the wire,

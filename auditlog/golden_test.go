@@ -33,6 +33,7 @@ func samples() map[string]encoder {
 	retry := call
 	retry.CallIndex, retry.Status, retry.StatusCode, retry.ErrorClass = 0, CallCapacityRetry, 429, "capacity"
 	retry.Latency, retry.RetryAfter, retry.Usage = 60*time.Millisecond, 2*time.Second, nil
+	retry.Belief = "limit about 20/s (18-22), 3% of calls refused at random"
 	retry.Response, retry.Error = []byte("<html>\xff\x00 slow down</html>"), "openai: 429: slow down"
 	batch := call
 	batch.Usage = &Usage{
@@ -126,7 +127,7 @@ func samples() map[string]encoder {
 		"run_alone": &Run{Header: process, Phase: PhaseAlone, Budget: &Budget{Name: "team", Provider: "openai", Mode: "alone", Members: 1, Share: 1}},
 		"run_end": &Run{Header: process, Phase: PhaseEnd, Reason: "SIGTERM", Summary: &Summary{
 			RowsSucceeded: 380, RowsFailed: 2, RowsSkipped: 1, CapacityRetries: 17,
-			PeakDelay: 200 * time.Millisecond, Throttled: 2340 * time.Millisecond, Executing: 459 * time.Second,
+			PeakDelay: 200 * time.Millisecond, Throttled: 2340 * time.Millisecond, Executing: 459 * time.Second, Belief: "limit about 20/s (18-22)",
 			Usage: []ModelTotals{
 				{Provider: "openai", Model: "gpt-4.1-mini", Totals: Totals{Calls: 399, Usage: &Usage{
 					PromptTokens: 45600, CompletionTokens: 5700, TotalTokens: 51300,

@@ -91,6 +91,9 @@ type Summary struct {
 	Throttled time.Duration `event:"throttled_ms"`
 	// Executing is the time spent in calls, summed over all of them.
 	Executing time.Duration `event:"executing_ms"`
+	// Belief is what the throttle believes about the first provider, in words. It is
+	// empty for a throttle that measures nothing.
+	Belief string `event:"belief,omit"`
 	Pace
 	// Usage is by provider and model. It is never null in JSON.
 	Usage []ModelTotals `event:"usage"`

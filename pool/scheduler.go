@@ -208,7 +208,8 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 		b.ProbeSent(s.tick, &t.Job, s.cfg.ProbeInterval)
 	}
 	t.att.Server, t.att.Failures = at, t.Failures()
-	t.att.DispatchDelay = v.law.Stats().CurrentDelay
+	law := v.law.Stats()
+	t.att.DispatchDelay, t.att.Belief = law.CurrentDelay, law.Belief
 	t.att.Dispatched = s.tick
 	s.counts.Dispatched++
 	s.counts.InFlight++
@@ -418,7 +419,7 @@ func (s *scheduler) snapshot() Stats {
 	stats.Waiting = s.waiting()
 	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
 	stats.LawPausedUntil, stats.LawPauseReason = law.PausedUntil, law.PauseReason
-	stats.LawConcurrency = law.Concurrency
+	stats.LawConcurrency, stats.LawBelief = law.Concurrency, law.Belief
 	return stats
 }
 

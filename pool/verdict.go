@@ -137,6 +137,8 @@ type Attempt struct {
 	Probe bool
 	// DispatchDelay is the law's delay between dispatches at this one.
 	DispatchDelay time.Duration
+	// Belief is what the law believes about the server at this one.
+	Belief aimd.Belief
 	// Queued is the instant at which the running pool took the job up.
 	Queued time.Time
 	// Dispatched is the instant at which this attempt was given its slot.
@@ -199,6 +201,8 @@ type Stats struct {
 	// LawConcurrency is the most calls that the first server makes use of, as found by
 	// its law, where the server lets more than that wait; 0 means that none is known.
 	LawConcurrency int
+	// LawBelief is what the law of the first server believes about it.
+	LawBelief aimd.Belief
 	// Pause is what holds the pool; the zero value while it runs.
 	Pause Pause
 	// Shortage is what this machine is short of while that bounds the calls in flight, or

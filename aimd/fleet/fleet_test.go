@@ -57,6 +57,30 @@ func TestAFleetUsesWhatTheServerAllows(t *testing.T) {
 	}
 }
 
+// Whoever is asked says what the leader believes, once it is in the plan.
+func TestAllMembersBelieveWhatTheLeaderBelieves(t *testing.T) {
+	w := newWorld(t, 1, 4, 20, 5)
+	if b := w.members[0].Stats().Belief; b != (aimd.Belief{Measured: true, Shared: true}) {
+		t.Errorf("at first: %+v", b)
+	}
+	w.run(30)
+	for _, n := range w.members {
+		b := n.Stats().Belief
+		if !b.Shared || b.Limit < 18 || b.Limit > 22 || b.Low > b.Limit || b.High < b.Limit {
+			t.Errorf("%s believes %+v", n.cfg.ID, b)
+		}
+		if age := n.at(w.now).Sub(b.Met); age < 0 || age > 15*time.Second {
+			t.Errorf("%s believes that the limit was met %v ago", n.cfg.ID, age)
+		}
+	}
+	// A leader of an earlier version says less.
+	n := w.members[0]
+	n.plan.Belief, n.plan.Estimate = nil, 19.5
+	if b := n.Stats().Belief; b != (aimd.Belief{Measured: true, Shared: true, Limit: 19.5}) {
+		t.Errorf("without a belief in the plan: %+v", b)
+	}
+}
+
 // Messages that are lost cost efficiency only.
 func TestLostMessages(t *testing.T) {
 	w := newWorld(t, 2, 16, 40, 5)

@@ -10,6 +10,7 @@ import (
 // No message, whoever sent it, makes a leader or a member panic, hang or stop.
 func FuzzHear(f *testing.F) {
 	f.Add([]byte(`{"plan":1,"leader":"a","term":3,"turns":5,"curve":[1,2,3,4,5,6,7,8,9,10],"rate":10,"ring":1,"places":[{"id":"m","s":0.5,"o":0.5,"n":1}]}`))
+	f.Add([]byte(`{"plan":1,"leader":"a","term":3,"curve":[1,2,3,4,5,6,7,8,9,10],"rate":10,"belief":{"limit":20,"low":18,"high":22,"met_ago":1e8,"in_flight":9,"random":1}}`))
 	f.Add([]byte(`{"report":1,"id":"b","weight":1,"seq":1,"sent":5,"refusals":[{"turn":3,"epoch":1,"term":1,"retry_after":5}]}`))
 	f.Add([]byte(`{"report":1,"id":"b","weight":1,"seq":1,"rpm":1,"refusals":[{"turn":3,"epoch":1,"term":1,"reset":1e9}]}`))
 	f.Add([]byte(`{"hello":1,"id":"c"}`))

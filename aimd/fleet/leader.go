@@ -402,7 +402,8 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	p := &plan{
 		Plan: 1, Term: l.term, Leader: l.id, Seq: l.seq, Sent: clock, Turns: l.turns(now), Epoch: l.epoch,
 		Curve: make([]float64, 0, curveSteps), Rate: l.rate(now), Estimate: min(l.law.Estimate(), rateLimit),
-		Count: len(l.members), Ring: l.ring, Slots: l.concurrency() > 0,
+		Belief: beliefOf(stats.Belief, now),
+		Count:  len(l.members), Ring: l.ring, Slots: l.concurrency() > 0,
 		RPM: l.least(func(r *report) int { return r.RPM }), TPM: l.least(func(r *report) int { return r.TPM }), Concurrency: l.concurrency(),
 	}
 	if !stats.PausedUntil.IsZero() {

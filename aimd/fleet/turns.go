@@ -308,7 +308,7 @@ func (m *Member) Stats() aimd.Stats {
 	case m.alone:
 		own := m.own.Stats()
 		s.CurrentDelay, s.PausedUntil, s.PauseReason = own.CurrentDelay, own.PausedUntil, own.PauseReason
-		s.Concurrency = own.Concurrency
+		s.Concurrency, s.Belief = own.Concurrency, own.Belief
 	case m.plan != nil && m.place != nil:
 		if rate := float64(m.place.Share) * m.plan.Rate; rate > 0 {
 			s.CurrentDelay = time.Duration(min(1/rate, waitMost) * float64(time.Second))
@@ -318,7 +318,27 @@ func (m *Member) Stats() aimd.Stats {
 			s.PauseReason = m.plan.Reason
 		}
 	}
+	if !m.alone {
+		s.Belief = m.belief()
+	}
 	m.stats.PeakDelay = max(m.stats.PeakDelay, s.CurrentDelay)
 	s.PeakDelay = m.stats.PeakDelay
 	return s
+}
+
+// belief returns what the leader believes about the server, as its last plan says.
+func (m *Member) belief() aimd.Belief {
+	b := aimd.Belief{Measured: true, Shared: true}
+	switch {
+	case m.plan == nil:
+	case m.plan.Belief == nil:
+		b.Limit = m.plan.Estimate
+	default:
+		of := m.plan.Belief
+		b.Limit, b.Low, b.High, b.InFlight, b.Random = of.Limit, of.Low, of.High, of.InFlight, of.Random
+		if of.MetAgo > 0 {
+			b.Met = m.begin.Add(time.Duration((m.heard - of.MetAgo) * float64(time.Second)))
+		}
+	}
+	return b
 }

@@ -24,6 +24,7 @@ const (
 	termLeap   = 1e6  // a term further ahead than this is a lie, else one message could end all elections
 	reportMost = 64   // refusals in one report
 	waitMost   = 3600 // seconds that a plan may pause
+	metAgoMost = 1e8  // seconds since a limit was met
 	hintMost   = 60   // seconds that a reported refusal may pause; if the report is true, the next call is refused as well
 )
 
@@ -47,6 +48,7 @@ type plan struct {
 	Estimate float64          `json:"estimate"` // that a new leader would begin at, or 0
 	Pause    float64          `json:"pause,omitempty"`
 	Reason   aimd.PauseReason `json:"reason,omitempty"`
+	Belief   *belief          `json:"belief,omitempty"` // nil: the leader is of an earlier version
 
 	Count  int     `json:"members"`
 	Ring   uint64  `json:"ring"` // version of Places
@@ -58,6 +60,33 @@ type plan struct {
 	RPM         int `json:"rpm,omitempty"`
 	TPM         int `json:"tpm,omitempty"`
 	Concurrency int `json:"concurrency,omitempty"`
+}
+
+// belief is what the leader's law believes about the server, for people: see
+// [aimd.Belief].
+type belief struct {
+	Limit    float64 `json:"limit,omitempty"`
+	Low      float64 `json:"low,omitempty"`
+	High     float64 `json:"high,omitempty"`
+	MetAgo   float64 `json:"met_ago,omitempty"` // seconds before the plan was sent; 0 means not known
+	InFlight int     `json:"in_flight,omitempty"`
+	Random   float64 `json:"random,omitempty"`
+}
+
+// beliefOf returns what a law believes now, as it is sent.
+func beliefOf(b aimd.Belief, now time.Time) *belief {
+	sent := &belief{
+		Limit: min(b.Limit, rateLimit), Low: min(b.Low, rateLimit), High: min(b.High, rateLimit), InFlight: b.InFlight, Random: b.Random,
+	}
+	if !b.Met.IsZero() {
+		sent.MetAgo = min(max(now.Sub(b.Met).Seconds(), 1e-3), metAgoMost)
+	}
+	return sent
+}
+
+func (b *belief) valid() bool {
+	return b == nil || within(b.Limit, 0, rateMost) && within(b.Low, 0, rateMost) && within(b.High, 0, rateMost) &&
+		within(b.MetAgo, 0, metAgoMost) && within(b.Random, 0, 1) && b.InFlight >= 0
 }
 
 // place is a member's part of a plan. It has a turn whenever offset + share × turns
@@ -211,7 +240,7 @@ func decode(body []byte) (m any, err error) {
 func (p *plan) valid() bool {
 	ok := p.Leader != "" && len(p.Curve) == curveSteps && p.Count >= 0 && p.Count <= membersMax && len(p.Places) <= membersMax &&
 		within(p.Turns, 0, turnsMost) && within(p.Sent, -1e12, 1e12) && within(p.Then, 0, rateMost) && within(p.Rate, 0, rateMost) &&
-		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost) &&
+		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost) && p.Belief.valid() &&
 		p.RPM >= 0 && p.TPM >= 0 && p.Concurrency >= 0
 	before := 0.0
 	for _, due := range p.Curve {

@@ -163,7 +163,7 @@ func (v *view) Summary() *auditlog.Summary {
 	stats := v.executor.Pool.Stats()
 	sum := &auditlog.Summary{
 		CapacityRetries: stats.CapacityRetries + v.lanes.retries.Load(), PeakDelay: stats.PeakDelay,
-		Throttled: stats.ThrottleTime, Executing: stats.ExecTime,
+		Throttled: stats.ThrottleTime, Executing: stats.ExecTime, Belief: stats.LawBelief.Text(time.Now()),
 		Pace:  v.pace(&stats),
 		Usage: v.Usage.ByModel(), Total: v.Usage.All().Totals,
 	}

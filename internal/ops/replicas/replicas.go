@@ -130,6 +130,10 @@ type Pool struct {
 	Successes       uint64   `json:"successes"`
 	CapacityRetries uint64   `json:"capacity_retries"`
 	Allowed         *float64 `json:"allowed_per_second"` // null: no limit
+	// Belief is what the throttle believes about the first provider, in words; absent
+	// where it measures nothing, and of the whole where its replicas believe different
+	// things.
+	Belief string `json:"belief,omitempty"`
 }
 
 // Pause is why calls are paused.
@@ -199,6 +203,9 @@ func Summarize(r *status.Report, partitions int) Summary {
 		Holds: clipped(r.Holds), LawPausedUntil: r.Pool.LawPausedUntil, Usage: r.Usage, Budget: first(r.Budget, kindsMax),
 		Do: clip(r.Do), Row: r.Row, Behind: r.Behind, Latency: Latency{r.Latency.P50, r.Latency.P90, r.Latency.OldestInFlightS}, LastRefusal: r.LastRefusal,
 	}}
+	if r.Pool.Belief != nil {
+		s.Pool.Belief = clip(r.Pool.Belief.Text)
+	}
 	if r.Pool.PauseReason != "" {
 		s.Pause = &Pause{
 			Reason: r.Pool.PauseReason, Error: clip(r.Pool.Paused), Since: r.Pool.PausedSince, NextProbe: r.Pool.NextProbe,
@@ -272,7 +279,7 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	}
 	s.Partitions, s.Missing, s.Departed = first(s.Partitions, partitionsMax), first(s.Missing, lostMax), first(s.Departed, lostMax)
 	s.RowErrors, s.Budget = first(s.RowErrors, kindsMax), first(s.Budget, kindsMax)
-	s.Holds = clipped(s.Holds)
+	s.Holds, s.Pool.Belief = clipped(s.Holds), clip(s.Pool.Belief)
 	if s.Hold != nil {
 		*s.Hold = clippedHold(*s.Hold)
 	}

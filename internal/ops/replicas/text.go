@@ -46,6 +46,7 @@ func (w *Whole) WriteText(to io.Writer) error {
 	line("rate", w.Rows.rateText())
 	line("pool", fmt.Sprintf("%d of %d calls in flight, %d waiting; %d sent, %d succeeded, %d capacity retries",
 		w.Pool.InFlight, w.Pool.Size, w.Pool.Waiting, w.Pool.Dispatched, w.Pool.Successes, w.Pool.CapacityRetries))
+	w.beliefs(line)
 	latency := status.LatencyReport{P50: w.Latency.P50, P90: w.Latency.P90, OldestInFlightS: w.Latency.OldestInFlightS}
 	line("latency", latency.Text())
 	if w.LastRefusal != nil {
@@ -74,6 +75,33 @@ func (w *Whole) WriteText(to io.Writer) error {
 	}
 	w.notes(line)
 	return out.Flush()
+}
+
+// beliefsMax is how many replicas the text says the beliefs of.
+const beliefsMax = 4
+
+// beliefs prints what the throttles believe: once where all believe the same, else for
+// the first few replicas.
+func (w *Whole) beliefs(line func(...string)) {
+	if w.Pool.Belief != "" {
+		line("throttle", w.Pool.Belief)
+		return
+	}
+	label, shown, left := "throttle", 0, 0
+	for i := range w.Replicas {
+		r := &w.Replicas[i]
+		switch {
+		case r.Status != Answers || r.Pool.Belief == "":
+		case shown == beliefsMax:
+			left++
+		default:
+			line(label, r.Replica+": "+r.Pool.Belief)
+			label, shown = "", shown+1
+		}
+	}
+	if left > 0 {
+		line("", fmt.Sprintf("(and %s: stage status -o json)", terminal.Plural(left, "more replica")))
+	}
 }
 
 // notes prints what the tables have no row for.

@@ -278,6 +278,9 @@ func (w *Whole) sum(summaries []Summary) {
 	if limited {
 		w.Pool.Allowed = &allowed
 	}
+	if len(summaries) > 0 && !slices.ContainsFunc(summaries, func(s Summary) bool { return s.Pool.Belief != summaries[0].Pool.Belief }) {
+		w.Pool.Belief = summaries[0].Pool.Belief
+	}
 	for p := range w.Partitions {
 		w.Rows.Pending += w.Partitions[p].PendingRows
 		w.Rows.Open += w.Partitions[p].OpenRows

@@ -85,6 +85,31 @@ func TestRowsThatNobodyCountsAreNotSaidToBeNone(t *testing.T) {
 	}
 }
 
+// What the throttles believe is said once where they agree, and for the first few replicas where they don't.
+func TestBeliefsOfThrottlesAreShown(t *testing.T) {
+	for _, tt := range []struct {
+		beliefs []string
+		want    string
+	}{
+		{[]string{"limit about 20/s for all together", "limit about 20/s for all together"}, "\nthrottle  limit about 20/s for all together\nlatency"},
+		{[]string{"no limit seen yet", "limit about 9.8/s (9.0-11)"}, "\nthrottle  a: no limit seen yet\n          b: limit about 9.8/s (9.0-11)\nlatency"},
+		{[]string{"", ""}, " capacity retries\nlatency"},
+		{[]string{"", "1", "2", "3", "4", "5", "6"}, "\n          e: 4\n          (and 2 more replicas: stage status -o json)\nlatency"},
+	} {
+		var all []Summary
+		for i, belief := range tt.beliefs {
+			s := of(string(rune('a'+i)), nil)
+			s.Pool.Belief = belief
+			all = append(all, s)
+		}
+		w := Merge(gathered(t, all...), nil, noon)
+		var text strings.Builder
+		if err := w.WriteText(&text); err != nil || !strings.Contains(text.String(), tt.want) {
+			t.Errorf("%q: %v, want %q in\n%s", tt.beliefs, err, tt.want, text.String())
+		}
+	}
+}
+
 func TestAnAnswerThatCannotBeReadIsShown(t *testing.T) {
 	g := gathered(t, of("a", nil), of("b", nil))
 	g.answers = append(g.answers,

@@ -124,6 +124,7 @@ type PoolReport struct {
 	CapacityRetries uint64           `json:"capacity_retries"`
 	Allowed         *float64         `json:"allowed_per_second"` // calls, by the throttle; null: no limit
 	Concurrency     *int             `json:"concurrency"`        // calls in flight, as learned by the throttle; null: none is known
+	Belief          *BeliefReport    `json:"belief"`             // of the throttle about the first provider; null: it measures nothing
 	DelayMS         float64          `json:"dispatch_delay_ms"`
 	PeakDelayMS     float64          `json:"peak_delay_ms"`
 	ThrottledS      float64          `json:"throttled_seconds"`
@@ -233,6 +234,42 @@ type callErrorReport struct {
 	Calls      uint64 `json:"calls"`
 }
 
+// BeliefReport is what the throttle believes about a provider. Null means that it does
+// not know.
+type BeliefReport struct {
+	Text     string     `json:"text"` // all of it, in words
+	Limit    *float64   `json:"limit_per_second"`
+	Low      *float64   `json:"low_per_second"`  // surely admitted when the limit was last met
+	High     *float64   `json:"high_per_second"` // refused then
+	Met      *time.Time `json:"met"`
+	InFlight *int       `json:"in_flight"`    // the most calls at once that are accepted
+	Random   *float64   `json:"random_share"` // of calls that are refused whatever the rate is, from 0 to 1
+	Shared   bool       `json:"shared"`       // the limit is of all processes that share the budget
+}
+
+// newBeliefReport returns the report of a belief, or nil if the throttle measures nothing.
+func newBeliefReport(b *aimd.Belief, now time.Time) *BeliefReport {
+	if !b.Measured {
+		return nil
+	}
+	r := &BeliefReport{
+		Text: b.Text(now), Limit: unlessZero(b.Limit), Low: unlessZero(b.Low), High: unlessZero(b.High),
+		InFlight: unlessZero(b.InFlight), Random: unlessZero(b.Random), Shared: b.Shared,
+	}
+	if !b.Met.IsZero() {
+		r.Met = instant(b.Met)
+	}
+	return r
+}
+
+// unlessZero returns a pointer to v, or nil if v is 0.
+func unlessZero[T int | float64](v T) *T {
+	if v == 0 {
+		return nil
+	}
+	return &v
+}
+
 // NewPoolReport returns the report of a pool.
 func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	r := PoolReport{
@@ -248,6 +285,7 @@ func NewPoolReport(p *pool.Stats, now time.Time) PoolReport {
 	if p.LawConcurrency > 0 {
 		r.Concurrency = &p.LawConcurrency
 	}
+	r.Belief = newBeliefReport(&p.LawBelief, now)
 	if h, paused := OfPause(p.Pause); paused {
 		r.PauseReason, r.Advice = h.Kind, hold.Find(h.Kind).Do
 		r.Paused, r.PausedSince = h.Why, instant(h.Since)

@@ -32,6 +32,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	line("rate", r.Rows.rateText())
 	line("pool", r.Pool.text())
 	line("throttle", r.Pool.throttleText(r.Time))
+	if r.Pool.Belief != nil {
+		line("", r.Pool.Belief.Text)
+	}
 	line("latency", r.Latency.Text())
 	if f := r.LastRefusal; f != nil {
 		line("refused", f.Text(r.Time))

@@ -44,6 +44,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 		"working": func(r *Report) {
 			learned := busy
 			learned.LawConcurrency = 12
+			learned.LawBelief = aimd.Belief{Measured: true, Limit: 20, Low: 18.2, High: 22.4, Met: ago(2 * time.Minute), Random: .03}
 			r.Pool = NewPoolReport(&learned, now)
 			r.Rows.PerSecond = 19.53
 			eta := 52.1

@@ -137,11 +137,15 @@ func laneText(c *auditlog.Call) string {
 	return "  " + c.Lane + " " + c.BatchID
 }
 
-// because is why a call failed, and how long the server asked to wait.
+// because is why a call failed, how long the server asked to wait, and what the throttle
+// believed.
 func because(c *auditlog.Call) string {
 	text := ""
 	if c.RetryAfter > 0 {
 		text = "  asked to wait " + terminal.Duration(c.RetryAfter)
+	}
+	if c.Belief != "" {
+		text += "  [" + c.Belief + "]"
 	}
 	if c.Error != "" {
 		text += "  " + c.Error
@@ -199,6 +203,9 @@ func turnText(r *auditlog.Run) string {
 	}
 	if s := r.Summary; s != nil {
 		text += fmt.Sprintf(": %s succeeded, %d failed, %d calls, %d without capacity", terminal.Plural(int(s.RowsSucceeded), "row"), s.RowsFailed, s.Total.Calls, s.CapacityRetries)
+		if s.Belief != "" {
+			text += ", " + s.Belief
+		}
 	}
 	if r.Reason != "" {
 		text += ": " + r.Reason

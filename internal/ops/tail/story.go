@@ -76,7 +76,8 @@ type Attempt struct {
 	LatencyMS        float64  `json:"latency_ms"`
 	DelayMS          float64  `json:"dispatch_delay_ms"`
 	RetryAfterMS     float64  `json:"retry_after_ms"`
-	Batch            string   `json:"batch,omitempty"` // of the batch lane
+	Belief           string   `json:"belief,omitempty"` // of the throttle, where the call met a capacity error
+	Batch            string   `json:"batch,omitempty"`  // of the batch lane
 	PromptTokens     *int64   `json:"prompt_tokens"`
 	CompletionTokens *int64   `json:"completion_tokens"`
 	CostUSD          *float64 `json:"cost_usd"`
@@ -228,6 +229,7 @@ func (t *teller) attempt(c *auditlog.Call) *Attempt {
 	a := &Attempt{
 		Number: c.CallIndex + 1, Item: c.Item, Provider: c.Provider, Model: c.Model, Outcome: outcomeText(c), ErrorClass: c.ErrorClass, Error: c.Error,
 		LatencyMS: terminal.Milliseconds(c.Latency), DelayMS: terminal.Milliseconds(c.DispatchDelay), RetryAfterMS: terminal.Milliseconds(c.RetryAfter),
+		Belief: c.Belief,
 	}
 	if c.Lane != "" {
 		a.Batch = c.BatchID

@@ -39,7 +39,7 @@ func rowEvent(seq uint64, owner string, queued, finished int) *auditlog.Event {
 
 func TestEventsAreOneLineEach(t *testing.T) {
 	limited := callEvent(0, "o", 1, auditlog.CallCapacityRetry, 429, "capacity", "openai: 429 slow down")
-	limited.Call.RetryAfter = 2 * time.Second
+	limited.Call.RetryAfter, limited.Call.Belief = 2*time.Second, "no limit seen yet"
 	ok := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
 	ok.Call.Usage = &auditlog.Usage{PromptTokens: 31, CompletionTokens: 21, TotalTokens: 52}
 	batch := callEvent(0, "o", 0, auditlog.CallUnknown, 0, "transient", "connection reset")
@@ -75,7 +75,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		want  string // after the time, blanks squeezed
 	}{
 		{ok, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms 31+21 tok delay 48 ms"},
-		{limited, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s openai: 429 slow down"},
+		{limited, toneWarn, "call row 4711 #2 openai large no capacity 429 812 ms - delay 48 ms asked to wait 2.00 s [no limit seen yet] openai: 429 slow down"},
 		{element, toneQuiet, "call row 4711#3 #1 openai large ok 200 812 ms - delay 48 ms"},
 		{elements, toneBad, "row row 4711 answered error 61.25 s - 2 calls, 1 without capacity: foreach_failed: #3: slow down"},
 		{callEvent(0, "o", 2, auditlog.CallFailure, 500, "transient", "oops"), toneWarn, "call row 4711 #3 openai large failed 500 812 ms - delay 48 ms oops"},
@@ -110,8 +110,8 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseAlone, Reason: "budget team for openai"}), toneWarn, "run alone: budget team for openai"},
 		{run(auditlog.Run{Phase: auditlog.PhaseFenced, Owner: "o"}), toneWarn, "run fenced partition 0 as o"},
 		{
-			run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseEnd, Summary: &auditlog.Summary{RowsSucceeded: 1, RowsFailed: 2, CapacityRetries: 3, Total: auditlog.Totals{Calls: 6}}}),
-			toneTurn, "run end: 1 row succeeded, 2 failed, 6 calls, 3 without capacity",
+			run(auditlog.Run{Header: auditlog.Header{Partition: auditlog.All}, Phase: auditlog.PhaseEnd, Summary: &auditlog.Summary{RowsSucceeded: 1, RowsFailed: 2, CapacityRetries: 3, Total: auditlog.Totals{Calls: 6}, Belief: "limit about 20/s (18-22)"}}),
+			toneTurn, "run end: 1 row succeeded, 2 failed, 6 calls, 3 without capacity, limit about 20/s (18-22)",
 		},
 	} {
 		tt.event.Time = at(0) // as Decode does

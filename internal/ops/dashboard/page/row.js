@@ -107,7 +107,7 @@ function callNodes(c, level, story, open) {
   const facts = [
     modelOf(c), took(c.latency_ms), c.batch ? `batch ${c.batch}` : `delay ${took(c.dispatch_delay_ms)}`,
     c.prompt_tokens === null ? "no usage reported" : `${count(c.prompt_tokens)} + ${count(c.completion_tokens)} tokens`,
-    c.cost_usd === null ? "cost unknown" : usd(c.cost_usd), c.retry_after_ms ? `asked to wait ${took(c.retry_after_ms)}` : "",
+    c.cost_usd === null ? "cost unknown" : usd(c.cost_usd), c.retry_after_ms ? `asked to wait ${took(c.retry_after_ms)}` : "", c.belief || "",
   ].filter(Boolean).join(" · ");
   const what = (c.item === undefined ? "" : `#${c.item} `) + `Call ${c.number}: `;
   return [
