@@ -201,6 +201,7 @@ func checkFigures(t *testing.T, ctx context.Context) {
 			stage: text("stage"), run: text("run"), state: text("state-word"), rows: text("rows-done"), inFlight: text("in-flight"), rejected: text("failed-sub"),
 			tokens: text("tokens"), latency: text("latency"), calls: cell("models", 1), model: cell("models", 0), role: cell("partitions", 1),
 			head: cell("partitions", 2), emitted: cell("partitions", 6), owner: cell("partitions", 8), events: text("events"), title: document.title,
+			believes: text("belief").startsWith("The throttle believes: ") ? "something" : text("belief"),
 		};
 		return { before, after: await status(), page };
 	})()`)
@@ -236,6 +237,7 @@ func checkFigures(t *testing.T, ctx context.Context) {
 	page := got.Page
 	for name, want := range map[string]string{
 		"stage": before.Stage, "run": "run " + before.RunID, "state": "Working", "model": "mock", "role": "owner", "owner": before.Partitions[0].Owner, "title": "Working · " + before.Stage,
+		"believes": "something",
 	} {
 		if page[name] != want {
 			t.Errorf("%s: the page says %q, the status %q", name, page[name], want)

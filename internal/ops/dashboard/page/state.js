@@ -119,8 +119,7 @@ function showTiles(v, s) {
     set("calls-sub", v.pauses.length ? "paused" : v.throttled ? "asked to wait" : v.pool.allowed_per_second === null ? "no limit" : `${rate(v.pool.allowed_per_second)} allowed`);
   }
   // What the throttle of this process believes belongs to the chart of its calls.
-  $("belief").hidden = !s.pool.belief;
-  set("belief", s.pool.belief ? `The throttle believes: ${s.pool.belief.text}.` : "");
+  set("belief", s.pool.belief ? `The throttle believes: ${s.pool.belief.text}.` : "This throttle measures nothing.");
   big("in-flight", count(v.pool.in_flight), "of " + count(v.pool.concurrency || v.pool.size));
   set("in-flight-sub", (v.pool.waiting ? `${count(v.pool.waiting)} waiting` : "none waiting") + (v.pool.concurrency ? `, pool ${count(v.pool.size)}` : ""));
   set("latency-title", v.several ? "Latency here, median" : "Latency, median");
