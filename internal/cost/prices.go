@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/yamldoc"
@@ -198,7 +199,8 @@ func usdOf(value any) (usd *float64, ok bool) {
 	return nil, false
 }
 
-// Lookup returns the price of the first of these models that has one.
+// Lookup returns the price of the first of these models that has one. The ARN of a model or
+// of an inference profile of AWS has the price of the id that it ends in.
 func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 	for _, model := range models {
 		if v, ok := p[provider+"/"+model]; ok {
@@ -206,6 +208,11 @@ func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 		}
 		if v, ok := p[model]; ok {
 			return v, true
+		}
+		if id := model[strings.LastIndexByte(model, '/')+1:]; strings.HasPrefix(model, "arn:") {
+			if v, ok := p.Lookup(provider, id); ok {
+				return v, true
+			}
 		}
 	}
 	return Price{}, false

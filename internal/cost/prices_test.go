@@ -32,6 +32,8 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			{"openai", []string{"large"}, auditlog.Usage{PromptTokens: 1000, CompletionTokens: 100, CachedTokens: &cached}, .0012 + .0002 + .0008},
 			{"anthropic", []string{"claude"}, auditlog.Usage{PromptTokens: 1000, CachedTokens: &cached}, .003},
 			{"openrouter", []string{"anthropic/claude"}, auditlog.Usage{CompletionTokens: 1000}, .015},
+			{"bedrock", []string{"arn:aws:bedrock:eu-central-1:1:inference-profile/large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
+			{"bedrock", []string{"inference-profile/large"}, auditlog.Usage{PromptTokens: 1e6}, -1},
 			{"openai", []string{"claude"}, auditlog.Usage{}, -1},
 			{"openai", []string{"alias", "large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
 		} {
