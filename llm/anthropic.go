@@ -13,7 +13,11 @@ import (
 const anthropicMaxTokens = 4096
 
 // Messages is Anthropic's /messages.
-type Messages struct{}
+type Messages struct {
+	// Bearer sends the key as a bearer token, as Amazon Bedrock wants it, in place of
+	// Anthropic's own header.
+	Bearer bool
+}
 
 var _ Wire = Messages{}
 
@@ -21,9 +25,13 @@ var _ Wire = Messages{}
 func (Messages) Path(string) string { return "/messages" }
 
 // SetHeader implements [Wire].
-func (Messages) SetHeader(h http.Header, key string) {
+func (w Messages) SetHeader(h http.Header, key string) {
 	h.Set("Anthropic-Version", "2023-06-01")
-	if key != "" {
+	switch {
+	case key == "":
+	case w.Bearer:
+		h.Set("Authorization", "Bearer "+key)
+	default:
 		h.Set("X-Api-Key", key)
 	}
 }

@@ -19,7 +19,7 @@ var benchPrompt = strings.Repeat("Is this review good or bad? \"It broke after a
 func BenchmarkAppendRequest(b *testing.B) {
 	r := Request{Model: "gpt-4.1-mini", System: "Answer with one word.", Prompt: benchPrompt, Temperature: new(0.0), MaxTokens: new(16)}
 	for name, w := range map[string]Wire{
-		"chat": ChatCompletions{}, "responses": Responses{}, "messages": Messages{}, "gemini": GenerateContent{},
+		"chat": ChatCompletions{}, "responses": Responses{}, "messages": Messages{}, "gemini": GenerateContent{}, "converse": Converse{},
 	} {
 		b.Run("wire="+name, func(b *testing.B) {
 			var dst []byte

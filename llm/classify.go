@@ -243,6 +243,8 @@ func judgeFault(o *ending, status int) judgement {
 			if mayBeLimit {
 				return callFailed(Capacity, OfRequest)
 			}
+		case meansQuota:
+			return callFailed(Capacity, OfRequest)
 		case meansTransient:
 			if status == 0 {
 				return callFailed(Transient, OfServer)

@@ -158,8 +158,11 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	if cfg.MaxReplyBytes < 0 {
 		check("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
 	}
-	c.base, err = parseBaseURL(p.base(cfg.BaseURL))
-	check("BaseURL", err)
+	if c.base, err = parseBaseURL(p.base(cfg.BaseURL)); cfg.BaseURL == "" && p.address != nil {
+		check("Region", errors.New("missing; give the region of the models, such as eu-central-1"))
+	} else {
+		check("BaseURL", err)
+	}
 	first, ofLogin := readLogin(cfg.APIKey, cfg.ExtraHeaders)
 	if err := errors.Join(append(problems, ofLogin...)...); err != nil {
 		return nil, err

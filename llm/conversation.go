@@ -16,8 +16,8 @@ type Role string
 
 const (
 	// RoleSystem is for instructions. Wire formats that have one place for these,
-	// [Messages] and [GenerateContent], take system messages at the start of the
-	// conversation alone.
+	// [Messages], [GenerateContent] and [Converse], take system messages at the start of
+	// the conversation alone.
 	RoleSystem Role = "system"
 	// RoleUser is for the caller.
 	RoleUser Role = "user"

@@ -81,6 +81,29 @@ func TestMessagesEnds(t *testing.T) {
 	})
 }
 
+// The stop reasons are those of aws-sdk-go-v2, service/bedrockruntime 1.63.13, types/enums.go; refusal is Anthropic's.
+func TestConverseEnds(t *testing.T) {
+	reply := func(end string) string {
+		return `{"output":{"message":{"role":"assistant","content":[{"text":"` + said + `"}]}},` + end + `"usage":{"inputTokens":1,"outputTokens":1,"totalTokens":2}}`
+	}
+	reason := func(word string) string { return reply(`"stopReason":"` + word + `",`) }
+	checkEnds(t, Converse{}, []endCase{
+		{"end_turn", reason("end_turn"), 0, "", said},
+		{"stop_sequence", reason("stop_sequence"), 0, "", said},
+		{"max_tokens", reason("max_tokens"), Permanent, ReasonTruncated, atLimit},
+		{"model_context_window_exceeded", reason("model_context_window_exceeded"), Permanent, ReasonTruncated, atLimit},
+		{"guardrail_intervened", reason("guardrail_intervened"), Permanent, ReasonContentFiltered, "content filter"},
+		{"content_filtered", reason("content_filtered"), Permanent, ReasonContentFiltered, "content filter"},
+		{"refusal", reason("refusal"), Permanent, ReasonRefused, "refused"},
+		{"tool_use", reason("tool_use"), Transient, ReasonTruncated, brokenOff + `"tool_use"`},
+		{"malformed_model_output", reason("malformed_model_output"), Transient, ReasonTruncated, brokenOff + `"malformed_model_output"`},
+		{"malformed_tool_use", reason("malformed_tool_use"), Transient, ReasonTruncated, brokenOff + `"malformed_tool_use"`},
+		{"unknown", reason("thunderstorm"), Transient, ReasonTruncated, brokenOff + `"thunderstorm"`},
+		{"left out", reply(""), Transient, ReasonTruncated, noReason},
+		{"end_turn without text", `{"output":{"message":{"content":[]}},"stopReason":"end_turn"}`, Transient, ReasonEmptyContent, "no text"},
+	})
+}
+
 // Finish reasons and block reasons are those of googleapis/python-genai 2.19.0, google/genai/types.py, where an empty
 // one means that the model has not stopped. MALFORMED_RESPONSE and MISSING_THOUGHT_SIGNATURE, which it lacks, are in
 // BerriAI/litellm at 004c2c4, litellm/litellm_core_utils/core_helpers.py.

@@ -285,6 +285,11 @@ func advice(o *ending) string {
 	if status == 404 && o.Known.Raw && (o.Fault == nil || o.Fault.means != meansUnknownModel) {
 		return ""
 	}
+	if o.Fault != nil {
+		if what := adviceAWS(o.Fault); what != "" {
+			return what
+		}
+	}
 	if status/100 == 3 {
 		return "redirects are not followed: set the base URL to the final address"
 	}
@@ -320,10 +325,10 @@ var remedies = map[string]string{
 }
 
 // requestID returns the id by which the provider's support finds a request: x-request-id
-// (OpenAI, Azure, Groq, xAI), request-id (Anthropic), apim-request-id (Azure). Empty: the
-// reply has none.
+// (OpenAI, Azure, Groq, xAI), request-id (Anthropic), apim-request-id (Azure),
+// x-amzn-requestid (AWS). It is empty if the reply has none.
 func requestID(h http.Header) string {
-	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id"} {
+	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id", amznRequestID} {
 		if id := h.Get(name); isWord(id) {
 			return id
 		}

@@ -33,6 +33,8 @@ type fault struct {
 	RetryDelay time.Duration
 	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil: none.
 	Header http.Header
+	// aws is set if the object names its type as AWS does.
+	aws bool
 	// means is a meaning beyond the object's words, as known from other members or from
 	// its sentence. It takes precedence.
 	means meaning
@@ -150,6 +152,7 @@ func plainFault(body []byte) *fault {
 type faultBody struct {
 	Code       looseText       `json:"code"`
 	Type       looseText       `json:"type"`
+	AWSType    looseText       `json:"__type"` // with a namespace before a #
 	Status     looseText       `json:"status"`
 	Param      looseText       `json:"param"`
 	Message    messageText     `json:"message"`
@@ -180,8 +183,9 @@ func faultOf(raw []byte) *fault {
 func (b *faultBody) fault() *fault {
 	f := &fault{
 		Code:    string(b.Code),
-		Type:    string(b.Type),
+		Type:    string(cmp.Or(b.Type, b.AWSType)),
 		Message: strings.TrimSpace(string(b.Message)),
+		aws:     b.AWSType != "",
 	}
 	for name, value := range b.Metadata.Headers {
 		if f.Header == nil {

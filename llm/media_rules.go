@@ -15,6 +15,7 @@ type mediaRules struct {
 	// Most images and documents of a request, bytes of all of them in base64, bytes of one
 	// of a kind in base64, and pixels of an image's side. 0 where no limit is stated.
 	count, bytes int64
+	files        int64 // most documents of a request
 	image, file  int64
 	pixels       int
 
@@ -57,6 +58,14 @@ var (
 		count: 3600, bytes: 100 << 20, file: 50 << 20 * 4 / 3,
 		tokens: geminiTokens,
 	}
+	// Bedrock itself bounds no more than the documents. Each maker's models have limits of
+	// their own.
+	bedrockMedia = mediaRules{
+		name:   "Bedrock's Converse",
+		types:  []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC, TypeM4A},
+		files:  5,
+		tokens: bedrockTokens,
+	}
 )
 
 // check reports why the format can't carry the media of a conversation.
@@ -79,7 +88,9 @@ func (w *mediaRules) check(messages []Message) error {
 			}
 		}
 	}
-	switch {
+	switch documents := countDocuments(messages); {
+	case w.files > 0 && documents > w.files:
+		return fmt.Errorf("%d documents, and %s takes at most %d in a request", documents, w.name, w.files)
 	case w.count > 0 && count > w.count:
 		return fmt.Errorf("%d images and documents, and %s takes at most %d in a request", count, w.name, w.count)
 	case w.bytes > 0 && size > w.bytes:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -199,12 +200,72 @@ var wireTable = map[string][]wireCase{
 		{"audio audio/mp4", `{"inlineData":{"mimeType":"audio/mp4","data":"B64"}}`},
 		{"audio " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
 	},
+	"bedrock": {
+		{"image image/png", `{"image":{"format":"png","source":{"bytes":"B64"}}}`},
+		{"image image/jpeg", `{"image":{"format":"jpeg","source":{"bytes":"B64"}}}`},
+		{"image image/gif", `{"image":{"format":"gif","source":{"bytes":"B64"}}}`},
+		{"image image/webp", `{"image":{"format":"webp","source":{"bytes":"B64"}}}`},
+		{"image " + address, "Bedrock's Converse takes no https: URL of a part of type image"},
+		{"file application/pdf", `{"document":{"format":"pdf","name":"a","source":{"bytes":"B64"}}}`},
+		{"file " + address, "Bedrock's Converse takes no https: URL of a part of type file"},
+		{"audio audio/wav", `{"audio":{"format":"wav","source":{"bytes":"B64"}}}`},
+		{"audio audio/mpeg", `{"audio":{"format":"mp3","source":{"bytes":"B64"}}}`},
+		{"audio audio/ogg", `{"audio":{"format":"ogg","source":{"bytes":"B64"}}}`},
+		{"audio audio/flac", `{"audio":{"format":"flac","source":{"bytes":"B64"}}}`},
+		{"audio audio/mp4", `{"audio":{"format":"m4a","source":{"bytes":"B64"}}}`},
+		{"audio " + address, "Bedrock's Converse takes no https: URL of a part of type audio"},
+	},
+}
+
+// Bedrock takes few characters in a name, and no name twice.
+func TestNamesOfDocumentsAtBedrock(t *testing.T) {
+	client := stagetest.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
+	var parts []llm.Part
+	for _, name := range []string{"2026_05.pdf", "2026-05", "Über  uns (1)[a].PDF", "", "../..", strings.Repeat("x", 300)} {
+		m := mediaOf(t, llm.KindFile, llm.TypePDF)
+		m.Name = name
+		parts = append(parts, llm.Part{Media: m})
+	}
+	documents := func(parts ...llm.Part) []llm.Message { return []llm.Message{{Role: llm.RoleUser, Parts: parts}} }
+	const want = `"2026-05" "2026-05 (2)" "-ber uns (1)[a]" "document" "document (2)"`
+	var names []string
+	for _, list := range [][]llm.Part{append(parts[:5:5], llm.Part{Text: "compare"}), {{Text: "read"}, parts[5]}} {
+		p := stagetest.Value(client.Prepare(&llm.Request{Messages: documents(list...)}))(t)
+		var body struct {
+			Messages []struct {
+				Content []struct {
+					Document struct {
+						Name string `json:"name"`
+					} `json:"document"`
+				} `json:"content"`
+			} `json:"messages"`
+		}
+		if err := json.Unmarshal(p.Body, &body); err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range body.Messages[0].Content {
+			if block.Document.Name != "" {
+				names = append(names, strconv.Quote(block.Document.Name))
+			}
+		}
+	}
+	if got := strings.Join(names[:5], " "); got != want || len(names[5]) > 202 {
+		t.Errorf("got %s and %d bytes, want %s", got, len(names[5]), want)
+	}
+	for want, messages := range map[string][]llm.Message{
+		"6 documents, and Bedrock's Converse takes at most 5 in a request": documents(append(parts, llm.Part{Text: "compare"})...),
+		"message 1 has a document and no text":                             documents(parts[0]),
+	} {
+		if _, err := client.Prepare(&llm.Request{Messages: messages}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
 }
 
 // What each wire format carries: what is kept is the digest, and what is sent the content.
 func TestMediaOfEachWireFormat(t *testing.T) {
 	for provider, cases := range wireTable {
-		client := stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+		client := stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
 		for _, tt := range cases {
 			kind, what, _ := strings.Cut(tt.part, " ")
 			m := &llm.Media{Kind: llm.MediaKind(kind), Source: what}

@@ -85,3 +85,12 @@ func geminiTokens(m *Media) int64 {
 	}
 	return square * int64(math.Ceil(w/768)*math.Ceil(h/768))
 }
+
+// bedrockTokens is Anthropic's rule, as Bedrock has published none of its own, and most of
+// its models that see are Anthropic's. A second of sound counts as at Gemini.
+func bedrockTokens(m *Media) int64 {
+	if m.Kind == KindAudio {
+		return geminiTokens(m)
+	}
+	return anthropicTokens(m)
+}

@@ -231,6 +231,7 @@ type reservedMember struct {
 
 var reservedMembers = [...]reservedMember{
 	{"model", "Model", "is set by the stage", nil},
+	{"modelid", "Model", "is set by the stage", nil},   // Bedrock, in the path
 	{"messages", "Prompt", "is set by the stage", nil}, // chat completions, Anthropic
 	{"input", "Prompt", "is set by the stage", nil},    // OpenAI responses
 	{"contents", "Prompt", "is set by the stage", nil}, // Gemini

@@ -17,6 +17,7 @@ const (
 	Azure           = "azure"
 	Anthropic       = "anthropic"
 	Gemini          = "gemini"
+	Bedrock         = "bedrock"
 	Mock            = "mock"
 )
 
@@ -49,9 +50,11 @@ type Provider struct {
 
 	wire    func(*ProviderConfig) Wire
 	address func(region string) string // of a region; nil: BaseURL, wherever one is
-	dialect schema.Dialect // of JSON Schema
-	trim    []string       // from the end of an address as people copy it from the provider's page
-	version string         // appended to an address that names none
+	dialect schema.Dialect             // of JSON Schema
+	// dialectOf is the dialect where each model has another. Nil: all have the same.
+	dialectOf func(model string) schema.Dialect
+	trim      []string // from the end of an address as people copy it from the provider's page
+	version   string   // appended to an address that names none
 }
 
 // providers are all known providers, in the order of the documentation. To add one, add a
@@ -78,13 +81,18 @@ var providers = [...]Provider{
 	},
 	{
 		Name: Anthropic, Batches: true, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
-		wire: func(*ProviderConfig) Wire { return Messages{} }, trim: []string{"/messages"}, version: "/v1",
+		wire: anthropicWire, trim: []string{"/messages"}, version: "/v1",
 		dialect: schema.AnthropicOutput,
 	},
 	{
 		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
 		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
+	},
+	{
+		Name: Bedrock, Auth: AuthAWS, address: bedrockAddress,
+		wire: func(*ProviderConfig) Wire { return Converse{} }, dialectOf: bedrockDialect,
+		SchemaMember: []string{"outputConfig", "textFormat", "structure", "jsonSchema", "schema"},
 	},
 	{
 		Name: Mock, Batches: true, Model: "mock", Keyless: true,
@@ -119,6 +127,18 @@ func openAIWire(cfg *ProviderConfig) Wire {
 
 func isOpenAI(host string) bool {
 	return host == "api.openai.com" || strings.HasSuffix(host, ".api.openai.com")
+}
+
+func anthropicWire(cfg *ProviderConfig) Wire {
+	u, err := url.Parse(cfg.BaseURL)
+	return Messages{Bearer: err == nil && isBedrock(u.Hostname())}
+}
+
+// isBedrock reports whether a host is one of Amazon Bedrock, such as
+// bedrock-mantle.us-east-1.api.aws or an endpoint of it within a private network.
+func isBedrock(host string) bool {
+	return (strings.HasSuffix(host, ".amazonaws.com") || strings.HasSuffix(host, ".api.aws")) &&
+		(strings.Contains(host, "bedrock-runtime.") || strings.Contains(host, "bedrock-mantle."))
 }
 
 func azureWire(cfg *ProviderConfig) Wire {
@@ -182,8 +202,13 @@ func (p *Provider) needsKey(address string) bool {
 	return !p.Keyless && (address == "" || p.BaseURL == "")
 }
 
-// SchemaNote describes in one line how the provider may enforce less than the whole
+// SchemaNote describes in one line how a model of the provider may enforce less than the whole
 // schema, and where the schema first leaves what the provider accepts. It is "" where the
 // provider enforces all of it, and for [Mock]. A server that is compatible with OpenAI
 // may enforce more than OpenAI. Replies are validated in any case.
-func (p *Provider) SchemaNote(s *schema.Schema) string { return s.Note(p.dialect) }
+func (p *Provider) SchemaNote(model string, s *schema.Schema) string {
+	if p.dialectOf != nil {
+		return s.Note(p.dialectOf(model))
+	}
+	return s.Note(p.dialect)
+}

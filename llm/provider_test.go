@@ -29,6 +29,10 @@ func TestAddressesAreMendedAsPeopleCopyThem(t *testing.T) {
 		{Anthropic, "https://proxy.test/v1/messages", "https://proxy.test/v1/messages"},
 		{Gemini, "", "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent"},
 		{Gemini, "https://generativelanguage.googleapis.com/v1", "https://generativelanguage.googleapis.com/v1/models/m:generateContent"},
+		{Anthropic, "https://bedrock-mantle.us-east-1.api.aws/anthropic/v1/messages", "https://bedrock-mantle.us-east-1.api.aws/anthropic/v1/messages"},
+		{Anthropic, "https://bedrock-runtime.us-east-1.amazonaws.com/anthropic", "https://bedrock-runtime.us-east-1.amazonaws.com/anthropic/v1/messages"},
+		{OpenAI, "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1/chat/completions"},
+		{Bedrock, "https://bedrock-runtime.eu-central-1.amazonaws.com/", "https://bedrock-runtime.eu-central-1.amazonaws.com/model/m/converse"},
 		{Mock, "http://127.0.0.1:9000/v1", "http://127.0.0.1:9000/v1/chat/completions"},
 	}
 	for _, tt := range tests {

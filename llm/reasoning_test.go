@@ -26,6 +26,7 @@ func answersOf(t *testing.T, text string, ended bool) map[Wire][]byte {
 		ChatCompletions{}: fmt.Appendf(nil, `{"choices":[{"message":{"content":%s},"finish_reason":%q}]}`, quoted, pick("stop", "length")),
 		Messages{}:        fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"stop_reason":%q}`, quoted, pick("end_turn", "max_tokens")),
 		GenerateContent{}: fmt.Appendf(nil, `{"candidates":[{"content":{"parts":[{"text":%s}]},"finishReason":%q}]}`, quoted, pick("STOP", "MAX_TOKENS")),
+		Converse{}:        fmt.Appendf(nil, `{"output":{"message":{"role":"assistant","content":[{"text":%s}]}},"stopReason":%q}`, quoted, pick("end_turn", "max_tokens")),
 		Responses{}: fmt.Appendf(nil, `{"status":%q,"incomplete_details":{"reason":"max_output_tokens"},"output":[{"type":"message","content":[{"type":"output_text","text":%s}]}]}`,
 			pick("completed", "incomplete"), quoted),
 	}

@@ -430,3 +430,79 @@ func (c *count) UnmarshalJSON(raw []byte) error {
 	*c = countOf(raw)
 	return nil
 }
+
+type referenceConverseReply struct {
+	Output struct {
+		Message struct {
+			Content *[]struct {
+				Text  looseText `json:"text"`
+				Cited struct {
+					Content []struct {
+						Text looseText `json:"text"`
+					} `json:"content"`
+				} `json:"citationsContent"`
+			} `json:"content"`
+		} `json:"message"`
+	} `json:"output"`
+	StopReason string `json:"stopReason"`
+	Usage      *struct {
+		Input      count `json:"inputTokens"`
+		Output     count `json:"outputTokens"`
+		CacheRead  count `json:"cacheReadInputTokens"`
+		CacheWrite count `json:"cacheWriteInputTokens"`
+		Lifetimes  []struct {
+			Tokens count  `json:"inputTokens"`
+			TTL    string `json:"ttl"`
+		} `json:"cacheDetails"`
+	} `json:"usage"`
+	Trace struct {
+		Router struct {
+			Model string `json:"invokedModelId"`
+		} `json:"promptRouter"`
+	} `json:"trace"`
+}
+
+func referenceConverse(body []byte, r *Reply, o *ending) {
+	var v referenceConverseReply
+	if !decode(body, &v) {
+		o.Form = formNotJSON
+		return
+	}
+	r.Model, r.FinishReason = v.Trace.Router.Model, v.StopReason
+	if u := v.Usage; u != nil {
+		// Here inputTokens leaves out what was read from or written to a cache.
+		t := tally{prompt: u.Input, completion: u.Output, cached: u.CacheRead, written: u.CacheWrite}
+		var short count
+		for _, part := range u.Lifetimes {
+			switch part.TTL {
+			case "5m":
+				short = part.Tokens
+			case "1h":
+				t.written1h = part.Tokens
+			}
+		}
+		if sum := short.n + t.written1h.n; sum > t.written.n {
+			t.written = count{n: sum, reported: true}
+		}
+		t.prompt.n += t.cached.n + t.written.n
+		t.prompt.bad = t.prompt.bad || t.cached.bad || t.written.bad || short.bad || t.written1h.bad
+		r.Usage = t.usage()
+	}
+	if v.Output.Message.Content == nil {
+		o.Fault = readFault(body)
+		o.Form = formMalformed
+		return
+	}
+	var text strings.Builder
+	for _, block := range *v.Output.Message.Content {
+		text.WriteString(string(block.Text))
+		for _, part := range block.Cited.Content {
+			text.WriteString(string(part.Text))
+		}
+	}
+	r.Text = text.String()
+	o.Finish = endOf(converseEnds, v.StopReason)
+	if blank(r.Text) {
+		o.Form = formEmpty
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 var references = map[Wire]func([]byte, *Reply, *ending){
 	ChatCompletions{}: referenceChat, Messages{}: referenceMessages, GenerateContent{}: referenceGemini, Responses{}: referenceResponses,
+	Converse{}: referenceConverse,
 }
 
 // checkReference compares how a wire format reads a body with how its reference does.
@@ -96,6 +97,8 @@ var replyNames = []string{
 	"input_tokens_details", "output_tokens_details", "incomplete_details", "reason", "native_finish_reason", "provider_specific_fields",
 	"phase", "functionCall", "tool_calls", "function_call", "environment", "execution",
 	"responseId", "modelVersion", "candidates", "finishReason", "parts", "thought", "promptFeedback", "blockReason", "usageMetadata",
+	"stopReason", "citationsContent", "inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "cacheDetails", "ttl", "trace",
+	"promptRouter", "invokedModelId",
 	"promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount", "totalTokenCount",
 }
 
@@ -117,16 +120,18 @@ func TestRepliesAreReadAsByEncodingJSON(t *testing.T) {
 var inside = map[string][]string{
 	"": {
 		"id", "model", "choices", "usage", "error", "status", "output", "content", "stop_reason", "incomplete_details",
-		"responseId", "modelVersion", "candidates", "promptFeedback", "usageMetadata",
+		"responseId", "modelVersion", "candidates", "promptFeedback", "usageMetadata", "stopReason", "trace",
 	},
 	"choices":                  {"message", "finish_reason", "native_finish_reason", "provider_specific_fields", "error"},
-	"provider_specific_fields": {"native_finish_reason"}, "message": {"content", "refusal", "tool_calls", "function_call"}, "tool_calls": {"id"}, "content": {"type", "text", "refusal", "parts"},
-	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content", "environment", "execution"}, "environment": {"type"}, "candidates": {"content", "finishReason"},
+	"provider_specific_fields": {"native_finish_reason"}, "message": {"content", "refusal", "tool_calls", "function_call"}, "tool_calls": {"id"}, "content": {"type", "text", "refusal", "parts", "citationsContent"}, "citationsContent": {"content"}, "trace": {"promptRouter"}, "promptRouter": {"invokedModelId"},
+	"parts": {"text", "thought", "functionCall"}, "output": {"type", "status", "phase", "content", "environment", "execution", "message"}, "environment": {"type"}, "candidates": {"content", "finishReason"},
 	"usage": {
 		"prompt_tokens", "completion_tokens", "total_tokens", "cost", "prompt_tokens_details", "completion_tokens_details", "input_tokens",
 		"output_tokens", "input_tokens_details", "output_tokens_details", "cache_creation_input_tokens",
 		"cache_read_input_tokens", "reasoning_tokens", "cost_in_usd_ticks", "is_byok", "cost_details", "cache_creation",
+		"inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "cacheDetails",
 	},
+	"cacheDetails":          {"inputTokens", "ttl"},
 	"prompt_tokens_details": {"cached_tokens", "cache_write_tokens"}, "completion_tokens_details": {"reasoning_tokens"},
 	"input_tokens_details": {"cached_tokens", "cache_write_tokens"}, "output_tokens_details": {"reasoning_tokens", "thinking_tokens"},
 	"cost_details": {"upstream_inference_cost"}, "cache_creation": {"ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"},
@@ -136,7 +141,7 @@ var inside = map[string][]string{
 	},
 }
 
-var lists = []string{"choices", "output", "candidates", "parts", "tool_calls"}
+var lists = []string{"choices", "candidates", "parts", "tool_calls", "cacheDetails"}
 
 // drawReply draws what stands under a name: mostly what belongs there, sometimes anything.
 func drawReply(t *rapid.T, name string) string {
@@ -158,7 +163,9 @@ func drawReply(t *rapid.T, name string) string {
 		}
 		form := "object"
 		switch {
-		case name == "content": // the formats differ
+		case name == "output": // the formats differ
+			form = rapid.SampledFrom([]string{"list", "object"}).Draw(t, "form")
+		case name == "content": // likewise
 			form = rapid.SampledFrom([]string{"list", "object", "text"}).Draw(t, "form")
 		case slices.Contains(lists, name):
 			form = "list"
@@ -177,6 +184,9 @@ func drawReply(t *rapid.T, name string) string {
 	}
 	if strings.Contains(strings.ToLower(name), "token") && !odd {
 		return strconv.Itoa(rapid.IntRange(0, 99).Draw(t, "tokens"))
+	}
+	if name == "ttl" && !odd {
+		return rapid.SampledFrom([]string{`"5m"`, `"1h"`}).Draw(t, "lifetime")
 	}
 	if name == "type" && !odd {
 		return rapid.SampledFrom([]string{`"text"`, `"message"`, `"output_text"`, `"refusal"`, `"thinking"`, `"function_call"`, `"shell_call"`, `"tool_search_call"`}).Draw(t, "type")

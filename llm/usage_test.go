@@ -89,6 +89,19 @@ func TestUsageIsReadAsEachProviderMeansIt(t *testing.T) {
 			`{"input_tokens":10,"cache_creation":{"ephemeral_5m_input_tokens":100,"ephemeral_1h_input_tokens":200},"output_tokens":25}`,
 			`{"prompt_tokens":310,"completion_tokens":25,"total_tokens":335,"cache_write_tokens":300,"cache_write_1h_tokens":200}`,
 		},
+		// aws-sdk-go-v2, service/bedrockruntime 1.63.13, types.TokenUsage and CacheDetail.
+		{
+			"bedrock",
+			Converse{},
+			`{"inputTokens":10,"outputTokens":25,"totalTokens":1335,"cacheReadInputTokens":1000,"cacheWriteInputTokens":300,"cacheDetails":[{"inputTokens":200,"ttl":"1h"},{"inputTokens":100,"ttl":"5m"}]}`,
+			`{"prompt_tokens":1310,"completion_tokens":25,"total_tokens":1335,"cached_tokens":1000,"cache_write_tokens":300,"cache_write_1h_tokens":200}`,
+		},
+		{ // with some models the total leaves out what was read from the cache
+			"bedrock, another total",
+			Converse{},
+			`{"inputTokens":10,"outputTokens":25,"totalTokens":35,"cacheReadInputTokens":1000,"cacheWriteInputTokens":0}`,
+			`{"prompt_tokens":1010,"completion_tokens":25,"total_tokens":1035,"cached_tokens":1000,"cache_write_tokens":0}`,
+		},
 		// vercel/ai, packages/deepseek/src/chat/__fixtures__/deepseek-json.json; older replies lack the details.
 		{
 			"deepseek",
@@ -240,6 +253,12 @@ func TestTokensThatAreNotKnownAreNoZeros(t *testing.T) {
 			{`{"input_tokens":5,"output_tokens":7,"cache_creation_input_tokens":0.5}`, ""},
 			{`{"input_tokens":5,"output_tokens":7,"cache_creation":{"ephemeral_1h_input_tokens":1e30}}`, ""},
 			{`{"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":null}`, `{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}`},
+		}},
+		"bedrock": {Converse{}, []body{
+			{`{"inputTokens":5}`, ""},
+			{`{"inputTokens":5,"totalTokens":12}`, ""},
+			{`{"inputTokens":5,"outputTokens":7,"cacheReadInputTokens":-1}`, ""},
+			{`{"inputTokens":5,"outputTokens":7,"cacheDetails":[{"ttl":"1h","inputTokens":0.5}]}`, ""},
 		}},
 		"gemini": {GenerateContent{}, []body{
 			{`{"promptTokenCount":5}`, `{"prompt_tokens":5,"completion_tokens":0,"total_tokens":5}`},

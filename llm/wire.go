@@ -11,8 +11,8 @@ import (
 )
 
 // Wire is one wire format: a pure translation between [Request], [Reply] and the JSON of
-// one kind of endpoint. [ChatCompletions], [Responses], [Messages] and [GenerateContent]
-// are wire formats. No other package can add one.
+// one kind of endpoint. [ChatCompletions], [Responses], [Messages], [GenerateContent]
+// and [Converse] are wire formats. No other package can add one.
 type Wire interface {
 	// Path returns the path and query of a request for model, below the base URL.
 	Path(model string) string
@@ -49,7 +49,9 @@ func parseReply(w Wire, o *ending, now time.Time, body []byte) (*Reply, error) {
 	var r *Reply
 	switch {
 	case o.Status/100 != 2:
-		if o.Fault = readFault(body); exceedsBucket(o) {
+		o.Fault = readFault(body)
+		o.readAWS()
+		if exceedsBucket(o) {
 			o.Fault.means = meansPermanent
 		}
 	case o.Err == nil && o.Form != formTooLarge:

@@ -151,6 +151,7 @@ func TestRequests(t *testing.T) {
 		"azure-dated":   {BaseURL: "https://res.openai.azure.com", AzureAPIVersion: "2024-10-21"},
 		Anthropic:       {},
 		Gemini:          {},
+		Bedrock:         {Region: "eu-central-1"},
 	}
 	for name, cfg := range providers {
 		t.Run(name, func(t *testing.T) {

@@ -15,6 +15,7 @@ const (
 	meansRefused
 	meansUnknownModel
 	meansForbidden
+	meansQuota // capacity, whatever the status
 )
 
 // words holds what the documented codes and types of providers mean where that is more
@@ -36,6 +37,9 @@ var words = map[string]meaning{
 	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
 	"capacity_exceeded":            meansCapacity, // Groq, 498
 	"provider_overloaded":          meansCapacity, // OpenRouter
+	"ThrottlingException":          meansCapacity, // AWS, 429; a limit of a day was sorted out before
+	"ModelNotReadyException":       meansCapacity, // Bedrock, 429
+	"ServiceUnavailableException":  meansCapacity, // AWS, 503
 	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
 	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
 
@@ -79,6 +83,14 @@ var words = map[string]meaning{
 	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
 	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
 	"billing_error":                     meansFatal, // Anthropic
+	"UnrecognizedClientException":       meansFatal, // AWS, 403: the key of the credentials is unknown
+	"InvalidClientTokenId":              meansFatal, // AWS, 403
+	"ExpiredTokenException":             meansFatal, // AWS, 403 or 400
+	"ExpiredToken":                      meansFatal, // AWS, 403 or 400
+	"RequestExpired":                    meansFatal, // AWS, 400: a clock is wrong
+	"InvalidSignatureException":         meansFatal, // AWS, 403 or 400
+	"IncompleteSignature":               meansFatal, // AWS, 400
+	"NotAuthorized":                     meansFatal, // AWS, 400
 	"budget_exceeded":                   meansFatal, // LiteLLM's proxy, 400 or by newer versions 429
 	"authentication_error":              meansFatal, // Anthropic
 	"invalid_api_key":                   meansFatal, // OpenAI

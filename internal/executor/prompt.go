@@ -121,14 +121,14 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
 		return nil
 	}
-	names := []string{cfg.LLM.Provider}
+	names, models := []string{cfg.LLM.Provider}, []string{cfg.LLM.Model}
 	for _, m := range cfg.Fallback.Models {
-		names = append(names, m.Provider)
+		names, models = append(names, m.Provider), append(models, m.Model)
 	}
 	var notes []SchemaNote
 	for i, name := range names {
 		provider, _ := llm.LookupProvider(name) // the configuration takes no unknown one
-		text := provider.SchemaNote(p.schema)
+		text := provider.SchemaNote(models[i], p.schema)
 		removed := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
 		if text != "" && !removed && !slices.Contains(names[:i], name) {
 			notes = append(notes, SchemaNote{name, text})

@@ -114,7 +114,9 @@ var asked = []struct {
 	{llm.KeepLogprobs, "top_logprobs"},
 	{llm.KeepLogprobs, "generationConfig.responseLogprobs"},
 	{llm.KeepReasoning, "generationConfig.thinkingConfig.includeThoughts"},
-	{llm.KeepReasoning, "thinking"},          // Anthropic
+	{llm.KeepReasoning, "thinking"},                              // Anthropic
+	{llm.KeepReasoning, "additionalModelRequestFields.thinking"}, // Bedrock
+	{llm.KeepReasoning, "additionalModelRequestFields.reasoningConfig"},
 	{llm.KeepReasoning, "reasoning"},         // OpenRouter, responses
 	{llm.KeepReasoning, "include_reasoning"}, // OpenRouter, Groq
 	{llm.KeepToolCalls, "tools"},

@@ -99,6 +99,8 @@ func genAIProvider(provider string) string {
 		return "azure.ai.openai"
 	case "gemini":
 		return "gcp.gemini"
+	case "bedrock":
+		return "aws.bedrock"
 	default:
 		return provider
 	}

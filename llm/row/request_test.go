@@ -61,7 +61,7 @@ var documented = []struct{ name, value string }{
 
 // wires are one provider of each wire format.
 var wires = []struct{ provider, column string }{
-	{llm.OpenAI, "chat completions"}, {llm.OpenAIResponses, "responses"}, {llm.Anthropic, "Anthropic"}, {llm.Gemini, "Gemini"},
+	{llm.OpenAI, "chat completions"}, {llm.OpenAIResponses, "responses"}, {llm.Anthropic, "Anthropic"}, {llm.Gemini, "Gemini"}, {llm.Bedrock, "Bedrock"},
 }
 
 const membersOpen, membersClose = "<!-- members of a request, written by a test -->\n", "<!-- end of the members -->\n"
@@ -70,7 +70,7 @@ const membersOpen, membersClose = "<!-- members of a request, written by a test 
 // where the member goes, or that the row is refused by the member's name. There is nothing
 // else: no member is dropped.
 func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
-	table := "| member | chat completions | responses | Anthropic | Gemini |\n| --- | --- | --- | --- | --- |\n"
+	table := "| member | chat completions | responses | Anthropic | Gemini | Bedrock |\n| --- | --- | --- | --- | --- | --- |\n"
 	for _, m := range documented {
 		cells := make([]string, len(wires))
 		for i, w := range wires {
@@ -125,7 +125,7 @@ func placesOf(t *testing.T, provider, name, value string) string {
 		steps := strings.Split(leaf, ".")
 		place := steps[0]
 		switch place {
-		case "generationConfig", "reasoning", "output_config", "text":
+		case "generationConfig", "reasoning", "output_config", "text", "inferenceConfig", "outputConfig", "toolConfig":
 			place = strings.Join(steps[:2], ".")
 		}
 		if place = "`" + place + "`"; !slices.Contains(places, place) {
@@ -149,7 +149,11 @@ type sent struct {
 // prepared reads a request out of a row and prepares it for a provider.
 func prepared(t *testing.T, provider, request string) sent {
 	t.Helper()
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("sk-0123456789abcdef")})
+	model := "m"
+	if provider == llm.Bedrock { // where a schema has a place with some models alone
+		model = "anthropic.claude-sonnet-4-5"
+	}
+	client, err := llm.NewProvider(provider, llm.ProviderConfig{Model: model, Region: "eu-central-1", APIKey: redact.NewSecret("sk-0123456789abcdef")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +230,20 @@ func TestOptionsOfARowsRequest(t *testing.T) {
 		{llm.Gemini, `{"model":"gemini-3-pro","reasoning_effort":"none",` + hi + `}`, "", `"reasoning_effort": none is not known to the provider's model gemini-3-pro`},
 		{llm.Gemini, `{"seed":2147483648,` + hi + `}`, "", `"seed": the seeds of this provider have 32 bits`},
 		{llm.Gemini, `{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"nothing"}}},` + hi + `}`, "", `"response_format": `},
+
+		{
+			llm.Bedrock, `{"model":"eu.anthropic.claude-sonnet-4-5-20250929-v1:0","reasoning_effort":"max","stop":["a"],"top_p":0.5,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object","properties":{},"additionalProperties":false}}},"logprobs":false,` + hi + `}`,
+			`{"inferenceConfig":{"stopSequences":["a"],"topP":0.5},"messages":[{"content":[{"text":"hi"}],"role":"user"}],"outputConfig":{"effort":"max","textFormat":{"structure":{"jsonSchema":{"name":"n","schema":"{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}"}},"type":"json_schema"}}}`, "",
+		},
+		{llm.Bedrock, `{"model":"openai.gpt-oss-20b-1:0","reasoning_effort":"low",` + hi + `}`, `{"additionalModelRequestFields":{"reasoning_effort":"low"},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
+		{llm.Bedrock, `{"model":"openai.gpt-5.5","reasoning_effort":"none",` + hi + `}`, `{"additionalModelRequestFields":{"reasoning":{"effort":"none"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
+		{llm.Bedrock, `{"model":"us.amazon.nova-2-lite-v1:0","reasoning_effort":"low",` + hi + `}`, `{"additionalModelRequestFields":{"reasoningConfig":{"maxReasoningEffort":"low","type":"enabled"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
+		{llm.Bedrock, `{"model":"us.amazon.nova-2-lite-v1:0","reasoning_effort":"none",` + hi + `}`, `{"additionalModelRequestFields":{"reasoningConfig":{"type":"disabled"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
+		{llm.Bedrock, `{"reasoning_effort":"minimal",` + hi + `}`, "", `bedrock: the request's member "reasoning_effort": minimal is not known to the provider's model anthropic.claude-sonnet-4-5: there are low, medium, high, xhigh, max`},
+		{llm.Bedrock, `{"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none",` + hi + `}`, `{"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
+		{llm.Bedrock, `{"seed":7,` + hi + `}`, "", `the request's member "seed" has no place`},
+		{llm.Bedrock, `{"response_format":{"type":"json_object"},` + hi + `}`, "", `"response_format": this provider has nothing like json_object`},
+		{llm.Bedrock, `{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"nothing"}}},` + hi + `}`, "", `"response_format": `},
 
 		{llm.OpenAI, `{"messages":[{"role":"user","content":"hi"}],"messages":null}`, "", `the member "body.messages" must be a list of messages`},
 		{llm.OpenAI, `{"input":"hi"}`, "", `the member "body.input" may not be set by a row`},
@@ -305,6 +323,14 @@ func TestHistoriesOfCalls(t *testing.T) {
 			`{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"one"},{"type":"tool_result","tool_use_id":"c2","content":"{\"two\":2}"}]},{"role":"assistant","content":[{"type":"text","text":"so"},{"type":"text","text":"no"}]},{"role":"user","content":"r"}]`, ""},
 		{llm.Gemini, history, `"contents":[{"role":"user","parts":[{"text":"q"}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{"a": 1}}},{"functionCall":{"name":"g","args":{}}}]},` +
 			`{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"output":"one"}}},{"functionResponse":{"name":"g","response":{"two":2}}}]},{"role":"model","parts":[{"text":"so"},{"text":"no"}]},{"role":"user","parts":[{"text":"r"}]}]`, ""},
+
+		{llm.Bedrock, history, "", `"messages[1]": this provider takes calls of tools and their answers only together with the tools`},
+		{llm.Bedrock, history + `,"tools":[{"type":"function","function":{"name":"f"}}]`, `{"messages":[{"content":[{"text":"q"}],"role":"user"},{"content":[{"toolUse":{"input":{"a": 1},"name":"f","toolUseId":"c1"}},{"toolUse":{"input":{},"name":"g","toolUseId":"c2"}}],"role":"assistant"},` +
+			`{"content":[{"toolResult":{"content":[{"text":"one"}],"toolUseId":"c1"}},{"toolResult":{"content":[{"text":"{\"two\":2}"}],"toolUseId":"c2"}}],"role":"user"},{"content":[{"text":"so"},{"text":"no"}],"role":"assistant"},{"content":[{"text":"r"}],"role":"user"}],"toolConfig":`, ""},
+		{llm.Bedrock, history + `,"tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}]`, "", `"tool_choice": this provider can't forbid calls of the tools that the conversation has called`},
+		{llm.Bedrock, `[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}]`, `{"messages":[{"content":[{"text":"a"},{"text":"b"}],"role":"user"},{"content":[{"text":"c"}],"role":"assistant"}]}`, ""},
+		{llm.Bedrock, `[{"role":"assistant","content":"a"},{"role":"user","content":"b"}]`, "", `the conversation begins with a message of the assistant`},
+		{llm.Bedrock, `[{"role":"user","content":"a"},{"role":"system","content":"b"}]`, "", `message 2 is a system message behind others`},
 
 		{llm.OpenAI, `[{"role":"user","content":"q","name":"ann"}]`, `"messages":[{"role":"user","content":"q","name":"ann"}]`, ""},
 		{llm.Anthropic, `[{"role":"user","content":"q","name":"ann"}]`, "", `the request's member "messages[0].name" has no place`},

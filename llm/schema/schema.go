@@ -104,6 +104,8 @@ var dialectNotes = map[Dialect]struct{ how, subset string }{
 	AzureStrict:     {"sent without strict", "outside Azure OpenAI's strict mode"},
 	AnthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
 	GeminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
+	BedrockOutput:   {"sent in the system prompt", "outside Bedrock's structured outputs"},
+	PromptOnly:      {"sent in the system prompt", "which has no structured output that this release knows of"},
 	geminiEnforced:  {"sent whole", "which Gemini ignores"},
 }
 

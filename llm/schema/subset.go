@@ -21,9 +21,12 @@ const (
 	AzureStrict                         // Azure's, which has fewer keywords and lower limits
 	AnthropicOutput                     // Anthropic's structured outputs: a 400 for anything else
 	GeminiOutput                        // Gemini's responseJsonSchema: what it refuses with a 400
+	BedrockOutput                       // Bedrock's structured outputs, whose rules are Anthropic's
+	PromptOnly                          // nothing: the schema can only be put into a prompt
 	geminiEnforced                      // Gemini ignores keywords that it does not know
 	strictModes     = OpenAIStrict | AzureStrict
-	constrained     = strictModes | AnthropicOutput
+	outputs         = AnthropicOutput | BedrockOutput
+	constrained     = strictModes | outputs
 	everyone        = constrained | geminiEnforced
 	refusing        = constrained | GeminiOutput
 )
@@ -39,7 +42,7 @@ var schemaKeywords = map[string]Dialect{
 	"minimum": OpenAIStrict | geminiEnforced, "maximum": OpenAIStrict | geminiEnforced,
 	"exclusiveMinimum": OpenAIStrict, "exclusiveMaximum": OpenAIStrict, "multipleOf": OpenAIStrict,
 	"maxItems": OpenAIStrict | geminiEnforced,
-	"allOf":    AnthropicOutput, "default": AnthropicOutput | geminiEnforced,
+	"allOf":    outputs, "default": outputs | geminiEnforced,
 	"oneOf": geminiEnforced, "prefixItems": geminiEnforced, "propertyOrdering": geminiEnforced,
 	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced, "examples": geminiEnforced,
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
@@ -60,7 +63,7 @@ var schemaFormats = map[string]Dialect{
 	"date-time": everyone &^ AzureStrict, "time": everyone &^ AzureStrict, "date": everyone &^ AzureStrict,
 	"duration": constrained &^ AzureStrict, "email": constrained &^ AzureStrict, "hostname": constrained &^ AzureStrict,
 	"ipv4": constrained &^ AzureStrict, "ipv6": constrained &^ AzureStrict, "uuid": constrained &^ AzureStrict,
-	"uri": AnthropicOutput,
+	"uri": outputs,
 }
 
 // What OpenAI accepts of a schema in total, and what Azure does where it states its own
@@ -97,9 +100,10 @@ func outsideSubsets(doc any) map[Dialect]string {
 	if root["anyOf"] != nil {
 		w.fail(constrained, "", "has anyOf at its root")
 	}
+	w.fail(PromptOnly, "", "is not enforced by the model")
 	w.schema(doc, "", 0, false)
 	if path, ok := w.cycle(func(schemaRef) bool { return true }); ok {
-		w.fail(AnthropicOutput, path, "is recursive")
+		w.fail(outputs, path, "is recursive")
 	}
 	if path, ok := w.cycle(func(r schemaRef) bool { return !r.optional }); ok {
 		w.fail(GeminiOutput, path, "is recursive and required")
@@ -111,8 +115,8 @@ func outsideSubsets(doc any) map[Dialect]string {
 	w.limit(AzureStrict, w.properties, azurePropertiesMax, "properties")
 	w.limit(strictModes, w.characters, openAICharactersMax, "characters in names, enum and const")
 	w.limit(strictModes, w.enumValues, openAIEnumValuesMax, "enum values")
-	w.limit(AnthropicOutput, w.optional, anthropicOptionalMax, "properties that are not required")
-	w.limit(AnthropicOutput, w.unions, anthropicUnionsMax, "properties of several types")
+	w.limit(outputs, w.optional, anthropicOptionalMax, "properties that are not required")
+	w.limit(outputs, w.unions, anthropicUnionsMax, "properties of several types")
 	return w.outside
 }
 
@@ -282,7 +286,7 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 		list, _ := node[keyword].([]any)
 		for _, item := range list {
 			if part, _ := item.(map[string]any); part["$ref"] != nil {
-				w.fail(AnthropicOutput, path, "has \"$ref\" in allOf")
+				w.fail(outputs, path, "has \"$ref\" in allOf")
 			}
 		}
 	case "format":
@@ -294,11 +298,11 @@ func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels i
 			w.fail(constrained, path, "has the pattern %q", text)
 		}
 		if anthropicPatternBad.MatchString(text) {
-			w.fail(AnthropicOutput, path, "has the pattern %q", text)
+			w.fail(outputs, path, "has the pattern %q", text)
 		}
 	case "minItems":
 		if number != "0" && number != "1" {
-			w.fail(AnthropicOutput, path, "has minItems %s", number)
+			w.fail(outputs, path, "has minItems %s", number)
 		}
 	case "exclusiveMinimum", "exclusiveMaximum":
 		if !isNumber { // a boolean in draft 4

@@ -19,6 +19,8 @@ func dialectOf(path string) dialect {
 		return responses{}
 	case strings.HasSuffix(path, ":generateContent"):
 		return gemini{}
+	case strings.HasSuffix(path, "/converse"):
+		return converse{}
 	}
 	return openAI{}
 }

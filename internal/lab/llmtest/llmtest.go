@@ -1,6 +1,6 @@
 // Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat
-// completions and responses, Anthropic's messages and Gemini's generateContent, admits
-// only so many calls, takes its time, fails now and then, and always answers the same
+// completions and responses, Anthropic's messages, Gemini's generateContent and Bedrock's
+// Converse, admits only so many calls, takes its time, fails now and then, and always answers the same
 // prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
 //
 // It serves tests, the demo and the mock server alike, so it imports no testing. All its
@@ -177,7 +177,7 @@ func (s *Server) Stats() Stats {
 func (s *Server) Batches() *batches.Server { return s.batches }
 
 // ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions,
-// /responses, /messages or :generateContent is an endpoint, those of the Batch APIs are
+// /responses, /messages, :generateContent or /converse is an endpoint, those of the Batch APIs are
 // too; GET /stats returns the [Stats] as JSON.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == "/stats" {
@@ -200,7 +200,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if call.bad.status != 0 {
 		s.count(&s.stats.Invalid)
-		s.fail(w, d, call.bad)
+		s.fail(w, d, call, call.bad)
 		return
 	}
 	v := s.judge(call)
@@ -208,10 +208,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !atOnce && !sleep(r.Context(), v.latency):
 		s.count(&s.stats.Abandoned)
 	case v.status != 0:
-		s.fail(w, d, v.failure)
+		s.fail(w, d, call, v.failure)
 	default:
 		s.count(&s.stats.Answered)
-		writeJSON(w, http.StatusOK, reply(d, call))
+		writeJSON(w, d, call, failure{status: http.StatusOK}, reply(d, call))
 	}
 }
 
@@ -221,6 +221,7 @@ type call struct {
 	path    string
 	schema  any
 	saw     string  // the roles and media, where there is more than a prompt
+	stopped bool    // by a guardrail
 	earlier int     // bytes of the texts before the prompt
 	bad     failure // status 0: none
 	served  bool    // it is among the server's served
@@ -328,7 +329,7 @@ type failure struct {
 	message string
 }
 
-func (s *Server) fail(w http.ResponseWriter, d dialect, f failure) {
+func (s *Server) fail(w http.ResponseWriter, d dialect, c *call, f failure) {
 	if s.cfg.RetryAfter > 0 && isCapacity(f.status) {
 		whole := (s.cfg.RetryAfter + time.Second - 1) / time.Second
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(whole), 10))
@@ -336,13 +337,17 @@ func (s *Server) fail(w http.ResponseWriter, d dialect, f failure) {
 			w.Header().Set("Retry-After-Ms", strconv.FormatInt(max(1, s.cfg.RetryAfter.Milliseconds()), 10))
 		}
 	}
-	writeJSON(w, f.status, d.fault(f))
+	writeJSON(w, d, c, f, d.fault(f))
 }
 
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+// writeJSON writes a reply. f has its status.
+func writeJSON(w http.ResponseWriter, d dialect, c *call, f failure, body []byte) {
+	if d, ok := d.(converse); ok {
+		d.writeHeader(w.Header(), c, f)
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
+	w.WriteHeader(f.status)
 	_, _ = w.Write(body) // the client is gone: nothing to do
 }
 

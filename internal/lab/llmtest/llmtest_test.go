@@ -256,6 +256,18 @@ func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
 		{"POST", "/v1/embeddings", `{}`, 404},
 		{"POST", "/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 200},
 		{"POST", "/v1/messages", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]}]}`, 200},
+		{"POST", "/model/arn%3Aaws%3Abedrock%2Fm/converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]},{"role":"assistant","content":[{"text":"a"}]},{"role":"user","content":[{"text":"b"}]}]}`, 200},
+		{"POST", "/model//converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"assistant","content":[{"text":"hi"}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"a"}]},{"role":"user","content":[{"text":"b"}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":" "}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"toolResult":{"toolUseId":"t","content":[{"text":"a"}]}}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"document":{"format":"pdf","name":"a","source":{"bytes":"YQ=="}}}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"hi"},{"document":{"format":"pdf","name":"a_b","source":{"bytes":"YQ=="}}}]}]}`, 400},
+		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"hi"},{"video":{}}]}]}`, 400},
 		{"GET", "/stats", ``, 200},
 	}
 	for _, tt := range tests {
@@ -265,7 +277,7 @@ func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
 			t.Errorf("%s %s %s = %d %s, want %d", tt.method, tt.path, tt.body, w.Code, w.Body, tt.want)
 		}
 	}
-	if s := server.Stats(); s.Received != 9 || s.Answered != 2 || s.Invalid != 7 || s.InFlight != 0 {
+	if s := server.Stats(); s.Received != 21 || s.Answered != 4 || s.Invalid != 17 || s.InFlight != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -375,6 +387,12 @@ func TestItSaysWhatItSaw(t *testing.T) {
 			"/v1beta/models/m:generateContent", `{"contents":[{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"},
 			{"inlineData":{"mimeType":"image/png","data":"` + picture + `"}},{"fileData":{"fileUri":"https://host/a.mp3"}}]}]}`,
 			"model, user (image/png, " + seen + ") (https://host/a.mp3)",
+		},
+		"converse": {
+			"/model/m/converse", `{"system":[{"text":"s"}],"messages":[{"role":"user","content":[{"text":"a"}]},{"role":"assistant","content":[{"text":"b"}]},
+			{"role":"user","content":[{"text":"c"},{"image":{"format":"png","source":{"bytes":"` + picture + `"}}},{"document":{"format":"pdf","name":"a","source":{"bytes":"` + picture + `"}}},
+			{"audio":{"format":"mp3","source":{"bytes":"` + picture + `"}}}]}]}`,
+			"system, user, assistant, user (image/png, " + seen + ") (application/pdf, " + seen + ") (audio/mp3, " + seen + ")",
 		},
 	}
 	for name, tt := range tests {

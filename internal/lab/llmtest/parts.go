@@ -50,6 +50,12 @@ func reply(d dialect, c *call) []byte {
 	case gemini:
 		p.readGemini(request)
 		write = writeGemini
+	case converse:
+		p.readConverse(request)
+		write = writeConverse
+	}
+	if c.stopped {
+		return body
 	}
 	if p.tool == "" && !p.logprobs && !p.reasoning {
 		return body

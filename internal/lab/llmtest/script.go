@@ -91,6 +91,9 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 		return
 	}
 	h := w.Header()
+	if d, ok := d.(converse); ok {
+		d.writeHeader(h, c, failure{status: status})
+	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	for name, value := range step.Header {
