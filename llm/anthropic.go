@@ -14,9 +14,10 @@ const anthropicMaxTokens = 4096
 
 // Messages is Anthropic's /messages.
 type Messages struct {
-	// Bearer sends the key as a bearer token, as Amazon Bedrock wants it, in place of
-	// Anthropic's own header.
-	Bearer bool
+	// Bedrock is set at the addresses of Amazon Bedrock, which take the key as a bearer
+	// token in place of Anthropic's own header, and refuse the schema of a reply, so that
+	// it is in the system prompt there.
+	Bedrock bool
 }
 
 var _ Wire = Messages{}
@@ -29,7 +30,7 @@ func (w Messages) SetHeader(h http.Header, key string) {
 	h.Set("Anthropic-Version", "2023-06-01")
 	switch {
 	case key == "":
-	case w.Bearer:
+	case w.Bedrock:
 		h.Set("Authorization", "Bearer "+key)
 	default:
 		h.Set("X-Api-Key", key)
@@ -37,7 +38,11 @@ func (w Messages) SetHeader(h http.Header, key string) {
 }
 
 // AppendRequest implements [Wire].
-func (Messages) AppendRequest(dst []byte, r *Request) []byte {
+func (w Messages) AppendRequest(dst []byte, r *Request) []byte {
+	dialect := schema.AnthropicOutput
+	if w.Bedrock {
+		dialect = schema.PromptOnly
+	}
 	dst = append(dst, `{"model":`...)
 	dst = jsonbytes.AppendString(dst, r.Model)
 	dst = append(dst, `,"max_tokens":`...)
@@ -47,7 +52,7 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = strconv.AppendInt(dst, int64(limit), 10)
 	instructions, turns := leadingSystem(r.Messages)
-	if system := r.systemPrompt(schema.AnthropicOutput, instructions); system != "" {
+	if system := r.systemPrompt(dialect, instructions); system != "" {
 		dst = append(dst, `,"system":`...)
 		dst = jsonbytes.AppendString(dst, system)
 	}
@@ -55,19 +60,19 @@ func (Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = anthropicTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	dst = r.Options.appendAnthropic(appendNumber(dst, "temperature", r.Temperature))
-	return append(appendAnthropicTools(appendOutputConfig(dst, r), r), '}')
+	return append(appendAnthropicTools(appendOutputConfig(dst, r, dialect), r), '}')
 }
 
 // appendOutputConfig appends how much the model should reason and what the reply is to look
 // like, if the request says so.
-func appendOutputConfig(dst []byte, r *Request) []byte {
+func appendOutputConfig(dst []byte, r *Request, d schema.Dialect) []byte {
 	const open = `,"output_config":{`
 	end := len(dst) + len(open)
 	dst = append(dst, open...)
 	if effort := r.Options.effort(); effort != "" {
 		dst = jsonbytes.AppendString(append(dst, `"effort":`...), effort)
 	}
-	if s := r.schema(); s != nil && s.Within(schema.AnthropicOutput) {
+	if s := r.schema(); s != nil && s.Within(d) {
 		if len(dst) > end {
 			dst = append(dst, ',')
 		}

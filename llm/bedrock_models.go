@@ -71,7 +71,7 @@ func bedrockModelOf(name string) bedrockModel {
 }
 
 // bedrockDialect returns what a model accepts as a schema.
-func bedrockDialect(model string) schema.Dialect { return bedrockModelOf(model).dialect }
+func bedrockDialect(_, model string) schema.Dialect { return bedrockModelOf(model).dialect }
 
 // flatEffort is for models that have the member of chat completions.
 func flatEffort(dst []byte, effort string) []byte {

@@ -51,8 +51,8 @@ type Provider struct {
 	wire    func(*ProviderConfig) Wire
 	address func(region string) string // of a region; nil: BaseURL, wherever one is
 	dialect schema.Dialect             // of JSON Schema
-	// dialectOf is the dialect where each model has another. Nil: all have the same.
-	dialectOf func(model string) schema.Dialect
+	// dialectOf is the dialect where models or addresses differ. Nil: they don't.
+	dialectOf func(address, model string) schema.Dialect
 	trim      []string // from the end of an address as people copy it from the provider's page
 	version   string   // appended to an address that names none
 }
@@ -82,7 +82,7 @@ var providers = [...]Provider{
 	{
 		Name: Anthropic, Batches: true, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
 		wire: anthropicWire, trim: []string{"/messages"}, version: "/v1",
-		dialect: schema.AnthropicOutput,
+		dialectOf: anthropicDialect,
 	},
 	{
 		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
@@ -131,7 +131,15 @@ func isOpenAI(host string) bool {
 
 func anthropicWire(cfg *ProviderConfig) Wire {
 	u, err := url.Parse(cfg.BaseURL)
-	return Messages{Bearer: err == nil && isBedrock(u.Hostname())}
+	return Messages{Bedrock: err == nil && isBedrock(u.Hostname())}
+}
+
+// anthropicDialect returns what an address of Anthropic's format accepts as a schema.
+func anthropicDialect(address, _ string) schema.Dialect {
+	if u, err := url.Parse(address); err == nil && isBedrock(u.Hostname()) {
+		return schema.PromptOnly
+	}
+	return schema.AnthropicOutput
 }
 
 // isBedrock reports whether a host is one of Amazon Bedrock, such as
@@ -202,13 +210,13 @@ func (p *Provider) needsKey(address string) bool {
 	return !p.Keyless && (address == "" || p.BaseURL == "")
 }
 
-// SchemaNote describes in one line how a model of the provider may enforce less than the whole
-// schema, and where the schema first leaves what the provider accepts. It is "" where the
+// SchemaNote describes in one line how a model of the provider, at an address, may
+// enforce less than the whole schema, and where the schema first leaves what the provider accepts. It is "" where the
 // provider enforces all of it, and for [Mock]. A server that is compatible with OpenAI
 // may enforce more than OpenAI. Replies are validated in any case.
-func (p *Provider) SchemaNote(model string, s *schema.Schema) string {
+func (p *Provider) SchemaNote(address, model string, s *schema.Schema) string {
 	if p.dialectOf != nil {
-		return s.Note(p.dialectOf(model))
+		return s.Note(p.dialectOf(address, model))
 	}
 	return s.Note(p.dialect)
 }

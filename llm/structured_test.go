@@ -61,10 +61,11 @@ func TestNoteNamesThePlaceAndTheProvider(t *testing.T) {
 		{uri, OpenRouter, "sent without strict: /properties/a"},
 		{uri, Anthropic, ""},
 		{uri, Gemini, `sent whole: /properties/a has the format "uri", which Gemini ignores; replies are still validated here`},
-		{bounds, "bedrock: eu.anthropic.claude-sonnet-4-5-20250929-v1:0", `sent in the system prompt: /properties/a has "maximum", outside Bedrock's structured outputs; `},
-		{uri, "bedrock: eu.anthropic.claude-sonnet-4-5-20250929-v1:0", ""},
-		{uri, "bedrock: eu.amazon.nova-pro-v1:0", "sent in the system prompt: the schema is not enforced by the model, which has no structured output"},
-		{uri, "bedrock: arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/abc", "sent in the system prompt: the schema is not enforced by the model"},
+		{bounds, "bedrock: - eu.anthropic.claude-sonnet-4-5-20250929-v1:0", `sent in the system prompt: /properties/a has "maximum", outside Bedrock's structured outputs; `},
+		{uri, "bedrock: - eu.anthropic.claude-sonnet-4-5-20250929-v1:0", ""},
+		{uri, "bedrock: - eu.amazon.nova-pro-v1:0", "sent in the system prompt: the schema is not enforced, since the model is not known to have structured output there; "},
+		{uri, "bedrock: - arn:aws:bedrock:eu-central-1:123456789012:application-inference-profile/abc", "sent in the system prompt: the schema is not enforced, "},
+		{uri, "anthropic: https://bedrock-mantle.us-east-1.api.aws/anthropic/v1 m", "sent in the system prompt: the schema is not enforced, "},
 		{uri, Mock, ""},
 		{uri, "other", ""},
 		{`{"type":"array"}`, Anthropic, "sent in the system prompt: the schema is not of the type object, outside Anthropic's structured outputs; "},
@@ -79,7 +80,8 @@ func TestNoteNamesThePlaceAndTheProvider(t *testing.T) {
 	} {
 		name, model, _ := strings.Cut(row.provider, ": ")
 		provider, _ := LookupProvider(name) // of an unknown one nothing is known
-		got := provider.SchemaNote(model, schemaOf(t, row.source))
+		address, model, _ := strings.Cut(model, " ")
+		got := provider.SchemaNote(address, model, schemaOf(t, row.source))
 		if !strings.HasPrefix(got, row.want) || row.want == "" && got != "" || strings.Contains(got, "\n") {
 			t.Errorf("%s: %s: note %q, want %q", row.source, row.provider, got, row.want)
 		}
@@ -102,6 +104,7 @@ func TestSchemaThatIsRefusedIsDescribed(t *testing.T) {
 		{GenerateContent{}, recursive, "", `"generationConfig":{"responseMimeType":"application/json"}}`},
 		{GenerateContent{}, anything, "", `"responseJsonSchema":{}}}`},
 		{Converse{}, recursive, "Be brief.", `"system":[{"text":"Be brief.\n\nAnswer with one JSON value`},
+		{Messages{Bedrock: true}, bounds, "Be brief.", `"system":"Be brief.\n\nAnswer with one JSON value`},
 		{Messages{}, recursive, "Be brief.", `"system":"Be brief.\n\nAnswer with one JSON value`},
 		{ChatCompletions{}, anything, "", `"strict":false,"schema":{}}}`},
 		{Responses{}, anything, "", `"strict":false,"schema":{}}}`},

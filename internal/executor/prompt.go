@@ -128,7 +128,7 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	var notes []SchemaNote
 	for i, name := range names {
 		provider, _ := llm.LookupProvider(name) // the configuration takes no unknown one
-		text := provider.SchemaNote(models[i], p.schema)
+		text := provider.SchemaNote(cfg.LLM.Endpoint(name).BaseURL, models[i], p.schema)
 		removed := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
 		if text != "" && !removed && !slices.Contains(names[:i], name) {
 			notes = append(notes, SchemaNote{name, text})

@@ -105,7 +105,7 @@ var dialectNotes = map[Dialect]struct{ how, subset string }{
 	AnthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
 	GeminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
 	BedrockOutput:   {"sent in the system prompt", "outside Bedrock's structured outputs"},
-	PromptOnly:      {"sent in the system prompt", "which has no structured output that this release knows of"},
+	PromptOnly:      {"sent in the system prompt", "since the model is not known to have structured output there"},
 	geminiEnforced:  {"sent whole", "which Gemini ignores"},
 }
 

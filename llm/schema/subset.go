@@ -100,7 +100,7 @@ func outsideSubsets(doc any) map[Dialect]string {
 	if root["anyOf"] != nil {
 		w.fail(constrained, "", "has anyOf at its root")
 	}
-	w.fail(PromptOnly, "", "is not enforced by the model")
+	w.fail(PromptOnly, "", "is not enforced")
 	w.schema(doc, "", 0, false)
 	if path, ok := w.cycle(func(schemaRef) bool { return true }); ok {
 		w.fail(outputs, path, "is recursive")

@@ -2,30 +2,39 @@ package sdk
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/anthropics/anthropic-sdk-go"
+	anthropicbedrock "github.com/anthropics/anthropic-sdk-go/bedrock"
+	"github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/bedrockruntime"
 	"github.com/aws/aws-sdk-go-v2/service/bedrockruntime/document"
 	"github.com/aws/aws-sdk-go-v2/service/bedrockruntime/types"
 	"github.com/aws/smithy-go/auth/bearer"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
+	"github.com/openai/openai-go/v3"
+	openaioption "github.com/openai/openai-go/v3/option"
 )
 
 const claudeARN = "arn:aws:bedrock:eu-central-1:123456789012:inference-profile/eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 // wired is a request as it went over the wire.
 type wired struct {
-	path, token string
-	body        []byte
+	path, token, key string // key is in Anthropic's own header
+	body             []byte
 }
 
 // wiretap is the stand-in behind a server that notes all requests. AWS's client sends an API
@@ -43,7 +52,7 @@ func newWiretap(t *testing.T) *wiretap {
 		if err != nil {
 			t.Error(err)
 		}
-		w.sent = append(w.sent, wired{r.URL.EscapedPath(), r.Header.Get("Authorization"), body})
+		w.sent = append(w.sent, wired{r.URL.EscapedPath(), r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"), body})
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		stub.Config.Handler.ServeHTTP(rw, r)
 	}))
@@ -204,14 +213,100 @@ func TestConverseIsAWSsOwn(t *testing.T) {
 	}
 }
 
+// At Bedrock's addresses for the formats of OpenAI and Anthropic the stage calls what their own clients for Bedrock call,
+// with the key in the same header.
+func TestOtherFormatsOfBedrockAreTheProvidersOwn(t *testing.T) {
+	const region, key = "eu-central-1", "sk-0123456789abcdef"
+	for name, tt := range map[string]struct {
+		provider, base string
+		theirs         func(t *testing.T, w *wiretap) error
+	}{
+		"messages at Mantle": {
+			llm.Anthropic, "http://bedrock-mantle.eu-central-1.api.aws/anthropic/v1",
+			func(t *testing.T, w *wiretap) error {
+				client, err := anthropicbedrock.NewMantleClient(t.Context(), anthropicbedrock.MantleClientConfig{APIKey: key, AWSRegion: region},
+					option.WithHTTPClient(&http.Client{Transport: w}))
+				if err != nil {
+					return err
+				}
+				_, err = client.Messages.New(t.Context(), anthropic.MessageNewParams{
+					Model: "m", MaxTokens: 4096, Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock("hi"))},
+				})
+				return err
+			},
+		},
+		"chat": {
+			llm.OpenAI, "http://bedrock-runtime.eu-central-1.amazonaws.com/openai/v1",
+			func(t *testing.T, w *wiretap) error {
+				client := openai.NewClient(openaioption.WithBaseURL("https://bedrock-runtime.eu-central-1.amazonaws.com/openai/v1"),
+					openaioption.WithAPIKey(key), openaioption.WithHTTPClient(&http.Client{Transport: w}))
+				_, err := client.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+					Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
+				})
+				return err
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWiretap(t)
+			if err := tt.theirs(t, w); err != nil {
+				t.Fatal(err)
+			}
+			var dialer net.Dialer
+			client, err := llm.NewProvider(tt.provider, llm.ProviderConfig{
+				BaseURL: tt.base, Model: "m", APIKey: redact.NewSecret(key),
+				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, network, w.Listener.Addr().String())
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := client.Prepare(&llm.Request{Prompt: "hi"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Do(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			ours, theirs := w.sent[1], w.sent[0]
+			if ours.path != theirs.path || ours.token != theirs.token || ours.token != "Bearer "+key || ours.key != theirs.key {
+				t.Errorf("the stage calls %s with %q, %q, the client %s with %q, %q", ours.path, ours.token, ours.key, theirs.path, theirs.token, theirs.key)
+			}
+			same(t, ours.body, json.RawMessage(theirs.body))
+		})
+	}
+}
+
 // AWS's client knows each error of the stand-in by its own type.
 func TestAWSsClientKnowsTheStandInsErrors(t *testing.T) {
-	ask := func(messages ...types.Message) error {
-		_, err := newWiretap(t).theirs().Converse(t.Context(), &bedrockruntime.ConverseInput{ModelId: aws.String("m"), Messages: messages})
-		return err
+	for status, is := range map[int]func(error) bool{
+		400: wraps[*types.ValidationException], 403: wraps[*types.AccessDeniedException], 404: wraps[*types.ResourceNotFoundException],
+		408: wraps[*types.ModelTimeoutException], 424: wraps[*types.ModelErrorException], 429: wraps[*types.ThrottlingException],
+		500: wraps[*types.InternalServerException], 503: wraps[*types.ServiceUnavailableException],
+	} {
+		w := newWiretap(t)
+		w.Config.Handler = stub(t, status)
+		_, err := w.theirs().Converse(t.Context(), &bedrockruntime.ConverseInput{
+			ModelId: aws.String("m"), Messages: []types.Message{{Role: "user", Content: []types.ContentBlock{text("hi")}}},
+		})
+		if !is(err) {
+			t.Errorf("%d: the client reads %v", status, err)
+		}
 	}
-	err := ask(types.Message{Role: "assistant", Content: []types.ContentBlock{text("hi")}})
-	if _, ok := errors.AsType[*types.ValidationException](err); !ok {
-		t.Errorf("%v is no ValidationException", err)
+}
+
+// stub is a stand-in whose calls all fail with a status.
+func stub(t *testing.T, status int) http.Handler {
+	t.Helper()
+	server, err := llmtest.New(llmtest.Config{Errors: map[int]float64{status: 1}})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return server
+}
+
+func wraps[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
