@@ -44,8 +44,11 @@ func (o *ending) readAWS() {
 			f.means = meansPermanent
 		}
 	case "AccessDeniedException":
-		// A row's model that the account has no access to is the row's mistake.
-		if o.Known.RowModel || strings.Contains(message, "access to the model") {
+		// "User: … is not authorized to perform: bedrock:InvokeModel on resource: …" names the
+		// model, so once the identity has called another model it is the row's mistake to
+		// have named this one. Before, the identity may have no permission at all.
+		notThisModel := o.Known.Proven && o.Known.RowModel && strings.Contains(message, "bedrock:InvokeModel")
+		if notThisModel || strings.Contains(message, "access to the model") {
 			f.means = meansUnknownModel
 		}
 	case "ServiceQuotaExceededException":

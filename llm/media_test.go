@@ -428,8 +428,10 @@ func TestTokensOfMedia(t *testing.T) {
 		{"gemini", picture(1000, 700, ""), 516},
 		{"gemini", pdf, 3 * 258},
 		{"gemini", sound, 320},
+		{"bedrock", picture(1000, 1000, ""), 1334},
+		{"bedrock", sound, 320},
 	} {
-		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
 		p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
 		if p.MediaTokens != 2*tt.want {
 			t.Errorf("%s: two of %s: %d tokens, want %d each", tt.provider, tt.media, p.MediaTokens, tt.want)
