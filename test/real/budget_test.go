@@ -48,7 +48,7 @@ const stages = 8
 // STAGE_BUDGET set, and in the other each stage is on its own. Both meet the same faults.
 func TestEightStagesShareABudget(t *testing.T) {
 	t.Parallel()
-	nginx := installed(t, "nginx", "nginx-light")
+	nginx := nginxPath(t)
 	latency := []string{"--latency", "200ms", "--latency-sigma", "0.2"}
 	tests := []trial{
 		{

@@ -25,7 +25,7 @@ func TestForgedMessagesOfABudgetCostNoRow(t *testing.T) {
 		forgeAt, quiet = 4.0, 12.0 // seconds after the start
 	)
 	limit := []phase{{rate, 3600}}
-	nginx := installed(t, "nginx", "nginx-light")
+	nginx := nginxPath(t)
 	addr, log := startNginx(t, nginx, mock(t, "--latency", "200ms"), "limit_req zone=calls burst=5 nodelay; limit_req_status 429;", rate)
 	f := newFleet(t, n, rows)
 	heard := make(map[string]*nats.Msg) // the last one of each kind

@@ -63,7 +63,7 @@ type logged struct {
 
 func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
 	t.Parallel()
-	nginx := installed(t, "nginx", "nginx-light")
+	nginx := nginxPath(t)
 	const latency = 0.2 // seconds a call
 	upstream := mock(t, "--latency", "200ms", "--latency-sigma", "0.2")
 	tests := []struct {
@@ -131,9 +131,10 @@ func TestRowsComeThroughTheLimitsOfNginxInOrder(t *testing.T) {
 // installing has the tests, which run in parallel, install one after the other: apt-get does not wait for its own lock.
 var installing sync.Mutex
 
-// installed returns the path of a program, and installs its Debian package first if it is missing and we may.
-func installed(t *testing.T, name, pack string) string {
+// nginxPath returns the path of nginx, and installs its Debian package first if it is missing and we may.
+func nginxPath(t *testing.T) string {
 	t.Helper()
+	const name, pack = "nginx", "nginx-light"
 	installing.Lock()
 	defer installing.Unlock()
 	path, err := exec.LookPath(name)

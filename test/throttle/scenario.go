@@ -90,10 +90,6 @@ func calls(median time.Duration, sigma float64) func(*Scenario) {
 	return func(sc *Scenario) { sc.Median, sc.Sigma = median, sigma }
 }
 
-func uniform(shortest, longest time.Duration) func(*Scenario) {
-	return func(sc *Scenario) { sc.Shortest, sc.Longest = shortest, longest }
-}
-
 func late(jitter time.Duration) func(*Scenario) { return func(sc *Scenario) { sc.Jitter = jitter } }
 
 func known(sc *Scenario) { sc.Known = true }

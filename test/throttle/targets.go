@@ -65,7 +65,6 @@ func shortTargets() (list []Target) {
 	add := func(name string, setUp func(*Scenario, uint64) plan, goal Goal, change ...func(*Scenario)) {
 		list = append(list, Target{Scenario: scenario(name, "", setUp, change...), Goal: goal, Timed: true})
 	}
-	documents := uniform(50*time.Millisecond, 500*time.Millisecond)
 	for _, test := range []struct {
 		share float64
 		goal  Goal
@@ -74,10 +73,9 @@ func shortTargets() (list []Target) {
 		{.05, Goal{Mean: 3.6}},
 		{.35, Goal{Mean: 5.5}},
 	} {
-		add(fmt.Sprintf("100 rows, calls of 50-500 ms, pool 10, noise %g", test.share), noisy(test.share), test.goal,
-			rows(100), poolSize(10), documents)
+		list = append(list, Target{Scenario: DocumentsNoise(test.share), Goal: test.goal, Timed: true})
 	}
-	add("600 rows of that, noise 0.2", noisy(.2), Goal{Mean: 19, Worst: 25}, rows(600), poolSize(10), documents)
+	add("600 rows of that, noise 0.2", noisy(.2), Goal{Mean: 19, Worst: 25}, documents, rows(600))
 	for _, pool := range []int{10, 32, 128} {
 		size := poolSize(pool)
 		add(fmt.Sprintf("100 rows at 20/s, pool %d", pool), constant(20, 5), unlessPool(pool, 10, Goal{Mean: 6.6, Waste: .12}), rows(100), size)
@@ -187,4 +185,37 @@ func crowdTargets() (list []Target) {
 	add(64, 200, 1000, "unknown to each other", Goal{Jain: .6, Waste: .2})
 	add(64, 200, 1000, "known to each other", Goal{Jain: .97, Waste: .13}, known)
 	return list
+}
+
+// documents makes a job that of the documents which the project grew from: 100 rows, calls
+// of 50 to 500 ms, and a pool of 10.
+func documents(sc *Scenario) {
+	sc.Rows, sc.Pool = 100, 10
+	sc.Shortest, sc.Longest = 50*time.Millisecond, 500*time.Millisecond
+}
+
+// DocumentsNoise is the documents' own test: their job at a server that refuses a share of
+// all calls at random.
+func DocumentsNoise(share float64) *Scenario {
+	return scenario(fmt.Sprintf("100 rows, calls of 50-500 ms, pool 10, noise %g", share), "", noisy(share), documents)
+}
+
+// DocumentsLimit is their job at a server that admits so many calls a second, and so many
+// at once.
+func DocumentsLimit(perSec, burst float64) *Scenario {
+	return scenario(fmt.Sprintf("100 rows, calls of 50-500 ms, pool 10, %g/s", perSec), "", constant(perSec, burst), documents)
+}
+
+// Attempt returns what chance does to an attempt at a row of a scenario, from 1, in the run
+// with a seed: how late it is at the server, whether a server that refuses a share at
+// random refuses it, and how long it takes if it is accepted.
+func (sc *Scenario) Attempt(seed uint64, row, attempt int, share float64) (late time.Duration, refused bool, takes time.Duration) {
+	id := callID{row: row, attempt: attempt}
+	refused = !(&random{share: share, seed: seed}).admit(0, id)
+	return sc.late(seed, id), refused, time.Duration(1e9 * sc.callSec(id.rand(seed, 2)))
+}
+
+// late returns how late a call is at the server.
+func (sc *Scenario) late(seed uint64, id callID) time.Duration {
+	return time.Duration(float64(sc.Jitter) * id.rand(seed, 8).Float64())
 }

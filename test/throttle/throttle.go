@@ -186,7 +186,7 @@ func (r *run) way(id callID) float64 {
 	if r.sc.Jitter == 0 {
 		return ordered
 	}
-	return ordered + r.sc.Jitter.Seconds()*id.rand(r.seed, 8).Float64()
+	return ordered + r.sc.late(r.seed, id).Seconds()
 }
 
 var errRefused = fmt.Errorf("429 from the model of a server")
