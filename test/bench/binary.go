@@ -23,7 +23,7 @@ var reasons = map[string]string{
 	"github.com/nats-io/nkeys":                                        "the client's; named by tests of logins",
 	"github.com/prometheus/client_golang":                             "/metrics",
 	"github.com/santhosh-tekuri/jsonschema/v6":                        "STAGE_RESPONSE_SCHEMA_FILE",
-	"github.com/dlclark/regexp2":                                      "patterns of a schema that Go's regexp refuses",
+	"github.com/dlclark/regexp2/v2":                                      "patterns of a schema that Go's regexp refuses",
 	"github.com/go-logr/logr":                                         "OpenTelemetry's own log",
 	"github.com/gofrs/flock":                                          "one process at a time opens a store",
 	"github.com/sethvargo/go-envconfig":                               "reads the environment",
