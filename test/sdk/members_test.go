@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/v2"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
@@ -123,24 +123,26 @@ func TestRequestsOfRowsAreTheProvidersOwn(t *testing.T) {
 	})
 	t.Run("messages", func(t *testing.T) {
 		ours := preparedRow(t, llm.Anthropic, `,"stop":["x","y"]`)
-		fits[anthropic.MessageNewParams](t, ours)
-		same(t, ours, anthropic.MessageNewParams{
+		fits[anthropic.MessageNewParams](t, ours, sampling...)
+		theirs := anthropic.MessageNewParams{
 			Model: "gemini-3-pro", MaxTokens: 50, System: []anthropic.TextBlockParam{{Text: "be brief"}},
 			Messages: []anthropic.MessageParam{
 				anthropic.NewUserMessage(anthropic.NewTextBlock("one")),
 				anthropic.NewAssistantMessage(anthropic.NewTextBlock("well"), anthropic.NewToolUseBlock("c1", json.RawMessage(arguments), "note")),
-				{Role: "user", Content: []anthropic.ContentBlockParamUnion{{OfToolResult: &anthropic.ToolResultBlockParam{
+				anthropic.NewUserMessage(anthropic.ContentBlockParamUnion{OfToolResult: &anthropic.ToolResultBlockParam{
 					ToolUseID: "c1", Content: []anthropic.ToolResultBlockParamContentUnion{{OfText: &anthropic.TextBlockParam{Text: "noted"}}},
-				}}}},
+				}}),
 				anthropic.NewUserMessage(anthropic.NewTextBlock("two")),
 			},
-			Temperature: anthropic.Float(0.5), TopP: anthropic.Float(0.9), StopSequences: []string{"x", "y"},
+			StopSequences: []string{"x", "y"},
 			OutputConfig: anthropic.OutputConfigParam{Effort: "low"},
 			Tools: []anthropic.ToolUnionParam{{OfTool: &anthropic.ToolParam{
 				Name: "note", Description: anthropic.String("Take a note."), InputSchema: anthropic.ToolInputSchemaParam{Properties: schema["properties"]},
 			}}},
 			ToolChoice: anthropic.ToolChoiceUnionParam{OfAny: &anthropic.ToolChoiceAnyParam{}},
-		})
+		}
+		theirs.SetExtraFields(map[string]any{"temperature": 0.5, "top_p": 0.9})
+		same(t, ours, theirs)
 	})
 	t.Run("gemini", func(t *testing.T) {
 		ours := preparedRow(t, llm.Gemini, `,"stop":["x","y"],"seed":7,"logprobs":true,"top_logprobs":2,"response_format":{"type":"json_object"}`)
