@@ -22,16 +22,17 @@ import (
 
 // scriptCommands are what the scripts need beside the program itself.
 var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
-	"appears": scriptAppears,
-	"context": scriptContext,
-	"await":   scriptAwait,
-	"exits":   scriptExits,
-	"free":    scriptFree,
-	"hold":    scriptHold,
-	"llm":     scriptLLM,
-	"nats":    scriptNATS,
-	"pasted":  scriptPasted,
-	"row":     scriptRow,
+	"appears":   scriptAppears,
+	"collector": scriptCollector,
+	"context":   scriptContext,
+	"await":     scriptAwait,
+	"exits":     scriptExits,
+	"free":      scriptFree,
+	"hold":      scriptHold,
+	"llm":       scriptLLM,
+	"nats":      scriptNATS,
+	"pasted":    scriptPasted,
+	"row":       scriptRow,
 }
 
 // scriptPatience bounds what scripts wait for, far above what a loaded machine needs.

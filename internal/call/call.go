@@ -25,7 +25,7 @@ type Caller struct {
 	ledger  *cost.Ledger
 	stage   string
 	runID   string
-	counted func(*auditlog.Call)
+	counted func(Outcome)
 	ongoing ongoing
 
 	// Refused is called when a provider refuses a call, whatever its row is, with what it
@@ -37,7 +37,7 @@ type Caller struct {
 // NewCaller returns a caller for the targets. stage is the stage's name and runID names
 // the process, both for audit events. counted is called with each call once it is priced;
 // it must be safe for concurrent use.
-func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(*auditlog.Call)) *Caller {
+func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(Outcome)) *Caller {
 	return &Caller{Targets: t, ledger: l, stage: stage, runID: runID, counted: counted}
 }
 
@@ -65,6 +65,8 @@ type Outcome struct {
 	// Err is why the call failed or its reply was not accepted; nil means that it
 	// succeeded.
 	Err *llm.Error
+	// Target is the host, port and path that the request was sent to.
+	Target string
 
 	// outdated means that the provider refused a key that has been replaced by another since
 	// the call began.
@@ -91,7 +93,7 @@ func (c *Caller) LineOutcome(p *llm.Prepared, x *llm.Exchange, err error, callID
 }
 
 func (c *Caller) outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
-	o := Outcome{Exchange: x}
+	o := Outcome{Exchange: x, Target: p.Target()}
 	o.Err, _ = errors.AsType[*llm.Error](err)
 	o.Event = c.event(c.At(target), p.Model, a, x, o.Err)
 	o.outdated = o.Err != nil && refusesKey(o.Err) && c.replaced(target, x)
@@ -163,7 +165,7 @@ func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, u
 // and metrics.
 func (c *Caller) Count(o Outcome) {
 	c.ledger.Spend(o.Event)
-	c.counted(o.Event)
+	c.counted(o)
 }
 
 // Verdict is the call's verdict for the pool, with the tokens that the provider counted. A

@@ -57,6 +57,7 @@ type Config struct {
 	Process  ProcessConfig  `group:"Operation"`
 
 	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
+	metrics MetricsConfig     // likewise
 	secrets *Secrets          // must not be printed; nil where there are none
 	origins map[string]origin // where each variable's value came from, for stage config
 

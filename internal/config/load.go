@@ -98,7 +98,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 		found.forgetOpening()
 	}
 	if need == NeedCalls {
-		c.tracing = loadTracing(environ, found)
+		c.tracing, c.metrics = loadTelemetry(environ, found)
 	}
 	if s.More != nil && len(found.byVariable) > 0 {
 		found.addMore(s.More(c))

@@ -79,7 +79,7 @@ func WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", variable, fallback, help)
 	}
-	b.WriteString("| `OTEL_*` | unset | the usual OpenTelemetry variables switch tracing on: see docs/tracing.md |\n")
+	b.WriteString("| `OTEL_*` | unset | the usual OpenTelemetry variables switch tracing and the export of metrics on: see docs/tracing.md |\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -91,7 +91,7 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		s.llm.AddValue(strings.Join(redact.URLSecrets(environ[name]), " "))
 	}
-	for _, name := range []string{"", "TRACES_"} {
+	for _, name := range []string{"", "TRACES_", "METRICS_"} {
 		s.addList(environ["OTEL_EXPORTER_OTLP_"+name+"HEADERS"])
 		s.other.AddValue(strings.Join(redact.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
 	}

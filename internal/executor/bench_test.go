@@ -37,9 +37,9 @@ func newRowWay(tb testing.TB) *rowWay {
 	tb.Cleanup(servers.Close)
 	prompt := stagetest.Value(LoadPrompt(cfg))(tb)
 	metrics, usage := metrics.New(version.Build{}, func() status.Snapshot { return status.Snapshot{} }), cost.NewRecorder()
-	caller := call.NewCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(c *auditlog.Call) {
-		usage.Call(c)
-		metrics.CallDone(c)
+	caller := call.NewCaller(servers, cost.NewLedger(nil, 0), cfg.Name, "run", func(o call.Outcome) {
+		usage.Call(o.Event)
+		metrics.CallDone(o.Event, o.Target, "")
 	})
 	e := stagetest.Value(New(cfg, caller, prompt, pool.Config{Size: 1, Retry: pool.DefaultRetry()}, slog.New(slog.DiscardHandler)))(tb)
 	return &rowWay{

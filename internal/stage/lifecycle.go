@@ -65,6 +65,10 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	if err := s.tracing.Start(soft); err != nil {
 		return err
 	}
+	defer s.exporter.Close(hard)
+	if err := s.exporter.Start(soft); err != nil {
+		return err
+	}
 	if err := s.setUp(soft); err != nil {
 		if soft.Err() != nil {
 			return nil // stopped, or all was done already, before it began

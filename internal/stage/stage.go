@@ -44,14 +44,15 @@ type Stage struct {
 	finder
 	pauses pauses
 
-	nc      *nats.Conn // of Conn, when the parts were made
-	ledger  *cost.Ledger
-	batches *batch.Service // nil means that batched requests are not answered
-	metrics *metrics.Metrics
-	tracing *tracing.Tracing // nil means off
-	objects *media.Objects   // where rows may have pictures, documents and sounds
-	opts    Options
-	turn    turn // to prepare, among the stages of the process
+	nc       *nats.Conn // of Conn, when the parts were made
+	ledger   *cost.Ledger
+	batches  *batch.Service // nil means that batched requests are not answered
+	metrics  *metrics.Metrics
+	tracing  *tracing.Tracing  // nil means off
+	exporter *metrics.Exporter // nil means off
+	objects  *media.Objects    // where rows may have pictures, documents and sounds
+	opts     Options
+	turn     turn // to prepare, among the stages of the process
 }
 
 // turn lets several stages of a process prepare one after the other.
@@ -131,13 +132,15 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		s.metrics = metrics.New(version.Current(), s.gauges)
 	}
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
+	s.exporter = metrics.NewExporter(cfg.MetricsExport(), s.metrics, s.runID, s.Log)
 	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
-	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(c *auditlog.Call) {
+	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(o call.Outcome) {
+		c := o.Event
 		s.Usage.Call(c)
 		if c.Lane != "" && c.Status == auditlog.CallCapacityRetry {
 			s.lanes.retries.Add(1)
 		}
-		s.metrics.CallDone(c)
+		s.metrics.CallDone(c, o.Target, tracing.ErrorType(o.Err, o.Exchange))
 	})
 	s.caller.Refused = func(r call.Refusal) {
 		s.activity.NoteRefusal(status.RefusalReport{

@@ -39,9 +39,9 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
 	}
 	attributes := append(make([]attribute.KeyValue, 0, 12),
-		attrGenAIOperation.String("chat"),
-		attrGenAIProvider.String(genAIProvider(provider)),
-		attrGenAIRequestModel.String(p.Model),
+		AttrGenAIOperation.String(OperationChat),
+		AttrGenAIProvider.String(GenAIProvider(provider)),
+		AttrGenAIRequestModel.String(p.Model),
 		attrCallAttempt.Int(a.Number),
 		attrCallDispatchDelay.Float64(a.DispatchDelay.Seconds()),
 	)
@@ -65,19 +65,27 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 
 // appendServer adds the server of a target, which is host, port and path.
 func appendServer(attributes []attribute.KeyValue, target string) []attribute.KeyValue {
-	u, err := url.Parse("//" + target)
-	if err != nil {
-		return attributes
+	address, port := Server(target)
+	if address != "" {
+		attributes = append(attributes, AttrServerAddress.String(address))
 	}
-	host, port, err := net.SplitHostPort(u.Host)
-	if err != nil {
-		return append(attributes, attrServerAddress.String(u.Host))
-	}
-	attributes = append(attributes, attrServerAddress.String(host))
 	if n, err := strconv.Atoi(port); err == nil {
-		attributes = append(attributes, attrServerPort.Int(n))
+		attributes = append(attributes, AttrServerPort.Int(n))
 	}
 	return attributes
+}
+
+// Server returns the host and the port of a target, which is host, port and path. port is
+// empty where the target leaves it to the scheme.
+func Server(target string) (address, port string) {
+	u, err := url.Parse("//" + target)
+	if err != nil {
+		return "", ""
+	}
+	if host, port, err := net.SplitHostPort(u.Host); err == nil {
+		return host, port
+	}
+	return u.Host, ""
 }
 
 // ExchangeEnded sets when the span ends: the work that follows is the stage's own.
@@ -111,8 +119,8 @@ func (c *Call) End(call *auditlog.Call, x *llm.Exchange, failure *llm.Error) {
 		attributes = append(attributes, attrCallCost.Float64(*u.CostUSD))
 	}
 	if failure != nil {
-		kind := errorType(failure, x)
-		why := append(make([]attribute.KeyValue, 0, 3), attrErrorType.String(kind))
+		kind := ErrorType(failure, x)
+		why := append(make([]attribute.KeyValue, 0, 3), AttrErrorType.String(kind))
 		if class := failure.Class.String(); class != "" {
 			why = append(why, attrCallErrorClass.String(class))
 		}
@@ -155,10 +163,12 @@ func appendReply(attributes []attribute.KeyValue, r *llm.Reply) []attribute.KeyV
 	return attributes
 }
 
-// errorType classifies a failure in one of few words: the HTTP status of an error
+// ErrorType classifies a failure in one of few words: the HTTP status of an error
 // response or, without one, the failure of the connection or of the reply's content.
-func errorType(failure *llm.Error, x *llm.Exchange) string {
+func ErrorType(failure *llm.Error, x *llm.Exchange) string {
 	switch {
+	case failure == nil:
+		return ""
 	case failure.Class == 0:
 		return "cancelled"
 	case x.Status >= 400:

@@ -2,15 +2,15 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// All names in traces. docs/tracing.md explains them.
+// All names in traces, which metrics share. docs/tracing.md explains them.
 //
 // The names of OpenTelemetry's semantic conventions are written out here, and a test
 // compares them with its packages. The conventions for generative AI move between
 // packages and are not stable yet, so a constant from there could change our spans by an
 // upgrade.
 
-// tracerName is the instrumentation scope of all spans.
-const tracerName = "github.com/llm-stage/stage"
+// ScopeName is the instrumentation scope of all spans and metrics.
+const ScopeName = "github.com/llm-stage/stage"
 
 // defaultServiceName is the service if neither OTEL_SERVICE_NAME nor
 // OTEL_RESOURCE_ATTRIBUTES names one.
@@ -57,11 +57,12 @@ const (
 	eventAttemptFailed = "llm_stage.attempt_failed" // the row waits for another one, or fails
 )
 
-// Span of an attempt, of kind client: "chat <model>".
+// Span of an attempt, of kind client: "chat <model>". The exported ones are attributes of
+// the metric gen_ai.client.operation.duration, too.
 const (
-	attrGenAIOperation       = attribute.Key("gen_ai.operation.name")
-	attrGenAIProvider        = attribute.Key("gen_ai.provider.name")
-	attrGenAIRequestModel    = attribute.Key("gen_ai.request.model")
+	AttrGenAIOperation       = attribute.Key("gen_ai.operation.name")
+	AttrGenAIProvider        = attribute.Key("gen_ai.provider.name")
+	AttrGenAIRequestModel    = attribute.Key("gen_ai.request.model")
 	attrGenAITemperature     = attribute.Key("gen_ai.request.temperature")
 	attrGenAIMaxTokens       = attribute.Key("gen_ai.request.max_tokens")
 	attrGenAIResponseModel   = attribute.Key("gen_ai.response.model")
@@ -72,11 +73,11 @@ const (
 	attrGenAICachedTokens    = attribute.Key("gen_ai.usage.cache_read.input_tokens")
 	attrGenAICacheWrites     = attribute.Key("gen_ai.usage.cache_creation.input_tokens")
 	attrGenAIReasoningTokens = attribute.Key("gen_ai.usage.reasoning.output_tokens")
-	attrServerAddress        = attribute.Key("server.address")
-	attrServerPort           = attribute.Key("server.port")
+	AttrServerAddress        = attribute.Key("server.address")
+	AttrServerPort           = attribute.Key("server.port")
 	attrHTTPStatus           = attribute.Key("http.response.status_code")
 	attrHTTPResendCount      = attribute.Key("http.request.resend_count")
-	attrErrorType            = attribute.Key("error.type")
+	AttrErrorType            = attribute.Key("error.type")
 
 	attrCallID            = attribute.Key("llm_stage.call.id")      // as in the audit
 	attrCallItem          = attribute.Key("llm_stage.call.item")    // with STAGE_FOREACH the element, from 0
@@ -89,9 +90,12 @@ const (
 	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it probes whether a pause may end
 )
 
-// genAIProvider is the conventions' name of a provider; one that they do not know keeps
+// OperationChat is the value of gen_ai.operation.name.
+const OperationChat = "chat"
+
+// GenAIProvider is the conventions' name of a provider; one that they do not know keeps
 // its own.
-func genAIProvider(provider string) string {
+func GenAIProvider(provider string) string {
 	switch provider {
 	case "openai-responses":
 		return "openai"

@@ -23,14 +23,14 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 		attrMessagingGroup:         semconv.MessagingConsumerGroupNameKey,
 		attrMessagingMessageID:     semconv.MessagingMessageIDKey,
 		attrMessagingBodySize:      semconv.MessagingMessageBodySizeKey,
-		attrServerAddress:          semconv.ServerAddressKey,
-		attrServerPort:             semconv.ServerPortKey,
+		AttrServerAddress:          semconv.ServerAddressKey,
+		AttrServerPort:             semconv.ServerPortKey,
 		attrHTTPStatus:             semconv.HTTPResponseStatusCodeKey,
 		attrHTTPResendCount:        semconv.HTTPRequestResendCountKey,
-		attrErrorType:              semconv.ErrorTypeKey,
-		attrGenAIOperation:         genai.GenAIOperationNameKey,
-		attrGenAIProvider:          genai.GenAIProviderNameKey,
-		attrGenAIRequestModel:      genai.GenAIRequestModelKey,
+		AttrErrorType:              semconv.ErrorTypeKey,
+		AttrGenAIOperation:         genai.GenAIOperationNameKey,
+		AttrGenAIProvider:          genai.GenAIProviderNameKey,
+		AttrGenAIRequestModel:      genai.GenAIRequestModelKey,
 		attrGenAITemperature:       genai.GenAIRequestTemperatureKey,
 		attrGenAIMaxTokens:         genai.GenAIRequestMaxTokensKey,
 		attrGenAIResponseModel:     genai.GenAIResponseModelKey,
@@ -54,7 +54,7 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 		"anthropic": genai.GenAIProviderNameAnthropic, "gemini": genai.GenAIProviderNameGCPGemini,
 		"bedrock": genai.GenAIProviderNameAWSBedrock,
 	} {
-		if got := genAIProvider(provider); got != want.Value.AsString() {
+		if got := GenAIProvider(provider); got != want.Value.AsString() {
 			t.Errorf("provider %s: got %s, want %s", provider, got, want.Value.AsString())
 		}
 	}

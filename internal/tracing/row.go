@@ -161,7 +161,7 @@ func (t *Row) Emitted(reply *consumer.Reply, at time.Time) {
 // a payload and are left out.
 func (t *Row) fail(reply *consumer.Reply) {
 	reason := cmp.Or(reply.Event.Reason, reply.UpstreamReason)
-	t.span.SetAttributes(attrErrorType.String(reason))
+	t.span.SetAttributes(AttrErrorType.String(reason))
 	t.span.SetStatus(codes.Error, reason)
 }
 

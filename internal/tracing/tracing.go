@@ -68,10 +68,7 @@ func (t *Tracing) Start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	// Messages of OpenTelemetry's packages outside an export. By default they are printed
-	// past the log, headers with their tokens too.
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.log.Warn("tracing", slog.Any("error", err)) }))
-	otel.SetLogger(logr.FromSlogHandler(otelHandler{t.log.Handler()}))
+	LogOpenTelemetry(t.log)
 	exporters, err := t.open(ctx)
 	if err != nil {
 		return err
@@ -80,28 +77,35 @@ func (t *Tracing) Start(ctx context.Context) error {
 	if queue == 0 {
 		queue = sdktrace.DefaultMaxQueueSize
 	}
-	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(t.resource(ctx))}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(Resource(ctx, t.runID, t.log))}
 	for name, e := range exporters {
 		x := newExporter(ctx, e, name, queue, t.log)
 		t.exporters = append(t.exporters, x)
 		options = append(options, sdktrace.WithSpanProcessor(spanQueue{sdktrace.NewBatchSpanProcessor(x, sdktrace.WithMaxQueueSize(queue)), x}))
 	}
 	t.provider = sdktrace.NewTracerProvider(options...)
-	t.tracer = t.provider.Tracer(tracerName, trace.WithInstrumentationVersion(version.Current().Version))
+	t.tracer = t.provider.Tracer(ScopeName, trace.WithInstrumentationVersion(version.Current().Version))
 	t.log.Info("tracing is on", slog.Bool("otlp", t.cfg.OTLP), slog.String("protocol", t.cfg.Protocol), slog.Bool("console", t.cfg.Console))
 	return nil
 }
 
-// resource describes this process in all spans.
-func (t *Tracing) resource(ctx context.Context) *resource.Resource {
+// LogOpenTelemetry sends the messages of OpenTelemetry's packages outside an export to the
+// log. By default they are printed past it, headers with their tokens too.
+func LogOpenTelemetry(log *slog.Logger) {
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("OpenTelemetry", slog.Any("error", err)) }))
+	otel.SetLogger(logr.FromSlogHandler(otelHandler{log.Handler()}))
+}
+
+// Resource describes this process in all spans and metrics.
+func Resource(ctx context.Context, runID string, log *slog.Logger) *resource.Resource {
 	r, err := resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(attrServiceName.String(defaultServiceName), attrServiceVersion.String(version.Current().Version),
-			attrServiceInstanceID.String(t.runID)),
+			attrServiceInstanceID.String(runID)),
 		resource.WithFromEnv(), // last, so that it takes precedence
 	)
 	if err != nil {
-		t.log.Warn("the resource attributes of the spans are incomplete", slog.Any("error", err))
+		log.Warn("the resource attributes for OpenTelemetry are incomplete", slog.Any("error", err))
 	}
 	return r
 }

@@ -135,7 +135,7 @@ func TestRequestsOfRowsAreTheProvidersOwn(t *testing.T) {
 				anthropic.NewUserMessage(anthropic.NewTextBlock("two")),
 			},
 			StopSequences: []string{"x", "y"},
-			OutputConfig: anthropic.OutputConfigParam{Effort: "low"},
+			OutputConfig:  anthropic.OutputConfigParam{Effort: "low"},
 			Tools: []anthropic.ToolUnionParam{{OfTool: &anthropic.ToolParam{
 				Name: "note", Description: anthropic.String("Take a note."), InputSchema: anthropic.ToolInputSchemaParam{Properties: schema["properties"]},
 			}}},

@@ -1,4 +1,4 @@
-// Package metrics is the Prometheus metrics of the process.
+// Package metrics is the metrics of the process, for Prometheus and for OpenTelemetry.
 package metrics
 
 import (
@@ -28,8 +28,11 @@ var (
 	lagBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 10, 30, 60, 120, 300, 600}
 )
 
+// operationBuckets are the ones that OpenTelemetry's conventions ask for.
+var operationBuckets = []float64{.01, .02, .04, .08, .16, .32, .64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
+
 // modelsMax bounds the values of the label model: a row may name its own model, and each
-// name adds about fifty series.
+// name adds about seventy series.
 const modelsMax = 32
 
 // Metrics is every metric of the process, in its own registry. Create it with [New]. Safe
@@ -47,6 +50,7 @@ type Metrics struct {
 	callDuration    *prometheus.HistogramVec
 	rowDuration     prometheus.Histogram
 	emitLag         prometheus.Histogram
+	operations      *prometheus.HistogramVec
 
 	providers boundedLabel
 	models    boundedLabel
@@ -110,10 +114,13 @@ func newMetrics(build version.Build, stage string, snapshot func() status.Snapsh
 			Name: "llm_stage_emit_lag_seconds", Help: "Time from finished to emitted: the wait for earlier rows and for the store.", Buckets: lagBuckets,
 		}),
 	}
+	m.operations = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: operationName, Help: "GenAI operation duration.", Buckets: operationBuckets,
+	}, operationLabels())
 	m.providers.max = len(llm.Providers())
 	m.models.max = modelsMax
 	registerer.MustRegister(
-		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag,
+		m.rows, m.calls, m.capacityRetries, m.tokens, m.cost, m.auditEvents, m.terms, m.callDuration, m.rowDuration, m.emitLag, m.operations,
 		newGauges(build, snapshot),
 	)
 	return m
@@ -142,11 +149,16 @@ func handler(from prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(from, promhttp.HandlerOpts{MaxRequestsInFlight: 4, EnableOpenMetrics: true})
 }
 
-// CallDone counts one HTTP attempt, with its tokens and cost.
-func (m *Metrics) CallDone(c *auditlog.Call) {
-	series := m.series(c)
+// CallDone counts one HTTP attempt, with its tokens and cost. target is the host, port and
+// path that it was sent to. failure is the kind of its failure as [tracing.ErrorType] has
+// it, and empty where it succeeded.
+func (m *Metrics) CallDone(c *auditlog.Call, target, failure string) {
+	series := m.series(c, target, failure)
 	series.calls.Inc()
 	series.duration.Observe(c.Latency.Seconds())
+	if c.Lane == "" { // nobody waited for the answer of a batch
+		series.operation().Observe(c.Latency.Seconds())
+	}
 	if c.Status == auditlog.CallCapacityRetry {
 		m.capacityRetries.WithLabelValues(m.providers.value(c.Provider)).Inc()
 	}

@@ -66,8 +66,8 @@ func busyMetrics() *Metrics {
 		Usage: &auditlog.Usage{
 			PromptTokens: 10, CompletionTokens: 20, CachedTokens: &some, CacheWriteTokens: new(int64(5)), CacheWrite1hTokens: &some, ReasoningTokens: &some, CostUSD: &cost,
 		},
-	})
-	m.CallDone(&auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallCapacityRetry, Latency: 20 * time.Millisecond})
+	}, "llm.test:8080/v1/chat/completions", "")
+	m.CallDone(&auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallCapacityRetry, Latency: 20 * time.Millisecond}, "llm.test:8080/v1/chat/completions", "429")
 	m.RowEmitted(0, false, 2*time.Second, 4*time.Millisecond)
 	m.RowEmitted(0, true, 3*time.Hour, time.Second)
 	m.TermEnded(1, "fenced")
@@ -106,10 +106,10 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 func TestLabelValuesAreBounded(t *testing.T) {
 	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
 	for i := range 10 * modelsMax {
-		m.CallDone(&auditlog.Call{Provider: fmt.Sprintf("p%d", i), Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure})
+		m.CallDone(&auditlog.Call{Provider: fmt.Sprintf("p%d", i), Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure}, "", "")
 	}
 	for i := range modelsMax {
-		m.CallDone(&auditlog.Call{Provider: "p0", Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure})
+		m.CallDone(&auditlog.Call{Provider: "p0", Model: fmt.Sprintf("m%d", i), Status: auditlog.CallFailure}, "", "")
 	}
 	// The first models have their own name at their provider and at p0, all others share one.
 	if got, most := testutil.CollectAndCount(m.calls), 2*modelsMax+1; got > most {
@@ -124,7 +124,7 @@ func TestLabelValuesAreBounded(t *testing.T) {
 func TestAModelOfAnyBytesIsCounted(t *testing.T) {
 	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
 	for _, model := range []string{"\xff", "a\xc3", strings.Repeat("m", labelBytesMax+1)} {
-		m.CallDone(&auditlog.Call{Provider: "openai", Model: model, Status: auditlog.CallSuccess})
+		m.CallDone(&auditlog.Call{Provider: "openai", Model: model, Status: auditlog.CallSuccess}, "", "")
 	}
 	if got := testutil.ToFloat64(m.calls.WithLabelValues("openai", labelOther, "success")); got != 3 {
 		t.Errorf("got %v calls of other models, want 3", got)
@@ -135,7 +135,7 @@ func TestEachModelBeyondTheBoundCountsAsOther(t *testing.T) {
 	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
 	for range 2 {
 		for i := range modelsMax + 3 {
-			m.CallDone(&auditlog.Call{Provider: "openai", Model: fmt.Sprint("m", i), Status: auditlog.CallSuccess})
+			m.CallDone(&auditlog.Call{Provider: "openai", Model: fmt.Sprint("m", i), Status: auditlog.CallSuccess}, "", "")
 		}
 	}
 	if got := testutil.CollectAndCount(m.calls); got != modelsMax+1 {
@@ -161,7 +161,7 @@ func TestACallAndARowAreCountedWithoutAllocation(t *testing.T) {
 	}
 	if got := testing.AllocsPerRun(100, func() {
 		u.Call(call)
-		m.CallDone(call)
+		m.CallDone(call, "llm.test/v1", "")
 		m.RowEmitted(0, false, time.Second, time.Millisecond)
 		m.AuditEvent(auditlog.KindCall)
 	}); got != 0 {
@@ -177,6 +177,6 @@ func BenchmarkCallDone(b *testing.B) {
 	call := &auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Latency: time.Second, Usage: &auditlog.Usage{PromptTokens: 1, CompletionTokens: 1}}
 	b.ReportAllocs()
 	for b.Loop() {
-		m.CallDone(call)
+		m.CallDone(call, "llm.test/v1", "")
 	}
 }

@@ -13,29 +13,34 @@ import (
 type callKey struct {
 	provider, model string
 	status          auditlog.CallStatus
+	target, failure string
 }
 
 // tokenTypes are the values of the label type of llm_stage_tokens_total.
 var tokenTypes = [...]string{"prompt", "completion", "cached", "cache_write", "cache_write_1h", "reasoning"}
 
-// callSeries are the series of the calls of one kind. Those of tokens and cost are
-// created with the first value.
+// callSeries are the series of the calls of one kind. Those that are functions are created
+// with the first value.
 type callSeries struct {
-	calls    prometheus.Counter
-	duration prometheus.Observer
-	tokens   [len(tokenTypes)]func() prometheus.Counter
-	cost     func() prometheus.Counter
+	calls     prometheus.Counter
+	duration  prometheus.Observer
+	operation func() prometheus.Observer
+	tokens    [len(tokenTypes)]func() prometheus.Counter
+	cost      func() prometheus.Counter
 }
 
 // series returns the series of a call.
-func (m *Metrics) series(c *auditlog.Call) *callSeries {
-	key := callKey{c.Provider, c.Model, c.Status}
+func (m *Metrics) series(c *auditlog.Call, target, failure string) *callSeries {
+	key := callKey{c.Provider, c.Model, c.Status, target, failure}
 	return m.callSeries.get(key, func() (s *callSeries, keep bool) {
 		provider, model, status := m.providers.value(key.provider), m.models.value(key.model), string(key.status)
 		s = &callSeries{
 			calls:    m.calls.WithLabelValues(provider, model, status),
 			duration: m.callDuration.WithLabelValues(provider, model, status),
-			cost:     sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
+			operation: sync.OnceValue(func() prometheus.Observer {
+				return m.operations.WithLabelValues(operationValues(provider, model, target, failure)...)
+			}),
+			cost: sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
 		}
 		for i, kind := range tokenTypes {
 			s.tokens[i] = sync.OnceValue(func() prometheus.Counter { return m.tokens.WithLabelValues(provider, model, kind) })
