@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -185,10 +186,10 @@ func (r *Request) conversePlaces() error {
 	case o.Format != nil && o.Format.Problem != nil:
 		return &NoPlaceError{Member: "response_format", Reason: o.Format.Problem.Error()}
 	}
-	if levels := bedrockModelOf(r.Model).levels; o.Effort != "" && !strings.Contains(levels, " "+o.Effort+" ") {
+	if levels := bedrockModelOf(r.Model).levels; o.Effort != "" && !slices.Contains(levels, o.Effort) {
 		return &NoPlaceError{
 			Member: "reasoning_effort",
-			Reason: fmt.Sprintf("%s is not known to the provider's model %s: there are%s", o.Effort, r.Model, strings.ReplaceAll(strings.TrimRight(levels, " "), " ", ", ")[1:]),
+			Reason: fmt.Sprintf("%s is not known to the provider's model %s: there are %s", o.Effort, r.Model, strings.Join(levels, ", ")),
 		}
 	}
 	return o.noOthers()

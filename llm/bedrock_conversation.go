@@ -46,7 +46,7 @@ func (w *converseWriter) block(role Role) {
 		w.dst = append(w.dst, ',')
 		return
 	}
-	if w.close(); w.dst[len(w.dst)-1] == '}' {
+	if w.close(); w.dst[len(w.dst)-1] == '}' { // and not the bracket that opens the list
 		w.dst = append(w.dst, ',')
 	}
 	w.dst, w.role = append(w.dst, `{"content":[`...), string(role)
@@ -164,14 +164,4 @@ func cleanName(name string) string {
 		return "document"
 	}
 	return name
-}
-
-// countDocuments returns how many documents messages have.
-func countDocuments(messages []Message) (n int64) {
-	for m := range MediaOf(messages) {
-		if m.Kind == KindFile {
-			n++
-		}
-	}
-	return n
 }

@@ -12,16 +12,17 @@ type bedrockModel struct {
 	// dialect is what the model accepts as the schema of its reply. [schema.PromptOnly]
 	// puts the schema into the system prompt.
 	dialect schema.Dialect
-	// levels are the reasoning efforts that it knows, each between spaces.
-	levels string
+	// levels are the reasoning efforts that it knows.
+	levels []string
 	// effort appends the object of additionalModelRequestFields for an effort. Nil:
 	// Converse has a member for it.
 	effort func(dst []byte, effort string) []byte
 }
 
-const (
-	converseLevels = " low medium high xhigh max "
-	openAILevels   = " none minimal low medium high xhigh max "
+// The reasoning efforts of most models, and of OpenAI's.
+var (
+	converseLevels = []string{"low", "medium", "high", "xhigh", "max"}
+	openAILevels   = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 )
 
 // bedrockModels are the models that differ from [bedrockDefault], by a part of the name.
@@ -40,8 +41,8 @@ var bedrockModels = [...]struct {
 	{"anthropic.claude-haiku-4-5", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
 	{"anthropic.claude-opus-4-5", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
 	{"anthropic.claude-opus-4-6", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
-	{"amazon.nova-2", bedrockModel{schema.PromptOnly, " none low medium high ", novaEffort}},
-	{"openai.gpt-oss", bedrockModel{schema.BedrockOutput, " low medium high ", flatEffort}},
+	{"amazon.nova-2", bedrockModel{schema.PromptOnly, []string{"none", "low", "medium", "high"}, novaEffort}},
+	{"openai.gpt-oss", bedrockModel{schema.BedrockOutput, []string{"low", "medium", "high"}, flatEffort}},
 	{"openai.", bedrockModel{schema.BedrockOutput, openAILevels, nestedEffort}},
 	{"moonshot", bedrockModel{schema.BedrockOutput, converseLevels, flatEffort}},
 	{"qwen.qwen3", bedrockModel{schema.BedrockOutput, converseLevels, nil}},

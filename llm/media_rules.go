@@ -137,3 +137,13 @@ func (w *mediaRules) checkOne(m *Media, role Role) error {
 	}
 	return nil
 }
+
+// countDocuments returns how many documents messages have.
+func countDocuments(messages []Message) (n int64) {
+	for m := range MediaOf(messages) {
+		if m.Kind == KindFile {
+			n++
+		}
+	}
+	return n
+}

@@ -120,6 +120,7 @@ var asked = []struct {
 	{llm.KeepReasoning, "reasoning"},         // OpenRouter, responses
 	{llm.KeepReasoning, "include_reasoning"}, // OpenRouter, Groq
 	{llm.KeepToolCalls, "tools"},
+	{llm.KeepToolCalls, "toolConfig.tools"},   // Bedrock
 	{llm.KeepCitations, "web_search_options"}, // OpenAI, Perplexity
 	{llm.KeepCitations, "search_parameters"},  // xAI
 	{llm.KeepCitations, "plugins"},            // OpenRouter
@@ -172,9 +173,10 @@ func (p *Prompt) returnsReasoning(value json.RawMessage) bool {
 // a function, citations for a provider's own search, else 0.
 func partOfTool(tool json.RawMessage) llm.Keep {
 	switch text := strings.ToLower(string(tool)); {
-	case strings.Contains(text, `"function"`), strings.Contains(text, "functiondeclarations"), strings.Contains(text, `"input_schema"`):
+	case strings.Contains(text, `"function"`), strings.Contains(text, "functiondeclarations"), strings.Contains(text, `"input_schema"`),
+		strings.Contains(text, `"toolspec"`):
 		return llm.KeepToolCalls
-	case strings.Contains(text, "search"): // web_search, web_search_20250305, googleSearch
+	case strings.Contains(text, "search"), strings.Contains(text, "grounding"): // web_search, web_search_20250305, googleSearch, nova_grounding
 		return llm.KeepCitations
 	}
 	return 0

@@ -97,6 +97,8 @@ func TestWhatTheExtraBodyAsksForAndNothingKeepsIsNamed(t *testing.T) {
 		{"anthropic", `{"thinking":{"type":"enabled","budget_tokens":1024}}`, 0, []string{"reasoning"}},
 		{"anthropic", `{"thinking":{"type":"disabled"}}`, 0, nil},
 		{"gemini", `{"generationConfig":{"responseLogprobs":true,"thinkingConfig":{"includeThoughts":true}},"tools":[{"googleSearch":{}}]}`, 0, []string{"logprobs", "reasoning", "citations"}},
+		{"bedrock", `{"additionalModelRequestFields":{"thinking":{"type":"adaptive"}},"toolConfig":{"tools":[{"toolSpec":{"name":"f"}},{"systemTool":{"name":"nova_grounding"}}]}}`, 0, []string{"reasoning", "tool_calls", "citations"}},
+		{"bedrock", `{"additionalModelRequestFields":{"reasoningConfig":{"type":"disabled"}}}`, 0, nil},
 	} {
 		p := &Prompt{llm: &config.LLMConfig{Provider: c.provider}, Base: llm.Request{ExtraBody: json.RawMessage(c.body), Keep: c.keep}}
 		notes := p.KeepNotes()
