@@ -60,8 +60,9 @@ func (n *noise) share() float64 {
 	return 0
 }
 
-// begin takes note that the server refuses at random, after so many attempts in probes,
-// and so many of them refused. What was measured so far was noise, so the law starts anew.
+// begin takes note that the server refuses at random: of the attempts that were sent in
+// probes, so many were refused. The law had measured noise until then, so it forgets what
+// it has learned and returns to its first state, [Start].
 func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.on = true
 	n.counted = noiseGuessCalls + float64(sent)

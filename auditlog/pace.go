@@ -6,8 +6,8 @@ import "time"
 // a pool of 16 that take 10 s together: CallsS is 120, ElapsedS is 10, Speedup is 12, and
 // Utilisation is 120 / (10 × 16) = .75.
 type Pace struct {
-	// CallsS is the time of all calls, summed, in seconds: what they would take one after
-	// the other.
+	// CallsS is the sum of the durations of all calls, in seconds. Made one after the
+	// other, the calls would take that long.
 	CallsS float64 `event:"calls_s" json:"calls_s"`
 	// ElapsedS is the time that passed, in seconds.
 	ElapsedS float64 `event:"elapsed_s" json:"elapsed_s"`

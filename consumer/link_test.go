@@ -154,7 +154,7 @@ func (c *linkConn) latency() time.Duration {
 // held reports whether nothing passes at the moment.
 func (c *linkConn) held() bool { return c.greeted && c.link.asleep && !c.link.dead }
 
-// wire holds what is on its way in one direction.
+// wire holds the parcels in flight in one direction.
 type wire []parcel
 
 type parcel struct {

@@ -361,7 +361,7 @@ func TestLostAnswersAreNotWaitedForAfterAReconnect(t *testing.T) {
 	}
 }
 
-// The connection breaks in the middle of groups, with what is on its way; answers are lost in others.
+// The connection breaks in the middle of groups and loses the messages in flight, or only answers are lost.
 func TestEventsOutliveTheirConnection(t *testing.T) {
 	for _, c := range []struct {
 		name  string

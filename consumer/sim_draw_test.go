@@ -62,7 +62,7 @@ func (s *sim) fault() {
 			s.note("slow network")
 			latency, lasts := moment(s.rng, time.Second), moment(s.rng, 10*time.Second)
 			link := r.link
-			r.trouble(lasts + 4*time.Second) // healed at the next look, and what is on its way arrives after that
+			r.trouble(lasts + 4*time.Second) // healed at the next look, after which the messages in flight arrive
 			link.set(func() { link.latency = max(latency, link.usual) })
 			s.healAfter(lasts, func() { link.set(func() { link.latency = link.usual }) })
 		}

@@ -57,8 +57,9 @@ type Verdict struct {
 	// Class is what it means for the job.
 	Class Class
 	// Origin is, with class Transient or Permanent, where the error comes from. With class
-	// Capacity OfHost means that the fault was on this side and is mended: the law learns
-	// nothing from the attempt, and the job goes again at once.
+	// Capacity, OfHost means that this process caused the error and has removed the cause
+	// since. For example, the server refused a key that has been replaced meanwhile. The
+	// law learns nothing from the attempt, and the job is sent again at once.
 	Origin Origin
 	// Absent means, with origin OfNetwork, that nothing listens at the server's address.
 	// Before the first success there the server is taken to be out at once, rather than

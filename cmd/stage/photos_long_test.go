@@ -35,8 +35,8 @@ const (
 )
 
 // TestPhotosOutliveKills has 2,000 rows answered, each about a photo in an object store, by a stage that is killed five
-// times. Each row has one result, no call is made again but those in flight at a kill, and the stage holds no photos but
-// those of its calls.
+// times. Each row has one result, no call is made again but those in flight at a kill, and the stage holds only the
+// photos of its calls in flight.
 func TestPhotosOutliveKills(t *testing.T) {
 	dir := t.TempDir()
 	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: filepath.Join(dir, "nats")}))(t)

@@ -155,7 +155,7 @@ func (r *receiver) received(t *testing.T) []*span {
 	return spans
 }
 
-// rowSpan returns the span of a row, and those of its calls in the order of their start.
+// rowSpan returns the span of a row, and the spans of its calls in the order of their start.
 func (r *receiver) rowSpan(t *testing.T, seq int) (row *span, calls []*span) {
 	t.Helper()
 	all := r.received(t)

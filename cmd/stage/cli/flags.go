@@ -440,7 +440,8 @@ func (c *configFlags) addStages() *string {
 // is the member body of its line, and an answer that ends at the token limit is an answer.
 var batchDefaults = map[string]string{"STAGE_REQUEST_FIELD": "body", "STAGE_LLM_ACCEPT_TRUNCATED": "true"}
 
-// defaultsOfFormat returns the defaults of the command, with those of the input's format.
+// defaultsOfFormat returns the command's default settings. Where the input has a format
+// with defaults of its own, these are added; the command's take precedence.
 func (c *configFlags) defaultsOfFormat() map[string]string {
 	flag := c.cmd.Flags().Lookup("format")
 	if flag == nil || flag.Value.String() != string(rowfile.FormatBatch) {
