@@ -69,7 +69,7 @@ type comingBack struct {
 // here reports whether everything is read.
 func (b *comingBack) here() bool { return b.gone || b.body.Msg != nil && b.read }
 
-func (c *Consumer) newReturns() (*returns, error) {
+func newReturns(c *Consumer) (*returns, error) {
 	r := &returns{
 		inbox: c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
 		coming: make(map[uint64]*comingBack),

@@ -127,7 +127,7 @@ func (b *bodies) close() {
 		t.ended(errTermOver)
 	}
 	b.waiting = nil
-	b.c.storable.setUnstowed(false, b.c.mail)
+	b.c.setUnstowed(false)
 }
 
 // errTermOver ends a transfer with its term.
@@ -192,7 +192,7 @@ func (b *bodies) report() {
 			got = fmt.Errorf("%s: %w", t.what, t.err)
 		}
 	}
-	b.c.storable.setUnstowed(put != nil, b.c.mail)
+	b.c.setUnstowed(put != nil)
 	for area, err := range map[string]error{problemPut: put, problemGet: got} {
 		if err != nil {
 			b.c.problems.set(area, b.c.denied(err))
@@ -211,14 +211,6 @@ func (b *bodies) tidied(now time.Time) bool {
 		b.tidyBy = now.Add(bodiesTidy)
 	}
 	return !now.Before(b.tidyBy)
-}
-
-// roomInBucket is the largest body that goes to the bucket; 0 without one.
-func (c *Consumer) roomInBucket() int {
-	if c.cfg.ResultBucket == "" {
-		return 0
-	}
-	return int(c.cfg.WindowBytes / largestPart)
 }
 
 // stow stores the body of the reply to a row, or an element, as an object. What waits for
@@ -272,7 +264,7 @@ func (t *term) stowResult(row *Row) {
 
 // stowForJournal implements [journalRows].
 func (t *term) stowForJournal(row *Row, now time.Time) bool {
-	if len(row.reply.Body) > t.c.roomInBucket() || row.form.object.Name != "" {
+	if len(row.reply.Body) > t.c.messages.roomInBucket() || row.form.object.Name != "" {
 		return false // also without a bucket, or where the event alone is too large
 	}
 	row.journal.keepAt = now.Add(journalRetry)
@@ -349,7 +341,7 @@ func (t *term) weighBody(row *Row) {
 // No row is asked for meanwhile, but the pin is renewed.
 func (t *term) keyKnown(seq uint64, m *nats.Msg) bool {
 	b := &t.bodies
-	if !t.c.order.byKey() || t.c.held[seq] != nil {
+	if !t.c.order.byKey() || t.c.carried.rows[seq] != nil {
 		return true
 	}
 	ref := elsewhere(m)

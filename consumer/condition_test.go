@@ -100,10 +100,10 @@ func (noExecutor) Start(*Row) {}
 func (w conditionWriter) begin(t *testing.T) *emitter {
 	t.Helper()
 	for {
-		end, err := w.readEnd(t.Context())
+		end, err := w.results.readEnd(t.Context())
 		if err == nil {
 			owner := w.newOwner()
-			if end, err = w.claim(t.Context(), owner, end, time.Unix(1, 0)); err == nil {
+			if end, err = w.results.claim(t.Context(), owner, end, time.Unix(1, 0)); err == nil {
 				return &emitter{c: w.Consumer, owner: owner, end: end}
 			}
 		}

@@ -31,7 +31,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -40,7 +39,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Config of one partition. Name, the streams and subjects, Executor, Recorder and Logger
@@ -192,41 +190,25 @@ type Status struct {
 // Consumer serves one partition. Create it with [New].
 type Consumer struct {
 	*shared // with its rows
+	*connection
 
-	cfg           Config
-	nc            *nats.Conn // of the present term; the goroutine of Run replaces it between two, see adopt
-	js            jetstream.JetStream
-	next          atomic.Pointer[nats.Conn] // the connection to use from the next term on; nil means the present one
-	order         order
-	filter        string
-	resultSubject string
-	claimSubject  string
-	log           *slog.Logger
-	problems      problems
-	steer         steering
-	questions     chan question // about rows, see RowHold
+	cfg       Config
+	order     order
+	results   *resultLog
+	messages  *messages
+	log       *slog.Logger
+	problems  problems
+	steer     steering
+	carried   carried
+	questions chan question // about rows, see RowHold
 
-	// held are the rows of an earlier term that are not known to be emitted: a reply that
-	// was paid for is not thrown away because the connection broke. The goroutine of Run
-	// owns it; the window bounds it.
-	held map[uint64]*Row
 	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty
 	// where there was none. The server may hold it still, see standBy.
 	fencedPin string
-	// inputCreated is when the input stream was created, to whose sequences held and
-	// journal refer.
-	inputCreated time.Time
 	// started says that all was well once, whether it was this process's turn or not:
 	// from then on a missing or misconfigured stream is a problem that may be fixed while
 	// it waits.
 	started bool
-	// served says that a term has begun once.
-	served bool
-	// resultsLost says that the last attempt to begin a term found fewer results of rows
-	// above the low-water mark than the log says.
-	resultsLost bool
-	// maxMessage is the largest message that the results stream takes.
-	maxMessage atomic.Int32
 
 	mu     sync.Mutex
 	status Status
@@ -272,25 +254,32 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
 	log := cfg.Logger.With(slog.Int("partition", cfg.Partition))
-	return &Consumer{
-		cfg:           cfg,
-		nc:            nc,
-		js:            js,
-		order:         order{name: cfg.Order, keyName: cfg.OrderKey},
-		filter:        streams.LogFilter(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		resultSubject: streams.ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		claimSubject:  streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
-		log:           log,
+	filter := streams.LogFilter(cfg.ResultSubject, cfg.Name, cfg.Partition)
+	c := &Consumer{
+		cfg: cfg,
+		connection: &connection{
+			nc: nc, js: js, published: []string{streams.APISubjects, filter, cmp.Or(cfg.DeadLetterSubject, filter)},
+		},
+		order: order{name: cfg.Order, keyName: cfg.OrderKey},
+		log:   log,
 		shared: &shared{
 			mail: newMailbox(), gate: new(gate), pulse: newPulse(time.Now(), cfg.PinnedTTL), storable: new(storable),
 			recorder: cfg.Recorder,
 		},
-		steer:     steering{changed: make(chan struct{}, 1)},
+		steer:     steering{changed: make(chan struct{}, 1), shares: cfg.Spread, partition: cfg.Partition},
 		questions: make(chan question),
 		problems:  problems{log: log, explain: cfg.Explain, why: make(map[string]problem)},
-		held:      make(map[uint64]*Row),
+		carried:   carried{rows: make(map[uint64]*Row)},
 		status:    Status{Partition: cfg.Partition, Role: Starting},
-	}, nil
+	}
+	subject := streams.ResultSubject(cfg.ResultSubject, cfg.Name, cfg.Partition)
+	c.messages = &messages{connection: c.connection, cfg: &c.cfg, order: c.order, subject: subject}
+	c.resumer, _ = cfg.Executor.(Resumer)
+	c.results = &resultLog{
+		connection: c.connection, cfg: &c.cfg, order: c.order, filter: filter,
+		claimSubject: streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition), resultSubject: subject,
+	}
+	return c, nil
 }
 
 // Status returns a snapshot. Safe for concurrent use.
@@ -299,7 +288,7 @@ func (c *Consumer) Status() Status {
 	s := c.status
 	c.mu.Unlock()
 	s.Problem, s.Paused = c.problems.String(), c.steer.paused.Load()
-	s.Holds = c.holds(&s)
+	s.Holds = s.holds(&c.problems)
 	if full := c.storable.problem(); full != "" {
 		s.Problem = strings.TrimSuffix(full+"; "+s.Problem, "; ")
 	}
@@ -325,17 +314,16 @@ func (c *Consumer) Unkept() int {
 // stay, with the replies that are there. Safe for concurrent use.
 func (c *Consumer) Use(nc *nats.Conn) { c.next.Store(nc) }
 
-// adopt takes the connection of [Consumer.Use], if there is another.
-func (c *Consumer) adopt() {
-	nc := c.next.Swap(nil)
-	if nc == nil {
-		return
+// SetFull says why nothing can be stored, so that the rows of the partition wait as after
+// [Consumer.Pause]. A nil reason lets them continue. It returns at once, and is safe for
+// concurrent use.
+func (c *Consumer) SetFull(why error) {
+	if why == nil {
+		c.storable.full.Store(nil)
+	} else {
+		c.storable.full.Store(&why)
 	}
-	js, err := streams.JetStream(nc)
-	if err != nil {
-		panic(fmt.Sprintf("consumer: %v", err)) // options alone could be wrong, and there are none
-	}
-	c.nc, c.js = nc, js
+	c.mail.wake()
 }
 
 func (c *Consumer) setStatus(change func(*Status)) {
@@ -358,7 +346,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 		s.standBy()
 		s.Role = Stopped
 	})
-	defer c.abandonAll()
+	defer c.carried.abandonAll()
 	backoff := storeRetryFirst
 	for soft.Err() == nil {
 		began := time.Now()
@@ -413,7 +401,7 @@ func (c *Consumer) Check(ctx context.Context) error {
 // serve runs one term of ownership.
 func (c *Consumer) serve(soft, hard context.Context) error {
 	c.setStatus((*Status).standBy)
-	if err := c.connected(soft); err != nil || soft.Err() != nil {
+	if err := c.await(soft, c.cfg.Moves, &c.problems); err != nil || soft.Err() != nil {
 		return err
 	}
 	lost := c.nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
@@ -432,7 +420,7 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err := c.checkStart(hard, durable); err != nil {
 		return err
 	}
-	pin, err := c.standBy(soft, durable, lost)
+	pin, err := (&standby{c: c, durable: durable, lost: lost}).wait(soft)
 	if soft.Err() != nil {
 		return nil
 	}
@@ -442,7 +430,9 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	c.setStatus(func(s *Status) { s.Taking = true })
 	t, err := c.begin(hard, soft, lost, durable, pin)
 	if err != nil {
-		c.keepPin(pin, err)
+		if errors.Is(err, ErrFenced) {
+			c.fencedPin = pin
+		}
 		if soft.Err() != nil {
 			return nil
 		}
@@ -453,8 +443,10 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
 		t.dropHandedBack()
 	}
-	c.keepPin(t.in.pull.pin, err)
-	c.keepRows(t)
+	if errors.Is(err, ErrFenced) {
+		c.fencedPin = t.in.pull.pin
+	}
+	t.carryOver()
 	t.close() // the emitter reports problems until it has ended
 	c.setRefused(false)
 	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAway, problemPut, problemGet)
@@ -475,6 +467,16 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	return err
 }
 
+// holdAfter is how a process holds a partition after a term, or an attempt at one, that
+// ended with err. One that lost the connection is the first to continue when it is back:
+// the replies that it waits for arrive in its memory.
+func (c *Consumer) holdAfter(err error) spread.Hold {
+	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
+		return spread.HeldLost
+	}
+	return spread.NotHeld
+}
+
 // openDurable finds or creates the durable consumer and remembers the largest message
 // that the results stream takes.
 func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
@@ -482,7 +484,7 @@ func (c *Consumer) openDurable(ctx context.Context) (*streams.Durable, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.maxMessage.Store(int32(durable.MessageBytesMax))
+	c.messages.maxMessage.Store(int32(durable.MessageBytesMax))
 	return durable, nil
 }
 
@@ -491,59 +493,6 @@ func (s *Status) standBy() {
 	*s = Status{
 		Partition: s.Partition, Role: Standby, HighWaterMark: s.HighWaterMark,
 		Emitted: s.Emitted, Failed: s.Failed, Skipped: s.Skipped, JournalProblem: s.JournalProblem,
-	}
-}
-
-// keepRows keeps the rows of an ended term for the next one.
-func (c *Consumer) keepRows(t *term) {
-	for _, row := range t.unstarted {
-		delete(t.open, row.Seq)
-		c.keepIdle(row)
-	}
-	for _, row := range t.takenBack {
-		c.keepIdle(row)
-	}
-	for seq, row := range t.open {
-		row.wanted.Store(false)
-		c.held[seq] = row
-	}
-	c.resumeIf(c.mail.count(t.collected, 0))
-	c.openGate()
-}
-
-// forget drops the held rows that have been emitted, and all of them when the input
-// stream has been replaced.
-func (c *Consumer) forget(mark uint64, created time.Time) {
-	if !created.Equal(c.inputCreated) {
-		c.abandonAll()
-		c.inputCreated = created
-	}
-	for seq, row := range c.held {
-		if seq <= mark {
-			delete(c.held, seq)
-			row.abandon()
-		}
-	}
-}
-
-func (c *Consumer) abandonAll() {
-	for _, row := range c.held {
-		row.abandon()
-	}
-	clear(c.held)
-}
-
-// answeredLate takes the reply to a row that is not open in the present term.
-func (c *Consumer) answeredLate(row *Row) {
-	switch {
-	case row.element.parent != nil:
-		row.answered = true
-	case c.held[row.Seq] != row: // emitted elsewhere, or of an input stream that is gone
-	case row.reply.HandedBack, row.reply.Parked:
-		delete(c.held, row.Seq)
-		c.keepIdle(row)
-	default:
-		row.answered = true
 	}
 }
 

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -142,7 +140,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 	}
 	for len(rows) > 0 {
 		n := e.groupSize(len(rows))
-		if err := e.c.deadLetters(ctx, rows[:n]); err != nil {
+		if err := e.deadLetters(ctx, rows[:n]); err != nil {
 			return false, err
 		}
 		e.c.at("appending")
@@ -163,7 +161,7 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 // look reads the end of the log. One that can't be read proves nothing, and the term
 // continues: its appends are conditional.
 func (e *emitter) look(ctx context.Context) (sure bool, err error) {
-	err = e.c.stillEndsAt(ctx, e.end)
+	err = e.c.results.stillEndsAt(ctx, e.end)
 	switch {
 	case ctx.Err() != nil:
 		return false, context.Cause(ctx)
@@ -192,6 +190,50 @@ func (e *emitter) groupSize(n int) int {
 	return 1
 }
 
+// deadLetters stores the originals of the failed rows among rows, where the stage has a
+// subject for them.
+func (e *emitter) deadLetters(ctx context.Context, rows []*Row) error {
+	for _, row := range rows {
+		if !row.reply.Failed || e.c.cfg.DeadLetterSubject == "" {
+			continue
+		}
+		if err := e.deadLetter(ctx, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deadLetter stores the original of a failed row on the dead letter subject, before its
+// result: a crash in between stores it again, and the message id drops the second copy
+// within the stream's window.
+func (e *emitter) deadLetter(ctx context.Context, row *Row) error {
+	form := deadWhole
+	msg := e.c.messages.deadLetterMsg(row, form)
+	for form < deadCut && e.c.messages.tooLarge(msg) {
+		form++
+		msg = e.c.messages.deadLetterMsg(row, form)
+	}
+	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
+		_, err := streams.Append(ctx, e.c.nc, []*nats.Msg{msg})
+		for form < deadCut && streams.TooLarge(err) {
+			form++
+			msg = e.c.messages.deadLetterMsg(row, form)
+			_, err = streams.Append(ctx, e.c.nc, []*nats.Msg{msg})
+		}
+		if err == nil {
+			e.c.setRefused(false)
+			e.c.problems.clear(problemDeadLetter)
+			return nil
+		}
+		if ctx.Err() == nil {
+			e.c.setRefused(true)
+			e.c.problems.set(problemDeadLetter, e.c.denied(fmt.Errorf("%s: %w", rowsText(row.Seq, row.Seq), err)))
+		}
+	}
+	return context.Cause(ctx)
+}
+
 // store appends one message or one batch until it is stored.
 func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	last := rows[len(rows)-1]
@@ -218,7 +260,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		// Was it stored after all? A time-out proves nothing, and a conflict may be with
 		// our own first copy: the answer to it was lost, and the second copy finds the
 		// log one further.
-		now, readErr := e.c.readEnd(ctx)
+		now, readErr := e.c.results.readEnd(ctx)
 		switch {
 		case readErr != nil:
 			err = errors.Join(e.c.denied(err), readErr)
@@ -257,10 +299,10 @@ func rowsText(first, last uint64) string {
 func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 	msgs := make([]*nats.Msg, len(rows))
 	for i, row := range rows {
-		msgs[i] = e.c.resultMsg(row, e.owner)
+		msgs[i] = e.c.messages.resultMsg(row, e.owner)
 	}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(e.end.seq, 10)}
-	msgs[0].Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{e.c.filter}
+	msgs[0].Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{e.c.results.filter}
 	if e.appends == nil {
 		var err error
 		if e.appends, err = streams.NewAppender(e.c.nc); err != nil {
@@ -268,67 +310,4 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
 		}
 	}
 	return e.appends.Append(ctx, msgs)
-}
-
-// resultMsg returns the message that stores the result of a row.
-func (c *Consumer) resultMsg(row *Row, owner string) *nats.Msg {
-	own := 8 + c.order.headers() // ours and the batch's; a map of more would cost two allocations more
-	originStream, originSeq := streams.Origin(row.Header)
-	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
-	if !row.form.bare {
-		streams.Carry(header, row.Header, streams.PassHeader)
-	}
-	maps.Copy(header, row.traceHeader())
-	set := headerValues{header: header, values: make([]string, 0, ownHeaders)}
-	set.one(streams.HeaderSourceStream, c.cfg.InputStream)
-	set.one(streams.HeaderSourceSeq, strconv.FormatUint(row.Seq, 10))
-	set.one(streams.HeaderSourceSubject, row.Subject)
-	set.one(streams.HeaderStatus, statusOf(row.reply))
-	set.one(streams.HeaderStateID, row.StateID)
-	set.one(streams.HeaderOwner, owner)
-	c.order.setHeader(header, row)
-	if originSeq != "" {
-		set.one(streams.HeaderOriginStream, originStream)
-		set.one(streams.HeaderOriginSeq, originSeq)
-	}
-	if first := c.replaced(row); first > 0 {
-		set.one(streams.HeaderReplaces, strconv.FormatUint(first, 10))
-	}
-	msg := &nats.Msg{Subject: c.resultSubject, Header: header, Data: row.reply.Body}
-	if row.form.large {
-		row.form.object.Set(header)
-		msg.Data = nil
-	}
-	return msg
-}
-
-// ownHeaders is the most headers that the stage itself gives a result, without the
-// headers of its order.
-const ownHeaders = 9
-
-// headerValues sets headers that have one value each. The values share one array: a slice
-// of its own for each would be six allocations for a result in place of one.
-type headerValues struct {
-	header nats.Header
-	values []string
-}
-
-func (h *headerValues) one(name, value string) {
-	n := len(h.values)
-	h.values = append(h.values, value)
-	h.header[name] = h.values[n : n+1 : n+1]
-}
-
-// replaced is the row whose place the result of a redriven row takes; 0 means that that
-// of no other.
-func (c *Consumer) replaced(row *Row) uint64 {
-	return streams.Replaced(row.Header, c.cfg.Name, c.cfg.InputStream)
-}
-
-// statusOf is the value of the Stage-Status header.
-func statusOf(r *Reply) string {
-	if r.Failed {
-		return auditlog.RowError
-	}
-	return auditlog.RowSuccess
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-func journalConsumer() *Consumer {
-	return &Consumer{cfg: Config{DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS"}, RunID: "run"}, inputCreated: time.Unix(1700000000, 123)}
+func keptOfStage() *keptStream {
+	return &keptStream{cfg: &Config{DurableConfig: streams.DurableConfig{Name: "stage", InputStream: "ROWS"}, RunID: "run"}, created: time.Unix(1700000000, 123)}
 }
 
 func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
-	c := journalConsumer()
+	kept := keptOfStage()
 	usage := &auditlog.Usage{PromptTokens: 3, CompletionTokens: 4, TotalTokens: 7}
 	row := &Row{Seq: 42, StateID: "stage/ROWS/0/42", reply: &Reply{
 		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc", Form: "max_bytes=5",
 		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
 	}}
-	msg := c.journalEntry("run.1", row)
-	seq, _, k, err := c.parseEntry(msg.Header, msg.Data)
+	msg := kept.entry(row, eventOf(row))
+	seq, _, k, err := kept.parse(msg.Header, msg.Data)
 	if err != nil || seq != 42 {
 		t.Fatalf("seq %d, err %v, want 42", seq, err)
 	}
@@ -34,26 +34,26 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 		t.Errorf("event: got %+v, want %+v", e, want.Event)
 	}
 
-	c.inputCreated = c.inputCreated.Add(time.Nanosecond)
-	if _, _, _, err := c.parseEntry(msg.Header, msg.Data); !errors.Is(err, errNoEntry) {
+	kept.created = kept.created.Add(time.Nanosecond)
+	if _, _, _, err := kept.parse(msg.Header, msg.Data); !errors.Is(err, errNoEntry) {
 		t.Errorf("an entry about another input stream: err %v, want %v", err, errNoEntry)
 	}
 }
 
 // Whatever lies in the journal, reading it neither panics nor makes a reply of something that is not an entry.
 func FuzzJournalEntry(f *testing.F) {
-	c := journalConsumer()
+	kept := keptOfStage()
 	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}
-	msg := c.journalEntry("run.1", row)
+	msg := kept.entry(row, eventOf(row))
 	f.Add(msg.Header.Get(streams.HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
 	f.Add("", "", []byte(nil))
 	f.Add("18446744073709551616", "x", []byte("{}\n{}"))
 	f.Fuzz(func(t *testing.T, seq, hash string, data []byte) {
 		header := nats.Header{
 			streams.HeaderSourceSeq: {seq}, headerRequestHash: {hash}, streams.HeaderSourceStream: {"ROWS"},
-			headerInputCreated: {c.inputCreated.Format(time.RFC3339Nano)},
+			headerInputCreated: {kept.created.Format(time.RFC3339Nano)},
 		}
-		_, _, k, err := c.parseEntry(header, data)
+		_, _, k, err := kept.parse(header, data)
 		if (k == nil) != (err != nil) {
 			t.Fatalf("kept %v, err %v", k, err)
 		}
@@ -61,4 +61,10 @@ func FuzzJournalEntry(f *testing.F) {
 			t.Fatal("a reply to no request")
 		}
 	})
+}
+
+// eventOf is the row's event as a term makes it.
+func eventOf(row *Row) *auditlog.Row {
+	e := (&Consumer{cfg: *keptOfStage().cfg}).rowEvent(row, "run.1", time.Now())
+	return &e
 }

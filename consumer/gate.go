@@ -112,17 +112,11 @@ func (t *term) setGate() {
 	t.c.resumeIf(t.c.gate.set(shut, stuck, t.c.order.byKey() && 2*waiting >= most))
 }
 
-// openGate is called at the end of the term, so that the executor hands back the rows
-// that waited.
-func (c *Consumer) openGate() {
-	c.gate.mu.Lock()
-	clear(c.gate.waiting)
-	c.gate.mu.Unlock()
-	c.resumeIf(c.gate.set(false, false, false))
-}
-
-func (c *Consumer) resumeIf(more bool) {
-	if r, ok := c.cfg.Executor.(Resumer); ok && more {
-		r.Resume()
-	}
+// open is called at the end of the term, so that the executor hands back the rows that
+// waited. It returns whether there may be any.
+func (g *gate) open() (more bool) {
+	g.mu.Lock()
+	clear(g.waiting)
+	g.mu.Unlock()
+	return g.set(false, false, false)
 }

@@ -81,9 +81,9 @@ func (t *term) fullOf() string {
 	return ""
 }
 
-// holds returns why the rows of the partition wait.
-func (c *Consumer) holds(s *Status) []hold.Hold {
-	list := c.problems.holds(s.Partition)
+// holds returns why the rows of the partition wait, where p are its problems.
+func (s *Status) holds(p *problems) []hold.Hold {
+	list := p.holds(s.Partition)
 	add := func(kind hold.Kind, by string, since time.Time) {
 		h := hold.OfPartition(s.Partition, kind)
 		h.By, h.Since = by, since

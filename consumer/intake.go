@@ -78,7 +78,7 @@ func (in *intake) resets() bool { return !in.resetAt.IsZero() }
 
 // setBack sets the durable consumer back at once.
 func (in *intake) setBack(ctx context.Context) error {
-	pull, err := in.c.newPuller(in.durable, in.pin, in.c.renewEvery())
+	pull, err := newPuller(in.c, in.durable, in.pin, renewEvery(in.c.cfg.PinnedTTL))
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (in *intake) close() {
 }
 
 // renewEvery leaves room for one lost request within the pin's life.
-func (c *Consumer) renewEvery() time.Duration { return c.cfg.PinnedTTL * 2 / 5 }
+func renewEvery(pinnedTTL time.Duration) time.Duration { return pinnedTTL * 2 / 5 }
 
 // note records a delivery, and reports whether it proves that no row lies between it and
 // the one before: two deliveries with consecutive numbers, both first deliveries under
@@ -126,7 +126,7 @@ func (in *intake) proveNothing() { in.delivered = 0 }
 // comes before seq; else 0. Rows that were deleted, or that the filter leaves out, are not
 // missing.
 func (in *intake) missingBefore(ctx context.Context, seq uint64) (missing uint64, err error) {
-	next, err := in.c.nextInput(ctx, in.accepted+1)
+	next, err := nextInput(ctx, in.c, in.accepted+1)
 	if next >= seq {
 		next = 0
 	}
@@ -192,4 +192,9 @@ func (in *intake) whySilent(info *jetstream.ConsumerInfo) error {
 	}
 	return fmt.Errorf("%d rows wait in stream %s, and consumer %s delivers none: %s",
 		info.NumPending, in.c.cfg.InputStream, in.durable.Name, why)
+}
+
+// nextInput returns the sequence of the first row at or after seq; 0 when there is none.
+func nextInput(ctx context.Context, c *Consumer, seq uint64) (uint64, error) {
+	return streams.NextSequence(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
 }

@@ -145,7 +145,7 @@ func (t *term) itemAnswered(item *Row) {
 	item.answered = true
 	row := item.element.parent
 	if t.open[row.Seq] != row {
-		if t.c.held[row.Seq] == row {
+		if t.c.carried.has(row) {
 			t.journal.waitOf(row, time.Now())
 		}
 		return
@@ -157,15 +157,4 @@ func (t *term) itemAnswered(item *Row) {
 	}
 	t.journal.wait(item, time.Now())
 	t.c.at("element answered")
-}
-
-// keepIdle keeps a row that nobody works on for the next term where it has replies to
-// elements, and abandons it else.
-func (c *Consumer) keepIdle(row *Row) {
-	if row.idle = len(row.answeredItems()) > 0; !row.idle {
-		row.abandon()
-		return
-	}
-	row.wanted.Store(false)
-	c.held[row.Seq] = row
 }

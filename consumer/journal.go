@@ -29,6 +29,7 @@ import (
 // has nothing to read.
 type journal struct {
 	c       *Consumer
+	stream  *keptStream
 	rows    journalRows
 	owner   string
 	inbox   string
@@ -70,13 +71,13 @@ type journalRows interface {
 }
 
 // openJournal asks what earlier terms have kept.
-func (c *Consumer) openJournal(owner string, rows journalRows, now time.Time) *journal {
+func openJournal(c *Consumer, stream *keptStream, owner string, rows journalRows, now time.Time) *journal {
 	if !c.cfg.Journal {
 		return &journal{c: c, rows: rows}
 	}
 	most := max(c.cfg.WindowRows, journalSent)
 	j := &journal{
-		c: c, rows: rows, owner: owner, inbox: c.nc.NewInbox(),
+		c: c, stream: stream, rows: rows, owner: owner, inbox: c.nc.NewInbox(),
 		// What may come at once: an answer to each entry on its way and to each get, and
 		// a few others.
 		answers: make(chan *nats.Msg, most+2*journalGets+64),

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,16 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// keptRef names a row, or an element of one, whose reply is in the journal.
-type keptRef struct {
-	row  uint64
-	item int // the element, or wholeRow
-}
-
-func (r keptRef) compare(other keptRef) int {
-	return cmp.Or(cmp.Compare(r.row, other.row), cmp.Compare(r.item, other.item))
-}
 
 // earlierTerms knows which rows earlier terms have kept a reply to. It does not hold the
 // replies themselves: they may be large, and behind a batch lane there may be a million.
@@ -55,7 +44,7 @@ func (j *journal) askEarlier(now time.Time) {
 	body, err := json.Marshal(struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset"`
-	}{j.c.journalFilter(), j.earlier.read})
+	}{j.stream.filter(), j.earlier.read})
 	if err == nil {
 		err = j.send(topicSubjects, &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "STREAM.INFO." + j.c.cfg.JournalStream, Data: body})
 	}
@@ -100,7 +89,7 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		return // of a request that was repeated
 	}
 	for subject := range page.State.Subjects {
-		if ref, ok := j.c.journalRef(subject); ok {
+		if ref, ok := j.stream.ref(subject); ok {
 			e.pages = append(e.pages, ref)
 		}
 	}

@@ -165,7 +165,7 @@ func (j *journal) ask(seq uint64, g *get, now time.Time) {
 	g.asked = min(len(g.missing), j.gets.most())
 	for _, item := range g.missing[:g.asked] {
 		ref := keptRef{seq, item}
-		body, err := json.Marshal(map[string]string{"last_by_subj": j.c.journalSubject(ref)})
+		body, err := json.Marshal(map[string]string{"last_by_subj": j.stream.subject(ref)})
 		if err == nil {
 			err = j.send(topicGet+strconv.FormatUint(seq, 36)+"."+strconv.Itoa(item),
 				&nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
@@ -198,7 +198,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 		g.again = earlier(g.again, now.Add(journalLag))
 		return
 	}
-	if of, index, k, err := j.c.parseEntry(m.Header, m.Data); err == nil && of == seq && index == item {
+	if of, index, k, err := j.stream.parse(m.Header, m.Data); err == nil && of == seq && index == item {
 		if k.object.Name == "" {
 			g.put(item, k)
 		} else {

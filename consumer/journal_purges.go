@@ -1,14 +1,8 @@
 package consumer
 
 import (
-	"context"
-	"encoding/json"
-	"log/slog"
 	"slices"
 	"time"
-
-	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -115,7 +109,7 @@ func (j *journal) purge() bool {
 	if below <= max(1, j.purges.below) {
 		return false
 	}
-	if err := j.requestPurge(topicPurge, j.c.journalFilter(), below); err != nil {
+	if err := j.requestPurge(topicPurge, j.stream.filter(), below); err != nil {
 		j.setProblem("purge: " + err.Error())
 		return true
 	}
@@ -127,7 +121,7 @@ func (j *journal) purge() bool {
 // requestPurge asks for a removal, see journalPurge. Without a topic nobody listens to the
 // answer.
 func (j *journal) requestPurge(topic, filter string, below uint64) error {
-	msg, err := j.c.journalPurge(filter, below)
+	msg, err := j.stream.purgeRequest(filter, below)
 	switch {
 	case err != nil:
 		return err
@@ -135,16 +129,6 @@ func (j *journal) requestPurge(topic, filter string, below uint64) error {
 		return j.send(topic, msg)
 	}
 	return j.c.nc.PublishMsg(msg)
-}
-
-// journalPurge returns the request to remove all messages of the journal that match a
-// filter and are below a sequence, or all that match where it is 0.
-func (c *Consumer) journalPurge(filter string, below uint64) (*nats.Msg, error) {
-	body, err := json.Marshal(struct {
-		Filter string `json:"filter"`
-		Below  uint64 `json:"seq,omitempty"`
-	}{filter, below})
-	return &nats.Msg{Subject: streams.APIPrefix(c.nc) + "STREAM.PURGE." + c.cfg.JournalStream, Data: body}, err
 }
 
 // sift removes the entries of emitted rows that lie behind one that is needed.
@@ -157,7 +141,7 @@ func (j *journal) sift() {
 		}
 		if !purged[row] {
 			purged[row] = true
-			if err := j.requestPurge("", j.c.journalRowFilter(row), 0); err != nil {
+			if err := j.requestPurge("", j.stream.rowFilter(row), 0); err != nil {
 				j.setProblem("purge: " + err.Error())
 			}
 		}
@@ -179,38 +163,4 @@ func (j *journal) clear() {
 	j.dropFinished()
 	j.purge()
 	j.sift()
-}
-
-// purgeOfOldInput removes the replies to rows of another input stream, before the first
-// claim for a new one. Their subjects name rows of the new stream as well, and with a
-// batch lane a row whose reply is kept leaves its batch:
-//
-//	The input is created again, and the journal still has the reply to the old row 7.
-//	A seals the new row 7 into a batch, and is killed.
-//	B takes row 7 out of the batch for the reply, finds that it is another row's, and buys it again.
-//
-// It goes before the claim: a process that is killed between the two does it again.
-func (c *Consumer) purgeOfOldInput(ctx context.Context) {
-	if !c.cfg.Journal {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	if err := c.purgeJournal(ctx, c.journalFilter(), 0); err != nil {
-		c.log.Warn("replies to rows of the earlier input stream are still in the journal", slog.Any("error", err))
-	}
-}
-
-// purgeJournal removes all messages that match a filter and are below a sequence, or all
-// that match where it is 0, and waits for that.
-func (c *Consumer) purgeJournal(ctx context.Context, filter string, below uint64) error {
-	msg, err := c.journalPurge(filter, below)
-	if err != nil {
-		return err
-	}
-	answer, err := c.nc.RequestMsgWithContext(ctx, msg)
-	if err == nil {
-		err = streams.Refusal(answer)
-	}
-	return err
 }

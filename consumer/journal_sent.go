@@ -90,7 +90,8 @@ func (j *journal) keep(row *Row, now time.Time) {
 	if row.journal.entry > 0 {
 		j.setProblem("no answer")
 	}
-	msg := j.c.journalEntry(j.owner, row)
+	e := j.c.rowEvent(row, j.owner, now)
+	msg := j.stream.entry(row, &e)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
 		if j.rows.stowForJournal(row, now) {
 			return

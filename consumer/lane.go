@@ -127,7 +127,7 @@ func (t *term) openLane(ctx, soft context.Context, lost <-chan nats.Status) erro
 	t.lane = l
 	return t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
 		return lane.Open(ctx, LaneTerm{
-			Owner: t.owner, Low: t.own.end.low, InputCreated: t.c.inputCreated,
+			Owner: t.owner, Low: t.own.end.low, InputCreated: t.c.carried.inputCreated,
 			Recall: l.desk.recall, Fenced: l.desk.fence,
 		})
 	})

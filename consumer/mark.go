@@ -148,7 +148,7 @@ func (t *term) leaveMark(ctx context.Context) error {
 	}
 	end := t.own.end
 	end.logMark = t.markOf(m.Low, m.Ahead)
-	end, err := t.c.claim(ctx, t.owner, end, t.c.inputCreated)
+	end, err := t.c.results.claim(ctx, t.owner, end, t.c.carried.inputCreated)
 	if err == nil {
 		t.own.end = end
 	}
@@ -164,7 +164,7 @@ const passMost = 1000
 func (t *term) passKnown(ctx context.Context) error {
 	from := t.in.accepted + 1
 	for range passMost {
-		next, err := t.c.nextInput(ctx, from)
+		next, err := nextInput(ctx, t.c, from)
 		if err != nil {
 			return err
 		}

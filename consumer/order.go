@@ -1,8 +1,6 @@
 package consumer
 
 import (
-	"cmp"
-
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
@@ -90,19 +88,4 @@ func (o order) headerBytes(row *Row) int {
 		return markHeaderBytes + len(row.Key)
 	}
 	return 0
-}
-
-// checkOrder refuses another order than the one of the last claim where rows above the
-// low-water mark are emitted: in the new order they may be too early.
-func (c *Consumer) checkOrder(cl *streams.Claim, end logEnd) error {
-	if cl == nil || end.ahead == 0 || cl.SameOrder(c.cfg.Order, c.cfg.OrderKey) {
-		return nil
-	}
-	const way = "and of the rows after row %d, which wait, %d have their results already: start as before until all rows that were taken have theirs, and stop; then change it, or choose another %s now"
-	if cl.Order == streams.OrderKey && c.cfg.Order == streams.OrderKey {
-		return unfit(streams.NewSettingError(streams.FieldOrderKey, "%s is %s and was %s when the stage last ran, "+way,
-			streams.FieldOrderKey, c.cfg.OrderKey, cl.Key, end.low, end.ahead, streams.FieldName))
-	}
-	return unfit(streams.NewSettingError(streams.FieldOrder, "%s is %s and was %s when the stage last ran, "+way,
-		streams.FieldOrder, c.cfg.Order, cmp.Or(cl.Order, streams.OrderStream), end.low, end.ahead, streams.FieldName))
 }

@@ -23,7 +23,7 @@ func BenchmarkResultMsg(b *testing.B) {
 			row := aheadRow(70_000, 12)
 			b.ReportAllocs()
 			for b.Loop() {
-				c.resultMsg(row, "owner")
+				c.messages.resultMsg(row, "owner")
 			}
 		})
 	}
@@ -34,7 +34,7 @@ func TestTheHeadersOfAnOrderCostFourAllocations(t *testing.T) {
 	cost := make(map[streams.Order]float64)
 	for _, order := range orders {
 		c, row := orderedConsumer(t, nil, order), aheadRow(70_000, 12)
-		cost[order] = testing.AllocsPerRun(100, func() { c.resultMsg(row, "owner") })
+		cost[order] = testing.AllocsPerRun(100, func() { c.messages.resultMsg(row, "owner") })
 	}
 	for order, n := range cost {
 		if more := n - cost[streams.OrderStream]; more > 4 {
@@ -57,7 +57,7 @@ func BenchmarkTakeOverRead(b *testing.B) {
 				end := appendAhead(b, c, ahead)
 				for b.Loop() {
 					var where aheadLog
-					rows, err := c.finishedAhead(b.Context(), end, &where)
+					rows, err := c.results.finishedAhead(b.Context(), end, &where)
 					if err != nil || len(rows) != ahead {
 						b.Fatalf("read %d rows, err %v, want %d", len(rows), err, ahead)
 					}

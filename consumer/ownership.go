@@ -32,7 +32,7 @@ type ownership struct {
 // so only without one does a successful look clear that problem.
 func (o *ownership) stillOurs(ctx context.Context, appending bool) error {
 	o.checked = time.Now()
-	now, err := o.c.readEnd(ctx)
+	now, err := o.c.results.readEnd(ctx)
 	if err != nil {
 		o.c.problems.set(problemResults, err)
 		return nil

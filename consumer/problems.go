@@ -95,6 +95,9 @@ func (e fatalError) Unwrap() error { return e.error }
 
 func fatal(err error) error { return fatalError{err} }
 
+// unfit ends [Consumer.Run] at its start alone, see isFatal.
+func unfit(err error) error { return &streams.UnfitError{Err: err} }
+
 // isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside
 // ends only a start, so that it is seen at once; a stage that has served waits until it
 // is fixed.

@@ -64,7 +64,7 @@ type pullRequest struct {
 }
 
 // newPuller returns a puller that listens for the answers of a durable consumer.
-func (c *Consumer) newPuller(durable *streams.Durable, pin string, renew time.Duration) (p *puller, err error) {
+func newPuller(c *Consumer, durable *streams.Durable, pin string, renew time.Duration) (p *puller, err error) {
 	p = &puller{
 		nc:      c.nc,
 		subject: streams.APIPrefix(c.nc) + "CONSUMER.MSG.NEXT." + c.cfg.InputStream + "." + durable.Name,

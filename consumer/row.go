@@ -93,13 +93,22 @@ type Row struct {
 	journal inJournal
 }
 
-// shared is what the rows of a consumer have in common.
+// shared is what the rows of a consumer have in common: what their methods ask, from any
+// goroutine.
 type shared struct {
 	mail     *mailbox
 	gate     *gate
 	pulse    *pulse
 	storable *storable
 	recorder *recorder.Recorder
+	resumer  Resumer // the executor, or nil
+}
+
+// resumeIf wakes the executor where rows may begin that might not before.
+func (s *shared) resumeIf(more bool) {
+	if more && s.resumer != nil {
+		s.resumer.Resume()
+	}
 }
 
 // element says which element of a row this is. Its zero value is that it is a row. An

@@ -249,8 +249,8 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 
 // take starts the work on a row that has entered the window.
 func (t *term) take(row *Row, size int, index uint64, reply string) {
-	known := t.c.held[row.Seq] == row
-	delete(t.c.held, row.Seq)
+	known := t.c.carried.has(row)
+	delete(t.c.carried.rows, row.Seq)
 	row.term.submitIndex, row.term.ackReply, row.term.size = index, reply, size
 	row.term.done, row.term.itemBytes, row.term.fetching = false, 0, false
 	if row.elsewhere != nil { // its body may have been read in an earlier term
@@ -263,7 +263,7 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	row.wanted.Store(!t.paused)
 	t.open[row.Seq] = row
 	if !known {
-		t.c.begun(row)
+		t.begun(row)
 	}
 	t.c.at("taken")
 	for _, item := range row.answeredItems() { // in an earlier term, or since
@@ -297,7 +297,7 @@ func stamp(raw *jetstream.RawStreamMsg) stamped {
 // one.
 func (t *term) rowOf(seq uint64, m stamped) *Row {
 	c := t.c
-	if row := c.held[seq]; row != nil {
+	if row := c.carried.rows[seq]; row != nil {
 		return row
 	}
 	m.Header.Del(streams.HeaderPinID)
@@ -315,15 +315,16 @@ func (t *term) rowOf(seq uint64, m stamped) *Row {
 }
 
 // begun completes a row that this process takes for the first time.
-func (c *Consumer) begun(row *Row) {
+func (t *term) begun(row *Row) {
+	c := t.c
 	if row.Taken.IsZero() { // else it has come back from the lane
 		row.Taken = time.Now()
 	}
 	if c.cfg.Tracer != nil {
 		row.trace = c.cfg.Tracer.RowTaken(row)
 	}
-	room, _ := c.room(row)
-	row.MaxBodyBytes = max(room, c.roomInBucket())
+	room, _ := c.messages.room(row)
+	row.MaxBodyBytes = max(room, c.messages.roomInBucket())
 }
 
 // finished reports whether a row is emitted.
@@ -411,8 +412,8 @@ func (t *term) collect() {
 		case row.element.parent != nil:
 			t.itemAnswered(row)
 		case t.open[row.Seq] != row:
-			t.c.answeredLate(row)
-			if t.c.held[row.Seq] == row {
+			t.c.carried.answered(row)
+			if t.c.carried.has(row) {
 				t.journal.waitOf(row, time.Now())
 			}
 		case row.reply.Parked:
@@ -443,7 +444,7 @@ func (t *term) takeBack(row *Row) {
 // complete puts the answer into the sequencer and records its row event. The event is
 // stored before the result.
 func (t *term) complete(row *Row) {
-	t.c.fit(row)
+	t.c.messages.fit(row)
 	index, err := t.buf.Complete(row.Seq, place{row: row}, row.term.size+len(row.reply.Body)+row.term.itemBytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))

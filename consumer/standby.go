@@ -2,8 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -31,49 +29,63 @@ const (
 	idleAfter     = 15 * time.Second
 )
 
-var errConnectionLost = errors.New("the connection to NATS was lost")
+// asideLook is the time between two looks of a replica that stands aside at the partition
+// that it has left to the others. asideLooks is how many looks in a row must find that
+// nobody serves it. Further looks are 1.1 × PinnedTTL apart: a live owner without room for
+// a row renews its pull request every 0.4 × PinnedTTL, and the request waits for half of
+// that, so at least one look sees it.
+const (
+	asideLook  = 5 * time.Second
+	asideLooks = 4
+)
 
-// standBy waits until this process may claim the partition, and returns the pin; empty
-// when it goes on without one. Once soft has ended what it returns means nothing.
+// standby is one wait for a partition: first for this replica's turn, by the spread or an
+// operator, and then for the pin, which the server gives to one client, or for proof that
+// nobody holds it. The goroutine of [Consumer.Run] owns it.
+type standby struct {
+	c       *Consumer
+	durable *streams.Durable
+	lost    <-chan nats.Status
+	// unserved is how many looks in a row of a replica that stands aside have found that
+	// rows wait and nobody serves them.
+	unserved int
+}
+
+// wait waits until this process may claim the partition, and returns the pin; empty when
+// it goes on without one. Once soft has ended, the caller ignores what wait returns.
 //
 // A pinned replica claims again, fenced or not, since no other gets a row:
 //
-//	A has no pin, and its request waits. B sees nobody pinned, claims, and resets the consumer: the rows and the pin
-//	go to A, which learns that it is fenced and releases both.
-//	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and its reset brings all to B. This
-//	repeats.
-func (c *Consumer) standBy(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, err error) {
+//	A has no pin, and its request waits. B sees nobody pinned, claims, and resets the
+//	consumer: the rows and the pin go to A, which learns that it is fenced and releases
+//	both.
+//	The pin runs out. Every row is taken, nobody is pinned: C claims without a pin, and
+//	its reset brings all to B. This repeats.
+func (s *standby) wait(soft context.Context) (pin string, err error) {
 	for {
-		if err := c.awaitTurn(soft, durable, lost); err != nil {
+		if err := s.awaitTurn(soft); err != nil {
 			return "", err
 		}
-		if pin, err := c.stillPinned(soft, durable); pin != "" || err != nil {
+		if pin, err := s.stillPinned(soft); pin != "" || err != nil {
 			return pin, err
 		}
-		pin, passed, err := c.askForPin(soft, durable, lost)
-		c.cfg.Spread.StandBy(c.cfg.Partition, false)
+		pin, passed, err := s.askForPin(soft)
+		s.c.cfg.Spread.StandBy(s.c.cfg.Partition, false)
 		if err != nil || !passed {
 			return pin, err
 		}
-		c.cfg.Spread.Own(c.cfg.Partition, spread.NotHeld)
-	}
-}
-
-// keepPin keeps the pin of a term that ended with err, where it was fenced.
-func (c *Consumer) keepPin(pin string, err error) {
-	if errors.Is(err, ErrFenced) {
-		c.fencedPin = pin
+		s.c.cfg.Spread.Own(s.c.cfg.Partition, spread.NotHeld)
 	}
 }
 
 // stillPinned returns the pin that was kept, if it is still valid; else none. It works
 // once for each pin.
-func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (pin string, err error) {
-	kept := c.fencedPin
-	if c.fencedPin = ""; kept == "" {
+func (s *standby) stillPinned(soft context.Context) (pin string, err error) {
+	kept := s.c.fencedPin
+	if s.c.fencedPin = ""; kept == "" {
 		return "", nil
 	}
-	info, err := c.look(soft, durable)
+	info, err := s.look(soft)
 	if err != nil || pinned(info) != kept {
 		return "", err
 	}
@@ -83,18 +95,18 @@ func (c *Consumer) stillPinned(soft context.Context, durable *streams.Durable) (
 // awaitTurn waits until the spread gives the partition to this replica, or until it no
 // longer stands aside. Meanwhile it looks whether rows wait that nobody serves, when the
 // spread asks for that.
-func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) error {
-	shares, partition := c.cfg.Spread, c.cfg.Partition
-	unserved := 0
-	if !c.mayServe() {
-		c.problems.clear(problemOwnership) // the durable consumer was opened since, and nobody may look at it for long
+func (s *standby) awaitTurn(soft context.Context) error {
+	shares, partition := s.c.cfg.Spread, s.c.cfg.Partition
+	s.unserved = 0
+	if !s.c.steer.mayServe() {
+		s.c.problems.clear(problemOwnership) // the durable consumer was opened since, and nobody may look at it for long
 	}
-	for !c.mayServe() {
+	for !s.c.steer.mayServe() {
 		var due <-chan time.Time
 		if shares == nil {
 			due = time.After(asideLook)
-			if unserved > 0 {
-				due = time.After(c.cfg.PinnedTTL * 11 / 10)
+			if s.unserved > 0 {
+				due = time.After(s.c.cfg.PinnedTTL * 11 / 10)
 			}
 		} else if at := shares.LookAt(partition); !at.IsZero() {
 			due = time.After(time.Until(at))
@@ -102,20 +114,20 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 		select {
 		case <-soft.Done():
 			return context.Cause(soft)
-		case <-lost:
+		case <-s.lost:
 			return errConnectionLost
-		case <-c.mail.signal:
-			c.collect()
+		case <-s.c.mail.signal:
+			s.c.carried.collect(s.c.shared)
 		case <-shares.Changes(partition):
-		case <-c.steer.changed:
+		case <-s.c.steer.changed:
 		case <-due:
 			if shares == nil {
-				if err := c.lookAside(soft, durable, &unserved); err != nil {
+				if err := s.lookAside(soft); err != nil {
 					return err
 				}
 				continue
 			}
-			if err := c.lookForOthers(soft, durable); err != nil {
+			if err := s.lookForOthers(soft); err != nil {
 				return err
 			}
 		}
@@ -123,34 +135,58 @@ func (c *Consumer) awaitTurn(soft context.Context, durable *streams.Durable, los
 	return nil
 }
 
+// lookAside ends the standing aside where rows wait and nobody serves them. That nobody is
+// pinned does not prove it:
+//
+//	A stands aside. B serves the partition, and its window is full of rows that wait for
+//	the end of a pause. A new leader of the durable consumer forgets the pin.
+//	The server grants it again only with a row, and none is left. But B's request waits.
+func (s *standby) lookAside(soft context.Context) error {
+	info, err := s.look(soft)
+	if err != nil {
+		return err
+	}
+	if pinned(info) != "" || info.NumWaiting > 0 || info.NumPending+uint64(info.NumAckPending) == 0 { //nolint:gosec // not negative
+		s.unserved = 0
+		return nil
+	}
+	if s.unserved++; s.unserved == asideLooks {
+		s.c.log.Warn("rows are pending and no replica serves the partition, taking it back", slog.Uint64("pending", info.NumPending))
+		s.c.steer.aside.Store(false)
+	}
+	return nil
+}
+
 // lookForOthers looks at a partition that another replica should serve.
-func (c *Consumer) lookForOthers(soft context.Context, durable *streams.Durable) error {
-	info, err := c.look(soft, durable)
+func (s *standby) lookForOthers(soft context.Context) error {
+	info, err := s.look(soft)
 	if err != nil {
 		return err
 	}
 	seen := spread.Sight{Pinned: pinned(info) != "", Rows: info.NumPending+uint64(info.NumAckPending) > 0}
-	if seen.Rows && !seen.Pinned || c.cfg.Spread.Disputed(c.cfg.Partition) {
-		end, err := c.readEnd(soft)
+	if seen.Rows && !seen.Pinned || s.c.cfg.Spread.Disputed(s.c.cfg.Partition) {
+		end, err := s.c.results.readEnd(soft)
 		if err != nil {
 			return err
 		}
 		seen.Log, seen.Owner = true, end.owner
 	}
-	c.cfg.Spread.Saw(c.cfg.Partition, seen)
-	if c.cfg.Spread.Should(c.cfg.Partition) {
-		c.log.Info("rows are pending and no replica serves the partition, taking it over", slog.Uint64("pending", info.NumPending))
+	s.c.cfg.Spread.Saw(s.c.cfg.Partition, seen)
+	if s.c.cfg.Spread.Should(s.c.cfg.Partition) {
+		s.c.log.Info("rows are pending and no replica serves the partition, taking it over", slog.Uint64("pending", info.NumPending))
 	}
 	return nil
 }
 
-func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstream.ConsumerInfo, error) {
-	info, err := durable.Info(soft)
+// look looks at the durable consumer. Where it is served, or where nothing is to be done, a
+// problem of an earlier term is over: it does not concern a standby.
+func (s *standby) look(soft context.Context) (*jetstream.ConsumerInfo, error) {
+	info, err := s.durable.Info(soft)
 	if err != nil {
 		return nil, err
 	}
 	if pinned(info) != "" || info.NumPending == 0 && info.NumAckPending == 0 {
-		c.problems.clear(problemOwnership) // what blocked an earlier term is no concern of a standby
+		s.c.problems.clear(problemOwnership)
 	}
 	return info, nil
 }
@@ -162,13 +198,13 @@ func (c *Consumer) look(soft context.Context, durable *streams.Durable) (*jetstr
 // row is taken and unacked, so an owner that died so would never be replaced; then a
 // standby that finds nobody pinned, twice, goes on without a pin: the first row after the
 // reset brings it. The random wait keeps ten standbys from claiming at once.
-func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, lost <-chan nats.Status) (pin string, passed bool, err error) {
-	p, err := c.newPuller(durable, "", c.cfg.PinnedTTL/2)
+func (s *standby) askForPin(soft context.Context) (pin string, passed bool, err error) {
+	p, err := newPuller(s.c, s.durable, "", s.c.cfg.PinnedTTL/2)
 	if err != nil {
 		return "", false, err
 	}
 	defer p.close()
-	v := newVacancy(c)
+	v := newVacancy(s.c)
 	look := v.began.Add(promptLook) // when to look whether anybody is pinned, if nothing comes before
 	for {
 		now := time.Now()
@@ -179,18 +215,18 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 		select {
 		case <-soft.Done():
 			return "", false, context.Cause(soft)
-		case <-lost:
+		case <-s.lost:
 			return "", false, errConnectionLost
-		case <-c.mail.signal:
-			c.collect()
+		case <-s.c.mail.signal:
+			s.c.carried.collect(s.c.shared)
 			continue
-		case <-c.steer.changed:
-			if !c.mayServe() {
+		case <-s.c.steer.changed:
+			if !s.c.steer.mayServe() {
 				return "", true, nil
 			}
 			continue
-		case <-c.cfg.Spread.Changes(c.cfg.Partition):
-			if !c.cfg.Spread.Should(c.cfg.Partition) {
+		case <-s.c.cfg.Spread.Changes(s.c.cfg.Partition):
+			if !s.c.cfg.Spread.Should(s.c.cfg.Partition) {
 				return "", true, nil // a row that comes to the request in flight is found missing by its next owner
 			}
 			v.idle, look = v.usual, earlier(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
@@ -202,7 +238,7 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 			}
 			switch {
 			case row && p.unnamed:
-				info, err := c.look(soft, durable)
+				info, err := s.look(soft)
 				if err != nil {
 					return "", false, err
 				}
@@ -216,11 +252,11 @@ func (c *Consumer) askForPin(soft context.Context, durable *streams.Durable, los
 				continue
 			}
 		}
-		info, err := c.look(soft, durable)
+		info, err := s.look(soft)
 		if err != nil {
 			return "", false, err
 		}
-		c.cfg.Spread.StandBy(c.cfg.Partition, true)
+		s.c.cfg.Spread.StandBy(s.c.cfg.Partition, true)
 		orphaned, wait := v.saw(soft, info)
 		if orphaned {
 			return "", false, nil
@@ -261,7 +297,7 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 	}
 	idle := info.NumPending == 0 && info.NumAckPending == 0
 	if idle && !v.compared {
-		v.compared, v.short = v.c.endsShort(ctx, info)
+		v.compared, v.short = v.endsShort(ctx, info)
 	}
 	switch {
 	case info.NumAckPending > 0 || v.short:
@@ -285,12 +321,12 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 // the row after those that it held. With every row acked, none would come that brings the
 // pin, and the results would stay short until the next new row. Without an answer it is
 // unknown.
-func (c *Consumer) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
-	end, err := c.readEnd(ctx)
+func (v *vacancy) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
+	end, err := v.c.results.readEnd(ctx)
 	if err != nil {
 		return false, false
 	}
-	next, err := c.nextInput(ctx, end.low+1)
+	next, err := nextInput(ctx, v.c, end.low+1)
 	return err == nil, next != 0 && next <= info.AckFloor.Stream
 }
 
@@ -302,36 +338,4 @@ func pinned(info *jetstream.ConsumerInfo) string {
 		}
 	}
 	return ""
-}
-
-// collect takes the replies that arrive between two terms.
-func (c *Consumer) collect() {
-	rows := c.mail.take(nil)
-	for _, row := range rows {
-		c.answeredLate(row)
-	}
-	c.resumeIf(c.mail.count(len(rows), 0))
-}
-
-// connectedLook is the time between two looks at a connection that is lost.
-const connectedLook = 100 * time.Millisecond
-
-// connected waits for a connection, or until ctx ends.
-func (c *Consumer) connected(ctx context.Context) error {
-	for range streams.Retry(ctx, connectedLook, connectedLook) {
-		c.adopt()
-		if c.nc.IsConnected() {
-			c.problems.clear(problemConnection)
-			break
-		}
-		if c.nc.IsClosed() && !c.cfg.Moves {
-			return fatal(fmt.Errorf("consumer: %w", errors.Join(nats.ErrConnectionClosed, c.nc.LastError())))
-		}
-		why := errors.New("not connected to NATS")
-		if last := c.nc.LastError(); last != nil {
-			why = fmt.Errorf("%w: %w", why, last)
-		}
-		c.problems.set(problemConnection, why)
-	}
-	return nil
 }

@@ -28,33 +28,21 @@ type storable struct {
 // be stored: what ends that need not wake the term.
 const fullLook = 250 * time.Millisecond
 
-// SetFull says why nothing can be stored, so that the rows of the partition wait as after
-// [Consumer.Pause]. A nil reason lets them continue. It returns at once, and is safe for
-// concurrent use.
-func (c *Consumer) SetFull(why error) {
-	if why == nil {
-		c.storable.full.Store(nil)
-	} else {
-		c.storable.full.Store(&why)
-	}
-	c.mail.wake()
-}
-
 // setRefused notes whether the last append was stored.
-func (c *Consumer) setRefused(refused bool) {
-	if c.storable.refused.Swap(refused) != refused {
-		c.mail.wake()
-	}
-}
+func (s *shared) setRefused(refused bool) { s.note(&s.storable.refused, refused) }
 
 // setUnstowed notes whether a body could not be put into the object store.
-func (s *storable) setUnstowed(unstowed bool, wake *mailbox) {
-	if s.unstowed.Swap(unstowed) != unstowed {
-		wake.wake()
+func (s *shared) setUnstowed(unstowed bool) { s.note(&s.storable.unstowed, unstowed) }
+
+// note sets a reason why nothing can be stored, or clears it, and wakes the term where that
+// is news.
+func (s *shared) note(reason *atomic.Bool, on bool) {
+	if reason.Swap(on) != on {
+		s.mail.wake()
 	}
 }
 
-// canStore reports whether what a call brings could be stored, as far as is known.
+// canStore reports whether the reply to a call could be stored, as far as is known.
 func (r *Row) canStore() bool { return r.shared.storable.room() && !r.shared.recorder.Refused() }
 
 func (s *storable) room() bool {
@@ -68,10 +56,4 @@ func (s *storable) problem() string {
 		return fmt.Sprintf("store: %v", *why)
 	}
 	return ""
-}
-
-// mustWait reports whether no row may start now: an operator has asked for it, or nothing
-// can be stored.
-func (t *term) mustWait() bool {
-	return t.c.steer.paused.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
 }

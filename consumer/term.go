@@ -9,7 +9,6 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the
@@ -64,33 +63,35 @@ type term struct {
 // ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
 func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
-	input, results, end, err := c.survey(ctx, durable)
+	found, err := c.survey(ctx, durable)
 	if err != nil {
 		return nil, err
 	}
-	if c.resultsLost { // no claim for each attempt until they are back
-		if _, err := c.finishedAhead(ctx, end, new(aheadLog)); err != nil {
+	end := found.end
+	if c.results.lost { // no claim for each attempt until they are back
+		if _, err := c.results.finishedAhead(ctx, end, new(aheadLog)); err != nil {
 			return nil, err
 		}
-		c.resultsLost = false
+		c.results.lost = false
 	}
+	kept := &keptStream{connection: c.connection, cfg: &c.cfg, created: found.input.Created}
 	if end.newInput {
-		c.purgeOfOldInput(ctx)
+		kept.purgeOldInput(ctx, c.log)
 	}
-	old := c.countOld(ctx)
-	if err := c.mayMoveOld(ctx, old); err != nil {
+	old := kept.oldReplies(ctx)
+	if err := old.mayMove(ctx); err != nil {
 		return nil, err
 	}
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
-	if end, err = c.claim(ctx, owner, end, input.Created); err != nil {
+	if end, err = c.results.claim(ctx, owner, end, found.input.Created); err != nil {
 		return nil, err
 	}
 	c.at("claimed")
 	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
 	c.recordRun("claim", owner, "")
-	c.forget(end.low, input.Created)
+	c.carried.forget(end.low, found.input.Created)
 	t := c.newTerm(owner, durable, pin, end)
 	c.pulse.begin(claiming)
 	err = t.reset(ctx)
@@ -98,8 +99,11 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		c.at("set back")
 		err = t.lineUp(ctx, soft, lost)
 	}
-	if err == nil {
-		err = t.moveOld(ctx, soft, lost, old)
+	if err == nil && old.count > 0 {
+		err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+			old.move(ctx, t.finished, c.log)
+			return nil
+		})
 	}
 	if err == nil {
 		err = t.openLane(ctx, soft, lost)
@@ -108,48 +112,23 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		t.in.close()
 		t.returns.close()
 		t.closeLane()
-		if soft.Err() != nil && c.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
+		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
 			_ = durable.Unpin(ctx)
 		}
 		return nil, err
 	}
-	t.journal = c.openJournal(owner, t, time.Now())
-	for _, row := range c.held {
+	t.journal = openJournal(c, kept, owner, t, time.Now())
+	for _, row := range c.carried.rows {
 		t.journal.waitOf(row, time.Now())
 	}
-	t.out.open(ctx, newEmitter(c, owner, end, results.Config))
+	t.out.open(ctx, newEmitter(c, owner, end, found.results.Config))
 	t.bodies.open(ctx, c)
-	c.served = true
+	c.results.served = true
 	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
 		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
 	})
 	return t, nil
-}
-
-// survey looks at the streams and the durable consumer, and returns the place to go on
-// at.
-func (c *Consumer) survey(ctx context.Context, durable *streams.Durable) (input, results *jetstream.StreamInfo, end logEnd, err error) {
-	if err := c.cfg.Streams.Look(ctx); err != nil {
-		return nil, nil, end, err
-	}
-	in, err := streams.Look(ctx, c.js, c.cfg.InputStream)
-	if err != nil {
-		return nil, nil, end, err
-	}
-	info, err := durable.Info(ctx)
-	if err != nil {
-		return nil, nil, end, err
-	}
-	out, err := streams.Look(ctx, c.js, c.cfg.ResultStream)
-	if err != nil {
-		return nil, nil, end, err
-	}
-	if end, err = c.readEnd(ctx); err != nil {
-		return nil, nil, end, err
-	}
-	end, err = c.checkInput(ctx, end, durable, info, in.CachedInfo())
-	return in.CachedInfo(), out.CachedInfo(), end, err
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
@@ -161,6 +140,22 @@ func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, e
 		in:  intake{c: c, durable: durable, pin: pin, accepted: end.low},
 		own: ownership{c: c, end: end, checked: time.Now()},
 	}
+}
+
+// carryOver leaves the rows of the term, which has ended, to the next one.
+func (t *term) carryOver() {
+	for _, row := range t.unstarted {
+		delete(t.open, row.Seq)
+		t.c.carried.keepIdle(row)
+	}
+	for _, row := range t.takenBack {
+		t.c.carried.keepIdle(row)
+	}
+	for _, row := range t.open {
+		t.c.carried.keep(row)
+	}
+	t.c.resumeIf(t.c.mail.count(t.collected, 0))
+	t.c.resumeIf(t.c.gate.open())
 }
 
 // close waits for the emitter. A group in flight is left to the log: the next term reads

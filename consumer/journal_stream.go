@@ -1,0 +1,198 @@
+package consumer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
+)
+
+// wholeRow is the index, in place of an element's, of what is about a row as a whole, and
+// wholeRowToken the last token of its subject.
+const (
+	wholeRow      = -1
+	wholeRowToken = "row"
+)
+
+// keptRef names a row, or an element of one, whose reply is in the journal.
+type keptRef struct {
+	row  uint64
+	item int // the element, or wholeRow
+}
+
+func (r keptRef) compare(other keptRef) int {
+	return cmp.Or(cmp.Compare(r.row, other.row), cmp.Compare(r.item, other.item))
+}
+
+// keptStream is the partition's part of the stream that holds the journal: under which
+// subjects replies are kept, what their entries look like, and how they are removed. For
+// example, the reply to row 7 of partition 0 is on journal.stage.0.7.row, and the reply to
+// its element 1 on journal.stage.0.7.1. It never changes, and is safe for concurrent use.
+type keptStream struct {
+	*connection
+	cfg *Config
+	// created names the input stream to whose sequences the entries refer. An entry about
+	// an earlier input stream is none.
+	created time.Time
+}
+
+// filter matches the subjects of all replies of the partition.
+func (k *keptStream) filter() string {
+	return streams.JournalSubjects(k.cfg.Name, k.cfg.Partition)
+}
+
+// rowFilter matches the subjects of the replies to a row and to its elements.
+func (k *keptStream) rowFilter(row uint64) string {
+	return k.prefix() + strconv.FormatUint(row, 10) + ".*"
+}
+
+func (k *keptStream) prefix() string {
+	return streams.JournalPrefix(k.cfg.Name, k.cfg.Partition)
+}
+
+// subject is where the reply to a row or to an element is kept, and ref reads such a
+// subject.
+func (k *keptStream) subject(ref keptRef) string {
+	last := wholeRowToken
+	if ref.item != wholeRow {
+		last = strconv.Itoa(ref.item)
+	}
+	return k.prefix() + strconv.FormatUint(ref.row, 10) + "." + last
+}
+
+func (k *keptStream) ref(subject string) (ref keptRef, ok bool) {
+	row, last, ok := strings.Cut(strings.TrimPrefix(subject, k.prefix()), ".")
+	if !ok {
+		return ref, false
+	}
+	ref.item = wholeRow
+	var err, errItem error
+	if ref.row, err = strconv.ParseUint(row, 10, 64); last != wholeRowToken {
+		ref.item, errItem = strconv.Atoi(last)
+	}
+	return ref, err == nil && errItem == nil && k.subject(ref) == subject
+}
+
+// headerRequestHash names the request that an entry answers, headerReplyForm is
+// [Reply.Form], and headerInputCreated names the input stream to whose sequences the
+// entry refers.
+const (
+	headerRequestHash  = "Stage-Request-Hash"
+	headerReplyForm    = "Stage-Reply-Form"
+	headerInputCreated = "Stage-Input-Created"
+)
+
+// entry returns the journal's message for a row's reply: its event as one line of JSON,
+// then the result's body. A body that is an object is named in the headers.
+func (k *keptStream) entry(row *Row, e *auditlog.Row) *nats.Msg {
+	body := row.reply.Body
+	if row.form.object.Bytes > 0 {
+		body = nil
+	}
+	data := e.AppendJSON(make([]byte, 0, 1024+len(body)), auditlog.PayloadsFull, 0)
+	data = append(append(data, '\n'), body...)
+	header := nats.Header{
+		streams.HeaderOwner: {e.Owner}, streams.HeaderSourceStream: {k.cfg.InputStream}, streams.HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
+		headerInputCreated: {k.created.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
+		headerReplyForm: {row.reply.Form},
+	}
+	if row.element.parent != nil {
+		header[streams.HeaderItem] = []string{strconv.Itoa(row.element.index)}
+	}
+	if row.form.object.Bytes > 0 {
+		row.form.object.Set(header)
+	}
+	return &nats.Msg{Subject: k.subject(keptRef{row.Seq, row.itemIndex()}), Data: data, Header: header}
+}
+
+// errNoEntry is returned for a message of the journal that is no entry about the present
+// input.
+var errNoEntry = errors.New("not an entry of the journal")
+
+// parse reads what entry wrote; index is that of the element, or wholeRow.
+func (k *keptStream) parse(header nats.Header, data []byte) (seq uint64, index int, kept *Kept, err error) {
+	seq, err = strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
+	hash := header.Get(headerRequestHash)
+	if err != nil || hash == "" || header.Get(streams.HeaderSourceStream) != k.cfg.InputStream ||
+		header.Get(headerInputCreated) != k.created.Format(time.RFC3339Nano) {
+		return 0, 0, nil, errNoEntry
+	}
+	index = wholeRow
+	if item := header.Get(streams.HeaderItem); item != "" {
+		if index, err = strconv.Atoi(item); err != nil || index < 0 {
+			return 0, 0, nil, errNoEntry
+		}
+	}
+	line, body, ok := bytes.Cut(data, []byte{'\n'})
+	if !ok {
+		return 0, 0, nil, errNoEntry
+	}
+	e, err := auditlog.Decode(line)
+	if err != nil {
+		return 0, 0, nil, fmt.Errorf("%w: %w", errNoEntry, err)
+	}
+	if e.Row == nil {
+		return 0, 0, nil, errNoEntry
+	}
+	object, _ := objects.RefOf(header)
+	return seq, index, &Kept{object: object, RequestHash: hash, Reply: Reply{
+		Body: body, Failed: header.Get(streams.HeaderStatus) == auditlog.RowError, Event: *e.Row, RequestHash: hash,
+		Form: header.Get(headerReplyForm),
+	}}, nil
+}
+
+// purgeRequest returns the request to remove all messages of the journal that match a
+// filter and are below a sequence, or all that match where it is 0.
+func (k *keptStream) purgeRequest(filter string, below uint64) (*nats.Msg, error) {
+	body, err := json.Marshal(struct {
+		Filter string `json:"filter"`
+		Below  uint64 `json:"seq,omitempty"`
+	}{filter, below})
+	return &nats.Msg{Subject: streams.APIPrefix(k.nc) + "STREAM.PURGE." + k.cfg.JournalStream, Data: body}, err
+}
+
+// purge removes all messages that match a filter and are below a sequence, or all that
+// match where it is 0, and waits for that.
+func (k *keptStream) purge(ctx context.Context, filter string, below uint64) error {
+	msg, err := k.purgeRequest(filter, below)
+	if err != nil {
+		return err
+	}
+	answer, err := k.nc.RequestMsgWithContext(ctx, msg)
+	if err == nil {
+		err = streams.Refusal(answer)
+	}
+	return err
+}
+
+// purgeOldInput removes the replies to rows of another input stream, before the first
+// claim for a new one. Their subjects name rows of the new stream as well, and with a
+// batch lane a row whose reply is kept leaves its batch:
+//
+//	The input is created again, and the journal still has the reply to the old row 7.
+//	A seals the new row 7 into a batch, and is killed.
+//	B takes row 7 out of the batch for the reply, finds that it is another row's, and
+//	buys it again.
+//
+// It goes before the claim: a process that is killed between the two does it again.
+func (k *keptStream) purgeOldInput(ctx context.Context, log *slog.Logger) {
+	if !k.cfg.Journal {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
+	defer cancel()
+	if err := k.purge(ctx, k.filter(), 0); err != nil {
+		log.Warn("replies to rows of the earlier input stream are still in the journal", slog.Any("error", err))
+	}
+}
