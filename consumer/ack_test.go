@@ -14,8 +14,8 @@ func TestTheNumbersOfAnAckAreFoundInBothOfItsForms(t *testing.T) {
 		if seq, delivered := deliveryOf(ack); seq != 12 || delivered != 3 {
 			t.Errorf("%s: delivery %d of consumer sequence %d", ack, delivered, seq)
 		}
-		tm := &term{in: intake{ackForm: ack}}
-		if got, want := tm.ackOf(71, &awayRow{delivered: 1, consumer: 13}), before+"1.71.13.1700000000000000000.5"+after; got != want {
+		in := &intake{ackForm: ack}
+		if got, want := in.ackOf(71, &awayRow{delivered: 1, consumer: 13}), before+"1.71.13.1700000000000000000.5"+after; got != want {
 			t.Errorf("%s: got %s, want %s", ack, got, want)
 		}
 	}

@@ -3,8 +3,6 @@ package consumer
 import (
 	"sync"
 	"sync/atomic"
-
-	"github.com/llm-stage/stage/sequencer"
 )
 
 // Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume reports that rows may
@@ -49,8 +47,8 @@ func (g *gate) admits(r *Row) bool {
 	return !g.shut.Load() && (!g.heavy.Load() || !g.waits(r.Key))
 }
 
-// holds reports whether there may be a row that waits for others and may not begin.
-func (g *gate) holds() bool { return g.shut.Load() || g.heavy.Load() }
+// bars reports whether there may be a row that waits for others and may not begin.
+func (g *gate) bars() bool { return g.shut.Load() || g.heavy.Load() }
 
 func (g *gate) waits(key string) bool {
 	g.mu.Lock()
@@ -86,30 +84,6 @@ func (g *gate) set(shut, stuck, heavy bool) (more bool) {
 		more = bar.at.Swap(bar.on) && !bar.on || more
 	}
 	return more
-}
-
-// lead marks the row of a key that waits for no other, and notes whether others wait for
-// it, see [Row.MayBegin].
-func (t *term) lead(key sequencer.Key) {
-	seq, waits, ok := t.buf.First(key)
-	more := t.c.order.byKey() && t.c.gate.setWaiting(key.Name, waits)
-	if row := t.open[seq]; ok && row != nil {
-		first := !row.leads.Swap(true)
-		more = more || first && t.c.gate.holds()
-	}
-	t.c.resumeIf(more)
-}
-
-// setGate opens or shuts the gate by what the window holds.
-func (t *term) setGate() {
-	most, bytes, waiting := t.c.cfg.WindowBytes, t.buf.Bytes(), t.buf.WaitingBytes()
-	head, _ := t.buf.Head()
-	// Where no row held is complete and the oldest row of all is away, no row would ever
-	// leave unless some begin.
-	shut := bytes > most && (t.buf.Completed() > 0 || t.open[head] != nil)
-	_, leaving := t.buf.Ready(0)
-	stuck := leaving && bytes-waiting > max(most-waiting, most/2)
-	t.c.resumeIf(t.c.gate.set(shut, stuck, t.c.order.byKey() && 2*waiting >= most))
 }
 
 // open is called at the end of the term, so that the executor hands back the rows that

@@ -20,18 +20,18 @@ const waitedForEvery = time.Second
 
 // publish publishes what the window holds now.
 func (g *gauges) publish(t *term) {
-	head, _ := t.buf.Head()
+	head, _ := t.window.buf.Head()
 	if head != g.head {
 		g.head, g.headSince = head, time.Now()
 	}
-	m := t.buf.Mark()
-	now := t.status(g.term)
+	m := t.window.buf.Mark()
+	now := g.holding(t)
 	g.term = now
 	t.c.setStatus(func(s *Status) {
 		s.term = now
-		s.Window, s.Buffered, s.BufferedBytes = t.buf.Len(), t.buf.Completed(), t.buf.Bytes()
+		s.Window, s.Buffered, s.BufferedBytes = t.window.buf.Len(), t.window.buf.Completed(), t.window.buf.Bytes()
 		s.Head, s.HeadSince = g.head, g.headSince
-		s.Parked, s.SetAside = t.buf.Parked(), t.buf.Aside()
+		s.Parked, s.SetAside = t.window.buf.Parked(), t.window.buf.Aside()
 		s.HighWaterMark, s.Ahead = m.Low, m.Ahead
 		if t.c.order.byKey() {
 			g.publishWaiting(t, s)
@@ -39,13 +39,35 @@ func (g *gauges) publish(t *term) {
 	})
 }
 
+// holding returns the reasons as they are now. One that was there before keeps its time.
+func (g *gauges) holding(t *term) (s termStatus) {
+	before := g.term
+	since := func(is bool, before time.Time) time.Time {
+		switch {
+		case !is:
+			return time.Time{}
+		case before.IsZero():
+			return time.Now()
+		}
+		return before
+	}
+	s.uncertain = t.own.uncertainSince
+	s.handOver = since(t.released, before.handOver)
+	s.reading = since(t.journal.earlier.waiting, before.reading)
+	if !t.stopping {
+		s.fullOf = t.window.fullOf(t.in.pull.full)
+	}
+	s.full = since(s.fullOf != "", before.full)
+	return s
+}
+
 // publishWaiting publishes which keys wait, and for which row they have waited longest.
 func (g *gauges) publishWaiting(t *term, s *Status) {
-	s.KeysWaiting = t.buf.Waiting()
+	s.KeysWaiting = t.window.buf.Waiting()
 	waits := s.KeysWaiting > 0
 	now := time.Now()
 	looked := waits && now.Sub(g.waitedForAt) < waitedForEvery
-	if looked && t.open[s.WaitedFor] != nil {
+	if looked && t.window.open[s.WaitedFor] != nil {
 		return
 	}
 	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
@@ -53,9 +75,9 @@ func (g *gauges) publishWaiting(t *term, s *Status) {
 		return // or each row that others wait for a moment would cost a look when it has its result
 	}
 	g.waitedForAt = now
-	if seq, key, ok := t.buf.WaitedFor(); ok {
+	if seq, key, ok := t.window.buf.WaitedFor(); ok {
 		s.WaitedFor, s.WaitedForKey = seq, key.Name
-		if row := t.open[seq]; row != nil {
+		if row := t.window.open[seq]; row != nil {
 			s.WaitedForSince = row.Taken
 		}
 	}

@@ -25,7 +25,7 @@ func (t *term) release() {
 	t.c.log.Info("releasing the partition to another replica", slog.String("owner", t.owner))
 	t.stopping, t.released = true, true
 	t.c.cfg.Spread.Release(t.c.cfg.Partition)
-	for _, row := range t.open {
+	for _, row := range t.window.open {
 		if !row.answered {
 			row.wanted.Store(false)
 		}
@@ -43,13 +43,13 @@ func (t *term) recall() {
 
 // dropHandedBack forgets the rows that nobody works on, and those whose replies the next owner finds in the journal.
 func (t *term) dropHandedBack() {
-	for _, row := range t.takenBack {
+	for _, row := range t.window.takenBack {
 		row.abandon()
 	}
-	t.takenBack = nil
-	for seq, row := range t.open {
+	t.window.takenBack = nil
+	for seq, row := range t.window.open {
 		if !row.term.done || t.c.cfg.Journal && !t.journal.unkept.has(row) {
-			delete(t.open, seq)
+			delete(t.window.open, seq)
 		}
 	}
 }
@@ -59,10 +59,10 @@ func (t *term) dropHandedBack() {
 // Those that are complete behind a row taken back stay where they are, since nothing fills
 // its place in this term.
 func (t *term) drained() bool {
-	if t.out.busy || t.buf.Completed()+len(t.takenBack) < t.buf.Len() {
+	if t.out.busy || t.window.buf.Completed()+len(t.window.takenBack) < t.window.buf.Len() {
 		return false
 	}
-	_, ready := t.buf.Ready(0)
+	_, ready := t.window.buf.Ready(0)
 	return !ready
 }
 
@@ -79,8 +79,13 @@ func (t *term) handOver(ctx context.Context) error {
 	if err := t.c.results.stillEndsAt(ctx, t.own.end); err != nil {
 		return fmt.Errorf("hand over: %w", err)
 	}
-	if err := t.leaveMark(ctx); err != nil {
-		return fmt.Errorf("hand over: %w", err)
+	if t.own.end.ahead > 0 {
+		if err := t.window.passKnown(ctx, t.c, t.in.accepted); err != nil {
+			return fmt.Errorf("hand over: %w", err)
+		}
+		if err := t.own.leave(ctx, t.window.buf.Mark()); err != nil {
+			return fmt.Errorf("hand over: %w", err)
+		}
 	}
 	t.in.accepted = t.own.end.low
 	if err := t.in.durable.Reset(ctx, t.in.accepted+1); err != nil {
@@ -111,7 +116,7 @@ func (t *term) pause() {
 		return
 	}
 	t.paused = paused
-	for _, row := range t.open {
+	for _, row := range t.window.open {
 		if !row.answered {
 			row.wanted.Store(!paused)
 		}

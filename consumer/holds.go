@@ -44,43 +44,6 @@ type termStatus struct {
 	fullOf    string    // what there is no room for
 }
 
-// status returns what holds now. What held before keeps its time.
-func (t *term) status(before termStatus) (s termStatus) {
-	since := func(is bool, before time.Time) time.Time {
-		switch {
-		case !is:
-			return time.Time{}
-		case before.IsZero():
-			return time.Now()
-		}
-		return before
-	}
-	s.uncertain = t.own.uncertainSince
-	s.handOver = since(t.released, before.handOver)
-	s.reading = since(t.journal.earlier.waiting, before.reading)
-	if !t.stopping {
-		s.fullOf = t.fullOf()
-	}
-	s.full = since(s.fullOf != "", before.full)
-	return s
-}
-
-// fullOf returns what the window has no room for, or empty. There is no room for bytes as
-// well where the next row is larger than what is left.
-func (t *term) fullOf() string {
-	switch room := t.buf.Room(); {
-	case room <= 0:
-		return "rows"
-	case t.lane != nil && t.buf.Parked() >= t.c.cfg.LaneRows:
-		return hold.LaneRows
-	case t.roomBeside(room) <= 0: // the rest is for rows that come back from the lane
-		return "rows"
-	case t.buf.RoomBytes() <= 0, t.buf.Len() > 0 && t.in.pull.full:
-		return "bytes"
-	}
-	return ""
-}
-
 // holds returns why the rows of the partition wait, where p are its problems.
 func (s *Status) holds(p *problems) []hold.Hold {
 	list := p.holds(s.Partition)
@@ -157,124 +120,135 @@ func (c *Consumer) RowHold(ctx context.Context, seq uint64) *hold.Hold {
 	return &h
 }
 
-// whyWaits returns what a row waits for, or that the executor has it.
-func (t *term) whyWaits(seq uint64) whereabouts {
-	note, aside := t.buf.Away(seq)
-	row := t.open[seq]
-	switch {
-	case t.buf.Finished(seq):
+// inquiry looks for what one row waits for. It reads the parts of a term, and changes
+// nothing.
+type inquiry struct {
+	t   *term
+	seq uint64
+	row *Row // nil where it is not open
+}
+
+// answer returns the hold that the row waits for, or that the executor has the row.
+func (q *inquiry) answer() whereabouts {
+	t := q.t
+	note, aside := t.window.buf.Away(q.seq)
+	switch row := q.row; {
+	case t.window.buf.Finished(q.seq):
 		return whereabouts{}
 	case note != nil:
-		return t.awayHold(seq, note, aside)
-	case row == nil && seq > t.in.accepted:
-		return t.rowHold(seq, hold.Pending, t.gauges.term.fullOf)
-	case row == nil && slices.ContainsFunc(t.takenBack, func(r *Row) bool { return r.Seq == seq }):
-		return t.rowHold(seq, hold.HandOver, "")
+		return q.away(note, aside)
+	case row == nil && q.seq > t.in.accepted:
+		return q.hold(hold.Pending, t.gauges.term.fullOf)
+	case row == nil && slices.ContainsFunc(t.window.takenBack, func(r *Row) bool { return r.Seq == q.seq }):
+		return q.hold(hold.HandOver, "")
 	case row == nil: // no row of this partition
 		return whereabouts{}
 	case row.term.done || row.answered:
-		return t.answeredHold(row)
+		return q.answered()
 	case slices.Contains(t.unstarted, row):
-		return t.unstartedHold(row)
+		return q.unstarted()
 	}
-	return whereabouts{executor: row}
+	return whereabouts{executor: q.row}
 }
 
-// rowHold returns that a row waits for this.
-func (t *term) rowHold(seq uint64, kind hold.Kind, by string) whereabouts {
-	h := hold.OfRow(seq, kind)
+// away returns the hold of a row that is away. It waits for an earlier row of its key, for
+// its batch or, once it is answered, for what any answered row waits for.
+func (q *inquiry) away(note *place, aside bool) whereabouts {
+	t := q.t
+	coming := t.returns.coming[q.seq]
+	answered := t.window.buf.Due(q.seq) || note.kept
+	before, waits := t.window.buf.WaitsFor(q.seq)
+	by := "row " + hold.RowName(before)
+	switch {
+	case coming != nil && q.problem(hold.Unread) != nil:
+		return q.blocked(q.problem(hold.Unread))
+	case aside && waits:
+		return q.hold(hold.SetAside, by)
+	case aside:
+		return q.hold(hold.SetAside, "")
+	case answered && waits:
+		return q.hold(hold.Order, by)
+	case answered:
+		return q.hold(hold.Storing, "its reply, which is read again")
+	}
+	return q.hold(hold.Batch, "")
+}
+
+// answered returns the hold of an answered row. It waits for an earlier row, for its reply
+// to be in the journal before it is parked, for its events, or for the append of its
+// result.
+func (q *inquiry) answered() whereabouts {
+	before, waits := q.t.window.buf.WaitsFor(q.row.Seq)
+	problem := q.problem(hold.Results, hold.DeadLetter)
+	switch {
+	case waits:
+		return q.hold(hold.Order, "row "+hold.RowName(before))
+	case q.row.form.putting && q.problem(hold.ObjectStore) != nil:
+		return q.blocked(q.problem(hold.ObjectStore))
+	case q.row.form.putting:
+		return q.hold(hold.Storing, "its body")
+	case !q.row.term.done:
+		return q.hold(hold.Storing, "its reply")
+	case !q.row.emittable() && q.row.shared.recorder.Refused():
+		return q.hold(hold.Audit, "")
+	case !q.row.emittable():
+		return q.hold(hold.Storing, "its audit events")
+	case problem != nil:
+		return q.blocked(problem)
+	}
+	return q.hold(hold.Storing, "its result")
+}
+
+// unstarted returns the hold of a row that is taken and was not given to the executor.
+func (q *inquiry) unstarted() whereabouts {
+	t := q.t
+	switch {
+	case t.stopping:
+		return q.hold(hold.HandOver, "")
+	case t.c.steer.paused.Load():
+		return q.hold(hold.Operator, "")
+	case t.c.storable.full.Load() != nil:
+		return q.hold(hold.Store, "")
+	case t.c.storable.unstowed.Load(), q.row.term.fetching && q.problem(hold.ObjectStore) != nil:
+		if problem := q.problem(hold.ObjectStore); problem != nil {
+			return q.blocked(problem)
+		}
+		return q.hold(hold.ObjectStore, "")
+	case t.c.storable.refused.Load():
+		if problem := q.problem(hold.Results, hold.DeadLetter); problem != nil {
+			return q.blocked(problem)
+		}
+		return q.hold(hold.Results, "")
+	case q.row.shared.recorder.Refused():
+		return q.hold(hold.Audit, "")
+	case !t.own.certain():
+		return q.hold(hold.Uncertain, "")
+	}
+	return q.hold(hold.Reading, "")
+}
+
+// hold returns that a row waits for this.
+func (q *inquiry) hold(kind hold.Kind, by string) whereabouts {
+	h := hold.OfRow(q.seq, kind)
 	h.By = by
-	if row := t.open[seq]; row != nil {
-		h.Since = row.Taken
-		if row.term.done {
-			h.Since = row.reply.Event.FinishedAt
+	if q.row != nil {
+		h.Since = q.row.Taken
+		if q.row.term.done {
+			h.Since = q.row.reply.Event.FinishedAt
 		}
 	}
 	return whereabouts{hold: &h}
 }
 
-// awayHold is what a row waits for of which only the place is kept: an earlier row of its
-// key, its batch or, once it is answered, whatever an answered row waits for.
-func (t *term) awayHold(seq uint64, note *place, aside bool) whereabouts {
-	coming := t.returns.coming[seq]
-	answered := t.buf.Due(seq) || note.kept
-	before, waits := t.buf.WaitsFor(seq)
-	by := "row " + hold.RowName(before)
-	switch {
-	case coming != nil && t.problem(hold.Unread) != nil:
-		return t.problemHold(seq, t.problem(hold.Unread))
-	case aside && waits:
-		return t.rowHold(seq, hold.SetAside, by)
-	case aside:
-		return t.rowHold(seq, hold.SetAside, "")
-	case answered && waits:
-		return t.rowHold(seq, hold.Order, by)
-	case answered:
-		return t.rowHold(seq, hold.Storing, "its reply, which is read again")
-	}
-	return t.rowHold(seq, hold.Batch, "")
-}
-
-// problem returns the first problem of one of these kinds, or nil.
-func (t *term) problem(kinds ...hold.Kind) *hold.Hold {
-	list := hold.List(t.c.problems.holds(t.c.cfg.Partition))
-	return list.First(func(h *hold.Hold) bool { return slices.Contains(kinds, h.Kind) })
-}
-
-// problemHold returns that a row waits because of a problem of its partition.
-func (t *term) problemHold(seq uint64, problem *hold.Hold) whereabouts {
-	at := t.rowHold(seq, problem.Kind, "")
+// blocked returns that a row waits because of a problem of its partition.
+func (q *inquiry) blocked(problem *hold.Hold) whereabouts {
+	at := q.hold(problem.Kind, "")
 	at.hold.Why, at.hold.Since = problem.Why, problem.Since
 	return at
 }
 
-// answeredHold is what a row waits for that is answered: an earlier row, its reply to be
-// in the journal before it is parked, its events, or the append of its result.
-func (t *term) answeredHold(row *Row) whereabouts {
-	before, waits := t.buf.WaitsFor(row.Seq)
-	problem := t.problem(hold.Results, hold.DeadLetter)
-	switch {
-	case waits:
-		return t.rowHold(row.Seq, hold.Order, "row "+hold.RowName(before))
-	case row.form.putting && t.problem(hold.ObjectStore) != nil:
-		return t.problemHold(row.Seq, t.problem(hold.ObjectStore))
-	case row.form.putting:
-		return t.rowHold(row.Seq, hold.Storing, "its body")
-	case !row.term.done:
-		return t.rowHold(row.Seq, hold.Storing, "its reply")
-	case !row.emittable() && row.shared.recorder.Refused():
-		return t.rowHold(row.Seq, hold.Audit, "")
-	case !row.emittable():
-		return t.rowHold(row.Seq, hold.Storing, "its audit events")
-	case problem != nil:
-		return t.problemHold(row.Seq, problem)
-	}
-	return t.rowHold(row.Seq, hold.Storing, "its result")
-}
-
-// unstartedHold is what a row waits for that is taken and was not given to the executor.
-func (t *term) unstartedHold(row *Row) whereabouts {
-	switch {
-	case t.stopping:
-		return t.rowHold(row.Seq, hold.HandOver, "")
-	case t.c.steer.paused.Load():
-		return t.rowHold(row.Seq, hold.Operator, "")
-	case t.c.storable.full.Load() != nil:
-		return t.rowHold(row.Seq, hold.Store, "")
-	case t.c.storable.unstowed.Load(), row.term.fetching && t.problem(hold.ObjectStore) != nil:
-		if problem := t.problem(hold.ObjectStore); problem != nil {
-			return t.problemHold(row.Seq, problem)
-		}
-		return t.rowHold(row.Seq, hold.ObjectStore, "")
-	case t.c.storable.refused.Load():
-		if problem := t.problem(hold.Results, hold.DeadLetter); problem != nil {
-			return t.problemHold(row.Seq, problem)
-		}
-		return t.rowHold(row.Seq, hold.Results, "")
-	case row.shared.recorder.Refused():
-		return t.rowHold(row.Seq, hold.Audit, "")
-	case !t.own.certain():
-		return t.rowHold(row.Seq, hold.Uncertain, "")
-	}
-	return t.rowHold(row.Seq, hold.Reading, "")
+// problem returns the first problem of one of these kinds, or nil.
+func (q *inquiry) problem(kinds ...hold.Kind) *hold.Hold {
+	list := hold.List(q.t.c.problems.holds(q.t.c.cfg.Partition))
+	return list.First(func(h *hold.Hold) bool { return slices.Contains(kinds, h.Kind) })
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -197,4 +199,51 @@ func (in *intake) whySilent(info *jetstream.ConsumerInfo) error {
 // nextInput returns the sequence of the first row at or after seq; 0 when there is none.
 func nextInput(ctx context.Context, c *Consumer, seq uint64) (uint64, error) {
 	return streams.NextSequence(ctx, c.nc, c.cfg.InputStream, c.cfg.InputSubject, seq)
+}
+
+// ackOf returns the subject that acks a row that was away: the subject of any row's last
+// delivery, with this row's numbers.
+func (in *intake) ackOf(seq uint64, note *awayRow) string {
+	tokens := strings.Split(in.ackForm, ".")
+	if len(tokens) < ackTokens {
+		return ""
+	}
+	at := ackAt(tokens)
+	tokens[at] = strconv.FormatUint(uint64(note.delivered), 10)
+	tokens[at+1], tokens[at+2] = strconv.FormatUint(seq, 10), strconv.FormatUint(note.consumer, 10)
+	return strings.Join(tokens, ".")
+}
+
+// whilePinned waits for f, and renews the pin meanwhile.
+func (in *intake) whilePinned(ctx, soft context.Context, lost <-chan nats.Status,
+	f func(context.Context) error,
+) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = f(ctx)
+	}()
+	for {
+		next, broken := in.pull.step(time.Now(), 0, 0, false)
+		if broken == nil {
+			select {
+			case <-done:
+				return err
+			case <-soft.Done():
+				broken = context.Cause(soft)
+			case <-lost:
+				broken = errConnectionLost
+			case m := <-in.pull.msgs:
+				_, broken = in.pull.received(m, time.Now()) // no row fits the request
+			case <-time.After(time.Until(next)):
+			}
+		}
+		if broken != nil {
+			cancel()
+			<-done
+			return broken
+		}
+	}
 }

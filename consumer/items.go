@@ -144,7 +144,7 @@ func (r *Row) answeredItems() (items []*Row) {
 func (t *term) itemAnswered(item *Row) {
 	item.answered = true
 	row := item.element.parent
-	if t.open[row.Seq] != row {
+	if !t.window.has(row) {
 		if t.c.carried.has(row) {
 			t.journal.waitOf(row, time.Now())
 		}
@@ -153,7 +153,7 @@ func (t *term) itemAnswered(item *Row) {
 	bytes := len(item.reply.Body)
 	row.term.itemBytes += bytes
 	if !row.term.done {
-		t.buf.Grow(row.Seq, bytes)
+		t.window.buf.Grow(row.Seq, bytes)
 	}
 	t.journal.wait(item, time.Now())
 	t.c.at("element answered")

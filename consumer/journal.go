@@ -28,10 +28,13 @@ import (
 // The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and
 // has nothing to read.
 type journal struct {
-	c       *Consumer
-	stream  *keptStream
-	rows    journalRows
-	owner   string
+	c      *Consumer
+	stream *keptStream
+	owner  string
+	rows   journalRows
+	lane   *laneRows // learns which replies are kept
+	bodies *bodies   // move the replies that are larger than a message
+
 	inbox   string
 	sub     *nats.Subscription
 	answers chan *nats.Msg // to everything that it has sent
@@ -44,6 +47,13 @@ type journal struct {
 	purges  purges
 }
 
+// journalRows is what a journal must know of the rows of its term, see [window].
+type journalRows interface {
+	finished(seq uint64) bool
+	itsTurn(row *Row) bool
+	grow(seq uint64, bytes int)
+}
+
 // The topics say what an answer is to. They follow the inbox in the subject of the answer:
 // for example, the answer to the third entry comes on _INBOX.x.entry.3.
 const (
@@ -53,44 +63,23 @@ const (
 	topicGet      = "get."   // and the row and element
 )
 
-// journalRows is what a journal must know of the rows of its term.
-type journalRows interface {
-	// finished reports whether a row is emitted.
-	finished(seq uint64) bool
-	// itsTurn reports whether an answered row waits for no other.
-	itsTurn(row *Row) bool
-	// keptNow takes note that the journal has a row's reply now ([Row.stored]), or will
-	// never have it.
-	keptNow(row *Row)
-	// stowForJournal stores the body of a reply that is too large for an entry as an
-	// object, and reports whether it does. The row is offered again when it is stored.
-	stowForJournal(row *Row, now time.Time) bool
-	// getForJournal reads the body of a kept reply, which is an object. kept gets it, or
-	// nil where it can't be read any more.
-	getForJournal(seq uint64, of *Kept, needed func() bool, kept func(*Kept))
-}
-
-// openJournal asks what earlier terms have kept.
-func openJournal(c *Consumer, stream *keptStream, owner string, rows journalRows, now time.Time) *journal {
-	if !c.cfg.Journal {
-		return &journal{c: c, rows: rows}
+// open asks what earlier terms have kept. In a consumer without a journal it does nothing.
+func (j *journal) open(now time.Time) {
+	if !j.c.cfg.Journal {
+		return
 	}
-	most := max(c.cfg.WindowRows, journalSent)
-	j := &journal{
-		c: c, stream: stream, rows: rows, owner: owner, inbox: c.nc.NewInbox(),
-		// What may come at once: an answer to each entry on its way and to each get, and
-		// a few others.
-		answers: make(chan *nats.Msg, most+2*journalGets+64),
-		sent:    sentEntries{most: most},
-	}
+	most := max(j.c.cfg.WindowRows, journalSent)
+	j.inbox, j.sent.most = j.c.nc.NewInbox(), most
+	// What may come at once: an answer to each entry on its way and to each get, and a few
+	// others.
+	j.answers = make(chan *nats.Msg, most+2*journalGets+64)
 	var err error
-	if j.sub, err = c.nc.ChanSubscribe(j.inbox+".>", j.answers); err != nil {
+	if j.sub, err = j.c.nc.ChanSubscribe(j.inbox+".>", j.answers); err != nil {
 		j.setProblem(err.Error())
-		return j
+		return
 	}
 	j.earlier.waiting, j.earlier.by = true, now.Add(streams.RequestTimeout)
 	j.askEarlier(now)
-	return j
 }
 
 func (j *journal) close() {

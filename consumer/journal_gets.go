@@ -75,8 +75,7 @@ func (g *gets) until(of *get) time.Time {
 // begin would hold a reply that the window has no room for.
 //
 // Where the journal does not answer, rows start without, and are paid for again.
-func (t *term) restore(row *Row, now time.Time) bool {
-	j := t.journal
+func (j *journal) restore(row *Row, now time.Time) bool {
 	if row.journal.restored {
 		return true
 	}
@@ -107,7 +106,7 @@ func (t *term) restore(row *Row, now time.Time) bool {
 	}
 	j.end(row.Seq, g)
 	row.Kept, row.KeptItems, row.journal.restored = g.kept, g.items, true
-	t.buf.Grow(row.Seq, row.keptBytes())
+	j.rows.grow(row.Seq, row.keptBytes())
 	return true
 }
 
@@ -203,7 +202,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 			g.put(item, k)
 		} else {
 			g.fetching++
-			j.rows.getForJournal(seq, k, func() bool { return j.gets.open[seq] == g }, func(k *Kept) {
+			j.bodies.getForJournal(seq, k, func() bool { return j.gets.open[seq] == g }, func(k *Kept) {
 				if g.fetching--; k != nil {
 					g.put(item, k)
 				}

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"testing"
-	"time"
 )
 
 // emittedRows are the rows of a term that are emitted: those up to a sequence.
@@ -10,10 +9,7 @@ type emittedRows uint64
 
 func (e emittedRows) finished(seq uint64) bool { return seq <= uint64(e) }
 func (emittedRows) itsTurn(*Row) bool          { return false }
-func (emittedRows) keptNow(*Row)               {}
-
-func (emittedRows) stowForJournal(*Row, time.Time) bool                   { return false }
-func (emittedRows) getForJournal(uint64, *Kept, func() bool, func(*Kept)) {}
+func (emittedRows) grow(uint64, int)           {}
 
 // Nothing is purged by sequence that a rival may have kept since this term last proved that it owns the partition, nor
 // while an earlier term's reply is needed, whose place is not known.

@@ -93,11 +93,11 @@ func (j *journal) keep(row *Row, now time.Time) {
 	e := j.c.rowEvent(row, j.owner, now)
 	msg := j.stream.entry(row, &e)
 	if msg.Size() > int(j.c.nc.MaxPayload()) {
-		if j.rows.stowForJournal(row, now) {
+		if j.bodies.stowForJournal(row, now) {
 			return
 		}
 		j.unkept.settle(row)
-		j.rows.keptNow(row)
+		j.lane.keptNow(row)
 		return
 	}
 	row.journal.entry, row.journal.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
@@ -135,6 +135,6 @@ func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
 	row.journal.entry, row.journal.stored = 0, true
 	if j.unkept.has(row) {
 		j.unkept.settle(row)
-		j.rows.keptNow(row)
+		j.lane.keptNow(row)
 	}
 }

@@ -159,7 +159,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 	case row.journal.storedBefore && j.earlier.has(row):
 		j.unkept.settle(row)
 		row.journal.stored = true
-		j.rows.keptNow(row)
+		j.lane.keptNow(row)
 	case !flushing && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
 		row.journal.keepAt = stuckAt // nothing but the streams is in its way
 	case j.earlier.waiting || row.unstored.Load() > 0:

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 // Lane has rows answered outside of the window, for hours: by a provider's Batch API.
@@ -51,14 +49,27 @@ type LaneTerm struct {
 	Fenced func(error)
 }
 
-// windowForReturns is the part of the window that is kept for rows that come back from
-// the lane, a quarter: else rows behind them could fill it, and the row that all wait for
-// would find no room.
-const windowForReturns = 4
-
-// laneRows is what a term knows of its rows that are in the lane. The goroutine of the
-// term owns it, but for desk.
+// laneRows are the rows of a term that are in the batch lane, or wait for the journal to
+// have their replies so that they can be parked. For example, row 1 is in a batch for two
+// hours, and rows 2 to 9 are answered meanwhile: each is stashed until the journal has its
+// reply, then it is parked, too, and the window has room for rows 10 and on. When the lane
+// recalls row 1, it comes back with the batch's answer, and the others follow from the
+// journal in their turns.
+//
+// The goroutine of the term owns it, but for desk. In a term without a lane it is nil, and
+// its methods allow for that.
 type laneRows struct {
+	c       *Consumer
+	lane    Lane
+	window  *window
+	journal *journal
+	in      *intake
+	returns *returns
+	// complete takes an answered row that stays in the window, see [term.complete].
+	complete func(*Row)
+	opened   bool
+	stopped  bool
+
 	desk laneDesk
 	// wanted are the recalls that wait for room. early are the recalls of rows that are
 	// not parked yet, because they have not come again since the term began, or were set
@@ -68,7 +79,6 @@ type laneRows struct {
 	// stashed are answered rows that wait for the journal to have their replies, to be
 	// parked.
 	stashed map[uint64]*Row
-	stopped bool
 }
 
 // recall is a row that the lane wants back.
@@ -114,78 +124,46 @@ func (d *laneDesk) take() (recalls []recall, fenced error) {
 	return recalls, d.fenced
 }
 
-// openLane begins the lane's term. The pin is kept meanwhile.
-func (t *term) openLane(ctx, soft context.Context, lost <-chan nats.Status) error {
-	lane := t.c.cfg.Lane
-	if lane == nil {
+// laneRows returns the lane's rows of a term that has none yet, or nil without a lane.
+func (t *term) laneRows() *laneRows {
+	if t.c.cfg.Lane == nil {
 		return nil
 	}
-	l := &laneRows{
-		desk:  laneDesk{signal: make(chan struct{}, 1)},
-		early: make(map[uint64]recall), stashed: make(map[uint64]*Row),
+	return &laneRows{
+		c: t.c, lane: t.c.cfg.Lane, window: t.window, journal: t.journal, in: &t.in, complete: t.complete,
+		desk: laneDesk{signal: make(chan struct{}, 1)}, early: make(map[uint64]recall), stashed: make(map[uint64]*Row),
 	}
-	t.lane = l
-	return t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
-		return lane.Open(ctx, LaneTerm{
-			Owner: t.owner, Low: t.own.end.low, InputCreated: t.c.carried.inputCreated,
-			Recall: l.desk.recall, Fenced: l.desk.fence,
-		})
+}
+
+// open begins the lane's term.
+func (l *laneRows) open(ctx context.Context, owner string, low uint64) error {
+	l.opened = true
+	return l.lane.Open(ctx, LaneTerm{
+		Owner: owner, Low: low, InputCreated: l.c.carried.inputCreated, Recall: l.desk.recall, Fenced: l.desk.fence,
 	})
 }
 
-// closeLane ends what openLane has begun, if it has.
-func (t *term) closeLane() {
-	if t.lane != nil {
-		t.c.cfg.Lane.Close()
-	}
-}
-
-// stopLane tells the lane that the term stops. No row comes back from then on.
-func (t *term) stopLane() {
-	if l := t.lane; l != nil && t.stopping && !l.stopped {
-		l.stopped = true
-		t.c.cfg.Lane.Stop()
-	}
-}
-
-// laneSignal says that the lane may want something.
-func (t *term) laneSignal() <-chan struct{} {
-	if t.lane == nil {
+// signal says that the lane may want something.
+func (l *laneRows) signal() <-chan struct{} {
+	if l == nil {
 		return nil // nothing ever comes
 	}
-	return t.lane.desk.signal
-}
-
-// laneKept tells the lane that a row does not need its batch any more.
-func (t *term) laneKept(seq uint64) {
-	if t.lane != nil {
-		t.c.cfg.Lane.Kept(seq)
-	}
-}
-
-// roomBeside returns how many of the rows that the window has room for may be taken: a
-// part of the window is for rows that come back, and the lane bounds how many are parked.
-// For example, with a window of 1,000 rows and 300 of them free, 50 may be taken.
-func (t *term) roomBeside(room int) int {
-	if t.lane == nil {
-		return room
-	}
-	return max(0, min(room-t.c.cfg.WindowRows/windowForReturns, t.c.cfg.LaneRows-t.buf.Parked()))
+	return l.desk.signal
 }
 
 // parkStarted parks a row that has come and need not be started: its reply is in the
 // journal, or it is in a batch.
-func (t *term) parkStarted(row *Row) bool {
-	if t.lane == nil || row.term.back {
+func (l *laneRows) parkStarted(row *Row) bool {
+	if l == nil || row.term.back {
 		return false
 	}
-	if t.journal.earlier.has(row) {
+	if l.journal.earlier.has(row) {
 		row.journal.stored = true
-		t.park(row, true)
+		l.park(row, true)
 		return true
 	}
-	if t.c.cfg.Lane.Holds(row) {
-		t.park(row, false)
+	if l.lane.Holds(row) {
+		l.park(row, false)
 		return true
 	}
 	return false
@@ -193,127 +171,150 @@ func (t *term) parkStarted(row *Row) bool {
 
 // park parks an open row. near says that it can be answered when its turn is near: from
 // the journal, or by starting it again, where that costs nothing.
-func (t *term) park(row *Row, near bool) {
+func (l *laneRows) park(row *Row, near bool) {
 	note := noteAway(row.term.ackReply)
 	note.kept = row.journal.stored
-	note.taken = uint32(row.Taken.Sub(t.c.pulse.born) / time.Second) //nolint:gosec // 136 years
-	delete(t.open, row.Seq)
-	delete(t.lane.stashed, row.Seq)
+	note.taken = uint32(row.Taken.Sub(l.c.pulse.born) / time.Second) //nolint:gosec // 136 years
+	delete(l.window.open, row.Seq)
+	delete(l.stashed, row.Seq)
 	row.abandon()
-	if err := t.buf.Park(row.Seq, place{awayRow: note}, near); err != nil {
+	if err := l.window.buf.Park(row.Seq, place{awayRow: note}, near); err != nil {
 		panic(fmt.Sprintf("consumer: executor parked row %d twice: %v", row.Seq, err))
 	}
-	wanted, early := t.lane.early[row.Seq]
-	delete(t.lane.early, row.Seq)
+	wanted, early := l.early[row.Seq]
+	delete(l.early, row.Seq)
 	switch {
 	case near:
-		t.laneKept(row.Seq)
+		l.kept(row.Seq)
 	case early:
-		t.lane.wanted = append(t.lane.wanted, wanted)
+		l.wanted = append(l.wanted, wanted)
 	}
-	t.c.at("parked")
+	l.c.at("parked")
 }
 
-// answered takes the reply to an open row. Behind a parked row a reply may wait for
-// hours: it goes to the journal, and its row is parked, too. A row whose turn was near
-// when it came back stays: it would come back at once.
-func (t *term) answered(row *Row) {
-	row.answered = true
+// takes takes an answered row out of the window, or will once the journal has its reply:
+// behind a parked row the reply may wait for hours. It reports false for a row that stays
+// in the window: its turn is near, or it came back because its turn was near, and it would
+// come back at once.
+func (l *laneRows) takes(row *Row) bool {
 	switch {
-	case t.lane == nil, t.buf.Parked() == 0, t.stopping:
-		t.complete(row)
-	case row.term.back && row.Errand == nil, t.itsTurn(row):
-		t.complete(row)
+	case l == nil, l.window.buf.Parked() == 0:
+		return false
+	case row.term.back && row.Errand == nil, l.window.itsTurn(row):
+		return false
 	case row.journal.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
-		t.park(row, true)
+		l.park(row, true)
 	default:
-		t.lane.stashed[row.Seq] = row
-		t.journal.waitNow(row, time.Now())
+		l.stashed[row.Seq] = row
+		l.journal.waitNow(row, time.Now())
 	}
+	return true
 }
 
 // keptNow parks a row whose reply is in the journal now. One that can't be kept stays in
 // the window.
-func (t *term) keptNow(row *Row) {
+func (l *laneRows) keptNow(row *Row) {
 	switch {
-	case t.lane == nil:
-	case t.lane.stashed[row.Seq] != row:
+	case l == nil:
+	case l.stashed[row.Seq] != row:
 		if row.journal.stored {
 			// It waits in the window, perhaps for a row that the lane settles only after
 			// it.
-			t.laneKept(row.Seq)
+			l.kept(row.Seq)
 		}
 	case row.journal.stored:
-		t.park(row, true)
+		l.park(row, true)
 	default:
-		t.unstash(row)
+		l.unstash(row)
 	}
-}
-
-func (t *term) unstash(row *Row) {
-	delete(t.lane.stashed, row.Seq)
-	t.journal.unkept.settle(row)
-	t.complete(row)
 }
 
 // unstashDue completes the rows whose turn has come before the journal had their replies,
 // and all of them once the term stops.
-func (t *term) unstashDue() {
-	if t.lane == nil {
+func (l *laneRows) unstashDue(stopping bool) {
+	if l == nil {
 		return
 	}
-	for _, row := range t.lane.stashed {
-		if t.stopping || t.itsTurn(row) {
-			t.unstash(row)
+	for _, row := range l.stashed {
+		if stopping || l.window.itsTurn(row) {
+			l.unstash(row)
 		}
 	}
 }
 
+func (l *laneRows) unstash(row *Row) {
+	delete(l.stashed, row.Seq)
+	l.journal.unkept.settle(row)
+	l.complete(row)
+}
+
 // takeRecalls takes what the lane wants. It returns an error where the lane has found
 // that another owns the partition.
-func (t *term) takeRecalls() error {
-	if t.lane == nil {
+func (l *laneRows) takeRecalls() error {
+	if l == nil {
 		return nil
 	}
-	recalls, fenced := t.lane.desk.take()
+	recalls, fenced := l.desk.take()
 	for _, r := range recalls {
-		t.sortRecall(r)
+		l.sortRecall(r)
 	}
 	return fenced
 }
 
 // sortRecall puts a recall where it belongs. A row that is open settles by itself.
-func (t *term) sortRecall(r recall) {
-	note, aside := t.buf.Away(r.seq)
+func (l *laneRows) sortRecall(r recall) {
+	note, aside := l.window.buf.Away(r.seq)
 	switch {
-	case aside, t.open[r.seq] != nil, r.seq > t.in.accepted:
-		t.lane.early[r.seq] = r // until it is parked
+	case aside, l.window.open[r.seq] != nil, r.seq > l.in.accepted:
+		l.early[r.seq] = r // until it is parked
 	case note == nil:
-		t.laneKept(r.seq) // it is finished
-	case note.kept, t.returns.coming[r.seq] != nil:
+		l.kept(r.seq) // it is finished
+	case note.kept, l.returns.coming[r.seq] != nil:
 		// Its reply is kept, or it is on its way already.
 	default:
-		t.lane.wanted = append(t.lane.wanted, r)
+		l.wanted = append(l.wanted, r)
 	}
 }
 
 // nextWanted returns the next row that the lane wants and that has room.
-func (t *term) nextWanted() (seq uint64, errand any, ok bool) {
-	if t.lane == nil {
+func (l *laneRows) nextWanted() (seq uint64, errand any, ok bool) {
+	if l == nil {
 		return 0, nil, false
 	}
-	wanted := &t.lane.wanted
+	wanted := &l.wanted
 	for i := 0; i < len(*wanted); i++ {
 		r := (*wanted)[i]
-		if ok = t.buf.Recall(r.seq); ok {
+		if ok = l.window.buf.Recall(r.seq); ok {
 			*wanted = slices.Delete(*wanted, i, i+1)
 			return r.seq, r.errand, true
 		}
-		note, _ := t.buf.Away(r.seq)
-		if note == nil || t.returns.coming[r.seq] != nil { // it has come back since, as its turn was near
+		note, _ := l.window.buf.Away(r.seq)
+		if note == nil || l.returns.coming[r.seq] != nil { // it has come back since, as its turn was near
 			*wanted = slices.Delete(*wanted, i, i+1)
 			i--
 		}
 	}
 	return 0, nil, false
+}
+
+// kept reports to the lane that a row does not need its batch any more.
+func (l *laneRows) kept(seq uint64) {
+	if l != nil {
+		l.lane.Kept(seq)
+	}
+}
+
+// stop reports to the lane that the term stops. No row comes back from then on.
+func (l *laneRows) stop() {
+	if l != nil && !l.stopped {
+		l.stopped = true
+		l.lane.Stop()
+	}
+}
+
+// close ends the lane's term, if it has begun.
+func (l *laneRows) close() {
+	if l != nil && l.opened {
+		l.lane.Close()
+	}
 }

@@ -1,8 +1,6 @@
 package consumer
 
 import (
-	"context"
-	"math"
 	"strconv"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -100,86 +98,4 @@ func (l *aheadLog) from(low, next uint64) uint64 {
 		return next
 	}
 	return l.blocks[0].at
-}
-
-// markOf returns the mark of the next message of the log, behind which so many rows are
-// ahead.
-func (t *term) markOf(low uint64, ahead int) logMark {
-	m := logMark{low: low, ahead: ahead}
-	if ahead > 0 {
-		m.from = t.own.ahead.from(low, t.own.end.seq+1)
-	}
-	return m
-}
-
-// mark notes on each row of a group, which goes to the emitter now, how far the log will
-// go with it.
-func (t *term) mark(group []*Row) {
-	i := 0
-	for m := range t.buf.Marks(len(group)) {
-		group[i].term.after = t.markOf(m.Low, m.Ahead)
-		i++
-	}
-}
-
-// noteAhead notes where the rows of a group are that are emitted above the low-water
-// mark.
-func (t *term) noteAhead(group []*Row, at, low uint64) {
-	for _, row := range group {
-		if row.Seq > low {
-			t.own.ahead.add(at, row.Seq)
-		}
-	}
-}
-
-// leaveMark claims once more where the low-water mark has passed the end of the log, as
-// it does over rows that were emitted by an earlier term. So a stage that has emitted all
-// its rows says so, and may go on in another order.
-func (t *term) leaveMark(ctx context.Context) error {
-	if t.own.end.ahead == 0 {
-		return nil
-	}
-	if err := t.passKnown(ctx); err != nil {
-		return err
-	}
-	m := t.buf.Mark()
-	if m.Low == t.own.end.low {
-		return nil
-	}
-	end := t.own.end
-	end.logMark = t.markOf(m.Low, m.Ahead)
-	end, err := t.c.results.claim(ctx, t.owner, end, t.c.carried.inputCreated)
-	if err == nil {
-		t.own.end = end
-	}
-	return err
-}
-
-// passMost bounds the requests of passKnown. Each row costs one where those of other
-// partitions lie between.
-const passMost = 1000
-
-// passKnown passes the known rows behind the last one taken, up to the first row that is
-// not known: they have not come again, or were deleted from the input.
-func (t *term) passKnown(ctx context.Context) error {
-	from := t.in.accepted + 1
-	for range passMost {
-		next, err := nextInput(ctx, t.c, from)
-		if err != nil {
-			return err
-		}
-		if next == 0 {
-			next = math.MaxUint64
-		}
-		t.buf.Pass(next)
-		if !t.buf.Known(next) {
-			return nil
-		}
-		from = next + 1
-		for t.buf.Known(from) { // no other row can lie between these
-			from++
-		}
-		t.buf.Pass(from)
-	}
-	return nil
 }

@@ -3,7 +3,10 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
+
+	"github.com/llm-stage/stage/sequencer"
 )
 
 // uncertainLook is the time between two looks at the log while nothing may be called
@@ -66,8 +69,36 @@ func (o *ownership) settled(e emitted) {
 	}
 }
 
-// appended notes that the term's own append is the end of the log now.
-func (o *ownership) appended(e emitted) { o.end, o.checked = e.end, e.at }
+// markOf returns the mark of the next message of the log, behind which so many rows are
+// ahead.
+func (o *ownership) markOf(low uint64, ahead int) logMark {
+	m := logMark{low: low, ahead: ahead}
+	if ahead > 0 {
+		m.from = o.ahead.from(low, o.end.seq+1)
+	}
+	return m
+}
+
+// mark notes on each row of a group, which goes to the emitter now, how far the log will
+// go with it.
+func (o *ownership) mark(group []*Row, marks iter.Seq[sequencer.Mark]) {
+	i := 0
+	for m := range marks {
+		group[i].term.after = o.markOf(m.Low, m.Ahead)
+		i++
+	}
+}
+
+// appended notes that the term's own append of some rows is the end of the log now, and
+// where in the log the rows are that are above the low-water mark.
+func (o *ownership) appended(e emitted) {
+	for _, row := range e.rows {
+		if row.Seq > e.end.low {
+			o.ahead.add(o.end.seq+1, row.Seq)
+		}
+	}
+	o.end, o.checked = e.end, e.at
+}
 
 // lookDue reports whether the log should be looked at, as nothing was appended for a
 // while: an owner with nothing to append would not learn that it was fenced, and go on
@@ -85,4 +116,20 @@ func (o *ownership) lookDue(now time.Time, quiet time.Duration, pinned bool) boo
 		quiet /= 2
 	}
 	return now.Sub(o.checked) >= quiet
+}
+
+// leave claims once more where the low-water mark has passed the end of the log, as it does
+// over rows that were emitted by an earlier term. So a stage that has emitted all its rows
+// says so, and may go on in another order.
+func (o *ownership) leave(ctx context.Context, m sequencer.Mark) error {
+	if m.Low == o.end.low {
+		return nil
+	}
+	end := o.end
+	end.logMark = o.markOf(m.Low, m.Ahead)
+	end, err := o.c.results.claim(ctx, o.end.owner, end, o.c.carried.inputCreated)
+	if err == nil {
+		o.end = end
+	}
+	return err
 }

@@ -29,15 +29,15 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	if t.stopping || t.bodies.forKey != 0 {
 		return t.in.pull.step(now, 0, 0, false)
 	}
-	rows := t.room()
-	if t.plenty(rows) && now.Sub(t.in.pull.asked) < t.in.pull.renew {
+	rows := t.window.room()
+	if t.window.plenty(rows) && now.Sub(t.in.pull.asked) < t.in.pull.renew {
 		return t.in.pull.asked.Add(t.in.pull.renew), nil
 	}
 	asked := t.in.pull.asked
 	// A row that is larger than the room left is asked for by itself once the window is
 	// empty, but not while there is no room for any row, such as in a full lane.
-	empty := rows > 0 && t.buf.Len()+t.buf.Returning() == 0
-	next, err = t.in.pull.step(now, rows, t.roomBytes(), empty && t.in.pull.notUntil.After(t.in.pull.asked))
+	empty := rows > 0 && t.window.buf.Len()+t.window.buf.Returning() == 0
+	next, err = t.in.pull.step(now, rows, t.window.roomBytes(), empty && t.in.pull.notUntil.After(t.in.pull.asked))
 	if t.in.pull.asked != asked {
 		t.acks.flush() // in the same write
 	}
@@ -46,28 +46,6 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	}
 	return next, err
 }
-
-// plenty reports whether the window has so many rows to work on, and so little room, that
-// a request can wait for more room. A full window would else ask for each row by itself,
-// which costs the server two messages more.
-func (t *term) plenty(room int) bool {
-	return room < min(pullRowsMin, t.c.cfg.WindowRows/16) && t.buf.Len()-t.buf.Completed() > t.c.cfg.WindowRows*3/4
-}
-
-// room returns how many rows may be taken.
-func (t *term) room() int {
-	room := t.roomBeside(t.buf.Room())
-	if t.in.durable.AcksDelete {
-		// Rows that were emitted before do not come again, and count in the span when the
-		// next row comes: ask for no more than there is room for then, and for one to
-		// find out.
-		span := t.c.order.limits(&t.c.cfg).Span
-		room = min(room, max(1, span-t.unacked()-t.buf.Mark().Ahead))
-	}
-	return room
-}
-
-func (t *term) roomBytes() int64 { return t.buf.RoomBytes() / unansweredCounts }
 
 // received takes one message of the pull request: a row, or a status message.
 //
@@ -158,18 +136,18 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return t.reset(ctx)
 		}
 	}
-	if t.buf.Known(seq) {
+	if t.window.buf.Known(seq) {
 		return t.skip(seq, m.Reply)
 	}
-	if !t.keyKnown(seq, m) {
+	if !t.bodies.keyKnown(seq, m) {
 		return nil
 	}
 	// The known rows before it were deleted since they were emitted. They count in the
 	// span, so whether there is room for the row is known only now.
-	t.buf.Pass(seq)
+	t.window.buf.Pass(seq)
 	t.in.accepted = seq - 1
 	row, size := t.rowOf(seq, stamped{m, md.Timestamp}), weight(m)
-	index, err := t.enter(row, m.Reply, unansweredCounts*size)
+	index, err := t.window.enter(row, m.Reply, unansweredCounts*size)
 	switch {
 	case errors.Is(err, sequencer.ErrFull):
 		// More than was asked for: a request that had been given up answered after all.
@@ -186,28 +164,15 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 	return nil
 }
 
-// enter gives the row its place in the sequencer. With [errSetAside] it has entered
-// without being held.
-func (t *term) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
-	key := t.c.order.key(row)
-	if !t.buf.Outside(key, bytes) {
-		return t.buf.Open(row.Seq, key, bytes)
-	}
-	if err = t.buf.SetAside(row.Seq, key, bytes, place{awayRow: noteAway(reply)}); err == nil {
-		err = errSetAside
-	}
-	return 0, err
-}
-
 // skip passes over a row that was emitted before this term.
 func (t *term) skip(seq uint64, reply string) error {
-	if err := t.buf.Skip(seq); err != nil {
+	if err := t.window.buf.Skip(seq); err != nil {
 		return err
 	}
 	t.in.accepted = seq
 	t.c.setStatus(func(s *Status) { s.Skipped++ })
 	t.acks.send(reply)
-	t.laneKept(seq)
+	t.lane.kept(seq)
 	return nil
 }
 
@@ -232,11 +197,11 @@ func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bo
 
 // again handles the delivery of a row that was taken before.
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
-	if row := t.open[seq]; row != nil {
+	if row := t.window.open[seq]; row != nil {
 		row.term.ackReply = reply // the server counts the newest delivery
-	} else if t.deliveredAgain(seq, reply) {
+	} else if t.window.deliveredAgain(seq, reply) {
 		t.c.at("parked row came again")
-	} else if t.finished(seq) {
+	} else if t.window.finished(seq) {
 		t.c.setStatus(func(s *Status) { s.Skipped++ })
 		t.acks.send(reply)
 	}
@@ -254,14 +219,14 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	row.term.submitIndex, row.term.ackReply, row.term.size = index, reply, size
 	row.term.done, row.term.itemBytes, row.term.fetching = false, 0, false
 	if row.elsewhere != nil { // its body may have been read in an earlier term
-		t.weighBody(row)
+		t.window.weighBody(row)
 	}
 	row.forgetJournal()
-	_, waits := t.buf.WaitsFor(row.Seq)
+	_, waits := t.window.buf.WaitsFor(row.Seq)
 	row.leads.Store(!waits)
 	row.tenure.Store(&tenure{owner: t.owner})
 	row.wanted.Store(!t.paused)
-	t.open[row.Seq] = row
+	t.window.open[row.Seq] = row
 	if !known {
 		t.begun(row)
 	}
@@ -280,6 +245,33 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 		t.answered(row)
 		t.emit()
 	}
+}
+
+// comeBack takes a row into the window again that was away and is read, or forgets one that
+// was deleted from the input. next is the row set aside whose turn it is now, or 0.
+func (t *term) comeBack(seq uint64, back *comingBack) (next uint64, err error) {
+	if back.gone {
+		key, next, err := t.window.buf.Drop(seq)
+		if err == nil {
+			t.lane.kept(seq)
+			t.window.lead(key)
+		}
+		return next, err
+	}
+	note, aside := t.window.buf.Away(seq)
+	was := *note // the sequencer may use its place again
+	index, next, err := t.window.buf.Return(seq)
+	if err != nil {
+		return 0, err
+	}
+	row := t.rowOf(seq, back.body)
+	if !aside {
+		row.term.back, row.Errand, row.Kept = true, back.errand, back.kept
+		row.Taken = t.c.pulse.born.Add(time.Duration(was.taken) * time.Second)
+	}
+	t.take(row, weight(back.body.Msg), index, t.in.ackOf(seq, &was.awayRow))
+	row.journal.stored = back.kept != nil
+	return next, nil
 }
 
 // stamped is a row's message, and when the input stream stored it.
@@ -327,38 +319,6 @@ func (t *term) begun(row *Row) {
 	row.MaxBodyBytes = max(room, c.messages.roomInBucket())
 }
 
-// finished reports whether a row is emitted.
-func (t *term) finished(seq uint64) bool { return t.buf.Finished(seq) }
-
-// itsTurn reports whether an answered row waits for no other.
-func (t *term) itsTurn(row *Row) bool {
-	if row.element.parent != nil && !row.element.parent.term.done {
-		return false
-	}
-	_, waits := t.buf.WaitsFor(row.Seq)
-	return !waits
-}
-
-// unansweredCounts is how often an unanswered row counts in the window: once for itself,
-// and once for its result, which holds the row's own object. Without that, a window full
-// of rows would hold twice its bytes when they are answered.
-const unansweredCounts = 2
-
-// weight is what a row counts in the window. It is never more than what the server
-// counted against the bytes asked for.
-func weight(m *nats.Msg) int {
-	bytes := len(m.Data)
-	for name, values := range m.Header {
-		if name == streams.HeaderPinID {
-			continue
-		}
-		for _, value := range values {
-			bytes += len(name) + len(value)
-		}
-	}
-	return bytes
-}
-
 // start begins the work on the rows that wait for what is kept of them, for the log to be
 // read after a gap, or for the end of a pause. A stopping term starts none.
 func (t *term) start() {
@@ -367,7 +327,7 @@ func (t *term) start() {
 		return
 	case t.stopping:
 		for _, row := range t.unstarted {
-			t.takeBack(row)
+			t.window.takeBack(row)
 		}
 	case t.paused || t.journal.earlier.waiting || !t.own.certain():
 		return
@@ -388,8 +348,8 @@ func (t *term) startRows(now time.Time) {
 look:
 	for ; looked < len(t.unstarted); looked++ {
 		switch row := t.unstarted[looked]; {
-		case t.parkStarted(row):
-		case t.fetch(row) && (row.term.back || t.restore(row, now)):
+		case t.lane.parkStarted(row):
+		case t.bodies.fetch(row) && (row.term.back || t.journal.restore(row, now)):
 			t.c.cfg.Executor.Start(row)
 		case row.term.fetching || t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
 			waiting = append(waiting, row)
@@ -411,17 +371,17 @@ func (t *term) collect() {
 		switch {
 		case row.element.parent != nil:
 			t.itemAnswered(row)
-		case t.open[row.Seq] != row:
+		case !t.window.has(row):
 			t.c.carried.answered(row)
 			if t.c.carried.has(row) {
 				t.journal.waitOf(row, time.Now())
 			}
 		case row.reply.Parked:
-			t.park(row, false)
+			t.lane.park(row, false)
 		case !row.reply.HandedBack:
 			t.answered(row)
 		case t.stopping:
-			t.takeBack(row)
+			t.window.takeBack(row)
 		default:
 			// Handed back in the moment between two terms, or while it was uncertain
 			// whether the partition is still ours, or while it is paused.
@@ -432,20 +392,19 @@ func (t *term) collect() {
 	t.spare = rows
 }
 
-// takeBack takes out a row that a stopping term does not start, or that the executor has
-// handed back to it; its place in the sequencer stays empty, see [term.drained]. The term may end in an error
-// all the same, and nobody works on the row any more: kept for the next term like those
-// in open, it would never be started there, and block the partition for ever.
-func (t *term) takeBack(row *Row) {
-	t.takenBack = append(t.takenBack, row)
-	delete(t.open, row.Seq)
+// answered takes the reply to an open row.
+func (t *term) answered(row *Row) {
+	row.answered = true
+	if t.stopping || !t.lane.takes(row) {
+		t.complete(row)
+	}
 }
 
 // complete puts the answer into the sequencer and records its row event. The event is
 // stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.messages.fit(row)
-	index, err := t.buf.Complete(row.Seq, place{row: row}, row.term.size+len(row.reply.Body)+row.term.itemBytes)
+	index, err := t.window.buf.Complete(row.Seq, place{row: row}, row.term.size+len(row.reply.Body)+row.term.itemBytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
 	}
@@ -460,9 +419,9 @@ func (t *term) complete(row *Row) {
 	row.term.done = true
 	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
 	if row.form.large {
-		t.stowResult(row)
+		t.bodies.stowResult(row)
 	}
-	t.lead(t.c.order.key(row))
+	t.window.lead(t.c.order.key(row))
 	t.journal.wait(row, now)
 	t.c.at("answered")
 }
@@ -475,33 +434,17 @@ func hashOf(body []byte) string {
 	return string(text[:])
 }
 
-// groupRowsMin is how many rows a group may have however small the window is.
-const groupRowsMin = 24
-
 // emit hands the contiguous head to the emitter, if it is free. Rows that gather while
 // one group is in flight form the next.
 func (t *term) emit() {
 	if t.out.busy {
 		return
 	}
-	var group []*Row
-	bytes := 0
-	// A part of the window only: the rest is filled and answered while the group is on
-	// its way.
-	for i := range min(streams.AppendMax, max(groupRowsMin, t.c.cfg.WindowRows/4)) {
-		entry, ok := t.buf.Ready(i)
-		if !ok || !entry.Value.row.emittable() {
-			break
-		}
-		if bytes += entry.Bytes; bytes > streams.AppendBytesMax && len(group) > 0 {
-			break
-		}
-		group = append(group, entry.Value.row)
-	}
+	group := t.window.ready()
 	if len(group) == 0 {
 		return
 	}
-	t.mark(group)
+	t.own.mark(group, t.window.buf.Marks(len(group)))
 	t.journal.purges.lastAtAppend = t.journal.purges.last
 	t.out.send(group)
 }
@@ -517,15 +460,14 @@ func (t *term) emitted(e emitted) error {
 	if len(e.rows) == 0 {
 		return nil
 	}
-	t.noteAhead(e.rows, t.own.end.seq+1, e.end.low)
 	t.own.appended(e)
 	t.in.moved(e.at)
-	t.buf.Release(len(e.rows))
+	t.window.buf.Release(len(e.rows))
 	failed := 0
 	for _, row := range e.rows {
-		delete(t.open, row.Seq)
+		delete(t.window.open, row.Seq)
 		if !row.journal.stored { // else the lane was told when the journal had its reply
-			t.laneKept(row.Seq)
+			t.lane.kept(row.Seq)
 		}
 		if row.reply.Failed {
 			failed++
@@ -540,7 +482,7 @@ func (t *term) emitted(e emitted) error {
 	}
 	t.journal.unkept.groupTime.Add(e.at.Sub(e.began))
 	t.journal.emitted(e.rows)
-	t.removeUnnamed(e.rows)
+	t.bodies.removeUnnamed(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {
 		s.Emitted += uint64(len(e.rows))

@@ -26,11 +26,11 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 		t.c.carried.emitted(seq)
 	}
 	limits := t.c.order.limits(&t.c.cfg)
-	if t.buf, err = sequencer.New[place](limits, t.own.end.low, finished); err != nil {
+	if t.window.buf, err = sequencer.New[place](limits, t.own.end.low, finished); err != nil {
 		return fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	if limits.Shared || limits.Parked > 0 { // in any other case no row is ever away
-		t.returns, err = newReturns(t.c)
+		err = t.openReturns()
 	}
 	return err
 }
@@ -49,7 +49,7 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 ) {
 	ctx, cancel := context.WithTimeout(ctx, aheadReadMost)
 	defer cancel()
-	err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) (err error) {
+	err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) (err error) {
 		finished, err = t.c.results.finishedAhead(ctx, t.own.end, &t.own.ahead)
 		return err
 	})
@@ -58,38 +58,4 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 	}
 	t.c.at("ahead read")
 	return finished, nil
-}
-
-// whilePinned waits for f, and renews the pin meanwhile.
-func (t *term) whilePinned(ctx, soft context.Context, lost <-chan nats.Status,
-	f func(context.Context) error,
-) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err = f(ctx)
-	}()
-	for {
-		next, broken := t.in.pull.step(time.Now(), 0, 0, false)
-		if broken == nil {
-			select {
-			case <-done:
-				return err
-			case <-soft.Done():
-				broken = context.Cause(soft)
-			case <-lost:
-				broken = errConnectionLost
-			case m := <-t.in.pull.msgs:
-				_, broken = t.in.pull.received(m, time.Now()) // no row fits the request
-			case <-time.After(time.Until(next)):
-			}
-		}
-		if broken != nil {
-			cancel()
-			<-done
-			return broken
-		}
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
 )
 
@@ -21,17 +20,11 @@ type term struct {
 	acks    acks
 	gauges  gauges
 
-	// The window: the rows that were taken and are neither away nor emitted. len(open) +
-	// len(takenBack) is always buf.Len().
-	buf  *sequencer.Buffer[place]
-	open map[uint64]*Row // the rows held in buf, but for those taken back, by sequence
+	window *window
 	// unstarted are rows of open that nobody works on. They wait until the journal is read,
 	// or the log after a gap, until an operator's pause has ended, or until results and
 	// events can be stored again. unstartedHold tells these apart.
 	unstarted []*Row
-	// takenBack are the rows whose places in buf are empty; only a stopping term takes
-	// any back. Nobody works on them, but some may have replies to elements.
-	takenBack []*Row
 	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the
 	// end of each turn.
 	collected int
@@ -92,7 +85,7 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
 	c.recordRun("claim", owner, "")
 	c.carried.forget(end.low, found.input.Created)
-	t := c.newTerm(owner, durable, pin, end)
+	t := c.newTerm(owner, durable, pin, end, kept)
 	c.pulse.begin(claiming)
 	err = t.reset(ctx)
 	if err == nil {
@@ -100,29 +93,29 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		err = t.lineUp(ctx, soft, lost)
 	}
 	if err == nil && old.count > 0 {
-		err = t.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
-			old.move(ctx, t.finished, c.log)
+		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+			old.move(ctx, t.window.finished, c.log)
 			return nil
 		})
 	}
-	if err == nil {
-		err = t.openLane(ctx, soft, lost)
+	if err == nil && t.lane != nil {
+		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error { return t.lane.open(ctx, owner, end.low) })
 	}
 	if err != nil {
 		t.in.close()
 		t.returns.close()
-		t.closeLane()
+		t.lane.close()
 		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
 			_ = durable.Unpin(ctx)
 		}
 		return nil, err
 	}
-	t.journal = openJournal(c, kept, owner, t, time.Now())
+	t.journal.open(time.Now())
 	for _, row := range c.carried.rows {
 		t.journal.waitOf(row, time.Now())
 	}
 	t.out.open(ctx, newEmitter(c, owner, end, found.results.Config))
-	t.bodies.open(ctx, c)
+	t.bodies.open(ctx)
 	c.results.served = true
 	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
@@ -132,26 +125,34 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
-func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd) *term {
-	return &term{
-		c: c, owner: owner,
+func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd, kept *keptStream) *term {
+	now := time.Now()
+	t := &term{
+		c: c, owner: owner, fit: now,
+		window: &window{
+			cfg: &c.cfg, order: c.order, shared: c.shared, open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,
+		},
 		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
-		open: make(map[uint64]*Row), fit: time.Now(),
-		in:  intake{c: c, durable: durable, pin: pin, accepted: end.low},
-		own: ownership{c: c, end: end, checked: time.Now()},
+		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},
+		own:  ownership{c: c, end: end, checked: now},
 	}
+	t.journal = &journal{c: c, stream: kept, owner: owner, rows: t.window, bodies: &t.bodies}
+	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
+	t.lane = t.laneRows()
+	t.journal.lane = t.lane
+	return t
 }
 
 // carryOver leaves the rows of the term, which has ended, to the next one.
 func (t *term) carryOver() {
 	for _, row := range t.unstarted {
-		delete(t.open, row.Seq)
+		delete(t.window.open, row.Seq)
 		t.c.carried.keepIdle(row)
 	}
-	for _, row := range t.takenBack {
+	for _, row := range t.window.takenBack {
 		t.c.carried.keepIdle(row)
 	}
-	for _, row := range t.open {
+	for _, row := range t.window.open {
 		t.c.carried.keep(row)
 	}
 	t.c.resumeIf(t.c.mail.count(t.collected, 0))
@@ -165,7 +166,7 @@ func (t *term) close() {
 	t.bodies.close()
 	t.in.close()
 	t.returns.close()
-	t.closeLane()
+	t.lane.close()
 	t.journal.close()
 }
 
@@ -211,11 +212,13 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if err != nil {
 			return err
 		}
-		if err := t.bringBack(now); err != nil {
+		if err := t.returns.bringBack(now, t.stopping); err != nil {
 			return err
 		}
-		t.stopLane()
-		t.unstashDue()
+		if t.stopping {
+			t.lane.stop()
+		}
+		t.lane.unstashDue(t.stopping)
 		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
 		next = earlier(next, t.bodies.step(now))
 		if t.paused {
@@ -236,16 +239,19 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			t.steered()
 		case m := <-t.in.pull.msgs:
 			err = t.received(hard, m)
-		case m := <-t.returns.received():
-			err = t.cameBack(m, time.Now())
+		case m := <-t.returns.replies():
+			if !t.stopping { // else the next owner reads the row
+				err = t.returns.received(m, time.Now())
+			}
 		case q := <-t.c.questions:
-			q.answer <- t.whyWaits(q.seq)
-		case <-t.laneSignal():
+			q.answer <- (&inquiry{t: t, seq: q.seq, row: t.window.open[q.seq]}).answer()
+		case <-t.lane.signal():
 		case m := <-t.journal.answers:
 			t.journal.received(m, time.Now())
 		case b := <-t.bodies.done:
-			t.bodies.ended(b, time.Now())
-			err = t.comesAgain(hard)
+			if t.bodies.ended(b, time.Now()); t.bodies.keyRead() {
+				err = t.reset(hard)
+			}
 		case <-t.c.mail.signal:
 			t.collect()
 			t.emit()
@@ -261,7 +267,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			return err
 		}
 		t.checkOwner(now)
-		t.setGate()
+		t.window.setGate()
 		t.countReplies()
 		t.gauges.publish(t)
 	}
@@ -283,14 +289,14 @@ func (t *term) finish(soft, hard context.Context) error {
 // watch looks at the consumer after a silence: when rows wait and none came, it is reset
 // to the row after the last.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.in.resets() || t.bodies.forKey != 0 || t.room() <= 0 || t.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
+	if t.stopping || t.in.resets() || t.bodies.forKey != 0 || t.window.room() <= 0 || t.window.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
 		return nil
 	}
 	info, err := t.in.look(ctx)
-	if err != nil || t.roomBytes() <= 0 {
+	if err != nil || t.window.roomBytes() <= 0 {
 		return err
 	}
-	owes, err := t.in.owes(ctx, info, t.unacked())
+	owes, err := t.in.owes(ctx, info, t.window.unacked())
 	if err != nil {
 		return err
 	}
