@@ -5,9 +5,7 @@
 // The results stream is the only authority. Every append is conditional on the exact end
 // of the partition's log, and that end names the row to go on with; so whoever appends,
 // appends the next row. All else (the pin, the acks) saves time and money, and
-// correctness never depends on it. A term of ownership goes: stand by until the pin is
-// ours, read the end of the log, claim it, reset the durable consumer to the row after
-// it, take rows, emit, ack.
+// correctness never depends on it.
 //
 //	partition := streams.DurableConfig{Name: "stage", InputStream: "ROWS", …}
 //	c, err := consumer.New(nc, consumer.Config{DurableConfig: partition, Executor: exec, Recorder: rec, …})
@@ -15,7 +13,37 @@
 //	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
 //
 // One Consumer serves one partition. Any number of processes may run one for the same
-// partition: one owns it, the others stand by.
+// partition: one owns it, the others stand by. A term of ownership has these steps: stand by
+// until the pin is ours, read the end of the log, claim it, reset the durable consumer to
+// the row after it, take rows, append their results, ack, and hand over at the end.
+//
+// A row goes this way:
+//
+//	                     away: only its place is held,
+//	                     because its key waits, or
+//	                     because it is in a batch
+//	                          │ ▲
+//	                  returns ▼ │
+//	ROWS ──pull──> intake ──> window ──> Executor ──Reply──> mailbox ──> window ──> emitter ──> RESULTS
+//	                            ▲                                          │                      │
+//	   replies that an earlier  │                         replies that     ▼                      ▼
+//	   term has kept            └───────────────────────────── wait:  journal                    acks
+//
+// Each state has one goroutine that owns it, so nothing but hand-over points is locked:
+//
+//	goroutine              owns                                  others reach it by
+//	of Consumer.Run        the term with all its parts; between  the mailbox, steering,
+//	                       terms the rows that are carried over  questions, the lane's desk
+//	the emitter            the end of the log, while it appends  the outlet's two channels
+//	a transfer             one body on its way to or from the    bodies.done
+//	                       object store
+//	the executor's         a row from Start to Reply, but may    the row's atomics; gate,
+//	                       ask whether it is still wanted        pulse and storable
+//
+// The types are in files of their names: survey, standby, term with its parts (intake,
+// ownership, window, returns, lane, journal, bodies, emitter, acks), and carried. What
+// happens to a row, step by step, is in rows.go; what a take-over and a hand-over do is in
+// takeover.go and handover.go.
 //
 // What other programs may rely on: New, Run, Executor and Row.Reply, as the example uses
 // them, and what is stored in the streams. The rest serves this program and may change

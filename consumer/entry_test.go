@@ -17,10 +17,10 @@ func keptOfStage() *keptStream {
 func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 	kept := keptOfStage()
 	usage := &auditlog.Usage{PromptTokens: 3, CompletionTokens: 4, TotalTokens: 7}
-	row := &Row{Seq: 42, StateID: "stage/ROWS/0/42", reply: &Reply{
+	row := &Row{Seq: 42, StateID: "stage/ROWS/0/42", answer: answer{reply: &Reply{
 		Body: []byte("{\"a\":1,\n\"b\":2}"), Failed: true, RequestHash: "abc", Form: "max_bytes=5",
 		Event: auditlog.Row{Reason: "refused", Attempts: 2, CapacityRetries: 5, Usage: usage, FinishedAt: time.Unix(1700000001, 5).UTC(), Source: auditlog.SourceCall},
-	}}
+	}}}
 	msg := kept.entry(row, eventOf(row))
 	seq, _, k, err := kept.parse(msg.Header, msg.Data)
 	if err != nil || seq != 42 {
@@ -43,7 +43,7 @@ func TestAJournalEntryKeepsTheReplyWhole(t *testing.T) {
 // Whatever lies in the journal, reading it neither panics nor makes a reply of something that is not an entry.
 func FuzzJournalEntry(f *testing.F) {
 	kept := keptOfStage()
-	row := &Row{Seq: 42, reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}
+	row := &Row{Seq: 42, answer: answer{reply: &Reply{Body: []byte("{}"), RequestHash: "abc"}}}
 	msg := kept.entry(row, eventOf(row))
 	f.Add(msg.Header.Get(streams.HeaderSourceSeq), msg.Header.Get(headerRequestHash), msg.Data)
 	f.Add("", "", []byte(nil))

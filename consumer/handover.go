@@ -109,9 +109,10 @@ func (t *term) steered() {
 	t.pause()
 }
 
-// pause has the rows wait, or wait no longer, as the reasons are now.
+// pause has the rows wait while an operator has asked for it or nothing can be stored, and
+// lets them continue after that.
 func (t *term) pause() {
-	paused := t.mustWait()
+	paused := t.c.steer.paused.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
 	if paused == t.paused || t.stopping {
 		return
 	}
@@ -122,10 +123,4 @@ func (t *term) pause() {
 		}
 	}
 	t.recall()
-}
-
-// mustWait reports whether no row may start now: an operator has asked for it, or nothing
-// can be stored.
-func (t *term) mustWait() bool {
-	return t.c.steer.paused.Load() || !t.c.storable.room() || t.c.cfg.Recorder.Refused()
 }

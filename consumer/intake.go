@@ -121,6 +121,24 @@ func (in *intake) note(md *nats.MsgMetadata, now time.Time) (proven bool) {
 	return proven
 }
 
+// withoutBody reports whether a row came without its body. Somebody has set the durable
+// consumer to deliver headers alone then, and its rows would all be answered as empty ones
+// before its settings are looked at the next time. So they are corrected at once, and the
+// caller resets the consumer; an error says that they can't be.
+//
+// The size that the server adds to the headers proves nothing, since an empty row may have
+// such a header of its own. So the stream is asked.
+func (in *intake) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
+	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !in.pull.unnamed && (size == "" || size == "0") {
+		return false, nil
+	}
+	stored, err := streams.MessageAt(ctx, in.c.nc, in.c.cfg.InputStream, seq)
+	if err != nil || stored == nil || len(stored.Data) == 0 {
+		return false, err
+	}
+	return true, in.durable.Refit(ctx)
+}
+
 // proveNothing has the next delivery prove nothing about the rows before it.
 func (in *intake) proveNothing() { in.delivered = 0 }
 

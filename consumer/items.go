@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 )
@@ -137,24 +136,4 @@ func (r *Row) answeredItems() (items []*Row) {
 		}
 	}
 	return items
-}
-
-// itemAnswered takes the reply to an element. Where its row is not open, it counts in the
-// window once the row is taken again, see also [journal.waitOf].
-func (t *term) itemAnswered(item *Row) {
-	item.answered = true
-	row := item.element.parent
-	if !t.window.has(row) {
-		if t.c.carried.has(row) {
-			t.journal.waitOf(row, time.Now())
-		}
-		return
-	}
-	bytes := len(item.reply.Body)
-	row.term.itemBytes += bytes
-	if !row.term.done {
-		t.window.buf.Grow(row.Seq, bytes)
-	}
-	t.journal.wait(item, time.Now())
-	t.c.at("element answered")
 }

@@ -124,8 +124,8 @@ func (d *laneDesk) take() (recalls []recall, fenced error) {
 	return recalls, d.fenced
 }
 
-// laneRows returns the lane's rows of a term that has none yet, or nil without a lane.
-func (t *term) laneRows() *laneRows {
+// newLaneRows returns the lane's rows of a term that has none yet, or nil without a lane.
+func newLaneRows(t *term) *laneRows {
 	if t.c.cfg.Lane == nil {
 		return nil
 	}

@@ -74,23 +74,37 @@ type Row struct {
 	// row's message holds it.
 	elsewhere *objects.Ref
 	element   element // which one, where this is an element of a row
-	mu        sync.Mutex
-	items     map[int]*Row // elements, by index, with a reply or a call; guarded by mu
-
-	trace    Trace // nil: nothing follows it
-	wanted   atomic.Bool
-	tenure   atomic.Pointer[tenure]
-	unstored atomic.Int32 // audit events on their way
-	leads    atomic.Bool  // in order by key: it waits for no other of its key
-
-	reply *Reply // set before the row goes into the mailbox
-	// The goroutine of the consumer owns these two, which last from one term to the next.
-	answered bool // reply is there, and is no hand-back
-	idle     bool // it was taken in an earlier term, and handed back in it or since
-
-	form    resultForm // of the reply
+	trace     Trace   // nil: nothing follows it
+	elements
+	signals
+	answer
 	term    inTerm
 	journal inJournal
+}
+
+// elements are the elements of a row, by index, that have a reply or a call. Calls for
+// elements of one row run side by side, so mu guards them.
+type elements struct {
+	mu    sync.Mutex
+	items map[int]*Row
+}
+
+// signals are what the goroutines of the consumer and of the executor tell each other of a
+// row while both have it.
+type signals struct {
+	wanted   atomic.Bool // see [Row.Wanted]
+	leads    atomic.Bool // it waits for no other of its key, see [Row.MayBegin]
+	tenure   atomic.Pointer[tenure]
+	unstored atomic.Int32 // audit events that are recorded and not stored yet
+}
+
+// answer is the reply to a row and what becomes of it. It lasts from one term to the next.
+type answer struct {
+	reply *Reply // the executor sets it before the row goes into the mailbox
+	// The goroutine of the consumer owns the rest.
+	answered bool // reply is there, and is no hand-back
+	idle     bool // the row was taken in an earlier term, and handed back in it or since
+	form     resultForm
 }
 
 // shared is what the rows of a consumer have in common: what their methods ask, from any

@@ -114,8 +114,10 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 		return nil //nolint:nilerr // not a delivery
 	}
 	seq := md.Sequence.Stream
-	if cut, err := t.withoutBody(ctx, m, seq); err != nil || cut {
+	if cut, err := t.in.withoutBody(ctx, m, seq); err != nil {
 		return err
+	} else if cut {
+		return t.reset(ctx)
 	}
 	t.in.ackForm = m.Reply
 	proven := t.in.note(md, time.Now())
@@ -174,25 +176,6 @@ func (t *term) skip(seq uint64, reply string) error {
 	t.acks.send(reply)
 	t.lane.kept(seq)
 	return nil
-}
-
-// withoutBody reports whether a row came without its body, and resets the consumer then,
-// or returns why it can't serve: somebody has set it to deliver headers alone, and its
-// rows would all be answered as empty ones before its settings are looked at the next
-// time. The size that the server adds proves nothing, since an empty row may have such a
-// header of its own. So the stream is asked.
-func (t *term) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
-	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !t.in.pull.unnamed && (size == "" || size == "0") {
-		return false, nil
-	}
-	stored, err := streams.MessageAt(ctx, t.c.nc, t.c.cfg.InputStream, seq)
-	if err != nil || stored == nil || len(stored.Data) == 0 {
-		return false, err
-	}
-	if err := t.in.durable.Refit(ctx); err != nil {
-		return true, err
-	}
-	return true, t.reset(ctx) // it was set back
 }
 
 // again handles the delivery of a row that was taken before.
@@ -390,6 +373,26 @@ func (t *term) collect() {
 	}
 	clear(rows)
 	t.spare = rows
+}
+
+// itemAnswered takes the reply to an element. Where its row is not open, it counts in the
+// window once the row is taken again, see also [journal.waitOf].
+func (t *term) itemAnswered(item *Row) {
+	item.answered = true
+	row := item.element.parent
+	if !t.window.has(row) {
+		if t.c.carried.has(row) {
+			t.journal.waitOf(row, time.Now())
+		}
+		return
+	}
+	bytes := len(item.reply.Body)
+	row.term.itemBytes += bytes
+	if !row.term.done {
+		t.window.buf.Grow(row.Seq, bytes)
+	}
+	t.journal.wait(item, time.Now())
+	t.c.at("element answered")
 }
 
 // answered takes the reply to an open row.

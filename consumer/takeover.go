@@ -3,14 +3,112 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
 )
 
 // aheadReadMost bounds the reading of the log at a take-over, with all attempts at it.
 const aheadReadMost = time.Minute
+
+// begin claims the partition and sets the durable consumer to the row after the last one
+// emitted.
+//
+// The order matters. The claim goes first: an owner that is still alive would lose rows
+// that it holds if a reset came before it is fenced. And the reset never goes to a row
+// that may have been acked: an ack from before the reset, arriving late, would lift the
+// ack floor to its old, higher delivery number, and the server would ignore every later
+// ack.
+func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
+	found, err := c.survey(ctx, durable)
+	if err != nil {
+		return nil, err
+	}
+	end := found.end
+	if c.results.lost { // no claim for each attempt until they are back
+		if _, err := c.results.finishedAhead(ctx, end, new(aheadLog)); err != nil {
+			return nil, err
+		}
+		c.results.lost = false
+	}
+	kept := &keptStream{connection: c.connection, cfg: &c.cfg, created: found.input.Created}
+	if end.newInput {
+		kept.purgeOldInput(ctx, c.log)
+	}
+	old := kept.oldReplies(ctx)
+	if err := old.mayMove(ctx); err != nil {
+		return nil, err
+	}
+	owner := c.newOwner()
+	c.at("claiming")
+	claiming := time.Now()
+	if end, err = c.results.claim(ctx, owner, end, found.input.Created); err != nil {
+		return nil, err
+	}
+	c.at("claimed")
+	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
+	c.recordRun("claim", owner, "")
+	c.carried.forget(end.low, found.input.Created)
+	t := c.newTerm(owner, durable, pin, end, kept)
+	c.pulse.begin(claiming)
+	err = t.reset(ctx)
+	if err == nil {
+		c.at("set back")
+		err = t.lineUp(ctx, soft, lost)
+	}
+	if err == nil && old.count > 0 {
+		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+			old.move(ctx, t.window.finished, c.log)
+			return nil
+		})
+	}
+	if err == nil && t.lane != nil {
+		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error { return t.lane.open(ctx, owner, end.low) })
+	}
+	if err != nil {
+		t.in.close()
+		t.returns.close()
+		t.lane.close()
+		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
+			_ = durable.Unpin(ctx)
+		}
+		return nil, err
+	}
+	t.journal.open(time.Now())
+	for _, row := range c.carried.rows {
+		t.journal.waitOf(row, time.Now())
+	}
+	t.out.open(ctx, newEmitter(c, owner, end, found.results.Config))
+	t.bodies.open(ctx)
+	c.results.served = true
+	claimed := t.own.end.seq
+	c.setStatus(func(s *Status) {
+		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
+	})
+	return t, nil
+}
+
+// newTerm returns a term that has claimed the partition at end and has taken no row.
+func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd, kept *keptStream) *term {
+	now := time.Now()
+	t := &term{
+		c: c, owner: owner, fit: now,
+		window: &window{
+			cfg: &c.cfg, order: c.order, shared: c.shared, open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,
+		},
+		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
+		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},
+		own:  ownership{c: c, end: end, checked: now},
+	}
+	t.journal = &journal{c: c, stream: kept, owner: owner, rows: t.window, bodies: &t.bodies}
+	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
+	t.lane = newLaneRows(t)
+	t.journal.lane = t.lane
+	return t
+}
 
 // lineUp makes the reorder buffer of the term. Where rows above the low-water mark are
 // emitted, it finds out which from the log: they come again behind the reset, and must
@@ -58,4 +156,20 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 	}
 	t.c.at("ahead read")
 	return finished, nil
+}
+
+// openReturns subscribes to the answers, in a term in which rows may be away.
+func (t *term) openReturns() (err error) {
+	r := &returns{
+		c: t.c, window: t.window, journal: t.journal, lane: t.lane, enter: t.comeBack,
+		inbox: t.c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
+		coming: make(map[uint64]*comingBack),
+	}
+	if r.sub, err = t.c.nc.ChanSubscribe(r.inbox+".>", r.answers); err != nil {
+		return fmt.Errorf("subscribe to rows that come back: %w", err)
+	}
+	if t.returns = r; t.lane != nil {
+		t.lane.returns = r
+	}
+	return nil
 }

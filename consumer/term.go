@@ -3,144 +3,54 @@ package consumer
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
 
-// term is one term of ownership. The goroutine of [Consumer.Run] owns it; only the
-// emitter runs beside it. What happens to a row, from the request to the ack, is in
-// rows.go.
+// term is one term of ownership: from the claim of the partition to its end, by one replica.
+// Its parts are types of their own, each with its state and invariant. The term makes a row
+// go from one part to the next, see rows.go.
+//
+//	durable consumer ─> intake ─> window ─> (executor) ─> mailbox ─> window ─> outlet ─> results
+//	                                │  ▲                    │
+//	          away from the window: │  │ returns            └─> journal: replies that wait
+//	          set aside, or in the  ▼  │
+//	          lane (laneRows)      place alone            bodies: objects, read and written
+//
+// The goroutine of [Consumer.Run] owns the term with all parts. Beside it run the emitter,
+// behind the outlet, and up to [bodiesAtOnce] transfers.
 type term struct {
-	c       *Consumer
-	owner   string
+	c     *Consumer
+	owner string
+
+	in      intake    // of rows, from the durable consumer
+	own     ownership // of the partition, by the log
+	window  *window
+	returns *returns  // of rows that were away; nil where no row is ever away
+	lane    *laneRows // nil where there is no lane
 	journal *journal
+	bodies  bodies
+	out     outlet
 	acks    acks
 	gauges  gauges
 
-	window *window
-	// unstarted are rows of open that nobody works on. They wait until the journal is read,
-	// or the log after a gap, until an operator's pause has ended, or until results and
-	// events can be stored again. unstartedHold tells these apart.
+	// unstarted are open rows that nobody works on. They wait until the journal is read, or
+	// the log after a gap, until an operator's pause has ended, or until results and events
+	// can be stored again. [inquiry.unstarted] tells these apart.
 	unstarted []*Row
-	// collected rows have left the mailbox and are not counted yet, see mailbox; 0 at the
-	// end of each turn.
+	// collected counts the rows that have left the mailbox in this turn. At the turn's end
+	// they are counted as what they are by then, see [mailbox.count].
 	collected int
-	spare     []*Row // the mailbox's next list
-
-	returns *returns  // reads rows that were away; nil where no row is ever away
-	lane    *laneRows // nil where there is no lane
-
-	in  intake    // of rows, from the durable consumer
-	own ownership // of the partition, by the log
-	out outlet    // of groups of answered rows, to the emitter
-	// bodies that are larger than a message, on their way to the object store and back
-	bodies bodies
-	fit    time.Time // when the durable consumer was last known to be as it must be
+	spare     []*Row    // the mailbox's next list
+	fit       time.Time // when the durable consumer was last known to be as it must be
 
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay
 	// set.
 	stopping bool
 	released bool // to another replica; implies stopping
 	paused   bool // no row is started, see [Consumer.Pause] and [storable]
-}
-
-// begin claims the partition and sets the durable consumer to the row after the last one
-// emitted.
-//
-// The order matters. The claim goes first: an owner that is still alive would lose rows
-// that it holds if a reset came before it is fenced. And the reset never goes to a row
-// that may have been acked: an ack from before the reset, arriving late, would lift the
-// ack floor to its old, higher delivery number, and the server would ignore every later
-// ack.
-func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
-	found, err := c.survey(ctx, durable)
-	if err != nil {
-		return nil, err
-	}
-	end := found.end
-	if c.results.lost { // no claim for each attempt until they are back
-		if _, err := c.results.finishedAhead(ctx, end, new(aheadLog)); err != nil {
-			return nil, err
-		}
-		c.results.lost = false
-	}
-	kept := &keptStream{connection: c.connection, cfg: &c.cfg, created: found.input.Created}
-	if end.newInput {
-		kept.purgeOldInput(ctx, c.log)
-	}
-	old := kept.oldReplies(ctx)
-	if err := old.mayMove(ctx); err != nil {
-		return nil, err
-	}
-	owner := c.newOwner()
-	c.at("claiming")
-	claiming := time.Now()
-	if end, err = c.results.claim(ctx, owner, end, found.input.Created); err != nil {
-		return nil, err
-	}
-	c.at("claimed")
-	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
-	c.recordRun("claim", owner, "")
-	c.carried.forget(end.low, found.input.Created)
-	t := c.newTerm(owner, durable, pin, end, kept)
-	c.pulse.begin(claiming)
-	err = t.reset(ctx)
-	if err == nil {
-		c.at("set back")
-		err = t.lineUp(ctx, soft, lost)
-	}
-	if err == nil && old.count > 0 {
-		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
-			old.move(ctx, t.window.finished, c.log)
-			return nil
-		})
-	}
-	if err == nil && t.lane != nil {
-		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error { return t.lane.open(ctx, owner, end.low) })
-	}
-	if err != nil {
-		t.in.close()
-		t.returns.close()
-		t.lane.close()
-		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
-			_ = durable.Unpin(ctx)
-		}
-		return nil, err
-	}
-	t.journal.open(time.Now())
-	for _, row := range c.carried.rows {
-		t.journal.waitOf(row, time.Now())
-	}
-	t.out.open(ctx, newEmitter(c, owner, end, found.results.Config))
-	t.bodies.open(ctx)
-	c.results.served = true
-	claimed := t.own.end.seq
-	c.setStatus(func(s *Status) {
-		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
-	})
-	return t, nil
-}
-
-// newTerm returns a term that has claimed the partition at end and has taken no row.
-func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd, kept *keptStream) *term {
-	now := time.Now()
-	t := &term{
-		c: c, owner: owner, fit: now,
-		window: &window{
-			cfg: &c.cfg, order: c.order, shared: c.shared, open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,
-		},
-		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
-		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},
-		own:  ownership{c: c, end: end, checked: now},
-	}
-	t.journal = &journal{c: c, stream: kept, owner: owner, rows: t.window, bodies: &t.bodies}
-	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
-	t.lane = t.laneRows()
-	t.journal.lane = t.lane
-	return t
 }
 
 // carryOver leaves the rows of the term, which has ended, to the next one.
@@ -186,7 +96,8 @@ func (t *term) resetIfDue(ctx context.Context, now time.Time) error {
 	return t.in.setBack(ctx)
 }
 
-// run takes, completes and emits rows until the term ends.
+// run takes, completes and emits rows until the term ends. Each turn of its loop does what
+// is due, and then waits for one thing to happen.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -202,29 +113,10 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		if t.stopping && t.drained() && t.journal.flushed(now) && t.bodies.tidied(now) {
 			return t.finish(soft, hard)
 		}
-		if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(hard, now)); err != nil {
-			return err // nothing may be stored meanwhile: each result could push out another
-		}
-		if err := t.resetIfDue(hard, now); err != nil {
-			return err
-		}
-		next, err := t.request(now)
+		next, err := t.step(hard, now)
 		if err != nil {
 			return err
 		}
-		if err := t.returns.bringBack(now, t.stopping); err != nil {
-			return err
-		}
-		if t.stopping {
-			t.lane.stop()
-		}
-		t.lane.unstashDue(t.stopping)
-		next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
-		next = earlier(next, t.bodies.step(now))
-		if t.paused {
-			next = earlier(next, now.Add(fullLook))
-		}
-		t.start()
 		timer.Reset(min(next.Sub(now), t.c.pulse.limit/2))
 		select {
 		case <-hard.Done():
@@ -243,9 +135,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			if !t.stopping { // else the next owner reads the row
 				err = t.returns.received(m, time.Now())
 			}
-		case q := <-t.c.questions:
-			q.answer <- (&inquiry{t: t, seq: q.seq, row: t.window.open[q.seq]}).answer()
-		case <-t.lane.signal():
+		case <-t.lane.signal(): // the next step looks
 		case m := <-t.journal.answers:
 			t.journal.received(m, time.Now())
 		case b := <-t.bodies.done:
@@ -259,6 +149,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			if err = t.emitted(e); err == nil {
 				t.emit()
 			}
+		case q := <-t.c.questions:
+			q.answer <- (&inquiry{t: t, seq: q.seq, row: t.window.open[q.seq]}).answer()
 		case <-timer.C:
 			t.recall()
 			err = t.watch(hard)
@@ -271,6 +163,34 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.countReplies()
 		t.gauges.publish(t)
 	}
+}
+
+// step does what is due at the beginning of a turn, from the request for rows to the start
+// of those that have come, and returns when the next turn is due if nothing happens before.
+func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err error) {
+	if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(ctx, now)); err != nil {
+		return next, err // nothing may be stored meanwhile: each result could push out another
+	}
+	if err := t.resetIfDue(ctx, now); err != nil {
+		return next, err
+	}
+	if next, err = t.request(now); err != nil {
+		return next, err
+	}
+	if err := t.returns.bringBack(now, t.stopping); err != nil {
+		return next, err
+	}
+	if t.stopping {
+		t.lane.stop()
+	}
+	t.lane.unstashDue(t.stopping)
+	next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
+	next = earlier(next, t.bodies.step(now))
+	if t.paused {
+		next = earlier(next, now.Add(fullLook))
+	}
+	t.start()
+	return next, nil
 }
 
 // finish hands the partition over, after the term has drained.
