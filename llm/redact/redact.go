@@ -40,6 +40,8 @@ const (
 	// secretsMax bounds the secrets that are remembered: keys are rotated for as long as
 	// a process runs.
 	secretsMax = 256
+	// passingMax bounds the secrets of [Redactor.AddPassing].
+	passingMax = 32
 	// cutBytes is the least beginning of a secret that is removed from the end of a text
 	// that was cut.
 	cutBytes = 4
@@ -66,11 +68,32 @@ func (r *Redactor) Add(secrets ...string) {
 	}
 	switch {
 	case len(all) > len(n.secrets):
-		r.needles.Store(newNeedles(all[max(0, len(all)-secretsMax):]))
+		r.needles.Store(newNeedles(all[max(0, len(all)-secretsMax):], n.passing))
 	case !slices.Equal(all, n.secrets): // only their order is new
 		moved := *n
 		moved.secrets = all
 		r.needles.Store(&moved)
+	}
+}
+
+// AddPassing makes secrets known that others replace soon, such as access tokens. The last
+// 32 of them are remembered, beside those of Add: a token an hour must not push out the
+// keys that are added once.
+func (r *Redactor) AddPassing(secrets ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.needles.Load()
+	if n == nil {
+		n = new(needles)
+	}
+	passing := slices.Clone(n.passing)
+	for _, s := range secrets {
+		if len(s) >= anywhereBytes && !slices.Contains(passing, s) {
+			passing = append(passing, s)
+		}
+	}
+	if len(passing) > len(n.passing) {
+		r.needles.Store(newNeedles(n.secrets, passing[max(0, len(passing)-passingMax):]))
 	}
 }
 
@@ -171,6 +194,7 @@ func isPlaceholder(secret string) bool {
 // needles are the spellings of all secrets, prepared for searching. Never changed.
 type needles struct {
 	secrets []string // the most recently added last
+	passing []string // of AddPassing, likewise
 	all     []needle
 	longest int            // of their texts
 	begin   [256][]*needle // those that begin with the character, or with the escape of one
@@ -184,10 +208,10 @@ type needles struct {
 	stride int
 }
 
-func newNeedles(secrets []string) *needles {
-	n := &needles{secrets: secrets}
+func newNeedles(secrets, passing []string) *needles {
+	n := &needles{secrets: secrets, passing: passing}
 	shortest := anywhereBytes
-	for _, s := range secrets {
+	for _, s := range slices.Concat(secrets, passing) {
 		n.all = append(n.all, spellings(s)...)
 	}
 	for i := range n.all {

@@ -175,6 +175,18 @@ func TestSecretAddedLeastRecentlyIsForgotten(t *testing.T) {
 	}
 }
 
+func TestPassingSecretsPushOutNoOther(t *testing.T) {
+	r := redactor("key-that-stays")
+	for i := range 33 {
+		r.AddPassing(fmt.Sprintf("access-token-%03d", i))
+	}
+	r.Add("another-key")
+	if got, want := r.RedactString("access-token-000 access-token-001 access-token-032 key-that-stays another-key"),
+		"access-token-000 [redacted] [redacted] [redacted] [redacted]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestSecretsOfTheExtraBody(t *testing.T) {
 	r := new(redact.Redactor)
 	r.AddExtraBody([]byte(`{"reasoning_effort":"low","user":"customer-service","prompt_cache_key":"customer-cache","promptCacheKey":"camel-cache","stop_tokens":["Observation:"],"eos_token":"<|endoftext|>","max_tokens":12345678,
