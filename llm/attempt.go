@@ -226,7 +226,7 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *c
 	req := s.request(ctx, p, login)
 	var err error
 	if call.credential, err = c.authorize(req, s.content); err != nil {
-		o.Err = attemptError(ctx, err)
+		o.Err = err // even if the time of the call has ended: the provider has seen nothing of it
 		return nil
 	}
 	resp, err := c.transport.RoundTrip(req)

@@ -144,7 +144,7 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.Address(cfg.Region))
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
 	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
-	roots, err := rootCAs(cfg.CAFile)
+	roots, err := RootCAs(cfg.CAFile)
 	check("CAFile", err)
 	if cfg.Model == "" {
 		check("Model", errors.New("missing; name the model to call"))
@@ -259,9 +259,9 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// rootCAs returns the system's certificate authorities and those in the PEM file at path,
+// RootCAs returns the system's certificate authorities and those in the PEM file at path,
 // or nil, for the system's alone, where path is empty.
-func rootCAs(path string) (*x509.CertPool, error) {
+func RootCAs(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -400,7 +400,9 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	}
 	var resp *http.Response
 	if err == nil {
-		resp, err = c.side.RoundTrip(req)
+		if resp, err = c.side.RoundTrip(req); err != nil {
+			err = attemptError(within, err)
+		}
 	}
 	if err == nil {
 		call.reached(stepConnected | stepSent | stepReplied)
@@ -421,7 +423,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 		call.Response = c.readRaw(within, resp, r.MaxBytes, o)
 		_ = resp.Body.Close()
 	} else {
-		o.Err = attemptError(within, err)
+		o.Err = err
 	}
 	w.timer.Stop()
 	cancel(nil)

@@ -130,7 +130,7 @@ func (c *Client) use(l *login) error {
 		case own != keyless.Get(e.name) && l.key != "":
 			err = fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
 		case c.cfg.Auth != nil && e.name == "Authorization":
-			err = errors.New("Authorization carries the cloud's credential already; remove it, or let a key authorise the calls")
+			err = errors.New("the header Authorization carries the cloud's credential already; remove it, or let a key authorise the calls")
 		}
 		if err != nil {
 			return &SettingError{Setting: "ExtraHeaders", Err: err}
