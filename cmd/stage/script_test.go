@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/cloudtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -23,6 +25,7 @@ import (
 // scriptCommands are what the scripts need beside the program itself.
 var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"appears":   scriptAppears,
+	"cloud":     scriptCloud,
 	"collector": scriptCollector,
 	"context":   scriptContext,
 	"await":     scriptAwait,
@@ -144,6 +147,75 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 	ts.Defer(server.Close)
 	ts.Setenv(args[0], server.URL+"/v1")
+}
+
+// scriptCloud serves a cloud that issues credentials, and an LLM that takes these alone, until
+// the end of the script:
+//
+//	cloud -life 30s
+//
+// CLOUD is the address of its servers over HTTP, CLOUDTLS over HTTPS, and CLOUDHOST the
+// first without a scheme. The files ca.pem, assertion, agent-token, service-account.json and
+// external-account.json are what its clients need. SIGNED and TOKEN are the base URLs of
+// the LLM, for signatures of AWS and for access tokens. While a file of the name "refuses"
+// or "hangs" is there, the cloud does so; a file "revoke" has the LLM refuse what was issued
+// before, and is removed.
+func scriptCloud(ts *testscript.TestScript, neg bool, args []string) {
+	flags := flag.NewFlagSet("cloud", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	life := flags.Duration("life", time.Hour, "")
+	if err := flags.Parse(args); neg || err != nil {
+		ts.Fatalf("usage: cloud [-life d]")
+	}
+	cloud := cloudtest.New()
+	ts.Defer(cloud.Close)
+	cloud.SetLife(*life)
+	llm, err := llmtest.New(llmtest.Config{Latency: 20 * time.Millisecond})
+	ts.Check(err)
+	start := func(h http.Handler) *httptest.Server {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case exists(ts, "refuses"):
+				cloud.Set(cloudtest.Refuses)
+			case exists(ts, "hangs"):
+				cloud.Set(cloudtest.Hangs)
+			default:
+				cloud.Set(cloudtest.Works)
+			}
+			if exists(ts, "revoke") {
+				ts.Check(os.Remove(ts.MkAbs("revoke")))
+				cloud.Revoke()
+			}
+			h.ServeHTTP(w, r)
+		}))
+		ts.Defer(server.Close)
+		return server
+	}
+	plain, secure := start(cloud), start(cloud)
+	plain.Start()
+	secure.StartTLS()
+	signed, token := start(cloud.Guard("bedrock", "eu-central-1", llm)), start(cloud.Guard("", "", llm))
+	signed.Start()
+	token.Start()
+	for name, text := range map[string][]byte{
+		"ca.pem":    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}),
+		"assertion": []byte(cloudtest.Assertion), "agent-token": []byte(cloudtest.AgentToken),
+		"service-account.json":  cloudtest.ServiceAccount(plain.URL + "/token"),
+		"external-account.json": cloudtest.ExternalAccount(plain.URL+"/v1/token", ts.MkAbs("assertion")),
+	} {
+		ts.Check(os.WriteFile(ts.MkAbs(name), text, 0o600))
+	}
+	for name, value := range map[string]string{
+		"CLOUD": plain.URL, "CLOUDHOST": strings.TrimPrefix(plain.URL, "http://"), "CLOUDTLS": secure.URL,
+		"SIGNED": signed.URL + "/v1", "TOKEN": token.URL + "/v1", "TENANT": cloudtest.Tenant, "AWS_EC2_METADATA_DISABLED": "true",
+	} {
+		ts.Setenv(name, value)
+	}
+}
+
+func exists(ts *testscript.TestScript, name string) bool {
+	_, err := os.Stat(ts.MkAbs(name))
+	return err == nil
 }
 
 // scriptHold keeps an address taken until the end of the script:

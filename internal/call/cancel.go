@@ -25,7 +25,9 @@ func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id st
 	case t.endpoint.NeedsKey() && !t.endpoint.APIKey.IsSet():
 		return config.Invalid(fmt.Errorf("%s_API_KEY: it was submitted to %s: give the key of that account", t.variable, provider))
 	}
-	if err := t.open(cfg, model, nil); err != nil {
+	ids := newIdentities(cfg)
+	defer ids.Close()
+	if err := t.open(cfg, ids, model, nil); err != nil { //nolint:contextcheck // it makes no connection
 		return config.Invalid(err)
 	}
 	defer t.Close()

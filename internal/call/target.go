@@ -1,15 +1,18 @@
 package call
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/openfiles"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/identity"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -74,7 +77,7 @@ const builtInURL = "http://localhost/v1"
 // of preference. builtIn returns what connects to the built-in LLM, which serves the
 // provider mock where it has no base URL. The error lists every problem with the name of
 // its variable; the targets returned with it must be closed too.
-func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, error)) ([]*Target, error) {
+func newTargets(cfg *config.Config, ids *identity.Identities, dial dialFunc, builtIn func() (dialFunc, error)) ([]*Target, error) {
 	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
 	for _, m := range cfg.Fallback.Models {
@@ -93,7 +96,7 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, err
 			connect, err = builtIn()
 		}
 		if err == nil {
-			err = t.open(cfg, models[i], connect)
+			err = t.open(cfg, ids, models[i], connect)
 		}
 		if err != nil {
 			problems = append(problems, err)
@@ -103,9 +106,12 @@ func newTargets(cfg *config.Config, dial dialFunc, builtIn func() (dialFunc, err
 }
 
 // Check reports what is wrong with the settings of the providers: it makes the clients as
-// [Open] does and closes them. It makes no connection.
+// [Open] does and closes them. It makes no connection, except to ask the metadata server of
+// Google Cloud for the project where nothing else names it.
 func Check(cfg *config.Config) error {
-	targets, err := newTargets(cfg, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
+	ids := newIdentities(cfg)
+	defer ids.Close()
+	targets, err := newTargets(cfg, ids, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
 	for _, t := range targets {
 		if t.Client != nil {
 			t.Close()
@@ -115,13 +121,17 @@ func Check(cfg *config.Config) error {
 }
 
 // open makes the client, or returns every problem with the name of its variable.
-func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
+func (t *Target) open(cfg *config.Config, ids *identity.Identities, model string, dial dialFunc) error {
+	auth, err := t.identify(ids)
+	if err != nil {
+		return err
+	}
 	key, err := t.endpoint.APIKey.Value()
 	if err != nil {
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
-		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Auth: auth, Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
 		Region: t.endpoint.Region, Project: t.endpoint.Project,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
@@ -129,6 +139,57 @@ func (t *Target) open(cfg *config.Config, model string, dial dialFunc) error {
 		Control: openfiles.Control, DialContext: dial,
 	})
 	return t.nameSettings(err, "")
+}
+
+// identify completes the endpoint with what the cloud's own settings say, and returns the
+// identity that authorises calls to it; nil where a key does, or nothing.
+func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err error) {
+	e := &t.endpoint
+	p, _ := llm.LookupProvider(e.Provider)
+	if e.Auth != llm.AuthKey && !mayIdentify(&p, e, t.builtIn) {
+		return nil, fmt.Errorf("%s_AUTH: %s must not be sent to %s, which is no server of that cloud: "+
+			"give the address of the cloud's server as %s_BASE_URL, or let a key authorise the calls", t.variable, e.Auth, e.Provider, t.variable)
+	}
+	switch e.Auth {
+	case llm.AuthAWS:
+		if auth, e.Region, err = ids.AWS(e.Region, e.BaseURL); err != nil {
+			return nil, fmt.Errorf("%s_REGION: %w", t.variable, err)
+		}
+	case llm.AuthGoogle:
+		if auth, e.Project, err = ids.Google(e.Project); err != nil {
+			return nil, fmt.Errorf("%s_PROJECT: %w", t.variable, err)
+		}
+		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"), os.Getenv("GOOGLE_CLOUD_REGION"))
+	case llm.AuthEntra:
+		auth = ids.Entra(e.BaseURL)
+	default:
+		if p.Auth == llm.AuthAWS && e.Region == "" { // the address of a key's server depends on it, too
+			e.Region, _ = identity.AWSRegion()
+		}
+	}
+	if e.BaseURL == "" {
+		e.BaseURL = p.Address(e.Region)
+	}
+	return auth, nil
+}
+
+// mayIdentify reports whether an endpoint may get the credential of a cloud. The provider's
+// own server may not, unless it belongs to that cloud: others could use what it gets.
+func mayIdentify(p *llm.Provider, e *config.Endpoint, builtIn bool) bool {
+	switch {
+	case builtIn:
+		return false
+	case e.BaseURL == "", e.BaseURL != p.BaseURL:
+		return true
+	default:
+		return e.Auth == p.Auth || e.Auth == llm.AuthGoogle && p.Name == llm.Gemini
+	}
+}
+
+// newIdentities makes the identities of the clouds for the clients of a configuration.
+func newIdentities(cfg *config.Config) *identity.Identities {
+	roots, _ := llm.RootCAs(cfg.LLM.CAFile) // each client reports the error
+	return identity.New(identity.Options{Redactor: cfg.Redactor(), Roots: roots})
 }
 
 // reloadKey reads the key and the extra headers again if they are in files: they may have
@@ -143,7 +204,8 @@ func (t *Target) reloadKey(headers config.Secret) (changed bool, err error) {
 func (t *Target) nameSettings(err error, suffix string) error {
 	variables := map[string]string{
 		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
-		"Region": t.variable + "_REGION", "CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
+		"Region": t.variable + "_REGION", "Project": t.variable + "_PROJECT",
+		"CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
 		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
 	}
 	problems := []error{err}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/identity"
 )
 
 // Targets are the first provider and the fallbacks, and the built-in LLM that serves
@@ -19,6 +20,7 @@ import (
 type Targets struct {
 	all     []*Target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // the extra headers of all targets
+	ids     *identity.Identities
 	secrets *config.Secrets
 	endMock func() // stops the built-in LLM; nil if no target needs one
 }
@@ -38,9 +40,9 @@ type MockLLM func() (dial func(ctx context.Context, network, address string) (ne
 // dial opens connections; the default is TCP. The error is a [*config.Error] that lists
 // every problem.
 func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
-	t := &Targets{headers: cfg.LLM.ExtraHeaders, secrets: cfg.Secrets()}
+	t := &Targets{headers: cfg.LLM.ExtraHeaders, ids: newIdentities(cfg), secrets: cfg.Secrets()}
 	var dialMock dialFunc
-	all, err := newTargets(cfg, dial, func() (_ dialFunc, err error) {
+	all, err := newTargets(cfg, t.ids, dial, func() (_ dialFunc, err error) {
 		switch {
 		case mock == nil:
 			return nil, errNoMock
@@ -64,11 +66,12 @@ func (t *Targets) At(i int) *Target { return t.all[i] }
 // Len returns how many targets there are; at least 1.
 func (t *Targets) Len() int { return len(t.all) }
 
-// Close closes the clients and stops the built-in LLM.
+// Close closes the clients, ends what renews credentials, and stops the built-in LLM.
 func (t *Targets) Close() {
 	for _, one := range t.all {
 		one.Close()
 	}
+	t.ids.Close()
 	if t.endMock != nil {
 		t.endMock()
 	}
