@@ -12,8 +12,8 @@ const (
 )
 
 // readAWS completes the error object of an error status by what AWS has in a header, and
-// reads the sentences of the types that stand for more than one thing. It does nothing at
-// other servers.
+// reads the sentences of the types that stand for more than one thing. A type of OpenAI or
+// Anthropic, whose formats Bedrock has as well, stays. It does nothing at other servers.
 //
 //	HTTP/1.1 429 Too Many Requests
 //	x-amzn-ErrorType: ThrottlingException:http://internal.amazon.com/coral/com.amazon.bedrock/
@@ -28,8 +28,11 @@ func (o *ending) readAWS() {
 		o.Fault = new(fault)
 	}
 	f := o.Fault
-	f.Type = awsType(cmp.Or(kind, f.Type))
-	switch message := f.Message; f.Type {
+	kind = awsType(cmp.Or(kind, f.Type))
+	if f.Type == "" || f.aws {
+		f.Type = kind
+	}
+	switch message := f.Message; kind {
 	case "ThrottlingException":
 		// "Too many tokens per day, please wait before trying again." has no room again
 		// before the next day.
