@@ -21,25 +21,30 @@ func TestMain(m *testing.M) {
 
 // The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program. Here is one for
 // each command, and others that take little time. The scripts of testdata/long run with the tag long.
-func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+func TestScripts(t *testing.T) { runScripts(t, testscript.Params{Dir: "testdata/script"}) }
 
-func runScripts(t *testing.T, dir string) {
+// The commands reach the streams in another JetStream domain, and in another account, whose API has another prefix.
+func TestEachCommandReachesJetStreamElsewhere(t *testing.T) {
+	for server, setting := range map[string]string{"hub": `"jetstream_domain":"edge"`, "import": `"jetstream_api_prefix":"JS.other.API"`} {
+		t.Run(server, func(t *testing.T) {
+			runScripts(t, testscript.Params{Files: []string{"testdata/elsewhere.txtar"}}, "SERVER="+server, "SETTING="+setting)
+		})
+	}
+}
+
+// runScripts runs scripts with more variables of their environment.
+func runScripts(t *testing.T, p testscript.Params, environ ...string) {
 	t.Helper()
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP) // else the programs ignore it where the tests run under nohup
 	t.Cleanup(func() { signal.Stop(heard) })
-	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
-		WorkdirRoot:         stagetest.Dir(t),
-		UpdateScripts:       *update,
-		RequireExplicitExec: true,
-		RequireUniqueNames:  true,
-		Cmds:                scriptCommands,
-		Setup: func(env *testscript.Env) error {
-			env.Setenv("COLUMNS", "")
-			example, err := filepath.Abs("../../.env.example")
-			env.Setenv("EXAMPLE", example)
-			return err
-		},
-	})
+	p.WorkdirRoot, p.UpdateScripts, p.RequireExplicitExec, p.RequireUniqueNames, p.Cmds = stagetest.Dir(t), *update, true, true, scriptCommands
+	p.Setup = func(env *testscript.Env) error {
+		env.Vars = append(env.Vars, environ...)
+		env.Setenv("COLUMNS", "")
+		example, err := filepath.Abs("../../.env.example")
+		env.Setenv("EXAMPLE", example)
+		return err
+	}
+	testscript.Run(t, p)
 }

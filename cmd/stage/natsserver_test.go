@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -18,10 +19,11 @@ import (
 //	nats URL user password
 //
 // A third word makes it another: plain has no JetStream, poor has a user poor of the same password, who may do nothing,
-// and hub is one without JetStream to which another is connected as a leaf node, with JetStream in the domain edge.
+// hub is one without JetStream to which another is connected as a leaf node, with JetStream in the domain edge, and
+// import has JetStream in another account, whose API is imported below JS.other.API.
 func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
-		ts.Fatalf("usage: nats VARIABLE user password [plain|poor|hub]")
+		ts.Fatalf("usage: nats VARIABLE user password [plain|poor|hub|import]")
 	}
 	options := &server.Options{
 		Host: "127.0.0.1", Port: -1, Username: args[1], Password: args[2], JetStream: true, StoreDir: ts.MkAbs("." + args[0]), NoSigs: true, NoLog: true,
@@ -40,11 +42,38 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 		}, {Username: args[1], Password: args[2]}}
 		options.Username, options.Password = "", ""
 	}
+	if args[3] == "import" {
+		options = importOptions(ts, options)
+	}
 	srv := startScriptNATS(ts, options)
 	ts.Setenv(args[0], srv.ClientURL())
 	if args[3] == "hub" {
 		addLeaf(ts, options, args[0])
 	}
+}
+
+// importOptions are those of a server whose user is in an account without JetStream. The account imports the API of one
+// that has it, and the subjects that a stage publishes on.
+func importOptions(ts *testscript.TestScript, plain *server.Options) *server.Options {
+	var exports, imports strings.Builder
+	for _, subject := range []string{"$JS.ACK.>", "rows.>", "results.>", "audit.>", "journal.>", "lane.>", "dedupe.>", "$O.>"} {
+		fmt.Fprintf(&exports, "{service: %q}\n", subject)
+		fmt.Fprintf(&imports, "{service: {account: OTHER, subject: %q}}\n", subject)
+	}
+	path := ts.MkAbs("import.conf")
+	ts.Check(os.WriteFile(path, fmt.Appendf(nil, `
+		jetstream {store_dir: %q}
+		accounts {
+			OTHER {jetstream: enabled, exports: [{service: "$JS.API.>", response_type: stream}, %s]}
+			APP {
+				users: [{user: %q, password: %q}]
+				imports: [{service: {account: OTHER, subject: "$JS.API.>"}, to: "JS.other.API.>"}, %s]
+			}
+		}`, plain.StoreDir, &exports, plain.Username, plain.Password, &imports), 0o600))
+	options, err := server.ProcessConfigFile(path)
+	ts.Check(err)
+	options.Host, options.Port, options.NoSigs, options.NoLog = plain.Host, plain.Port, true, true
+	return options
 }
 
 // addLeaf starts the leaf node of a hub. It is in another directory than the hub's, and in the domain edge.

@@ -2,6 +2,10 @@
 
 package main
 
-import "testing"
+import (
+	"testing"
 
-func TestLongScripts(t *testing.T) { runScripts(t, "testdata/long") }
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestLongScripts(t *testing.T) { runScripts(t, testscript.Params{Dir: "testdata/long"}) }

@@ -3,11 +3,13 @@ package cli
 import (
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/spf13/cobra"
 )
 
@@ -111,4 +113,18 @@ func TestReadersTakeAnyNumberOfPartitions(t *testing.T) {
 	if with := strings.Join(problems(t, []string{"run"}, []string{"--partitions=4"}), "\n"); !strings.Contains(with, "STAGE_INPUT_SUBJECT") {
 		t.Errorf("stage run, which reads the input, says: %s", with)
 	}
+}
+
+// Each command that works on the streams of a stage is tried with JetStream in another domain and account.
+func TestEachCommandIsTriedWithJetStreamElsewhere(t *testing.T) {
+	script := string(stagetest.Value(os.ReadFile("../testdata/elsewhere.txtar"))(t))
+	eachConfigured(newRootCommand(&Env{}, new(bool)), nil, func(cmd *cobra.Command, path []string) {
+		name := strings.Join(path, " ")
+		if name == "process" || name == "demo" { // they have a server of their own
+			return
+		}
+		if cmd.Flags().Lookup(serverFlag) != nil && !strings.Contains(script, "stage "+name+" ") && !strings.Contains(script, "stage "+name+"\n") {
+			t.Errorf("stage %s is not in the script", name)
+		}
+	})
 }
