@@ -117,6 +117,7 @@ func (c *Client) known(p *Prepared) Known {
 		RequestBytes:    len(p.Sent()),
 		Cached:          p.cached,
 		Keep:            p.keep,
+		Inputs:          p.inputs,
 	}
 }
 
@@ -127,6 +128,9 @@ func (c *Client) read(x *Exchange, o *ending, now time.Time, body []byte) error 
 	x.Reply, err = parseReply(c.wire, o, now, x.Response)
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
 		c.recount(x.Reply, o, body)
+	}
+	if w, long := c.wire.(eliding); long && o.Form == formReply && o.Fault == nil {
+		x.Response = w.elide(x.Response)
 	}
 	c.redactReply(x.Reply, o.Finish == finishLength)
 	if err != nil {

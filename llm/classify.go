@@ -29,6 +29,8 @@ type ending struct {
 	Header http.Header
 	// Form is what the body was.
 	Form form
+	// Problem says what is wrong with a malformed body. Nil: nothing more is known.
+	Problem error
 	// Fault is the error object in the body. Nil: there was none.
 	Fault *fault
 	// Finish is why the model stopped.
@@ -54,6 +56,9 @@ type Known struct {
 	Cached bool
 	// Keep is what to read of the reply beside the answer.
 	Keep Keep
+	// Inputs is how many texts the request asks vectors for. It is 0 for other tasks than
+	// [TaskEmbed].
+	Inputs int
 	// Raw is set if the request was no call of a model but asked, for example, for a
 	// file: then a 404 is about the file.
 	Raw bool

@@ -54,6 +54,10 @@ type ProviderConfig struct {
 	APIKey redact.Secret `json:"-"`
 	// Auth authorises the calls in place of an APIKey. Nil: nothing does but the key.
 	Auth Authorizer `json:"-"`
+	// Task is [TaskChat] or [TaskEmbed]. Default [TaskChat].
+	Task string
+	// Vectors is what [TaskEmbed] should answer with.
+	Vectors VectorFormat
 	// Region and Project are where a cloud has its models: eu-central-1, my-project.
 	Region, Project string
 	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in
@@ -144,6 +148,15 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.Address(cfg.Region))
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
 	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
+	switch {
+	case cfg.Task == "" || cfg.Task == TaskChat:
+	case cfg.Task != TaskEmbed:
+		check("Task", fmt.Errorf("%q is unknown; use chat or embed", cfg.Task))
+	case p.embed == nil:
+		check("Task", fmt.Errorf("%s has no embeddings; use one of %s", name, strings.Join(embedders(), ", ")))
+	default:
+		c.wire = p.embed(&cfg)
+	}
 	roots, err := RootCAs(cfg.CAFile)
 	check("CAFile", err)
 	if cfg.Model == "" {
@@ -228,6 +241,9 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 
 // Provider returns the name of the provider.
 func (c *Client) Provider() string { return c.provider }
+
+// Task returns what the client asks of models: [TaskChat] or [TaskEmbed].
+func (c *Client) Task() string { return cmp.Or(c.cfg.Task, TaskChat) }
 
 // Model returns the model that is called where a request names none.
 func (c *Client) Model() string { return c.cfg.Model }

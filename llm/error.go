@@ -206,6 +206,9 @@ func explain(o *ending, e *Error, r *Reply, body []byte) error {
 	if e.Reason == ReasonMalformedResponse && o.Form == formNotUTF8 {
 		return explainNotUTF8(o, body)
 	}
+	if o.Problem != nil {
+		return o.Problem
+	}
 	if e.Reason == ReasonMalformedResponse {
 		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
 	}

@@ -17,10 +17,7 @@ var _ Wire = GenerateContent{}
 
 // Path implements [Wire].
 func (GenerateContent) Path(model string) string {
-	if !strings.Contains(model, "/") { // else it includes its kind: models/, tunedModels/
-		model = "models/" + model
-	}
-	return (&url.URL{Path: "/" + model}).EscapedPath() + ":generateContent"
+	return (&url.URL{Path: "/" + geminiModel(model)}).EscapedPath() + ":generateContent"
 }
 
 // SetHeader implements [Wire]. The key goes into a header, never into the address, which

@@ -40,6 +40,9 @@ type Request struct {
 	// Messages is the conversation to go on with, sent in place of Prompt. If empty, the
 	// request is the prompt.
 	Messages []Message
+	// Inputs are the texts that [TaskEmbed] makes vectors of in one call. If there are none,
+	// it makes one of Prompt. They mean nothing to other tasks.
+	Inputs []string
 	// Temperature is sent only when set.
 	Temperature *float64
 	// MaxTokens bounds the reply, in tokens. It is sent only when set, except
@@ -73,8 +76,12 @@ type Request struct {
 
 // Reply is what the model answered.
 type Reply struct {
-	// Text is the answer. In a reply without an error it is only empty if it calls tools.
+	// Text is the answer. In a reply without an error it is only empty if it calls tools, or
+	// if it has several vectors.
 	Text string
+	// Vectors are the vectors of [Request.Inputs], as JSON, in the order of the texts. A
+	// single one is Text, too. Nil for other tasks than [TaskEmbed].
+	Vectors []string `json:",omitempty"`
 	// Model is the model that answered, as the server reports it. It is empty if not reported.
 	Model string
 	// ID is the provider's own id of the reply. It is empty if not reported.

@@ -32,6 +32,7 @@ type Prepared struct {
 
 	*address
 	rowModel bool
+	inputs   int  // how many the request asks vectors for, of TaskEmbed
 	cached   bool // marks parts for the provider's cache
 	keep     Keep // what to read of the reply beside the answer
 
@@ -54,7 +55,7 @@ func (p *Prepared) Target() string { return p.target }
 // a temperature that is not a number, an extra body that cannot be merged, and, with
 // [ReasonInvalidRow], a conversation or options that the wire format can't carry.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
-	p := &Prepared{Model: r.Model, address: c.own, keep: r.Kept()}
+	p := &Prepared{Model: r.Model, address: c.own, keep: r.Kept(), inputs: len(r.Inputs)}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
 		return nil, c.invalid(fmt.Errorf("temperature: %v is not a number", *r.Temperature))
 	}
@@ -85,7 +86,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 		r = &placed
 	}
 	p.Body = c.wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
-	if len(r.ExtraBody) > 0 {
+	if _, merges := c.wire.(merging); len(r.ExtraBody) > 0 && !merges {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
 		own := p.Body
 		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(own)+len(r.ExtraBody)), own, r.ExtraBody)
@@ -100,6 +101,9 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 // sizeOf estimates the size of a request in bytes: its texts, some escapes, the frame.
 func sizeOf(r *Request) int {
 	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
+	for _, text := range r.Inputs {
+		n += len(text) + 8
+	}
 	for i := range r.Messages {
 		n += len(r.Messages[i].Text) + 32
 		for j := range r.Messages[i].Parts {

@@ -41,6 +41,11 @@ type Provider struct {
 	Compatible bool
 	// BatchRPM is how many calls a minute a batch makes at most. 0 is no limit.
 	BatchRPM int
+	// EmbedTexts is how many texts it takes in one call of [TaskEmbed], and EmbedTokens how
+	// many tokens these may have together. 0 is no known limit; a provider without
+	// embeddings has both 0.
+	EmbedTexts  int
+	EmbedTokens int64
 	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has
 	// none unless its line says so.
 	Batches bool
@@ -49,6 +54,7 @@ type Provider struct {
 	SchemaMember []string
 
 	wire    func(*ProviderConfig) Wire
+	embed   func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
 	address func(region string) string // of a region; nil: BaseURL, wherever one is
 	dialect schema.Dialect             // of JSON Schema
 	// dialectOf is the dialect where models or addresses differ. Nil: they don't.
@@ -62,7 +68,8 @@ type Provider struct {
 var providers = [...]Provider{
 	{
 		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
-		wire: openAIWire, trim: []string{"/chat/completions"},
+		wire: openAIWire, trim: []string{"/chat/completions", "/embeddings"},
+		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
@@ -72,11 +79,15 @@ var providers = [...]Provider{
 	},
 	{
 		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
-		wire: func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} }, trim: []string{"/chat/completions"},
+		wire: func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} }, trim: []string{"/chat/completions", "/embeddings"},
+		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
 		Name: Azure, Batches: true, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
+		embed: func(cfg *ProviderConfig) Wire {
+			return Embeddings{Azure: true, AzureAPIVersion: cfg.AzureAPIVersion, VectorFormat: cfg.Vectors}
+		}, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
 		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
@@ -87,6 +98,7 @@ var providers = [...]Provider{
 	{
 		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
+		embed: func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} }, EmbedTexts: 100,
 		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
@@ -97,6 +109,7 @@ var providers = [...]Provider{
 	{
 		Name: Mock, Batches: true, Model: "mock", Keyless: true,
 		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
+		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
 	},
 }
 
@@ -123,6 +136,27 @@ func openAIWire(cfg *ProviderConfig) Wire {
 	// servers some know nothing else.
 	u, err := url.Parse(cfg.BaseURL)
 	return ChatCompletions{MaxCompletionTokens: err == nil && isOpenAI(u.Hostname())}
+}
+
+// OpenAI's limits of one call of its embeddings. Servers with a wire format like its own
+// mostly have them, too.
+const (
+	openAITexts       = 2048
+	openAIEmbedTokens = 300_000
+)
+
+func embeddingsWire(cfg *ProviderConfig) Wire {
+	return Embeddings{VectorFormat: cfg.Vectors}
+}
+
+// embedders are the names of the providers that have embeddings.
+func embedders() (names []string) {
+	for i := range providers {
+		if providers[i].embed != nil {
+			names = append(names, providers[i].Name)
+		}
+	}
+	return names
 }
 
 func isOpenAI(host string) bool {

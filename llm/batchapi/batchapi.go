@@ -178,7 +178,7 @@ func New(client *llm.Client) (API, error) {
 	c := caller{client}
 	switch client.Provider() {
 	case llm.OpenAI, llm.Mock:
-		return newOpenAI(c, "/v1/chat/completions"), nil
+		return newOpenAI(c, "/v1"+endpointOf(client)), nil
 	case llm.OpenAIResponses:
 		return newOpenAI(c, "/v1/responses"), nil
 	case llm.Azure:
@@ -190,6 +190,14 @@ func New(client *llm.Client) (API, error) {
 	}
 	return nil, fmt.Errorf("provider %q has no Batch API that the batch lane can use; use %s, %s, %s, %s or %s, or leave the lane live",
 		client.Provider(), llm.OpenAI, llm.OpenAIResponses, llm.Azure, llm.Anthropic, llm.Gemini)
+}
+
+// endpointOf returns the endpoint of OpenAI's and Azure's lines, without the version.
+func endpointOf(client *llm.Client) string {
+	if client.Task() == llm.TaskEmbed {
+		return "/embeddings"
+	}
+	return "/chat/completions"
 }
 
 // Uncertain reports whether the request that failed with err, an error of Create, may

@@ -29,10 +29,17 @@ func (*geminiBatches) Limits() Limits {
 }
 
 // AppendLine implements [API].
-func (*geminiBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byte {
+func (g *geminiBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byte {
+	request := p.Sent()
+	if g.embeds() {
+		request = llm.BatchEmbedContents{}.LineRequest(request)
+	}
 	dst = jsonbytes.AppendString(append(dst, `{"key":`...), id)
-	return append(append(append(dst, `,"request":`...), p.Sent()...), "}\n"...)
+	return append(append(append(dst, `,"request":`...), request...), "}\n"...)
 }
+
+// embeds reports whether the lines ask for vectors, which have a method of their own.
+func (g *geminiBatches) embeds() bool { return g.client.Task() == llm.TaskEmbed }
 
 // Upload implements [API]: one exchange says what will come, and is told where to, a
 // second one brings it.
@@ -168,6 +175,9 @@ func (g *geminiBatches) Create(ctx context.Context, job Job) (Batch, error) {
 	body := jsonbytes.AppendString([]byte(`{"batch":{"displayName":`), job.Token)
 	body = append(jsonbytes.AppendString(append(body, `,"inputConfig":{"fileName":`...), job.File), "}}}"...)
 	to := strings.TrimSuffix(llm.GenerateContent{}.Path(model), ":generateContent") + ":batchGenerateContent"
+	if g.embeds() {
+		to = strings.TrimSuffix(llm.BatchEmbedContents{}.Path(model), ":batchEmbedContents") + ":asyncBatchEmbedContent"
+	}
 	var op operation
 	reply, err := g.post(ctx, to, body, &op)
 	return g.one(reply, &op, err)

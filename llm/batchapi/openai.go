@@ -52,17 +52,17 @@ func newOpenAI(c caller, endpoint string) *openAI {
 }
 
 func newAzure(c caller) (API, error) {
-	p, err := c.client.Prepare(&llm.Request{})
+	p, err := c.client.Prepare(&llm.Request{Prompt: "x"})
 	if err != nil {
 		return nil, err
 	}
 	api := &openAI{
-		caller: c, endpoint: "/v1/chat/completions", path: "/openai/v1", azure: true, expires: true,
+		caller: c, endpoint: "/v1" + endpointOf(c.client), path: "/openai/v1", azure: true, expires: true,
 		limits: Limits{Rows: 100_000, Bytes: 200e6, Tokens: true, Poll: time.Minute, OneModel: true},
 	}
 	// A client for a dated version has it in the address of its calls.
 	if _, version, ok := strings.Cut(p.Target(), "api-version="); ok {
-		api.endpoint, api.path, api.query, api.expires = "/chat/completions", "/openai", "api-version="+version, false
+		api.endpoint, api.path, api.query, api.expires = endpointOf(c.client), "/openai", "api-version="+version, false
 	}
 	return api, nil
 }
