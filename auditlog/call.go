@@ -40,6 +40,23 @@ type Call struct {
 	// Item is which element of its row the call was for, from 0. It is nil where the call
 	// was for the whole row. StateID then names the element: see [ItemStateID].
 	Item *int `event:"item,omit"`
+	// Rows are the sequences of all rows that the call was for, where one call serves
+	// several: that of each text, in the order of the texts. StateID, Sequence and CallIndex
+	// are those of the first, and [Call.EachRow] returns those of all. It is empty for a
+	// call that serves one row alone, as calls for chat do.
+	Rows []uint64 `event:"rows,omit"`
+	// Items are, with Rows, the elements of these rows that the texts are. It is empty
+	// where the texts are of whole rows.
+	Items []int `event:"items,omit"`
+	// CallIndexes are, with Rows, the CallIndex of the call for each of them, where these
+	// are not all CallIndex.
+	CallIndexes []int `event:"call_indexes,omit"`
+	// Owners are, with Rows, the terms of the rows, where these are not all Owner: while a
+	// process takes rows of its last term again, some belong to the new one already.
+	Owners []string `event:"owners,omit"`
+	// RowTokens are, with Rows, the parts of the usage's prompt tokens that are those of
+	// each text. They add up to all of them. It is empty where there is no usage.
+	RowTokens []int64 `event:"row_tokens,omit"`
 	// BatchID names the batched request. With Lane it is the provider's id of the batch
 	// that answered the row. It is empty for other calls.
 	BatchID string `event:"batch_id,null"`

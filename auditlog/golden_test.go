@@ -49,6 +49,12 @@ func samples() map[string]encoder {
 	line.Latency, line.DispatchDelay = 2*time.Hour, 0
 	unused := line
 	unused.Unused, unused.Request, unused.RequestHash = true, nil, ""
+	several := call
+	several.Rows, several.CallIndexes, several.Owners = []uint64{41, 42, 45}, []int{1, 0, 0}, []string{"reviews-0-7", "reviews-0-7", "reviews-0-8"}
+	several.RowTokens, several.Usage = []int64{60, 40, 20}, &Usage{PromptTokens: 120, TotalTokens: 120, CostUSD: new(0.00012)}
+	ofElements := several
+	ofElements.Rows, ofElements.Items, ofElements.CallIndexes, ofElements.Owners = []uint64{41, 41, 42}, []int{3, 4, 0}, nil, nil
+	ofElements.Item, ofElements.StateID = new(3), ItemStateID(call.StateID, 3)
 	large := call
 	large.Truncated, large.Request, large.Response = true, nil, nil
 
@@ -104,6 +110,8 @@ func samples() map[string]encoder {
 		"call_unknown":        &cutOff,
 		"call_item":           &item,
 		"call_lane":           &line,
+		"call_rows":           &several,
+		"call_items":          &ofElements,
 		"call_unused":         &unused,
 		"call_truncated":      &large,
 		"row_success":         &row,
