@@ -35,6 +35,9 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	flags.DurationVar(&cfg.Latency, "latency", 0, "median latency")
 	flags.Float64Var(&cfg.LatencySigma, "latency-sigma", 0, "sigma of its log-normal distribution; 0: constant")
 	flags.StringVar(&errorShares, "errors", "", "shares of admitted calls that fail, by status: 429=.2,500=.01")
+	flags.DurationVar(&cfg.TextLatency, "text-latency", 0, "latency that each text of a call of embeddings adds")
+	flags.IntVar(&cfg.Dimensions, "dimensions", 0, "numbers of a vector where the call does not say; 0: 256")
+	faults := flags.String("vector-faults", "", "shares of calls of embeddings whose vectors are wrong: fewer, more, shuffled, twice, null, huge, short, as fewer=.01,null=.02")
 	flags.DurationVar(&cfg.RetryAfter, "retry-after", 0, "Retry-After of a 429, 503 or 529; 0: none")
 	flags.Uint64Var(&cfg.Seed, "seed", 1, "seed of latencies and errors: the same calls in the same order get the same")
 	flags.DurationVar(&cfg.Batches.Delay, "batch-delay", 0, "how long a batch takes")
@@ -47,6 +50,9 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 			return config.Invalid(err)
 		}
 		if cfg.Errors, err = llmtest.ParseErrors(errorShares); err != nil {
+			return config.Invalid(err)
+		}
+		if cfg.VectorFaults, err = llmtest.ParseVectorFaults(*faults); err != nil {
 			return config.Invalid(err)
 		}
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {

@@ -17,6 +17,12 @@ func dialectOf(path string) dialect {
 		return anthropic{}
 	case strings.HasSuffix(path, "/responses"):
 		return responses{}
+	case strings.HasSuffix(path, "/embeddings"):
+		return embeddings{}
+	case strings.HasSuffix(path, ":batchEmbedContents"):
+		return geminiEmbeddings{}
+	case strings.HasSuffix(path, ":embedContent"):
+		return geminiEmbedding{}
 	case strings.HasSuffix(path, ":generateContent"):
 		return gemini{}
 	case strings.HasSuffix(path, "/converse"):
@@ -35,6 +41,12 @@ func (live) Answer(path string, body []byte) batches.Reply {
 	c := &call{Call: Call{Body: body}, path: path}
 	if err := d.read(c); err != nil {
 		return batches.Reply{Status: http.StatusBadRequest, Body: d.fault(failure{http.StatusBadRequest, err.Error()})}
+	}
+	if c.Inputs != nil {
+		if c.dimensions == 0 {
+			c.dimensions = dimensionsDefault
+		}
+		return batches.Reply{Status: http.StatusOK, Body: d.answer(c, ""), Prompt: int64(c.inputTokens())}
 	}
 	text := answer(c)
 	prompt, completion := tokens(c, text)

@@ -1,6 +1,7 @@
 // Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat
-// completions and responses, Anthropic's messages, Gemini's generateContent and Bedrock's
-// Converse, admits only so many calls, takes its time, fails now and then, and always answers the same
+// completions, responses and embeddings, Anthropic's messages, Gemini's generateContent and
+// batchEmbedContents, and Bedrock's Converse. It admits only so many calls, takes its time,
+// fails now and then, and always answers the same
 // prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
 //
 // It serves tests, the demo and the mock server alike, so it imports no testing. All its
@@ -48,6 +49,13 @@ type Config struct {
 	// log-normal distribution. 0: at once; the same for all.
 	Latency      time.Duration
 	LatencySigma float64
+	// TextLatency is added to the time of an answer for each text of a call of embeddings.
+	TextLatency time.Duration
+	// Dimensions is how many numbers a vector has where the call does not say. Default 256.
+	Dimensions int
+	// VectorFaults is the share of calls of embeddings whose vectors are wrong. The shares
+	// add up to at most 1.
+	VectorFaults map[VectorFault]float64
 	// Errors is the share of calls, by HTTP status, that fail with it though admitted.
 	// The shares add up to at most 1.
 	Errors map[int]float64
@@ -75,6 +83,7 @@ type Call struct {
 	Prompt string
 	Model  string
 	System string
+	Inputs []string // the texts of a call of embeddings; Prompt has them one after the other
 	Body   []byte
 	Header http.Header
 }
@@ -100,6 +109,7 @@ type Server struct {
 type Stats struct {
 	Received      int64 `json:"received"`       // all calls
 	Answered      int64 `json:"answered"`       // with a 200
+	Texts         int64 `json:"texts"`          // of the calls of embeddings among these
 	RateLimited   int64 `json:"rate_limited"`   // beyond the rate
 	TooConcurrent int64 `json:"too_concurrent"` // beyond the concurrency
 	Injected      int64 `json:"injected"`       // failed by Errors
@@ -120,7 +130,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	cfg.Burst = cmp.Or(cfg.Burst, 5)
+	cfg.Burst, cfg.Dimensions = cmp.Or(cfg.Burst, 5), cmp.Or(cfg.Dimensions, dimensionsDefault)
 	if cfg.Schedule == nil && cfg.Rate > 0 {
 		cfg.Schedule = []Phase{{Rate: cfg.Rate, For: time.Hour}}
 	}
@@ -158,6 +168,14 @@ func (c *Config) validate() error {
 		check(share >= 0 && share <= 1, "errors: share %v of %d: want 0 to 1", share, status)
 		sum += share
 	}
+	wrong := 0.0
+	for fault, share := range c.VectorFaults {
+		check(share >= 0 && share <= 1, "vector faults: share %v of %s: want 0 to 1", share, fault)
+		wrong += share
+	}
+	check(wrong <= 1+1e-9, "vector faults: the shares add up to %v: want at most 1", wrong)
+	check(c.TextLatency >= 0, "text latency %v is negative", c.TextLatency)
+	check(c.Dimensions >= 0, "dimensions %d is negative", c.Dimensions)
 	check(sum <= 1+1e-9, "errors: the shares add up to %v: want at most 1", sum)
 	problems = append(problems, c.Batches.Validate())
 	return errors.Join(problems...)
@@ -177,7 +195,8 @@ func (s *Server) Stats() Stats {
 func (s *Server) Batches() *batches.Server { return s.batches }
 
 // ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions,
-// /responses, /messages, :generateContent or /converse is an endpoint, those of the Batch APIs are
+// /responses, /embeddings, /messages, :generateContent, :batchEmbedContents or /converse is
+// an endpoint, those of the Batch APIs are
 // too; GET /stats returns the [Stats] as JSON.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == "/stats" {
@@ -210,7 +229,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case v.status != 0:
 		s.fail(w, d, call, v.failure)
 	default:
-		s.count(&s.stats.Answered)
+		s.answered(call)
 		writeJSON(w, d, call, failure{status: http.StatusOK}, reply(d, call))
 	}
 }
@@ -225,6 +244,11 @@ type call struct {
 	earlier int     // bytes of the texts before the prompt
 	bad     failure // status 0: none
 	served  bool    // it is among the server's served
+
+	// Of embeddings:
+	dimensions int
+	base64     bool
+	fault      VectorFault // "": none
 }
 
 // arrive counts a call and reads it.
@@ -238,6 +262,9 @@ func (s *Server) arrive(r *http.Request) (*call, dialect) {
 
 	d := dialectOf(r.URL.Path)
 	c.bad = c.receive(r, d)
+	if c.dimensions == 0 {
+		c.dimensions = s.cfg.Dimensions
+	}
 	return c, d
 }
 
@@ -279,6 +306,14 @@ func (s *Server) leave(c *call) {
 	s.mu.Unlock()
 }
 
+// answered counts a call that is answered.
+func (s *Server) answered(c *call) {
+	s.mu.Lock()
+	s.stats.Answered++
+	s.stats.Texts += int64(len(c.Inputs))
+	s.mu.Unlock()
+}
+
 func (s *Server) count(n *int64) {
 	s.mu.Lock()
 	*n++
@@ -298,7 +333,11 @@ func (s *Server) judge(c *call) verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := verdict{latency: time.Duration(float64(s.cfg.Latency) * math.Exp(s.cfg.LatencySigma*s.random.NormFloat64()))}
+	v.latency += time.Duration(len(c.Inputs)) * s.cfg.TextLatency
 	luck := s.random.Float64()
+	if len(s.cfg.VectorFaults) > 0 && c.Inputs != nil {
+		c.fault = s.cfg.drawFault(s.random.Float64())
+	}
 	if limit := int64(s.cfg.MaxConcurrent); limit > 0 && s.served >= limit {
 		s.stats.TooConcurrent++
 		v.failure = failure{http.StatusTooManyRequests, fmt.Sprintf("more than %d calls at a time", limit)}

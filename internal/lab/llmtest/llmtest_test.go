@@ -253,7 +253,7 @@ func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
 		{"POST", "/v1/chat/completions", `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`, 400},
 		{"POST", "/v1/chat/completions", `not JSON`, 400},
 		{"GET", "/v1/chat/completions", ``, 405},
-		{"POST", "/v1/embeddings", `{}`, 404},
+		{"POST", "/v1/audio/speech", `{}`, 404},
 		{"POST", "/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 200},
 		{"POST", "/v1/messages", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, 400},
 		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]}]}`, 200},

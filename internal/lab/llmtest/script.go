@@ -101,7 +101,7 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 	}
 	w.WriteHeader(status)
 	if status == http.StatusOK && step.Trouble == None {
-		s.count(&s.stats.Answered)
+		s.answered(c)
 	}
 	if step.Trouble != None {
 		body = body[:len(body)/2]

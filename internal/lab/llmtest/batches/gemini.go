@@ -253,7 +253,11 @@ func (s *Server) createGemini(rq *request) reply {
 	case inline && int64(len(rq.Body)) > most:
 		return refuse(http.StatusBadRequest, "Request payload size exceeds the limit: %d bytes.", most)
 	}
-	j := &job{provider: Gemini, endpoint: "/v1beta/models/" + rq.model + ":generateContent", model: rq.model, name: name}
+	method := ":generateContent"
+	if rq.embeds {
+		method = ":embedContent"
+	}
+	j := &job{provider: Gemini, endpoint: "/v1beta/models/" + rq.model + method, model: rq.model, name: name}
 	if inline {
 		j.size = int64(len(rq.Body))
 		for _, r := range input.Requests.Requests {

@@ -16,9 +16,10 @@ import (
 // request is a Request with what only the dialects need.
 type request struct {
 	Request
-	r     *http.Request
-	model string // Gemini's, in the path
-	dated bool   // Azure with ?api-version
+	r      *http.Request
+	model  string // Gemini's, in the path
+	embeds bool   // Gemini's batch of vectors
+	dated  bool   // Azure with ?api-version
 }
 
 // Handles reports whether a request is for a Batch API or for the files of one.
@@ -36,7 +37,7 @@ func route(r *http.Request) (*request, bool) {
 		return rq, rq.find(after, map[string]Op{"results": Content, "cancel": Cancel}, Create, List, Get, Delete)
 	}
 	if strings.Contains(path, "/v1beta/") || strings.Contains(path, "/v1alpha/") || strings.HasPrefix(path, "/upload/") ||
-		strings.HasPrefix(path, "/download/") || r.Header.Get("X-Goog-Api-Key") != "" || strings.HasSuffix(path, ":batchGenerateContent") {
+		strings.HasPrefix(path, "/download/") || r.Header.Get("X-Goog-Api-Key") != "" || strings.HasSuffix(path, geminiCreate) || strings.HasSuffix(path, geminiEmbed) {
 		return rq, rq.routeGemini(path)
 	}
 	if strings.Contains(path, "/openai/") {
@@ -78,16 +79,24 @@ func (rq *request) find(after string, verbs map[string]Op, post, list, get, remo
 	return true
 }
 
+// The methods that create a batch, of answers and of vectors.
+const (
+	geminiCreate = ":batchGenerateContent"
+	geminiEmbed  = ":asyncBatchEmbedContent"
+)
+
 func (rq *request) routeGemini(path string) bool {
 	rq.Provider = Gemini
 	if strings.HasPrefix(path, "/upload/") && strings.HasSuffix(path, "/files") {
 		rq.Op = Upload
 		return true
 	}
-	if before, ok := strings.CutSuffix(path, ":batchGenerateContent"); ok {
-		_, rq.model, _ = strings.Cut(before, "/models/")
-		rq.Op = Create
-		return true
+	for _, method := range [...]string{geminiCreate, geminiEmbed} {
+		if before, ok := strings.CutSuffix(path, method); ok {
+			_, rq.model, _ = strings.Cut(before, "/models/")
+			rq.Op, rq.embeds = Create, method == geminiEmbed
+			return true
+		}
 	}
 	if _, after, ok := strings.Cut(path, "/batches"); ok {
 		if after, ok := strings.CutSuffix(after, ":cancel"); ok {

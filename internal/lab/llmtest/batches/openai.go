@@ -177,8 +177,8 @@ func (s *Server) openAIResults(j *job, output bool) reply {
 
 // endpoints that lines may be for, as the live endpoints have them.
 var endpoints = map[string]string{
-	"/v1/chat/completions": "/v1/chat/completions", "/v1/responses": "/v1/responses",
-	"/chat/completions": "/v1/chat/completions", "/responses": "/v1/responses", // Azure's guide has these
+	"/v1/chat/completions": "/v1/chat/completions", "/v1/responses": "/v1/responses", "/v1/embeddings": "/v1/embeddings",
+	"/chat/completions": "/v1/chat/completions", "/responses": "/v1/responses", "/embeddings": "/v1/embeddings", // Azure's guide has these
 }
 
 func (s *Server) create(rq *request) reply {
@@ -201,7 +201,7 @@ func (s *Server) create(rq *request) reply {
 	case v.InputFileID == "":
 		return s.refused(refuseParam("missing_required_parameter", "input_file_id", "Missing required parameter: 'input_file_id'."))
 	case endpoint == "":
-		return s.refused(refuseParam("invalid_value", "endpoint", "Invalid value: '%s'. Supported values are: '/v1/responses', '/v1/chat/completions'.",
+		return s.refused(refuseParam("invalid_value", "endpoint", "Invalid value: '%s'. Supported values are: '/v1/responses', '/v1/chat/completions', '/v1/embeddings'.",
 			v.Endpoint))
 	case v.Window != "24h":
 		return s.refused(refuseParam("invalid_value", "completion_window", "Invalid value: '%s'. Value must be one of ['24h'].", v.Window))
