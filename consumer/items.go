@@ -34,13 +34,13 @@ type paid struct {
 }
 
 // called counts a call for an element.
-func (r *Row) called(e *auditlog.Call) {
+func (r *Row) called(owner string, index int) {
 	r.element.parent.mu.Lock()
 	defer r.element.parent.mu.Unlock()
-	if p := &r.element.paid; p.owner == e.Owner {
-		p.index, p.callsByLast = e.CallIndex, p.callsByLast+1
+	if p := &r.element.paid; p.owner == owner {
+		p.index, p.callsByLast = index, p.callsByLast+1
 	} else {
-		*p = paid{owner: e.Owner, index: e.CallIndex, callsByLast: 1}
+		*p = paid{owner: owner, index: index, callsByLast: 1}
 	}
 }
 

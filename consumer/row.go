@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -235,12 +236,56 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 		return
 	}
 	item := r.item(*e.Item)
-	item.called(e)
+	item.called(e.Owner, e.CallIndex)
 	e.StateID = item.StateID
 	item.unstored.Add(1)
 	r.shared.recorder.RecordCall(e, func() {
 		item.unstored.Add(-1)
 		r.eventStored()
+	})
+}
+
+// RecordCallOf is [Row.RecordCall] of one call that served several rows of a partition:
+// each text that it sent is of the row at its index. Where the texts are elements of their
+// rows, items has the index of each element, else it is empty. The results of all these
+// rows are published after the event.
+func RecordCallOf(rows []*Row, items []int, e *auditlog.Call) {
+	first := rows[0]
+	e.StateID, e.Sequence, e.Partition = first.StateID, first.Seq, auditlog.Partition(first.Partition)
+	e.Items = items
+	e.Rows, e.CallIndexes, e.Owners = make([]uint64, len(rows)), make([]int, len(rows)), make([]string, len(rows))
+	waiting := make([]*Row, 0, len(rows)+len(items)) // for the event
+	for i, r := range rows {
+		t := r.tenure.Load()
+		e.Rows[i], e.Owners[i], e.CallIndexes[i] = r.Seq, t.owner, int(t.calls.Add(1)-1)
+		if len(items) > 0 {
+			item := r.item(items[i])
+			item.called(e.Owners[i], e.CallIndexes[i])
+			waiting = append(waiting, item)
+		}
+		waiting = append(waiting, r)
+	}
+	e.Owner, e.CallIndex = e.Owners[0], e.CallIndexes[0]
+	if len(items) > 0 {
+		e.Item, e.StateID = &items[0], auditlog.ItemStateID(first.StateID, items[0])
+	}
+	if !slices.ContainsFunc(e.Owners, func(owner string) bool { return owner != e.Owner }) {
+		e.Owners = nil
+	}
+	if !slices.ContainsFunc(e.CallIndexes, func(index int) bool { return index != e.CallIndex }) {
+		e.CallIndexes = nil
+	}
+	for _, r := range waiting {
+		r.unstored.Add(1)
+	}
+	first.shared.recorder.RecordCall(e, func() {
+		for _, r := range waiting {
+			if r.element.parent != nil {
+				r.unstored.Add(-1)
+			} else {
+				r.eventStored()
+			}
+		}
 	})
 }
 

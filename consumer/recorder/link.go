@@ -102,6 +102,10 @@ func (l *link) post(rec *record) error {
 func (l *link) postTo(rec *record, reply string) error {
 	l.outID[0] = rec.id
 	l.out.Subject, l.out.Reply, l.out.Data = rec.subject, reply, rec.data
+	if rec.rows != "" {
+		l.out.Header.Set(streams.HeaderRows, rec.rows)
+		defer l.out.Header.Del(streams.HeaderRows)
+	}
 	return l.nc.PublishMsg(&l.out)
 }
 
@@ -153,6 +157,9 @@ func (l *link) postAtomic(g *group, rec *record, n int) error {
 		streams.HeaderBatchID:  {g.id},
 		streams.HeaderBatchSeq: {strconv.Itoa(n)},
 	}}
+	if rec.rows != "" {
+		msg.Header.Set(streams.HeaderRows, rec.rows)
+	}
 	if n == len(g.records) {
 		msg.Header[streams.HeaderBatchCommit] = []string{"1"}
 		msg.Reply = l.prefix + g.id

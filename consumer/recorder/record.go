@@ -18,6 +18,7 @@ const spareBytesMax = 64 << 10
 type record struct {
 	subject string
 	id      string // the message id, by which the server drops a second copy
+	rows    string // [streams.HeaderRows], or empty
 	data    []byte
 	number  uint64 // in the order of recording, from 1 on
 	kind    auditlog.Kind

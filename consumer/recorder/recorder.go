@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -262,6 +263,9 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	}
 	rec := r.records.get()
 	rec.kind, rec.id, rec.stored = event.Kind, id, stored
+	if c := event.Call; c != nil && len(c.Rows) > 0 {
+		rec.rows = fmt.Sprintf("%d-%d", slices.Min(c.Rows), slices.Max(c.Rows))
+	}
 	r.mu.Lock()
 	bytesMax := r.link.bytesMax()
 	r.mu.Unlock()

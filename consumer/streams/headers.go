@@ -48,6 +48,10 @@ const (
 	// HeaderTruncated says of a dead letter that the row, which is named, left no room
 	// for the reason and is not in it.
 	HeaderTruncated = "Stage-Truncated"
+	// HeaderRows is on the event of a call that served several rows of the input stream. It
+	// is the lowest and the highest sequence of these, as "12-75", so that a search for one
+	// row need not read the events of all other calls.
+	HeaderRows = "Stage-Rows"
 	// HeaderItem is the element of the row that an entry of the journal belongs to,
 	// counted from 0. An entry without it belongs to the whole row.
 	HeaderItem = "Stage-Item"
