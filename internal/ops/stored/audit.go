@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -55,7 +56,7 @@ func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
 	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
-		if err := passed(m.Time); err != nil || !mayBeOf(m.Header.Get(jetstream.MsgIDHeader), row) {
+		if err := passed(m.Time); err != nil || !mayBeOf(m.Header, row) {
 			return err
 		}
 		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, m.Sequence)
@@ -66,12 +67,19 @@ func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	})
 }
 
-// mayBeOf reports whether the id of a call or row event, as [auditlog.MsgID] makes it, is
-// of a row: its fourth part is the row's sequence, or that of an element. An event
-// without an id has to be looked at.
-func mayBeOf(id string, row uint64) bool {
+// mayBeOf reports whether a call or row event may be of a row, by its headers. The id, as
+// [auditlog.MsgID] makes it, has as its fourth part the row's sequence, or that of an
+// element. The call of several rows has their range beside it. An event without an id has
+// to be looked at.
+func mayBeOf(h nats.Header, row uint64) bool {
+	id := h.Get(jetstream.MsgIDHeader)
 	if id == "" {
 		return true
+	}
+	if low, high, several := strings.Cut(h.Get(streams.HeaderRows), "-"); several {
+		from, err := strconv.ParseUint(low, 10, 64)
+		to, errTo := strconv.ParseUint(high, 10, 64)
+		return err != nil || errTo != nil || from <= row && row <= to
 	}
 	parts := strings.Split(id, "/")
 	if len(parts) < 7 { // of a batched request: it is for no row

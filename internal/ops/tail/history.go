@@ -125,11 +125,15 @@ func (r *search) events(ctx context.Context) error {
 	}
 	err := stored.FindAudit(ctx, r.js, r.cfg, r.options(r.since), r.row, passed, func(m stored.AuditMessage) (err error) {
 		e := m.Event
-		if e == nil || !r.wants(e) { // nil: of a newer version
+		if e == nil { // of a newer version
+			return nil
+		}
+		own := r.own(e)
+		if len(own) == 0 {
 			return nil
 		}
 		if first == nil {
-			first = e
+			first = own[0]
 		}
 		if r.brief && e.Row != nil && until.IsZero() {
 			result, err := r.result(ctx, first)
@@ -141,7 +145,12 @@ func (r *search) events(ctx context.Context) error {
 			}
 		}
 		some = some || e.Call != nil || r.item == nil
-		return r.found(m.Raw, e)
+		for _, e := range own {
+			if err := r.found(m.Raw, e); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	switch {
 	case err != nil && !errors.Is(err, errPast):
@@ -152,15 +161,23 @@ func (r *search) events(ctx context.Context) error {
 	return nil
 }
 
-// wants reports whether an event is one of those that are looked for.
-func (r *search) wants(e *auditlog.Event) bool {
-	if r.partition != nil && int(e.Partition) != *r.partition {
-		return false
+// own returns an event if it is one of those that are looked for. Of a call that served
+// several rows it returns the part of the row, or of each of its elements.
+func (r *search) own(e *auditlog.Event) (own []*auditlog.Event) {
+	switch {
+	case r.partition != nil && int(e.Partition) != *r.partition:
+	case e.Row != nil && e.Row.Sequence == r.row:
+		return []*auditlog.Event{e}
+	case e.Call != nil:
+		for c := range e.Call.EachRow() {
+			if c.Sequence == r.row && (r.item == nil || c.Item != nil && *c.Item == *r.item) {
+				of := *e
+				of.Call = c
+				own = append(own, &of)
+			}
+		}
 	}
-	if e.Row != nil {
-		return e.Row.Sequence == r.row
-	}
-	return e.Call != nil && e.Call.Sequence == r.row && (r.item == nil || e.Call.Item != nil && *e.Call.Item == *r.item)
+	return own
 }
 
 // history reads all that is stored of the row; its result is nil where it has none.

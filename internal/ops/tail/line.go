@@ -91,10 +91,13 @@ func eventLine(e *auditlog.Event) string {
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
 // subjectOf names the row or batched request of a call; the element of a row as its state
-// id does.
+// id does. "row 12 +63" is a call for row 12 and 63 others.
 func subjectOf(c *auditlog.Call) string {
 	if c.Sequence == 0 {
 		return "batch " + c.BatchID
+	}
+	if n := len(c.Rows); n > 1 {
+		return fmt.Sprintf("row %d +%d", c.Sequence, n-1)
 	}
 	return fmt.Sprint("row ", c.Sequence) + itemText(c.Item)
 }

@@ -57,3 +57,18 @@ func numberText(n *int64) string {
 	}
 	return fmt.Sprint(*n)
 }
+
+// checkParts checks that the parts of the rows that share a call add up to its tokens.
+func (v *partitionVerifier) checkParts(c *auditlog.Call) {
+	if len(c.Rows) == 0 || c.Usage == nil {
+		return
+	}
+	var sum int64
+	for _, n := range c.RowTokens {
+		sum += n
+	}
+	if sum != c.Usage.PromptTokens || len(c.RowTokens) != len(c.Rows) {
+		v.violate(violationTokens, c.Sequence, "call %s of row %d and %d others used %d tokens, the parts of its rows are %d tokens of %d rows",
+			c.CallID, c.Sequence, len(c.Rows)-1, c.Usage.PromptTokens, sum, len(c.RowTokens))
+	}
+}

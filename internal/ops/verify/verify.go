@@ -459,7 +459,18 @@ func (v *verification) event(e *auditlog.Event) error {
 	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
 		return nil
 	}
-	return p.event(e)
+	if e.Call == nil {
+		return p.event(e)
+	}
+	p.checkParts(e.Call)
+	for call := range e.Call.EachRow() {
+		one := *e
+		one.Call = call
+		if err := p.event(&one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // pending counts the rows after the high-water mark, or nil if it is unknown.
