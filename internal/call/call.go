@@ -132,7 +132,7 @@ func (c *Caller) UnusedLine(model string, status int, body []byte, callID, batch
 // lineAlone is the outcome of a line whose request is not at hand. False: the model's
 // name can't be one.
 func (c *Caller) lineAlone(model string, status int, body []byte, callID, batchID string) (Outcome, bool) {
-	p, err := c.At(0).Prepare(&llm.Request{Model: model})
+	p, err := c.At(0).Prepare(&llm.Request{Model: model, Prompt: "of another process"}) // an empty text is refused
 	if err != nil {
 		return Outcome{}, false
 	}
@@ -155,7 +155,10 @@ const assumedReplyTokens = 1024
 // USD, or 0 if it is unknown.
 func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, usd float64) {
 	prompt, completion := promptTokens(p), int64(assumedReplyTokens)
-	if r.MaxTokens != nil {
+	switch {
+	case c.At(0).Task() == llm.TaskEmbed:
+		completion = 0
+	case r.MaxTokens != nil:
 		completion = int64(*r.MaxTokens)
 	}
 	return EstimateTokens(p, r), c.ledger.EstimateBatch(c.At(0).Provider(), p.Model, prompt, completion)

@@ -132,6 +132,7 @@ func (t *Target) open(cfg *config.Config, ids *identity.Identities, model string
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
 		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Auth: auth, Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		Task: cfg.Task, Vectors: cfg.Embed.Vectors(),
 		Region: t.endpoint.Region, Project: t.endpoint.Project,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
@@ -203,7 +204,7 @@ func (t *Target) reloadKey(headers config.Secret) (changed bool, err error) {
 // nameSettings adds the variable, with a suffix, to each setting that the client rejected.
 func (t *Target) nameSettings(err error, suffix string) error {
 	variables := map[string]string{
-		"Provider": "STAGE_LLM_PROVIDER", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
+		"Provider": "STAGE_LLM_PROVIDER", "Task": "STAGE_TASK", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
 		"Region": t.variable + "_REGION", "Project": t.variable + "_PROJECT",
 		"CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
 		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",

@@ -35,6 +35,7 @@ func (c *Config) check(need Need, found *problems) {
 	c.checkDispatch(found)
 	c.checkLane(found)
 	c.checkLLM(need, found)
+	c.checkTask(found)
 	c.checkRest(need, found)
 }
 
@@ -263,7 +264,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 	if need == NeedCalls {
 		models = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
 	}
-	c.Cost.check(models, c.LaneOn(), found)
+	c.Cost.check(models, c.LaneOn(), c.Embeds(), found)
 	if found.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			found.add("STAGE_HTTP_ADDR", "%s", problem)

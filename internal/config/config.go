@@ -44,7 +44,9 @@ type Config struct {
 	Budget   BudgetConfig   `group:"Dispatch"`
 	Retry    RetryConfig    `env:", prefix=RETRY_" group:"Dispatch"`
 	Lane     LaneConfig     `group:"Batch lane"`
+	Task     string         `env:"TASK, default=chat" oneof:"chat embed" group:"LLM" help:"what is asked of the model: {oneof}; chat: an answer to a prompt; embed: a vector of the text that the template renders, of many rows in one call"`
 	LLM      LLMConfig      `env:", prefix=LLM_" group:"LLM"`
+	Embed    EmbedConfig    `env:", prefix=EMBED_" group:"Embeddings"`
 	Fallback FallbackConfig `group:"LLM"`
 	Prompt   PromptConfig   `group:"Prompt and result"`
 	Rows     RowsConfig     `group:"Rows and failures"`

@@ -8,11 +8,11 @@ import (
 
 // Prices reads the price file; nil without one. The error is an [*Error] that names the
 // variable.
-func (c *CostConfig) Prices() (cost.Prices, error) {
+func (c *CostConfig) Prices(embeds bool) (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
 	}
-	p, err := cost.LoadPrices(c.PricesFile)
+	p, err := cost.LoadPrices(c.PricesFile, embeds)
 	if err != nil {
 		return nil, Invalid(fmt.Errorf("STAGE_PRICES_FILE: %w", plainPathError(err)))
 	}
@@ -22,7 +22,7 @@ func (c *CostConfig) Prices() (cost.Prices, error) {
 // check checks the prices, and that a ceiling has one for each of the models that may be
 // called; with the batch lane, which calls the first of them alone, also that one's price
 // there.
-func (c *CostConfig) check(models []FallbackModel, lane bool, found *problems) {
+func (c *CostConfig) check(models []FallbackModel, lane, embeds bool, found *problems) {
 	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
 		return
 	}
@@ -32,7 +32,7 @@ func (c *CostConfig) check(models []FallbackModel, lane bool, found *problems) {
 		}
 		return
 	}
-	p, err := cost.LoadPrices(c.PricesFile)
+	p, err := cost.LoadPrices(c.PricesFile, embeds)
 	if err != nil {
 		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
 		return

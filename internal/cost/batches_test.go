@@ -14,7 +14,7 @@ import (
 
 func lanePrices(t *testing.T) Prices {
 	t.Helper()
-	p, err := parsePrices([]byte("half: {input: 2, cached: 1, output: 8, batch_input: 1, batch_output: 4}\nlive: {input: 2, output: 8}\n"))
+	p, err := parsePrices([]byte("half: {input: 2, cached: 1, output: 8, batch_input: 1, batch_output: 4}\nlive: {input: 2, output: 8}\n"), false)
 	if err != nil {
 		t.Fatal(err)
 	}

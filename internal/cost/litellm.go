@@ -37,7 +37,7 @@ func isLiteLLM(models map[string]any) bool {
 
 // readLiteLLM returns the models of the list that are paid by the token. The others, such as
 // those of pictures, and the example that the list begins with, are no error.
-func readLiteLLM(models map[string]any) Prices {
+func readLiteLLM(models map[string]any, inputAlone bool) Prices {
 	p := make(Prices)
 	for model, value := range models {
 		parts, ok := value.(map[string]any)
@@ -49,6 +49,9 @@ func readLiteLLM(models map[string]any) Prices {
 			if usd, ok := usdOf(parts[member]); ok && usd != nil && *usd >= 0 && *usd <= priceMax/million {
 				*price.part(name) = perMillion(*usd)
 			}
+		}
+		if inputAlone {
+			price.writeNothing()
 		}
 		if price.BatchInput == nil || price.BatchOutput == nil { // of use only together
 			price.BatchInput, price.BatchOutput, price.BatchCached = nil, nil, nil

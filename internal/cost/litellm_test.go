@@ -23,7 +23,7 @@ func TestLiteLLMsListIsAFileOfPrices(t *testing.T) {
 			strings.TrimSuffix(strings.Repeat(`"supports_something_or_other": true, `, 1)+strings.Repeat(`"source": "`+strings.Repeat("x", 300)+`", `, 1), ", "))
 	}
 	list.WriteString("\n}\n")
-	p, err := parsePrices([]byte(list.String()))
+	p, err := parsePrices([]byte(list.String()), false)
 	if err != nil || len(p) != 3002 {
 		t.Fatalf("%d models, %v", len(p), err)
 	}

@@ -95,8 +95,9 @@ type pricePart struct {
 }
 
 // LoadPrices reads the file, which may have 8 MiB. The error lists everything that is
-// wrong with it.
-func LoadPrices(path string) (Prices, error) {
+// wrong with it. With inputAlone the models write nothing, as those of embeddings: then
+// a price of what is written may be missing.
+func LoadPrices(path string, inputAlone bool) (Prices, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func LoadPrices(path string) (Prices, error) {
 	if len(text) > pricesBytesMax {
 		return nil, fmt.Errorf("%s: more than %d bytes: remove the models that are not used", path, pricesBytesMax)
 	}
-	p, err := parsePrices(text)
+	p, err := parsePrices(text, inputAlone)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -117,8 +118,8 @@ func LoadPrices(path string) (Prices, error) {
 }
 
 // parsePrices reads YAML or JSON, and checks that all prices are there and within bounds.
-func parsePrices(text []byte) (Prices, error) {
-	p, err := readPrices(text)
+func parsePrices(text []byte, inputAlone bool) (Prices, error) {
+	p, err := readPrices(text, inputAlone)
 	if err != nil {
 		return nil, fmt.Errorf("%w: write it as gpt-4.1-mini: {input: 0.40, cached: 0.10, output: 1.60}, in USD per million tokens", err)
 	}
@@ -141,7 +142,7 @@ func parsePrices(text []byte) (Prices, error) {
 }
 
 // readPrices reads YAML or JSON; nil means that there is nothing in it.
-func readPrices(text []byte) (Prices, error) {
+func readPrices(text []byte, inputAlone bool) (Prices, error) {
 	root, err := yamldoc.Parse(text)
 	if err != nil || root == nil {
 		return nil, err
@@ -155,7 +156,7 @@ func readPrices(text []byte) (Prices, error) {
 		return nil, yamldoc.ErrorAt(root, nil, "not a mapping of models")
 	}
 	if isLiteLLM(models) {
-		return readLiteLLM(models), nil
+		return readLiteLLM(models, inputAlone), nil
 	}
 	p := make(Prices, len(models))
 	for _, model := range slices.Sorted(maps.Keys(models)) {
@@ -175,9 +176,23 @@ func readPrices(text []byte) (Prices, error) {
 			}
 			*into = usd
 		}
+		if inputAlone {
+			price.writeNothing()
+		}
 		p[model] = price
 	}
 	return p, nil
+}
+
+// writeNothing sets the prices of what is written, which a model does not do, to 0 where
+// they are missing.
+func (v *Price) writeNothing() {
+	if v.Input != nil {
+		v.Output = new(valueOr(v.Output, 0))
+	}
+	if v.BatchInput != nil {
+		v.BatchOutput = new(valueOr(v.BatchOutput, 0))
+	}
 }
 
 // usdOf returns a price; nil where it is null. A text may be a number, too: "0.40", and

@@ -17,7 +17,7 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 		"# of 2026\n---\nlarge: {input: 2, cached: 0.5, output: 8}\nanthropic/claude: {input: 3, output: 15}\n---\n",
 		`{"large": {"input": 2, "cached": 0.5, "output": 8}, "anthropic/claude": {"input": 3, "output": 15}}`,
 	} {
-		p, err := parsePrices([]byte(text))
+		p, err := parsePrices([]byte(text), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestEachKindOfTokenHasItsPrice(t *testing.T) {
 		},
 		{"the hour alone", "{input: 4, output: 20}", auditlog.Usage{PromptTokens: 10, CacheWrite1hTokens: new(int64(10))}, 80},
 	} {
-		p, err := parsePrices([]byte("m: " + test.price))
+		p, err := parsePrices([]byte("m: "+test.price), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestProblemsOfPricesAreNamed(t *testing.T) {
 		{"- m", "gpt-4.1-mini"},
 		{"m: {input: 1, output: 1}\n---\nm2: {input: 1, output: 1}\n", "line 3, column 1: a second document"},
 	} {
-		_, err := parsePrices([]byte(test.text))
+		_, err := parsePrices([]byte(test.text), false)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, want %q", test.text, err, test.want)
 		}
@@ -142,7 +142,7 @@ func FuzzPrices(f *testing.F) {
 	f.Add([]byte(`{"p/m": {"input": 0, "output": 1e9}}`))
 	f.Add([]byte("a: &a {input: 1, output: 1}\nb: *a\nc: null"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := parsePrices(text)
+		p, err := parsePrices(text, false)
 		if err != nil {
 			return
 		}

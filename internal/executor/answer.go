@@ -59,6 +59,10 @@ func (e *Executor) done(r result) {
 		j.prompt.ended <- r.Err
 		return
 	}
+	if j.group != nil {
+		e.gathering.done(r)
+		return
+	}
 	away := j.away && r.Class == pool.Cancelled
 	if j.prepared, j.away = nil, false; !away {
 		j.request = llm.Request{}

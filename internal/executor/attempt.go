@@ -27,6 +27,9 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if j.prompt != nil {
 		return struct{}{}, j.prompt.attempt(ctx, a)
 	}
+	if j.group != nil {
+		return struct{}{}, e.gathering.attempt(ctx, j.group, a)
+	}
 	if verdict, refused := e.refuse(j); refused {
 		return struct{}{}, verdict
 	}
@@ -87,7 +90,7 @@ func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm
 	to := e.caller.At(j.target)
 	e.log.started(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
-	ended := e.caller.Began(e.ongoing(j, a))
+	ended := e.caller.Began(e.ongoing(j, a, to.Provider(), j.prepared.Model))
 	x, err := to.Do(ctx, loaded)
 	ended()
 	span.ExchangeEnded()
@@ -98,10 +101,10 @@ func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm
 }
 
 // ongoing describes the call that is about to be made.
-func (e *Executor) ongoing(j *job, a pool.Attempt) call.Ongoing {
+func (e *Executor) ongoing(j *job, a pool.Attempt, provider, model string) call.Ongoing {
 	o := call.Ongoing{
 		Partition: j.row.Partition, Sequence: j.row.Seq, Attempt: j.attempts + j.capacityRetries + a.Number,
-		Provider: e.caller.At(j.target).Provider(), Model: j.prepared.Model,
+		Provider: provider, Model: model,
 	}
 	if j.fan != nil {
 		o.Item = new(j.index)
@@ -146,7 +149,11 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 		call.Event.Item = new(j.index)
 	}
 	recorded := e.steps.enter(hold.Storing, storingCall, j)
-	j.row.RecordCall(call.Event)
+	if e.gathering != nil { // a line of the batch lane, which is for one text
+		e.gathering.recordCall([]*job{j}, call.Event)
+	} else {
+		j.row.RecordCall(call.Event)
+	}
 	recorded()
 	j.calls++
 	e.caller.Count(call)

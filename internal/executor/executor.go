@@ -15,7 +15,9 @@
 //     A request with media waits between the two until these have been looked up ([mediaDesk.begin], media.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
-//  6. [Executor.submit] hands the job to the pool (executor.go).
+//  6. [Executor.submit] hands the job to the pool (executor.go). With STAGE_TASK=embed it joins a group
+//     of others first, which share one call ([gathering.add], group.go). [gathering.attempt] and
+//     [gathering.done] then stand for the steps 7 to 11.
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
 //     [Executor.refuse], [Executor.address], [Executor.reloadKey], [mediaDesk.load], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
@@ -82,6 +84,7 @@ type Executor struct {
 	flights *flights      // nil: every row makes its own call
 	steps   steps         // what takes long beside calls
 
+	gathering *gathering // nil: each row makes a call of its own
 	media     *mediaDesk
 	described described // jobs whose media have been looked up
 
@@ -95,7 +98,7 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 		cfg: cfg, caller: caller, prompt: prompt, log: rowLog{log, cfg.Process.LogLevel == "debug"},
 		queue: newRowQueue(), ready: make(chan struct{}, 1),
 	}
-	e.lane, e.media = newLaneRows(e), newMediaDesk(e)
+	e.lane, e.media, e.gathering = newLaneRows(e), newMediaDesk(e), newGathering(e)
 	e.described.wake = e.signal
 	switch cfg.Rows.Dedupe {
 	case "inflight":
@@ -178,6 +181,11 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 			e.countFound(jobs)
 			e.submit(ctx, jobs)
 		}
+		if ctx.Err() == nil {
+			e.gathering.flush()
+		} else {
+			e.gathering.handBack(func(*job) bool { return true })
+		}
 		e.inHand.Store(false)
 	}
 }
@@ -190,9 +198,14 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 // ones. For example, where the pool has room for four rows and all rows are stored, the
 // takes are of 4, 8, 12 rows and so on, up to lookUpRows.
 func (e *Executor) take(ctx context.Context) []entry {
-	most := min(e.Pool.Room(), 1)
+	room := e.Pool.Room()
+	most := min(room, 1)
+	if e.gathering != nil && room > 0 {
+		room = e.gathering.room(room)
+		most = min(room, lookUpRows)
+	}
 	if e.Store != nil {
-		most = min(max(0, e.Pool.Room())+e.found, lookUpRows)
+		most = min(max(0, room)+e.found, lookUpRows)
 	}
 	if ctx.Err() != nil {
 		most = lookUpRows // to be handed back
@@ -205,7 +218,9 @@ func (e *Executor) take(ctx context.Context) []entry {
 // expected reports whether a row is about to go to the pool. Such a row may show whose
 // fault it is that others fail, see [pool.Config]. The queue is looked at first: a row
 // that has just left it is in hand.
-func (e *Executor) expected() bool { return e.queue.mayGo() || e.inHand.Load() || e.media.soon() }
+func (e *Executor) expected() bool {
+	return e.queue.mayGo() || e.inHand.Load() || e.media.soon() || e.gathering.any()
+}
 
 // countFound counts the jobs whose replies are stored, for the next take.
 func (e *Executor) countFound(jobs []*job) {
@@ -234,8 +249,9 @@ func (e *Executor) Recall() {
 	for _, j := range e.flights.recall() {
 		e.giveBack(j)
 	}
+	e.gathering.handBack((*job).unwanted)
 	e.media.recall()
-	e.Pool.Recall(func(j *job) bool { return j.prompt == nil && !j.row.Wanted() })
+	e.Pool.Recall((*job).unwanted)
 }
 
 // Resume looks at the waiting rows again, and at the slots that were held. It implements
@@ -268,6 +284,8 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 			e.giveBack(j)
 		case e.share(j):
 		case e.unaffordable(j):
+		case e.gathering != nil:
+			e.gathering.add(j)
 		default:
 			if err := e.Pool.Add(j, e.done); err != nil { // it has stopped
 				e.done(result{In: j, Class: pool.Cancelled})

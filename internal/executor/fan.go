@@ -159,7 +159,7 @@ func (f *fan) answer(j *job, reply *consumer.Reply) {
 		return
 	}
 	j.row.KeepItem(j.index, *reply)
-	f.concludeIf(f.put(j, reply, f.e.prompt.schema != nil))
+	f.concludeIf(f.put(j, reply, f.e.prompt.values()))
 }
 
 // handBackRest hands back the elements of a row that wait to begin.

@@ -41,7 +41,7 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 		h.Kind, h.Why = hold.Batch, "the batch lane has not come to it yet"
 		return h
 	}
-	w, ok := e.Pool.Waits(ctx, func(j *job) bool { return j.row == row })
+	w, ok := e.Pool.Waits(ctx, func(j *job) bool { return j.isFor(row) })
 	switch {
 	case !w.Known && !row.MayBegin():
 		h.Kind, h.By = hold.Window, "bytes"

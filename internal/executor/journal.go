@@ -17,11 +17,14 @@ const (
 
 // form is the [consumer.Reply.Form] of a success. A reply that calls tools is no value.
 func (p *Prompt) form(a *answer) string {
-	if p.schema != nil && !a.callsTools() {
+	if p.embeds || p.schema != nil && !a.callsTools() {
 		return formValue
 	}
 	return formText
 }
+
+// values reports whether replies become values in results, and not texts.
+func (p *Prompt) values() bool { return p.embeds || p.schema != nil }
 
 // errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply
 // might have been a success. Empty: none, the error does not depend on a setting.
@@ -80,7 +83,7 @@ func (p *Prompt) successAgain(j *job, reply *consumer.Reply) bool {
 	case !ok:
 		return false
 	case kept.Form == formText: // any settings can use it
-	case kept.Form == formValue && p.schema != nil:
+	case kept.Form == formValue && p.values():
 		a.Text = string(a.Value)
 	default: // the text that the value was read from is gone, or an older version did not record which of the two it is
 		return false

@@ -22,6 +22,7 @@ import (
 // job is a row between the queue and its answer. One goroutine at a time works on it.
 type job struct {
 	prompt *prompt // not nil: the job is a prompt, and has nothing else
+	group  *group  // not nil: the job is the call of several others, and has nothing else
 	row    *consumer.Row
 	fan    *fan // nil: the job is for the whole row
 	index  int  // of the element of fan
@@ -85,6 +86,9 @@ func (j *job) Traits() pool.Traits {
 	if j.prompt != nil {
 		return pool.Traits{Single: true}
 	}
+	if j.group != nil {
+		return pool.Traits{Arrived: j.group.jobs[0].row.Taken}
+	}
 	traits := pool.Traits{Arrived: j.row.Taken, Key: j.row.Key}
 	if j.fan != nil {
 		traits.Group = j.fan
@@ -99,10 +103,31 @@ func (j *job) Weight(int) int64 {
 	if j.prompt != nil {
 		return j.prompt.weight()
 	}
+	if j.group != nil {
+		return j.group.weight
+	}
 	if j.prepared == nil {
 		return 0
 	}
 	return call.EstimateTokens(j.prepared, &j.request)
+}
+
+// unwanted reports whether the job is no longer to be called: its row belongs to another
+// replica now. A prompt has no row.
+func (j *job) unwanted() bool {
+	switch {
+	case j.prompt != nil:
+		return false
+	case j.group != nil:
+		return !j.group.wanted()
+	}
+	return !j.row.Wanted()
+}
+
+// isFor reports whether the job is for a row, for an element of it, or for several rows of
+// which it is one.
+func (j *job) isFor(row *consumer.Row) bool {
+	return j.row == row || j.group != nil && j.group.has(row)
 }
 
 // prepareAll makes jobs of the rows that need a call, and answers the others.

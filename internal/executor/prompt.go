@@ -32,6 +32,7 @@ type Prompt struct {
 
 	question question
 	schema   *schema.Schema // nil: any text
+	embeds   bool           // the reply is a vector
 	format   *row.Format
 	foreach  config.ForeachConfig
 	llm      *config.LLMConfig
@@ -42,7 +43,7 @@ type Prompt struct {
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, embeds: cfg.Embeds(), Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadTools(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
@@ -166,6 +167,9 @@ func (p *Prompt) Check(r *llm.Request) error {
 	if !known {
 		return nil
 	}
+	if p.embeds {
+		return provider.CheckTexts(r)
+	}
 	asked := *r
 	asked.Model = cmp.Or(r.Model, p.llm.Model)
 	return provider.Check(&asked)
@@ -219,7 +223,10 @@ func (p *Prompt) findReasoning(a *answer) {
 // body that does not fit; err is why the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
-	if p.form(a) == formValue {
+	switch {
+	case p.embeds:
+		value = json.RawMessage(a.Text)
+	case p.form(a) == formValue:
 		if value, err = llm.ValidateReply(p.schema, a.Text); err != nil {
 			return nil, nil, err
 		}

@@ -102,7 +102,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	prices, err := cfg.Cost.Prices()
+	prices, err := cfg.Cost.Prices(cfg.Embeds())
 	if err != nil {
 		return nil, err
 	}

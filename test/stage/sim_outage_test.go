@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -25,7 +26,7 @@ const (
 	crewPoison = crewHold + time.Minute
 )
 
-// poisonous reports whether a question is always answered with 500.
+// poisonous reports whether a question is always answered with 500 or, where texts are embedded, refused with 400.
 func poisonous(question int) bool { return question%40 == 7 }
 
 // poisonAt reports whether the next row of a partition to get a result, after so many, is poisonous. Where the order is
@@ -141,6 +142,10 @@ func (c *crew) checkAnswers() {
 		var n, q int
 		_, err := fmt.Sscanf(string(m.Body), `{"n":%d,"q":%d,`, &n, &q)
 		want := llmtest.Answer(fmt.Sprintf("Question %d", q))
+		if c.embeds {
+			vector := llmtest.Vector(fmt.Sprintf("Question %d", q), 2)
+			want = fmt.Sprintf(`"llm_response":[%s,%s],`, number(vector[0]), number(vector[1]))
+		}
 		if poisonous(q) {
 			want = `"llm_response_error":{"reason":"api_call_failed",`
 		}
@@ -156,6 +161,9 @@ func (c *crew) checkAnswers() {
 		c.t.Errorf("%d of %d results are wrong", wrong, c.rows)
 	}
 }
+
+// number is a number as the LLM writes it in a vector.
+func number(n float32) string { return strconv.FormatFloat(float64(n), 'g', -1, 32) }
 
 // logCalls logs the calls with a prompt, and all concurrent calls of the same process.
 func (c *crew) logCalls(prompt string) {

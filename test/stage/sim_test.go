@@ -37,6 +37,7 @@ type crew struct {
 	*site
 	rng     *rand.Rand
 	order   string // STAGE_ORDER
+	embeds  bool   // it makes vectors, of several rows in each call
 	began   time.Time
 	places  []*replica // nil: empty
 	stops   []ending
@@ -57,7 +58,8 @@ type ending struct {
 	soft, hard time.Time
 }
 
-// crewOrders are drawn by the seeds. The key of a row is its customer, which is its subject.
+// crewOrders are drawn by the seeds, as is the task: each fourth seed embeds. The key of a row is its customer, which
+// is its subject.
 var crewOrders = [...]string{"stream", "key", "none"}
 
 // TestSimulationOfWholeStages draws faults from a seed and checks that each row has exactly one result, that no row
@@ -82,7 +84,7 @@ func TestSimulationOfWholeStages(t *testing.T) {
 
 func newCrew(t *testing.T, seed uint64) *crew {
 	t.Helper()
-	c := &crew{rng: rand.New(rand.NewPCG(seed, 0)), order: crewOrders[seed%3], began: time.Now(), done: make(map[string]int)}
+	c := &crew{rng: rand.New(rand.NewPCG(seed, 0)), order: crewOrders[seed%3], embeds: seed%4 == 3, began: time.Now(), done: make(map[string]int)}
 	c.site = newSite(t, llmtest.Config{Script: c.answer})
 	c.results, c.moved, c.still = make([]int, crewPartitions), make([]time.Time, crewPartitions), make([]bool, crewPartitions)
 	c.places = make([]*replica, 3)
@@ -104,7 +106,10 @@ func (c *crew) answer(call llmtest.Call) *llmtest.Step {
 	if step := c.outage.step(); step != nil {
 		return step
 	}
-	if poisonous(promptRow(call.Prompt)) {
+	if poisonous(promptRow(call.Prompt)) || slices.ContainsFunc(call.Inputs, func(text string) bool { return poisonous(promptRow(text)) }) {
+		if c.embeds { // the text is refused
+			return &llmtest.Step{Status: 400, Delay: 100 * time.Millisecond}
+		}
 		return &llmtest.Step{Status: 500, Delay: 100 * time.Millisecond}
 	}
 	h := fnv.New64a()
@@ -135,11 +140,15 @@ func (c *crew) clock() time.Duration { return time.Since(c.began).Round(time.Mil
 
 // fill starts a process in a place.
 func (c *crew) fill(place int) {
-	c.places[place] = c.startWith(vars{
+	settings := vars{
 		"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": fmt.Sprint(crewPartitions), "STAGE_TEMPLATE": "Question {{ row.q }}",
 		"STAGE_DEDUPE": "inflight", "STAGE_POOL_SIZE": "4", "STAGE_WINDOW": "128", "STAGE_STOP_TIMEOUT": "5m", "STAGE_MAX_DISPATCH_DELAY_MS": "100",
 		"STAGE_CONTROL": "true", "STAGE_OUTAGE_HOLD": crewHold.String(), "STAGE_ORDER": c.order, "STAGE_LLM_TIMEOUT": crewTimeout.String(), "STAGE_RETRY_BASE_DELAY": "300ms",
-	}, func(d *deps) { d.DialLLM = c.dial })
+	}
+	if c.embeds {
+		settings["STAGE_TASK"], settings["STAGE_EMBED_ROWS"], settings["STAGE_EMBED_WAIT"], settings["STAGE_EMBED_DIMENSIONS"] = "embed", "6", "100ms", "2"
+	}
+	c.places[place] = c.startWith(settings, func(d *deps) { d.DialLLM = c.dial })
 }
 
 // empty stops the process in a place, and sends the second signal after hardAfter; 0: never.
@@ -373,7 +382,7 @@ func (c *crew) finish() {
 	c.pass(crewLongest + 2*crewHard)
 	c.checkOrder()
 	c.checkAnswers()
-	c.t.Logf("order %s, %v of virtual time, %d rows, %d starts, %d calls; %v", c.order, c.clock(), c.rows, c.runs, len(c.tap.seen()), c.done)
+	c.t.Logf("order %s, embeds %t, %v of virtual time, %d rows, %d starts, %d calls; %v", c.order, c.embeds, c.clock(), c.rows, c.runs, len(c.tap.seen()), c.done)
 }
 
 // checkOrder checks that each row has one result, in order among those of its customer unless the order is none.

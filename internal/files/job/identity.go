@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -33,6 +34,8 @@ type identity struct {
 	Tools    string `json:"tools_sha256,omitempty" name:"the tools (STAGE_TOOLS_FILE)"`
 	Choice   string `json:"tool_choice,omitempty" name:"the choice of a tool (STAGE_TOOL_CHOICE)"`
 	Keep     string `json:"response_keep,omitempty" name:"the parts of replies that are kept (STAGE_RESPONSE_KEEP)"`
+	Task     string `json:"task,omitempty" name:"the task (STAGE_TASK)"` // empty: chat
+	Vectors  string `json:"vectors,omitempty" name:"the form of vectors (STAGE_EMBED_DIMENSIONS, STAGE_EMBED_ENCODING)"`
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`
 }
@@ -73,6 +76,10 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	}
 	if layout.Format == rowfile.FormatCSV && !layout.Strict {
 		id.Quotes = "text"
+	}
+	if cfg.Embeds() {
+		v := cfg.Embed.Vectors()
+		id.Task, id.Vectors = cfg.Task, fmt.Sprintf("%d %s", v.Dimensions, cfg.Embed.Encoding)
 	}
 	for _, f := range []struct {
 		path string

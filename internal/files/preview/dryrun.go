@@ -31,7 +31,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 	if err != nil {
 		return config.Invalid(err)
 	}
-	prices, err := cfg.Cost.Prices()
+	prices, err := cfg.Cost.Prices(cfg.Embeds())
 	if err != nil {
 		return err
 	}
@@ -141,10 +141,12 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 		return fmt.Sprintf("the cost is unknown: STAGE_PRICES_FILE has no price for %s/%s", cfg.LLM.Provider, cfg.LLM.Model)
 	}
 	text := fmt.Sprintf("about %s USD for the prompts", dollars(price.Cost(&auditlog.Usage{PromptTokens: e.tokens()})))
-	if most := cfg.LLM.MaxTokens; most != nil {
+	switch most := cfg.LLM.MaxTokens; {
+	case cfg.Embeds(): // vectors cost nothing
+	case most != nil:
 		replies := &auditlog.Usage{CompletionTokens: e.calls * int64(*most)}
 		text += fmt.Sprintf(", at most %s USD for replies of STAGE_LLM_MAX_TOKENS each", dollars(price.Cost(replies)))
-	} else {
+	default:
 		each := "row"
 		if cfg.FansOut() {
 			each = "element"

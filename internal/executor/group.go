@@ -1,0 +1,430 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/tracing"
+	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/pooled"
+	"github.com/llm-stage/stage/pool"
+)
+
+// A stage that makes vectors (STAGE_TASK=embed) puts the texts of many rows into one call.
+// Until then a row is a job of its own: it is rendered, looked up in journal and store, and
+// may share the call of an equal text, as any row. Then it joins a group, and the group
+// takes its place in the pool: one job, whose weight is that of all its texts, so that the
+// law, the limits and the gates see one call. With its reply the group falls apart again,
+// and each row is answered with its own vector.
+//
+// A call that is refused for one of its texts fails no other row. The group is split in
+// halves, which are called by themselves, and so on until the text is found. For example, a
+// bad text among 64 takes 13 calls: the first, and two for each of the sizes 32, 16, 8, 4,
+// 2 and 1. Those that are refused cost nothing, and no text is answered twice.
+
+// groupBytesMax bounds the bytes of a group's texts: a call is held in memory a few times.
+const groupBytesMax = 4 << 20
+
+// group is jobs that share one call. Its jobs are in the order in which they came. One
+// goroutine at a time works on it, as on a job.
+type group struct {
+	groupKey
+	jobs   []*job
+	weight int64 // estimated tokens of the texts
+	bytes  int   // of the texts
+	since  time.Time
+
+	// The request of the next call, for target. Nil: it is not made yet.
+	target   int
+	request  llm.Request
+	prepared *llm.Prepared
+}
+
+// groupKey is what jobs of a group have in common. Rows of one partition are lost and
+// handed over together.
+type groupKey struct {
+	partition int
+	model     string // that the rows name; empty means the target's own
+	extra     string // members that the rows add to the request
+}
+
+// add adds a job, unless the group is full.
+func (g *group) add(j *job, most limits) bool {
+	n, size := j.Weight(0), len(j.request.Prompt)
+	full := len(g.jobs) >= most.rows || g.bytes+size > groupBytesMax || most.tokens > 0 && g.weight+n > most.tokens
+	if len(g.jobs) > 0 && full {
+		return false
+	}
+	g.jobs, g.weight, g.bytes = append(g.jobs, j), g.weight+n, g.bytes+size
+	return true
+}
+
+// wanted reports whether the rows are all wanted.
+func (g *group) wanted() bool {
+	return !slices.ContainsFunc(g.jobs, func(j *job) bool { return !j.row.Wanted() })
+}
+
+// has reports whether a job of the group is for the row, or for an element of it.
+func (g *group) has(row *consumer.Row) bool {
+	return slices.ContainsFunc(g.jobs, func(j *job) bool { return j.row == row })
+}
+
+// limits bound the rows and the tokens of one call. No tokens is no bound.
+type limits struct {
+	rows   int
+	tokens int64
+}
+
+// limitsOf returns the limits that hold with all providers that may be called.
+func limitsOf(cfg *config.Config, targets *call.Targets) limits {
+	most := limits{rows: cfg.Embed.Rows}
+	for i := range targets.Len() {
+		p, _ := llm.LookupProvider(targets.At(i).Provider())
+		if p.EmbedTexts > 0 {
+			most.rows = min(most.rows, p.EmbedTexts)
+		}
+		if p.EmbedTokens > 0 && (most.tokens == 0 || p.EmbedTokens < most.tokens) {
+			most.tokens = p.EmbedTokens
+		}
+	}
+	return most
+}
+
+// gathering collects jobs into groups. Nil: every job makes a call of its own. Safe for
+// concurrent use.
+type gathering struct {
+	e    *Executor
+	most limits
+	wait time.Duration // of the first job of a group for others
+
+	mu    sync.Mutex
+	open  []*group // that take more jobs, in the order in which they began
+	held  int      // jobs in them
+	out   int      // groups that the pool has
+	alarm *time.Timer
+}
+
+func newGathering(e *Executor) *gathering {
+	if !e.cfg.Embeds() {
+		return nil
+	}
+	return &gathering{e: e, most: limitsOf(e.cfg, e.caller.Targets), wait: e.cfg.Embed.Wait}
+}
+
+// add takes a job into a group. A group that is full goes to the pool.
+func (s *gathering) add(j *job) {
+	key := groupKey{partition: j.row.Partition, model: j.model, extra: string(j.request.ExtraBody)}
+	s.mu.Lock()
+	i := slices.IndexFunc(s.open, func(g *group) bool { return g.groupKey == key })
+	var full []*group
+	if i >= 0 && !s.open[i].add(j, s.most) {
+		full, i = append(full, s.close(i)), -1
+	}
+	if i < 0 {
+		g := &group{groupKey: key, since: time.Now()}
+		g.add(j, s.most)
+		i, s.open = len(s.open), append(s.open, g)
+	}
+	s.held++
+	if len(s.open[i].jobs) == s.most.rows {
+		full = append(full, s.close(i))
+	}
+	s.mu.Unlock()
+	s.submit(full)
+}
+
+// close takes a group out of those that are open. The lock is held.
+func (s *gathering) close(i int) *group {
+	g := s.open[i]
+	s.open = slices.Delete(s.open, i, i+1)
+	s.held -= len(g.jobs)
+	s.out++
+	return g
+}
+
+// flush sends the groups that have waited long enough: all of them, where no group is on
+// its way. The alarm looks again when the next one has.
+func (s *gathering) flush() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	var due []*group
+	for len(s.open) > 0 {
+		left := s.wait - time.Since(s.open[0].since)
+		if s.out > 0 && left > 0 {
+			if s.alarm != nil {
+				s.alarm.Stop()
+			}
+			s.alarm = time.AfterFunc(left, s.e.signal)
+			break
+		}
+		due = append(due, s.close(0))
+	}
+	s.mu.Unlock()
+	s.submit(due)
+}
+
+// submit hands groups to the pool.
+func (s *gathering) submit(groups []*group) {
+	for _, g := range groups {
+		j := &job{group: g}
+		if err := s.e.Pool.Add(j, s.e.done); err != nil { // it has stopped
+			s.e.done(result{In: j, Class: pool.Cancelled})
+		}
+	}
+}
+
+// room returns how many more jobs may be gathered while the pool has room for so many
+// calls: as many as fill them, for each partition that has an open group. For example, with
+// 64 rows a call and room for one, the rows of eight partitions are taken until one of
+// their eight groups is full.
+func (s *gathering) room(calls int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return calls*s.most.rows*max(1, len(s.open)) - s.held
+}
+
+// any reports whether jobs wait in open groups.
+func (s *gathering) any() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held > 0
+}
+
+// handBack hands back the jobs of open groups that match.
+func (s *gathering) handBack(match func(*job) bool) {
+	if s == nil {
+		return
+	}
+	var taken []*job
+	s.mu.Lock()
+	for _, g := range s.open {
+		all := g.jobs
+		g.jobs, g.weight, g.bytes = nil, 0, 0
+		for _, j := range all {
+			if match(j) { // asked once for each, since the answer may change at any time
+				taken = append(taken, j)
+			} else {
+				g.add(j, limits{rows: len(all)})
+			}
+		}
+	}
+	s.open = slices.DeleteFunc(s.open, func(g *group) bool { return len(g.jobs) == 0 })
+	s.held -= len(taken)
+	s.mu.Unlock()
+	for _, j := range taken {
+		s.e.done(result{In: j, Class: pool.Cancelled})
+	}
+}
+
+// attempt makes one call for all jobs of a group, on a worker of the pool.
+func (s *gathering) attempt(ctx context.Context, g *group, a pool.Attempt) pool.Verdict {
+	e := s.e
+	if !g.wanted() {
+		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}
+	}
+	if err := e.caller.Exhausted(); err != nil {
+		return pool.Verdict{Class: pool.Fatal, Err: err, Unsent: true}
+	}
+	e.reloadKey(a)
+	if err := s.address(g, a.Server); err != nil {
+		failure := call.AsError(err)
+		return s.failed(g, a, failure, pooled.Judge(failure, &llm.Exchange{}))
+	}
+	first := g.jobs[0]
+	to := e.caller.At(g.target)
+	for _, j := range g.jobs {
+		e.log.started(j, a)
+	}
+	span := tracing.FromRow(first.row).Call(ctx, to.Provider(), g.prepared, &g.request, a)
+	calling := e.steps.enter(hold.Call, to.Provider(), g.jobs...)
+	ended := e.caller.Began(e.ongoing(first, a, to.Provider(), g.prepared.Model))
+	x, err := to.Do(ctx, g.prepared)
+	ended()
+	calling()
+	span.ExchangeEnded()
+	outcome := e.caller.Outcome(g.target, g.prepared, a, x, err)
+	answers := s.answers(g, x.Reply, outcome.Err)
+	s.record(g, a, outcome)
+	span.End(outcome.Event, outcome.Exchange, outcome.Err)
+	if outcome.Err != nil {
+		return s.failed(g, a, outcome.Err, outcome.Verdict())
+	}
+	for i, j := range g.jobs {
+		e.shareReply(j, answers[i])
+	}
+	return outcome.Verdict()
+}
+
+// address makes the request of a group to a target.
+func (s *gathering) address(g *group, to int) (err error) {
+	if g.prepared != nil && g.target == to {
+		return nil
+	}
+	first := g.jobs[0]
+	g.request, g.target = first.request, to
+	g.request.Prompt, g.request.Inputs = "", make([]string, len(g.jobs))
+	for i, j := range g.jobs {
+		g.request.Inputs[i] = j.request.Prompt
+	}
+	g.request.Model = s.e.caller.At(to).Model()
+	if to == 0 && g.model != "" {
+		g.request.Model = g.model
+	}
+	g.prepared, err = s.e.caller.At(to).Prepare(&g.request)
+	return err
+}
+
+// weights are the bytes of each text, by which the tokens of the call are divided.
+func weights(jobs []*job) []int64 {
+	weights := make([]int64, len(jobs))
+	for i, j := range jobs {
+		weights[i] = int64(len(j.request.Prompt))
+	}
+	return weights
+}
+
+// answers makes the results of a reply, on the worker, where many can do so at once. After
+// an error there are none.
+func (s *gathering) answers(g *group, reply *llm.Reply, failure *llm.Error) []*answer {
+	if failure != nil {
+		return nil
+	}
+	usages := splitUsage(reply.Usage, weights(g.jobs))
+	answers := make([]*answer, len(g.jobs))
+	for i, j := range g.jobs {
+		a := &answer{Text: reply.Vectors[i], Model: reply.Model, Usage: usages[i]}
+		if a.Model == "" {
+			a.Model = g.prepared.Model
+		}
+		j.form = s.e.prompt.form(a)
+		j.body, j.tooLarge, _ = s.e.prompt.result(j, a) // it fails where there is a schema alone
+		answers[i] = a
+	}
+	return answers
+}
+
+// splitUsage divides the usage of a call by weights.
+func splitUsage(u *llm.Usage, weights []int64) []*llm.Usage {
+	parts := make([]*llm.Usage, len(weights))
+	if u == nil {
+		return parts
+	}
+	for i, tokens := range auditlog.Split(u.PromptTokens, weights) {
+		parts[i] = &llm.Usage{PromptTokens: tokens, TotalTokens: tokens}
+		if u.Cost != nil {
+			parts[i].Cost = new(*u.Cost * auditlog.Share(tokens, u.PromptTokens, len(weights)))
+		}
+	}
+	return parts
+}
+
+// record adds the call to the audit, the cost ledger, the sums of the rows and the log.
+func (s *gathering) record(g *group, a pool.Attempt, outcome call.Outcome) {
+	e, event := s.e, outcome.Event
+	recorded := e.steps.enter(hold.Storing, storingCall, g.jobs...)
+	s.recordCall(g.jobs, event)
+	recorded()
+	e.caller.Count(outcome)
+	var texts []string
+	for i, j := range g.jobs {
+		j.calls++
+		j.usage.Add(event.UsageOf(i), event.Unpriced())
+		texts = append(texts, j.texts()...)
+	}
+	e.caller.NoteRefusal(outcome, texts...)
+	if e.Show != nil {
+		e.Show(event.CallID, e.cfg.Secrets().Redact(g.jobs[0].row.Body)) // a row may quote a secret
+	}
+	e.log.call(g.jobs[0], a, event, outcome.Err)
+}
+
+// recordCall adds a call for these jobs to the audit.
+func (s *gathering) recordCall(jobs []*job, event *auditlog.Call) {
+	rows := make([]*consumer.Row, len(jobs))
+	var items []int
+	for i, j := range jobs {
+		rows[i] = j.row
+		if j.fan != nil {
+			items = append(items, j.index)
+		}
+	}
+	if event.Usage != nil {
+		event.RowTokens = auditlog.Split(event.Usage.PromptTokens, weights(jobs))
+	}
+	consumer.RecordCallOf(rows, items, event)
+}
+
+// failed adds a failed attempt to those that error results list. Only a text that was
+// alone in its call can show that all rows fail in the same way: of several, another one
+// may be the reason.
+func (s *gathering) failed(g *group, a pool.Attempt, failure *llm.Error, verdict pool.Verdict) pool.Verdict {
+	if len(g.jobs) == 1 {
+		g.jobs[0].prepared = g.prepared
+		return s.e.failed(g.jobs[0], a, failure, verdict)
+	}
+	for _, j := range g.jobs {
+		s.e.failed(j, a, failure, verdict)
+	}
+	verdict.Alike = ""
+	return verdict
+}
+
+// done takes the outcome of a group from the pool, on the pool's goroutine, and passes it
+// on to its jobs.
+func (s *gathering) done(r result) {
+	g := r.In.group
+	s.mu.Lock()
+	s.out--
+	s.mu.Unlock()
+	if len(g.jobs) > 1 && mayBeOneText(r) {
+		s.split(g, r)
+		return
+	}
+	for _, j := range g.jobs {
+		own := r
+		own.In = j
+		s.e.done(own)
+	}
+	s.e.signal() // groups may wait for the last one to end
+}
+
+// mayBeOneText reports whether a call may have failed for one of its texts: the provider
+// has refused it, or has failed at it in all attempts while it answered others.
+func mayBeOneText(r result) bool {
+	if r.Class == pool.Cancelled || r.Err == nil || errors.Is(r.Err, pool.ErrRowTimeout) || errors.Is(r.Err, pool.ErrOutage) {
+		return false
+	}
+	failure, ok := errors.AsType[*llm.Error](r.Err)
+	return ok && (failure.Class == llm.Permanent || failure.Class == llm.Transient)
+}
+
+// split has the halves of a group called by themselves.
+func (s *gathering) split(g *group, r result) {
+	half := len(g.jobs) / 2
+	halves := make([]*group, 2)
+	for i, jobs := range [][]*job{g.jobs[:half], g.jobs[half:]} {
+		halves[i] = &group{groupKey: g.groupKey, since: g.since}
+		for _, j := range jobs {
+			j.spent = j.after(r)
+			halves[i].jobs = append(halves[i].jobs, j)
+			halves[i].weight += j.Weight(0)
+		}
+	}
+	s.mu.Lock()
+	s.out += len(halves)
+	s.mu.Unlock()
+	s.submit(halves)
+}
