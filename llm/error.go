@@ -220,7 +220,7 @@ func explain(o *ending, e *Error, r *Reply, body []byte) error {
 			return fmt.Errorf("%w (%s)", o.Err, shortage(o).remedy)
 		case e.Origin == OfNetwork && errors.Is(o.Err, ErrTimeout):
 			return fmt.Errorf("%w before a connection was made", o.Err)
-		case e.Class == Fatal:
+		case e.Class == Fatal && !wraps[*unauthorizedError](o.Err):
 			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is private)", o.Err)
 		}
 		return o.Err

@@ -221,13 +221,13 @@ var wireTable = map[string][]wireCase{
 func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 	client := stagetest.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
 	var parts []llm.Part
-	for _, name := range []string{"2026_05.pdf", "2026-05", "Über  uns (1)[a].PDF", "", "../..", strings.Repeat("x", 300)} {
+	for _, name := range []string{"may-1", "May_1.pdf", "Über  uns (1)[a].PDF", "", "../..", strings.Repeat("x", 300)} {
 		m := mediaOf(t, llm.KindFile, llm.TypePDF)
 		m.Name = name
 		parts = append(parts, llm.Part{Media: m})
 	}
 	documents := func(parts ...llm.Part) []llm.Message { return []llm.Message{{Role: llm.RoleUser, Parts: parts}} }
-	const want = `"2026-05" "2026-05 (2)" "-ber uns (1)[a]" "document" "document (2)"`
+	const want = `"may-1" "May-1 (2)" "-ber uns (1)[a]" "document" "document (2)"`
 	var names []string
 	for _, list := range [][]llm.Part{append(parts[:5:5], llm.Part{Text: "compare"}), {{Text: "read"}, parts[5]}} {
 		p := stagetest.Value(client.Prepare(&llm.Request{Messages: documents(list...)}))(t)
