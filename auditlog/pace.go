@@ -1,6 +1,9 @@
 package auditlog
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Pace is what it was worth to make calls side by side. For example, 100 calls of 1.2 s in
 // a pool of 16 that take 10 s together: CallsS is 120, ElapsedS is 10, Speedup is 12, and
@@ -29,4 +32,25 @@ func NewPace(calls, elapsed, throttled time.Duration, slots int) Pace {
 		p.Utilisation = p.Speedup / float64(slots)
 	}
 	return p
+}
+
+// Text says all five numbers, as in "12.0: calls of 2m0s in 10s, 75% of 16 slots in use,
+// throttled for 0s". Slots is the size of the pool, or 0 if several pools made the calls.
+// The text is empty if less than a second passed or was spent in calls, since the numbers
+// then say nothing.
+func (p Pace) Text(slots int) string {
+	if p.ElapsedS < 1 || p.CallsS < 1 {
+		return ""
+	}
+	of := "the"
+	if slots > 0 {
+		of = fmt.Sprint(slots)
+	}
+	return fmt.Sprintf("%.1f: calls of %s in %s, %.0f%% of %s slots in use, throttled for %s",
+		p.Speedup, tenths(p.CallsS), tenths(p.ElapsedS), 100*p.Utilisation, of, tenths(p.ThrottledS))
+}
+
+// tenths is a time in seconds, to a tenth of a second.
+func tenths(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
 }

@@ -21,3 +21,20 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+func TestTextOfAPace(t *testing.T) {
+	short := NewPace(900*time.Millisecond, time.Minute, 0, 16)
+	for _, tt := range []struct {
+		pace  Pace
+		slots int
+		want  string
+	}{
+		{NewPace(2*time.Minute, 10*time.Second, 1500*time.Millisecond, 16), 16, "12.0: calls of 2m0s in 10s, 75% of 16 slots in use, throttled for 1.5s"},
+		{NewPace(2*time.Minute, 10*time.Second, 0, 16), 0, "12.0: calls of 2m0s in 10s, 75% of the slots in use, throttled for 0s"},
+		{short, 16, ""},
+	} {
+		if got := tt.pace.Text(tt.slots); got != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.pace, got, tt.want)
+		}
+	}
+}

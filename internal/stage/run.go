@@ -125,10 +125,14 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	return runEach(soft, hard, stages)
 }
 
-// serve runs the stage until it has ended, and then logs what more slots of the pool
-// would have brought.
+// serve runs the stage until it has ended, and then logs what parallel calls gained, and
+// what more slots of the pool would have brought.
 func (s *Stage) serve(soft, hard context.Context) error {
 	err := s.Run(soft, hard)
+	if p := s.Summary().Pace; p.CallsS > 0 {
+		s.Log.Info("ended", slog.Float64("speedup", p.Speedup), slog.Float64("calls_s", p.CallsS), slog.Float64("elapsed_s", p.ElapsedS),
+			slog.Float64("utilisation", p.Utilisation), slog.Float64("throttled_s", p.ThrottledS))
+	}
 	if advice := s.SlotsAdvice(time.Since(s.started)); advice != "" {
 		s.Log.Info("size of the pool", slog.Int("pool_size", s.Cfg.Pool.Size), slog.String("advice", advice))
 	}

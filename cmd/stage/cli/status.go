@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/logging"
@@ -230,11 +231,12 @@ func (v *statusView) showAll(ctx context.Context) error {
 		return whole.WriteText(v.env.Stdout)
 	}
 	body, err := json.Marshal(struct {
-		Stage string         `json:"stage"`
-		State status.State   `json:"state"`
-		Why   string         `json:"why"`
+		Stage string       `json:"stage"`
+		State status.State `json:"state"`
+		Why   string       `json:"why"`
+		auditlog.Pace
 		Whole replicas.Whole `json:"whole"`
-	}{whole.Stage, whole.State, whole.Why, whole})
+	}{whole.Stage, whole.State, whole.Why, whole.Pace, whole})
 	if err != nil {
 		return err
 	}

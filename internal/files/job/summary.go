@@ -32,8 +32,8 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s; this run: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
-	if line := paceLine(sum.Pace, p.Stage.Cfg.Pool.Size); line != "" {
-		terminal.PrintLine(p.Stderr, "%s", line)
+	if text := sum.Pace.Text(p.Stage.Cfg.Pool.Size); text != "" {
+		terminal.PrintLine(p.Stderr, "speed-up %s", text)
 	}
 	if all := p.allRuns(hard); all != nil && all.Calls > used.Calls {
 		terminal.PrintLine(p.Stderr, "all runs of the job: %s", describeUsage(all))
@@ -51,20 +51,6 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 		repaired := p.places != nil && len(p.places.newest) > 0
 		p.failures.print(p.Stderr, repaired, p.rest)
 	}
-}
-
-// paceLine says what it was worth to make calls side by side. It is empty for a run that
-// was so short, or made so few calls, that this says nothing.
-func paceLine(p auditlog.Pace, slots int) string {
-	if p.ElapsedS < 1 || p.CallsS < 1 {
-		return ""
-	}
-	return fmt.Sprintf("speed-up %.1f: the calls take %s one after the other; %.0f%% of the %s in use, throttled for %s",
-		p.Speedup, seconds(p.CallsS), 100*p.Utilisation, terminal.Plural(slots, "slot"), seconds(p.ThrottledS))
-}
-
-func seconds(s float64) time.Duration {
-	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
 }
 
 // allRuns returns the usage of all runs of a resumed job, by its audit. It is nil if

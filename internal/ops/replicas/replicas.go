@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/hold"
@@ -95,6 +96,7 @@ type Facts struct {
 	LawPausedUntil *time.Time            `json:"law_paused_until"` // the provider asked to wait
 	Usage          status.UsageReport    `json:"usage"`            // since it started
 	Latency        Latency               `json:"latency"`
+	auditlog.Pace                        // since it started
 	LastRefusal    *status.RefusalReport `json:"last_refusal"` // null: no provider has refused a call
 	Budget         []status.BudgetReport `json:"budget"`       // null without STAGE_BUDGET
 	Lane           *Lane                 `json:"lane"`         // null: there is no batch lane
@@ -202,6 +204,7 @@ func Summarize(r *status.Report, partitions int) Summary {
 		},
 		Holds: clipped(r.Holds), LawPausedUntil: r.Pool.LawPausedUntil, Usage: r.Usage, Budget: first(r.Budget, kindsMax),
 		Do: clip(r.Do), Row: r.Row, Behind: r.Behind, Latency: Latency{r.Latency.P50, r.Latency.P90, r.Latency.OldestInFlightS}, LastRefusal: r.LastRefusal,
+		Pace: r.Pace,
 	}}
 	if r.Pool.Belief != nil {
 		s.Pool.Belief = clip(r.Pool.Belief.Text)
@@ -292,6 +295,7 @@ func decode(stage string, body []byte) (s Summary, note string) {
 func (s *Summary) bound() {
 	numbers := []*float64{
 		&s.Rows.PerSecond, &s.Usage.KnownCostUSD, s.Usage.CostUSD, s.Pool.Allowed, s.Latency.P50, s.Latency.P90, s.Latency.OldestInFlightS,
+		&s.CallsS, &s.ElapsedS, &s.Speedup, &s.Utilisation, &s.ThrottledS,
 	}
 	for i := range s.Budget {
 		numbers = append(numbers, &s.Budget[i].Share)

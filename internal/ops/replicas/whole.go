@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
@@ -37,8 +38,9 @@ type Whole struct {
 	Control        bool                  `json:"control"` // a replica obeys stage pause and the like
 	Rows           Rows                  `json:"rows"`
 	Pool           Pool                  `json:"pool"`
-	Pauses         []Pauses              `json:"pauses"`       // by reason; the one of most replicas first
-	Latency        Latency               `json:"latency"`      // the longest of each that a replica has
+	Pauses         []Pauses              `json:"pauses"`  // by reason; the one of most replicas first
+	Latency        Latency               `json:"latency"` // the longest of each that a replica has
+	auditlog.Pace                        // see addPace
 	LastRefusal    *status.RefusalReport `json:"last_refusal"` // the newest; null: no provider has refused a call
 	Usage          status.UsageReport    `json:"usage"`        // of the replicas that answer, since each has started
 	Budget         []status.BudgetReport `json:"budget"`       // of each provider, the share being that of the stage; null: there is none
@@ -295,6 +297,26 @@ func (w *Whole) sum(summaries []Summary) {
 	slices.SortStableFunc(w.RowErrors, func(a, b RowErrors) int { return cmp.Compare(b.Rows, a.Rows) })
 	slices.SortStableFunc(w.Pauses, func(a, b Pauses) int { return cmp.Compare(b.Replicas, a.Replicas) })
 	w.Usage = sumUsage(summaries)
+	w.addPace(summaries)
+}
+
+// addPace puts together what parallel calls gained. The calls and the throttled time of all
+// replicas add up, and the time that has passed is that of the oldest replica. For example,
+// two replicas with 16 slots, of which one made calls of 800 s within 100 s and the other,
+// which is new, calls of 160 s within 20 s: the speed-up is 960 / 100 = 9.6, and 960 of
+// (100 + 20) × 16 seconds of the slots were in use, 50%.
+func (w *Whole) addPace(summaries []Summary) {
+	slots := 0.0 // slots times seconds
+	for i := range summaries {
+		s := &summaries[i]
+		w.CallsS += s.CallsS
+		w.ThrottledS += s.ThrottledS
+		w.ElapsedS = max(w.ElapsedS, s.ElapsedS)
+		slots += s.ElapsedS * float64(s.Pool.Size)
+	}
+	if w.ElapsedS > 0 && slots > 0 {
+		w.Speedup, w.Utilisation = w.CallsS/w.ElapsedS, w.CallsS/slots
+	}
 }
 
 // longer returns the larger of two values, of which nil is none.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -201,6 +202,20 @@ func TestTheMostTellingStateIsThatOfTheStage(t *testing.T) {
 		if (w.Rows.ETAS != nil) != (w.State == status.StateWorking) {
 			t.Errorf("%s: time left %v", w.State, w.Rows.ETAS)
 		}
+	}
+}
+
+func TestThePaceOfReplicasIsOne(t *testing.T) {
+	old, young := of("a", nil), of("b", nil)
+	old.Pool.Size, old.Pace = 16, auditlog.NewPace(800*time.Second, 100*time.Second, 3*time.Second, 16)
+	young.Pool.Size, young.Pace = 16, auditlog.NewPace(160*time.Second, 20*time.Second, time.Second, 16)
+	w := Merge(gathered(t, old, young), nil, noon)
+	if want := (auditlog.Pace{CallsS: 960, ElapsedS: 100, Speedup: 9.6, Utilisation: .5, ThrottledS: 4}); w.Pace != want {
+		t.Errorf("got %+v, want %+v", w.Pace, want)
+	}
+	var text strings.Builder
+	if err := w.WriteText(&text); err != nil || !strings.Contains(text.String(), "speed-up  9.6: calls of 16m0s in 1m40s, 50% of 32 slots in use, throttled for 4s\n") {
+		t.Errorf("error %v, text\n%s", err, text.String())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/internal/hold"
@@ -49,6 +50,7 @@ func TestAReportReadsAsTables(t *testing.T) {
 			r.Rows.PerSecond = 19.53
 			eta := 52.1
 			r.Rows.ETAS = &eta
+			r.Pace = auditlog.NewPace(459*time.Second, 3723*time.Second, 2*time.Second, 32)
 			r.AddBudget(Budget{Name: "team", Provider: "openai", Mode: BudgetLeader, Members: 64, Share: .03125, Rate: 1234.5, Leader: "run1"})
 			r.AddBudget(Budget{Name: "team", Provider: "anthropic-10_0_0_1_8080", Mode: BudgetMember, Members: 2, Share: .75, Rate: 19.96, Leader: "run2"})
 			r.AddBudget(Budget{Name: "team", Provider: "mock", Mode: BudgetAlone, Members: 1, Share: 1})

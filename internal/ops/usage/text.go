@@ -120,11 +120,19 @@ func (n *Numbers) costText() string {
 	return ">=" + usd(n.KnownCostUSD)
 }
 
-// notes lists the reasons why the numbers may be incomplete.
+// notes says what parallel calls gained, and lists the reasons why the numbers may be
+// incomplete.
 func (r *Report) notes() (notes []string) {
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if text := r.Pace.Text(0); text != "" {
+		add("Speed-up %s.", text)
+	}
 	if n := r.Total.UnpricedCalls; n > 0 {
-		add("The cost of %s is unknown (no price is set, or no usage was reported), so the cost is a lower bound.", terminal.Plural(int(n), "call")) //nolint:gosec // far below
+		text := fmt.Sprintf("The cost of %s is unknown (no price is set, or no usage was reported)", terminal.Plural(int(n), "call")) //nolint:gosec // far below
+		if r.Total.KnownCostUSD > 0 {
+			text += ", so the cost is a lower bound"
+		}
+		notes = append(notes, text+".")
 	}
 	if u := r.Unused; u.Answers > 0 {
 		text := fmt.Sprintf("Not included: %s of batches that no row has used, %d tokens, %s USD", terminal.Plural(u.Answers, "answer"), u.TotalTokens, usd(u.KnownCostUSD))
@@ -242,7 +250,7 @@ func (r *Report) line() string {
 	}
 	n := &r.Total
 	price := n.costText()
-	if n.UnpricedCalls > 0 {
+	if n.KnownCostUSD > 0 && n.UnpricedCalls > 0 {
 		price += fmt.Sprintf(", unknown of %s", terminal.Plural(int(n.UnpricedCalls), "call")) //nolint:gosec // far below
 	}
 	return fmt.Sprintf("%s  %s: %d succeeded, %d failed, %d retried, %d unknown; tokens %s+%s, %s in total; cost in USD %s", at,

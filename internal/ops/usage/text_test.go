@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,18 @@ func TestReportsInEachFormat(t *testing.T) {
 	var text strings.Builder
 	stagetest.Must(t, NewBook(nil).Report(time.Time{}).Write(&text, Table))
 	golden.Check(t, "testdata/none.txt", text.String())
+}
+
+// Nothing is known of the cost, so no number is a lower bound of it.
+func TestAnUnknownCostIsNoLowerBound(t *testing.T) {
+	c := calls{stage: "a", at: time.Date(2026, 11, 24, 15, 0, 0, 0, time.UTC)}
+	b := NewBook(nil)
+	add(b, c.of("run.a", 1, 0, auditlog.CallSuccess, func(c *auditlog.Call) { c.Usage.CostUSD = nil }))
+	r := b.Report(c.at)
+	want := []string{"The cost of 1 call is unknown (no price is set, or no usage was reported)."}
+	if got := r.notes(); !slices.Equal(got, want) || !strings.HasSuffix(r.line(), "cost in USD unknown") {
+		t.Errorf("notes %q, line %q", got, r.line())
+	}
 }
 
 func TestLiveReports(t *testing.T) {

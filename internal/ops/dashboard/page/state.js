@@ -105,6 +105,14 @@ function showState(v) {
 
 const cost = u => u.calls === 0 ? usd(0) : u.cost_usd !== null && u.unpriced_calls === 0 ? usd(u.cost_usd) : u.known_cost_usd > 0 ? "≥ " + usd(u.known_cost_usd) : "unknown";
 
+// showPace shows what parallel calls gained; all five numbers are in the tooltip.
+function showPace(p) {
+  const known = p.elapsed_s >= 1 && p.calls_s >= 1;
+  big("pace", known ? one.format(p.speedup) + "×" : "–", "");
+  set("pace-sub", known ? `${whole.format(100 * p.utilisation)}% of the slots in use` : "no calls yet");
+  $("pace-tile").title = known ? `Calls of ${span(p.calls_s)} in ${span(p.elapsed_s)}; throttled for ${span(p.throttled_s)}` : "";
+}
+
 // showTiles shows what can be added up of all replicas, and the latency of this one.
 function showTiles(v, s) {
   const done = v.rows.succeeded + v.rows.failed, left = v.rows.pending + v.rows.open, last = s.sample;
@@ -129,6 +137,7 @@ function showTiles(v, s) {
   set("latency-sub", s.latency.p99_ms !== null && s.latency.p99_ms < 1000
     ? `p90 ${whole.format(s.latency.p90_ms)}, p99 ${whole.format(s.latency.p99_ms)} ms`
     : `p90 ${some(s.latency.p90_ms, short)}, p99 ${some(s.latency.p99_ms, short)}`);
+  showPace(v.of);
   big("failed", count(v.rows.failed), "");
   $("failed-tile").classList.toggle("bad", v.rows.failed > 0);
   set("failed-sub", `${count(v.pool.capacity_retries)} calls rejected`);
