@@ -34,11 +34,11 @@ func NewPace(calls, elapsed, throttled time.Duration, slots int) Pace {
 	return p
 }
 
-// Text says all five numbers, as in "12.0: calls of 2m0s in 10s, 75% of 16 slots in use,
+// Gain says all five numbers, as in "12.0: calls of 2m0s in 10s, 75% of 16 slots in use,
 // throttled for 0s". Slots is the size of the pool, or 0 if several pools made the calls.
 // The text is empty if less than a second passed or was spent in calls, since the numbers
 // then say nothing.
-func (p Pace) Text(slots int) string {
+func (p Pace) Gain(slots int) string {
 	if p.ElapsedS < 1 || p.CallsS < 1 {
 		return ""
 	}

@@ -33,7 +33,7 @@ func TestTextOfAPace(t *testing.T) {
 		{NewPace(2*time.Minute, 10*time.Second, 0, 16), 0, "12.0: calls of 2m0s in 10s, 75% of the slots in use, throttled for 0s"},
 		{short, 16, ""},
 	} {
-		if got := tt.pace.Text(tt.slots); got != tt.want {
+		if got := tt.pace.Gain(tt.slots); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.pace, got, tt.want)
 		}
 	}

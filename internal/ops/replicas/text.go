@@ -49,7 +49,7 @@ func (w *Whole) WriteText(to io.Writer) error {
 	w.beliefs(line)
 	latency := status.LatencyReport{P50: w.Latency.P50, P90: w.Latency.P90, OldestInFlightS: w.Latency.OldestInFlightS}
 	line("latency", latency.Text())
-	if text := w.Pace.Text(w.Pool.Size); text != "" {
+	if text := w.Gain(w.Pool.Size); text != "" {
 		line("speed-up", text)
 	}
 	if w.LastRefusal != nil {

@@ -36,7 +36,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		line("", r.Pool.Belief.Text)
 	}
 	line("latency", r.Latency.Text())
-	if text := r.Pace.Text(r.Pool.Size); text != "" {
+	if text := r.Gain(r.Pool.Size); text != "" {
 		line("speed-up", text)
 	}
 	if f := r.LastRefusal; f != nil {

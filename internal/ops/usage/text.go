@@ -124,7 +124,7 @@ func (n *Numbers) costText() string {
 // incomplete.
 func (r *Report) notes() (notes []string) {
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if text := r.Pace.Text(0); text != "" {
+	if text := r.Gain(0); text != "" {
 		add("Speed-up %s.", text)
 	}
 	if n := r.Total.UnpricedCalls; n > 0 {
