@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"net/url"
@@ -80,6 +81,19 @@ func (r *Request) inputs() func(yield func(string) bool) {
 	}
 }
 
+// appendTexts appends the texts to embed, as a list.
+func appendTexts(dst []byte, r *Request) []byte {
+	dst = append(dst, '[')
+	first := true
+	for text := range r.inputs() {
+		if !first {
+			dst = append(dst, ',')
+		}
+		dst, first = jsonbytes.AppendString(dst, text), false
+	}
+	return append(dst, ']')
+}
+
 // Embeddings is OpenAI's /embeddings, spoken by most servers: OpenAI, OpenRouter, Azure
 // OpenAI, vLLM, Ollama, text-embeddings-inference.
 type Embeddings struct {
@@ -111,15 +125,7 @@ func (w Embeddings) SetHeader(h http.Header, key string) {
 func (w Embeddings) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, `{"model":`...)
 	dst = jsonbytes.AppendString(dst, r.Model)
-	dst = append(dst, `,"input":[`...)
-	first := true
-	for text := range r.inputs() {
-		if !first {
-			dst = append(dst, ',')
-		}
-		dst, first = jsonbytes.AppendString(dst, text), false
-	}
-	dst = append(dst, ']')
+	dst = appendTexts(append(dst, `,"input":`...), r)
 	if w.Dimensions > 0 {
 		dst = strconv.AppendInt(append(dst, `,"dimensions":`...), int64(w.Dimensions), 10)
 	}
@@ -168,7 +174,9 @@ func (w Embeddings) readReply(body []byte, r *Reply, o *ending) {
 func (Embeddings) keep([]byte, *Kept, Keep) {}
 
 // elide implements [eliding].
-func (Embeddings) elide(body []byte) []byte { return elideVectors(body, "data", "embedding") }
+func (Embeddings) elide(body []byte) []byte {
+	return elideVectors(body, membersOf(jsonbytes.Find(body, "data"), "embedding"))
+}
 
 // BatchEmbedContents is Gemini's models/{model}:batchEmbedContents.
 type BatchEmbedContents struct{ VectorFormat }
@@ -249,7 +257,7 @@ func (BatchEmbedContents) keep([]byte, *Kept, Keep) {}
 
 // elide implements [eliding].
 func (BatchEmbedContents) elide(body []byte) []byte {
-	return elideVectors(body, "embeddings", "values")
+	return elideVectors(body, membersOf(jsonbytes.Find(body, "embeddings"), "values"))
 }
 
 // LineRequest returns the request of one text in the body of a request, as a line of
@@ -410,34 +418,41 @@ func (f VectorFormat) ofBase64(raw []byte) (vector string, dimensions int, err e
 	return string(append(dst, ']')), dimensions, nil
 }
 
-// elideVectors replaces each vector in a list of a body by how many dimensions it has:
-// {"dimensions":1536}, or by its length where it is a string: {"base64_bytes":8192}.
-func elideVectors(body []byte, list, member string) []byte {
-	elements := jsonbytes.Find(body, list)
-	if len(elements) == 0 || elements[0] != '[' {
-		return body
-	}
+// elideVectors replaces vectors, which are slices of the body in its order, by how many
+// dimensions they have: {"dimensions":1536}, or by their length where they are strings:
+// {"base64_bytes":8192}.
+func elideVectors(body []byte, vectors iter.Seq[[]byte]) []byte {
 	var dst []byte
 	done := 0 // bytes of the body that dst stands for
-	for item := range jsonbytes.Elements(elements) {
-		vector := jsonbytes.Find(item, member)
-		if len(vector) == 0 {
-			continue
-		}
+	for vector := range vectors {
 		at := cap(body) - cap(vector) // both are slices of one array
-		dst = append(dst, body[done:at]...)
-		switch vector[0] {
-		case '[':
+		switch {
+		case len(vector) == 0:
+			continue
+		case vector[0] == '[':
 			n := bytes.Count(vector, []byte{','}) + 1 // numbers have none, and no vector is empty
-			dst = append(strconv.AppendInt(append(dst, `{"dimensions":`...), int64(n), 10), '}')
-		case '"':
-			dst = append(strconv.AppendInt(append(dst, `{"base64_bytes":`...), int64(len(vector)-2), 10), '}')
+			dst = append(append(dst, body[done:at]...), `{"dimensions":`...)
+			dst = append(strconv.AppendInt(dst, int64(n), 10), '}')
+		case vector[0] == '"':
+			dst = append(append(dst, body[done:at]...), `{"base64_bytes":`...)
+			dst = append(strconv.AppendInt(dst, int64(len(vector)-2), 10), '}')
 		default:
-			dst = append(dst, vector...)
+			continue
 		}
 		done = at + len(vector)
 	}
 	return append(dst, body[done:]...)
+}
+
+// membersOf yields the member of each object in a list.
+func membersOf(list []byte, name string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for item := range jsonbytes.Elements(list) {
+			if !yield(jsonbytes.Find(item, name)) {
+				return
+			}
+		}
+	}
 }
 
 // geminiModel is the name of a model with its kind: models/, tunedModels/.

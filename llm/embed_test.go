@@ -18,7 +18,8 @@ var wiresOfVectors = map[string]func(VectorFormat) Wire{
 	"azure dated": func(f VectorFormat) Wire {
 		return Embeddings{Azure: true, AzureAPIVersion: "2024-10-21", VectorFormat: f}
 	},
-	"gemini": func(f VectorFormat) Wire { return BatchEmbedContents{f} },
+	"gemini":  func(f VectorFormat) Wire { return BatchEmbedContents{f} },
+	"bedrock": func(f VectorFormat) Wire { return InvokeEmbeddings{f} },
 }
 
 func TestRequestsForVectors(t *testing.T) {
@@ -44,9 +45,17 @@ func TestRequestsForVectors(t *testing.T) {
 			wire: "gemini", request: Request{Model: "m", Prompt: "b", ExtraBody: json.RawMessage(`{"taskType":"RETRIEVAL_DOCUMENT"}`)}, format: VectorFormat{Dimensions: 8, Base64: true},
 			path: "/models/m:batchEmbedContents", body: `{"requests":[{"model":"models/m","content":{"parts":[{"text":"b"}]},"outputDimensionality":8,"taskType":"RETRIEVAL_DOCUMENT"}]}`,
 		},
+		{
+			wire: "bedrock", request: Request{Model: "amazon.titan-embed-text-v2:0", Prompt: "b"}, format: VectorFormat{Dimensions: 256},
+			path: "/model/amazon.titan-embed-text-v2%3A0/invoke", body: `{"dimensions":256,"inputText":"b"}`,
+		},
+		{
+			wire: "bedrock", request: Request{Model: "eu.cohere.embed-v4:0", Inputs: []string{"a", "b"}}, format: VectorFormat{Dimensions: 256},
+			path: "/model/eu.cohere.embed-v4%3A0/invoke", body: `{"input_type":"search_document","output_dimension":256,"texts":["a","b"]}`,
+		},
 	} {
 		wire := wiresOfVectors[tt.wire](tt.format)
-		if got := wire.Path("m"); got != tt.path {
+		if got := wire.Path(tt.request.Model); got != tt.path {
 			t.Errorf("%s: path %s, want %s", tt.wire, got, tt.path)
 		}
 		if got := string(wire.AppendRequest(nil, &tt.request)); got != tt.body {
@@ -82,6 +91,9 @@ func TestRepliesWithVectors(t *testing.T) {
 		{what: "Gemini", wire: "gemini", texts: 2, body: `{"embeddings":[{"values":[1,
 			2]},{"values":[3,4]}],"usageMetadata":{"promptTokenCount":7}}`, want: `[1,2] [3,4]`},
 		{what: "a line of Gemini's", wire: "gemini", texts: 0, body: `{"tokenCount":7,"embedding":{"values":[1,2]}}`, want: `[1,2]`},
+		{what: "Titan", wire: "bedrock", texts: 0, body: `{"embedding":[1,2],"inputTextTokenCount":7}`, want: `[1,2]`},
+		{what: "Cohere", wire: "bedrock", texts: 2, body: `{"embeddings":[[1,2],[3,4]],"id":"x","response_type":"embeddings_floats","texts":["a","b"]}`, want: `[1,2] [3,4]`},
+		{what: "Cohere, by type", wire: "bedrock", texts: 2, body: `{"embeddings":{"float":[[1,2],[3,4]]},"response_type":"embeddings_by_type"}`, want: `[1,2] [3,4]`},
 
 		{what: "too few", wire: "openai", texts: 2, body: list(one), problem: "the reply has 1 vectors for 2 texts"},
 		{what: "too many", wire: "openai", texts: 1, body: list(one, two), problem: "the reply has 2 vectors for 1 texts"},
@@ -102,7 +114,11 @@ func TestRepliesWithVectors(t *testing.T) {
 		{what: "a chat completion", wire: "openai", texts: 1, body: `{"id":"x","choices":[]}`, problem: `reply is not of the provider's format: it has the members ["id" "choices"]; check the provider and the base URL`},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			r, err := ParseReply(wiresOfVectors[tt.wire](tt.format), Known{Inputs: tt.texts}, now, http.StatusOK, nil, []byte(tt.body))
+			h := http.Header{}
+			if strings.HasPrefix(tt.what, "Cohere") {
+				h.Set(tokenCountHeader, "7")
+			}
+			r, err := ParseReply(wiresOfVectors[tt.wire](tt.format), Known{Inputs: tt.texts}, now, http.StatusOK, h, []byte(tt.body))
 			if tt.problem != "" {
 				e, ok := errors.AsType[*Error](err)
 				if !ok || e.Err.Error() != tt.problem || e.Class != Transient || e.Reason != ReasonMalformedResponse || e.Origin != OfRequest {
@@ -119,7 +135,7 @@ func TestRepliesWithVectors(t *testing.T) {
 			if got := strings.Join(r.Vectors, " "); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
-			if len(r.Vectors) == 1 && r.Text != r.Vectors[0] || r.Usage == nil && tt.wire != "gemini" {
+			if len(r.Vectors) == 1 && r.Text != r.Vectors[0] || r.Usage == nil {
 				t.Errorf("text %q, usage %+v", r.Text, r.Usage)
 			}
 			if u := r.Usage; u != nil && (u.PromptTokens != 7 || u.CompletionTokens != 0 || u.TotalTokens != 7) {

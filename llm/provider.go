@@ -41,11 +41,6 @@ type Provider struct {
 	Compatible bool
 	// BatchRPM is how many calls a minute a batch makes at most. 0 is no limit.
 	BatchRPM int
-	// EmbedTexts is how many texts it takes in one call of [TaskEmbed], and EmbedTokens how
-	// many tokens these may have together. 0 is no known limit; a provider without
-	// embeddings has both 0.
-	EmbedTexts  int
-	EmbedTokens int64
 	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has
 	// none unless its line says so.
 	Batches bool
@@ -53,8 +48,13 @@ type Provider struct {
 	// in the system prompt, or never.
 	SchemaMember []string
 
-	wire    func(*ProviderConfig) Wire
-	embed   func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
+	wire  func(*ProviderConfig) Wire
+	embed func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
+	// texts and tokens are as of [Provider.EmbedLimits], where all models have the same; and
+	// textsOf is the first where they differ. 0 or nil: no limit is known.
+	texts   int
+	tokens  int64
+	textsOf func(model string) int
 	address func(region string) string // of a region; nil: BaseURL, wherever one is
 	dialect schema.Dialect             // of JSON Schema
 	// dialectOf is the dialect where models or addresses differ. Nil: they don't.
@@ -69,7 +69,7 @@ var providers = [...]Provider{
 	{
 		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
 		wire: openAIWire, trim: []string{"/chat/completions", "/embeddings"},
-		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
+		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
@@ -80,14 +80,14 @@ var providers = [...]Provider{
 	{
 		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
 		wire: func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} }, trim: []string{"/chat/completions", "/embeddings"},
-		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
+		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
 		Name: Azure, Batches: true, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
 		embed: func(cfg *ProviderConfig) Wire {
 			return Embeddings{Azure: true, AzureAPIVersion: cfg.AzureAPIVersion, VectorFormat: cfg.Vectors}
-		}, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
+		}, texts: openAITexts, tokens: openAIEmbedTokens,
 		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
 	},
 	{
@@ -98,18 +98,19 @@ var providers = [...]Provider{
 	{
 		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
-		embed: func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} }, EmbedTexts: 100,
+		embed: func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} }, texts: 100,
 		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
 		Name: Bedrock, Auth: AuthAWS, address: bedrockAddress,
 		wire: func(*ProviderConfig) Wire { return Converse{} }, dialectOf: bedrockDialect,
+		embed: func(cfg *ProviderConfig) Wire { return InvokeEmbeddings{cfg.Vectors} }, textsOf: bedrockTexts,
 		SchemaMember: []string{"outputConfig", "textFormat", "structure", "jsonSchema", "schema"},
 	},
 	{
 		Name: Mock, Batches: true, Model: "mock", Keyless: true,
 		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
-		embed: embeddingsWire, EmbedTexts: openAITexts, EmbedTokens: openAIEmbedTokens,
+		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
 	},
 }
 
@@ -144,6 +145,15 @@ const (
 	openAITexts       = 2048
 	openAIEmbedTokens = 300_000
 )
+
+// EmbedLimits returns how many texts a model takes in one call of [TaskEmbed], and how many
+// tokens these may have together. 0 is no known limit.
+func (p *Provider) EmbedLimits(model string) (texts int, tokens int64) {
+	if p.textsOf != nil {
+		return p.textsOf(model), p.tokens
+	}
+	return p.texts, p.tokens
+}
 
 func embeddingsWire(cfg *ProviderConfig) Wire {
 	return Embeddings{VectorFormat: cfg.Vectors}

@@ -10,7 +10,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/call"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/llm"
@@ -37,6 +36,7 @@ const groupBytesMax = 4 << 20
 // goroutine at a time works on it, as on a job.
 type group struct {
 	groupKey
+	most   limits
 	jobs   []*job
 	weight int64 // estimated tokens of the texts
 	bytes  int   // of the texts
@@ -57,9 +57,9 @@ type groupKey struct {
 }
 
 // add adds a job, unless the group is full.
-func (g *group) add(j *job, most limits) bool {
+func (g *group) add(j *job) bool {
 	n, size := j.Weight(0), len(j.request.Prompt)
-	full := len(g.jobs) >= most.rows || g.bytes+size > groupBytesMax || most.tokens > 0 && g.weight+n > most.tokens
+	full := len(g.jobs) >= g.most.rows || g.bytes+size > groupBytesMax || g.most.tokens > 0 && g.weight+n > g.most.tokens
 	if len(g.jobs) > 0 && full {
 		return false
 	}
@@ -83,16 +83,22 @@ type limits struct {
 	tokens int64
 }
 
-// limitsOf returns the limits that hold with all providers that may be called.
-func limitsOf(cfg *config.Config, targets *call.Targets) limits {
-	most := limits{rows: cfg.Embed.Rows}
-	for i := range targets.Len() {
-		p, _ := llm.LookupProvider(targets.At(i).Provider())
-		if p.EmbedTexts > 0 {
-			most.rows = min(most.rows, p.EmbedTexts)
+// limits returns the limits of a call that hold with all providers that may be called:
+// the first, whose model a row may name, and the fallbacks.
+func (s *gathering) limits(model string) limits {
+	most := limits{rows: s.e.cfg.Embed.Rows}
+	for i := range s.e.caller.Len() {
+		t := s.e.caller.At(i)
+		if i > 0 || model == "" {
+			model = t.Model()
 		}
-		if p.EmbedTokens > 0 && (most.tokens == 0 || p.EmbedTokens < most.tokens) {
-			most.tokens = p.EmbedTokens
+		p, _ := llm.LookupProvider(t.Provider())
+		texts, tokens := p.EmbedLimits(model)
+		if texts > 0 {
+			most.rows = min(most.rows, texts)
+		}
+		if tokens > 0 && (most.tokens == 0 || tokens < most.tokens) {
+			most.tokens = tokens
 		}
 	}
 	return most
@@ -102,7 +108,7 @@ func limitsOf(cfg *config.Config, targets *call.Targets) limits {
 // concurrent use.
 type gathering struct {
 	e    *Executor
-	most limits
+	rows int           // of a full call to the configured models
 	wait time.Duration // of the first job of a group for others
 
 	mu    sync.Mutex
@@ -116,7 +122,9 @@ func newGathering(e *Executor) *gathering {
 	if !e.cfg.Embeds() {
 		return nil
 	}
-	return &gathering{e: e, most: limitsOf(e.cfg, e.caller.Targets), wait: e.cfg.Embed.Wait}
+	s := &gathering{e: e, wait: e.cfg.Embed.Wait}
+	s.rows = s.limits("").rows
+	return s
 }
 
 // add takes a job into a group. A group that is full goes to the pool.
@@ -125,16 +133,16 @@ func (s *gathering) add(j *job) {
 	s.mu.Lock()
 	i := slices.IndexFunc(s.open, func(g *group) bool { return g.groupKey == key })
 	var full []*group
-	if i >= 0 && !s.open[i].add(j, s.most) {
+	if i >= 0 && !s.open[i].add(j) {
 		full, i = append(full, s.close(i)), -1
 	}
 	if i < 0 {
-		g := &group{groupKey: key, since: time.Now()}
-		g.add(j, s.most)
+		g := &group{groupKey: key, most: s.limits(j.model), since: time.Now()}
+		g.add(j)
 		i, s.open = len(s.open), append(s.open, g)
 	}
 	s.held++
-	if len(s.open[i].jobs) == s.most.rows {
+	if len(s.open[i].jobs) == s.open[i].most.rows {
 		full = append(full, s.close(i))
 	}
 	s.mu.Unlock()
@@ -190,7 +198,7 @@ func (s *gathering) submit(groups []*group) {
 func (s *gathering) room(calls int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return calls*s.most.rows*max(1, len(s.open)) - s.held
+	return calls*s.rows*max(1, len(s.open)) - s.held
 }
 
 // any reports whether jobs wait in open groups.
@@ -217,7 +225,7 @@ func (s *gathering) handBack(match func(*job) bool) {
 			if match(j) { // asked once for each, since the answer may change at any time
 				taken = append(taken, j)
 			} else {
-				g.add(j, limits{rows: len(all)})
+				g.add(j)
 			}
 		}
 	}

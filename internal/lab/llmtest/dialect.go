@@ -14,6 +14,11 @@ type dialect interface {
 	fault(f failure) []byte
 }
 
+// withHeader is a dialect whose replies have headers of their own.
+type withHeader interface {
+	writeHeader(h http.Header, c *call, f failure)
+}
+
 var (
 	errStream     = errors.New("stream: not supported")
 	errNoMessages = errors.New("messages: at least one is required")

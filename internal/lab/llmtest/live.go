@@ -25,6 +25,8 @@ func dialectOf(path string) dialect {
 		return geminiEmbedding{}
 	case strings.HasSuffix(path, ":generateContent"):
 		return gemini{}
+	case strings.HasSuffix(path, "/invoke"):
+		return invoke{}
 	case strings.HasSuffix(path, "/converse"):
 		return converse{}
 	}

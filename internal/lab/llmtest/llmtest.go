@@ -381,7 +381,7 @@ func (s *Server) fail(w http.ResponseWriter, d dialect, c *call, f failure) {
 
 // writeJSON writes a reply. f has its status.
 func writeJSON(w http.ResponseWriter, d dialect, c *call, f failure, body []byte) {
-	if d, ok := d.(converse); ok {
+	if d, ok := d.(withHeader); ok {
 		d.writeHeader(w.Header(), c, f)
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -91,7 +91,7 @@ func (s *Server) play(w http.ResponseWriter, r *http.Request, d dialect, c *call
 		return
 	}
 	h := w.Header()
-	if d, ok := d.(converse); ok {
+	if d, ok := d.(withHeader); ok {
 		d.writeHeader(h, c, failure{status: status})
 	}
 	h.Set("Content-Type", "application/json")
