@@ -16,7 +16,7 @@ const (
 // Anthropic, whose formats Bedrock has as well, stays. It does nothing at other servers.
 //
 //	HTTP/1.1 429 Too Many Requests
-//	x-amzn-ErrorType: ThrottlingException:http://internal.amazon.com/coral/com.amazon.bedrock/
+//	x-amzn-ErrorType: ThrottlingException:http://internal.amazon.com/coral/
 //
 //	{"message":"Too many tokens, please wait before trying again."}
 func (o *ending) readAWS() {
@@ -41,17 +41,17 @@ func (o *ending) readAWS() {
 		}
 	case "ValidationException":
 		switch {
-		case has(message, "model identifier is invalid", "with on-demand throughput isn"): // the apostrophe is typographic at times
+		case has(message, unknownToBedrock[:]...):
 			f.means = meansUnknownModel
-		case has(message, "too long", "exceeds maximum length", "context limit", "context length", "is blank", "must be non-empty"):
+		case has(message, unfitForBedrock[:]...):
 			f.means = meansPermanent
 		}
 	case "AccessDeniedException":
-		// "User: … is not authorized to perform: bedrock:InvokeModel on resource: …" names the
-		// model, so once the identity has called another model it is the row's mistake to
-		// have named this one. Before, the identity may have no permission at all.
-		notThisModel := o.Known.Proven && o.Known.RowModel && strings.Contains(message, "bedrock:InvokeModel")
-		if notThisModel || strings.Contains(message, "access to the model") {
+		// "User: … is not authorized to perform: bedrock:InvokeModel on resource: …" is
+		// about one model, so once the identity has called another it is the row's
+		// mistake to have named this one. Before, it may have no permission at all.
+		ofRow := o.Known.Proven && o.Known.RowModel
+		if ofRow && strings.Contains(message, "bedrock:InvokeModel") || strings.Contains(message, "access to the model") {
 			f.means = meansUnknownModel
 		}
 	case "ServiceQuotaExceededException":
@@ -59,6 +59,19 @@ func (o *ending) readAWS() {
 		f.means = meansQuota
 	}
 }
+
+// Parts of what Bedrock says about an unknown model, and about a row that
+// fits into no request: too long, or empty.
+var (
+	unknownToBedrock = [...]string{
+		"model identifier is invalid",
+		"with on-demand throughput isn", // there is an inference profile alone; its apostrophe varies
+	}
+	unfitForBedrock = [...]string{
+		"too long", "exceeds maximum length", "context limit", "context length",
+		"is blank", "must be non-empty",
+	}
+)
 
 // awsType returns the name of an error without the namespace before it and the address
 // behind it.
@@ -68,22 +81,33 @@ func awsType(text string) string {
 	return text
 }
 
-// adviceAWS says how to fix a fatal error of AWS. It is empty for any other error.
+// awsAdvices are what to do about the errors of AWS that are fatal.
+var awsAdvices = map[string]string{
+	"ThrottlingException": "a quota of the day is used up: " +
+		"wait for the next day, or ask for a higher one in Service Quotas",
+	"AccessDeniedException": "check that the identity or the API key may call bedrock:InvokeModel " +
+		"for this model, and that the account has access to it",
+	"ExpiredTokenException": awsExpired, "ExpiredToken": awsExpired,
+	"InvalidSignatureException": awsSecret, "SignatureDoesNotMatch": awsSecret,
+	"RequestExpired": awsClock, "RequestTimeTooSkewed": awsClock,
+	"UnrecognizedClientException": awsUnknown, "InvalidClientTokenId": awsUnknown, "IncompleteSignature": awsUnknown,
+	"MissingAuthenticationToken": awsUnknown, "MissingAuthenticationTokenException": awsUnknown,
+}
+
+const (
+	awsExpired = "the AWS credentials have expired: renew them, and check the clock of this machine"
+	awsSecret  = "check the AWS secret access key and the region"
+	awsClock   = "the clock of this machine is wrong: set it"
+	awsUnknown = "check the AWS credentials or the API key, and the region"
+)
+
+// adviceAWS says how to fix a fatal error of AWS. It is empty for any other error. A clock
+// that is more than five minutes wrong makes a signature invalid, as a wrong secret does:
+// "Signature expired: 20261127T171500Z is now earlier than 20261127T172100Z …".
 func adviceAWS(f *fault) string {
-	switch f.Type {
-	case "ThrottlingException":
-		return "a quota of the day is used up: wait for the next day, or ask for a higher one in Service Quotas"
-	case "InvalidSignatureException", "SignatureDoesNotMatch", "RequestExpired", "RequestTimeTooSkewed":
-		if has(f.Message, "expired", "not yet current", "timestamp", "skew") || f.Type == "RequestTimeTooSkewed" {
-			return "the clock of this machine is wrong: set it"
-		}
-		return "check the AWS secret access key and the region"
-	case "ExpiredTokenException", "ExpiredToken":
-		return "the AWS credentials have expired: renew them, and check the clock of this machine"
-	case "UnrecognizedClientException", "InvalidClientTokenId", "IncompleteSignature", "MissingAuthenticationToken", "MissingAuthenticationTokenException":
-		return "check the AWS credentials or the API key, and the region"
-	case "AccessDeniedException":
-		return "check that the identity or the API key may call bedrock:InvokeModel for this model, and that the account has access to it"
+	advice := awsAdvices[f.Type]
+	if advice == awsSecret && has(f.Message, "expired", "not yet current") {
+		return awsClock
 	}
-	return ""
+	return advice
 }

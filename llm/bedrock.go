@@ -33,14 +33,18 @@ func bedrockAddress(region string) string {
 func (Converse) Path(model string) string {
 	dst := []byte("/model/")
 	for _, c := range []byte(model) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~", c) >= 0:
+		if isAlphanumeric(rune(c)) || strings.IndexByte("-._~", c) >= 0 {
 			dst = append(dst, c)
-		default: // AWS signs every other byte in this form
+		} else { // AWS signs every other byte in this form
 			dst = fmt.Appendf(dst, "%%%02X", c)
 		}
 	}
 	return string(append(dst, "/converse"...))
+}
+
+// isAlphanumeric reports whether c is a letter or digit of ASCII.
+func isAlphanumeric(c rune) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
 // SetHeader implements [Wire]. The key is an API key of Bedrock.
@@ -137,8 +141,8 @@ func appendConverseTools(dst []byte, r *Request) []byte {
 	case ToolsRequired:
 		dst = append(dst, `"toolChoice":{"any":{}},`...)
 	case ToolsFunction:
-		dst = jsonbytes.AppendString(append(dst, `"toolChoice":{"tool":{"name":`...), r.ToolChoice.Function)
-		dst = append(dst, "}},"...)
+		dst = append(dst, `"toolChoice":{"tool":{"name":`...)
+		dst = append(jsonbytes.AppendString(dst, r.ToolChoice.Function), "}},"...)
 	case ToolsNone, "":
 	}
 	dst = appendList(append(dst, `"tools":[`...), r.Tools, func(dst []byte, t *Tool) []byte {
@@ -157,7 +161,8 @@ func appendConverseTools(dst []byte, r *Request) []byte {
 }
 
 func (Converse) check(r *Request) error {
-	return cmp.Or(r.conversePlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false), checkConversation(r.Messages))
+	return cmp.Or(r.conversePlaces(), checkLeadingSystem(r.Messages),
+		checkHistory(r.Messages, true, false), checkConversation(r.Messages))
 }
 
 // conversePlaces reports the first part of a request that Converse has no place for.
@@ -166,9 +171,16 @@ func (r *Request) conversePlaces() error {
 		switch m := &r.Messages[i]; {
 		case len(m.Calls) == 0 && m.Role != RoleTool:
 		case len(r.Tools) == 0:
-			return &NoPlaceError{Member: fmt.Sprintf("messages[%d]", i), Reason: "this provider takes calls of tools and their answers only together with the tools, and the request has none"}
+			return &NoPlaceError{
+				Member: fmt.Sprintf("messages[%d]", i),
+				Reason: "this provider takes calls of tools and their answers only together with the tools, " +
+					"and the request has none",
+			}
 		case r.ToolChoice.Mode == ToolsNone:
-			return &NoPlaceError{Member: "tool_choice", Reason: "this provider can't forbid calls of the tools that the conversation has called"}
+			return &NoPlaceError{
+				Member: "tool_choice",
+				Reason: "this provider can't forbid calls of the tools that the conversation has called",
+			}
 		}
 	}
 	o := r.Options
@@ -182,14 +194,18 @@ func (r *Request) conversePlaces() error {
 	case o.TopLogProbs != nil:
 		return &NoPlaceError{Member: "top_logprobs"}
 	case o.Format != nil && o.Format.Type == FormatObject:
-		return &NoPlaceError{Member: "response_format", Reason: "this provider has nothing like json_object: give a json_schema"}
+		return &NoPlaceError{
+			Member: "response_format",
+			Reason: "this provider has nothing like json_object: give a json_schema",
+		}
 	case o.Format != nil && o.Format.Problem != nil:
 		return &NoPlaceError{Member: "response_format", Reason: o.Format.Problem.Error()}
 	}
 	if levels := bedrockModelOf(r.Model).levels; o.Effort != "" && !slices.Contains(levels, o.Effort) {
 		return &NoPlaceError{
 			Member: "reasoning_effort",
-			Reason: fmt.Sprintf("%s is not known to the provider's model %s: there are %s", o.Effort, r.Model, strings.Join(levels, ", ")),
+			Reason: fmt.Sprintf("%s is not known to the provider's model %s: there are %s",
+				o.Effort, r.Model, strings.Join(levels, ", ")),
 		}
 	}
 	return o.noOthers()
@@ -199,7 +215,8 @@ func (r *Request) conversePlaces() error {
 func checkConversation(messages []Message) error {
 	_, turns := leadingSystem(messages)
 	if len(turns) > 0 && turns[0].Role == RoleAssistant {
-		return errors.New("the conversation begins with a message of the assistant: at this provider the first one is the user's")
+		return errors.New("the conversation begins with a message of the assistant: " +
+			"at this provider the first one is the user's")
 	}
 	for i := range turns {
 		document, text := false, false
@@ -209,7 +226,8 @@ func checkConversation(messages []Message) error {
 			text = text || p.Media == nil
 		}
 		if document && !text {
-			return fmt.Errorf("message %d has a document and no text: this provider wants a part of type text beside it", len(messages)-len(turns)+i+1)
+			return fmt.Errorf("message %d has a document and no text: "+
+				"this provider wants a part of type text beside it", len(messages)-len(turns)+i+1)
 		}
 	}
 	return nil
@@ -223,10 +241,10 @@ var converseEnds = map[string]finish{
 	"stop_sequence":                 finishStop,
 	"max_tokens":                    finishLength,
 	"model_context_window_exceeded": finishLength,
-	"guardrail_intervened":          finishFilter, // the text is what the guardrail says in place of an answer
+	"guardrail_intervened":          finishFilter, // the text is the guardrail's own
 	"content_filtered":              finishFilter,
 	"refusal":                       finishRefusal,
-	"tool_use":                      finishUnfinished, // unless its calls are kept, the model may do without the tool next time
+	"tool_use":                      finishUnfinished, // unless its calls are kept
 	"malformed_model_output":        finishUnfinished,
 	"malformed_tool_use":            finishUnfinished,
 }
@@ -234,7 +252,8 @@ var converseEnds = map[string]finish{
 // readReply implements [Wire]. A reply has no id of its own: it is that of the request,
 // which is in a header.
 func (Converse) readReply(body []byte, r *Reply, o *ending) {
-	var output, message, content, reason, router, input, completion, cached, written, minutes, hour []byte
+	var output, message, content, reason, router []byte
+	var input, completion, cached, written, minutes, hour []byte
 	readUsage := func(usage []byte) {
 		pick(usage, at("inputTokens", &input), at("outputTokens", &completion),
 			at("cacheReadInputTokens", &cached), at("cacheWriteInputTokens", &written),
@@ -249,7 +268,8 @@ func (Converse) readReply(body []byte, r *Reply, o *ending) {
 	// Here inputTokens leaves out the tokens read from or written to a cache, and the total
 	// is not the same with all models, so it is not read.
 	t.prompt = countOf(input).plus(t.cached).plus(t.written)
-	r.Model, r.FinishReason, r.Usage = textOf(jsonbytes.Find(router, "invokedModelId")), textOf(reason), t.usage()
+	r.Model = textOf(jsonbytes.Find(router, "invokedModelId"))
+	r.FinishReason, r.Usage = textOf(reason), t.usage()
 	if !isReported(content) {
 		o.malformed(body)
 		return
@@ -319,7 +339,8 @@ func (Converse) keep(body []byte, k *Kept, parts Keep) {
 	for block := range jsonbytes.Elements(content) {
 		var reasoning, cited []byte
 		pick(block, at("reasoningContent", &reasoning), at("citationsContent", &cited))
-		thoughts = append(thoughts, textOf(jsonbytes.Find(jsonbytes.Find(reasoning, "reasoningText"), "text")))
+		thought := jsonbytes.Find(reasoning, "reasoningText") // or redactedContent, which is encrypted
+		thoughts = append(thoughts, textOf(jsonbytes.Find(thought, "text")))
 		if parts.Has(KeepCitations) {
 			k.citeConverse(jsonbytes.Find(cited, "citations"))
 		}

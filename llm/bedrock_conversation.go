@@ -149,7 +149,7 @@ func cleanName(name string) string {
 	}
 	name = strings.Map(func(c rune) rune {
 		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.ContainsRune("-()[]", c):
+		case isAlphanumeric(c), strings.ContainsRune("-()[]", c):
 			return c
 		case unicode.IsSpace(c):
 			return ' '
