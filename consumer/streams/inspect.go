@@ -192,7 +192,7 @@ func (i *Inspector) ask(ctx context.Context, which func(part) bool) error {
 	}
 	var wrong []error
 	asked, unanswered := 0, false
-	parts := i.cfg.parts(i.conn())
+	parts := i.cfg.parts(batchesKnown(i.conn()))
 	for _, part := range parts {
 		name := part.want.Name
 		if which(part) && !unanswered { // after one time-out the others would time out, too
@@ -260,7 +260,7 @@ func (a *advisories) follow(nc *nats.Conn, cfg Config, edited chan<- struct{}) {
 	}
 	a.close()
 	a.nc = nc
-	for _, part := range cfg.parts(nc) {
+	for _, part := range cfg.parts(batchesKnown(nc)) {
 		subject := updatedAdvisory + part.want.Name
 		if sub, err := nc.Subscribe(subject, func(*nats.Msg) { signal(edited) }); err == nil {
 			a.subs = append(a.subs, sub)

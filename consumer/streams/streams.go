@@ -71,7 +71,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, s Config) error {
 		return err
 	}
 	var looks []func() error
-	for _, part := range s.parts(nc) {
+	for _, part := range s.parts(batchesKnown(nc)) {
 		looks = append(looks, func() error { return s.ensure(ctx, js, part) })
 	}
 	if s.DeadLetterSubject != "" {
@@ -96,8 +96,22 @@ type part struct {
 	check func(jetstream.StreamConfig) findings
 }
 
-// parts are the streams of the stage.
-func (s Config) parts(nc *nats.Conn) []part {
+// Wanted returns the streams as [Ensure] creates them, without batches of audit events that
+// are acknowledged together: a server before 2.14 refuses a stream that allows them.
+func (s Config) Wanted() []jetstream.StreamConfig {
+	var wanted []jetstream.StreamConfig
+	for _, part := range s.parts(false) {
+		wanted = append(wanted, part.want)
+	}
+	return wanted
+}
+
+// batchesKnown reports whether the server knows batches of messages that are acknowledged
+// together.
+func batchesKnown(nc *nats.Conn) bool { return serverSince(serverVersion(nc, nil), 14) }
+
+// parts are the streams of the stage. batches is [batchesKnown] of their server.
+func (s Config) parts(batches bool) []part {
 	results := part{s.resultConfig(), FieldResultStream, s.checkResult}
 	var parts []part
 	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
@@ -107,7 +121,7 @@ func (s Config) parts(nc *nats.Conn) []part {
 	} else {
 		parts = append(parts, part{s.inputConfig(), FieldInputStream, s.checkInput})
 	}
-	parts = append(parts, results, part{s.auditConfig(nc), FieldAuditStream, s.checkAudit})
+	parts = append(parts, results, part{s.auditConfig(batches), FieldAuditStream, s.checkAudit})
 	if s.Journal {
 		parts = append(parts, part{s.journalConfig(), FieldJournalStream, s.checkJournal})
 	}
@@ -158,7 +172,7 @@ func (s Config) resultConfig() jetstream.StreamConfig {
 	return cfg
 }
 
-func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
+func (s Config) auditConfig(batches bool) jetstream.StreamConfig {
 	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes,
 		s.AuditSubject+".>")
 	cfg.MaxAge, cfg.Discard, cfg.DenyDelete = s.AuditMaxAge, jetstream.DiscardOld, true
@@ -166,7 +180,7 @@ func (s Config) auditConfig(nc *nats.Conn) jetstream.StreamConfig {
 	if s.AuditMaxAge > 0 {
 		cfg.Duplicates = min(cfg.Duplicates, s.AuditMaxAge)
 	}
-	cfg.AllowBatchPublish = serverSince(serverVersion(nc, nil), 14)
+	cfg.AllowBatchPublish = batches
 	return cfg
 }
 

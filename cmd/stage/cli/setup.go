@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
@@ -21,11 +23,12 @@ import (
 func newSetupCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "setup",
-		Short:   "create missing streams and durable consumers and check existing ones, or print what the NATS user must be allowed",
+		Short:   "create missing streams and durable consumers and check existing ones, or print them, or what the NATS user must be allowed",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 	}
 	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's NATS user with these settings, and connect to no server")
+	list := cmd.Flags().Bool("print-streams", false, "print the configurations of the streams that setup creates with these settings, as JSON, and connect to no server")
 	output := cmd.Flags().StringP("output", "o", formatConf, "how to print the permissions: conf (of nats-server) or json")
 	completeWords(cmd, "output", formatConf, formatJSON)
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
@@ -56,6 +59,10 @@ func newSetupCommand(env *Env) *cobra.Command {
 		switch {
 		case *output != formatConf && *output != formatJSON:
 			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatConf, formatJSON))
+		case *list && *permit:
+			return config.Invalid(errors.New("--print-streams: it prints alone: remove it, or --print-permissions"))
+		case *list:
+			return printStreams(cmd.Context(), env, flags, *stages)
 		case *permit:
 			return printPermissions(cmd.Context(), env, flags, *stages, *output)
 		case cmd.Flags().Changed("output"):
@@ -91,6 +98,28 @@ func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages,
 		return needed.WriteJSON(env.Stdout)
 	}
 	return needed.WriteConf(env.Stdout)
+}
+
+// printStreams prints the streams of all stages, one for each name, as the nats CLI and the
+// API of JetStream have them. It connects to no server.
+func printStreams(ctx context.Context, env *Env, flags *configFlags, stages string) error {
+	flags.offline = true
+	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
+	if err != nil {
+		return err
+	}
+	var all []jetstream.StreamConfig
+	for _, cfg := range cfgs {
+		for _, want := range stored.Streams(cfg).Wanted() {
+			if !slices.ContainsFunc(all, func(other jetstream.StreamConfig) bool { return other.Name == want.Name }) {
+				all = append(all, want) // later stages find it as the first one has created it
+			}
+		}
+	}
+	encoder := json.NewEncoder(env.Stdout)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(all)
 }
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition.
