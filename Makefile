@@ -183,6 +183,7 @@ docs-pictures: build ## record the demo and take a picture of its dashboard; tak
 	export STAGE_HTTP_ADDR=127.0.0.1:19464; \
 	bin/shots -url "http://$$STAGE_HTTP_ADDR/" -after 42s -height 860 -out docs/dashboard.png & shots=$$!; \
 	bin/record -out docs/demo.svg bin/stage demo && wait $$shots
+	bin/stage demo --compare --svg docs/compare.svg
 
 .PHONY: image
 image: ## build the container image into dist/ with Go alone, with an SBOM for each platform

@@ -14,6 +14,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/job"
+	"github.com/llm-stage/stage/internal/lab/compare"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/show"
 	"github.com/llm-stage/stage/internal/logging"
@@ -61,6 +62,7 @@ func newDemoCommand(env *Env) *cobra.Command {
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")
 	chaos := cmd.Flags().Bool("chaos", false, "show an outage of the LLM, a kill -9 and a take-over, and prove that no row is lost")
+	compared := addCompareFlags(cmd)
 	cmd.AddCommand(newReplicaCommand(env))
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
@@ -71,6 +73,9 @@ func newDemoCommand(env *Env) *cobra.Command {
 		}
 		cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 		cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
+		if compared.asked || compared.svg != "" || cmd.Flags().Changed("for") {
+			return compared.run(soft, env, cfg)
+		}
 		if *chaos && *rows < chaosRowsMin {
 			return config.Invalid(fmt.Errorf("--rows %d with --chaos: give at least %d, so that there is work left at each fault", *rows, chaosRowsMin))
 		}
@@ -83,6 +88,47 @@ func newDemoCommand(env *Env) *cobra.Command {
 		flags.ends = []os.Signal{syscall.SIGHUP} // else the store would stay
 	}
 	return cmd
+}
+
+// compareFlags are the flags of the comparison.
+type compareFlags struct {
+	asked bool
+	time  time.Duration
+	svg   string
+}
+
+// addCompareFlags adds the flags of the comparison to demo.
+func addCompareFlags(cmd *cobra.Command) *compareFlags {
+	f := &compareFlags{}
+	cmd.Flags().BoolVar(&f.asked, "compare", false, "compare one call at a time, the throttles classic and adaptive, and the known optimum, side by side")
+	cmd.Flags().DurationVar(&f.time, "for", time.Minute, "how long --compare takes, 5s to 150s")
+	cmd.Flags().StringVar(&f.svg, "svg", "", "file for a picture of what --compare has found")
+	for _, other := range []string{"chaos", "hold", "rows"} {
+		cmd.MarkFlagsMutuallyExclusive("compare", other)
+	}
+	return f
+}
+
+// run compares, and prints and draws what it has found.
+func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) error {
+	switch {
+	case !f.asked:
+		return config.Invalid(errors.New("--for and --svg are about --compare: add it"))
+	case f.time < 5*time.Second || f.time > 150*time.Second:
+		return config.Invalid(fmt.Errorf("--for %v: give 5s to 150s", f.time))
+	}
+	terminal.PrintLine(env.Stdout, "llm-stage compares for %v: calls of about a second at LLMs that admit 20/s for 15 s, then 5/s for 8 s, in turns; pools of %d", f.time, cfg.Pool.Size)
+	report, err := compare.Run(ctx, compare.Config{
+		LLM: demoLLM, Slots: cfg.Pool.Size, For: f.time, Out: env.Stdout, Screen: terminal.Is(env.Stdout),
+	})
+	if err != nil {
+		return err
+	}
+	terminal.PrintLine(env.Stdout, "")
+	if err := report.WriteTable(env.Stdout); err != nil || f.svg == "" {
+		return err
+	}
+	return os.WriteFile(f.svg, []byte(report.SVG()), 0o644) //nolint:gosec // a picture for everyone
 }
 
 // demo is process with everything built in, and a summary of the audit at the end. hold

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 
@@ -43,6 +44,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cancelBatches := addCancelBatches(cmd)
 	cmd.Args = oneInput(retry, failed)
 	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
+	latency := cmd.Flags().Duration("latency", 0, "with --dry-run: the mean time of a call, such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
@@ -65,9 +67,15 @@ func newProcessCommand(env *Env) *cobra.Command {
 		if err := table.set(&o, args[0]); err != nil {
 			return config.Invalid(err)
 		}
+		switch given := cmd.Flags().Changed("latency"); {
+		case given && !*dry:
+			return config.Invalid(errors.New("--latency: it is about the estimate of --dry-run: add that, or remove it"))
+		case given && (*latency <= 0 || *latency > time.Hour):
+			return config.Invalid(fmt.Errorf("--latency %v: give the mean time of a call, such as 1.2s, at most 1h", *latency))
+		}
 		if *dry {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
-			return preview.DryRun(soft, cfg, in, env.Stdout, env.Stderr)
+			return preview.DryRun(soft, cfg, in, *latency, env.Stdout, env.Stderr)
 		}
 		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
 		o.CancelBatches = *cancelBatches

@@ -32,7 +32,7 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s; this run: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
 		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
-	if text := sum.Pace.Gain(p.Stage.Cfg.Pool.Size); text != "" {
+	if text := sum.Gain(p.Stage.Cfg.Pool.Size); text != "" {
 		terminal.PrintLine(p.Stderr, "speed-up %s", text)
 	}
 	if all := p.allRuns(hard); all != nil && all.Calls > used.Calls {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
@@ -21,7 +22,10 @@ const dryRunPrompts = 3
 // DryRun renders the prompt of each row, prints the first ones on out, those that fail on
 // errs, grouped by their errors, and an estimate of tokens and cost. The error says how
 // many rows would fail.
-func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writer) error {
+//
+// With a latency above 0, which is the mean time of a call, it also estimates how long the
+// job takes.
+func DryRun(ctx context.Context, cfg *config.Config, in Input, latency time.Duration, out, errs io.Writer) error {
 	source, err := in.open(ctx)
 	if err != nil {
 		return err
@@ -49,6 +53,9 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, out, errs io.Writ
 	terminal.PrintLine(out, "---\n%s, %s, %s; nothing was called or stored", terminal.Plural(int(e.rows), "row"), e.outcome(), e.text())
 	if text := e.cost(cfg, prices); text != "" {
 		terminal.PrintLine(out, "%s", text)
+	}
+	if latency > 0 {
+		terminal.PrintLine(out, "%s", e.duration(cfg, latency))
 	}
 	return e.failures.err(e.rows, e.gaps)
 }

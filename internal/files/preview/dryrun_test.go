@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/preview"
@@ -35,47 +36,58 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 	}
 	prompt := strings.Repeat("x", 3999) // and a digit
 	tests := []struct {
-		name  string
-		rows  int64
-		fails bool
-		env   map[string]string
-		wants []string
+		name    string
+		rows    int64
+		fails   bool
+		latency time.Duration
+		env     map[string]string
+		wants   []string
 	}{
-		{"plain", 0, true, nil, []string{
+		{"plain", 0, true, 0, nil, []string{
 			"--- line 1\n" + prompt + "1\n--- line 3\n" + prompt + "2\n--- line 5\n" + prompt + "3\n---\n5 rows, 1 of them would fail before any call, about 4000 prompt tokens; nothing was called or stored\n",
 		}},
-		{"one row", 1, false, map[string]string{"STAGE_TEMPLATE": "\x1b[31m{{ row.n }}"}, []string{"--- line 1\n\uFFFD[31m1\n---\n1 row, 0 of them"}},
-		{"limit", 2, false, nil, []string{"--- line 3\n", "---\n2 rows, 0 of them would fail before any call, about 2000 prompt tokens"}},
-		{"system prompt and schema", 1, false, map[string]string{
+		{"one row", 1, false, 0, map[string]string{"STAGE_TEMPLATE": "\x1b[31m{{ row.n }}"}, []string{"--- line 1\n\uFFFD[31m1\n---\n1 row, 0 of them"}},
+		{"limit", 2, false, 0, nil, []string{"--- line 3\n", "---\n2 rows, 0 of them would fail before any call, about 2000 prompt tokens"}},
+		{"system prompt and schema", 1, false, 0, map[string]string{
 			"STAGE_SYSTEM_PROMPT": strings.Repeat("s", 3982), "STAGE_RESPONSE_SCHEMA_FILE": "schema.json", // 18 bytes without the space
 		}, []string{"--- system prompt\nsss", "about 1999 prompt tokens"}},
-		{"cost", 0, true, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "small"}, []string{
+		{"cost", 0, true, 0, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "small"}, []string{
 			"stored\nabout 0.0016 USD for the prompts, and 0.00064 USD for every 100 tokens of reply to each row\n",
 		}},
-		{"cost of bounded replies", 0, true, map[string]string{
+		{"cost of bounded replies", 0, true, 0, map[string]string{
 			"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000", "STAGE_MAX_COST_USD": "2.5",
 		}, []string{"about 0.012 USD for the prompts, at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each; STAGE_MAX_COST_USD is 2.5\n"}},
-		{"no model", 0, true, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_PROVIDER": "openai"}, []string{
+		{"time", 0, true, 1200 * time.Millisecond, nil, []string{
+			"with calls of 1.2s: 4.8 s one call at a time, about 1.2 s here (16 slots), or longer if the provider allows less than 200 calls a minute\n",
+		}},
+		{"time by limits", 0, true, time.Minute, map[string]string{"STAGE_LLM_RPM": "2"}, []string{"4 min 0 s one call at a time, about 2 min 0 s here (STAGE_LLM_RPM of 2)\n"}},
+		{"time by tokens", 0, true, time.Second, map[string]string{"STAGE_LLM_TPM": "600", "STAGE_LLM_MAX_TOKENS": "50"}, []string{
+			"about 7 min 0 s here (STAGE_LLM_TPM of 600, with replies of STAGE_LLM_MAX_TOKENS)",
+		}},
+		{"time by calls in flight", 0, true, time.Hour, map[string]string{"STAGE_LLM_MAX_CONCURRENCY": "mock=2"}, []string{
+			"4 h 0 min one call at a time, about 2 h 0 min here (STAGE_LLM_MAX_CONCURRENCY of 2)",
+		}},
+		{"no model", 0, true, 0, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_PROVIDER": "openai"}, []string{
 			"the cost is unknown: set STAGE_LLM_MODEL\n",
 		}},
-		{"elements", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "4", "STAGE_TEMPLATE": strings.Repeat("x", 3996) + "{{ row.n }}{{ loop.index }} {{ item }}"}, []string{
+		{"elements", 0, true, 0, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "4", "STAGE_TEMPLATE": strings.Repeat("x", 3996) + "{{ row.n }}{{ loop.index }} {{ item }}"}, []string{
 			"--- line 1, element 0 of 4\n" + strings.Repeat("x", 3996) + "71 a\n--- line 1, element 1 of 4\n", "72 b\n--- line 1, element 2 of 4\n",
 			"73 c\n--- line 1: 1 more element\n--- line 2: no elements, no call\n--- line 4, element 0 of 2\n",
 			"---\n4 rows, 1 of them would fail, 6 calls for elements, about 6002 prompt tokens; nothing",
 		}},
-		{"elements that fail", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
+		{"elements that fail", 0, true, 0, map[string]string{"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
 			"--- line 2: no elements, no call\n---\n4 rows, 3 of them would fail, 0 calls for elements",
 		}},
-		{"elements that fail and are kept", 0, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_ERRORS": "keep", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
+		{"elements that fail and are kept", 0, true, 0, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_ERRORS": "keep", "STAGE_TEMPLATE": "{{ item.x }}"}, []string{
 			"---\n4 rows, 1 of them would fail, 2 would have errors in the place of elements, 1 call for elements",
 		}},
-		{"too many elements", 1, true, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "3", "STAGE_TEMPLATE": "{{ item }}"}, []string{
+		{"too many elements", 1, true, 0, map[string]string{"STAGE_FOREACH": "of", "STAGE_FOREACH_MAX": "3", "STAGE_TEMPLATE": "{{ item }}"}, []string{
 			"---\n1 row, 1 of them would fail, 0 calls for elements",
 		}},
-		{"cost of elements", 2, false, map[string]string{
+		{"cost of elements", 2, false, 0, map[string]string{
 			"STAGE_FOREACH": "of", "STAGE_TEMPLATE": "{{ item }}", "STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "big", "STAGE_LLM_MAX_TOKENS": "1000000",
 		}, []string{"at most 60 USD for replies of STAGE_LLM_MAX_TOKENS each\n"}},
-		{"no price", 0, true, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, []string{
+		{"no price", 0, true, 0, map[string]string{"STAGE_PRICES_FILE": "prices.yaml", "STAGE_LLM_MODEL": "other"}, []string{
 			"the cost is unknown: STAGE_PRICES_FILE has no price for mock/other\n",
 		}},
 	}
@@ -94,7 +106,7 @@ func TestDryRunCallsNobodyAndChangesNoFile(t *testing.T) {
 			if cfg.FansOut() {
 				in.Name = "fan.jsonl"
 			}
-			if err := preview.DryRun(t.Context(), cfg, in, &out, &errs); (err != nil) != tt.fails {
+			if err := preview.DryRun(t.Context(), cfg, in, tt.latency, &out, &errs); (err != nil) != tt.fails {
 				t.Fatalf("got %v, want one: %t: %s", err, tt.fails, &errs)
 			}
 			for _, want := range tt.wants {

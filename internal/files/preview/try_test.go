@@ -89,7 +89,7 @@ func TestTryAndDryRunEstimateTheSame(t *testing.T) {
 		}
 		var tried, dry bytes.Buffer
 		tryErr := preview.Try(t.Context(), preview.Input{Name: "-", Stdin: strings.NewReader(tt.rows)}, templates, &tried, false)
-		dryErr := preview.DryRun(t.Context(), cfg, preview.Input{Name: "-", Stdin: strings.NewReader(tt.rows)}, &dry, io.Discard)
+		dryErr := preview.DryRun(t.Context(), cfg, preview.Input{Name: "-", Stdin: strings.NewReader(tt.rows)}, 0, &dry, io.Discard)
 		if (tryErr != nil) != (dryErr != nil) {
 			t.Errorf("%s: try %v, dry run %v", name, tryErr, dryErr)
 		}

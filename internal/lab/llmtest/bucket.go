@@ -105,3 +105,49 @@ func parseList(s, separator string, read func(part, left, right string) error) e
 	}
 	return errors.Join(problems...)
 }
+
+// Limit is a copy of the limit of a server that begins when the server does: it knows when
+// the server admits the next call, as nobody outside can. Calls must be sent when Opens
+// says, and each must be reported to Take. It is not safe for concurrent use.
+type Limit struct {
+	bucket   bucket
+	start    time.Time
+	schedule []Phase
+	burst    float64
+}
+
+// NewLimit returns the limit of a server with this schedule, which begins now.
+func NewLimit(schedule []Phase, burst int) *Limit {
+	now := time.Now()
+	return &Limit{bucket: bucket{tokens: float64(burst), last: now}, start: now, schedule: schedule, burst: float64(burst)}
+}
+
+// Opens returns the instant at which the server admits the next call, not before now.
+func (l *Limit) Opens(now time.Time) time.Time {
+	b := l.bucket
+	for !b.take(now, l.start, l.schedule, l.burst) {
+		rate, until := phaseAt(l.schedule, l.start, now)
+		if rate > 0 {
+			wait := time.Duration((1-b.tokens)/rate*float64(time.Second)) + time.Microsecond
+			until = minTime(until, now.Add(wait))
+		}
+		now = until
+	}
+	return now
+}
+
+// Take takes a token for a call that is sent now.
+func (l *Limit) Take(now time.Time) { l.bucket.take(now, l.start, l.schedule, l.burst) }
+
+// RateAt returns how many calls a second the server admits at an instant.
+func (l *Limit) RateAt(at time.Time) float64 {
+	rate, _ := phaseAt(l.schedule, l.start, at)
+	return rate
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
