@@ -85,11 +85,15 @@ func (c *Client) authorize(r *http.Request, body []byte) (credential int, err er
 	return credential, err
 }
 
+// ErrNoCredential is wrapped by the error of a call that was not made, because its
+// [Authorizer] had no credential.
+var ErrNoCredential = errors.New("no credential")
+
 // unauthorizedError is why a request got no credential, and was not sent.
 type unauthorizedError struct{ error }
 
-// Unwrap returns the cause.
-func (e *unauthorizedError) Unwrap() error { return e.error }
+// Unwrap returns the cause, whose text says that there is no credential.
+func (e *unauthorizedError) Unwrap() []error { return []error{e.error, ErrNoCredential} }
 
 // equal reports whether both are the same secrets.
 func (l *login) equal(m *login) bool { return l.key == m.key && slices.Equal(l.extra, m.extra) }

@@ -25,7 +25,7 @@ func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id st
 	case t.endpoint.NeedsKey() && !t.endpoint.APIKey.IsSet():
 		return config.Invalid(fmt.Errorf("%s_API_KEY: it was submitted to %s: give the key of that account", t.variable, provider))
 	}
-	ids := newIdentities(cfg)
+	ids := newIdentities(cfg, nil)
 	defer ids.Close()
 	if err := t.open(cfg, ids, model, nil); err != nil { //nolint:contextcheck // it makes no connection
 		return config.Invalid(err)

@@ -109,7 +109,7 @@ func newTargets(cfg *config.Config, ids *identity.Identities, dial dialFunc, bui
 // [Open] does and closes them. It makes no connection, except to ask the metadata server of
 // Google Cloud for the project where nothing else names it.
 func Check(cfg *config.Config) error {
-	ids := newIdentities(cfg)
+	ids := newIdentities(cfg, nil)
 	defer ids.Close()
 	targets, err := newTargets(cfg, ids, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
 	for _, t := range targets {
@@ -188,9 +188,9 @@ func mayIdentify(p *llm.Provider, e *config.Endpoint, builtIn bool) bool {
 }
 
 // newIdentities makes the identities of the clouds for the clients of a configuration.
-func newIdentities(cfg *config.Config) *identity.Identities {
+func newIdentities(cfg *config.Config, dial dialFunc) *identity.Identities {
 	roots, _ := llm.RootCAs(cfg.LLM.CAFile) // each client reports the error
-	return identity.New(identity.Options{Redactor: cfg.Redactor(), Roots: roots})
+	return identity.New(identity.Options{Redactor: cfg.Redactor(), Roots: roots, DialContext: dial})
 }
 
 // reloadKey reads the key and the extra headers again if they are in files: they may have

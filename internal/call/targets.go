@@ -3,7 +3,6 @@ package call
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -40,7 +39,7 @@ type MockLLM func() (dial func(ctx context.Context, network, address string) (ne
 // dial opens connections; the default is TCP. The error is a [*config.Error] that lists
 // every problem.
 func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
-	t := &Targets{headers: cfg.LLM.ExtraHeaders, ids: newIdentities(cfg), secrets: cfg.Secrets()}
+	t := &Targets{headers: cfg.LLM.ExtraHeaders, ids: newIdentities(cfg, dial), secrets: cfg.Secrets()}
 	var dialMock dialFunc
 	all, err := newTargets(cfg, t.ids, dial, func() (_ dialFunc, err error) {
 		switch {
@@ -97,29 +96,46 @@ const keysEvery = 5 * time.Second
 
 // WatchKeys has keys and extra headers that are in files be used soon after the files have
 // changed, until ctx ends. What can't be read is logged once, and the old ones stay in use.
+// It logs likewise when the credential of a cloud is not renewed.
 func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
-	if !slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.APIKey.InFile() }) && !t.headers.InFile() {
+	inFile := slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.APIKey.InFile() }) || t.headers.InFile()
+	identified := slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.Auth != llm.AuthKey })
+	if !inFile && !identified {
 		return
 	}
 	ticker := time.NewTicker(keysEvery)
 	defer ticker.Stop()
-	for problem := ""; ; {
+	for files, clouds := "", ""; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		changed, err := t.ReloadKey()
-		if changed {
-			log.Info("key reloaded, its file has changed")
+		if inFile {
+			changed, err := t.ReloadKey()
+			if changed {
+				log.Info("key reloaded, its file has changed")
+			}
+			if isNews(err, &files) {
+				log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))
+			}
 		}
-		if text := fmt.Sprint(err); err == nil {
-			problem = ""
-		} else if text != problem {
-			problem = text
-			log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))
+		if err := errors.Join(t.ids.Problems()...); isNews(err, &clouds) {
+			log.Warn("credential not renewed, trying again", slog.Any("error", err))
 		}
 	}
+}
+
+// isNews reports whether an error differs from the one before, whose text is in last; empty
+// if there was none.
+func isNews(err error, last *string) bool {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	news := text != "" && text != *last
+	*last = text
+	return news
 }
 
 // replaced reports whether the key that a call was made with has been replaced since. It

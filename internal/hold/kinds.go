@@ -133,8 +133,8 @@ var table = []Entry{
 	{Operator, Paused, Everywhere, "somebody asked for it (`stage pause`)", "stage resume ends it"},
 	{CostCeiling, Paused, Everywhere, "the known cost has reached `STAGE_MAX_COST_USD`", "raise STAGE_MAX_COST_USD and restart, or leave the stage paused"},
 	{
-		Credentials, Paused, Everywhere, "the provider's key is missing, wrong or not allowed",
-		"correct the key in its file or Secret: it is read again before each probe. One from the environment needs a restart",
+		Credentials, Paused, Everywhere, "the provider's key or the cloud's credential is missing, wrong or not allowed",
+		"correct the key in its file or Secret, or the cloud's role: both are read again before each probe. A key from the environment needs a restart",
 	},
 	{Billing, Paused, Everywhere, "no credit is left at the provider, or a quota of money or days is used up", "look at the provider's console: add credit, or raise the quota"},
 	{Model, Paused, Everywhere, "the provider does not know the model", "correct STAGE_LLM_MODEL, and restart"},

@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,14 +143,17 @@ func (t *trial) try() (credential int, err error) {
 	if t.source.aws {
 		return credential, t.cloud.VerifySignature(r, body, "bedrock", region)
 	}
-	return credential, t.cloud.VerifyToken(r)
+	return credential, t.cloud.VerifyToken(r.Header)
 }
 
-// each runs a test with each source, in virtual time.
-func each(t *testing.T, test func(t *trial)) {
+// each runs a test with each source, or with some of them, in virtual time.
+func each(t *testing.T, test func(t *trial), names ...string) {
 	t.Helper()
 	for i := range sources {
 		s := &sources[i]
+		if len(names) > 0 && !slices.Contains(names, s.name) {
+			continue
+		}
 		t.Run(s.name, func(t *testing.T) {
 			env := s.env(func(text string) string {
 				path := filepath.Join(t.TempDir(), "file")
@@ -305,4 +310,100 @@ func TestCredentialIsRenewedBeforeItsEnd(t *testing.T) {
 			t.Errorf("%d credentials for three hours", issued)
 		}
 	})
+}
+
+func TestOneRenewalServesAllCalls(t *testing.T) {
+	each(t, func(t *trial) {
+		all := func() {
+			var calls sync.WaitGroup
+			for range 100 {
+				calls.Go(func() {
+					if _, err := t.try(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			calls.Wait()
+		}
+		all()
+		if asked, _ := t.cloud.Asked(); asked != 1 {
+			t.Errorf("the cloud was asked %d times for the first credential", asked)
+		}
+		time.Sleep(49 * time.Minute) // of an hour
+		t.cloud.Set(cloudtest.Hangs)
+		start := time.Now()
+		all()
+		if waited := time.Since(start); waited != 0 {
+			t.Errorf("calls with a credential that lives waited %v for the next one", waited)
+		}
+		synctest.Wait()
+		if asked, _ := t.cloud.Asked(); asked != 2 {
+			t.Errorf("the cloud was asked %d times", asked)
+		}
+	}, "google metadata server")
+}
+
+// TestRenewalThatFailsIsRepeatedWhileTheOldCredentialLives counts the requests of the last 12 minutes of an hour: renewals
+// are 1 s, 2 s, 4 s … and then 30 s apart, and each asks three times.
+func TestRenewalThatFailsIsRepeatedWhileTheOldCredentialLives(t *testing.T) {
+	each(t, func(t *trial) {
+		if _, err := t.try(); err != nil {
+			t.Fatal(err)
+		}
+		t.cloud.Set(cloudtest.Refuses)
+		began := time.Now()
+		var err error
+		for err == nil {
+			time.Sleep(time.Second)
+			_, err = t.try()
+		}
+		if lived := time.Since(began); lived < 59*time.Minute || lived > time.Hour {
+			t.Errorf("the credential was used for %v of its hour", lived)
+		}
+		checkMissing(t.T, err)
+		if asked, _ := t.cloud.Asked(); asked < 60 || asked > 100 {
+			t.Errorf("the cloud was asked %d times", asked)
+		}
+	}, "google metadata server")
+}
+
+func TestRegionAndServiceOfTheHost(t *testing.T) {
+	setenv(t, nil)
+	ids := identity.New(identity.Options{})
+	defer ids.Close()
+	for host, want := range map[string]string{
+		"bedrock-runtime.eu-west-1.amazonaws.com":                  "eu-west-1",
+		"bedrock-runtime-fips.us-gov-west-1.amazonaws.com":         "us-gov-west-1",
+		"bedrock-mantle.us-east-1.api.aws":                         "us-east-1",
+		"vpce-1-a.bedrock-runtime.ap-south-1.vpce.amazonaws.com":   "ap-south-1",
+		"bedrock-runtime.cn-north-1.amazonaws.com.cn":              "cn-north-1",
+		"bedrock-runtime.eu-west-1.amazonaws.com.attacker.example": "",
+		"gateway.example.com":                                      "",
+	} {
+		if _, got, err := ids.AWS("", "https://"+host+"/v1"); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: region %q, error %v", host, got, err)
+		}
+	}
+	t.Setenv("AWS_DEFAULT_REGION", "eu-north-1")
+	if _, got, err := ids.AWS("", "https://gateway.example.com"); got != "eu-north-1" || err != nil {
+		t.Errorf("region %q, error %v", got, err)
+	}
+	auth, _, err := ids.AWS("us-east-1", "https://bedrock-mantle.us-east-1.api.aws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", cloudtest.StaticKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", cloudtest.StaticSecret)
+	cloud := cloudtest.New()
+	defer cloud.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://bedrock-mantle.us-east-1.api.aws/v1/models?limit=2&after=a%20b", nil)
+	if err == nil {
+		_, err = auth.Authorize(t.Context(), r, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cloud.VerifySignature(r, nil, "bedrock-mantle", "us-east-1"); err != nil {
+		t.Error(err)
+	}
 }

@@ -96,6 +96,9 @@ func (c *Cloud) DialContext(ctx context.Context, network, address string) (net.C
 	return c.plain.DialContext(ctx, network, address)
 }
 
+// Plain is what connects to the cloud over HTTP.
+func (c *Cloud) Plain() *llmtest.PipeListener { return c.plain }
+
 // Close ends the servers.
 func (c *Cloud) Close() {
 	for _, s := range c.servers {

@@ -151,9 +151,9 @@ func (c *Cloud) managedIdentity(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// VerifyToken checks the access token of a request.
-func (c *Cloud) VerifyToken(r *http.Request) error {
-	n, err := strconv.Atoi(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer access-token-of-cloudtest."))
+// VerifyToken checks the access token in the header of a request.
+func (c *Cloud) VerifyToken(h http.Header) error {
+	n, err := strconv.Atoi(strings.TrimPrefix(h.Get("Authorization"), "Bearer access-token-of-cloudtest."))
 	if err != nil {
 		return errors.New("no access token of this cloud")
 	}
@@ -169,7 +169,7 @@ func (c *Cloud) Guard(service, region string, next http.Handler) http.Handler {
 		if err == nil && service != "" {
 			err = c.VerifySignature(r, body, service, region)
 		} else if err == nil {
-			err = c.VerifyToken(r)
+			err = c.VerifyToken(r.Header)
 		}
 		if err != nil {
 			status := http.StatusUnauthorized

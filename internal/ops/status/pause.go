@@ -49,6 +49,8 @@ func FatalKind(err error) hold.Kind {
 		return hold.Other
 	}
 	switch {
+	case errors.Is(err, llm.ErrNoCredential):
+		return hold.Credentials
 	case e.Status == 0, e.Status >= 300 && e.Status < 400:
 		return hold.Network
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:

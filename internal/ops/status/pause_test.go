@@ -30,6 +30,7 @@ func TestPauseReasonComesFromTheStatus(t *testing.T) {
 		{&llm.Error{Status: 429, Code: "insufficient_quota", Err: errors.New("pay")}, hold.Billing},
 		{&llm.Error{Status: 404, Err: errors.New("model")}, hold.Model},
 		{&llm.Error{Err: errors.New("no such host")}, hold.Network},
+		{&llm.Error{Err: fmt.Errorf("%w of AWS", llm.ErrNoCredential)}, hold.Credentials},
 		{&llm.Error{Status: 307, Err: errors.New("redirect")}, hold.Network},
 		{&llm.Error{Status: 418, Err: errors.New("teapot")}, hold.Other},
 		{errors.New("?"), hold.Other},
