@@ -113,6 +113,7 @@ func (c *Client) known(p *Prepared) Known {
 	return Known{
 		Proven:          c.proven.Load(),
 		RowModel:        p.rowModel,
+		Identity:        c.cfg.Auth != nil,
 		AcceptTruncated: c.cfg.AcceptTruncated,
 		RequestBytes:    len(p.Sent()),
 		Cached:          p.cached,

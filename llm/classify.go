@@ -47,6 +47,8 @@ type Known struct {
 	// RowModel is set when the row chose the model: if that is unknown, the error is the
 	// row's and not the stage's.
 	RowModel bool
+	// Identity is set when a cloud's identity authorises the calls, and no key.
+	Identity bool
 	// AcceptTruncated takes replies that end at the token limit.
 	AcceptTruncated bool
 	// RequestBytes is the length of the request's body. It is 0 if not known.

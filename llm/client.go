@@ -406,7 +406,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	call := new(call)
 	o := &call.ending
 	o.URL = u
-	o.Known.Proven = c.proven.Load()
+	o.Known.Proven, o.Known.Identity = c.proven.Load(), c.cfg.Auth != nil
 	within, cancel := context.WithCancelCause(ctx)
 	w := &watch{timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout, cancel: cancel, ctx: within}
 	reply = new(RawReply)

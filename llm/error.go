@@ -296,6 +296,9 @@ func advice(o *ending) string {
 	if status/100 == 3 {
 		return "redirects are not followed: set the base URL to the final address"
 	}
+	if o.Known.Identity && (status == 401 || status == 403) {
+		return "check what the cloud's identity may do: it needs a role that may call the model"
+	}
 	return cmp.Or(advices[status], "check the API key and the account at the provider")
 }
 

@@ -156,8 +156,8 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 //
 // CLOUD is the address of its servers over HTTP, CLOUDTLS over HTTPS, and CLOUDHOST the
 // first without a scheme. The files ca.pem, assertion, agent-token, service-account.json and
-// external-account.json are what its clients need. SIGNED and TOKEN are the base URLs of
-// the LLM, for signatures of AWS and for access tokens. While a file of the name "refuses"
+// external-account.json are what its clients need. SIGNED, BEDROCK and TOKEN are the
+// base URLs of the LLM, the first two for signatures of AWS, the third for access tokens. While a file of the name "refuses"
 // or "hangs" is there, the cloud does so; a file "revoke" has the LLM refuse what was issued
 // before, and is removed.
 func scriptCloud(ts *testscript.TestScript, neg bool, args []string) {
@@ -207,7 +207,7 @@ func scriptCloud(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	for name, value := range map[string]string{
 		"CLOUD": plain.URL, "CLOUDHOST": strings.TrimPrefix(plain.URL, "http://"), "CLOUDTLS": secure.URL,
-		"SIGNED": signed.URL + "/v1", "TOKEN": token.URL + "/v1", "TENANT": cloudtest.Tenant, "AWS_EC2_METADATA_DISABLED": "true",
+		"SIGNED": signed.URL + "/v1", "BEDROCK": signed.URL, "TOKEN": token.URL + "/v1", "TENANT": cloudtest.Tenant, "AWS_EC2_METADATA_DISABLED": "true",
 	} {
 		ts.Setenv(name, value)
 	}

@@ -119,7 +119,8 @@ func serviceOf(host string) string {
 // the length and the type of the body, and the headers of AWS. Any other header may be
 // changed on the way.
 func sign(ctx context.Context, s *v4.Signer, r *http.Request, body []byte, k awsKeys, service, region string, at time.Time) error {
-	signed := *r
+	signed, address := *r, *r.URL
+	signed.URL = &address // the signer writes to it, and other requests have the same one
 	signed.Header = make(http.Header, 4)
 	for name, values := range r.Header {
 		if name == "Content-Type" || strings.HasPrefix(name, "X-Amz") {
@@ -175,7 +176,7 @@ func (i *Identities) fetchAWS(ctx context.Context) (awsKeys, time.Time, error) {
 		config.WithHTTPClient(client),
 		config.WithDefaultRegion(region), // of STS and SSO
 		config.WithLogger(logging.Nop{}),
-		config.WithRetryMaxAttempts(1), // the keeper repeats
+		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }), // the keeper repeats
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = client }),
 		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = 0 }), // the keeper is ahead
 		config.WithAPIOptions([]func(*middleware.Stack) error{within(ctx)}),

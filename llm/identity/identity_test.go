@@ -406,4 +406,7 @@ func TestRegionAndServiceOfTheHost(t *testing.T) {
 	if err := cloud.VerifySignature(r, nil, "bedrock-mantle", "us-east-1"); err != nil {
 		t.Error(err)
 	}
+	if got := r.URL.RawQuery; got != "limit=2&after=a%20b" {
+		t.Errorf("the query of the URL, which other requests share, became %q", got)
+	}
 }

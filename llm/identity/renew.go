@@ -148,6 +148,7 @@ func oneLine(r *redact.Redactor, err error) string {
 		return "none yet"
 	}
 	text := strings.Join(strings.Fields(r.RedactString(err.Error())), " ")
+	text = strings.TrimPrefix(text, "failed to refresh cached credentials, ") // AWS's cache has none
 	if len(text) > causeBytes {
 		text = excerpt.Clip(text, causeBytes)
 	}
