@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// returnsAtOnce bounds the rows that are being read again, including those that are
-	// here and wait until an earlier row of their key is.
+	// returnsAtOnce bounds the rows that are being read again. It includes rows that have
+	// been read and wait for an earlier row of their key.
 	returnsAtOnce = 64
 	// returnRetry is the wait before a row is asked for again that could not be read.
 	returnRetry = time.Second
 )
 
-// awayRow is what is kept of a row that is away. The numbers of its delivery take the
-// place of the ack's subject, which has four times their bytes.
+// awayRow is the note on a row that is away. The numbers of its delivery take the place of
+// the ack's subject, which has four times their bytes.
 type awayRow struct {
 	consumer  uint64 // consumer sequence of its last delivery
 	delivered uint32 // how often it was delivered
@@ -61,12 +61,12 @@ func ackAt(tokens []string) int {
 	return 4
 }
 
-// returns are the rows of a term that were away and come back: they are read again, as many
-// as [returnsAtOnce] at a time. A row that is away keeps its place in the sequencer, and
-// nothing else of it is in memory: it was set aside because its key has its share of the
-// window, or it is parked in the batch lane. Its body stays in the input stream. When it
-// comes back it is read by its sequence: its delivery is long past, and a redelivery would
-// come when the server likes.
+// returns are the rows of a term that were away and come back: they are read again, as
+// many as [returnsAtOnce] at a time. A row that is away keeps its place in the sequencer,
+// and nothing else of it is in memory: it was set aside because its key has its share of
+// the window, or it is parked in the batch lane. Its body stays in the input stream. When
+// it comes back it is read by its sequence: its delivery is long past, and a redelivery
+// would come when the server likes.
 //
 // The goroutine of the term owns it. In a term in which no row is ever away it is nil, and
 // its methods allow for that.

@@ -23,15 +23,22 @@ import (
 //   - a row may be such a result of another stage. Its body is read before it starts;
 //   - a reply that an earlier term has kept is read before its row starts.
 //
-// Only what the log names counts, so any step may be the last:
+// An object counts only if the log names it, so any step may be the last:
 //
-//	A stores the object of row 7, and is killed. Nobody names the object. B finds no reply in the journal, and calls again.
-//	A stores the object and the entry of the journal, and is killed. B reads both, and stores the same result,
-//	whose object is there already.
-//	A is fenced, and stores its object of row 7 late. The name has the hash of the body, so B's object stays as it is.
-//	A stores the result and is killed before it has removed an object that only the journal named. It stays.
+//	A stores the object of row 7, and is killed. Nobody names the object. B finds no
+//	reply in the journal, and calls again.
 //
-// What stays is named by no result. It is as much as was in flight at each kill.
+//	A stores the object and the entry of the journal, and is killed. B reads both, and
+//	stores the same result, whose object is there already.
+//
+//	A is fenced, and stores its object of row 7 late. The name has the hash of the body,
+//	so B's object stays as it is.
+//
+//	A stores the result and is killed before it has removed an object that only the
+//	journal named. That object stays.
+//
+// An object that stays for ever is named by no result. A kill leaves at most as many as
+// were in flight.
 
 // largestPart is the part of the window that one result may have. For example, with a
 // window of 256 MiB a result has at most 64 MiB, so four of the largest fit.
@@ -42,12 +49,12 @@ type resultForm struct {
 	bare    bool        // the row's own headers leave no room for a result and are left out
 	large   bool        // no message has room for the body: the result names an object
 	object  objects.Ref // holds the reply's body, once it is stored
-	putting bool        // the body is on its way to the bucket
-	awaited bool        // the result waits for that as for an event, see [Row.eventStored]
+	putting bool        // the body is being stored in the bucket
+	awaited bool        // the result waits for its object as for an event, see [Row.eventStored]
 }
 
-// bodies are the bodies of one term that no message holds, on their way to the object store
-// and back. Its queue of transfers moves them; bodies knows who waits for each.
+// bodies are the bodies of one term that no message holds, on their way to the object
+// store and back. Its queue of transfers moves them; bodies knows who waits for each.
 //
 // The goroutine of the term owns it.
 type bodies struct {
@@ -111,8 +118,8 @@ func (b *bodies) keyRead() bool {
 	return read
 }
 
-// fetch reads the body of a row before it starts. It reports false while that is on its
-// way, and where it has to wait for room. Where nobody will ever read it the row starts
+// fetch reads the body of a row before it starts. It reports false while the body is
+// being read, and while it has to wait for room. A row whose body is gone for good starts
 // all the same, with the reason in [Row.Unreadable].
 func (b *bodies) fetch(row *Row) bool {
 	switch {
@@ -155,8 +162,8 @@ func (b *bodies) get(seq uint64, what string, ref objects.Ref, needed, may func(
 	})
 }
 
-// getForJournal reads the body of a kept reply, which is an object. kept gets the reply, or
-// nil where its body can't be read any more.
+// getForJournal reads the body of a kept reply, which is an object. kept gets the reply,
+// or nil where its body can't be read any more.
 func (b *bodies) getForJournal(seq uint64, of *Kept, needed func() bool, kept func(*Kept)) {
 	var may func() bool
 	if row := b.window.open[seq]; row != nil { // else it comes back from the lane, and has room
@@ -183,8 +190,8 @@ func (b *bodies) stowResult(row *Row) {
 	b.stow(row)
 }
 
-// stowForJournal stores the body of a reply that is too large for an entry of the journal as
-// an object, and reports whether it does. The row is offered again when it is stored.
+// stowForJournal stores the body of a reply that is too large for an entry of the journal
+// as an object, and reports whether it does. The row is offered again when it is stored.
 func (b *bodies) stowForJournal(row *Row, now time.Time) bool {
 	if len(row.reply.Body) > b.c.messages.roomInBucket() || row.form.object.Name != "" {
 		return false // also without a bucket, or where the event alone is too large
@@ -194,8 +201,9 @@ func (b *bodies) stowForJournal(row *Row, now time.Time) bool {
 	return true
 }
 
-// stow stores the body of the reply to a row, or an element, as an object. What waits for
-// that is the result, if no message has room for it, and the entry of the journal.
+// stow stores the body of the reply to a row, or an element, as an object. The result
+// waits for the object if no message has room for its body, and so does the entry of the
+// journal.
 func (b *bodies) stow(row *Row) {
 	if row.form.putting || row.form.object.Name != "" {
 		return
@@ -232,8 +240,8 @@ func (b *bodies) stow(row *Row) {
 	})
 }
 
-// removeUnnamed removes the objects of emitted rows that no result names: only the journal
-// did, and nobody reads its entries about these rows any more.
+// removeUnnamed removes the objects of emitted rows that no result names. Only the journal
+// named them, and nobody reads its entries about these rows any more.
 func (b *bodies) removeUnnamed(rows []*Row) {
 	for _, row := range rows {
 		delete(b.keys, row.Seq)
@@ -247,7 +255,9 @@ func (b *bodies) removeUnnamed(rows []*Row) {
 			}
 			b.add(&transfer{
 				what: rowsText(row.Seq, row.Seq) + ": remove " + ref.String(), once: true,
-				do:    func(ctx context.Context, nc *nats.Conn) error { return objects.Remove(ctx, nc, ref.Bucket, ref.Name) },
+				do: func(ctx context.Context, nc *nats.Conn) error {
+					return objects.Remove(ctx, nc, ref.Bucket, ref.Name)
+				},
 				ended: func(error) { b.c.at("tidied") },
 			})
 		}

@@ -2,12 +2,12 @@ package consumer
 
 import "time"
 
-// carried holds the rows that a consumer carries over from one term to the next: they were
-// taken, and are not known to be emitted. A reply that was paid for is not thrown away
-// because the connection broke. For example, a term has 100 rows when it loses the
+// carried holds the rows that a consumer carries over from one term to the next: they
+// were taken, and are not known to be emitted. A reply that was paid for is not thrown
+// away because the connection broke. For example, a term has 100 rows when it loses the
 // connection, and 30 of them are answered meanwhile. The next term of this process finds
-// from the log that 10 have their results, takes the other 90 again, and has the replies to
-// 20 of them at once.
+// from the log that 10 have their results, takes the other 90 again, and has the replies
+// to 20 of them at once.
 //
 // A row leaves when the next term takes it, or when it turns out to be emitted. The
 // goroutine of [Consumer.Run] owns it, and the window bounds it.
@@ -67,10 +67,9 @@ func (c *carried) forget(mark uint64, created time.Time) {
 		c.abandonAll()
 		c.inputCreated = created
 	}
-	for seq, row := range c.rows {
+	for seq := range c.rows {
 		if seq <= mark {
-			delete(c.rows, seq)
-			row.abandon()
+			c.emitted(seq)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// claimRetryMax is the longest wait before a claim that was refused, though nobody else
-	// has appended, is sent again.
+	// claimRetryMax is the longest wait before a claim that was refused, though nobody
+	// else has appended, is sent again.
 	claimRetryMax = 800 * time.Millisecond
 	// aheadAskMost is how long the answer to a request to read the log may take: while
 	// servers elect a leader it is lost.
@@ -34,12 +34,14 @@ var (
 	ErrResumePointLost = errors.New("the results stream has lost its resume point")
 )
 
-// logEnd is the last message of a partition's results: the only authority on what has
-// been emitted.
+// logEnd is the last message of a partition's log: the only authority on which rows have
+// been emitted. For example, the log ends at message 13 of the results stream, by owner
+// run.x, with the result of row 7: whoever owns the partition next answers row 8, and its
+// append is stored only if message 13 is still the last one.
 type logEnd struct {
-	seq   uint64 // of the results stream; 0 means nothing yet
+	seq   uint64 // of the results stream; 0 means that the log is empty
 	owner string
-	row   uint64 // that it is about
+	row   uint64 // the row that the message is about
 	logMark
 	newInput bool // the next claim is the first one for its input stream, see [Config.NewInput]
 }
@@ -59,10 +61,11 @@ type resultLog struct {
 	filter        string
 	claimSubject  string
 	resultSubject string
-	// served says that a term has begun once: results that are missing later may come back.
+	// served says that a term has begun once: results that are missing later may come
+	// back.
 	served bool
-	// lost says that the last attempt to begin a term found fewer results of rows above the
-	// low-water mark than the end of the log says.
+	// lost says that the last attempt to begin a term found fewer results of rows above
+	// the low-water mark than the end of the log says.
 	lost bool
 }
 
@@ -185,7 +188,7 @@ func (l *resultLog) finishedAhead(ctx context.Context, end logEnd, where *aheadL
 }
 
 // eachResult calls f with each result of the partition from one sequence of the results
-// stream to another, and the row that it is of.
+// stream to another, and the result's row.
 func (l *resultLog) eachResult(ctx context.Context, from, to uint64, f func(at, row uint64)) error {
 	return l.eachHeader(ctx, l.cfg.ResultStream, l.resultSubject, from, to, func(at uint64, h nats.Header) error {
 		row, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
@@ -199,7 +202,9 @@ func (l *resultLog) eachResult(ctx context.Context, from, to uint64, f func(at, 
 
 // eachHeader calls f with the headers of each message on a subject, from one sequence of
 // a stream to another. Bodies are not read.
-func (l *resultLog) eachHeader(ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error) error {
+func (l *resultLog) eachHeader(
+	ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error,
+) error {
 	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
 	defer cancel()
 	reading, err := streams.Read(asking, l.js, stream, jetstream.ConsumerConfig{

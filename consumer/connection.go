@@ -60,7 +60,7 @@ func (c *connection) adopt() {
 	}
 	js, err := streams.JetStream(nc)
 	if err != nil {
-		panic(fmt.Sprintf("consumer: %v", err)) // options alone could be wrong, and there are none
+		panic(fmt.Sprintf("consumer: %v", err)) // only options could be wrong, and there are none
 	}
 	c.nc, c.js = nc, js
 }

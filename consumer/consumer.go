@@ -8,37 +8,36 @@
 // correctness never depends on it.
 //
 //	partition := streams.DurableConfig{Name: "stage", InputStream: "ROWS", …}
-//	c, err := consumer.New(nc, consumer.Config{DurableConfig: partition, Executor: exec, Recorder: rec, …})
+//	c, err := consumer.New(nc, consumer.Config{DurableConfig: partition, Executor: exec, …})
 //	if err != nil { … }
 //	err = c.Run(soft, hard) // until soft ends: drain and hand over; hard: stop at once
 //
 // One Consumer serves one partition. Any number of processes may run one for the same
-// partition: one owns it, the others stand by. A term of ownership has these steps: stand by
-// until the pin is ours, read the end of the log, claim it, reset the durable consumer to
-// the row after it, take rows, append their results, ack, and hand over at the end.
+// partition: one owns it, the others stand by. A term of ownership has these steps: stand
+// by until the pin is ours, read the end of the log, claim it, reset the durable consumer
+// to the row after it, take rows, append their results, ack, and hand over at the end.
 //
 // A row goes this way:
 //
-//	                     away: only its place is held,
-//	                     because its key waits, or
-//	                     because it is in a batch
-//	                          │ ▲
-//	                  returns ▼ │
-//	ROWS ──pull──> intake ──> window ──> Executor ──Reply──> mailbox ──> window ──> emitter ──> RESULTS
-//	                            ▲                                          │                      │
-//	   replies that an earlier  │                         replies that     ▼                      ▼
-//	   term has kept            └───────────────────────────── wait:  journal                    acks
+//	ROWS ─pull─> intake ─> window ─> Executor ─Reply─> mailbox ─> window ─> emitter ─> RESULTS
+//	                        ▲  │                                    │                     │
+//	                returns │  ▼                                    ▼                     ▼
+//	                        away                                 journal                 acks
 //
-// Each state has one goroutine that owns it, so nothing but hand-over points is locked:
+// A row is away when only its place is in memory: other rows of its key wait in such
+// numbers that the window would be full of them, or it is in a batch. The journal keeps
+// replies that wait for an earlier row. The next owner reads a kept reply before it
+// starts the row.
 //
-//	goroutine              owns                                  others reach it by
-//	of Consumer.Run        the term with all its parts; between  the mailbox, steering,
-//	                       terms the rows that are carried over  questions, the lane's desk
-//	the emitter            the end of the log, while it appends  the outlet's two channels
-//	a transfer             one body on its way to or from the    bodies.done
-//	                       object store
-//	the executor's         a row from Start to Reply, but may    the row's atomics; gate,
-//	                       ask whether it is still wanted        pulse and storable
+// Each state has one goroutine that owns it, so only hand-over points have locks:
+//
+//	goroutine           owns                                  the others reach it by
+//	of Consumer.Run     the term with all its parts; between  mailbox, steering, questions,
+//	                    terms the rows that are carried over  the lane's desk
+//	the emitter         the end of the log, while it appends  the outlet's two channels
+//	a transfer          one body that it stores or reads      the transfers' channel
+//	of the executor     a row, from Start to Reply            the row's signals; gate,
+//	                                                          pulse and storable
 //
 // The types are in files of their names: survey, standby, term with its parts (intake,
 // ownership, window, returns, lane, journal, bodies, emitter, acks), and carried. What
@@ -85,51 +84,54 @@ type Config struct {
 	ResultBucket string
 	// DeadLetterSubject gets the originals of failed rows, or empty.
 	DeadLetterSubject string
-	// WindowBytes bounds the bytes taken and not yet emitted. A single row larger than
-	// that is let in alone. Default 256 MiB.
+	// WindowBytes bounds the bytes taken and not yet emitted. A row that is larger enters
+	// when the window is empty. Default 256 MiB.
 	WindowBytes int64
-	// OrderKey says in words what the key is where the Order is [streams.OrderKey], for
-	// the claim, and Key returns that of a row as [streams.KeyHeader] writes it. Key is
-	// called once for each row, from the goroutine of [Consumer.Run].
+	// OrderKey describes the key in the claim, where the Order is [streams.OrderKey]. For
+	// example, "subject" or "field customer".
 	OrderKey string
-	Key      func(*Row) string
+	// Key returns the key of a row as [streams.KeyHeader] writes it, where the Order is
+	// [streams.OrderKey]. It is called once for each row, from the goroutine of
+	// [Consumer.Run].
+	Key func(*Row) string
 	// Streams looks at the settings of the streams while the partition is served: at each
-	// claim, and whenever it runs. What it finds ends the term, and the partition waits
-	// until the stream is changed. Nil: nobody looks.
+	// claim, and whenever it runs. A setting that can't serve ends the term, and the
+	// partition waits until the stream is changed. Nil means that nobody looks.
 	Streams *streams.Inspector
 	// Moves says that somebody calls [Consumer.Use] with another connection when the
-	// present one is closed for good. False: that ends Run with an error.
+	// present one is closed for good. Without Moves, Run ends with an error then.
 	Moves bool
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
-	// Spread says which partitions this process should serve, and when to give one up.
-	// Nil: every one, always.
+	// Spread decides which partitions this process should serve, and when to give one up.
+	// Nil means that it should always serve all of them.
 	Spread *spread.Spread
-	// Journal keeps replies that have waited JournalAfter for their turn in
-	// JournalStream, so that a crash does not pay for them again. Zero JournalAfter keeps
-	// them as soon as their call events are stored. A journal that is full, gone or
-	// forbidden is not used (see [Status.JournalProblem]).
-	Journal       bool
+	// Journal keeps replies that wait for an earlier row, so that a crash does not pay for
+	// them again. A journal that is full, gone or forbidden is not used (see
+	// [Status.JournalProblem]).
+	Journal bool
+	// JournalStream is the stream that holds the journal.
 	JournalStream string
-	JournalAfter  time.Duration
-	// LaneLeft is asked before a claim where the last owner had a lane and this process
-	// has none. Its error says that batches are open: then there is no claim. Nil: nobody
-	// is asked.
+	// JournalAfter is how long a reply waits for its turn before the journal keeps it.
+	// Zero keeps a reply as soon as its call events are stored.
+	JournalAfter time.Duration
+	// LaneLeft is called before a claim if the last owner had a lane and this process has
+	// none. It returns an error if batches are open, and the partition is not claimed
+	// then. It may be nil.
 	LaneLeft func(ctx context.Context, left *streams.ClaimedLane) error
-	// ClaimedLane is what claims say of the lane. Nil: nothing.
+	// ClaimedLane describes the lane in claims. It may be nil.
 	ClaimedLane *streams.ClaimedLane
-	// Lane answers rows outside of the window, at most LaneRows at a time; it requires
-	// Journal. Nil: there is none.
+	// Lane answers rows outside of the window, at most LaneRows at a time. It requires
+	// Journal. Nil means that there is no lane.
 	Lane Lane
 
 	Executor Executor
 	Recorder *recorder.Recorder
-	// Observer and Tracer may be nil.
-	Observer Observer
-	Tracer   Tracer
+	Observer Observer // may be nil
+	Tracer   Tracer   // may be nil
 	Logger   *slog.Logger
 	// Explain puts an error into words for the log and for [Status.Problem]; see
-	// [streams.Explain]. Nil: its own words.
+	// [streams.Explain]. Nil means the error's own text.
 	Explain func(error) string
 
 	// hook is called at each step of the protocol. Tests crash or suspend the process
@@ -162,10 +164,11 @@ const (
 type Status struct {
 	Partition int
 	Role      Role
-	// Owner is the current term, and Claim the sequence of its claim in the results
-	// stream: of two that say they own the partition, as they may for a moment, the
-	// higher one does. Empty and 0 when there is none.
+	// Owner is the current term; empty when there is none.
 	Owner string
+	// Claim is the sequence of the term's claim in the results stream; 0 when there is
+	// none. For a moment two replicas may both report that they own the partition: the
+	// one with the higher claim does.
 	Claim uint64
 	// Taking says that it is this process's turn to serve the partition, and that it has
 	// not claimed it yet.
@@ -175,41 +178,42 @@ type Status struct {
 	// Parked counts the rows that are in the batch lane, or wait behind one that is, with
 	// their replies in the journal.
 	Parked int
-	// SetAside counts the rows that are taken but not held, so that a key whose rows wait
-	// leaves room for the others.
+	// SetAside counts the rows that are taken but not in memory, so that a key whose rows
+	// wait leaves room for the others.
 	SetAside int
-	// Window and Buffered are rows taken and not emitted, and those of them that are
-	// answered; BufferedBytes their size.
+	// Window counts the rows taken and not emitted, and Buffered the answered ones among
+	// them. BufferedBytes is the size of the window.
 	Window, Buffered int
 	BufferedBytes    int64
-	// Head is the oldest row of the window and since when it is the head; 0 when the
-	// window is empty.
+	// Head is the oldest row of the window; 0 when the window is empty. HeadSince is when
+	// it became the oldest.
 	Head      uint64
 	HeadSince time.Time
 	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
-	// HighWaterMark is the input sequence of the last row emitted or, where the order is
-	// not that of the stream, the low-water mark: every row up to it is emitted. Ahead
-	// counts the rows above it that are emitted, too.
+	// HighWaterMark is the low-water mark: every row up to it is emitted. In stream order
+	// it is the last row emitted. In any other order Ahead counts the rows above it that
+	// are emitted, too.
 	HighWaterMark uint64
 	Ahead         int
-	// KeysWaiting counts the keys of which answered rows wait for an earlier one; always
-	// 0 but in order by key. Of the row that others have waited for longest, WaitedFor is
-	// the sequence, WaitedForKey the key, WaitedForSince when it was taken; 0 when there
-	// is none.
-	KeysWaiting    int
+	// KeysWaiting counts the keys with answered rows that wait for an earlier row. It is
+	// always 0 unless the order is by key.
+	KeysWaiting int
+	// WaitedFor is the row that others have waited for longest, or 0; WaitedForKey is its
+	// key, and WaitedForSince is when it was taken.
 	WaitedFor      uint64
 	WaitedForKey   string
 	WaitedForSince time.Time
-	// Emitted, Failed and Skipped count rows of this process: results stored, those that
-	// are errors, and rows seen again after they were emitted.
+	// Emitted counts the results that this process has stored, and Failed the errors among
+	// them. Skipped counts rows that came again after they were emitted.
 	Emitted, Failed, Skipped uint64
-	// Problem says what holds the partition up; empty when nothing does.
+	// Problem is what blocks the partition; empty when nothing does.
 	Problem string
-	// Holds are why the rows of the partition wait, as far as this consumer knows.
+	// Holds are the reasons why the rows of the partition wait, as far as this consumer
+	// knows.
 	Holds []hold.Hold
-	// JournalProblem says why replies are not kept at the moment; empty when they are,
-	// and without a journal.
+	// JournalProblem is why replies are not kept at the moment. It is empty when they are
+	// kept, and without a journal.
 	JournalProblem string
 
 	term termStatus
@@ -230,8 +234,8 @@ type Consumer struct {
 	carried   carried
 	questions chan question // about rows, see RowHold
 
-	// fencedPin is the pin of the last term, or attempt at one, that was fenced; empty
-	// where there was none. The server may hold it still, see standBy.
+	// fencedPin is the pin of the last term, or attempt at one, if that was fenced; else
+	// empty. The server may still know it, see [standby.wait].
 	fencedPin string
 	// started says that all was well once, whether it was this process's turn or not:
 	// from then on a missing or misconfigured stream is a problem that may be fixed while
@@ -286,13 +290,14 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	c := &Consumer{
 		cfg: cfg,
 		connection: &connection{
-			nc: nc, js: js, published: []string{streams.APISubjects, filter, cmp.Or(cfg.DeadLetterSubject, filter)},
+			nc: nc, js: js,
+			published: []string{streams.APISubjects, filter, cmp.Or(cfg.DeadLetterSubject, filter)},
 		},
 		order: order{name: cfg.Order, keyName: cfg.OrderKey},
 		log:   log,
 		shared: &shared{
-			mail: newMailbox(), gate: new(gate), pulse: newPulse(time.Now(), cfg.PinnedTTL), storable: new(storable),
-			recorder: cfg.Recorder,
+			mail: newMailbox(), gate: new(gate), pulse: newPulse(time.Now(), cfg.PinnedTTL),
+			storable: new(storable), recorder: cfg.Recorder,
 		},
 		steer:     steering{changed: make(chan struct{}, 1), shares: cfg.Spread, partition: cfg.Partition},
 		questions: make(chan question),
@@ -304,8 +309,8 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	c.messages = &messages{connection: c.connection, cfg: &c.cfg, order: c.order, subject: subject}
 	c.resumer, _ = cfg.Executor.(Resumer)
 	c.results = &resultLog{
-		connection: c.connection, cfg: &c.cfg, order: c.order, filter: filter,
-		claimSubject: streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition), resultSubject: subject,
+		connection: c.connection, cfg: &c.cfg, order: c.order, filter: filter, resultSubject: subject,
+		claimSubject: streams.ClaimSubject(cfg.ResultSubject, cfg.Name, cfg.Partition),
 	}
 	return c, nil
 }
@@ -326,10 +331,11 @@ func (c *Consumer) Status() Status {
 	return s
 }
 
-// Unkept is how many replies a crash would pay for again now, where all must be kept at
-// once (no [Config.JournalAfter]); else 0. An executor that lets them hold their slots
-// pays again for no more calls than it has slots; it is woken by [Resumer]. Safe for
-// concurrent use.
+// Unkept returns how many replies a crash would pay for again now. It is 0 unless each
+// reply must be kept at once ([Config.Journal] with JournalAfter zero). An executor that
+// counts them against its slots pays again for no more calls than it has slots: of 16
+// slots with 3 replies unkept, 13 are free. [Resumer] wakes it when there are fewer. Safe
+// for concurrent use.
 func (c *Consumer) Unkept() int {
 	if !c.cfg.Journal || c.cfg.JournalAfter > 0 {
 		return 0
@@ -491,7 +497,8 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	if c.cfg.Observer != nil {
 		c.cfg.Observer.TermEnded(c.cfg.Partition, how)
 	}
-	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how), slog.Uint64("high_water_mark", t.own.end.low))
+	c.log.Info("term ended", slog.String("owner", t.owner), slog.String("how", how),
+		slog.Uint64("high_water_mark", t.own.end.low))
 	return err
 }
 
@@ -525,11 +532,15 @@ func (s *Status) standBy() {
 }
 
 func (c *Consumer) recordRun(phase, owner, reason string) {
-	c.cfg.Recorder.RecordRun(&auditlog.Run{Header: c.eventHeader(time.Now()), Phase: auditlog.Phase(phase), Owner: owner, Reason: reason})
+	c.cfg.Recorder.RecordRun(&auditlog.Run{
+		Header: c.eventHeader(time.Now()), Phase: auditlog.Phase(phase), Owner: owner, Reason: reason,
+	})
 }
 
 func (c *Consumer) eventHeader(now time.Time) auditlog.Header {
-	return auditlog.Header{Time: now, RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition)}
+	return auditlog.Header{
+		Time: now, RunID: c.cfg.RunID, Stage: c.cfg.Name, Partition: auditlog.Partition(c.cfg.Partition),
+	}
 }
 
 // rowEvent is the event of an answered row, but for its indexes.

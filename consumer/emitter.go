@@ -14,21 +14,25 @@ import (
 )
 
 const (
-	// The first guesses of what an append costs where replicas are asked.
+	// singleCostReplicas and groupCostReplicas are the first guesses of what an append
+	// costs where a stream has replicas.
 	singleCostReplicas = 700 * time.Microsecond
-	batchCostReplicas  = 3 * time.Millisecond
-	// From batchPaysRows on a batch costs client and server far less CPU than single
-	// appends (4.3 ms and 17 µs a row against 216 µs a row, measured on one replica), so
-	// it may take batchPatience times as long: it spends the time waiting for the disk.
-	// Fewer rows would wait for little gain, and might go on so: at 500 rows/s as many as
-	// a batch of 50 ms holds come while it is on its way.
-	batchPaysRows       = 64
-	batchPatience       = 4
-	batchForgetRows     = 8 // stored one by one, so many rows at once let the measure of a batch fade
-	batchForgetFraction = 64
-	// singleForgetFraction is the fraction by which each batch lets the measure of a
-	// single append fade: a server that was slow for a moment would else be sent batches
-	// as long as they are long enough for the next to gather.
+	groupCostReplicas  = 3 * time.Millisecond
+	// From groupPaysRows on a group costs client and server far less CPU than single
+	// appends: 4.3 ms and 17 µs a row against 216 µs a row, measured on one replica. So it
+	// may take groupPatience times as long, which it spends waiting for the disk. Fewer
+	// rows would wait for little gain, and it would stay so: at 500 rows/s, 25 rows come
+	// while a group of 25 rows is stored in 50 ms.
+	groupPaysRows = 64
+	groupPatience = 4
+	// Each time that groupForgetRows or more are stored one by one, the measure of a group
+	// fades by the fraction groupForgetFraction. Without it, a group that was slow once
+	// would never be tried again.
+	groupForgetRows     = 8
+	groupForgetFraction = 64
+	// singleForgetFraction is the fraction by which each group lets the measure of a
+	// single append fade. Without it, a server that was slow for a moment would be sent
+	// groups for as long as each takes long enough for the next to gather.
 	singleForgetFraction = 16
 
 	storeRetryFirst = 50 * time.Millisecond
@@ -36,7 +40,7 @@ const (
 )
 
 var (
-	errBatchRefused = errors.New("the batch was refused")
+	errGroupRefused = errors.New("the group was refused")
 	// errLimitLowered ends a term: the next one learns the limit and makes the result fit.
 	errLimitLowered = errors.New("the results stream takes only smaller messages than before")
 )
@@ -48,26 +52,32 @@ var (
 // before it would make, are no fence: a rival's claim can take a number in between, and a
 // later append of the fenced owner fits the log again.
 //
-// An append is one message, or one atomic batch with the condition on its first message.
-// Which is cheaper depends on the server: a batch costs a flat 20-30 ms on one replica,
-// where a message takes about 0.1 ms; it wins on three replicas, and where each message
-// is synced to disk. So both are measured as they happen and the cheaper one is taken; a
-// large batch may take longer, since it costs less work.
+// An append is one message, or one group that is stored as a whole (the server's atomic
+// batch), with the condition on its first message. Which is cheaper depends on the server: a
+// group costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms. It wins
+// on three replicas, and where each message is synced to disk. So both are measured as they
+// happen and the cheaper one is taken. A large group may take longer, since it costs less
+// work.
+//
+// It runs on a goroutine of its own, which owns it.
 type emitter struct {
 	c       *Consumer
 	owner   string
 	end     logEnd
-	batch   bool // the stream allows atomic batches
+	groups  bool // the stream takes groups
 	single  streams.Cost
 	group   streams.Cost
-	singles time.Time         // no batch until then
+	singles time.Time         // no group until then
 	appends *streams.Appender // nil: nothing was appended yet
 }
 
 func newEmitter(c *Consumer, owner string, end logEnd, results jetstream.StreamConfig) *emitter {
-	e := &emitter{c: c, owner: owner, end: end, batch: results.AllowAtomicPublish, single: streams.Cost(streams.SingleCostGuess), group: streams.Cost(streams.BatchCostGuess)}
+	e := &emitter{
+		c: c, owner: owner, end: end, groups: results.AllowAtomicPublish,
+		single: streams.Cost(streams.SingleCostGuess), group: streams.Cost(streams.GroupCostGuess),
+	}
 	if results.Replicas > 1 {
-		e.single, e.group = streams.Cost(singleCostReplicas), streams.Cost(batchCostReplicas)
+		e.single, e.group = streams.Cost(singleCostReplicas), streams.Cost(groupCostReplicas)
 	}
 	return e
 }
@@ -89,9 +99,9 @@ func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- e
 	}
 }
 
-// outlet passes groups of rows from the term to the emitter and takes their outcomes. While
-// it is busy one group is on its way and its outcome was not taken yet, so neither channel,
-// of one place each, ever blocks the term.
+// outlet passes groups of rows from the term to the emitter and takes their outcomes.
+// While it is busy one group is on its way and its outcome was not taken yet, so neither
+// channel, of one place each, ever blocks the term.
 type outlet struct {
 	groups  chan []*Row
 	stored  chan emitted
@@ -145,8 +155,8 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 		}
 		e.c.at("appending")
 		err := e.store(ctx, rows[:n])
-		if errors.Is(err, errBatchRefused) {
-			e.singles = time.Now().Add(streams.BatchRefusedFor)
+		if errors.Is(err, errGroupRefused) {
+			e.singles = time.Now().Add(streams.GroupRefusedFor)
 			continue
 		}
 		if err != nil {
@@ -175,17 +185,16 @@ func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	return true, nil
 }
 
-// groupSize returns how many of n rows are appended next: all of them as a batch where
-// that is cheaper, else one.
+// groupSize returns how many of n rows are appended next: all of them as a group where a
+// group is cheaper, and one otherwise.
 func (e *emitter) groupSize(n int) int {
 	switch {
-	case !e.batch || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
+	case !e.groups || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
 		return 1
-	case e.single*streams.Cost(n) > e.group, n >= batchPaysRows && batchPatience*e.single*streams.Cost(n) > e.group:
+	case e.single*streams.Cost(n) > e.group, n >= groupPaysRows && groupPatience*e.single*streams.Cost(n) > e.group:
 		return min(n, streams.AppendMax)
-	case n >= batchForgetRows:
-		// A batch that was slow once would never be tried again.
-		e.group -= e.group / batchForgetFraction / streams.Cost(n)
+	case n >= groupForgetRows:
+		e.group -= e.group / groupForgetFraction / streams.Cost(n)
 	}
 	return 1
 }
@@ -234,12 +243,12 @@ func (e *emitter) deadLetter(ctx context.Context, row *Row) error {
 	return context.Cause(ctx)
 }
 
-// store appends one message or one batch until it is stored.
+// store appends one message or one group until it is stored.
 func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	last := rows[len(rows)-1]
 	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
 		if err := e.c.cfg.Streams.Verdict(); err != nil {
-			return err // each result could push out another; also where the stream was full and is edited to drop old ones
+			return err // each result could push out another, as in a full stream edited to drop old ones
 		}
 		begin := time.Now()
 		seq, err := e.try(ctx, rows)
@@ -273,7 +282,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		case streams.TooLarge(err):
 			return fmt.Errorf("%w: %w", errLimitLowered, err)
 		case len(rows) > 1 && streams.RefusedForGood(err):
-			return fmt.Errorf("%w: %w", errBatchRefused, err)
+			return fmt.Errorf("%w: %w", errGroupRefused, err)
 		}
 		e.c.setRefused(true)
 		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(rows[0].Seq, last.Seq), err)))
@@ -281,7 +290,7 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 	return context.Cause(ctx)
 }
 
-// stored notes that the append is stored, whatever came before.
+// stored notes that the append is stored, which ends any problem with the results stream.
 func (e *emitter) stored() {
 	e.c.cfg.Streams.Stored()
 	e.c.setRefused(false)

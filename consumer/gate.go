@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Resumer is what an [Executor] that asks [Row.MayBegin] is: Resume reports that rows may
+// Resumer is an [Executor] that asks [Row.MayBegin]. Resume reports to it that rows may
 // begin that might not before. Resume must not block.
 type Resumer interface {
 	Resume()
@@ -26,8 +26,8 @@ func (r *Row) MayBegin() bool { return r.shared.gate.admits(r) || !r.Wanted() }
 // when they are taken, and how large a reply is shows only when it is there: short rows
 // with long replies would come to many times the window's bytes.
 //
-// For example, a window of 256 MB holds 1,000 rows of 10 KB, and each reply has 1 MB.
-// From about the 250th reply on no row begins but the one that all others wait for.
+// For example, a window of 256 MB has 1,000 rows of 10 KB, and each reply has 1 MB. From
+// about the 250th reply on no row begins but the one that all others wait for.
 type gate struct {
 	shut  atomic.Bool
 	stuck atomic.Bool // replies that wait for no row use up the bytes

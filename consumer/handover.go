@@ -10,14 +10,16 @@ import (
 // errReleased ends a term whose partition goes to another replica.
 var errReleased = errors.New("the partition goes to another replica")
 
-// Recaller is what an [Executor] may also be: Recall asks it to hand back soon the rows that are no longer wanted and
-// have no call in flight (see [Row.Wanted]). Without it they are handed back when their turn comes, which may take
-// long while the provider has little capacity. Recall must not block.
+// Recaller is an [Executor] that can hand rows back early. Recall asks it to hand back
+// soon the rows that are no longer wanted and have no call in flight (see [Row.Wanted]).
+// Other executors hand them back when their turn comes, which may take long while the
+// provider has little capacity. Recall must not block.
 type Recaller interface {
 	Recall()
 }
 
-// release hands the partition over to another replica: a stop of this partition alone.
+// release begins to hand the partition over to another replica: it stops this partition,
+// and no other of the process.
 func (t *term) release() {
 	if t.stopping {
 		return
@@ -33,15 +35,17 @@ func (t *term) release() {
 	t.recall()
 }
 
-// recall asks for the rows that a released partition, or one that is paused, does not want called. It is repeated: a row
-// may have been on its way into the executor's queue, or come back to it for another attempt.
+// recall asks the executor for the rows that must not be called, because the partition is
+// released or paused. It is repeated: a row may have entered the executor's queue just
+// then, or come back to it for another attempt.
 func (t *term) recall() {
 	if r, ok := t.c.cfg.Executor.(Recaller); ok && (t.released || t.paused) {
 		r.Recall()
 	}
 }
 
-// dropHandedBack forgets the rows that nobody works on, and those whose replies the next owner finds in the journal.
+// dropHandedBack forgets the rows that nobody works on, and the rows whose replies the
+// next owner finds in the journal.
 func (t *term) dropHandedBack() {
 	for _, row := range t.window.takenBack {
 		row.abandon()
@@ -56,8 +60,8 @@ func (t *term) dropHandedBack() {
 
 // drained reports whether a stopping term has nothing left to wait for: every row of the
 // window is answered or taken back, and no answered one is first in line to be emitted.
-// Those that are complete behind a row taken back stay where they are, since nothing fills
-// its place in this term.
+// For example, row 3 is taken back and row 4 is answered: row 4 stays where it is, since
+// nothing fills the place of row 3 in this term.
 func (t *term) drained() bool {
 	if t.out.busy || t.window.buf.Completed()+len(t.window.takenBack) < t.window.buf.Len() {
 		return false
@@ -66,13 +70,17 @@ func (t *term) drained() bool {
 	return !ready
 }
 
-// handOver leaves the consumer at the row after the last one emitted, and the pin to the replica that asks first.
-// Without the reset, rows taken and not emitted would come again only after AckWait.
+// handOver leaves the consumer at the row after the last one emitted, and the pin to the
+// replica that asks first. Without the reset, rows taken and not emitted would come again
+// only after AckWait.
 //
-// It reads the log before the reset, for the partition may have been lost while it drained:
+// It reads the log before the reset, for the partition may have been lost while it
+// drained:
 //
-//	A waits for its last call. B finds nobody pinned, claims, resets the consumer, and takes rows.
-//	A's call ends. A has nothing to append, so it does not learn of B, and resets the consumer under B.
+//	A waits for its last call. B finds nobody pinned, claims, resets the consumer, and
+//	takes rows.
+//	A's call ends. A has nothing to append, so it does not learn of B, and resets the
+//	consumer under B.
 func (t *term) handOver(ctx context.Context) error {
 	t.in.pull.close() // a row that came to a request in flight would be taken from the next owner
 	t.c.at("drained")
@@ -98,10 +106,12 @@ func (t *term) handOver(ctx context.Context) error {
 	return nil
 }
 
-// steered acts on what has changed: the partition goes to another replica, or its rows wait, or wait no longer.
+// steered acts on a change of [steering]: the partition goes to another replica, or a
+// pause begins or ends.
 //
-// A row is handed back only while it is not wanted, so that it comes back here and waits. One that is in flight when the
-// pause ends, or on its way back, is wanted again: it is answered, or it is started with the others.
+// The executor hands a row back only while the row is not wanted, and it waits here then.
+// A row that is in flight when the pause ends is wanted again, and is answered. A row
+// that is just being handed back is started again with the others.
 func (t *term) steered() {
 	if !t.c.steer.mayServe() {
 		t.release()

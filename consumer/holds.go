@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/hold"
 )
 
-// Waiter is what an [Executor] is that knows why a row which it has started waits.
-// RowHold must be safe for concurrent use; it returns soon, or when ctx ends.
+// Waiter is an [Executor] that knows why a row which it has started waits. RowHold must be
+// safe for concurrent use; it returns soon, or when ctx ends.
 type Waiter interface {
 	RowHold(ctx context.Context, row *Row) hold.Hold
 }
@@ -17,7 +17,8 @@ type Waiter interface {
 // kindOf has the kind of each area of [problems].
 var kindOf = map[string]hold.Kind{
 	problemConnection: hold.Connection, problemOwnership: hold.Ownership, problemResults: hold.Results,
-	problemDeadLetter: hold.DeadLetter, problemRows: hold.Undelivered, problemAway: hold.Unread, problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
+	problemDeadLetter: hold.DeadLetter, problemRows: hold.Undelivered, problemAway: hold.Unread,
+	problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
 }
 
 // holds returns the problems as reasons why the rows of a partition wait.

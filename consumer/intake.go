@@ -24,8 +24,9 @@ const (
 
 // intake receives the rows of one term from the durable consumer, in the order of the
 // input stream. Its invariant: each row up to accepted is in the window or was emitted.
-// So the durable consumer can be reset to accepted+1 at any time, which is the cure for
-// whatever has come between the server and this process.
+// So the durable consumer can be reset to accepted+1 at any time. That cures every fault
+// on the way from the server to this process: a lost delivery, another client's reset, a
+// redelivery of old rows.
 //
 // The goroutine of the term owns it.
 type intake struct {
@@ -129,7 +130,8 @@ func (in *intake) note(md *nats.MsgMetadata, now time.Time) (proven bool) {
 // The size that the server adds to the headers proves nothing, since an empty row may have
 // such a header of its own. So the stream is asked.
 func (in *intake) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut bool, err error) {
-	if size := streams.Added(m.Header, streams.HeaderMessageSize); len(m.Data) > 0 || !in.pull.unnamed && (size == "" || size == "0") {
+	size := streams.Added(m.Header, streams.HeaderMessageSize)
+	if len(m.Data) > 0 || !in.pull.unnamed && (size == "" || size == "0") {
 		return false, nil
 	}
 	stored, err := streams.MessageAt(ctx, in.c.nc, in.c.cfg.InputStream, seq)
@@ -142,9 +144,9 @@ func (in *intake) withoutBody(ctx context.Context, m *nats.Msg, seq uint64) (cut
 // proveNothing has the next delivery prove nothing about the rows before it.
 func (in *intake) proveNothing() { in.delivered = 0 }
 
-// missingBefore returns the first row of the input after the last one taken, if that one
-// comes before seq; else 0. Rows that were deleted, or that the filter leaves out, are not
-// missing.
+// missingBefore returns the first row of the input after the last one taken, if it comes
+// before seq, and 0 otherwise. Rows that were deleted, or that the filter leaves out, are
+// not missing.
 func (in *intake) missingBefore(ctx context.Context, seq uint64) (missing uint64, err error) {
 	next, err := nextInput(ctx, in.c, in.accepted+1)
 	if next >= seq {

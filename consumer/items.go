@@ -9,15 +9,16 @@ import (
 )
 
 // A row that fans out is answered element by element, and each reply waits for the others
-// as a whole row's waits for earlier rows. So each goes to the journal by itself. To the
-// journal an element is a row of its own, with its row as parent: it has the parent's
-// sequence and turn, and its own reply and count of events that are not stored.
+// as the reply to a whole row waits for earlier rows. So each goes to the journal by
+// itself. To the journal an element is a row of its own, with its row as parent: it has
+// the parent's sequence and turn, and its own reply and count of events that are not
+// stored.
 
-// KeepItem hands over the reply to one element of the row, counted from 0, which the
-// journal keeps as it keeps that of a whole row, and which counts in the window until the
-// row is emitted. The row's own reply follows when all its elements are answered, without
-// a [Reply.RequestHash]. KeepItem must be called at most once for an element, before
-// [Row.Reply], also where the row is handed back and started again, and does not block.
+// KeepItem hands over the reply to one element of the row, counted from 0. The journal
+// keeps it like the reply to a whole row, and it counts in the window until the row is
+// emitted. The row's own reply follows when all its elements are answered, without a
+// [Reply.RequestHash]. KeepItem must be called at most once for an element, before
+// [Row.Reply], also where the row is handed back and started again. It does not block.
 func (r *Row) KeepItem(index int, reply Reply) {
 	item := r.item(index)
 	item.reply = &reply
@@ -58,8 +59,9 @@ func (r *Row) isPaid() {
 	r.element.paid = paid{owner: e.EarlierCalls[0].Owner, index: last.CallIndex, calls: last.Calls}
 }
 
-// earlierCalls says for the event of a row which calls are not the owner's, and for that
-// of an element, which is for the journal, which calls its reply is from.
+// earlierCalls returns for the event of a row which calls for its elements are not the
+// owner's. For the event of an element, which goes to the journal, it returns the calls
+// that the reply is from.
 func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 	of := []*Row{r}
 	if r.element.parent == nil {
@@ -80,7 +82,8 @@ func (r *Row) earlierCalls(owner string) (terms []auditlog.TermCalls) {
 			i = len(terms)
 			terms = append(terms, auditlog.TermCalls{Owner: p.owner})
 		}
-		terms[i].Items = append(terms[i].Items, auditlog.ItemCalls{Item: item.element.index, CallIndex: p.index, Calls: p.calls})
+		calls := auditlog.ItemCalls{Item: item.element.index, CallIndex: p.index, Calls: p.calls}
+		terms[i].Items = append(terms[i].Items, calls)
 	}
 	return terms
 }
@@ -91,7 +94,10 @@ func (r *Row) item(index int) *Row {
 	defer r.mu.Unlock()
 	item := r.items[index]
 	if item == nil {
-		item = &Row{Partition: r.Partition, Seq: r.Seq, Key: r.Key, StateID: auditlog.ItemStateID(r.StateID, index), element: element{parent: r, index: index}}
+		item = &Row{
+			Partition: r.Partition, Seq: r.Seq, Key: r.Key, StateID: auditlog.ItemStateID(r.StateID, index),
+			element: element{parent: r, index: index},
+		}
 		if r.items == nil {
 			r.items = make(map[int]*Row)
 		}

@@ -21,9 +21,10 @@ import (
 // partition 0 has its reply on journal.stage.0.7.row, and its second element on
 // journal.stage.0.7.1.
 //
-// The parts are in files of their own: what waits to be kept (unkept), what is on its way
-// to the stream (sentEntries), what earlier terms have kept (earlier) and how it is read
-// (gets), and what must stay in the stream (purges).
+// The parts are in files of their own: the replies that wait to be kept (unkept), the
+// entries that were sent to the stream and have no answer yet (sentEntries), the replies
+// that earlier terms have kept (earlierTerms) and how they are read (gets), and the
+// entries that must stay in the stream (purges).
 //
 // The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and
 // has nothing to read.
@@ -70,8 +71,8 @@ func (j *journal) open(now time.Time) {
 	}
 	most := max(j.c.cfg.WindowRows, journalSent)
 	j.inbox, j.sent.most = j.c.nc.NewInbox(), most
-	// What may come at once: an answer to each entry on its way and to each get, and a few
-	// others.
+	// There is room for all answers that may come at once: to each entry that was sent, to
+	// each get, and a few others.
 	j.answers = make(chan *nats.Msg, most+2*journalGets+64)
 	var err error
 	if j.sub, err = j.c.nc.ChanSubscribe(j.inbox+".>", j.answers); err != nil {
@@ -111,9 +112,9 @@ func (j *journal) received(m *nats.Msg, now time.Time) {
 	}
 }
 
-// step keeps what has waited long enough, asks again for what was not answered, removes
-// what is no longer needed, and returns when it wants to be called again; zero means not
-// before something happens.
+// step keeps the replies that have waited long enough, repeats requests that were not
+// answered, and removes entries that are no longer needed. It returns when it wants to be
+// called again; zero means not before something happens.
 func (j *journal) step(now time.Time) (next time.Time) {
 	if j.sub == nil {
 		return time.Time{}
@@ -137,7 +138,7 @@ func (j *journal) emitted(rows []*Row) {
 	j.dropFinished()
 }
 
-// setProblem notes why the journal is not used; empty means that it is.
+// setProblem notes why the journal is not used. With an empty reason it is used again.
 func (j *journal) setProblem(why string) {
 	if j.problem == why {
 		return
@@ -152,7 +153,7 @@ func (j *journal) setProblem(why string) {
 	}
 }
 
-// mustKeep reports whether a reply is to be kept at all: one that was paid for in this
+// mustKeep reports whether a reply must be kept at all: only if it was paid for in this
 // process.
 func mustKeep(r *Reply) bool {
 	return r.RequestHash != "" && r.Event.Source != auditlog.SourceJournal

@@ -15,7 +15,7 @@ import (
 // replies themselves: they may be large, and behind a batch lane there may be a million.
 //
 // It asks the leader of the stream for the subjects that exist. Only a leader that has
-// applied its whole log answers, so whatever was acknowledged is among them.
+// applied its whole log answers, so the subject of each acknowledged entry is among them.
 type earlierTerms struct {
 	refs    []keptRef // sorted; some rows may be emitted
 	emitted int       // refs at the front whose rows are
@@ -46,7 +46,8 @@ func (j *journal) askEarlier(now time.Time) {
 		Offset int    `json:"offset"`
 	}{j.stream.filter(), j.earlier.read})
 	if err == nil {
-		err = j.send(topicSubjects, &nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "STREAM.INFO." + j.c.cfg.JournalStream, Data: body})
+		subject := streams.APIPrefix(j.c.nc) + "STREAM.INFO." + j.c.cfg.JournalStream
+		err = j.send(topicSubjects, &nats.Msg{Subject: subject, Data: body})
 	}
 	if err != nil {
 		j.setProblem(err.Error())
@@ -132,7 +133,7 @@ func (j *journal) stepEarlier(now time.Time) (next time.Time) {
 	return e.again
 }
 
-// of returns what is kept of a row.
+// of returns which replies to a row and its elements are kept.
 func (e *earlierTerms) of(seq uint64) []keptRef {
 	from, _ := slices.BinarySearchFunc(e.refs, keptRef{row: seq, item: wholeRow}, keptRef.compare)
 	to := from

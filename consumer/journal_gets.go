@@ -15,9 +15,10 @@ import (
 const (
 	// journalGets is how many replies may be asked for at once.
 	journalGets = 64
-	// journalGetBytes is how many bytes may be on their way, by the largest of the last
-	// replies: they hold up whatever else comes by the connection, and a server cuts off
-	// a client that it has 64 MiB for. Before the first, few are asked for.
+	// journalGetBytes bounds the bytes of replies that are being read, by the largest of
+	// the last replies. They delay everything else that comes by the connection, and a
+	// server cuts off a client for which it has 64 MiB. Before the first reply is here,
+	// few are asked for.
 	journalGetBytes = 4 << 20
 	journalFirst    = 4
 	// journalLag is the wait before a replica is asked again that does not have a reply
@@ -30,25 +31,26 @@ const (
 type gets struct {
 	open    map[uint64]*get // by row
 	missing int             // replies that are not here yet
-	// by is when rows start without what is on its way: each reply that comes puts it
-	// off, since a row may have thousands, and a slow link may carry few at a time. deaf
-	// says that it has passed: no row waits until a reply comes.
+	// by is when rows start without the replies that have not come. Each reply that comes
+	// puts it off, since a row may have thousands, and a slow link may carry few at a
+	// time. deaf says that it has passed: no row waits until a reply comes.
 	by   time.Time
 	deaf bool
 	size int // of the largest of the last replies
 }
 
-// get is what is kept of one row. Any replica may answer a request for a reply, and one
-// that lags answers that there is none. The subject exists, so it is asked again.
+// get collects the replies to one row and its elements. Any replica may answer a request
+// for a reply, and a replica that lags answers that there is none. The subject exists, so
+// it is asked again.
 type get struct {
 	kept     *Kept
 	items    map[int]*Kept
 	missing  []int     // elements, or wholeRow, whose replies are not here yet
 	fetching int       // replies whose bodies are objects, which are being read
-	asked    int       // of those, how many are on their way
+	asked    int       // how many of the missing ones were asked for and not answered yet
 	by       time.Time // when the row starts without them; zero means never
 	again    time.Time // when to ask once more
-	lagUntil time.Time // zero: no replica has answered that there is none
+	lagUntil time.Time // zero until a replica has answered that there is none
 }
 
 // room reports whether another row may ask.
@@ -62,7 +64,7 @@ func (g *gets) most() int {
 	return min(max(journalGetBytes/g.size, 1), journalGets)
 }
 
-// until is when a row starts without what is on its way.
+// until is when a row starts without the replies that have not come.
 func (g *gets) until(of *get) time.Time {
 	if !g.deaf && of.by.Before(g.by) {
 		return g.by
@@ -70,9 +72,9 @@ func (g *gets) until(of *get) time.Time {
 	return of.by
 }
 
-// restore gives a row what earlier terms have kept of it, before it starts. It reports
-// false while that is on its way, and where it has to wait for others: a row that may not
-// begin would hold a reply that the window has no room for.
+// restore gives a row the replies that earlier terms have kept of it, before it starts. It
+// reports false while they are being read, and while they have to wait for others: a row
+// that may not begin would have a reply that the window has no room for.
 //
 // Where the journal does not answer, rows start without, and are paid for again.
 func (j *journal) restore(row *Row, now time.Time) bool {
@@ -135,7 +137,7 @@ func (j *journal) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
 	return g.kept, true
 }
 
-// get asks for what is kept of a row.
+// get asks for the replies that are kept of a row.
 func (j *journal) get(seq uint64, refs []keptRef, now time.Time) *get {
 	g := &get{}
 	for _, ref := range refs {
@@ -249,9 +251,9 @@ func (j *journal) stepGets(now time.Time) (next time.Time) {
 			j.ask(seq, g, now)
 		}
 		next = earlier(next, g.again)
-		// A row waits for it until then. Once that has passed, the row starts in this turn,
-		// unless it may not be started at all: then there is nothing to be called for, and
-		// a time in the past would have the term turn without rest.
+		// A row waits for it until then. Once that has passed, the row starts in this
+		// turn, unless it may not be started at all: then there is nothing to be called
+		// for, and a time in the past would have the term turn without rest.
 		if by := j.gets.until(g); !g.by.IsZero() && now.Before(by) {
 			next = earlier(next, by)
 		}

@@ -22,18 +22,18 @@ const moveMost = 10 * time.Minute
 // subject, such as journal.stage.0. A new owner copies them to the subjects of their rows
 // before it takes any row, which takes .5 ms an entry. One release later this file can go.
 //
-// The permissions that the setup of an earlier version printed don't cover those subjects.
-// Then the partition waits and says so, since the alternative would be to pay again for all
-// the replies.
+// The permissions that the setup of an earlier version printed don't cover those
+// subjects. Then the partition waits and says so, since the alternative would be to pay
+// again for all the replies.
 type oldReplies struct {
 	*keptStream
 	subject string // of all of them
 	count   uint64
 }
 
-// oldReplies returns how many replies an older version has kept. It is called before the
-// claim: whoever is fenced claims again at once, and a claim that is not followed by a
-// request for rows soon gets no pin.
+// oldReplies counts the replies that an older version has kept. It is called before the
+// claim: a replica that is fenced claims again at once, and a claim that is not soon
+// followed by a request for rows gets no pin.
 func (k *keptStream) oldReplies(ctx context.Context) (old oldReplies) {
 	old = oldReplies{keptStream: k, subject: strings.TrimSuffix(k.prefix(), ".")}
 	if !k.cfg.Journal {
@@ -67,7 +67,7 @@ func (o *oldReplies) mayMove(ctx context.Context) error {
 			"or give these replies up with nats stream purge %s --subject %s: %w",
 			o.count, o.filter(), o.cfg.JournalStream, o.subject, denied)
 	}
-	return nil // move says what else is wrong
+	return nil // move reports any other error
 }
 
 // move copies what an older version has kept, but for rows that are finished. Where that

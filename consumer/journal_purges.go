@@ -14,18 +14,18 @@ const (
 	journalSpare = 256
 )
 
-// purges removes what is not needed any more from the journal. One request removes all
-// entries below a sequence of the stream, which costs next to nothing. Where results are
-// not in stream order, one row may wait for hours and hold up all entries behind its own:
-// then those of emitted rows are removed by their subjects, row by row, which takes the
-// server 26 µs each.
+// purges removes entries from the journal that are not needed any more. One request
+// removes all entries below a sequence of the stream, which costs next to nothing. Where
+// results are not in stream order, one row may wait for hours, and no entry behind its
+// own can go that way. Then the entries of emitted rows are removed by their subjects,
+// row by row, which takes the server 26 µs each.
 //
 // A purge by sequence goes no further than this term is known to have owned the
 // partition, which one of its own appends has proved:
 //
 //	A has been fenced by B, and has not noticed.
-//	B answers a row, and keeps the reply.
-//	A, too, keeps a reply, which follows that of B; purges all before its own; and is killed, as B is.
+//	B answers a row, and keeps the reply as entry 8.
+//	A keeps a reply as entry 9, and purges everything below 9. Both are killed.
 //	C finds nothing of B's in the journal, and pays again.
 //
 // A purge by subject needs no proof: a row is emitted only where an append has stored its
@@ -56,8 +56,8 @@ func (p *purges) add(at, row uint64) {
 func (p *purges) proven() { p.knownTo = max(p.knownTo, p.lastAtAppend) }
 
 // dropFinished forgets the entries at the front whose rows are emitted: the next purge by
-// sequence removes them. Those of earlier terms are in the order of their rows and not of
-// their sequences, so either all go or none.
+// sequence removes them. The entries of earlier terms are in the order of their rows and
+// not of their sequences, so either all of them go or none.
 func (j *journal) dropFinished() {
 	p, e := &j.purges, &j.earlier
 	for e.emitted < len(e.refs) && j.rows.finished(e.refs[e.emitted].row) {
@@ -72,9 +72,9 @@ func (j *journal) dropFinished() {
 	}
 }
 
-// needed is the journal sequence below which nothing is needed any more. Where the
-// entries of earlier terms are is not known, only that they are before those of this one:
-// while one of them is needed it is 0.
+// needed is the journal sequence below which nothing is needed any more. The sequences of
+// earlier terms' entries are not known, only that they are lower than the ones of this
+// term. So needed is 0 while one of them is needed.
 func (j *journal) needed() uint64 {
 	p := &j.purges
 	switch {
@@ -87,7 +87,7 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// stepPurges removes what is not needed, and returns when to be called again.
+// stepPurges removes entries that are not needed, and returns when to be called again.
 func (j *journal) stepPurges(now time.Time) (next time.Time) {
 	p := &j.purges
 	if len(p.live)+len(j.earlier.refs) > max(p.siftAt, journalSpare) {
@@ -154,8 +154,8 @@ func (j *journal) sift() {
 	p.siftAt = left + left/4 + journalSpare
 }
 
-// clear removes what is not needed when the term ends in good order: there may be no next
-// owner that would.
+// clear removes the entries that are not needed when the term ends in good order: there
+// may be no next owner to remove them.
 func (j *journal) clear() {
 	if j.sub == nil {
 		return

@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// journalSent is how many entries may be on their way at least, where the window
-	// holds fewer rows, and journalSentBytes how many bytes they may have.
-	journalSent      = 256
+	// journalSent is how many entries may wait for their answers at least, where the
+	// window has fewer rows.
+	journalSent = 256
+	// journalSentBytes bounds the bytes of the entries that wait for their answers.
 	journalSentBytes = 8 << 20
 	// journalRetry is the wait before a reply that the journal did not take is offered
 	// again.
@@ -19,8 +20,8 @@ const (
 )
 
 // sentEntries are the entries that were sent and have no answer yet. They are bounded: a
-// journal that stores fewer entries a second than rows are emitted would gather those of
-// emitted rows in the memory of the server, without end.
+// journal that stores fewer entries a second than rows are emitted would pile up the
+// entries of emitted rows in the memory of the server, without end.
 //
 // The stream answers in the order in which entries were sent. So an answer settles the
 // entries sent before it, too, whose answers were lost.

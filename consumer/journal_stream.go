@@ -18,10 +18,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// wholeRow is the index, in place of an element's, of what is about a row as a whole, and
-// wholeRowToken the last token of its subject.
 const (
-	wholeRow      = -1
+	// wholeRow takes the place of an element's index where the reply is to the whole row.
+	wholeRow = -1
+	// wholeRowToken is the last token of the subject then.
 	wholeRowToken = "row"
 )
 
@@ -84,13 +84,10 @@ func (k *keptStream) ref(subject string) (ref keptRef, ok bool) {
 	return ref, err == nil && errItem == nil && k.subject(ref) == subject
 }
 
-// headerRequestHash names the request that an entry answers, headerReplyForm is
-// [Reply.Form], and headerInputCreated names the input stream to whose sequences the
-// entry refers.
 const (
-	headerRequestHash  = "Stage-Request-Hash"
-	headerReplyForm    = "Stage-Reply-Form"
-	headerInputCreated = "Stage-Input-Created"
+	headerRequestHash  = "Stage-Request-Hash"  // of the request that the entry answers
+	headerReplyForm    = "Stage-Reply-Form"    // [Reply.Form]
+	headerInputCreated = "Stage-Input-Created" // of the input stream to whose sequences it refers
 )
 
 // entry returns the journal's message for a row's reply: its event as one line of JSON,
@@ -103,9 +100,13 @@ func (k *keptStream) entry(row *Row, e *auditlog.Row) *nats.Msg {
 	data := e.AppendJSON(make([]byte, 0, 1024+len(body)), auditlog.PayloadsFull, 0)
 	data = append(append(data, '\n'), body...)
 	header := nats.Header{
-		streams.HeaderOwner: {e.Owner}, streams.HeaderSourceStream: {k.cfg.InputStream}, streams.HeaderSourceSeq: {strconv.FormatUint(row.Seq, 10)},
-		headerInputCreated: {k.created.Format(time.RFC3339Nano)}, streams.HeaderStatus: {e.Status}, headerRequestHash: {row.reply.RequestHash},
-		headerReplyForm: {row.reply.Form},
+		streams.HeaderOwner:        {e.Owner},
+		streams.HeaderSourceStream: {k.cfg.InputStream},
+		streams.HeaderSourceSeq:    {strconv.FormatUint(row.Seq, 10)},
+		streams.HeaderStatus:       {e.Status},
+		headerInputCreated:         {k.created.Format(time.RFC3339Nano)},
+		headerRequestHash:          {row.reply.RequestHash},
+		headerReplyForm:            {row.reply.Form},
 	}
 	if row.element.parent != nil {
 		header[streams.HeaderItem] = []string{strconv.Itoa(row.element.index)}
@@ -120,7 +121,8 @@ func (k *keptStream) entry(row *Row, e *auditlog.Row) *nats.Msg {
 // input.
 var errNoEntry = errors.New("not an entry of the journal")
 
-// parse reads what entry wrote; index is that of the element, or wholeRow.
+// parse reads a message that entry has made. It returns the row, and the index of the
+// element or wholeRow.
 func (k *keptStream) parse(header nats.Header, data []byte) (seq uint64, index int, kept *Kept, err error) {
 	seq, err = strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	hash := header.Get(headerRequestHash)

@@ -10,8 +10,9 @@ import (
 
 const (
 	// journalScan is the shortest time between two looks at the replies that wait to be
-	// kept, and journalFullScan is the same while too many entries are on their way.
-	journalScan     = 5 * time.Millisecond
+	// kept.
+	journalScan = 5 * time.Millisecond
+	// journalFullScan takes its place while too many entries wait for their answers.
 	journalFullScan = 100 * time.Millisecond
 	// journalStuck is how long a reply whose turn has come may wait for the streams of
 	// events and results until it is kept after all: normally it is stored there by then.
@@ -35,8 +36,8 @@ type unkept struct {
 	count     int    // of rows that are not settled
 	next      time.Time
 	blocked   bool         // a row whose time has come waits for the answers to other entries
-	flushBy   time.Time    // not zero: the partition is about to be handed over
-	groupTime streams.Cost // what an append of results takes, however many
+	flushBy   time.Time    // when a hand-over stops waiting for them; zero without one
+	groupTime streams.Cost // of an append of results, however many
 }
 
 // add registers a row whose reply must be kept at some time. It may be registered
@@ -101,7 +102,8 @@ func (j *journal) wait(row *Row, now time.Time) {
 // them:
 //
 //	A loses the connection, and claims the partition again.
-//	A call from before ends. Its row is far behind in the order, and A has not taken it again yet.
+//	A call from before ends. Its row is far behind in the order, and A has not taken it
+//	again yet.
 //	A is stopped, and hands over. B takes the row, and pays for it again.
 func (j *journal) waitOf(row *Row, now time.Time) {
 	for _, item := range row.answeredItems() {
@@ -114,7 +116,7 @@ func (j *journal) waitOf(row *Row, now time.Time) {
 	}
 }
 
-// waitNow registers an answered row whose reply is to be kept at once.
+// waitNow registers an answered row whose reply must be kept at once.
 func (j *journal) waitNow(row *Row, now time.Time) {
 	if j.c.cfg.Journal && mustKeep(row.reply) {
 		j.unkept.add(row, now, now)

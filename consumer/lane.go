@@ -9,9 +9,9 @@ import (
 )
 
 // Lane has rows answered outside of the window, for hours: by a provider's Batch API.
-// Such a row is *parked*: it keeps its place in the order, and nothing else is held of
-// it. Its body stays in the input stream and its reply goes to the journal, from where
-// both are read again when its turn comes.
+// Such a row is *parked*: it keeps its place in the order, and nothing else of it stays in
+// memory. Its body is in the input stream and its reply goes to the journal, and both are
+// read again when its turn comes.
 //
 // A row comes into the lane by way of the executor, which parks it ([Reply.Parked]), and
 // comes back to the executor when the lane recalls it. Its methods are called from the
@@ -87,7 +87,8 @@ type recall struct {
 	errand any
 }
 
-// laneDesk passes what the lane wants to the term.
+// laneDesk passes recalls, and the news that the term is fenced, from the lane to the
+// term.
 type laneDesk struct {
 	signal chan struct{} // holds one token while there may be something
 
@@ -131,7 +132,8 @@ func newLaneRows(t *term) *laneRows {
 	}
 	return &laneRows{
 		c: t.c, lane: t.c.cfg.Lane, window: t.window, journal: t.journal, in: &t.in, complete: t.complete,
-		desk: laneDesk{signal: make(chan struct{}, 1)}, early: make(map[uint64]recall), stashed: make(map[uint64]*Row),
+		desk:  laneDesk{signal: make(chan struct{}, 1)},
+		early: make(map[uint64]recall), stashed: make(map[uint64]*Row),
 	}
 }
 
@@ -139,7 +141,8 @@ func newLaneRows(t *term) *laneRows {
 func (l *laneRows) open(ctx context.Context, owner string, low uint64) error {
 	l.opened = true
 	return l.lane.Open(ctx, LaneTerm{
-		Owner: owner, Low: low, InputCreated: l.c.carried.inputCreated, Recall: l.desk.recall, Fenced: l.desk.fence,
+		Owner: owner, Low: low, InputCreated: l.c.carried.inputCreated,
+		Recall: l.desk.recall, Fenced: l.desk.fence,
 	})
 }
 
@@ -242,14 +245,15 @@ func (l *laneRows) unstashDue(stopping bool) {
 	}
 }
 
+// unstash completes a row that is not parked after all.
 func (l *laneRows) unstash(row *Row) {
 	delete(l.stashed, row.Seq)
 	l.journal.unkept.settle(row)
 	l.complete(row)
 }
 
-// takeRecalls takes what the lane wants. It returns an error where the lane has found
-// that another owns the partition.
+// takeRecalls takes the recalls that the lane has sent. It returns an error where the lane
+// has found that another owns the partition.
 func (l *laneRows) takeRecalls() error {
 	if l == nil {
 		return nil

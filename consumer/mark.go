@@ -16,17 +16,17 @@ import (
 // whoever takes over reads the log from 12 on, finds rows 4 and 5, and answers row 3
 // alone.
 //
-// In stream order no row is ahead, and low is the row of the message itself.
+// In stream order no row is ahead, and low is the message's own row.
 type logMark struct {
 	low   uint64
 	ahead int
 	from  uint64
 }
 
-// markHeaders is how many headers [logMark.setHeader] sets at most, and markHeaderBytes
-// the room for them without the key.
 const (
-	markHeaders     = 4
+	// markHeaders is how many headers [logMark.setHeader] sets at most.
+	markHeaders = 4
+	// markHeaderBytes is the room for them without the key.
 	markHeaderBytes = len(streams.HeaderLow+streams.HeaderAhead+streams.HeaderAheadFrom) +
 		3*len("18446744073709551615") + len(streams.HeaderKey) + markHeaders*len(": \r\n")
 )

@@ -1,22 +1,26 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"sync/atomic"
+	"unicode"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // messages makes the messages of results and dead letters, and knows how large a reply's
 // body may be: what the headers leave of the largest message that the results stream
-// takes, or the room of the bucket for large results. For example, a stream takes messages
-// of 1 MB, the stage's headers have 900 bytes and the row's own 300: then the body may have
-// 1 MB less 1,200 bytes.
+// takes, or the room of the bucket for large results. For example, a stream takes
+// messages of 1 MB, the stage's headers have 900 bytes and the row's own 300: then the
+// body may have 1 MB less 1,200 bytes.
 //
 // It is safe for concurrent use: the goroutine of the term asks for the room of a row, and
 // the emitter makes the messages.
@@ -45,8 +49,8 @@ func (m *messages) room(row *Row) (bytes int, bare bool) {
 	return left - own, false
 }
 
-// headerBytes is how many bytes the headers of a row's result take: those of the stage,
-// with its subject, and those that the row itself has.
+// headerBytes returns how many bytes the headers of a row's result take: stage counts the
+// headers that the stage adds, with the subject, and own the row's own headers.
 func (m *messages) headerBytes(row *Row) (stage, own int) {
 	// Status line, our own headers with generous values, the condition and the batch.
 	const fixed, separators = 640, len(": \r\n")
@@ -78,8 +82,7 @@ func carriedBytes(row, trace nats.Header) (bytes int) {
 	return bytes
 }
 
-// replaced is the row whose place the result of a redriven row takes; 0 means that that
-// of no other.
+// replaced returns the row whose place the result of a redriven row takes, or 0.
 func (m *messages) replaced(row *Row) uint64 {
 	return streams.Replaced(row.Header, m.cfg.Name, m.cfg.InputStream)
 }
@@ -116,7 +119,9 @@ func (m *messages) fit(row *Row) {
 	if f, ok := m.cfg.Executor.(Fitter); ok {
 		reply.Body = f.ResultTooLarge(row, size, room)
 	} else {
-		reply.Body = fmt.Appendf(nil, `{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`, reasonTooLarge, size, room)
+		reply.Body = fmt.Appendf(nil,
+			`{"error":{"reason":%q,"error":"the result has %d bytes, the results stream has room for %d","errors":[]}}`,
+			reasonTooLarge, size, room)
 	}
 	if len(reply.Body) > room {
 		reply.Body = nil
@@ -128,7 +133,7 @@ const reasonTooLarge = "result_too_large"
 
 // resultMsg returns the message that stores the result of a row.
 func (m *messages) resultMsg(row *Row, owner string) *nats.Msg {
-	own := 8 + m.order.headers() // ours and the batch's; a map of more would cost two allocations more
+	own := 8 + m.order.headers() // ours and the group's; a map of more would cost two allocations more
 	originStream, originSeq := streams.Origin(row.Header)
 	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
 	if !row.form.bare {
@@ -169,6 +174,7 @@ type headerValues struct {
 	values []string
 }
 
+// one sets a header.
 func (h *headerValues) one(name, value string) {
 	n := len(h.values)
 	h.values = append(h.values, value)
@@ -181,4 +187,80 @@ func statusOf(r *Reply) string {
 		return auditlog.RowError
 	}
 	return auditlog.RowSuccess
+}
+
+// headerError is why a dead letter's row failed, in one line.
+const headerError = "Stage-Error"
+
+// deadForm is how much of a failed row its dead letter holds: the most that fits into a
+// message.
+type deadForm int
+
+const (
+	deadWhole   deadForm = iota // the row, and what is known of it
+	deadNoError                 // without the error's text, so that a row that fits is not lost
+	deadCut                     // without body and headers of the row
+)
+
+func (m *messages) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
+	reason := cmp.Or(row.reply.Event.Reason, row.reply.UpstreamReason)
+	msg := &nats.Msg{Subject: m.cfg.DeadLetterSubject, Data: row.message(), Header: nats.Header{
+		streams.HeaderReason:  {reason},
+		jetstream.MsgIDHeader: {row.StateID + "/dead-letter"},
+	}}
+	if form == deadCut {
+		msg.Data = nil
+		msg.Header[streams.HeaderTruncated] = []string{"true"}
+		m.nameSource(msg.Header, row)
+		return msg
+	}
+	streams.Carry(msg.Header, row.Header, func(name string) bool { return !streams.ForServer(name) })
+	msg.Header[streams.HeaderReason] = []string{reason}
+	// A row that is another stage's result has these headers already, as its lineage.
+	if msg.Header[streams.HeaderSourceStream] == nil {
+		msg.Header[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+		msg.Header[streams.HeaderSourceSubject] = []string{row.Subject}
+	}
+	delete(msg.Header, headerError) // an earlier stage's
+	if text := errorLine(row); text != "" && form == deadWhole {
+		msg.Header[headerError] = []string{text}
+	}
+	return msg
+}
+
+// message is the body of the row's message, which is empty where the row's body is an
+// object.
+func (r *Row) message() []byte {
+	if r.elsewhere != nil {
+		return nil
+	}
+	return r.Body
+}
+
+// nameSource writes into the headers of a dead letter which row it is.
+func (m *messages) nameSource(h nats.Header, row *Row) {
+	h[streams.HeaderSourceStream] = []string{m.cfg.InputStream}
+	h[streams.HeaderSourceSeq] = []string{strconv.FormatUint(row.Seq, 10)}
+	h[streams.HeaderSourceSubject] = []string{row.Subject}
+}
+
+// tooLarge reports whether the server would refuse the message.
+func (m *messages) tooLarge(msg *nats.Msg) bool {
+	headers := streams.HeaderBytes(msg.Header)
+	return headers > streams.HeaderBytesMax || headers+len(msg.Data) > int(m.nc.MaxPayload())
+}
+
+// errorBytesMax bounds the text of headerError.
+const errorBytesMax = 500
+
+// errorLine is the last error of a failed row as the value of a header: one line, in
+// UTF-8.
+func errorLine(row *Row) string {
+	errs := row.reply.Event.Errors
+	if len(errs) == 0 {
+		return ""
+	}
+	text := errs[len(errs)-1].Error
+	text = strings.ToValidUTF8(text[:min(len(text), errorBytesMax)], "")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }

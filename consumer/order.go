@@ -7,9 +7,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// order is what the order of the results decides. Everywhere else rows of the same key
-// wait for each other, and that is all there is to order: in stream order all rows have
-// one key, in no order each row has its own.
+// order knows everything that depends on the order of the results. For the rest of the
+// program rows of the same key wait for each other, and nothing else: in stream order all
+// rows have one key, in no order each row has its own.
 //
 //	         key of a row   keys share the window   results may be ahead   one ack covers
 //	stream   the same       no                      no                     all rows before it

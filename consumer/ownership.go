@@ -107,7 +107,8 @@ func (o *ownership) appended(e emitted) {
 //
 //	A is slow. It sees nobody pinned, and nobody again.
 //	B is granted the pin with a row, claims, and resets.
-//	A reads the end of the log, which is B's claim, and claims. B holds the pin and renews it, so no row ever comes to A.
+//	A reads the end of the log, which is B's claim, and claims. B has the pin and renews
+//	it, so no row ever comes to A.
 func (o *ownership) lookDue(now time.Time, quiet time.Duration, pinned bool) bool {
 	switch {
 	case !o.certain():
@@ -118,9 +119,9 @@ func (o *ownership) lookDue(now time.Time, quiet time.Duration, pinned bool) boo
 	return now.Sub(o.checked) >= quiet
 }
 
-// leave claims once more where the low-water mark has passed the end of the log, as it does
-// over rows that were emitted by an earlier term. So a stage that has emitted all its rows
-// says so, and may go on in another order.
+// leave claims once more where the low-water mark has passed the end of the log, as it
+// does over rows that were emitted by an earlier term. So a stage that has emitted all
+// its rows says so, and may go on in another order.
 func (o *ownership) leave(ctx context.Context, m sequencer.Mark) error {
 	if m.Low == o.end.low {
 		return nil

@@ -77,7 +77,7 @@ func (p *problems) forget(areas ...string) {
 	}
 }
 
-// String lists the problems; empty when there are none.
+// String lists the problems in one line. It is empty when there are none.
 func (p *problems) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (e fatalError) Unwrap() error { return e.error }
 
 func fatal(err error) error { return fatalError{err} }
 
-// unfit ends [Consumer.Run] at its start alone, see isFatal.
+// unfit ends [Consumer.Run] only at its start, see isFatal.
 func unfit(err error) error { return &streams.UnfitError{Err: err} }
 
 // isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside

@@ -41,7 +41,7 @@ type puller struct {
 	sub     *nats.Subscription
 	msgs    chan *nats.Msg
 	pin     string
-	pinLost bool // a pin was held and the server no longer knows it
+	pinLost bool // the pin that this client had is no longer known to the server
 	renew   time.Duration
 	most    int // rows that one request may ask for
 

@@ -21,10 +21,10 @@ type Executor interface {
 	Start(row *Row)
 }
 
-// Fitter is what an [Executor] is that makes the result of a row whose own result is too
-// large, since the limit was lowered after the executor had looked at it. It returns the
-// body of an error with reason result_too_large, of at most room bytes. The row is
-// answered, and the consumer's goroutine calls it.
+// Fitter is an [Executor] that replaces a result which is too large for the streams. That
+// happens only if their limit was lowered after the executor had looked at it.
+// ResultTooLarge returns the body of an error with reason result_too_large, of at most
+// room bytes. The row is answered by then. The consumer's goroutine calls it.
 type Fitter interface {
 	ResultTooLarge(row *Row, size, room int) (body []byte)
 }
@@ -40,11 +40,11 @@ type Row struct {
 	Subject string
 	Header  nats.Header
 	Body    []byte
-	// Unreadable says why there is no Body, though the row names an object that should
-	// hold it; empty for any other row. Such a row gets an error as its result.
+	// Unreadable is the reason why the object that should hold Body can't be read. It is
+	// empty for any other row. Such a row gets an error as its result.
 	Unreadable string
-	// Key is the row's key where results are in order by key, as [streams.KeyHeader]
-	// writes it; else empty.
+	// Key is the row's key as [streams.KeyHeader] writes it. It is empty unless results
+	// are in order by key.
 	Key string
 	// StateID is `<name>/<input stream>/<partition>/<sequence>`.
 	StateID string
@@ -56,9 +56,10 @@ type Row struct {
 	// results stream or, where there is one, in the bucket of large results.
 	MaxBodyBytes int
 	// Kept is the reply that an earlier term kept in the journal, or nil. It counts only
-	// for the same request: an executor compares [Kept.RequestHash] with that of the
-	// request it would send, and answers with it instead of sending. Its body was made by
-	// the settings of that term, so the executor makes it again by its own.
+	// for the same request: an executor compares [Kept.RequestHash] with the hash of the
+	// request it would send and, if they are equal, answers with Kept instead of sending.
+	// Kept's body was made by the settings of that term, so the executor makes it again by
+	// its own.
 	Kept *Kept
 	// KeptItems are the replies to elements of the row that an earlier term kept, by
 	// index, as Kept is the row's, or nil.
@@ -66,16 +67,16 @@ type Row struct {
 	// Spent is the executor's own: what it needs to know, when the row is started again,
 	// of the attempts before it handed the row back. Nil at first.
 	Spent any
-	// Errand is what a [Lane] wants of a row that it has recalled; nil means that nothing
-	// in particular.
+	// Errand is a [Lane]'s own: what the executor must do with a row that the lane has
+	// recalled. Nil for any other row.
 	Errand any
 
 	shared *shared // with the other rows of the consumer; nil for an element
-	// elsewhere is the object that holds Body, which is empty until that was read. Nil: the
-	// row's message holds it.
+	// elsewhere is the object that holds Body, which is empty until the object was read.
+	// Nil means that the row's message holds Body.
 	elsewhere *objects.Ref
 	element   element // which one, where this is an element of a row
-	trace     Trace   // nil: nothing follows it
+	trace     Trace   // nil where nothing follows the row
 	elements
 	signals
 	answer
@@ -126,8 +127,7 @@ func (s *shared) resumeIf(more bool) {
 	}
 }
 
-// element says which element of a row this is. Its zero value is that it is a row. An
-// element is kept in the journal as a row is.
+// element says which element of a row this is. For a row it is zero.
 type element struct {
 	parent *Row
 	index  int
@@ -150,28 +150,30 @@ type inTerm struct {
 // inJournal is what the term knows of a row's reply in the journal. The goroutine of the
 // term owns it.
 type inJournal struct {
-	// keep is the list of replies that must be kept, where the row is on one: that of the
-	// present term, or of one that has ended.
+	// keep is the list of replies that must be kept, where the row is on one. It may be
+	// the list of a term that has ended.
 	keep       *unkept
 	answeredAt time.Time // in this term
 	keepAt     time.Time // when to keep it
-	// stored says that its reply is in the journal, by what this term knows, and
-	// storedBefore that it was, by what an earlier term of this process knew.
+	// stored says that this term knows the reply to be in the journal, and storedBefore
+	// that an earlier term of this process did.
 	stored       bool
 	storedBefore bool
-	entry        uint64 // number of the entry that was sent, see [sentEntries]; 0 means none, or it was refused
-	restored     bool   // Kept and KeptItems are set, if there is anything
+	// entry is the number of the entry that was sent, see [sentEntries]. It is 0 where
+	// none was sent, or the last one was refused.
+	entry    uint64
+	restored bool // Kept and KeptItems are set, if there is anything
 }
 
 // Kept is a reply from the journal.
 type Kept struct {
-	// RequestHash is that of the reply when it was given, never empty.
+	// RequestHash is the reply's, as the executor gave it. It is never empty.
 	RequestHash string
 	// Reply is as it was given. An executor that uses it sets the event's source to
 	// [auditlog.SourceJournal].
 	Reply Reply
 
-	object objects.Ref // that holds the body; the zero value: the entry does
+	object objects.Ref // that holds the body; zero where the entry itself does
 }
 
 // tenure is the term of ownership that a row's events name.
@@ -193,8 +195,8 @@ type Reply struct {
 	// none: a row that arrived as an error.
 	UpstreamReason string
 	// RequestHash distinguishes requests for the journal; empty means that the reply is
-	// not kept. It covers what is sent to whom. The names of fields and what else shapes
-	// the body are not part of it, see [Row.Kept].
+	// not kept. It covers the request and the server that it is sent to. Settings that
+	// shape the body, such as names of fields, are not part of it, see [Row.Kept].
 	RequestHash string
 	// Form is what the executor must know of Body to make it again from a kept reply, in
 	// any encoding: printable ASCII. It is kept with the reply.
@@ -302,13 +304,14 @@ func (r *Row) eventStored() {
 	}
 }
 
-// forgetJournal begins a term: what an earlier one knew of the journal may have changed.
+// forgetJournal is called when a term takes the row: the journal may have changed since an
+// earlier term looked at it.
 func (r *Row) forgetJournal() {
 	r.journal.entry, r.journal.restored = 0, false
 	r.journal.storedBefore, r.journal.stored = r.journal.storedBefore || r.journal.stored, false
 }
 
-// emittable: answered, and nothing of its audit is missing.
+// emittable reports whether the row is answered and all its events are stored.
 func (r *Row) emittable() bool { return r.term.done && r.unstored.Load() == 0 }
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without
@@ -320,8 +323,8 @@ type mailbox struct {
 
 	mu     sync.Mutex
 	rows   []*Row
-	fresh  int // rows put since they were counted last
-	unkept int // of those counted
+	fresh  int // rows that were put and not counted yet
+	unkept int // counted rows whose replies are not kept
 }
 
 func newMailbox() *mailbox { return &mailbox{signal: make(chan struct{}, 1)} }
@@ -350,8 +353,8 @@ func (m *mailbox) take(spare []*Row) []*Row {
 	return rows
 }
 
-// count replaces collected rows among the fresh ones by what is known of all by now, and
-// reports whether the sum is less than before.
+// count takes collected rows out of the fresh ones, and sets how many of all collected
+// ones are not kept. It reports whether the sum of both is less than before.
 func (m *mailbox) count(collected, unkept int) (fewer bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 // A row's way, in the order in which it happens: request, received, accept, take, start,
 // the executor's work (see [Row]), collect, complete, emit, the emitter's append (see
-// emitter), emitted, ack.
+// emitter), emitted, ack. comeBack is take for a row that was away.
 
 // request asks for the rows that there is room for; a stopping term asks for none and
 // renews its pin.
@@ -134,7 +134,8 @@ func (t *term) accept(ctx context.Context, m *nats.Msg) error {
 			return err
 		}
 		if missing != 0 {
-			t.c.log.Info("rows are missing, resetting the consumer", slog.Uint64("sequence", seq), slog.Uint64("missing", missing))
+			t.c.log.Info("rows are missing, resetting the consumer",
+				slog.Uint64("sequence", seq), slog.Uint64("missing", missing))
 			return t.reset(ctx)
 		}
 	}
@@ -191,7 +192,8 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 	if delivered > 1 || t.in.durable.AcksDelete {
 		return nil // the ack wait was shortened, or rows behind the ack floor were acked one by one
 	}
-	t.c.log.Info("another client has reset the consumer, restoring its position", slog.Uint64("sequence", seq), slog.Uint64("after", t.in.accepted))
+	t.c.log.Info("another client has reset the consumer, restoring its position",
+		slog.Uint64("sequence", seq), slog.Uint64("after", t.in.accepted))
 	return t.reset(ctx)
 }
 
@@ -230,8 +232,8 @@ func (t *term) take(row *Row, size int, index uint64, reply string) {
 	}
 }
 
-// comeBack takes a row into the window again that was away and is read, or forgets one that
-// was deleted from the input. next is the row set aside whose turn it is now, or 0.
+// comeBack takes a row into the window again that was away and is read, or forgets one
+// that was deleted from the input. next is the row set aside whose turn it is now, or 0.
 func (t *term) comeBack(seq uint64, back *comingBack) (next uint64, err error) {
 	if back.gone {
 		key, next, err := t.window.buf.Drop(seq)
@@ -268,8 +270,8 @@ func stamp(raw *jetstream.RawStreamMsg) stamped {
 	return stamped{&nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data}, raw.Time}
 }
 
-// rowOf returns the row of a message: one that is held from an earlier term, or a new
-// one.
+// rowOf returns the row of a message: one that is carried over from an earlier term, or a
+// new one.
 func (t *term) rowOf(seq uint64, m stamped) *Row {
 	c := t.c
 	if row := c.carried.rows[seq]; row != nil {
@@ -277,7 +279,8 @@ func (t *term) rowOf(seq uint64, m stamped) *Row {
 	}
 	m.Header.Del(streams.HeaderPinID)
 	row := &Row{
-		Partition: c.cfg.Partition, Seq: seq, Subject: m.Subject, Header: m.Header, Body: m.Data, Arrived: m.arrived,
+		Partition: c.cfg.Partition, Seq: seq, Arrived: m.arrived,
+		Subject: m.Subject, Header: m.Header, Body: m.Data,
 		StateID: auditlog.StateID(c.cfg.Name, c.cfg.InputStream, auditlog.Partition(c.cfg.Partition), seq),
 		shared:  c.shared, elsewhere: elsewhere(m.Msg),
 	}
@@ -302,8 +305,9 @@ func (t *term) begun(row *Row) {
 	row.MaxBodyBytes = max(room, c.messages.roomInBucket())
 }
 
-// start begins the work on the rows that wait for what is kept of them, for the log to be
-// read after a gap, or for the end of a pause. A stopping term starts none.
+// start begins the work on unstarted rows, unless they must wait for the journal or the
+// log to be read or for the end of a pause. A stopping term starts none, and takes them
+// back.
 func (t *term) start() {
 	switch {
 	case len(t.unstarted) == 0:
@@ -322,9 +326,9 @@ func (t *term) start() {
 	t.unstarted = t.unstarted[:0]
 }
 
-// startRows starts rows in their order, as far as what is kept of them is here. It ends at
-// a row whose reply can't be asked for yet: each answer would else go through the whole
-// window.
+// startRows starts rows in their order, as far as their kept replies and bodies are here.
+// It ends at a row whose reply can't be asked for yet. Otherwise each answer that comes
+// would cost a look at the whole window.
 func (t *term) startRows(now time.Time) {
 	looked := 0
 	var waiting []*Row
@@ -407,7 +411,8 @@ func (t *term) answered(row *Row) {
 // stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.messages.fit(row)
-	index, err := t.window.buf.Complete(row.Seq, place{row: row}, row.term.size+len(row.reply.Body)+row.term.itemBytes)
+	bytes := row.term.size + len(row.reply.Body) + row.term.itemBytes
+	index, err := t.window.buf.Complete(row.Seq, place{row: row}, bytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
 	}
@@ -452,8 +457,8 @@ func (t *term) emit() {
 	t.out.send(group)
 }
 
-// emitted releases what is stored and acks it. Only now: an ack before the result is
-// stored would lose the row in a crash.
+// emitted releases rows whose results are stored, and acks them. An ack before the result
+// is stored would lose the row in a crash.
 func (t *term) emitted(e emitted) error {
 	t.out.busy = false
 	if e.err != nil {
@@ -469,7 +474,7 @@ func (t *term) emitted(e emitted) error {
 	failed := 0
 	for _, row := range e.rows {
 		delete(t.window.open, row.Seq)
-		if !row.journal.stored { // else the lane was told when the journal had its reply
+		if !row.journal.stored { // else the lane knows it since the journal had its reply
 			t.lane.kept(row.Seq)
 		}
 		if row.reply.Failed {
@@ -480,7 +485,8 @@ func (t *term) emitted(e emitted) error {
 			row.trace.Emitted(row.reply, e.at)
 		}
 		if o := t.c.cfg.Observer; o != nil {
-			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), e.at.Sub(row.reply.Event.FinishedAt))
+			waited := e.at.Sub(row.reply.Event.FinishedAt)
+			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), waited)
 		}
 	}
 	t.journal.unkept.groupTime.Add(e.at.Sub(e.began))

@@ -78,8 +78,8 @@ func (s *standby) wait(soft context.Context) (pin string, err error) {
 	}
 }
 
-// stillPinned returns the pin that was kept, if it is still valid; else none. It works
-// once for each pin.
+// stillPinned returns the pin of a term that was fenced, if the server still knows it, and
+// no pin otherwise. It works once for each pin.
 func (s *standby) stillPinned(soft context.Context) (pin string, err error) {
 	kept := s.c.fencedPin
 	if s.c.fencedPin = ""; kept == "" {
@@ -99,7 +99,8 @@ func (s *standby) awaitTurn(soft context.Context) error {
 	shares, partition := s.c.cfg.Spread, s.c.cfg.Partition
 	s.unserved = 0
 	if !s.c.steer.mayServe() {
-		s.c.problems.clear(problemOwnership) // the durable consumer was opened since, and nobody may look at it for long
+		// The durable consumer was opened since, and nobody may look at it for long.
+		s.c.problems.clear(problemOwnership)
 	}
 	for !s.c.steer.mayServe() {
 		var due <-chan time.Time
@@ -146,12 +147,14 @@ func (s *standby) lookAside(soft context.Context) error {
 	if err != nil {
 		return err
 	}
-	if pinned(info) != "" || info.NumWaiting > 0 || info.NumPending+uint64(info.NumAckPending) == 0 { //nolint:gosec // not negative
+	rows := info.NumPending+uint64(info.NumAckPending) > 0 //nolint:gosec // not negative
+	if pinned(info) != "" || info.NumWaiting > 0 || !rows {
 		s.unserved = 0
 		return nil
 	}
 	if s.unserved++; s.unserved == asideLooks {
-		s.c.log.Warn("rows are pending and no replica serves the partition, taking it back", slog.Uint64("pending", info.NumPending))
+		s.c.log.Warn("rows are pending and no replica serves the partition, taking it back",
+			slog.Uint64("pending", info.NumPending))
 		s.c.steer.aside.Store(false)
 	}
 	return nil
@@ -173,13 +176,14 @@ func (s *standby) lookForOthers(soft context.Context) error {
 	}
 	s.c.cfg.Spread.Saw(s.c.cfg.Partition, seen)
 	if s.c.cfg.Spread.Should(s.c.cfg.Partition) {
-		s.c.log.Info("rows are pending and no replica serves the partition, taking it over", slog.Uint64("pending", info.NumPending))
+		s.c.log.Info("rows are pending and no replica serves the partition, taking it over",
+			slog.Uint64("pending", info.NumPending))
 	}
 	return nil
 }
 
-// look looks at the durable consumer. Where it is served, or where nothing is to be done, a
-// problem of an earlier term is over: it does not concern a standby.
+// look looks at the durable consumer. Where it is served, or where nothing is to be done,
+// a problem of an earlier term is over: it does not concern a standby.
 func (s *standby) look(soft context.Context) (*jetstream.ConsumerInfo, error) {
 	info, err := s.durable.Info(soft)
 	if err != nil {
@@ -227,9 +231,12 @@ func (s *standby) askForPin(soft context.Context) (pin string, passed bool, err 
 			continue
 		case <-s.c.cfg.Spread.Changes(s.c.cfg.Partition):
 			if !s.c.cfg.Spread.Should(s.c.cfg.Partition) {
-				return "", true, nil // a row that comes to the request in flight is found missing by its next owner
+				// A row that comes to the request in flight is found missing by its next
+				// owner.
+				return "", true, nil
 			}
-			v.idle, look = v.usual, earlier(look, now.Add(rand.N(orphanWaitMax))) // another replica may be gone
+			// Another replica may be gone.
+			v.idle, look = v.usual, earlier(look, now.Add(rand.N(orphanWaitMax)))
 			continue
 		case m := <-p.msgs:
 			row, err := p.received(m, time.Now())
@@ -286,8 +293,8 @@ func newVacancy(c *Consumer) *vacancy {
 	return v
 }
 
-// saw takes a look at the consumer. Orphaned says that the partition has no owner, seen
-// twice; else the next look is after wait.
+// saw takes a look at the consumer. orphaned says that two looks have found the partition
+// without an owner. If not, the next look is after wait.
 func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphaned bool, wait time.Duration) {
 	if pinned(info) != "" {
 		// A pinned replica may set the consumer behind rows that it holds, and die:
@@ -318,9 +325,9 @@ func (v *vacancy) saw(ctx context.Context, info *jetstream.ConsumerInfo) (orphan
 // endsShort reports whether the results end before a row that is acked, or that the
 // consumer was set behind: a power cut has taken what the server had not synced to the
 // disk, they are restored from a backup, or an owner died that had reset the consumer to
-// the row after those that it held. With every row acked, none would come that brings the
-// pin, and the results would stay short until the next new row. Without an answer it is
-// unknown.
+// the row after the ones that it had taken. With every row acked, none would come that
+// brings the pin, and the results would stay short until the next new row. known is false
+// without an answer.
 func (v *vacancy) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (known, short bool) {
 	end, err := v.c.results.readEnd(ctx)
 	if err != nil {
@@ -330,7 +337,7 @@ func (v *vacancy) endsShort(ctx context.Context, info *jetstream.ConsumerInfo) (
 	return err == nil, next != 0 && next <= info.AckFloor.Stream
 }
 
-// pinned is the pin that the server holds; empty when nobody is pinned.
+// pinned returns the pin that the server knows; empty when nobody is pinned.
 func pinned(info *jetstream.ConsumerInfo) string {
 	for _, g := range info.PriorityGroups {
 		if g.Group == streams.PinGroup {

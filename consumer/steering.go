@@ -7,8 +7,8 @@ import (
 )
 
 // steering is what others ask of a consumer that runs: an operator, and the spread of the
-// partitions over replicas. Anybody may set it; the goroutine of [Consumer.Run] acts on it,
-// see [term.steered].
+// partitions over replicas. Anybody may set it; the goroutine of [Consumer.Run] acts on
+// it, see [term.steered].
 type steering struct {
 	changed   chan struct{} // holds a token when one of paused and aside has changed
 	paused    atomic.Bool
@@ -35,11 +35,11 @@ func (s *steering) set(what *atomic.Bool, on bool) {
 // other row begins. It applies to every term of this consumer. Safe for concurrent use.
 func (c *Consumer) Pause(on bool) { c.steer.set(&c.steer.paused, on) }
 
-// StandAside has this replica hand the partition over to one that stands by for it, and ask
-// for it no more, until it is called with false; it returns at once. A replica that finds
-// again and again that rows wait and nobody serves them or asks for them stands aside no
-// longer. With a [Config.Spread] it does nothing: see [spread.Spread.Leave]. Safe for
-// concurrent use.
+// StandAside has this replica hand the partition over to one that stands by for it, and
+// ask for it no more, until it is called with false; it returns at once. A replica that
+// finds again and again that rows wait and nobody serves them or asks for them stands
+// aside no longer. With a [Config.Spread] it does nothing: see [spread.Spread.Leave].
+// Safe for concurrent use.
 func (c *Consumer) StandAside(on bool) {
 	if c.cfg.Spread == nil {
 		c.steer.set(&c.steer.aside, on)

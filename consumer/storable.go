@@ -17,15 +17,18 @@ import (
 //
 // It is safe for concurrent use.
 type storable struct {
-	full    atomic.Pointer[error] // the reason that [Consumer.SetFull] was given, or nil while there is room
-	refused atomic.Bool           // the last append of the emitter was not stored
+	// full is the reason that [Consumer.SetFull] was given, or nil while there is room.
+	full atomic.Pointer[error]
+	// refused says that the last append of the emitter was not stored.
+	refused atomic.Bool
 	// unstowed says that the body of a result, or of a kept reply, could not be put into
 	// the object store.
 	unstowed atomic.Bool
 }
 
-// fullLook is the time between two looks of a term that starts no row because nothing can
-// be stored: what ends that need not wake the term.
+// fullLook is the time between two turns of a term that starts no row because nothing can
+// be stored. The event that ends this need not wake the term: for example, the recorder's
+// events may be stored again.
 const fullLook = 250 * time.Millisecond
 
 // setRefused notes whether the last append was stored.
@@ -34,8 +37,8 @@ func (s *shared) setRefused(refused bool) { s.note(&s.storable.refused, refused)
 // setUnstowed notes whether a body could not be put into the object store.
 func (s *shared) setUnstowed(unstowed bool) { s.note(&s.storable.unstowed, unstowed) }
 
-// note sets a reason why nothing can be stored, or clears it, and wakes the term where that
-// is news.
+// note sets a reason why nothing can be stored, or clears it, and wakes the term where
+// that is news.
 func (s *shared) note(reason *atomic.Bool, on bool) {
 	if reason.Swap(on) != on {
 		s.mail.wake()

@@ -22,7 +22,9 @@ const aheadReadMost = time.Minute
 // that may have been acked: an ack from before the reset, arriving late, would lift the
 // ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
-func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string) (*term, error) {
+func (c *Consumer) begin(
+	ctx, soft context.Context, lost <-chan nats.Status, durable *streams.Durable, pin string,
+) (*term, error) {
 	found, err := c.survey(ctx, durable)
 	if err != nil {
 		return nil, err
@@ -66,14 +68,16 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 		})
 	}
 	if err == nil && t.lane != nil {
-		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error { return t.lane.open(ctx, owner, end.low) })
+		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+			return t.lane.open(ctx, owner, end.low)
+		})
 	}
 	if err != nil {
 		t.in.close()
 		t.returns.close()
 		t.lane.close()
-		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil { // the next owner need not wait until the pin has run out
-			_ = durable.Unpin(ctx)
+		if soft.Err() != nil && c.results.stillEndsAt(ctx, end) == nil {
+			_ = durable.Unpin(ctx) // the next owner need not wait until the pin has run out
 		}
 		return nil, err
 	}
@@ -86,18 +90,22 @@ func (c *Consumer) begin(ctx, soft context.Context, lost <-chan nats.Status, dur
 	c.results.served = true
 	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
-		s.Role, s.Taking, s.Owner, s.Claim, s.HighWaterMark, s.JournalProblem = Owner, false, owner, claimed, end.low, ""
+		s.Role, s.Taking, s.Owner, s.Claim = Owner, false, owner, claimed
+		s.HighWaterMark, s.JournalProblem = end.low, ""
 	})
 	return t, nil
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
-func (c *Consumer) newTerm(owner string, durable *streams.Durable, pin string, end logEnd, kept *keptStream) *term {
+func (c *Consumer) newTerm(
+	owner string, durable *streams.Durable, pin string, end logEnd, kept *keptStream,
+) *term {
 	now := time.Now()
 	t := &term{
 		c: c, owner: owner, fit: now,
 		window: &window{
-			cfg: &c.cfg, order: c.order, shared: c.shared, open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,
+			cfg: &c.cfg, order: c.order, shared: c.shared,
+			open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,
 		},
 		acks: acks{nc: c.nc, log: c.log, all: c.order.ackAll(durable.Handle.CachedInfo().Config.AckPolicy)},
 		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},

@@ -9,15 +9,15 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// term is one term of ownership: from the claim of the partition to its end, by one replica.
-// Its parts are types of their own, each with its state and invariant. The term makes a row
+// term is one term of ownership: the time from a claim of the partition to its end. Its
+// parts are types of their own, each with its state and invariant. The term makes a row
 // go from one part to the next, see rows.go.
 //
-//	durable consumer ─> intake ─> window ─> (executor) ─> mailbox ─> window ─> outlet ─> results
-//	                                │  ▲                    │
-//	          away from the window: │  │ returns            └─> journal: replies that wait
-//	          set aside, or in the  ▼  │
-//	          lane (laneRows)      place alone            bodies: objects, read and written
+//	in       rows that come         window   rows taken and not emitted
+//	returns  rows that were away    lane     rows that are in a batch
+//	journal  replies that wait      bodies   rows and replies that are objects
+//	out      groups to append       own      the end of the log
+//	acks     rows to ack            gauges   the status
 //
 // The goroutine of [Consumer.Run] owns the term with all parts. Beside it run the emitter,
 // behind the outlet, and up to [bodiesAtOnce] transfers.
@@ -36,12 +36,12 @@ type term struct {
 	acks    acks
 	gauges  gauges
 
-	// unstarted are open rows that nobody works on. They wait until the journal is read, or
-	// the log after a gap, until an operator's pause has ended, or until results and events
-	// can be stored again. [inquiry.unstarted] tells these apart.
+	// unstarted are open rows that nobody works on. They wait until the journal is read,
+	// or the log after a gap, until an operator's pause has ended, or until results and
+	// events can be stored again. [inquiry.unstarted] tells these apart.
 	unstarted []*Row
-	// collected counts the rows that have left the mailbox in this turn. At the turn's end
-	// they are counted as what they are by then, see [mailbox.count].
+	// collected counts the rows that have left the mailbox in this turn, until the end of
+	// the turn, see [mailbox.count].
 	collected int
 	spare     []*Row    // the mailbox's next list
 	fit       time.Time // when the durable consumer was last known to be as it must be
@@ -165,8 +165,9 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	}
 }
 
-// step does what is due at the beginning of a turn, from the request for rows to the start
-// of those that have come, and returns when the next turn is due if nothing happens before.
+// step does what is due at the beginning of a turn, from the request for rows to the
+// start of those that have come, and returns when the next turn is due if nothing happens
+// before.
 func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(ctx, now)); err != nil {
 		return next, err // nothing may be stored meanwhile: each result could push out another
@@ -206,10 +207,12 @@ func (t *term) finish(soft, hard context.Context) error {
 	return nil
 }
 
-// watch looks at the consumer after a silence: when rows wait and none came, it is reset
-// to the row after the last.
+// watch looks at the consumer after a silence. When rows wait and none came, the consumer
+// is reset to the row after the last one taken.
 func (t *term) watch(ctx context.Context) error {
-	if t.stopping || t.in.resets() || t.bodies.forKey != 0 || t.window.room() <= 0 || t.window.buf.Len() > 0 && t.in.pull.full || time.Now().Before(t.in.lookDue()) {
+	mayAsk := !t.stopping && !t.in.resets() && t.bodies.forKey == 0
+	full := t.window.room() <= 0 || t.window.buf.Len() > 0 && t.in.pull.full
+	if !mayAsk || full || time.Now().Before(t.in.lookDue()) {
 		return nil
 	}
 	info, err := t.in.look(ctx)

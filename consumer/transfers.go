@@ -14,28 +14,30 @@ import (
 )
 
 const (
-	// bodiesAtOnce is how many bodies are on their way at once.
+	// bodiesAtOnce is how many bodies are moved at once.
 	bodiesAtOnce = 4
 	// bodiesTidy is how long a term that hands over waits until objects that nobody needs
 	// are removed.
 	bodiesTidy = streams.RequestTimeout
 )
 
-// transfer is a body on its way. What it does runs beside the term, on a goroutine of its
-// own, and touches nothing but its arguments. The goroutine of the term calls the other
-// functions.
+// transfer moves one body. Its function do runs beside the term, on a goroutine of its
+// own, and touches nothing but its arguments and the body. The goroutine of the term
+// calls the other functions.
 type transfer struct {
-	// what is the body that is moved, for errors.
+	// what names the body that is moved, for errors.
 	what string
 	do   func(ctx context.Context, nc *nats.Conn) error
 	// ended is called once, with nil or an error that lasts.
 	ended func(error)
-	// needed reports whether anybody still waits for the body, and may whether there is
-	// room for it. Nil: yes.
-	needed, may func() bool
-	// put says that it goes to the bucket. While it can't, no call begins.
+	// needed reports whether anybody still waits for the body. Nil means that somebody
+	// does.
+	needed func() bool
+	// may reports whether there is room for the body. Nil means that there is.
+	may func() bool
+	// put says that the body goes to the bucket. While it can't, no call begins.
 	put bool
-	// once says that it is not tried again: it is no harm if it fails.
+	// once says that the transfer is not tried again, since it does no harm if it fails.
 	once bool
 
 	err    error // of the last attempt
@@ -55,9 +57,10 @@ type transfers struct {
 	start   func(*transfer) // runs one attempt
 	cancel  context.CancelFunc
 	group   sync.WaitGroup
-	tidyBy  time.Time // not zero: the partition is about to be handed over
+	tidyBy  time.Time // when a hand-over stops waiting for removals; zero without one
 }
 
+// open lets the transfers begin, until close.
 func (q *transfers) open(ctx context.Context) {
 	ctx, q.cancel = context.WithCancel(ctx)
 	q.done = make(chan *transfer, bodiesAtOnce)

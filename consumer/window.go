@@ -17,13 +17,13 @@ import (
 //
 // Its invariant: a row that entered has exactly one of four states.
 //
-//	open         the row is held here: somebody works on it, or it is answered
-//	taken back   its place is empty: a stopping term has given it up
-//	away         its place alone is held: it is set aside, or parked in the batch lane
+//	open         the row is in memory: somebody works on it, or it is answered
+//	taken back   its place is empty, because a stopping term has given it up
+//	away         it has only its place: it is set aside, or parked in the batch lane
 //	finished     its result is stored
 //
-// So len(open) + len(takenBack) is always buf.Len(). For example, rows 1 to 5 enter, 1 and 2
-// are emitted, 4 is parked: then 3 and 5 are open, and buf.Len() is 2.
+// So len(open) + len(takenBack) is always buf.Len(). For example, rows 1 to 5 enter, 1 and
+// 2 are emitted, 4 is parked: then 3 and 5 are open, and buf.Len() is 2.
 //
 // The goroutine of the term owns it.
 type window struct {
@@ -47,7 +47,7 @@ type place struct {
 	awayRow
 }
 
-// errSetAside says that a row has entered without being held, which is no failure.
+// errSetAside says that a row has entered and was set aside at once, which is no failure.
 var errSetAside = errors.New("the row is set aside")
 
 // unansweredCounts is how often an unanswered row counts in the window: once for itself,
@@ -68,8 +68,8 @@ func (w *window) room() int {
 	return room
 }
 
-// windowForReturns is the part of the window that is kept for rows that come back from
-// the lane, a quarter: else rows behind them could fill it, and the row that all wait for
+// windowForReturns is the part of the window that is kept for rows that come back from the
+// lane: a quarter. Otherwise rows behind them could fill it, and the row that all wait for
 // would find no room.
 const windowForReturns = 4
 
@@ -83,11 +83,14 @@ func (w *window) roomBeside(room int) int {
 	return max(0, min(room-w.cfg.WindowRows/windowForReturns, w.cfg.LaneRows-w.buf.Parked()))
 }
 
+// roomBytes returns how many bytes may be taken.
 func (w *window) roomBytes() int64 { return w.buf.RoomBytes() / unansweredCounts }
 
 // plenty reports whether the window has so many rows to work on, and so little room, that
-// a request can wait for more room. A full window would else ask for each row by itself,
-// which costs the server two messages more.
+// a request can wait for more room. For example, with a window of 1,024 rows the request
+// waits while fewer than 64 may be taken and more than 768 have no answer. Without this
+// rule a full window would ask for each row by itself, which costs the server two
+// messages more.
 func (w *window) plenty(room int) bool {
 	return room < min(pullRowsMin, w.cfg.WindowRows/16) && w.buf.Len()-w.buf.Completed() > w.cfg.WindowRows*3/4
 }
@@ -123,8 +126,8 @@ func weight(m *nats.Msg) int {
 	return bytes
 }
 
-// enter gives the row its place in the sequencer. With [errSetAside] it has entered
-// without being held.
+// enter gives the row its place in the sequencer. With [errSetAside] it has entered and is
+// away.
 func (w *window) enter(row *Row, reply string, bytes int) (submitIndex uint64, err error) {
 	key := w.order.key(row)
 	if !w.buf.Outside(key, bytes) {
@@ -184,10 +187,10 @@ func (w *window) setGate() {
 }
 
 // takeBack takes out a row that a stopping term does not start, or that the executor has
-// handed back to it; its place in the order stays empty, see [window.drained]. The term may
-// end in an error all the same, and nobody works on the row any more: carried over to the
-// next term like those in open, it would never be started there, and block the partition
-// for ever.
+// handed back to it. Its place in the order stays empty, see [term.drained]. It must
+// leave open, because the term may end in an error all the same: rows of open are carried
+// over to the next term as rows that somebody works on. Nobody works on this one, so it
+// would never be started there, and block the partition for ever.
 func (w *window) takeBack(row *Row) {
 	w.takenBack = append(w.takenBack, row)
 	delete(w.open, row.Seq)
@@ -230,8 +233,8 @@ func (w *window) finished(seq uint64) bool { return w.buf.Finished(seq) }
 // unacked is how many rows are delivered and not emitted.
 func (w *window) unacked() int { return w.buf.Len() + w.buf.AwayLen() }
 
-// passMost bounds the requests of passKnown. Each row costs one where those of other
-// partitions lie between.
+// passMost bounds the requests of passKnown. Each row costs one where rows of other
+// partitions lie between them.
 const passMost = 1000
 
 // passKnown passes the known rows behind the last one taken, up to the first row that is

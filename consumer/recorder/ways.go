@@ -77,7 +77,7 @@ func newWays() ways {
 	return ways{
 		single: streams.Cost(streams.SingleCostGuess),
 		fast:   streams.Cost(fastCostGuess),
-		atomic: streams.Cost(streams.BatchCostGuess),
+		atomic: streams.Cost(streams.GroupCostGuess),
 	}
 }
 
@@ -160,4 +160,4 @@ func (w *ways) groupStored(g *group, now time.Time) {
 }
 
 // groupNotStored makes events go one by one for a while.
-func (w *ways) groupNotStored(now time.Time) { w.noGroupsUntil = now.Add(streams.BatchRefusedFor) }
+func (w *ways) groupNotStored(now time.Time) { w.noGroupsUntil = now.Add(streams.GroupRefusedFor) }

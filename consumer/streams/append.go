@@ -15,27 +15,27 @@ import (
 const (
 	// AppendMax is the server's limit on the messages of one [Append].
 	AppendMax = 1000
-	// AppendBytesMax bounds the bytes of one append; the server holds a batch in memory
+	// AppendBytesMax bounds the bytes of one append; the server holds a group in memory
 	// until it commits.
 	AppendBytesMax = 16 << 20
 	// SingleCostGuess is the first guess of what an append of one message costs, until it
 	// has been measured: a round trip.
 	SingleCostGuess = 150 * time.Microsecond
-	// BatchCostGuess is the first guess of what an atomic batch costs: its flat price on
-	// one replica.
-	BatchCostGuess = 25 * time.Millisecond
-	// BatchRefusedFor is how long no batch is tried after one was refused.
-	BatchRefusedFor = 10 * time.Second
+	// GroupCostGuess is the first guess of what a group costs that is stored as a whole (the
+	// server's atomic batch): its flat price on one replica.
+	GroupCostGuess = 25 * time.Millisecond
+	// GroupRefusedFor is how long no group is tried after one was refused.
+	GroupRefusedFor = 10 * time.Second
 )
 
 // ErrRefused is returned by [Append] when the server answered and stored nothing: a
-// condition does not hold, the stream is full, or it does not take atomic batches.
+// condition does not hold, the stream is full, or it does not take groups.
 var ErrRefused = errors.New("refused by the server")
 
 // Append stores messages in one stream, all or none, one after the other, and returns the
-// stream sequence of the last. More than one go as an atomic batch, which the stream must
-// allow. The headers of msgs are changed. After any other error than [ErrRefused] the
-// messages may still be stored.
+// stream sequence of the last. More than one go as an atomic batch of the server, which the
+// stream must allow. The headers of msgs are changed. After any other error than
+// [ErrRefused] the messages may still be stored.
 func Append(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (seq uint64, err error) {
 	return appendBy(ctx, nc, msgs, nc.RequestMsgWithContext)
 }
@@ -46,7 +46,7 @@ func appendBy(
 	request func(context.Context, *nats.Msg) (*nats.Msg, error),
 ) (seq uint64, err error) {
 	last := msgs[len(msgs)-1]
-	for _, msg := range msgs { // headers that an earlier attempt in another batch has left
+	for _, msg := range msgs { // headers that an earlier attempt in another group has left
 		delete(msg.Header, HeaderBatchID)
 		delete(msg.Header, HeaderBatchSeq)
 		delete(msg.Header, HeaderBatchCommit)
