@@ -100,6 +100,22 @@ type comingBack struct {
 // here reports whether everything is read.
 func (b *comingBack) here() bool { return b.gone || b.body.Msg != nil && b.read }
 
+// openReturns subscribes to the answers, in a term in which rows may be away.
+func openReturns(t *term) (err error) {
+	r := &returns{
+		c: t.c, window: t.window, journal: t.journal, lane: t.lane, enter: t.comeBack,
+		inbox: t.c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
+		coming: make(map[uint64]*comingBack),
+	}
+	if r.sub, err = t.c.nc.ChanSubscribe(r.inbox+".>", r.answers); err != nil {
+		return fmt.Errorf("subscribe to rows that come back: %w", err)
+	}
+	if t.returns = r; t.lane != nil {
+		t.lane.returns = r
+	}
+	return nil
+}
+
 // replies is the channel of the answers.
 func (r *returns) replies() <-chan *nats.Msg {
 	if r == nil {

@@ -54,7 +54,7 @@ type intake struct {
 }
 
 // reset sets the durable consumer to the row after the last one taken, and listens to
-// what comes after that only. Where it can't do so at once, [term.resetIfDue] does it
+// what comes after that only. Where it can't do so at once, [term.step] does it
 // later, and no row comes until then.
 func (in *intake) reset(ctx context.Context) error {
 	if in.pull != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/sequencer"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // aheadReadMost bounds the reading of the log at a take-over, with all attempts at it.
@@ -18,7 +19,7 @@ const aheadReadMost = time.Minute
 // emitted.
 //
 // The order matters. The claim goes first: an owner that is still alive would lose rows
-// that it holds if a reset came before it is fenced. And the reset never goes to a row
+// that it works on if a reset came before it is fenced. And the reset never goes to a row
 // that may have been acked: an ack from before the reset, arriving late, would lift the
 // ack floor to its old, higher delivery number, and the server would ignore every later
 // ack.
@@ -29,50 +30,24 @@ func (c *Consumer) begin(
 	if err != nil {
 		return nil, err
 	}
-	end := found.end
-	if c.results.lost { // no claim for each attempt until they are back
-		if _, err := c.results.finishedAhead(ctx, end, new(aheadLog)); err != nil {
-			return nil, err
-		}
-		c.results.lost = false
-	}
-	kept := &keptStream{connection: c.connection, cfg: &c.cfg, created: found.input.Created}
-	if end.newInput {
-		kept.purgeOldInput(ctx, c.log)
-	}
-	old := kept.oldReplies(ctx)
-	if err := old.mayMove(ctx); err != nil {
+	old, err := c.beforeClaim(ctx, found)
+	if err != nil {
 		return nil, err
 	}
 	owner := c.newOwner()
 	c.at("claiming")
 	claiming := time.Now()
-	if end, err = c.results.claim(ctx, owner, end, found.input.Created); err != nil {
+	end, err := c.results.claim(ctx, owner, found.end, found.input.Created)
+	if err != nil {
 		return nil, err
 	}
 	c.at("claimed")
 	c.log.Info("claimed the partition", slog.String("owner", owner), slog.Uint64("high_water_mark", end.low))
 	c.recordRun("claim", owner, "")
 	c.carried.forget(end.low, found.input.Created)
-	t := c.newTerm(owner, durable, pin, end, kept)
+	t := c.newTerm(owner, durable, pin, end, old.keptStream)
 	c.pulse.begin(claiming)
-	err = t.reset(ctx)
-	if err == nil {
-		c.at("set back")
-		err = t.lineUp(ctx, soft, lost)
-	}
-	if err == nil && old.count > 0 {
-		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
-			old.move(ctx, t.window.finished, c.log)
-			return nil
-		})
-	}
-	if err == nil && t.lane != nil {
-		err = t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
-			return t.lane.open(ctx, owner, end.low)
-		})
-	}
-	if err != nil {
+	if err := t.prepare(ctx, soft, lost, &old); err != nil {
 		t.in.close()
 		t.returns.close()
 		t.lane.close()
@@ -81,12 +56,7 @@ func (c *Consumer) begin(
 		}
 		return nil, err
 	}
-	t.journal.open(time.Now())
-	for _, row := range c.carried.rows {
-		t.journal.waitOf(row, time.Now())
-	}
-	t.out.open(ctx, newEmitter(c, owner, end, found.results.Config))
-	t.bodies.open(ctx)
+	t.open(ctx, found.results.Config)
 	c.results.served = true
 	claimed := t.own.end.seq
 	c.setStatus(func(s *Status) {
@@ -94,6 +64,24 @@ func (c *Consumer) begin(
 		s.HighWaterMark, s.JournalProblem = end.low, ""
 	})
 	return t, nil
+}
+
+// beforeClaim takes the steps that must come before a claim. It returns an error where the
+// partition can't be served for now: this process tries again and again then, and a claim
+// with each attempt would fill the results stream.
+func (c *Consumer) beforeClaim(ctx context.Context, found *survey) (old oldReplies, err error) {
+	if c.results.lost { // until they are back
+		if _, err := c.results.finishedAhead(ctx, found.end, new(aheadLog)); err != nil {
+			return old, err
+		}
+		c.results.lost = false
+	}
+	kept := &keptStream{connection: c.connection, cfg: &c.cfg, created: found.input.Created}
+	if found.end.newInput {
+		kept.purgeOldInput(ctx, c.log)
+	}
+	old = kept.oldReplies(ctx)
+	return old, old.mayMove(ctx)
 }
 
 // newTerm returns a term that has claimed the partition at end and has taken no row.
@@ -118,6 +106,33 @@ func (c *Consumer) newTerm(
 	return t
 }
 
+// prepare sets the durable consumer to the row after the end of the log, and reads what the
+// term must know before it takes a row.
+func (t *term) prepare(ctx, soft context.Context, lost <-chan nats.Status, old *oldReplies) error {
+	if err := t.reset(ctx); err != nil {
+		return err
+	}
+	t.c.at("set back")
+	if err := t.lineUp(ctx, soft, lost); err != nil {
+		return err
+	}
+	if old.count > 0 {
+		err := t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+			old.move(ctx, t.window.finished, t.c.log)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if t.lane == nil {
+		return nil
+	}
+	return t.in.whilePinned(ctx, soft, lost, func(ctx context.Context) error {
+		return t.lane.open(ctx, t.owner, t.own.end.low)
+	})
+}
+
 // lineUp makes the reorder buffer of the term. Where rows above the low-water mark are
 // emitted, it finds out which from the log: they come again behind the reset, and must
 // not be answered again.
@@ -136,7 +151,7 @@ func (t *term) lineUp(ctx, soft context.Context, lost <-chan nats.Status) (err e
 		return fatal(fmt.Errorf("consumer: window: %w", err))
 	}
 	if limits.Shared || limits.Parked > 0 { // in any other case no row is ever away
-		err = t.openReturns()
+		err = openReturns(t)
 	}
 	return err
 }
@@ -166,18 +181,12 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 	return finished, nil
 }
 
-// openReturns subscribes to the answers, in a term in which rows may be away.
-func (t *term) openReturns() (err error) {
-	r := &returns{
-		c: t.c, window: t.window, journal: t.journal, lane: t.lane, enter: t.comeBack,
-		inbox: t.c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
-		coming: make(map[uint64]*comingBack),
+// open starts the parts that work beside the term, until close.
+func (t *term) open(ctx context.Context, results jetstream.StreamConfig) {
+	t.journal.open(time.Now())
+	for _, row := range t.c.carried.rows {
+		t.journal.waitOf(row, time.Now())
 	}
-	if r.sub, err = t.c.nc.ChanSubscribe(r.inbox+".>", r.answers); err != nil {
-		return fmt.Errorf("subscribe to rows that come back: %w", err)
-	}
-	if t.returns = r; t.lane != nil {
-		t.lane.returns = r
-	}
-	return nil
+	t.out.open(ctx, newEmitter(t.c, t.owner, t.own.end, results))
+	t.bodies.open(ctx)
 }

@@ -86,16 +86,6 @@ func (t *term) reset(ctx context.Context) error {
 	return t.in.reset(ctx)
 }
 
-// resetIfDue makes up for a reset that had to wait. The acks of rows emitted meanwhile go
-// first, see [Consumer.begin].
-func (t *term) resetIfDue(ctx context.Context, now time.Time) error {
-	if !t.in.resets() || now.Before(t.in.resetAt) {
-		return nil
-	}
-	t.acks.flush()
-	return t.in.setBack(ctx)
-}
-
 // run takes, completes and emits rows until the term ends. Each turn of its loop does what
 // is due, and then waits for one thing to happen.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
@@ -172,8 +162,11 @@ func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err err
 	if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(ctx, now)); err != nil {
 		return next, err // nothing may be stored meanwhile: each result could push out another
 	}
-	if err := t.resetIfDue(ctx, now); err != nil {
-		return next, err
+	if t.in.resets() && !now.Before(t.in.resetAt) {
+		t.acks.flush() // of the rows that were emitted since, see [Consumer.begin]
+		if err := t.in.setBack(ctx); err != nil {
+			return next, err
+		}
 	}
 	if next, err = t.request(now); err != nil {
 		return next, err
