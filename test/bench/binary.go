@@ -42,6 +42,7 @@ var reasons = map[string]string{
 	"go.opentelemetry.io/otel/trace":                                    "the interface of spans",
 	"go.opentelemetry.io/proto/otlp":                                    "the exporters'; named by the tests' receiver of spans",
 	"golang.org/x/sync":                                                 "errgroup",
+	"golang.org/x/text":                                                 "upper and lower case in templates",
 	"golang.org/x/term":                                                 "is standard error a terminal",
 	"google.golang.org/grpc":                                            "the gRPC exporter's; named by the tests' receiver of spans",
 	"google.golang.org/protobuf":                                        "of the exporters and the metrics; named by the tests' receiver of spans",

@@ -1,47 +1,33 @@
 package value
 
 import (
-	"cmp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // Properties of characters that Python has and Go's package unicode lacks. Python 3.11
 // has Unicode 14.
-
-// longUppers are the characters whose upper case has several, each followed by them
-// (Unicode's SpecialCasing.txt).
-const longUppers = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
-	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾀἈΙ ᾁἉΙ ᾂἊΙ ᾃἋΙ ᾄἌΙ ᾅἍΙ ᾆἎΙ ᾇἏΙ ᾈἈΙ ᾉἉΙ ᾊἊΙ ᾋἋΙ ᾌἌΙ ᾍἍΙ " +
-	"ᾎἎΙ ᾏἏΙ ᾐἨΙ ᾑἩΙ ᾒἪΙ ᾓἫΙ ᾔἬΙ ᾕἭΙ ᾖἮΙ ᾗἯΙ ᾘἨΙ ᾙἩΙ ᾚἪΙ ᾛἫΙ ᾜἬΙ ᾝἭΙ ᾞἮΙ ᾟἯΙ ᾠὨΙ ᾡὩΙ ᾢὪΙ ᾣὫΙ ᾤὬΙ ᾥὭΙ ᾦὮΙ ᾧὯΙ " +
-	"ᾨὨΙ ᾩὩΙ ᾪὪΙ ᾫὫΙ ᾬὬΙ ᾭὭΙ ᾮὮΙ ᾯὯΙ ᾲᾺΙ ᾳΑΙ ᾴΆΙ ᾶΑ\u0342 ᾷΑ\u0342Ι ᾼΑΙ ῂῊΙ ῃΗΙ ῄΉΙ ῆΗ\u0342 ῇΗ\u0342Ι ῌΗΙ " +
-	"ῒΙ\u0308\u0300 ΐΙ\u0308\u0301 ῖΙ\u0342 ῗΙ\u0308\u0342 ῢΥ\u0308\u0300 ΰΥ\u0308\u0301 ῤΡ\u0313 ῦΥ\u0342 " +
-	"ῧΥ\u0308\u0342 ῲῺΙ ῳΩΙ ῴΏΙ ῶΩ\u0342 ῷΩ\u0342Ι ῼΩΙ ﬀFF ﬁFI ﬂFL ﬃFFI ﬄFFL ﬅST ﬆST ﬓՄՆ ﬔՄԵ ﬕՄԻ ﬖՎՆ ﬗՄԽ"
 
 // ideographNumbers are the letters that are also numbers.
 const ideographNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零\uf96b\uf973\uf978\uf9b2\uf9d1\uf9d3\uf9fd" +
 	"\U00020001\U00020064\U000200e2\U00020121\U0002092a\U00020983\U0002098c\U0002099c\U00020aea\U00020afd" +
 	"\U00020b19\U00022390\U00022998\U00023b1b\U0002626d\U0002f890"
 
-var upperOf = longUpperTable()
-
-func longUpperTable() map[rune]string {
-	m := map[rune]string{}
-	for word := range strings.FieldsSeq(longUppers) {
-		c, size := utf8.DecodeRuneInString(word)
-		m[c] = word[size:]
-	}
-	return m
-}
-
 // upper is str.upper.
 func upper(s string) string {
 	if isASCII(s) {
 		return strings.ToUpper(s)
 	}
-	return mapRunes(s, func(_ int, c rune) string { return cmp.Or(upperOf[c], string(unicode.ToUpper(c))) })
+	return cases.Upper(language.Und).String(valid(s))
 }
+
+// valid returns s with U+FFFD in place of each byte that is not UTF-8. The package cases
+// would leave it as it is.
+func valid(s string) string { return strings.Map(func(c rune) rune { return c }, s) }
 
 // mapRunes joins what f returns for each character of s and its position.
 func mapRunes(s string, f func(at int, c rune) string) string {
@@ -54,22 +40,19 @@ func mapRunes(s string, f func(at int, c rune) string) string {
 
 // lower is str.lower.
 func lower(s string) string {
-	if !strings.ContainsAny(s, "Σİ") {
+	if isASCII(s) {
 		return strings.ToLower(s)
 	}
-	return mapRunes(s, func(at int, c rune) string { return lowerRune(s, at, c) })
+	return cases.Lower(language.Und).String(valid(s))
 }
 
 // lowerRune returns c, the character at s[at:], in lower case. A sigma at the end of a
 // word has a special form.
 func lowerRune(s string, at int, c rune) string {
-	switch {
-	case c == 'İ':
-		return "i\u0307"
-	case c == 'Σ' && endsWord(s, at):
+	if c == 'Σ' && endsWord(s, at) {
 		return "ς"
 	}
-	return string(unicode.ToLower(c))
+	return lower(string(c))
 }
 
 // endsWord reports whether a letter precedes the character at s[at:] and none follows it,
@@ -85,17 +68,7 @@ func endsWord(s string, at int) bool {
 }
 
 // titleRune returns c as the first letter of a word.
-func titleRune(c rune) string {
-	if t := unicode.ToTitle(c); t != c || unicode.Is(unicode.Lt, c) {
-		return string(t)
-	}
-	long := upperOf[c]
-	if long == "" || c == 'ŉ' {
-		return cmp.Or(long, string(c)) // Georgian letters have capitals, but no word begins with one
-	}
-	_, size := utf8.DecodeRuneInString(long)
-	return long[:size] + strings.ReplaceAll(strings.ToLower(long[size:]), "ι", "\u0345") // an iota is written below its letter
-}
+func titleRune(c rune) string { return cases.Title(language.Und, cases.NoLower).String(string(c)) }
 
 // capitalize is str.capitalize.
 func capitalize(s string) string {
@@ -152,17 +125,15 @@ func swapcase(s string) string {
 	})
 }
 
-// casefold is str.casefold.
+// casefold is str.casefold. Of the two cases of a Cherokee letter Python takes the capital,
+// as Unicode does, and the package cases the small one.
 func casefold(s string) string {
-	return mapRunes(s, func(_ int, c rune) string {
-		switch {
-		case c == 'ı':
-			return string(c)
-		case unicode.Is(unicode.Cherokee, c):
-			return string(unicode.ToUpper(c))
+	return strings.Map(func(c rune) rune {
+		if unicode.Is(unicode.Cherokee, c) {
+			return unicode.ToUpper(c)
 		}
-		return strings.ToLower(upper(lower(string(c))))
-	})
+		return c
+	}, cases.Fold().String(valid(s)))
 }
 
 func isUpper(c rune) bool { return unicode.In(c, unicode.Lu, unicode.Other_Uppercase) }
