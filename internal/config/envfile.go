@@ -19,6 +19,29 @@ type EnvFile struct {
 
 	lines map[string]int // where each variable is
 	label string         // where the settings of one stage of several are, see [ReadStages]
+	// bad has the variables whose values could not be taken from a list of stages. What is
+	// misspelled is there under the name that was probably meant.
+	bad map[string]bool
+}
+
+// Label names the stage whose settings the file has: by its name, or by where it is.
+func (f *EnvFile) Label() string {
+	if name := f.Values["STAGE_NAME"]; name != "" {
+		return "stage " + name
+	}
+	return f.label
+}
+
+// Follows reports whether a problem of the settings may follow from one that was found
+// while the list of stages was read. For example, an entry with template_fiel has no
+// template, and one problem is enough to say so.
+func (f *EnvFile) Follows(problem string) bool {
+	for variable := range f.bad {
+		if strings.Contains(problem, variable) {
+			return true
+		}
+	}
+	return false
 }
 
 const (

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,8 @@ var processGroups = []string{"NATS", "Embedded server", "Operation"}
 // or a directory, each of whose files *.env has the variables of a stage, in the order of
 // their names (see [ReadEnvFile]). Each stage has a name of its own, and no setting of
 // the process as a whole. The error lists all problems by file, line and entry, and
-// repeats no value. There are at most 32 stages.
+// repeats no value. There are at most 32 stages. The stages that could be read are returned
+// with the error, so that the problems of their values can be found in the same round.
 func ReadStages(path string) ([]EnvFile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -48,8 +50,11 @@ func ReadStages(path string) ([]EnvFile, error) {
 		read = readStagesDir
 	}
 	stages, problems := read(path)
-	if len(problems) == 0 {
-		problems = checkStages(path, stages)
+	if len(problems) == 0 || len(stages) > 0 {
+		more, possible := checkStages(path, stages)
+		if problems = append(problems, more...); !possible {
+			stages = nil
+		}
 	}
 	if more := len(problems) - stagesProblems; more > 0 {
 		problems = append(problems[:stagesProblems], fmt.Errorf("%s: and %d more problems", path, more))
@@ -59,12 +64,12 @@ func ReadStages(path string) ([]EnvFile, error) {
 
 // checkStages checks that the number of stages is possible, and that each has a name of
 // its own.
-func checkStages(path string, stages []EnvFile) (problems []error) {
+func checkStages(path string, stages []EnvFile) (problems []error, possible bool) {
 	switch {
 	case len(stages) == 0:
-		return []error{fmt.Errorf("%s: no stage: write a list, - name: first, or give a directory with a file first.env for each stage", path)}
+		return []error{fmt.Errorf("%s: no stage: write a list, - name: first, or give a directory with a file first.env for each stage", path)}, false
 	case len(stages) > stagesMax:
-		return []error{fmt.Errorf("%s: %d stages, at most %d can run in one process: start several", path, len(stages), stagesMax)}
+		return []error{fmt.Errorf("%s: %d stages, at most %d can run in one process: start several", path, len(stages), stagesMax)}, false
 	}
 	first := make(map[string]string) // where each name is, by name
 	for i := range stages {
@@ -72,7 +77,12 @@ func checkStages(path string, stages []EnvFile) (problems []error) {
 		name := s.Values["STAGE_NAME"]
 		where := s.where("STAGE_NAME")
 		switch {
+		case s.bad["STAGE_NAME"]:
 		case name == "":
+			if s.bad == nil {
+				s.bad = make(map[string]bool)
+			}
+			s.bad["STAGE_NAME"] = true
 			problems = append(problems, fmt.Errorf("%s: it has no name: give each stage one of its own", s.label))
 		case first[name] != "":
 			problems = append(problems, fmt.Errorf("%s: the name %s is that of another stage, %s: give each one of its own", where, name, first[name]))
@@ -80,7 +90,7 @@ func checkStages(path string, stages []EnvFile) (problems []error) {
 			first[name] = where
 		}
 	}
-	return problems
+	return problems, true
 }
 
 // readStagesDir reads the files *.env of a directory.
@@ -131,7 +141,7 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 			problems = append(problems, fmt.Errorf("%s: not a map of settings: write name: value", label))
 			continue
 		}
-		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int), label: label}
+		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int), label: label, bad: make(map[string]bool)}
 		problems = append(problems, stage.readSettings(settings, i+1)...)
 		stages = append(stages, stage)
 	}
@@ -150,6 +160,7 @@ func (f *EnvFile) readSettings(settings *yaml.Node, entry int) (problems []error
 			why = "write it in lower case: " + settingName(variable)
 		}
 		if why != "" {
+			f.bad[cmp.Or(Nearest(variable, suggestible(knownVariables())), variable)] = true
 			problems = append(problems, fmt.Errorf("%s line %d: entry %d: %s: %s", f.Path, at, entry, key, why))
 			continue
 		}

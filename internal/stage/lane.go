@@ -136,7 +136,7 @@ func (l *batchLanes) status(provider string) []status.Lane {
 	for p, lane := range l.all {
 		st := lane.Status()
 		adopted, lapsed := l.seen[p].Counts()
-		shown := status.Lane{Partition: p, Adopted: adopted, Lapsed: lapsed, Paused: st.Paused, Problem: st.Problem, Retry: st.Retry, Rows: map[status.LaneState]int{
+		shown := status.Lane{Partition: p, Owned: st.Owned, Adopted: adopted, Lapsed: lapsed, Paused: st.Paused, Problem: st.Problem, Retry: st.Retry, Rows: map[status.LaneState]int{
 			status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting, status.LaneSubmitted: st.Rows.Submitted,
 			status.LaneAnswered: st.Rows.Answered, status.LaneLive: st.Rows.Live,
 		}}

@@ -304,9 +304,7 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 		problems = append(problems, fmt.Errorf("--%s: each stage of --%s has a name of its own: remove it", name, stagesFlag))
 	}
 	stages, err := config.ReadStages(path)
-	if problems = appendProblems(problems, err, "--"+stagesFlag+": "); len(problems) > 0 {
-		return nil, configError(problems)
-	}
+	problems = appendProblems(problems, err, "--"+stagesFlag+": ")
 	var cfgs []*config.Config
 	var files []config.EnvFile
 	var texts []string // of the problems of all stages, in order
@@ -316,10 +314,13 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 		cfgs, files = append(cfgs, cfg), read
 		for _, problem := range found {
 			text := problem.Error()
+			if stages[i].Follows(text) {
+				continue
+			}
 			if of[text] == nil {
 				texts = append(texts, text)
 			}
-			of[text] = append(of[text], stages[i].Values["STAGE_NAME"])
+			of[text] = append(of[text], stages[i].Label())
 		}
 	}
 	for _, text := range texts {
@@ -327,7 +328,7 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 			problems = append(problems, errors.New(text))
 			continue
 		}
-		problems = append(problems, fmt.Errorf("stage %s: %s", strings.Join(of[text], ", "), text))
+		problems = append(problems, fmt.Errorf("%s: %s", strings.ReplaceAll(strings.Join(of[text], ", "), ", stage ", ", "), text))
 	}
 	if len(problems) == 0 {
 		problems = appendProblems(problems, config.CheckCycle(cfgs), "")

@@ -39,7 +39,7 @@ func (d laneGauges) collect(metrics chan<- prometheus.Metric, lanes []status.Lan
 	for _, state := range status.LaneRowStates {
 		value(d.rows, prometheus.GaugeValue, float64(sum.Rows[state]), string(state))
 	}
-	value(d.paused, prometheus.GaugeValue, oneIf(sum.Paused != ""))
+	value(d.paused, prometheus.GaugeValue, oneIf(sum.Paused != "" || sum.PartlyPaused != ""))
 	value(d.oldest, prometheus.GaugeValue, sum.OldestS)
 	value(d.adopted, prometheus.CounterValue, float64(sum.Adopted))
 	value(d.lapsed, prometheus.CounterValue, float64(sum.Lapsed))

@@ -150,7 +150,8 @@ type Pause struct {
 
 // Lane is what is shown of the batch lane.
 type Lane struct {
-	Paused  string                   `json:"paused"`
+	Paused  string                   `json:"paused"`                  // everywhere
+	Partly  string                   `json:"partly_paused,omitempty"` // in some partitions
 	Problem string                   `json:"problem"`
 	Rows    map[status.LaneState]int `json:"rows"`
 	Open    int                      `json:"open"` // batches
@@ -216,7 +217,7 @@ func Summarize(r *status.Report, partitions int) Summary {
 		}
 	}
 	if l := r.Lane; l != nil {
-		s.Lane = &Lane{Paused: clip(l.Paused), Problem: clip(l.Problem), Rows: l.Rows, Open: l.Open, OldestS: l.OldestS, Adopted: l.Adopted, Lapsed: l.Lapsed}
+		s.Lane = &Lane{Paused: clip(l.Paused), Partly: clip(l.PartlyPaused), Problem: clip(l.Problem), Rows: l.Rows, Open: l.Open, OldestS: l.OldestS, Adopted: l.Adopted, Lapsed: l.Lapsed}
 	}
 	for i := range r.Partitions {
 		p := &r.Partitions[i]

@@ -186,10 +186,18 @@ func (l *Lane) text() string {
 		}
 	}
 	text := fmt.Sprintf("%d open batches, rows: %s", l.Open, cmp.Or(strings.Join(rows, ", "), "none"))
-	if why := cmp.Or(l.Paused, l.Problem); why != "" {
+	if why := cmp.Or(l.Paused, l.partly(), l.Problem); why != "" {
 		text += "; " + why
 	}
 	return text
+}
+
+// partly says that a part of the lane is paused, and why.
+func (l *Lane) partly() string {
+	if l.Partly == "" {
+		return ""
+	}
+	return "paused in part: " + l.Partly
 }
 
 // costText is what is known of the cost in USD.

@@ -365,10 +365,15 @@ func (w *Whole) addLane(l *Lane) {
 	case l == nil:
 		return
 	case w.Lane == nil:
-		w.Lane = &Lane{Rows: make(map[status.LaneState]int)}
+		w.Lane = &Lane{Rows: make(map[status.LaneState]int), Paused: l.Paused}
 	}
 	all := w.Lane
-	all.Paused, all.Problem = cmp.Or(all.Paused, l.Paused), cmp.Or(all.Problem, l.Problem)
+	idle := l.Paused == "" && l.Partly == "" && l.Open == 0 // it may be that of a replica that stands by
+	if all.Paused == "" || l.Paused == "" && !idle {        // a lane works somewhere, so what is paused is a part
+		all.Partly = cmp.Or(all.Partly, l.Partly, all.Paused, l.Paused)
+		all.Paused = ""
+	}
+	all.Problem = cmp.Or(all.Problem, l.Problem)
 	all.Open += l.Open
 	all.OldestS = max(all.OldestS, l.OldestS)
 	all.Adopted += l.Adopted

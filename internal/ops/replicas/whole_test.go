@@ -219,6 +219,28 @@ func TestThePaceOfReplicasIsOne(t *testing.T) {
 	}
 }
 
+func TestALaneIsPausedWhereAllReplicasAre(t *testing.T) {
+	with := func(id string, l Lane) Summary {
+		s := of(id, nil)
+		s.Lane = &l
+		return s
+	}
+	working, paused, standby := with("a", Lane{Open: 1}), with("b", Lane{Open: 1, Paused: "no credit"}), with("c", Lane{})
+	for _, tt := range []struct {
+		summaries    []Summary
+		paused, part string
+	}{
+		{[]Summary{working, paused}, "", "no credit"},
+		{[]Summary{paused, working}, "", "no credit"},
+		{[]Summary{paused, standby}, "no credit", ""},
+	} {
+		w := Merge(gathered(t, tt.summaries...), nil, noon)
+		if w.Lane.Paused != tt.paused || w.Lane.Partly != tt.part {
+			t.Errorf("got %+v, want paused %q, partly %q", w.Lane, tt.paused, tt.part)
+		}
+	}
+}
+
 func TestASummaryIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	r := status.Report{Stage: "s", RunID: "a", State: status.StatePaused, Why: long, Pool: status.PoolReport{Paused: long, PauseReason: hold.Other}}

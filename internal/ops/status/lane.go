@@ -38,6 +38,7 @@ var (
 // Lane is the batch lane of a partition.
 type Lane struct {
 	Partition int
+	Owned     bool      // this replica serves the partition
 	Paused    string    // why nothing is submitted; empty means that it is not paused
 	Problem   string    // what it waits for besides, or empty
 	Retry     time.Time // when a problem is looked at again; zero means that this is not known
@@ -67,14 +68,18 @@ type LaneBatch struct {
 
 // LaneReport is the batch lane of all partitions of the process.
 type LaneReport struct {
-	Paused  string            `json:"paused"`  // why nothing is submitted; empty means that it is not paused
-	Problem string            `json:"problem"` // what it waits for besides, or empty
-	Rows    map[LaneState]int `json:"rows"`
-	Batches []LaneBatch       `json:"batches"` // the oldest first, laneBatchesMax at most
-	Open    int               `json:"open"`    // all batches
-	OldestS float64           `json:"oldest_batch_seconds"`
-	Adopted uint64            `json:"adopted"`
-	Lapsed  uint64            `json:"lapsed_rows"`
+	// Paused is why nothing is submitted in any partition; empty means that it is not
+	// paused. PartlyPaused is why nothing is submitted in some of them, as in "1 of 4
+	// partitions: paused by alice@laptop".
+	Paused       string            `json:"paused"`
+	PartlyPaused string            `json:"partly_paused,omitempty"`
+	Problem      string            `json:"problem"` // what it waits for besides, or empty
+	Rows         map[LaneState]int `json:"rows"`
+	Batches      []LaneBatch       `json:"batches"` // the oldest first, laneBatchesMax at most
+	Open         int               `json:"open"`    // all batches
+	OldestS      float64           `json:"oldest_batch_seconds"`
+	Adopted      uint64            `json:"adopted"`
+	Lapsed       uint64            `json:"lapsed_rows"`
 }
 
 // laneBatchesMax bounds the batches of a report.
@@ -93,8 +98,14 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 	for _, state := range LaneRowStates {
 		sum.Rows[state] = 0
 	}
+	owned, paused, why := 0, 0, ""
 	for _, l := range lanes {
-		sum.Paused = cmp.Or(sum.Paused, l.Paused)
+		if l.Owned || l.Paused != "" {
+			owned++
+		}
+		if l.Paused != "" {
+			paused, why = paused+1, cmp.Or(why, l.Paused)
+		}
 		sum.Problem = cmp.Or(sum.Problem, l.Problem)
 		sum.Adopted += l.Adopted
 		sum.Lapsed += l.Lapsed
@@ -106,6 +117,12 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 			sum.OldestS = max(sum.OldestS, b.AgeS)
 			sum.Batches = append(sum.Batches, b)
 		}
+	}
+	switch {
+	case paused == owned:
+		sum.Paused = why
+	case paused > 0:
+		sum.PartlyPaused = fmt.Sprintf("%d of %d partitions: %s", paused, owned, why)
 	}
 	slices.SortStableFunc(sum.Batches, func(a, b LaneBatch) int { return a.Since.Compare(b.Since) })
 	sum.Open = len(sum.Batches)
@@ -174,6 +191,9 @@ func (l *LaneReport) text() string {
 	}
 	if l.Paused != "" {
 		text += "; paused: " + l.Paused
+	}
+	if l.PartlyPaused != "" {
+		text += "; paused in part: " + l.PartlyPaused
 	}
 	if l.Problem != "" {
 		text += "; " + l.Problem

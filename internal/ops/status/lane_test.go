@@ -30,6 +30,24 @@ func TestAReportOfTheLaneIsBounded(t *testing.T) {
 	}
 }
 
+// A pause of one partition is not one of the lane.
+func TestALaneIsPausedWhereAllItsPartitionsAre(t *testing.T) {
+	const alice = "paused by alice@laptop"
+	standby, working, paused := Lane{}, Lane{Owned: true}, Lane{Owned: true, Paused: alice}
+	for _, tt := range []struct {
+		lanes        []Lane
+		paused, part string
+	}{
+		{[]Lane{standby, working, working}, "", ""},
+		{[]Lane{standby, working, paused}, "", "1 of 2 partitions: " + alice},
+		{[]Lane{standby, paused, paused}, alice, ""},
+	} {
+		if sum := SumLanes(tt.lanes, time.Now()); sum.Paused != tt.paused || sum.PartlyPaused != tt.part {
+			t.Errorf("%+v: paused %q, partly %q", tt.lanes, sum.Paused, sum.PartlyPaused)
+		}
+	}
+}
+
 func TestAReportWithoutALaneHasNone(t *testing.T) {
 	r := Report{}
 	r.AddLanes(nil, time.Now())

@@ -70,10 +70,10 @@ function showLane(s) {
   const lane = s.lane;
   $("lane-card").hidden = !lane;
   if (!lane) return;
-  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : "") + (lane.problem ? lane.problem + ". " : "") + `Rows: ${laneRows(lane)}.` +
+  set("lane-sub", (lane.paused ? `Paused: ${lane.paused}. ` : lane.partly_paused ? `Paused in part: ${lane.partly_paused}. ` : "") + (lane.problem ? lane.problem + ". " : "") + `Rows: ${laneRows(lane)}.` +
     (lane.lapsed_rows ? ` ${count(lane.lapsed_rows)} expired or cancelled.` : "") + (lane.adopted ? ` ${plural(lane.adopted, "batch", "batches")} adopted.` : "") +
     (lane.open > lane.batches.length ? ` The oldest ${lane.batches.length} of ${count(lane.open)} batches:` : ""));
-  $("lane-sub").classList.toggle("warn", Boolean(lane.paused));
+  $("lane-sub").classList.toggle("warn", Boolean(lane.paused || lane.partly_paused));
   const styles = { looking: "warn", running: "good" };
   fill("lane", lane.batches, b => b.partition + " " + b.batch, b => [
     [b.batch, "", b.model ? `${b.provider} ${b.model}` : b.provider], [b.why ? `${b.state}: ${b.why}` : b.state, ("wrap " + (styles[b.state] || "")).trim()], [count(b.rows), "r"],

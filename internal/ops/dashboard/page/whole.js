@@ -21,7 +21,7 @@ function showWhole() {
   const missing = w.replicas.filter(r => r.status === "missing").length, answers = w.replicas.filter(r => r.status === "answers").length;
   set("replicas-sub", plural(answers, "replica") + (missing ? `, ${missing} missing` : "") + (w.left_out ? `, ${count(w.left_out)} more` : "") + "." +
     (w.budget || []).map(b => ` Budget ${b.name} for ${b.provider}: ${one.format(100 * b.share)}% is this stage's, ${plural(b.members, "member")} share it.`).join("") +
-    (w.lane ? ` Batch lane: ${laneRows(w.lane)}, ${plural(w.lane.open, "open batch", "open batches")}${w.lane.open ? ", the oldest for " + span(w.lane.oldest_batch_seconds) : ""}${w.lane.paused ? ", paused: " + w.lane.paused : ""}.` : ""));
+    (w.lane ? ` Batch lane: ${laneRows(w.lane)}, ${plural(w.lane.open, "open batch", "open batches")}${w.lane.open ? ", the oldest for " + span(w.lane.oldest_batch_seconds) : ""}${w.lane.paused ? ", paused: " + w.lane.paused : w.lane.partly_paused ? ", paused in part: " + w.lane.partly_paused : ""}.` : ""));
   const self = w.replicas.find(r => r.self);
   set("own", `This replica: ${self ? self.host + ", " : ""}run ${self ? self.replica : "unknown"}`);
   const now = new Date(w.time);
