@@ -72,6 +72,12 @@ func TestCredentialsEndUnderLoad(t *testing.T) {
 		l.await(100)
 		cloud.Throttle(2)
 		l.await(500)
+		for _, old := cloud.Asked(); ; time.Sleep(time.Second) {
+			if _, issued := cloud.Asked(); issued > old {
+				break
+			}
+		}
+		time.Sleep(25 * time.Second) // it is renewed 5 s later
 		cloud.Set(cloudtest.Refuses)
 		time.Sleep(20 * time.Second)
 		cloud.Set(cloudtest.Works)
