@@ -33,6 +33,7 @@ func TestEveryExampleOfAProviderWorks(t *testing.T) {
 	}
 	if want := []string{
 		"OpenAI", "OpenAI responses", "OpenRouter", "Azure OpenAI", "Azure OpenAI", "Anthropic", "Gemini", "Amazon Bedrock", "Ollama", "vLLM", "llama.cpp",
+		"Without keys: a cloud's identity", "Without keys: a cloud's identity",
 	}; !slices.Equal(sections, want) {
 		t.Errorf("examples of %q, want %q", sections, want)
 	}
