@@ -22,9 +22,10 @@ type Target struct {
 	*llm.Client
 
 	endpoint config.Endpoint
-	variable string // prefix of the variables of its base URL and its key
-	models   string // the variable that names its model
-	builtIn  bool   // it is in this process: its address says nothing
+	variable string         // prefix of the variables of its base URL and its key
+	models   string         // the variable that names its model
+	auth     llm.Authorizer // the cloud's identity; nil if a key authorises calls
+	builtIn  bool           // it is in this process: its address says nothing
 }
 
 // Key identifies a request and the target that it is sent to, in all processes alike.
@@ -107,8 +108,9 @@ func newTargets(cfg *config.Config, ids *identity.Identities, dial dialFunc, bui
 
 // Check reports what is wrong with the settings of the providers: it makes the clients as
 // [Open] does and closes them. It makes no connection, except to ask the metadata server of
-// Google Cloud for the project where nothing else names it.
-func Check(cfg *config.Config) error {
+// Google Cloud for the project where nothing else names it. It returns the cloud's identity
+// of each provider that has one, such as "bedrock: AWS: profile work".
+func Check(cfg *config.Config) (identities []string, err error) {
 	ids := newIdentities(cfg, nil)
 	defer ids.Close()
 	targets, err := newTargets(cfg, ids, nil, func() (dialFunc, error) { return nil, nil }) //nolint:nilnil // nothing connects
@@ -116,8 +118,20 @@ func Check(cfg *config.Config) error {
 		if t.Client != nil {
 			t.Close()
 		}
+		if text := t.identity(); text != "" && !slices.Contains(identities, text) {
+			identities = append(identities, text)
+		}
 	}
-	return err
+	return identities, err
+}
+
+// identity names the provider and the cloud's identity that authorises its calls. It is
+// empty if a key does.
+func (t *Target) identity() string {
+	if t.auth == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", t.endpoint.Provider, t.auth)
 }
 
 // open makes the client, or returns every problem with the name of its variable.
@@ -126,6 +140,7 @@ func (t *Target) open(cfg *config.Config, ids *identity.Identities, model string
 	if err != nil {
 		return err
 	}
+	t.auth = auth
 	key, err := t.endpoint.APIKey.Value()
 	if err != nil {
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)

@@ -103,6 +103,11 @@ func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
 	if !inFile && !identified {
 		return
 	}
+	for _, one := range t.all {
+		if text := one.identity(); text != "" {
+			log.Info("calls are authorised by a cloud's identity", slog.String("identity", text))
+		}
+	}
 	ticker := time.NewTicker(keysEvery)
 	defer ticker.Stop()
 	for files, clouds := "", ""; ; {

@@ -53,8 +53,9 @@ func (i *Identities) AWS(region, baseURL string) (auth llm.Authorizer, signedReg
 	}
 	signer, service := v4.NewSigner(), serviceOf(host)
 	return &authorizer[awsKeys]{
-		keeper:  i.awsKeeper(region),
-		account: strings.Join([]string{"aws", region, os.Getenv("AWS_PROFILE"), os.Getenv("AWS_ROLE_ARN")}, " "),
+		keeper:   i.awsKeeper(region),
+		describe: describeAWS,
+		account:  strings.Join([]string{"aws", region, os.Getenv("AWS_PROFILE"), os.Getenv("AWS_ROLE_ARN")}, " "),
 		apply: func(ctx context.Context, r *http.Request, body []byte, k awsKeys) error {
 			return sign(ctx, signer, r, body, k, service, region, time.Now())
 		},

@@ -21,8 +21,9 @@ const entraHelp = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKE
 // baseURL.
 func (i *Identities) Entra(baseURL string) llm.Authorizer {
 	return &authorizer[string]{
-		keeper:  i.entraKeeper(scopeOf(baseURL)),
-		account: "entra",
+		keeper:   i.entraKeeper(scopeOf(baseURL)),
+		describe: describeEntra,
+		account:  "entra",
 		apply: func(_ context.Context, r *http.Request, _ []byte, token string) error {
 			bearer(r, token)
 			return nil

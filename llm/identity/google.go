@@ -42,8 +42,9 @@ func (i *Identities) Google(project string) (auth llm.Authorizer, theProject str
 		}
 	}
 	return &authorizer[googleToken]{
-		keeper:  i.googleKeeper(),
-		account: "google " + project,
+		keeper:   i.googleKeeper(),
+		describe: describeGoogle,
+		account:  "google " + project,
 		apply: func(_ context.Context, r *http.Request, _ []byte, t googleToken) error {
 			bearer(r, t.token)
 			if t.quotaProject != "" && r.Header["X-Goog-User-Project"] == nil {

@@ -181,8 +181,9 @@ func bearer(r *http.Request, token string) { r.Header["Authorization"] = []strin
 type authorizer[T comparable] struct {
 	*keeper[T]
 
-	account string
-	apply   func(ctx context.Context, r *http.Request, body []byte, credential T) error
+	account  string
+	describe func() string
+	apply    func(ctx context.Context, r *http.Request, body []byte, credential T) error
 }
 
 // Authorize implements [llm.Authorizer].
@@ -193,6 +194,9 @@ func (a *authorizer[T]) Authorize(ctx context.Context, r *http.Request, body []b
 	}
 	return h.number, a.apply(ctx, r, body, h.value)
 }
+
+// String names the identity, as far as the settings tell which it is, without any secret.
+func (a *authorizer[T]) String() string { return a.cloud + ": " + a.describe() }
 
 // Outdated implements [llm.Authorizer].
 func (a *authorizer[T]) Outdated(credential int) bool { return a.outdated(credential) }

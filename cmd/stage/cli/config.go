@@ -96,11 +96,15 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 			of = "stage " + cfg.Name + ": "
 		}
 		p, err := executor.LoadPrompt(cfg)
-		err = errors.Join(err, call.Check(cfg))
+		identities, wrong := call.Check(cfg)
+		err = errors.Join(err, wrong)
 		if problems = appendProblems(problems, err, of); err != nil {
 			continue
 		}
 		budgets[string(cfg.Budget.Name)]++
+		for _, identity := range identities {
+			notes = append(notes, fmt.Sprintf("%scalls are authorised by a cloud's identity: %s", of, identity))
+		}
 		for _, f := range cfg.Deprecated() {
 			notes = append(notes, fmt.Sprintf("%s%s is deprecated, and a later release refuses it: %s", of, f.Variable, f.Deprecated))
 		}
