@@ -34,7 +34,7 @@ type Authorizer interface {
 	Authorize(ctx context.Context, r *http.Request, body []byte) (credential int, err error)
 	// Outdated reports whether the next request would use another credential than the one
 	// of this number. It is called when a provider has refused that one, so it tries to get
-	// a new one first.
+	// a new one first. It is false for 0, which stands for no call.
 	Outdated(credential int) bool
 	// Account names whose data a provider shows to this identity, without a secret.
 	Account() string

@@ -292,6 +292,9 @@ func TestRefusedCredentialIsReplacedOnce(t *testing.T) {
 		if n, err := t.try(); n != old+1 || err != nil {
 			t.Fatalf("credential %d, error %v", n, err)
 		}
+		if t.auth.Outdated(0) {
+			t.Error("what was no call is outdated")
+		}
 		if !t.auth.Outdated(old) || t.auth.Outdated(old+1) {
 			t.Error("a second refusal within seconds caused another renewal")
 		}

@@ -241,8 +241,12 @@ func (k *keeper[T]) take(value T, expires time.Time, err error) {
 }
 
 // outdated reports whether calls use another credential by now than the one of this
-// number, which a provider has refused. It renews that one first, but not each time.
+// number, which a provider has refused. It renews that one first, but not each time. A
+// reply that came by another way than a call has the number 0, and is no news of any.
 func (k *keeper[T]) outdated(number int) bool {
+	if number == 0 {
+		return false
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.current == nil || k.current.number == number {
