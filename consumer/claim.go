@@ -100,7 +100,7 @@ func (l *resultLog) stillEndsAt(ctx context.Context, end logEnd) error {
 	return err
 }
 
-// lastClaim returns the partition's newest claim; nil when there is none.
+// lastClaim returns the partition's newest claim, or nil when there is none.
 func (l *resultLog) lastClaim(ctx context.Context) (*streams.Claim, error) {
 	cl, m, err := streams.LastClaim(ctx, l.nc, l.cfg.ResultStream, l.claimSubject)
 	if cl == nil || err != nil {

@@ -549,7 +549,7 @@ func (c *Consumer) rowEvent(row *Row, owner string, now time.Time) auditlog.Row 
 	e.Header = c.eventHeader(now)
 	e.StateID, e.Owner, e.Sequence, e.Status = row.StateID, owner, row.Seq, statusOf(row.reply)
 	e.EarlierCalls, e.HeadersLeftOut = row.earlierCalls(owner), row.form.bare
-	e.Key = nil // a kept reply may have that of another order
+	e.Key = nil // a kept reply may have a key of another order
 	if c.order.byKey() {
 		e.Key = &row.Key
 	}

@@ -31,7 +31,7 @@ const (
 		3*len("18446744073709551615") + len(streams.HeaderKey) + markHeaders*len(": \r\n")
 )
 
-// setHeader writes the mark for whoever takes over, and the row's key where there is one.
+// setHeader writes the mark for the next owner, and the row's key where there is one.
 // The values share one array and one string, because every result has them.
 func (m logMark) setHeader(h nats.Header, key *string) {
 	var digits [3 * len("18446744073709551615")]byte

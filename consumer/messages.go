@@ -197,7 +197,7 @@ const headerError = "Stage-Error"
 type deadForm int
 
 const (
-	deadWhole   deadForm = iota // the row, and what is known of it
+	deadWhole   deadForm = iota // the row, its reason and its error's text
 	deadNoError                 // without the error's text, so that a row that fits is not lost
 	deadCut                     // without body and headers of the row
 )

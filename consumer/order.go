@@ -43,7 +43,7 @@ func (o order) limits(cfg *Config) sequencer.Limits {
 		Rows: cfg.WindowRows, Bytes: cfg.WindowBytes, Span: cfg.OrderSpan, Shared: o.byKey(),
 	}
 	if cfg.Lane != nil {
-		l.Parked = cfg.LaneRows + cfg.WindowRows // what is in the window may be parked, too
+		l.Parked = cfg.LaneRows + cfg.WindowRows // rows of the window may be parked, too
 	}
 	if !o.getsAhead() { // no row above the mark is emitted, so there is nothing more to bound
 		l.Span = l.Rows + l.Parked

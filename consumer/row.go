@@ -392,7 +392,7 @@ type Trace interface {
 	Abandoned(at time.Time)
 }
 
-// Trace is what follows the row; nil means that nothing does.
+// Trace returns the trace that follows the row, or nil.
 func (r *Row) Trace() Trace { return r.trace }
 
 // traceHeader holds the headers that the row's trace puts on its result.
