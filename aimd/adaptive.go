@@ -264,7 +264,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.loss -= l.loss / lossCalls
 	l.queue.ended(l, t)
 	l.noise.accepted(l, t.mark)
-	l.spare.add(0)
+	l.spare.count(l, 0)
 	switch {
 	case t.mark.canary && l.pause.flies:
 		l.pause.lift(l)
@@ -294,7 +294,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 		l.noise.suspicion.probe.lost(t.mark)
 	case slotsKnown && l.slots.explain(l, t):
 	case l.noise.explain(l, t.mark):
-		l.spare.add(1)
+		l.spare.count(l, 1)
 	case !slotsKnown && l.slots.explain(l, t):
 	default:
 		l.giveWay(t.mark)

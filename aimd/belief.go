@@ -113,31 +113,29 @@ func (l *Adaptive) belief() Belief {
 			b.Met = l.begin.Add(seconds(l.bounds.met))
 		}
 	}
-	if !l.noise.on && l.spare.refused >= spareLeast && l.spare.share >= spareShown {
+	if !l.noise.on && l.spare.ended >= usualCalls && l.spare.share >= spareShown {
 		b.Random = l.spare.share
 	}
 	return b
 }
 
-const (
-	// The share of refusals that the law spares is an average over so many attempts.
-	spareCalls = 512.0
-	// Fewer of them, or a smaller share, are not worth a word.
-	spareLeast = 3
-	spareShown = 0.0005
-)
+// spareShown is the least share of spared refusals that is worth a word.
+const spareShown = 0.0005
 
-// spare is the share of attempts whose refusals the law takes for random without having
-// measured it: see sporadic. It is for people alone.
+// spare is the share of attempts whose refusals the law takes for sporadic: it spares them
+// without having measured a share, see sporadic. It is an average over usualCalls attempts
+// that ended while no noise was known, and is for people alone.
 type spare struct {
-	share   float64
-	ended   float64 // attempts
-	refused int
+	share float64
+	ended float64 // attempts
 }
 
-// add counts an attempt that has ended, 1 for a refusal that was spared.
-func (s *spare) add(refused int) {
+// count counts an attempt that has ended, 1 for a refusal that was spared.
+func (s *spare) count(l *Adaptive, spared float64) {
+	if l.noise.on {
+		*s = spare{}
+		return
+	}
 	s.ended++
-	s.refused += refused
-	s.share += (float64(refused) - s.share) / min(s.ended, spareCalls)
+	s.share += (spared - s.share) / min(s.ended, usualCalls)
 }

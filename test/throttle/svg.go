@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/llm-stage/stage/aimd"
@@ -32,6 +33,95 @@ func (tr *Trace) SVG(from, to, zoomFrom, zoomTo float64) string {
 	d.legend(580)
 	d.printf("</svg>\n")
 	return d.String()
+}
+
+// BeliefSVG draws what the law believes over time: above the server's limit, as it is and
+// as the law believes with its bounds, and below the share of calls that are refused at
+// random.
+func (tr *Trace) BeliefSVG(from, to float64) string {
+	d := &drawing{}
+	d.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 500" font-family="sans-serif" font-size="13">` + "\n")
+	d.printf(`<rect width="960" height="500" fill="#ffffff"/>` + "\n")
+
+	limit := panel{left: 50, top: 40, width: 890, height: 200, from: from, to: to, most: 40}
+	d.text(limit.left, 22, "start", "#222", "The server's limit: 20 calls a second, then 10")
+	d.bounds(limit, tr.Samples)
+	d.axes(limit, 10, 10)
+	d.server(limit, tr.rate)
+	d.steps(limit, tr.Samples, func(b *aimd.Belief) float64 { return b.Limit })
+	d.printf(`<path stroke="%s" stroke-width="1" d="`, refusedColour)
+	for _, c := range tr.Calls {
+		if !c.Accepted && c.At >= from && c.At <= to {
+			d.printf("M%.1f,%.1fv12", limit.x(c.At), limit.bottom()+6)
+		}
+	}
+	d.printf(`"/>` + "\n")
+
+	random := panel{left: 50, top: 330, width: 890, height: 80, from: from, to: to, most: .4}
+	d.text(random.left, 312, "start", "#222", "The share of calls that are refused at random: none, then a fifth, then none")
+	for _, share := range []float64{0, .2, .4} {
+		d.line(random.left, random.y(share), random.left+random.width, random.y(share), "#e4e4e4", 1)
+		d.text(random.left-6, random.y(share)+4, "end", "#555", fmt.Sprintf("%.0f%%", 100*share))
+	}
+	d.server(random, tr.share)
+	d.steps(random, tr.Samples, func(b *aimd.Belief) float64 { return b.Random })
+
+	const y = 470.0
+	d.line(50, y, 70, y, serverColour, 4)
+	d.text(76, y+4, "start", "#222", "as it is")
+	d.line(150, y, 170, y, lawColour, 1.5)
+	d.text(176, y+4, "start", "#222", "as the law believes")
+	d.printf(`<rect x="320" y="%.1f" width="20" height="12" fill="%s"/>`+"\n", y-6, boundsColour)
+	d.text(346, y+4, "start", "#222", "its bounds")
+	d.line(440, y-6, 440, y+6, refusedColour, 1.5)
+	d.text(450, y+4, "start", "#222", "refused call")
+	d.printf("</svg>\n")
+	return d.String()
+}
+
+const boundsColour = "#dbe8f4"
+
+// bounds draws the bounds of the believed limit as an area, while there are any.
+func (d *drawing) bounds(p panel, samples []Sample) {
+	for i, begin := 0, 0; i < len(samples); i++ {
+		s, next := &samples[i].Belief, p.to
+		if i+1 < len(samples) {
+			next = samples[i+1].At
+			if b := &samples[i+1].Belief; b.Low == s.Low && b.High == s.High {
+				continue
+			}
+		}
+		if s.High > 0 && samples[begin].At < p.to {
+			left, right := p.x(samples[begin].At), p.x(min(next, p.to))
+			d.printf(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`+"\n", left, p.y(s.High), right-left, p.y(s.Low)-p.y(s.High), boundsColour)
+		}
+		begin = i + 1
+	}
+}
+
+// steps draws what the law believes, with a gap where it is 0.
+func (d *drawing) steps(p panel, samples []Sample, of func(*aimd.Belief) float64) {
+	d.printf(`<path fill="none" stroke="%s" stroke-width="1.5" d="`, lawColour)
+	last := 0.0
+	for i := range samples {
+		s := &samples[i]
+		value := of(&s.Belief)
+		switch {
+		case s.At > p.to || value == last || value*last > 0 && math.Abs(value-last) < p.most/200: // too little to see
+			continue
+		case last == 0:
+			d.printf("M%.1f,%.1f", p.x(s.At), p.y(value))
+		case value == 0:
+			d.printf(" H%.1f ", p.x(s.At))
+		default:
+			d.printf(" H%.1f V%.1f", p.x(s.At), p.y(value))
+		}
+		last = value
+	}
+	if last > 0 {
+		d.printf(" H%.1f", p.left+p.width)
+	}
+	d.printf(`"/>` + "\n")
 }
 
 // panel is a diagram of rates over time.

@@ -27,9 +27,11 @@ func find(t *testing.T, name string, rows int) *Scenario {
 	return nil
 }
 
-// The picture in docs/throttle.md shows what the law does today.
-func TestPictureIsUpToDate(t *testing.T) {
+// The pictures in docs/throttle.md show what the law does and believes today.
+func TestPicturesAreUpToDate(t *testing.T) {
 	var tr Trace
 	synctest.Test(t, func(t *testing.T) { tr = RunTraced(t.Context(), find(t, "S2", 3000), 1) })
 	golden.Check(t, "../../docs/throttle.svg", tr.SVG(50, 140, 120, 130))
+	synctest.Test(t, func(t *testing.T) { tr = RunTraced(t.Context(), Believed(), 1) })
+	golden.Check(t, "../../docs/belief.svg", tr.BeliefSVG(0, 200))
 }
