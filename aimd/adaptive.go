@@ -180,7 +180,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		history: newHistory(cfg.PoolSize),
 		callSec: newCallTime(),
 	}
-	l.noise.base, l.noise.suspicion.odds = usualFirst, oddsFirst
+	l.noise.base = usualFirst
 	l.note()
 	return l, nil
 }
@@ -413,7 +413,7 @@ func (l *Adaptive) giveWay(m mark) {
 	if m.epoch != l.epoch {
 		return
 	}
-	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= probeEarly {
+	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= earlyCalls {
 		l.noise.suspicion.suspect(l, m)
 	}
 	l.cuts++

@@ -11,14 +11,10 @@ const (
 	// the law overrate servers with a larger one, more makes it underrate those with a
 	// smaller one.
 	burstCalls = 3.0
-	// How far back a rise of the rate is looked for. Longer than a climb; more only lets
-	// old times count.
-	lookBackSec = 2.0
-	// Refusals that take longer than this are not waited for. The server's bucket runs
-	// over meanwhile.
+	// Refusals that take longer than this are not waited for, as the server's bucket runs
+	// over meanwhile. It is also the guess until the first refusal has shown how long they
+	// take.
 	silenceMaxSec = 0.3
-	// The guess until the first refusal has shown how long they take.
-	silenceFirstSec = 1.0
 	// The loss is an average over about so many attempts: a second of them at the pace of
 	// most limits.
 	lossCalls = 32.0
@@ -26,8 +22,6 @@ const (
 	// loss of a client that is alone with the server (1 to 10%) has nearly no effect,
 	// while 16 that disturb each other share it fairly.
 	impatienceLoss = 0.18
-	// A usual loss below this does not correct a measurement.
-	usualRare = 0.015
 	// No more than four times as long, so that an outage is forgotten within seconds.
 	impatienceMax = 0.25
 )
@@ -53,12 +47,12 @@ type mark struct {
 // between, so it allows about 20/s. And in any time up to a refusal it admitted at most
 // its rate and a full bucket, so it allows at least the admitted calls without a bucket.
 // The highest of these bounds is the measurement, and the highest of the second kind is
-// what the server surely allows.
+// what the server surely allows. It looks back for as long as the law cruises at most.
 func (l *Adaptive) measure(m mark) (rate, sure float64) {
 	rate = (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls
 	for a := range l.history.before(m.seq) {
-		if m.at-a.at > lookBackSec || a.at < l.restarted {
+		if m.at-a.at > cruiseSec || a.at < l.restarted {
 			break
 		}
 		if !a.refused {
@@ -77,7 +71,7 @@ func (l *Adaptive) measure(m mark) (rate, sure float64) {
 // little too high must not go on making them look usual.
 func (l *Adaptive) corrected(measured float64) float64 {
 	usual := l.noise.base
-	if l.phase == Cruise && !l.noise.on && usual >= usualRare && measured < l.estimate && measured >= l.estimate*(1-usual) {
+	if l.phase == Cruise && !l.noise.on && usual >= noiseGone && measured < l.estimate && measured >= l.estimate*(1-usual) {
 		return l.estimate
 	}
 	return measured
@@ -112,7 +106,7 @@ func (r *refusalTime) add(sec float64) {
 // surely returns the seconds after which an attempt that was to be refused has been.
 func (r *refusalTime) surely() float64 {
 	if !r.mean.known {
-		return silenceFirstSec
+		return silenceMaxSec
 	}
 	return r.mean.value + max(4*r.dev, r.mean.value/10)
 }

@@ -6,10 +6,6 @@ const (
 	// second or so at each refusal, as the header counts whole seconds: waiting that long
 	// would leave the server idle for most of it.
 	longSec = 2.0
-	// A long one is obeyed, and all attempts wait, from the second refusal without an
-	// accepted attempt in between. A short one from the third.
-	longFailures  = 2
-	shortFailures = 3
 	// Pauses are longer by up to this share, so that clients that got the same hint do
 	// not all return at once.
 	pauseJitter = 0.02
@@ -70,13 +66,15 @@ func (p *pause) lift(l *Adaptive) {
 	}
 }
 
-// applyHint begins or extends a pause that a hint asks for.
+// applyHint begins or extends a pause that a hint asks for. A short Retry-After is obeyed
+// in an outage. A long one is obeyed one failure earlier, from the second refusal without
+// an accepted attempt in between.
 func (p *pause) applyHint(l *Adaptive, h Hint) {
 	if h.Remaining0 && h.Reset > 0 {
 		p.extend(l, h.Reset.Seconds(), PauseLimitReset)
 	}
 	wait := h.RetryAfter.Seconds()
-	if wait > longSec && l.failures >= longFailures || wait > 0 && l.failures >= shortFailures {
+	if wait > longSec && l.failures >= outageFailures-1 || wait > 0 && l.failures >= outageFailures {
 		p.extend(l, wait, PauseRetryAfter)
 	}
 }

@@ -10,19 +10,16 @@ const (
 	// When the noise is found, the share is guessed as if so many attempts had been made
 	// before the probes, and this part of them refused.
 	noiseGuessCalls, noiseGuess = 8.0, 0.15
-	// At a smaller share the noise has gone, at a larger one it is none.
-	noiseGone, noiseMost = 0.02, 0.65
+	// At a smaller share the noise has gone, and a smaller usual loss does not correct a
+	// measurement. At a larger one it is none.
+	noiseGone, noiseMost = 0.02, 0.6
 	// The alarm is for a limiter that refuses this part of what the noise lets through.
 	// Less would take longer to tell from chance, more would let a climb go on for longer.
 	noiseExcess = 0.3
-	// In drain the rate is so low that it is rather an outage, which refuses nearly all.
-	noiseOutage = 0.8
 	// The alarm is raised at these odds that there is a limiter, as a logarithm, plus the
 	// logarithm of the rate: the more attempts a second, the more often chance alone
 	// looks like one.
 	noiseAlarm = 3.5
-	// It looks at so many attempts: more would only take time.
-	noiseLook = 512
 	// After an alarm the rate is low for as long as the limiter takes to let so many
 	// attempts in. Half of them are sent, and show the share without the limiter's part.
 	noiseRestCalls = 10.0
@@ -109,16 +106,16 @@ func (n *noise) alarm(l *Adaptive, m mark) (admitted float64) {
 	}
 	share := max(noiseGone, n.base)
 	share += deviation(share, min(n.counted, noiseCalls)) // it may be higher than it seems
-	excess, highest := noiseExcess, noiseAlarm+math.Log(max(1, l.estimate))
-	if l.phase == Drain {
-		excess, highest = noiseOutage, noiseAlarm
+	highest := noiseAlarm
+	if l.phase != Drain {
+		highest += math.Log(max(1, l.estimate))
 	}
-	over := share + excess*(1-share)
+	over := share + noiseExcess*(1-share)
 	refused, passed := math.Log(over/share), math.Log((1-over)/(1-share))
 	odds, accepted := refused, 0.0
 	seen := 0
 	for a := range l.history.before(m.seq) {
-		if seen++; a.at < l.since || seen > noiseLook {
+		if seen++; a.at < l.since || seen > 8*noiseCalls {
 			break
 		}
 		if !a.refused {

@@ -4,46 +4,41 @@ import "math"
 
 // The constants of probes.
 const (
-	// The odds of noise to a limiter at first, and at which the law is sure, both as
-	// logarithms. What probes have shown is forgotten over a minute.
-	oddsFirst, oddsSure = -1.0, 1.5
-	oddsForgetSec       = 60.0
+	// The law is sure of noise when the odds of noise to a limiter are e^oddsSure times
+	// what they are before any probe. A limiter is likelier then, so it takes more than
+	// it would otherwise.
+	oddsSure = 2.5
 	// A limiter may be a little faster than measured, since others use it, too: by so
 	// many attempts a second.
 	probeOthers = 2.0
-	// The first probe of a series has so many attempts more than a limiter gained room
-	// for. The second has so many times what a limiter has room for, as the first has
-	// taken all that there was. Both have more where many are refused: at a loss of a
-	// third, half as many again.
+	// A probe has so many attempts more than a limiter gained room for, and more where many
+	// are refused: at a loss of a third, half as many again. One with less than
+	// probeLeast more says nothing, and one larger than probeMost costs more than it is
+	// worth.
 	probeMore  = 3.0
-	probeAgain = 2.0
-	// A probe with less than this many attempts more than a limiter gained room for says
-	// nothing, and one larger than probeMost costs more than it is worth.
 	probeLeast = 1.5
 	probeMost  = 16
 	// Each attempt more than a limiter has room for makes the limiter ten times less
 	// likely.
 	probeSteepness = 2.3
-	// Attempts between two series at least.
-	probeGap = 8
 	// Refusals among so many attempts at the beginning are suspicious, too: a limiter has
-	// room for the first few.
-	probeEarly = 8
+	// room for the first few. In the first start it takes so many attempts to tell whether
+	// refusals are sporadic.
+	earlyCalls = 8
 	// The refusals that probes may cost: so many at first, and then for each suspicious
 	// refusal a little, and the more the higher the loss is. At a loss of .1 that is .05,
 	// at a third .2, at a half .55.
 	probeCredit                = 7.0
 	probeEarned, probeEarnLoss = 0.05, 4.0
-	// At less than this rate the credit is in proportion to it: each of many clients of a
-	// slow server makes few calls. The second is for a law that sinks.
-	probeFull, probeFullSunk = 8.0, 1.0
+	// At less than this rate the credit is in proportion to it, unless the law sinks: each
+	// of many clients of a slow server makes few calls.
+	probeFull = 8.0
 	// Where the server admitted this many times as much not long ago, noise most likely
-	// makes the law sink. Then a suspicious refusal earns so much. What was admitted is
-	// forgotten with this time constant.
-	provenTimes, provenSec = 2.0, 40.0
-	probeEarnedSunk        = 1.0
-	// No more of the attempts than this are expected to be refused at random.
-	probeLossMost = 0.6
+	// makes the law sink. Then a suspicious refusal earns so much.
+	provenTimes, probeEarnedSunk = 2.0, 1.0
+	// What was admitted is forgotten with this time constant, and so is what probes have
+	// shown.
+	suspicionSec = 40.0
 )
 
 // noiseShares are the shares of random refusals that probes look for. Each is as likely
@@ -65,16 +60,12 @@ var noiseShares = [...]float64{0.1, 0.2, 0.35, 0.5}
 // no evidence of noise, whatever becomes of the others. It may be a large call, and a
 // limiter of tokens that has no room for it has room for smaller ones.
 type suspicion struct {
-	odds   float64 // of noise to a limiter, as a logarithm, at
+	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm, at
 	at     float64
 	cost   float64 // refusals in probes so far, less what was earned for them
 	proven float64 // the highest estimate of late
 	asked  float64 // when the last suspicious refusal came
-	next   int     // the first seq that may start a series
 	wanted bool
-	second bool // the probe is the second of a series
-	all    int  // attempts in the series so far
-	lost   int  // refusals among them
 
 	probe probe
 }
@@ -98,18 +89,18 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 	if l.noise.on || l.shared || l.stats.Successes == 0 { // noise lets something through
 		return
 	}
-	s.proven = max(s.proven*math.Exp((s.asked-l.now)/provenSec), l.estimate)
+	s.proven = max(s.proven*math.Exp((s.asked-l.now)/suspicionSec), l.estimate)
 	s.asked = l.now
-	earned, full := probeEarned+probeEarnLoss*l.loss*l.loss*l.loss, probeFull
+	earned := probeEarned + probeEarnLoss*l.loss*l.loss*l.loss
+	credit := probeCredit * min(1, max(l.estimate, m.rate)/probeFull)
 	if m.rate*provenTimes < s.proven {
-		earned, full = probeEarnedSunk, probeFullSunk
+		earned, credit = probeEarnedSunk, probeCredit
 	}
 	s.cost = max(0, s.cost-earned)
-	if m.seq < s.next || s.cost > probeCredit*min(1, max(l.estimate, m.rate)/full) {
+	if s.cost > credit {
 		return
 	}
-	s.wanted, s.second = true, false
-	s.all, s.lost = 0, 0
+	s.wanted = true
 	s.probe.empty, s.probe.rate = m.at, max(l.estimate, m.rate)
 }
 
@@ -122,11 +113,7 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 	p := &s.probe
 	p.sent = l.now
 	p.gained = (p.rate + probeOthers) * (l.now - p.empty)
-	size := probeMore + p.gained
-	if s.second {
-		size = probeAgain * (1 + p.gained)
-	}
-	size = math.Ceil(size / (1 - min(probeLossMost, l.loss)))
+	size := math.Ceil((probeMore + p.gained) / (1 - min(noiseMost, l.loss)))
 	p.size = min(int(size), probeMost, l.cfg.PoolSize-inFlight)
 	if float64(p.size) < probeLeast+p.gained || l.slots.limit > 0 {
 		return
@@ -139,26 +126,18 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 // conclude ends a probe whose attempts would all have been refused by now.
 func (s *suspicion) conclude(l *Adaptive) {
 	p := &s.probe
-	s.all += p.size
-	s.lost += p.refused
 	s.cost += float64(p.refused)
 	evidence := p.evidence()
-	s.odds = oddsFirst + (s.odds-oddsFirst)*math.Exp((s.at-l.now)/oddsForgetSec) + evidence
+	s.odds = s.odds*math.Exp((s.at-l.now)/suspicionSec) + evidence
 	s.at = l.now
 	switch {
 	case s.odds >= oddsSure:
-		s.odds = oddsFirst
+		s.odds = 0
 		l.estimate = max(l.estimate, p.rate)
-		l.noise.begin(l, s.all, s.lost)
-	case evidence > 1 && !s.second:
-		s.wanted, s.second = true, true
-		p.empty = p.sent
-		l.enter(Drain)
+		l.noise.begin(l, p.size, p.refused)
 	case p.refused < p.size:
-		s.next = l.history.last + probeGap
 		l.proceed()
 	default:
-		s.next = l.history.last + probeGap
 		l.failures++
 		l.cuts++
 		l.enter(Drain)

@@ -7,8 +7,6 @@ const (
 	// Of this many first refusals of an epoch all but one must have met more attempts in
 	// flight than any accepted one.
 	slotsRefusals = 5
-	// There must be this many accepted ones to compare with.
-	slotsAccepted = 20
 	// After this time without a refusal one slot more is tried, then one more each
 	// second. At the 6/s of eight slots and calls of 1.2 s that wastes 3% of the calls.
 	slotsHoldSec = 5.0
@@ -56,7 +54,7 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 		s.levels = s.levels[:copy(s.levels, s.levels[1:])]
 	}
 	s.levels = append(s.levels, t.InFlight)
-	highest, accepted := s.highest(l, t)
+	highest := s.highest(l, t)
 	if s.limit > 0 {
 		if t.InFlight <= min(highest, s.limit) {
 			return false
@@ -71,7 +69,7 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 			lowest = min(lowest, level)
 		}
 	}
-	if accepted < slotsAccepted || above < slotsRefusals-1 {
+	if highest == 0 || above < slotsRefusals-1 {
 		return false
 	}
 	s.set(l, lowest-1)
@@ -85,14 +83,13 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 
 func (s *slots) set(l *Adaptive, limit int) { s.limit, s.since = max(1, limit), l.now }
 
-// highest returns the most attempts in flight that met acceptance before t, and how many
-// there were to compare.
-func (s *slots) highest(l *Adaptive, t Ticket) (level, accepted int) {
+// highest returns the most attempts in flight that met acceptance before t; 0 means that
+// no attempt was accepted, so there is nothing to compare with.
+func (s *slots) highest(l *Adaptive, t Ticket) (level int) {
 	for a := range l.history.before(t.mark.seq) {
 		if !a.refused {
 			level = max(level, a.level)
-			accepted++
 		}
 	}
-	return level, accepted
+	return level
 }

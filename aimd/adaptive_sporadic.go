@@ -14,8 +14,6 @@ const (
 	// Where others are known it takes more: what a client takes from the others would
 	// look sporadic to it, and the more it has the more.
 	sporadicShared = 16
-	// In the first start there must be so many attempts.
-	sporadicStart = 8
 	// There are more refusals than usual if they exceed the usual number by so many
 	// standard deviations.
 	sporadicSigmas = 4.0
@@ -42,7 +40,7 @@ func (l *Adaptive) sporadic(m mark) bool {
 	case math.IsInf(l.pace, 1):
 		return false // no climb would ever correct a rate that is a little too high
 	case l.phase == Start && l.estimate == 0:
-		least = max(sporadicStart, enough)
+		least = max(earlyCalls, enough)
 	case sporadicSec*m.rate < enough:
 		return false
 	}

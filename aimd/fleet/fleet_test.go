@@ -240,7 +240,7 @@ func TestNoMessages(t *testing.T) {
 
 // Members that begin without any connection begin, too, and find each other when there is one.
 func TestNeverAMessage(t *testing.T) {
-	w := newWorld(t, 8, 4, 40, 5)
+	w := newWorld(t, 1, 4, 40, 5)
 	w.dead = true
 	w.run(3)
 	if w.accepted < 20 {
