@@ -38,8 +38,9 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 	if a.Number == 1 && t.started.CompareAndSwap(false, true) {
 		t.span.AddEvent(eventRowStarted, trace.WithTimestamp(a.Dispatched))
 	}
+	operation := Operation(len(r.Inputs) > 0)
 	attributes := append(make([]attribute.KeyValue, 0, 12),
-		AttrGenAIOperation.String(OperationChat),
+		AttrGenAIOperation.String(operation),
 		AttrGenAIProvider.String(GenAIProvider(provider)),
 		AttrGenAIRequestModel.String(p.Model),
 		attrCallAttempt.Int(a.Number),
@@ -58,7 +59,7 @@ func (t *Row) Call(ctx context.Context, provider string, p *llm.Prepared, r *llm
 	if a.Probe {
 		attributes = append(attributes, attrCallProbe.Bool(true))
 	}
-	_, span := t.tracing.tracer.Start(trace.ContextWithSpan(ctx, t.span), "chat "+p.Model,
+	_, span := t.tracing.tracer.Start(trace.ContextWithSpan(ctx, t.span), operation+" "+p.Model,
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	return &Call{span: span, row: t, number: a.Number}
 }

@@ -90,8 +90,14 @@ const (
 	attrCallProbe         = attribute.Key("llm_stage.call.probe") // it probes whether a pause may end
 )
 
-// OperationChat is the value of gen_ai.operation.name.
-const OperationChat = "chat"
+// Operation returns the value of gen_ai.operation.name for a call that answers a prompt, or
+// makes vectors.
+func Operation(embeds bool) string {
+	if embeds {
+		return "embeddings"
+	}
+	return "chat"
+}
 
 // GenAIProvider is the conventions' name of a provider; one that they do not know keeps
 // its own.

@@ -33,6 +33,7 @@ func exported(t *testing.T, to sdkmetric.Exporter) (*Exporter, *bytes.Buffer) {
 	var log bytes.Buffer
 	m := busyMetrics()
 	m.CallDone(&auditlog.Call{Provider: "openai", Model: "gpt-5", Status: auditlog.CallSuccess, Lane: auditlog.LaneBatch, Latency: time.Hour}, "", "")
+	m.CallDone(&auditlog.Call{Provider: "openai", Model: "small", Status: auditlog.CallSuccess, Rows: []uint64{1, 2}, Latency: 2 * time.Second}, "", "")
 	x := NewExporter(config.MetricsConfig{OTLP: true}, m, "run", slog.New(slog.NewTextHandler(&log, nil)))
 	x.start(t.Context(), to)
 	return x, &log
@@ -95,7 +96,7 @@ func TestMetricsReachTheCollectorAtTheEnd(t *testing.T) {
 	}
 	slices.Sort(points)
 	const common = "gen_ai.operation.name=chat gen_ai.provider.name=openai gen_ai.request.model=gpt-5 server.address=llm.test server.port=8080: "
-	if want := []string{"error.type=429 " + common + "1 calls in 0.02 s", common + "1 calls in 1.2 s"}; !slices.Equal(points, want) {
+	if want := []string{"error.type=429 " + common + "1 calls in 0.02 s", common + "1 calls in 1.2 s", "gen_ai.operation.name=embeddings gen_ai.provider.name=openai gen_ai.request.model=small: 1 calls in 2 s"}; !slices.Equal(points, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(points, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -42,9 +42,9 @@ func labelOf(key attribute.Key) string { return strings.ReplaceAll(string(key), 
 
 // operationValues returns the values of the attributes of a call. A label without a value
 // is as good as none, for Prometheus.
-func operationValues(provider, model, target, failure string) []string {
+func operationValues(provider, model, target, failure string, embeds bool) []string {
 	address, port := tracing.Server(target)
-	return []string{tracing.OperationChat, tracing.GenAIProvider(provider), model, address, port, failure}
+	return []string{tracing.Operation(embeds), tracing.GenAIProvider(provider), model, address, port, failure}
 }
 
 // conventional produces the metrics of another producer with the names, units and scope

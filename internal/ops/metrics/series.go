@@ -14,6 +14,7 @@ type callKey struct {
 	provider, model string
 	status          auditlog.CallStatus
 	target, failure string
+	embeds          bool
 }
 
 // tokenTypes are the values of the label type of llm_stage_tokens_total.
@@ -31,14 +32,14 @@ type callSeries struct {
 
 // series returns the series of a call.
 func (m *Metrics) series(c *auditlog.Call, target, failure string) *callSeries {
-	key := callKey{c.Provider, c.Model, c.Status, target, failure}
+	key := callKey{c.Provider, c.Model, c.Status, target, failure, len(c.Rows) > 0}
 	return m.callSeries.get(key, func() (s *callSeries, keep bool) {
 		provider, model, status := m.providers.value(key.provider), m.models.value(key.model), string(key.status)
 		s = &callSeries{
 			calls:    m.calls.WithLabelValues(provider, model, status),
 			duration: m.callDuration.WithLabelValues(provider, model, status),
 			operation: sync.OnceValue(func() prometheus.Observer {
-				return m.operations.WithLabelValues(operationValues(provider, model, target, failure)...)
+				return m.operations.WithLabelValues(operationValues(provider, model, target, failure, key.embeds)...)
 			}),
 			cost: sync.OnceValue(func() prometheus.Counter { return m.cost.WithLabelValues(provider, model) }),
 		}
