@@ -32,7 +32,7 @@ func newUsageCommand(env *Env) *cobra.Command {
 	u := &usageCommand{env: env}
 	cmd.Flags().StringSliceVar(&u.chain, "chain", nil, "names of stages whose audit is in the same stream, separated by commas; default: STAGE_NAME alone")
 	cmd.Flags().StringVar(&u.since, "since", "", "only events stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
-	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: stage, provider, model, day; empty: the total alone")
+	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: stage, provider, model, day, field.NAME (a member of the rows, such as field.customer); empty: the total alone")
 	cmd.Flags().StringVarP(&u.output, "output", "o", string(usage.Table), "table, json or csv")
 	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false, "go on as events are stored, until interrupted")
 	completeList(cmd, "by", usage.Dimensions)

@@ -35,17 +35,26 @@ type Reader struct {
 	at      uint64    // the last message that was read
 	created time.Time // of the stream; with Recreated
 	begins  time.Time // of the stream; zero means that nothing of it is gone
+	fields  *fields   // nil where calls are not grouped by a member of their rows
+	gone    uint64    // calls whose rows are stored no more
 	show    shower
 }
 
 // NewReader returns a reader at the beginning of the stream.
 func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
-	return &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
+	r := &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
+	for _, d := range book.by {
+		if name, ok := d.Field(); ok {
+			r.fields = newFields(cfg, name)
+		}
+	}
+	return r
 }
 
 // Report returns the sums so far.
 func (r *Reader) Report() *Report {
 	p := r.book.Report(time.Now())
+	p.RowsGone = r.gone
 	p.Stages, p.Since = r.options.Stages, timeOrNil(r.options.Since)
 	if r.begins.After(r.options.Since) {
 		p.AuditBegins = timeOrNil(r.begins)
@@ -159,13 +168,33 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 		case err != nil || m == nil:
 			return err
 		default:
-			r.at, show.dirty = m.Sequence, true
-			r.book.Add(decode(m.Data))
+			show.dirty = true
+			if err = r.add(ctx, js, decode(m.Data)); err == nil {
+				r.at = m.Sequence
+			}
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// add adds an event to the book. Where calls are grouped by a member of their rows, it looks
+// up that of the call's row first.
+func (r *Reader) add(ctx context.Context, js jetstream.JetStream, e *auditlog.Event) error {
+	if r.fields == nil || e == nil || e.Call == nil {
+		r.book.Add(e)
+		return nil
+	}
+	value, found, err := r.fields.of(ctx, js, e.Call)
+	if err != nil {
+		return err
+	}
+	if !found {
+		r.gone++
+	}
+	r.book.AddOf(e.Call, value)
+	return nil
 }
 
 // decode returns an event; nil means that it is none of this version.

@@ -34,7 +34,10 @@ type Report struct {
 	// Doubled counts events of calls that were stored before, and are left out.
 	// Unreadable counts messages that are no event of a version that this program knows:
 	// the numbers are then too low.
+	// RowsGone counts calls whose rows are stored no more, neither in the input stream nor
+	// as results. They are in the group without a value.
 	Doubled    uint64 `json:"doubled_events"`
+	RowsGone   uint64 `json:"rows_gone,omitempty"`
 	Unreadable uint64 `json:"unreadable_events"`
 }
 
@@ -45,9 +48,11 @@ type Group struct {
 	Provider *string `json:"provider,omitempty"`
 	Model    *string `json:"model,omitempty"`
 	Day      *string `json:"day,omitempty"` // 2006-01-02, in UTC
+	Field    *string `json:"-"`             // under the name of its dimension; empty where the rows have no such member
 	Numbers
 
-	key group
+	key       group
+	dimension Dimension // of Field
 }
 
 // Numbers are the usage of some calls. Tokens and cost are null in JSON where they are
@@ -104,6 +109,8 @@ func (b *Book) Report(now time.Time) *Report {
 				g.Model = &key.model
 			case ByDay:
 				g.Day = new(time.Unix(key.day*secondsOfDay, 0).UTC().Format(time.DateOnly))
+			default:
+				g.Field, g.dimension = &key.field, d
 			}
 		}
 		r.Groups = append(r.Groups, g)

@@ -144,6 +144,9 @@ func (r *Report) notes() (notes []string) {
 	if t := r.AuditBegins; t != nil {
 		add("The audit begins at %s: calls before are not included, as their events have expired or were deleted.", t.Format(time.RFC3339))
 	}
+	if r.RowsGone > 0 {
+		add("The rows of %s are stored no more: they count as rows without a value.", terminal.Plural(int(r.RowsGone), "call")) //nolint:gosec // far below
+	}
 	if r.Unreadable > 0 {
 		add("%s could not be read: the numbers are too low. A newer version of stage may have stored them.", terminal.Plural(int(r.Unreadable), "event")) //nolint:gosec // far below
 	}
@@ -185,7 +188,8 @@ func (r *Report) records() (records [][]string) {
 // rows may name any model.
 func (r *Report) names(g *Group) (names []string) {
 	for _, d := range r.By {
-		name := *map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day}[d]
+		named := map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day, g.dimension: g.Field}
+		name := *named[d]
 		names = append(names, terminal.OneLine(name))
 	}
 	return names

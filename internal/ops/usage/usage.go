@@ -30,21 +30,43 @@ const (
 	ByDay      Dimension = "day" // of the call, in UTC
 )
 
-// Dimensions are all values of [Dimension], in the order in which groups are sorted.
+// fieldPrefix begins the dimensions of members of the rows, such as field.customer.
+const fieldPrefix = "field."
+
+// Field returns the name of the member that a dimension is about. ok is false if it is
+// about none.
+func (d Dimension) Field() (name string, ok bool) {
+	name, ok = strings.CutPrefix(string(d), fieldPrefix)
+	return name, ok && name != ""
+}
+
+// Dimensions are the values of [Dimension] that have a fixed name, in the order in which
+// groups are sorted. That of a member comes after them.
 var Dimensions = []Dimension{ByStage, ByProvider, ByModel, ByDay}
 
 // ParseDimensions reads the names of dimensions. It returns them in the order of
 // [Dimensions], each once; the error names the first that is unknown.
 func ParseDimensions(names []string) (by []Dimension, err error) {
+	var field Dimension
 	for _, name := range names {
+		if _, ok := Dimension(name).Field(); ok {
+			if field != "" && field != Dimension(name) {
+				return nil, fmt.Errorf("%q: %s is there already: give one member of the row", name, field)
+			}
+			field = Dimension(name)
+			continue
+		}
 		if !slices.Contains(Dimensions, Dimension(name)) {
-			return nil, fmt.Errorf("%q: it is stage, provider, model or day, or several of them separated by commas", name)
+			return nil, fmt.Errorf("%q: it is stage, provider, model, day or field.NAME, or several of them separated by commas", name)
 		}
 	}
 	for _, d := range Dimensions {
 		if slices.Contains(names, string(d)) {
 			by = append(by, d)
 		}
+	}
+	if field != "" {
+		by = append(by, field)
 	}
 	return by, nil
 }
@@ -73,10 +95,10 @@ func (s *Sum) add(c *auditlog.Call) {
 }
 
 // groupsMax bounds the groups, as rows may name any model: beyond it, the calls of
-// further models count as otherModel.
+// further models and values count as otherGroup.
 const (
 	groupsMax  = 10000
-	otherModel = "other"
+	otherGroup = "other"
 )
 
 const secondsOfDay = int64(24 * time.Hour / time.Second)
@@ -85,10 +107,12 @@ const secondsOfDay = int64(24 * time.Hour / time.Second)
 type group struct {
 	stage, provider, model string
 	day                    int64 // since 1970
+	field                  string
 }
 
 func (g group) compare(o group) int {
-	return cmp.Or(cmp.Compare(g.stage, o.stage), cmp.Compare(g.provider, o.provider), cmp.Compare(g.model, o.model), cmp.Compare(g.day, o.day))
+	return cmp.Or(cmp.Compare(g.stage, o.stage), cmp.Compare(g.provider, o.provider), cmp.Compare(g.model, o.model), cmp.Compare(g.day, o.day),
+		cmp.Compare(g.field, o.field))
 }
 
 // Book adds up events. Its memory is bounded: 10,000 groups and the groups of one more
@@ -113,6 +137,10 @@ func NewBook(by []Dimension) *Book {
 	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches(), runs: newRuns()}
 }
 
+// AddOf is Add for a call whose row has this value in the member that calls are grouped
+// by.
+func (b *Book) AddOf(c *auditlog.Call, value string) { b.call(c, value) }
+
 // Add adds an event of any kind. Nil is one that cannot be read: it is counted as such.
 //
 // The event of a call may be stored twice: a publish that is repeated after the stream's
@@ -130,18 +158,18 @@ func (b *Book) Add(e *auditlog.Event) {
 	case e.Run != nil:
 		b.runs.event(e.Run)
 	case e.Call != nil:
-		b.call(e.Call)
+		b.call(e.Call, "")
 	}
 }
 
-func (b *Book) call(c *auditlog.Call) {
+func (b *Book) call(c *auditlog.Call, value string) {
 	if !b.seen.add(c) {
 		b.doubled++
 		return
 	}
 	b.batches.call(c)
 	b.runs.call(c)
-	b.sum(c).add(c)
+	b.sum(c, value).add(c)
 	b.total.add(c)
 	if c.Time.After(b.last) {
 		b.last = c.Time
@@ -149,7 +177,7 @@ func (b *Book) call(c *auditlog.Call) {
 }
 
 // sum returns the sum of the group to which the call belongs.
-func (b *Book) sum(c *auditlog.Call) *Sum {
+func (b *Book) sum(c *auditlog.Call, value string) *Sum {
 	var key group
 	for _, d := range b.by {
 		switch d {
@@ -161,11 +189,18 @@ func (b *Book) sum(c *auditlog.Call) *Sum {
 			key.model = c.Model
 		case ByDay:
 			key.day = c.Time.Unix() / secondsOfDay
+		default:
+			key.field = value
 		}
 	}
 	s := b.groups[key]
-	if s == nil && len(b.groups) >= groupsMax && slices.Contains(b.by, ByModel) {
-		key.model = otherModel
+	if s == nil && len(b.groups) >= groupsMax {
+		if key.field != "" {
+			key.field = otherGroup
+		}
+		if key.model != "" {
+			key.model = otherGroup
+		}
 		s = b.groups[key]
 	}
 	if s == nil {

@@ -200,7 +200,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	r := b.Report(c.at)
 	last := r.Groups[len(r.Groups)-1]
-	if len(r.Groups) != groupsMax+1 || *last.Model != otherModel || last.Calls != 500 || r.Total.Calls != groupsMax+500 {
+	if len(r.Groups) != groupsMax+1 || *last.Model != otherGroup || last.Calls != 500 || r.Total.Calls != groupsMax+500 {
 		t.Errorf("%d groups, the last is %s with %d calls, of %d", len(r.Groups), *last.Model, last.Calls, r.Total.Calls)
 	}
 }
@@ -210,7 +210,7 @@ func TestWordsOfDimensions(t *testing.T) {
 	if err != nil || !slices.Equal(by, []Dimension{ByStage, ByDay}) {
 		t.Errorf("got %v, %v", by, err)
 	}
-	if _, err := ParseDimensions([]string{"stage", "week"}); err == nil || err.Error() != `"week": it is stage, provider, model or day, or several of them separated by commas` {
+	if _, err := ParseDimensions([]string{"stage", "week"}); err == nil || err.Error() != `"week": it is stage, provider, model, day or field.NAME, or several of them separated by commas` {
 		t.Errorf("got %v", err)
 	}
 }
