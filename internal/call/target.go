@@ -169,11 +169,14 @@ func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err er
 	switch e.Auth {
 	case llm.AuthAWS:
 		if auth, e.Region, err = ids.AWS(e.Region, e.BaseURL); err != nil {
-			return nil, fmt.Errorf("%s_REGION: %w", t.variable, err)
+			if errors.Is(err, identity.ErrNoRegion) {
+				return nil, fmt.Errorf("%s_REGION: %w", t.variable, err)
+			}
+			return nil, fmt.Errorf("%s_AUTH: %s: %w", t.variable, e.Auth, err)
 		}
 	case llm.AuthGoogle:
 		if auth, e.Project, err = ids.Google(e.Project); err != nil {
-			return nil, fmt.Errorf("%s_PROJECT: %w", t.variable, err)
+			return nil, fmt.Errorf("%s_AUTH: %s: %w", t.variable, e.Auth, err)
 		}
 		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"), os.Getenv("GOOGLE_CLOUD_REGION"))
 	case llm.AuthEntra:

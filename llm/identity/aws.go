@@ -30,9 +30,9 @@ type awsKeys struct{ id, secret, session string }
 const awsHelp = "set AWS_PROFILE, or AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, " +
 	"or give the pod or the machine a role (pod identity, instance profile)"
 
-// errNoRegion is returned when nothing names the region whose name is part of each
+// ErrNoRegion is returned when nothing names the region whose name is part of each
 // signature.
-var errNoRegion = errors.New("missing; give the region of the models, such as eu-central-1, or set AWS_REGION")
+var ErrNoRegion = errors.New("missing; give the region of the models, such as eu-central-1, or set AWS_REGION")
 
 // AWS returns what signs requests to the server at baseURL, and the region that it signs
 // them for: the one that is given, or the one in the name of an AWS host, or the SDK's own,
@@ -47,9 +47,12 @@ func (i *Identities) AWS(region, baseURL string) (auth llm.Authorizer, signedReg
 		region = regionOf(host)
 	}
 	if region == "" {
-		if region, err = AWSRegion(); err != nil {
-			return nil, "", err
-		}
+		region, err = AWSRegion()
+	} else {
+		_, _, err = awsSettings() // a profile that does not exist is found before the first call
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	signer, service := v4.NewSigner(), serviceOf(host)
 	return &authorizer[awsKeys]{
@@ -72,7 +75,7 @@ func AWSRegion() (string, error) {
 	if region := cmp.Or(env.Region, profile.Region); region != "" {
 		return region, nil
 	}
-	return "", errNoRegion
+	return "", ErrNoRegion
 }
 
 // awsSettings reads the variables and the files of AWS's SDK.

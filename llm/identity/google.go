@@ -37,9 +37,12 @@ const (
 // one. It asks the machine's metadata server where that alone can know.
 func (i *Identities) Google(project string) (auth llm.Authorizer, theProject string, err error) {
 	if project == "" {
-		if project, err = i.googleProject(); err != nil {
-			return nil, "", err
-		}
+		project, err = i.googleProject()
+	} else {
+		_, _, err = readGoogleFile() // a file that is missing is found before the first call
+	}
+	if err != nil {
+		return nil, "", err
 	}
 	return &authorizer[googleToken]{
 		keeper:   i.googleKeeper(),
