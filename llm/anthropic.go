@@ -18,15 +18,28 @@ type Messages struct {
 	// token in place of Anthropic's own header, and refuse the schema of a reply, so that
 	// it is in the system prompt there.
 	Bedrock bool
+	// Vertex is where Vertex AI has the models. The model is in the path of a request
+	// there, and the version in its body. The zero value is Anthropic's own API, or one
+	// like it.
+	Vertex VertexAI
 }
 
 var _ Wire = Messages{}
 
 // Path implements [Wire].
-func (Messages) Path(string) string { return "/messages" }
+func (w Messages) Path(model string) string {
+	if w.Vertex.isZero() {
+		return "/messages"
+	}
+	return w.Vertex.modelPath(model, "rawPredict")
+}
 
 // SetHeader implements [Wire].
 func (w Messages) SetHeader(h http.Header, key string) {
+	if !w.Vertex.isZero() {
+		GenerateContent{}.SetHeader(h, key)
+		return
+	}
 	h.Set("Anthropic-Version", "2023-06-01")
 	switch {
 	case key == "":
@@ -39,12 +52,11 @@ func (w Messages) SetHeader(h http.Header, key string) {
 
 // AppendRequest implements [Wire].
 func (w Messages) AppendRequest(dst []byte, r *Request) []byte {
-	dialect := schema.AnthropicOutput
-	if w.Bedrock {
-		dialect = schema.PromptOnly
+	if w.Vertex.isZero() {
+		dst = jsonbytes.AppendString(append(dst, `{"model":`...), r.Model)
+	} else {
+		dst = append(dst, `{"anthropic_version":"`+vertexVersion+`"`...)
 	}
-	dst = append(dst, `{"model":`...)
-	dst = jsonbytes.AppendString(dst, r.Model)
 	dst = append(dst, `,"max_tokens":`...)
 	limit := anthropicMaxTokens
 	if r.MaxTokens != nil {
@@ -52,7 +64,7 @@ func (w Messages) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = strconv.AppendInt(dst, int64(limit), 10)
 	instructions, turns := leadingSystem(r.Messages)
-	if system := r.systemPrompt(dialect, instructions); system != "" {
+	if system := r.systemPrompt(w.dialect(), instructions); system != "" {
 		dst = append(dst, `,"system":`...)
 		dst = jsonbytes.AppendString(dst, system)
 	}
@@ -60,7 +72,15 @@ func (w Messages) AppendRequest(dst []byte, r *Request) []byte {
 	dst = anthropicTurns.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	dst = r.Options.appendAnthropic(appendNumber(dst, "temperature", r.Temperature))
-	return append(appendAnthropicTools(appendOutputConfig(dst, r, dialect), r), '}')
+	return append(appendAnthropicTools(appendOutputConfig(dst, r, w.dialect()), r), '}')
+}
+
+// dialect is what the models accept as the schema of a reply.
+func (w Messages) dialect() schema.Dialect {
+	if w.Bedrock || !w.Vertex.isZero() {
+		return schema.PromptOnly
+	}
+	return schema.AnthropicOutput
 }
 
 // appendOutputConfig appends how much the model should reason and what the reply is to look
@@ -89,7 +109,12 @@ func (Messages) check(r *Request) error {
 	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false))
 }
 
-func (Messages) media() *mediaRules { return &anthropicMedia }
+func (w Messages) media() *mediaRules {
+	if w.Vertex.isZero() {
+		return &anthropicMedia
+	}
+	return &vertexAnthropicMedia
+}
 
 // messagesEnds are the documented stop reasons. Null is not one of them: it is in a
 // message that has not ended yet. Neither is a missing one: Ollama leaves the member out

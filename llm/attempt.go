@@ -71,7 +71,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	if err := context.Cause(ctx); err != nil && o.Err != nil {
 		return x, &Error{Provider: c.provider, Status: o.Status, Err: err}
 	}
-	return x, c.read(x, o, now, body)
+	return x, c.read(p.format, x, o, now, body)
 }
 
 // unloaded is the error of a request whose media could not be read, so that it was not sent.
@@ -105,7 +105,7 @@ func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, err
 		body = body[:min(limit, errorBytes)]
 	}
 	c.redactAnswer(x, o, body)
-	return x, c.read(x, o, time.Now(), body)
+	return x, c.read(p.format, x, o, time.Now(), body)
 }
 
 // known collects the facts about p that come from outside the attempt.
@@ -124,13 +124,13 @@ func (c *Client) known(p *Prepared) Known {
 
 // read judges the reply in x, whose body was body before redaction. The error is nil or
 // an [*Error].
-func (c *Client) read(x *Exchange, o *ending, now time.Time, body []byte) error {
+func (c *Client) read(w Wire, x *Exchange, o *ending, now time.Time, body []byte) error {
 	var err error
-	x.Reply, err = parseReply(c.wire, o, now, x.Response)
+	x.Reply, err = parseReply(w, o, now, x.Response)
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
-		c.recount(x.Reply, o, body)
+		c.recount(w, x.Reply, o, body)
 	}
-	if w, long := c.wire.(eliding); long && o.Form == formReply && o.Fault == nil {
+	if w, long := w.(eliding); long && o.Form == formReply && o.Fault == nil {
 		x.Response = w.elide(x.Response)
 	}
 	c.redactReply(x.Reply, o.Finish == finishLength)
@@ -172,9 +172,9 @@ func (c *Client) failed(x *Exchange, err error) *Error {
 
 // recount takes the usage from the body before redaction: a key of digits alone may equal
 // a count of tokens, which RedactJSON has removed. A usage contains no text.
-func (c *Client) recount(r *Reply, o *ending, body []byte) {
+func (c *Client) recount(w Wire, r *Reply, o *ending, body []byte) {
 	var whole Reply
-	readReply(c.wire, body, &whole, &ending{Status: o.Status, Header: o.Header, Known: o.Known})
+	readReply(w, body, &whole, &ending{Status: o.Status, Header: o.Header, Known: o.Known})
 	r.Usage = whole.Usage
 }
 

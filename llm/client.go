@@ -29,9 +29,10 @@ import (
 // use. Close it when no call is in flight.
 type Client struct {
 	provider  string
-	wire      Wire
+	wire      Wire // of the client's own model
 	cfg       ProviderConfig
 	base      *url.URL
+	formatOf  func(model string) (Wire, error)
 	own       *address // where requests for the client's own model go
 	transport *http.Transport
 	side      *http.Transport // for Exchange, whose streams must not take the connections of calls
@@ -148,6 +149,10 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.Address(cfg.Region))
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
 	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
+	if p.wireOf != nil {
+		place := ProviderConfig{BaseURL: cfg.BaseURL, Region: cfg.Region, Project: cfg.Project}
+		c.formatOf = func(model string) (Wire, error) { return p.wireOf(&place, model) }
+	}
 	switch {
 	case cfg.Task == "" || cfg.Task == TaskChat:
 	case cfg.Task != TaskEmbed:
@@ -155,12 +160,21 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	case p.embed == nil:
 		check("Task", fmt.Errorf("%s has no embeddings; use one of %s", name, strings.Join(embedders(), ", ")))
 	default:
-		c.wire = p.embed(&cfg)
+		c.wire, c.formatOf = p.embed(&cfg), nil
 	}
 	roots, err := RootCAs(cfg.CAFile)
 	check("CAFile", err)
 	if cfg.Model == "" {
 		check("Model", errors.New("missing; name the model to call"))
+	}
+	if strings.Trim(cfg.Region, regionBytes) != "" {
+		check("Region", fmt.Errorf("%q is no name of a region, such as eu-central-1", excerpt.Of(cfg.Region)))
+	}
+	switch {
+	case strings.Trim(cfg.Project, projectBytes) != "":
+		check("Project", fmt.Errorf("%q is no id of a project, such as my-project-123", excerpt.Of(cfg.Project)))
+	case cfg.Project == "" && p.Auth == AuthGoogle && !cfg.APIKey.IsSet():
+		check("Project", errors.New("missing; give the id of the Google Cloud project that pays for the calls"))
 	}
 	if cfg.Concurrency < 0 {
 		check("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
@@ -198,6 +212,13 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	c.cfg.APIKey, c.cfg.ExtraHeaders = redact.Secret{}, redact.Secret{} // they live in login alone
 	return c, nil
 }
+
+// regionBytes are the bytes of a cloud's region, which becomes a part of the server's name,
+// and projectBytes those of a project's id, which becomes a part of the path.
+const (
+	regionBytes  = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	projectBytes = regionBytes + ".:"
+)
 
 func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 	dial := c.cfg.DialContext

@@ -212,6 +212,8 @@ func (b *faultBody) fault() *fault {
 		f.means = meansFiltered
 	case f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message):
 		f.means = meansNoCredit
+	case refusedRow(f):
+		f.means = meansForbidden
 	case unknownModel:
 		f.means = meansUnknownModel
 	case f.Type == "tokens" && f.Code == "rate_limit_exceeded" && exceedsLimit(f.Message):

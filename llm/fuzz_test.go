@@ -22,6 +22,7 @@ func FuzzChatReply(f *testing.F) {
 func FuzzResponsesReply(f *testing.F) { fuzzReply(f, Responses{}, OpenAIResponses) }
 func FuzzMessagesReply(f *testing.F)  { fuzzReply(f, Messages{}, Anthropic) }
 func FuzzGeminiReply(f *testing.F)    { fuzzReply(f, GenerateContent{}, Gemini) }
+func FuzzVertexReply(f *testing.F)    { fuzzReply(f, GenerateContent{}, Vertex) }
 func FuzzConverseReply(f *testing.F)  { fuzzReply(f, Converse{}, Bedrock) }
 
 func fuzzReply(f *testing.F, w Wire, seeds ...string) {

@@ -11,12 +11,18 @@ import (
 )
 
 // GenerateContent is Gemini's models/{model}:generateContent.
-type GenerateContent struct{}
+type GenerateContent struct {
+	// Vertex is where Vertex AI has the models. Its zero value is the Gemini API.
+	Vertex VertexAI
+}
 
 var _ Wire = GenerateContent{}
 
 // Path implements [Wire].
-func (GenerateContent) Path(model string) string {
+func (w GenerateContent) Path(model string) string {
+	if !w.Vertex.isZero() {
+		return w.Vertex.modelPath(model, "generateContent")
+	}
 	return (&url.URL{Path: "/" + geminiModel(model)}).EscapedPath() + ":generateContent"
 }
 
@@ -29,7 +35,11 @@ func (GenerateContent) SetHeader(h http.Header, key string) {
 }
 
 // AppendRequest implements [Wire].
-func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
+func (w GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
+	messages := &geminiTurns
+	if !w.Vertex.isZero() {
+		messages = &vertexTurns
+	}
 	dst = append(dst, '{')
 	instructions, turns := leadingSystem(r.Messages)
 	if system := r.systemPrompt(schema.GeminiOutput, instructions); system != "" {
@@ -38,7 +48,7 @@ func (GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 		dst = append(dst, `}]},`...)
 	}
 	dst = append(dst, `"contents":[`...)
-	dst = geminiTurns.appendTurns(dst, r, turns)
+	dst = messages.appendTurns(dst, r, turns)
 	dst = append(dst, ']')
 	return append(appendGeminiTools(appendGenerationConfig(dst, r), r), '}')
 }
@@ -67,7 +77,12 @@ func (GenerateContent) check(r *Request) error {
 	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, true))
 }
 
-func (GenerateContent) media() *mediaRules { return &geminiMedia }
+func (w GenerateContent) media() *mediaRules {
+	if w.Vertex.isZero() {
+		return &geminiMedia
+	}
+	return &vertexMedia
+}
 
 // readReply implements [Wire].
 func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {
@@ -147,6 +162,7 @@ var geminiEnds = map[string]finish{
 	"MALFORMED_FUNCTION_CALL":   finishUnfinished,
 	"UNEXPECTED_TOOL_CALL":      finishUnfinished,
 	"TOO_MANY_TOOL_CALLS":       finishUnfinished,
+	"CONTINUATION":              finishUnfinished, // Vertex AI: the answer goes on in another request
 	"NO_IMAGE":                  finishUnfinished,
 	"IMAGE_OTHER":               finishUnfinished,
 	"MISSING_THOUGHT_SIGNATURE": finishDeadEnd, // the request lacks it

@@ -219,6 +219,7 @@ var refusedHeaders = []string{
 var openHeaders = []string{
 	"Anthropic-Beta", "Anthropic-Version", "Http-Referer", "Openai-Beta", "Openai-Organization", "Openai-Project", "Referer",
 	"User-Agent", "X-Goog-Api-Client", "X-Goog-User-Project", "X-Openrouter-Categories", "X-Openrouter-Title", "X-Title",
+	"X-Vertex-Ai-Llm-Request-Type", "X-Vertex-Ai-Llm-Shared-Request-Type",
 }
 
 // ValidateExtraHeaders reports why text is not a valid

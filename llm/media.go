@@ -40,11 +40,12 @@ type Media struct {
 	// "original". Only OpenAI's formats have a place for it. It is empty where nothing was
 	// said.
 	Detail string
-	// Source is where the content is, as the prompt says it: an https: or data: URL, or an
-	// address that the program around the client understands. An https: URL is sent as it
-	// is, and never fetched.
+	// Source is where the content is, as the prompt says it: an https:, gs: or data: URL, or
+	// an address that the program around the client understands. An https: or gs: URL is
+	// sent as it is, and never fetched.
 	Source string
-	// Content is the content, and nil for an https: URL. [DataURL] makes it of a data: URL.
+	// Content is the content, and nil for an https: or gs: URL. [DataURL] makes it of a
+	// data: URL.
 	*Content
 }
 
@@ -88,11 +89,17 @@ func (e *AwayError) Unwrap() error { return e.Err }
 
 // URL returns the address that the provider fetches, or "" where the content is sent.
 func (m *Media) URL() string {
-	if m.Content == nil && strings.HasPrefix(m.Source, "https://") {
+	if m.Content == nil && (strings.HasPrefix(m.Source, "https://") || strings.HasPrefix(m.Source, bucketScheme)) {
 		return m.Source
 	}
 	return ""
 }
+
+// bucketScheme begins the address of an object in Google's Cloud Storage.
+const bucketScheme = "gs://"
+
+// inBucket reports whether the provider fetches the media from Google's Cloud Storage.
+func (m *Media) inBucket() bool { return m.Content == nil && strings.HasPrefix(m.Source, bucketScheme) }
 
 // String describes the media in the place of their content, as in
 // "[image: image/png, 4096 bytes, sha256 9f86…]".

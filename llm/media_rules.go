@@ -12,6 +12,10 @@ type mediaRules struct {
 	name  string      // of the wire format, in errors
 	types []string    // whose content it takes
 	urls  []MediaKind // whose https: URLs it takes
+	// buckets are the kinds whose gs: URLs it takes, of objects in Google's Cloud Storage.
+	buckets []MediaKind
+	// located reports, beyond these rules, why it can't carry what is behind a URL.
+	located func(*Media) error
 	// Most images and documents of a request, bytes of all of them in base64, bytes of one
 	// of a kind in base64, and pixels of an image's side. 0 where no limit is stated.
 	count, bytes int64
@@ -57,6 +61,23 @@ var (
 		urls:  []MediaKind{KindImage, KindFile, KindAudio},
 		count: 3600, bytes: 100 << 20, file: 50 << 20 * 4 / 3,
 		tokens: geminiTokens,
+	}
+	// The limits are those that all present models of Gemini have there.
+	vertexMedia = mediaRules{
+		name:    "Vertex AI's generateContent",
+		types:   geminiMedia.types,
+		urls:    geminiMedia.urls,
+		buckets: geminiMedia.urls,
+		located: checkVertexURL,
+		count:   3000, file: 50 << 20 * 4 / 3,
+		tokens: geminiTokens,
+	}
+	// Google's platform passes on no addresses, and takes less than Anthropic.
+	vertexAnthropicMedia = mediaRules{
+		name:  "Anthropic's messages at Vertex AI",
+		types: anthropicMedia.types,
+		count: 600, bytes: 30 << 20, image: 5 << 20, pixels: 8000,
+		tokens: anthropicTokens,
 	}
 	// Bedrock itself bounds no more than the documents. Each maker's models have limits of
 	// their own.
@@ -115,8 +136,14 @@ func (w *mediaRules) checkOne(m *Media, role Role) error {
 		switch {
 		case m.URL() == "":
 			return fmt.Errorf("the %s is not described: its source is %.80q", m.Kind, m.Source)
+		case m.inBucket() && !slices.Contains(w.buckets, m.Kind):
+			return fmt.Errorf("%s takes no gs: URL of a part of type %s: give its content, for example as a data: URL", w.name, m.Kind)
+		case m.inBucket():
 		case !slices.Contains(w.urls, m.Kind):
 			return fmt.Errorf("%s takes no https: URL of a part of type %s: give its content, for example as a data: URL", w.name, m.Kind)
+		}
+		if w.located != nil {
+			return w.located(m)
 		}
 		return nil
 	}

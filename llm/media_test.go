@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -149,6 +150,7 @@ var wireTable = map[string][]wireCase{
 		{"audio audio/flac", "chat completions takes no audio/flac"},
 		{"audio audio/mp4", "chat completions takes no audio/mp4"},
 		{"audio " + address, "chat completions takes no https: URL of a part of type audio"},
+		{"image gs://bucket/a.png", "chat completions takes no gs: URL of a part of type image"},
 		{"image application/pdf", "the content is application/pdf, which is no part of type image but of type file"},
 	},
 	"openrouter": {
@@ -199,6 +201,28 @@ var wireTable = map[string][]wireCase{
 		{"audio audio/flac", `{"inlineData":{"mimeType":"audio/flac","data":"B64"}}`},
 		{"audio audio/mp4", `{"inlineData":{"mimeType":"audio/mp4","data":"B64"}}`},
 		{"audio " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
+	},
+	"vertex": {
+		{"image image/png", `{"inlineData":{"mimeType":"image/png","data":"B64"}}`},
+		{"image image/gif", "Vertex AI's generateContent takes no image/gif"},
+		{"image " + address, "Vertex AI wants the type of the image, and its URL does not end in one"},
+		{"image https://example.com/a.JPG?size=1", `{"fileData":{"mimeType":"image/jpeg","fileUri":"https://example.com/a.JPG?size=1"}}`},
+		{"image gs://bucket/a.webp", `{"fileData":{"mimeType":"image/webp","fileUri":"gs://bucket/a.webp"}}`},
+		{"image gs://bucket/a.gif", "Vertex AI wants the type of the image"},
+		{"file application/pdf", `{"inlineData":{"mimeType":"application/pdf","data":"B64"}}`},
+		{"file " + address, `{"fileData":{"mimeType":"application/pdf","fileUri":"https://example.com/a"}}`},
+		{"file gs://bucket/a", `{"fileData":{"mimeType":"application/pdf","fileUri":"gs://bucket/a"}}`},
+		{"audio audio/mpeg", `{"inlineData":{"mimeType":"audio/mp3","data":"B64"}}`},
+		{"audio https://example.com/a.mp3", `{"fileData":{"mimeType":"audio/mp3","fileUri":"https://example.com/a.mp3"}}`},
+		{"audio " + address, "Vertex AI wants the type of the audio"},
+	},
+	"vertex: anthropic/m": {
+		{"image image/png", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"B64"}}`},
+		{"image " + address, "Anthropic's messages at Vertex AI takes no https: URL of a part of type image"},
+		{"image gs://bucket/a.webp", "Anthropic's messages at Vertex AI takes no gs: URL of a part of type image"},
+		{"file application/pdf", `{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"B64"},"title":"a.pdf"}`},
+		{"file " + address, "Anthropic's messages at Vertex AI takes no https: URL of a part of type file"},
+		{"audio audio/wav", "Anthropic's messages at Vertex AI takes no audio/wav"},
 	},
 	"bedrock": {
 		{"image image/png", `{"image":{"format":"png","source":{"bytes":"B64"}}}`},
@@ -262,14 +286,23 @@ func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 	}
 }
 
+// clientOf makes a client of "provider", or of "provider: model".
+func clientOf(t *testing.T, provider string) *llm.Client {
+	t.Helper()
+	provider, model, _ := strings.Cut(provider, ": ")
+	return stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{
+		Model: cmp.Or(model, "m"), Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("k"),
+	}))(t)
+}
+
 // What each wire format carries: what is kept is the digest, and what is sent the content.
 func TestMediaOfEachWireFormat(t *testing.T) {
 	for provider, cases := range wireTable {
-		client := stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
+		client := clientOf(t, provider)
 		for _, tt := range cases {
 			kind, what, _ := strings.Cut(tt.part, " ")
 			m := &llm.Media{Kind: llm.MediaKind(kind), Source: what}
-			if what != address {
+			if !strings.Contains(what, "://") {
 				m = mediaOf(t, llm.MediaKind(kind), what)
 			}
 			switch kind {
@@ -325,6 +358,7 @@ func TestMediaThatDoNotFit(t *testing.T) {
 	}{
 		{"anthropic", "the image takes 41943042 bytes in base64, and Anthropic's messages takes at most 10485760", user(llm.Part{Media: large})},
 		{"openai-responses", "the image takes 41943042 bytes in base64, and responses takes at most 20971520", user(llm.Part{Media: large})},
+		{"vertex: anthropic/m", "the image takes 41943042 bytes in base64, and Anthropic's messages at Vertex AI takes at most 5242880", user(llm.Part{Media: large})},
 		{"anthropic", "the image has 9000 × 768 pixels", user(llm.Part{Media: wide})},
 		{"anthropic", "the media take 41943044 bytes in base64", user(llm.Part{Media: half}, llm.Part{Media: half})},
 		{"anthropic", "601 images and documents, and Anthropic's messages takes at most 600", many},
@@ -332,8 +366,7 @@ func TestMediaThatDoNotFit(t *testing.T) {
 		{"openai", "media of role system", []llm.Message{{Role: llm.RoleSystem, Parts: []llm.Part{picture}}}},
 		{"openai", `the image is not described: its source is "nats://a/b"`, user(llm.Part{Media: &llm.Media{Kind: llm.KindImage, Source: "nats://a/b"}})},
 	} {
-		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
-		_, err := client.Prepare(&llm.Request{Messages: tt.messages})
+		_, err := clientOf(t, tt.provider).Prepare(&llm.Request{Messages: tt.messages})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", tt.provider, err, tt.want)
 		}
@@ -430,8 +463,10 @@ func TestTokensOfMedia(t *testing.T) {
 		{"gemini", sound, 320},
 		{"bedrock", picture(1000, 1000, ""), 1334},
 		{"bedrock", sound, 320},
+		{"vertex", picture(1000, 700, ""), 516},
+		{"vertex: anthropic/m", picture(1000, 1000, ""), 1334},
 	} {
-		client := stagetest.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
+		client := clientOf(t, tt.provider)
 		p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
 		if p.MediaTokens != 2*tt.want {
 			t.Errorf("%s: two of %s: %d tokens, want %d each", tt.provider, tt.media, p.MediaTokens, tt.want)

@@ -40,8 +40,9 @@ type Prepared struct {
 	wire  []byte      // what is sent in place of Body; nil until the media are loaded
 }
 
-// address is where requests for a model go.
+// address is where requests for a model go, and in which format.
 type address struct {
+	format Wire
 	url    *url.URL
 	target string // its host and path
 }
@@ -73,20 +74,20 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 		}
 		p.address, p.rowModel = address, true
 	}
-	if err := c.wire.check(r); err != nil {
+	if err := p.format.check(r); err != nil {
 		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 	}
 	if hasMedia(r.Messages) {
-		if err := c.wire.media().check(r.Messages); err != nil {
+		if err := p.format.media().check(r.Messages); err != nil {
 			return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
 		}
-		p.MediaTokens = c.wire.media().estimate(r.Messages)
+		p.MediaTokens = p.format.media().estimate(r.Messages)
 		placed := *r
 		placed.placed = new(placements)
 		r = &placed
 	}
-	p.Body = c.wire.AppendRequest(make([]byte, 0, sizeOf(r)), r)
-	if _, merges := c.wire.(merging); len(r.ExtraBody) > 0 && !merges {
+	p.Body = p.format.AppendRequest(make([]byte, 0, sizeOf(r)), r)
+	if _, merges := p.format.(merging); len(r.ExtraBody) > 0 && !merges {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
 		own := p.Body
 		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(own)+len(r.ExtraBody)), own, r.ExtraBody)
@@ -132,11 +133,18 @@ func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
 		return nil, errors.New(`contains ".."`)
 	}
-	u, err := url.Parse(c.base.String() + c.wire.Path(model))
+	format := c.wire
+	if c.formatOf != nil {
+		var err error
+		if format, err = c.formatOf(model); err != nil {
+			return nil, err
+		}
+	}
+	u, err := url.Parse(c.base.String() + format.Path(model))
 	if err != nil {
 		return nil, err
 	}
-	return &address{url: u, target: u.Host + u.RequestURI()}, nil
+	return &address{format: format, url: u, target: u.Host + u.RequestURI()}, nil
 }
 
 // Hash returns the SHA-256 of b in lower-case hexadecimal.

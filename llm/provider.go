@@ -18,6 +18,7 @@ const (
 	Anthropic       = "anthropic"
 	Gemini          = "gemini"
 	Bedrock         = "bedrock"
+	Vertex          = "vertex"
 	Mock            = "mock"
 )
 
@@ -48,7 +49,10 @@ type Provider struct {
 	// in the system prompt, or never.
 	SchemaMember []string
 
-	wire  func(*ProviderConfig) Wire
+	wire func(*ProviderConfig) Wire
+	// wireOf is the wire format of a model, where not all have the same. Beside an error,
+	// which says why the provider has no such model, it is not nil either.
+	wireOf  func(cfg *ProviderConfig, model string) (Wire, error)
 	embed func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
 	// texts and tokens are as of [Provider.EmbedLimits], where all models have the same; and
 	// textsOf is the first where they differ. 0 or nil: no limit is known.
@@ -106,6 +110,12 @@ var providers = [...]Provider{
 		wire: func(*ProviderConfig) Wire { return Converse{} }, dialectOf: bedrockDialect,
 		embed: func(cfg *ProviderConfig) Wire { return InvokeEmbeddings{cfg.Vectors} }, textsOf: bedrockTexts,
 		SchemaMember: []string{"outputConfig", "textFormat", "structure", "jsonSchema", "schema"},
+	},
+	{
+		Name: Vertex, Auth: AuthGoogle, address: vertexAddress, version: "/v1",
+		wire:   func(cfg *ProviderConfig) Wire { wire, _ := vertexWire(cfg, cfg.Model); return wire },
+		wireOf: vertexWire, dialectOf: vertexDialect,
+		SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
 		Name: Mock, Batches: true, Model: "mock", Keyless: true,
@@ -198,6 +208,14 @@ func azureWire(cfg *ProviderConfig) Wire {
 	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
 }
 
+// format returns the wire format of a model.
+func (p *Provider) format(cfg *ProviderConfig, model string) (Wire, error) {
+	if p.wireOf != nil {
+		return p.wireOf(cfg, model)
+	}
+	return p.wire(cfg), nil
+}
+
 // SpeaksChat reports whether the provider's replies are chat completions.
 func (p *Provider) SpeaksChat() bool {
 	_, ok := p.wire(&ProviderConfig{}).(ChatCompletions)
@@ -208,7 +226,7 @@ func (p *Provider) SpeaksChat() bool {
 // [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key. Of
 // media that have not been read it says nothing.
 func (p *Provider) Check(r *Request) error {
-	wire := p.wire(&ProviderConfig{})
+	wire, _ := p.format(&ProviderConfig{}, r.Model) // whether there is such a model depends on the rest
 	err := wire.check(r)
 	if err == nil && isDescribed(r.Messages) {
 		err = wire.media().check(r.Messages)
@@ -233,10 +251,11 @@ func (p *Provider) base(address string) string {
 	return address + p.version
 }
 
-// MediaTokens estimates the tokens of the media in messages, by the provider's published
-// rule.
-func (p *Provider) MediaTokens(messages []Message) int64 {
-	return p.wire(&ProviderConfig{}).media().estimate(messages)
+// MediaTokens estimates the tokens of the media in messages to a model, by the provider's
+// published rule.
+func (p *Provider) MediaTokens(model string, messages []Message) int64 {
+	wire, _ := p.format(&ProviderConfig{}, model)
+	return wire.media().estimate(messages)
 }
 
 // Address returns the provider's own address, in a region where each has another. It is

@@ -103,6 +103,11 @@ func TestEveryWrongSettingIsNamedAtOnce(t *testing.T) {
 			BaseURL: "ftp://x", APIKey: redact.NewSecret("a b"), CAFile: bad, Concurrency: -1, Timeout: -1, MaxReplyBytes: -1,
 		}, []string{"APIKey", "BaseURL", "CAFile", "Concurrency", "MaxReplyBytes", "Model", "Timeout"}},
 		{"no file", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", CAFile: bad + "x"}, []string{"CAFile"}},
+		{"vertex", Vertex, ProviderConfig{Model: "m"}, []string{"APIKey", "Project"}},
+		{"vertex with an identity", Vertex, ProviderConfig{Model: "m", Auth: bearer("t")}, []string{"Project"}},
+		{"vertex's region", Vertex, ProviderConfig{Model: "m", Auth: bearer("t"), Region: "x.test/", Project: "a/b", BaseURL: "https://x.test/v1"}, []string{"Project", "Region"}},
+		{"publisher of another format", Vertex, ProviderConfig{Model: "meta/llama", APIKey: redact.NewSecret("secret-key")}, []string{"Model"}},
+		{"anthropic without a project", Vertex, ProviderConfig{Model: "anthropic/m", APIKey: redact.NewSecret("secret-key")}, []string{"Model"}},
 		{"model that leads away", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "../files"}, []string{"Model"}},
 	}
 	for _, base := range []string{"localhost:8000/v1", "http://", "http://u:p4ssword@h/v1", "http://h/v1?key=p4ssword", "http://h/v1#x", "http://[::1/p4ssword", "http://h:p4ssword/"} {

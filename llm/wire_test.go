@@ -3,6 +3,7 @@ package llm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +32,8 @@ func TestReplies(t *testing.T) {
 		var wire Wire = ChatCompletions{}
 		if provider, ok := LookupProvider(name); ok {
 			wire = provider.wire(&ProviderConfig{})
+		} else if name == "vertex-anthropic" {
+			wire = Messages{Vertex: VertexAI{Region: vertexGlobal}}
 		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			status, err := strconv.Atoi(d.Cmd)
@@ -152,10 +155,13 @@ func TestRequests(t *testing.T) {
 		Anthropic:       {},
 		Gemini:          {},
 		Bedrock:         {Region: "eu-central-1"},
+		Vertex:          {Region: "europe-west4", Project: "my-project"},
+
+		"vertex-anthropic": {Project: "my-project", Model: "anthropic/claude-sonnet-4-5@20250929"},
 	}
 	for name, cfg := range providers {
 		t.Run(name, func(t *testing.T) {
-			cfg.APIKey, cfg.Model = redact.NewSecret("secret-key"), "model-1"
+			cfg.APIKey, cfg.Model = redact.NewSecret("secret-key"), cmp.Or(cfg.Model, "model-1")
 			provider, _, _ := strings.Cut(name, "-")
 			if name == OpenAIResponses {
 				provider = name
@@ -168,6 +174,9 @@ func TestRequests(t *testing.T) {
 			var b bytes.Buffer
 			for _, title := range []string{"plain", "full", "again", "extra", "other-model", "tools", "tool-required"} {
 				r := requests[title]
+				if provider == Vertex && r.Model != "" {
+					r.Model = "google/über 1"
+				}
 				p, err := c.Prepare(&r)
 				if err != nil {
 					t.Fatalf("%s: %v", title, err)

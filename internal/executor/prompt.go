@@ -115,8 +115,7 @@ type SchemaNote struct {
 	Text     string // human-readable
 }
 
-// SchemaNotes returns the notes of the first provider and the fallbacks, one for each
-// provider that has any. Where the extra body takes the schema out of the request there
+// SchemaNotes returns the notes of the first provider and the fallbacks, each once. Where the extra body takes the schema out of the request there
 // is none.
 func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
@@ -131,8 +130,8 @@ func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 		provider, _ := llm.LookupProvider(name) // the configuration takes no unknown one
 		text := provider.SchemaNote(cfg.LLM.Endpoint(name).BaseURL, models[i], p.schema)
 		removed := setsNull(p.Base.ExtraBody, provider.SchemaMember) && !strings.HasPrefix(text, "sent in the system prompt")
-		if text != "" && !removed && !slices.Contains(names[:i], name) {
-			notes = append(notes, SchemaNote{name, text})
+		if note := (SchemaNote{name, text}); text != "" && !removed && !slices.Contains(notes, note) {
+			notes = append(notes, note)
 		}
 	}
 	return notes
@@ -181,7 +180,7 @@ func (p *Prompt) MediaTokens(r *llm.Request) int64 {
 	if !known {
 		return 0
 	}
-	return provider.MediaTokens(r.Messages)
+	return provider.MediaTokens(cmp.Or(r.Model, p.llm.Model), r.Messages)
 }
 
 // Items returns the elements of a row that fans out, or why it can't: an [*llm.Error] of

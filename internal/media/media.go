@@ -41,6 +41,7 @@ type Reader struct {
 const (
 	objectScheme = "nats://"
 	httpsScheme  = "https://"
+	bucketScheme = "gs://" // of Google's Cloud Storage, which Vertex AI reads itself
 )
 
 // NeedsReading reports whether the messages have media whose description takes more than a
@@ -102,7 +103,7 @@ func (r *Reader) content(ctx context.Context, m *llm.Media, limit int64) (*llm.C
 		return m.Content, nil
 	case llm.IsDataURL(source):
 		return llm.DataURL(source, limit)
-	case strings.HasPrefix(source, httpsScheme):
+	case strings.HasPrefix(source, httpsScheme), strings.HasPrefix(source, bucketScheme):
 		if u, err := url.Parse(source); err != nil || u.Host == "" {
 			return nil, fmt.Errorf("%q is no address", excerpt.Of(source))
 		}

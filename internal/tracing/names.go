@@ -109,6 +109,8 @@ func GenAIProvider(provider string) string {
 		return "azure.ai.openai"
 	case "gemini":
 		return "gcp.gemini"
+	case "vertex":
+		return "gcp.vertex_ai"
 	case "bedrock":
 		return "aws.bedrock"
 	default:

@@ -1,6 +1,7 @@
 package llmtest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (anthropic) read(c *call) error {
 	if err := json.Unmarshal(c.Body, &v); err != nil {
 		return fmt.Errorf("body: %w", err)
 	}
-	c.Model, c.schema = v.Model, v.OutputConfig.Format.Schema
+	c.Model, c.schema = cmp.Or(c.Model, v.Model), v.OutputConfig.Format.Schema
 	c.System = message{Content: v.System}.text()
 	if v.MaxTokens < 1 {
 		return errors.New("max_tokens: required")

@@ -23,6 +23,10 @@ func dialectOf(path string) dialect {
 		return geminiEmbeddings{}
 	case strings.HasSuffix(path, ":embedContent"):
 		return geminiEmbedding{}
+	case strings.HasSuffix(path, ":rawPredict"):
+		return vertexClaude{}
+	case strings.HasSuffix(path, ":generateContent") && isVertex(path):
+		return vertexGemini{}
 	case strings.HasSuffix(path, ":generateContent"):
 		return gemini{}
 	case strings.HasSuffix(path, "/invoke"):

@@ -1,7 +1,7 @@
 // Package llmtest is a flaky LLM server: an [http.Handler] that speaks OpenAI's chat
 // completions, responses and embeddings, Anthropic's messages, Gemini's generateContent and
-// batchEmbedContents, and Bedrock's Converse. It admits only so many calls, takes its time,
-// fails now and then, and always answers the same
+// batchEmbedContents, Bedrock's Converse, and the formats of Gemini and Anthropic at Vertex AI.
+// It admits only so many calls, takes its time, fails now and then, and always answers the same
 // prompt alike. Beside them it serves the providers' Batch APIs: see package batches.
 //
 // It serves tests, the demo and the mock server alike, so it imports no testing. All its
@@ -195,8 +195,8 @@ func (s *Server) Stats() Stats {
 func (s *Server) Batches() *batches.Server { return s.batches }
 
 // ServeHTTP implements [http.Handler]. Any path that ends in /chat/completions,
-// /responses, /embeddings, /messages, :generateContent, :batchEmbedContents or /converse is
-// an endpoint, those of the Batch APIs are
+// /responses, /embeddings, /messages, :generateContent, :rawPredict, :batchEmbedContents or
+// /converse is an endpoint, those of the Batch APIs are
 // too; GET /stats returns the [Stats] as JSON.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == "/stats" {

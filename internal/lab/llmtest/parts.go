@@ -45,12 +45,12 @@ func reply(d dialect, c *call) []byte {
 		p.readOpenAI(request)
 		p.logprobs, p.reasoning = has(request["include"], "message.output_text.logprobs"), at(request, "reasoning", "summary") != nil
 		write = writeResponses
-	case anthropic:
+	case anthropic, vertexClaude:
 		p.readTools(request["tools"], "input_schema", at(request, "tool_choice", "type") == "any", at(request, "tool_choice", "name"))
 		kind := at(request, "thinking", "type")
 		p.reasoning = kind == "enabled" || kind == "adaptive"
 		write = writeMessages
-	case gemini:
+	case gemini, vertexGemini:
 		p.readGemini(request)
 		write = writeGemini
 	case converse:

@@ -132,7 +132,7 @@ func (p *part) medium() (string, error) {
 func linked(url string) (string, error) {
 	rest, isData := strings.CutPrefix(url, "data:")
 	if !isData {
-		if !strings.HasPrefix(url, "https://") {
+		if !strings.HasPrefix(url, "https://") && !strings.HasPrefix(url, "gs://") {
 			return "", fmt.Errorf("%.40q is neither an https URL nor a data URL", url)
 		}
 		return url, nil
