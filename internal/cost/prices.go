@@ -215,22 +215,42 @@ func usdOf(value any) (usd *float64, ok bool) {
 }
 
 // Lookup returns the price of the first of these models that has one. The ARN of a model or
-// of an inference profile of AWS has the price of the id that it ends in.
+// of an inference profile of AWS has the price of the id that it ends in, and so has the
+// name of a model at Vertex AI: publishers/google/models/gemini-2.5-flash. LiteLLM's name for
+// that provider will do, too.
 func (p Prices) Lookup(provider string, models ...string) (Price, bool) {
 	for _, model := range models {
-		if v, ok := p[provider+"/"+model]; ok {
+		if v, ok := p.named(provider, model); ok {
 			return v, true
 		}
-		if v, ok := p[model]; ok {
-			return v, true
-		}
-		if id := model[strings.LastIndexByte(model, '/')+1:]; strings.HasPrefix(model, "arn:") {
-			if v, ok := p.Lookup(provider, id); ok {
+		id := model[strings.LastIndexByte(model, '/')+1:]
+		if id != model && (provider == vertexProvider || strings.HasPrefix(model, "arn:")) {
+			if v, ok := p.named(provider, id); ok {
 				return v, true
 			}
 		}
 	}
 	return Price{}, false
+}
+
+// vertexProvider has models whose names are paths, and LiteLLM calls it litellmVertex.
+const (
+	vertexProvider = "vertex"
+	litellmVertex  = "vertex_ai"
+)
+
+// named returns the price of a model under one of the names that a provider's model may have.
+func (p Prices) named(provider, model string) (Price, bool) {
+	if v, ok := p[provider+"/"+model]; ok {
+		return v, true
+	}
+	if provider == vertexProvider {
+		if v, ok := p[litellmVertex+"/"+model]; ok {
+			return v, true
+		}
+	}
+	v, ok := p[model]
+	return v, ok
 }
 
 // Cost returns the cost of the tokens in USD. Each token has one price: where the

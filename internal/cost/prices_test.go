@@ -21,6 +21,7 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		p["vertex_ai/claude-v@1"] = Price{Input: new(4.0), Output: new(8.0)}
 		cached := int64(400)
 		for _, test := range []struct {
 			provider string
@@ -34,6 +35,9 @@ func TestPricesAreReadFromYAMLAndJSON(t *testing.T) {
 			{"openrouter", []string{"anthropic/claude"}, auditlog.Usage{CompletionTokens: 1000}, .015},
 			{"bedrock", []string{"arn:aws:bedrock:eu-central-1:1:inference-profile/large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
 			{"bedrock", []string{"inference-profile/large"}, auditlog.Usage{PromptTokens: 1e6}, -1},
+			{"vertex", []string{"publishers/google/models/large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
+			{"vertex", []string{"anthropic/claude-v@1", "large"}, auditlog.Usage{PromptTokens: 1e6}, 4},
+			{"openai", []string{"claude-v@1"}, auditlog.Usage{}, -1},
 			{"openai", []string{"claude"}, auditlog.Usage{}, -1},
 			{"openai", []string{"alias", "large"}, auditlog.Usage{PromptTokens: 1e6}, 2},
 		} {

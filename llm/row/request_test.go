@@ -64,6 +64,13 @@ var wires = []struct{ provider, column string }{
 	{llm.OpenAI, "chat completions"}, {llm.OpenAIResponses, "responses"}, {llm.Anthropic, "Anthropic"}, {llm.Gemini, "Gemini"}, {llm.Bedrock, "Bedrock"},
 }
 
+// aliases are providers whose models have the places of another one's. Vertex AI has the model in the path, and the
+// schema of an answer of Anthropic's models in their system prompt.
+var aliases = []struct{ provider, model, like, except string }{
+	{llm.Vertex, "gemini-2.5-pro", llm.Gemini, ""},
+	{llm.Vertex, "anthropic/claude", llm.Anthropic, "response_format"},
+}
+
 const membersOpen, membersClose = "<!-- members of a request, written by a test -->\n", "<!-- end of the members -->\n"
 
 // TestMembersOfARequestHaveTheirPlaces writes, for each documented member and wire format,
@@ -77,6 +84,15 @@ func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 			cells[i] = placesOf(t, w.provider, m.name, m.value)
 		}
 		table += fmt.Sprintf("| `%s` | %s |\n", m.name, strings.Join(cells, " | "))
+		for _, a := range aliases {
+			i := slices.IndexFunc(wires, func(w struct{ provider, column string }) bool { return w.provider == a.like })
+			if m.name == "model" { // another format, perhaps
+				continue
+			}
+			if got := placesOf(t, a.provider+": "+a.model, m.name, m.value); (got == cells[i]) == (m.name == a.except) {
+				t.Errorf("%s of %s goes to %s, of %s to %s", m.name, a.model, got, a.like, cells[i])
+			}
+		}
 	}
 	const path = "../../docs/providers.md"
 	text, err := os.ReadFile(path)
@@ -149,11 +165,14 @@ type sent struct {
 // prepared reads a request out of a row and prepares it for a provider.
 func prepared(t *testing.T, provider, request string) sent {
 	t.Helper()
-	model := "m"
+	provider, model, named := strings.Cut(provider, ": ")
+	if !named {
+		model = "m"
+	}
 	if provider == llm.Bedrock { // where a schema has a place with some models alone
 		model = "anthropic.claude-sonnet-4-5"
 	}
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{Model: model, Region: "eu-central-1", APIKey: redact.NewSecret("sk-0123456789abcdef")})
+	client, err := llm.NewProvider(provider, llm.ProviderConfig{Model: model, Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("sk-0123456789abcdef")})
 	if err != nil {
 		t.Fatal(err)
 	}
