@@ -32,7 +32,7 @@ func TestEveryExampleOfAProviderWorks(t *testing.T) {
 		sections = append(sections, e.section)
 	}
 	if want := []string{
-		"OpenAI", "OpenAI responses", "OpenRouter", "Azure OpenAI", "Azure OpenAI", "Anthropic", "Gemini", "Amazon Bedrock", "Ollama", "vLLM", "llama.cpp",
+		"OpenAI", "OpenAI responses", "OpenRouter", "Azure OpenAI", "Azure OpenAI", "Anthropic", "Gemini", "Amazon Bedrock", "Vertex AI", "Ollama", "vLLM", "llama.cpp",
 		"Without keys: a cloud's identity", "Without keys: a cloud's identity",
 	}; !slices.Equal(sections, want) {
 		t.Errorf("examples of %q, want %q", sections, want)

@@ -52,8 +52,8 @@ type Provider struct {
 	wire func(*ProviderConfig) Wire
 	// wireOf is the wire format of a model, where not all have the same. Beside an error,
 	// which says why the provider has no such model, it is not nil either.
-	wireOf  func(cfg *ProviderConfig, model string) (Wire, error)
-	embed func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
+	wireOf func(cfg *ProviderConfig, model string) (Wire, error)
+	embed  func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
 	// texts and tokens are as of [Provider.EmbedLimits], where all models have the same; and
 	// textsOf is the first where they differ. 0 or nil: no limit is known.
 	texts   int

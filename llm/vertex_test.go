@@ -59,7 +59,7 @@ func TestModelsAtVertex(t *testing.T) {
 		{"", "", "", "endpoints/1", "an endpoint needs a project"},
 	} {
 		c, err := NewProvider(Vertex, ProviderConfig{BaseURL: tt.base, Region: tt.region, Project: tt.project, APIKey: redact.NewSecret("k"), Model: tt.model})
-		got := ""
+		var got string
 		if err == nil {
 			got = c.own.url.String()
 		} else {

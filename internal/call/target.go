@@ -178,7 +178,11 @@ func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err er
 		if auth, e.Project, err = ids.Google(e.Project); err != nil {
 			return nil, fmt.Errorf("%s_AUTH: %s: %w", t.variable, e.Auth, err)
 		}
+		own := e.BaseURL == p.Address(e.Region)
 		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"), os.Getenv("GOOGLE_CLOUD_REGION"))
+		if own { // of the region, too
+			e.BaseURL = p.Address(e.Region)
+		}
 	case llm.AuthEntra:
 		auth = ids.Entra(e.BaseURL)
 	default:

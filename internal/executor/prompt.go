@@ -115,8 +115,8 @@ type SchemaNote struct {
 	Text     string // human-readable
 }
 
-// SchemaNotes returns the notes of the first provider and the fallbacks, each once. Where the extra body takes the schema out of the request there
-// is none.
+// SchemaNotes returns the notes of the first provider and the fallbacks, each once. Where
+// the extra body takes the schema out of the request there is none.
 func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
 		return nil

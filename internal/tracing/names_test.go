@@ -52,6 +52,7 @@ func TestNamesAreThoseOfTheConventions(t *testing.T) {
 	for provider, want := range map[string]attribute.KeyValue{
 		"openai": genai.GenAIProviderNameOpenAI, "openai-responses": genai.GenAIProviderNameOpenAI, "azure": genai.GenAIProviderNameAzureAIOpenAI,
 		"anthropic": genai.GenAIProviderNameAnthropic, "gemini": genai.GenAIProviderNameGCPGemini,
+		"vertex":  genai.GenAIProviderNameGCPVertexAI,
 		"bedrock": genai.GenAIProviderNameAWSBedrock,
 	} {
 		if got := GenAIProvider(provider); got != want.Value.AsString() {

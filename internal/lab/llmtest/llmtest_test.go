@@ -256,6 +256,11 @@ func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
 		{"POST", "/v1/audio/speech", `{}`, 404},
 		{"POST", "/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 200},
 		{"POST", "/v1/messages", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, 400},
+		{"POST", "/v1/publishers/google/models/m:generateContent", `{"contents":[{"parts":[{"text":"hi"}]}]}`, 400},
+		{"POST", "/v1/publishers/google/models/m:generateContent", `{"contents":[{"role":"user","parts":[{"fileData":{"fileUri":"gs://b/a.png"}}]}]}`, 400},
+		{"POST", "/v1/projects/p/locations/l/publishers/anthropic/models/m:rawPredict", `{"max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 400},
+		{"POST", "/v1/projects/p/locations/l/publishers/anthropic/models/m:rawPredict", `{"anthropic_version":"vertex-2023-10-16","model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 400},
+		{"POST", "/v1/projects/p/locations/l/publishers/google/models/m:rawPredict", `{"anthropic_version":"vertex-2023-10-16","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, 400},
 		{"POST", "/model/m/converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]}]}`, 200},
 		{"POST", "/model/arn%3Aaws%3Abedrock%2Fm/converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]},{"role":"assistant","content":[{"text":"a"}]},{"role":"user","content":[{"text":"b"}]}]}`, 200},
 		{"POST", "/model//converse", `{"messages":[{"role":"user","content":[{"text":"hi"}]}]}`, 400},
@@ -277,7 +282,7 @@ func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
 			t.Errorf("%s %s %s = %d %s, want %d", tt.method, tt.path, tt.body, w.Code, w.Body, tt.want)
 		}
 	}
-	if s := server.Stats(); s.Received != 21 || s.Answered != 4 || s.Invalid != 17 || s.InFlight != 0 {
+	if s := server.Stats(); s.Received != 26 || s.Answered != 4 || s.Invalid != 22 || s.InFlight != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -387,6 +392,10 @@ func TestItSaysWhatItSaw(t *testing.T) {
 			"/v1beta/models/m:generateContent", `{"contents":[{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"},
 			{"inlineData":{"mimeType":"image/png","data":"` + picture + `"}},{"fileData":{"fileUri":"https://host/a.mp3"}}]}]}`,
 			"model, user (image/png, " + seen + ") (https://host/a.mp3)",
+		},
+		"vertex": {
+			"/v1/projects/p/locations/l/publishers/google/models/m:generateContent", `{"contents":[{"role":"model","parts":[{"text":"b"}]},{"role":"user","parts":[{"text":"c"},
+			{"fileData":{"fileUri":"gs://bucket/a.mp3","mimeType":"audio/mp3"}}]}]}`, "model, user (gs://bucket/a.mp3)",
 		},
 		"converse": {
 			"/model/m/converse", `{"system":[{"text":"s"}],"messages":[{"role":"user","content":[{"text":"a"}]},{"role":"assistant","content":[{"text":"b"}]},

@@ -56,7 +56,7 @@ func (d vertexClaude) read(c *call) error {
 	}
 	switch {
 	case v.Version != "vertex-2023-10-16":
-		return errors.New("anthropic_version: Field required") //nolint:staticcheck // Anthropic's words
+		return errors.New("anthropic_version: Field required")
 	case v.Model != nil:
 		return errors.New("model: Extra inputs are not permitted")
 	case !strings.Contains(c.path, "/publishers/anthropic/models/"):
