@@ -35,6 +35,10 @@ func newUsageCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: stage, provider, model, day, field.NAME (a member of the rows, such as field.customer); empty: the total alone")
 	cmd.Flags().StringVarP(&u.output, "output", "o", string(usage.Table), "table, json or csv")
 	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false, "go on as events are stored, until interrupted")
+	cmd.Flags().BoolVar(&u.rollUp, "roll-up", false, "keep the sums of each day in stream USAGE, which outlives the audit; later reports have them")
+	for _, other := range []string{"by", "since", "output", "follow"} {
+		cmd.MarkFlagsMutuallyExclusive("roll-up", other)
+	}
 	completeList(cmd, "by", usage.Dimensions)
 	completeWords(cmd, "output", string(usage.Table), string(usage.JSON), string(usage.CSV))
 	u.flags = newStoreFlags(cmd, env)
@@ -52,6 +56,7 @@ type usageCommand struct {
 	by     []string
 	output string
 	follow bool
+	rollUp bool
 
 	// What check makes of the flags.
 	dimensions []usage.Dimension
@@ -106,6 +111,9 @@ func (u *usageCommand) print(
 	if err == nil && len(unknown) > 0 {
 		return config.Invalid(usage.UnknownError(cfg.Audit.Stream, unknown, known))
 	}
+	if err == nil && u.rollUp {
+		return u.keep(ctx, js, cfg)
+	}
 	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
 	if err == nil {
 		err = r.Read(ctx, js)
@@ -114,6 +122,14 @@ func (u *usageCommand) print(
 		return stored.MissingStream(err, cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 	}
 	return r.Report().Write(stopping.NewWriter(ctx, u.env.Stdout), u.format)
+}
+
+// keep brings the roll-up up to date, and prints how many days have changed.
+func (u *usageCommand) keep(ctx context.Context, js jetstream.JetStream, cfg *config.Config) error {
+	r := usage.NewReader(cfg, usage.NewBook(usage.Dimensions), u.o)
+	days, err := usage.RollUp(ctx, js, r, cfg.Streams.Replicas)
+	terminal.PrintLine(u.env.Stdout, "%s stored in stream %s", terminal.Plural(days, "day"), usage.RollUpStream)
+	return err
 }
 
 // followAll prints the sums over the stored events, and again as others come.

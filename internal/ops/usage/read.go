@@ -29,15 +29,20 @@ type Options struct {
 // Reader reads the events of some stages from one audit stream into a book. Not safe for
 // concurrent use.
 type Reader struct {
-	cfg     *config.Config
-	book    *Book
-	options Options
-	at      uint64    // the last message that was read
-	created time.Time // of the stream; with Recreated
-	begins  time.Time // of the stream; zero means that nothing of it is gone
-	fields  *fields   // nil where calls are not grouped by a member of their rows
-	gone    uint64    // calls whose rows are stored no more
-	show    shower
+	cfg      *config.Config
+	book     *Book
+	options  Options
+	at       uint64    // the last message that was read
+	created  time.Time // of the stream; with Recreated
+	begins   time.Time // of the stream; zero means that nothing of it is gone
+	first    uint64    // the first message that is left
+	audit    time.Time // when the stream was created
+	rolled   map[rolledDay]*rolled
+	rollsUp  bool    // it is to bring the roll-up up to date, see [RollUp]
+	noRollUp string  // why it is not known whether there is a roll-up, or empty
+	fields   *fields // nil where calls are not grouped by a member of their rows
+	gone     uint64  // calls whose rows are stored no more
+	show     shower
 }
 
 // NewReader returns a reader at the beginning of the stream.
@@ -54,9 +59,9 @@ func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
 // Report returns the sums so far.
 func (r *Reader) Report() *Report {
 	p := r.book.Report(time.Now())
-	p.RowsGone = r.gone
+	p.RowsGone, p.NoRollUp = r.gone, r.noRollUp
 	p.Stages, p.Since = r.options.Stages, timeOrNil(r.options.Since)
-	if r.begins.After(r.options.Since) {
+	if r.begins.After(r.options.Since) && !r.covers(r.first) {
 		p.AuditBegins = timeOrNil(r.begins)
 	}
 	p.sortBy(r.options.Stages)
@@ -136,9 +141,12 @@ func (r *Reader) begin(ctx context.Context, js jetstream.JetStream) error {
 	}
 	first, err := streams.NextMessage(ctx, js.Conn(), r.cfg.Audit.Stream, ">", 1)
 	if err == nil && first != nil && first.Sequence > 1 {
-		r.begins = first.Time
+		r.begins, r.first = first.Time, first.Sequence
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return r.loadRolled(ctx, js)
 }
 
 // read reads on. With changed it follows.
@@ -169,7 +177,7 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 			return err
 		default:
 			show.dirty = true
-			if err = r.add(ctx, js, decode(m.Data)); err == nil {
+			if err = r.add(ctx, js, decode(m.Data), m.Sequence); err == nil {
 				r.at = m.Sequence
 			}
 		}
@@ -179,9 +187,14 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 	}
 }
 
-// add adds an event to the book. Where calls are grouped by a member of their rows, it looks
+// add adds an event of that sequence to the book, unless it is in a day that was rolled up.
+// Where calls are grouped by a member of their rows, it looks
 // up that of the call's row first.
-func (r *Reader) add(ctx context.Context, js jetstream.JetStream, e *auditlog.Event) error {
+func (r *Reader) add(ctx context.Context, js jetstream.JetStream, e *auditlog.Event, seq uint64) error {
+	if e != nil && e.Call != nil && r.inRolled(e.Call, seq) {
+		r.book.recall(e.Call)
+		return nil
+	}
 	if r.fields == nil || e == nil || e.Call == nil {
 		r.book.Add(e)
 		return nil

@@ -39,6 +39,9 @@ type Report struct {
 	Doubled    uint64 `json:"doubled_events"`
 	RowsGone   uint64 `json:"rows_gone,omitempty"`
 	Unreadable uint64 `json:"unreadable_events"`
+	// NoRollUp is why it is not known whether there is a roll-up, whose days are then not
+	// included.
+	NoRollUp string `json:"roll_up_unknown,omitempty"`
 }
 
 // Group is the usage of one group of calls. A dimension by which the calls are not

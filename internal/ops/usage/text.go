@@ -144,6 +144,9 @@ func (r *Report) notes() (notes []string) {
 	if t := r.AuditBegins; t != nil {
 		add("The audit begins at %s: calls before are not included, as their events have expired or were deleted.", t.Format(time.RFC3339))
 	}
+	if r.NoRollUp != "" && r.AuditBegins != nil {
+		add("Days that were rolled up are not included, if there are any: stream %s: %s.", RollUpStream, r.NoRollUp)
+	}
 	if r.RowsGone > 0 {
 		add("The rows of %s are stored no more: they count as rows without a value.", terminal.Plural(int(r.RowsGone), "call")) //nolint:gosec // far below
 	}
