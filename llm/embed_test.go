@@ -19,6 +19,7 @@ var wiresOfVectors = map[string]func(VectorFormat) Wire{
 		return Embeddings{Azure: true, AzureAPIVersion: "2024-10-21", VectorFormat: f}
 	},
 	"gemini":  func(f VectorFormat) Wire { return BatchEmbedContents{f} },
+	"vertex":  func(f VectorFormat) Wire { return Predict{VertexAI{Project: "p", Region: "europe-west4"}, f} },
 	"bedrock": func(f VectorFormat) Wire { return InvokeEmbeddings{f} },
 }
 
@@ -44,6 +45,15 @@ func TestRequestsForVectors(t *testing.T) {
 		{ // the extra body belongs to each text
 			wire: "gemini", request: Request{Model: "m", Prompt: "b", ExtraBody: json.RawMessage(`{"taskType":"RETRIEVAL_DOCUMENT"}`)}, format: VectorFormat{Dimensions: 8, Base64: true},
 			path: "/models/m:batchEmbedContents", body: `{"requests":[{"model":"models/m","content":{"parts":[{"text":"b"}]},"outputDimensionality":8,"taskType":"RETRIEVAL_DOCUMENT"}]}`,
+		},
+		{
+			wire: "vertex", request: Request{Model: "text-embedding-005", Inputs: []string{"a", "b"}, ExtraBody: json.RawMessage(`{"task_type":"RETRIEVAL_DOCUMENT","parameters":{"autoTruncate":false}}`)},
+			format: VectorFormat{Dimensions: 256}, path: "/projects/p/locations/europe-west4/publishers/google/models/text-embedding-005:predict",
+			body: `{"instances":[{"content":"a","task_type":"RETRIEVAL_DOCUMENT"},{"content":"b","task_type":"RETRIEVAL_DOCUMENT"}],"parameters":{"outputDimensionality":256,"autoTruncate":false}}`,
+		},
+		{
+			wire: "vertex", request: Request{Model: "gemini-embedding-001", Prompt: "a"}, path: "/projects/p/locations/europe-west4/publishers/google/models/gemini-embedding-001:predict",
+			body: `{"instances":[{"content":"a"}]}`,
 		},
 		{
 			wire: "bedrock", request: Request{Model: "amazon.titan-embed-text-v2:0", Prompt: "b"}, format: VectorFormat{Dimensions: 256},
@@ -91,6 +101,10 @@ func TestRepliesWithVectors(t *testing.T) {
 		{what: "Gemini", wire: "gemini", texts: 2, body: `{"embeddings":[{"values":[1,
 			2]},{"values":[3,4]}],"usageMetadata":{"promptTokenCount":7}}`, want: `[1,2] [3,4]`},
 		{what: "a line of Gemini's", wire: "gemini", texts: 0, body: `{"tokenCount":7,"embedding":{"values":[1,2]}}`, want: `[1,2]`},
+		{
+			what: "Vertex AI", wire: "vertex", texts: 2, body: `{"predictions":[{"embeddings":{"values":[1,2],"statistics":{"truncated":false,"token_count":3}}},` +
+				`{"embeddings":{"statistics":{"token_count":4},"values":[3,4]}}],"metadata":{"billableCharacterCount":9}}`, want: `[1,2] [3,4]`,
+		},
 		{what: "Titan", wire: "bedrock", texts: 0, body: `{"embedding":[1,2],"inputTextTokenCount":7}`, want: `[1,2]`},
 		{what: "Cohere", wire: "bedrock", texts: 2, body: `{"embeddings":[[1,2],[3,4]],"id":"x","response_type":"embeddings_floats","texts":["a","b"]}`, want: `[1,2] [3,4]`},
 		{what: "Cohere, by type", wire: "bedrock", texts: 2, body: `{"embeddings":{"float":[[1,2],[3,4]]},"response_type":"embeddings_by_type"}`, want: `[1,2] [3,4]`},

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"net/url"
 	"path"
 	"slices"
@@ -115,6 +116,10 @@ var providers = [...]Provider{
 		Name: Vertex, Auth: AuthGoogle, address: vertexAddress, version: "/v1",
 		wire:   func(cfg *ProviderConfig) Wire { wire, _ := vertexWire(cfg, cfg.Model); return wire },
 		wireOf: vertexWire, dialectOf: vertexDialect,
+		embed: func(cfg *ProviderConfig) Wire {
+			return Predict{VertexAI{Project: cfg.Project, Region: cmp.Or(cfg.Region, vertexGlobal)}, cfg.Vectors}
+		},
+		textsOf: vertexTexts, tokens: predictTokens,
 		SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{

@@ -23,6 +23,8 @@ func dialectOf(path string) dialect {
 		return geminiEmbeddings{}
 	case strings.HasSuffix(path, ":embedContent"):
 		return geminiEmbedding{}
+	case strings.HasSuffix(path, ":predict"):
+		return predict{}
 	case strings.HasSuffix(path, ":rawPredict"):
 		return vertexClaude{}
 	case strings.HasSuffix(path, ":generateContent") && isVertex(path):
