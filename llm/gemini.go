@@ -36,14 +36,14 @@ func (GenerateContent) SetHeader(h http.Header, key string) {
 
 // AppendRequest implements [Wire].
 func (w GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
-	messages := &geminiTurns
-	if !w.Vertex.isZero() {
-		messages = &vertexTurns
+	messages, role := &geminiTurns, ""
+	if !w.Vertex.isZero() { // as Google's own client has it, which gives each content a role
+		messages, role = &vertexTurns, `"role":"user",`
 	}
 	dst = append(dst, '{')
 	instructions, turns := leadingSystem(r.Messages)
 	if system := r.systemPrompt(schema.GeminiOutput, instructions); system != "" {
-		dst = append(dst, `"systemInstruction":{"parts":[{"text":`...)
+		dst = append(append(append(dst, `"systemInstruction":{`...), role...), `"parts":[{"text":`...)
 		dst = jsonbytes.AppendString(dst, system)
 		dst = append(dst, `}]},`...)
 	}

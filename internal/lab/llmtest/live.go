@@ -1,6 +1,7 @@
 package llmtest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,7 +134,8 @@ func (gemini) read(c *call) error {
 	if err != nil {
 		return err
 	}
-	c.Model, c.System, c.schema = strings.TrimSuffix(model, ":generateContent"), system.text, v.Settings.Schema
+	c.Model = cmp.Or(c.Model, strings.TrimSuffix(model, ":generateContent"))
+	c.System, c.schema = system.text, v.Settings.Schema
 	switch {
 	case c.Model == "":
 		return errNoModel

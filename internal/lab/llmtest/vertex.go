@@ -37,9 +37,8 @@ func (d vertexGemini) read(c *call) error {
 			}
 		}
 	}
-	err := d.gemini.read(c)
 	c.Model = vertexID(c.path)
-	return err
+	return d.gemini.read(c)
 }
 
 // vertexClaude is Anthropic's messages at Vertex AI. The model is in the path, and the
@@ -55,7 +54,7 @@ func (d vertexClaude) read(c *call) error {
 		return fmt.Errorf("body: %w", err)
 	}
 	switch {
-	case v.Version != "vertex-2023-10-16":
+	case v.Version == "":
 		return errors.New("anthropic_version: Field required")
 	case v.Model != nil:
 		return errors.New("model: Extra inputs are not permitted")
