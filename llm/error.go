@@ -289,7 +289,7 @@ func advice(o *ending) string {
 		return ""
 	}
 	if o.Fault != nil {
-		if what := cmp.Or(adviceAWS(o.Fault), adviceGoogle(o.Fault)); what != "" {
+		if what := cmp.Or(adviceAWS(o.Fault), adviceGoogle(o.Fault), adviceAzure(o.Fault)); what != "" {
 			return what
 		}
 	}

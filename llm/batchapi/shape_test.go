@@ -72,7 +72,10 @@ func open(t *testing.T, provider string, server *httptest.Server, cfg llm.Provid
 	if !ok {
 		base = "/v1"
 	}
-	cfg.BaseURL, cfg.APIKey = server.URL+base, redact.NewSecret(secret)
+	cfg.BaseURL = server.URL + base
+	if cfg.Auth == nil {
+		cfg.APIKey = redact.NewSecret(secret)
+	}
 	cfg.Model = cmp.Or(cfg.Model, "m")
 	client, err := llm.NewProvider(provider, cfg)
 	if err != nil {
@@ -89,7 +92,7 @@ func open(t *testing.T, provider string, server *httptest.Server, cfg llm.Provid
 // linesOf is a batch of two rows.
 func linesOf(t *testing.T, provider string, api batchapi.API, cfg llm.ProviderConfig) batchapi.Lines {
 	t.Helper()
-	cfg.BaseURL, cfg.Model, cfg.APIKey = "http://llm.test", "m", redact.NewSecret(secret)
+	cfg.BaseURL, cfg.Model, cfg.APIKey, cfg.Auth = "http://llm.test", "m", redact.NewSecret(secret), nil
 	client, err := llm.NewProvider(provider, cfg)
 	if err != nil {
 		t.Fatal(err)
