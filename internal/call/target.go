@@ -202,7 +202,7 @@ func mayIdentify(p *llm.Provider, e *config.Endpoint, builtIn bool) bool {
 	switch {
 	case builtIn:
 		return false
-	case e.BaseURL == "", e.BaseURL != p.BaseURL:
+	case e.BaseURL != p.Address(e.Region), e.BaseURL == "" && p.Auth == "":
 		return true
 	default:
 		return e.Auth == p.Auth || e.Auth == llm.AuthGoogle && p.Name == llm.Gemini
