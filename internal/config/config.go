@@ -67,7 +67,13 @@ type Config struct {
 	natsFrom string       // the variable or file that named the server, or "" for STAGE_NATS_URL
 	anyInput bool         // see [Source]
 	laneSet  bool         // a setting of the batch lane was given
+
+	maxConcurrency int // see MaxConcurrency
 }
+
+// MaxConcurrency returns how many calls all stages of the process may have in flight at one
+// account, as the list of stages says; 0 means that it says nothing.
+func (c *Config) MaxConcurrency() int { return c.maxConcurrency }
 
 // NATSConfig is the server to use and how to log in.
 type NATSConfig struct {

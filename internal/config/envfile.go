@@ -22,6 +22,9 @@ type EnvFile struct {
 	// bad has the variables whose values could not be taken from a list of stages. What is
 	// misspelled is there under the name that was probably meant.
 	bad map[string]bool
+	// maxConcurrency is that of the process, as the list of stages has it; 0 means that it
+	// has none.
+	maxConcurrency int
 }
 
 // Label names the stage whose settings the file has: by its name, or by where it is.

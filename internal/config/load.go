@@ -72,6 +72,9 @@ type Source struct {
 // last, by name. Load reads the files that hold secrets and opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{anyInput: s.AnyInput, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
+	if s.Stage != nil {
+		c.maxConcurrency = s.Stage.maxConcurrency
+	}
 	found := newProblems()
 	found.layers, c.context = s.layers(found)
 	for _, f := range Fields() {

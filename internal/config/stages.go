@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/yamldoc"
@@ -34,6 +35,9 @@ var processGroups = []string{"NATS", "Embedded server", "Operation"}
 //   - name: extract
 //     pool_size: 32
 //     llm_api_key_file: /run/secrets/openai
+//
+// in which the list may be the member stages of a map, beside max_concurrency, the most
+// calls in flight of all stages at one account,
 //
 // or a directory, each of whose files *.env has the variables of a stage, in the order of
 // their names (see [ReadEnvFile]). Each stage has a name of its own, and no setting of
@@ -132,9 +136,52 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 		return nil, []error{yamlError(path, text, err)}
 	case list == nil:
 		return nil, nil
+	case list.Kind == yaml.MappingNode:
+		limit, inner, problems := readProcess(path, list)
+		if len(problems) > 0 || inner == nil {
+			return nil, problems
+		}
+		stages, problems = readList(path, inner)
+		for i := range stages {
+			stages[i].maxConcurrency = limit
+		}
+		return stages, problems
 	case list.Kind != yaml.SequenceNode:
 		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, - name: first", path, list.Line)}
 	}
+	return readList(path, list)
+}
+
+// readProcess reads a map that has the list of stages, and what is about all of them.
+func readProcess(path string, m *yaml.Node) (limit int, list *yaml.Node, problems []error) {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		key, value := m.Content[i], m.Content[i+1]
+		problem := func(text string) {
+			problems = append(problems, fmt.Errorf("%s line %d: %s: %s", path, key.Line, key.Value, text))
+		}
+		switch key.Value {
+		case "stages":
+			if list = value; value.Kind != yaml.SequenceNode {
+				problem("not a list: begin each stage with a dash, - name: first")
+			}
+		case "max_concurrency":
+			text, why := scalar(value)
+			n, err := strconv.Atoi(text)
+			if limit = n; why != "" || err != nil || n < 1 || n > 10_000 {
+				problem("give the most calls in flight of all stages at one account, 1 to 10000")
+			}
+		default:
+			problem("not a list of stages: begin each with a dash, - name: first; or give the list as stages, beside max_concurrency")
+		}
+	}
+	if list == nil && len(problems) == 0 {
+		problems = append(problems, fmt.Errorf("%s line %d: stages: it is missing: give the list of stages", path, m.Line))
+	}
+	return limit, list, problems
+}
+
+// readList reads the entries of a list of stages.
+func readList(path string, list *yaml.Node) (stages []EnvFile, problems []error) {
 	for i, settings := range list.Content {
 		label := fmt.Sprintf("%s line %d: entry %d", path, settings.Line, i+1)
 		if settings.Kind != yaml.MappingNode {

@@ -59,7 +59,7 @@ func TestProblemsOfAListOfStagesNameLineAndEntry(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"", "no stage: write a list"},
 		{"[]", "no stage: write a list"},
-		{"name: a\n", " line 1: not a list: begin each stage with a dash"},
+		{"name: a\n", " line 1: name: not a list of stages: begin each with a dash"},
 		{"- name: a\n---\n- name: b\n", " line 3, column 1: a second document"},
 		{"- name: a\n- b\n", " line 2: entry 2: not a map of settings"},
 		{"- name: a\n  pool_sise: 3\n", " line 2: entry 1: pool_sise: unknown setting, did you mean pool_size?"},

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -70,6 +71,7 @@ func (s *Stage) poolConfig() (pool.Config, error) {
 // throttles returns the law and the gates of each target: of this process, or those that
 // it shares (STAGE_BUDGET).
 func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
+	defer func() { s.addSlots(gates) }()
 	if s.Cfg.Budget.Name != "" {
 		return s.sharing.join(s.nc)
 	}
@@ -81,6 +83,21 @@ func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 		laws = append(laws, law)
 	}
 	return laws, newGates(s.Cfg, s.caller.Targets), nil
+}
+
+// addSlots adds to the gates of each target that of the slots which the stages of the
+// process share. Targets of one account share the slots.
+func (s *Stage) addSlots(gates [][]pool.Gate) {
+	wake := func() {
+		if e := s.executor; e != nil { // else it has no pool yet, and nothing waits
+			e.Pool.Wake()
+		}
+	}
+	for i := range gates {
+		if g := s.opts.slots.gate(s.caller.At(i), wake); g != nil {
+			gates[i] = append(slices.Clone(gates[i]), g)
+		}
+	}
 }
 
 // queueLimit is how many calls wait in the pool. A row whose elements all fail may not

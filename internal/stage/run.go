@@ -83,6 +83,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, deps.Logger) })()
 	deps.Batches = true
+	deps.slots = newProcessSlots(cfgs[0].MaxConcurrency())
 	var stages []*Stage
 	for _, cfg := range cfgs {
 		targets, err := call.Open(cfg, deps.DialLLM, deps.MockLLM)

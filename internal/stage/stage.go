@@ -93,6 +93,7 @@ type Options struct {
 
 	lane    func(*batchLanes, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 	several bool                                      // other stages run in this process
+	slots   *processSlots                             // that it shares with them, or nil
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration.
