@@ -157,9 +157,9 @@ func scriptLLM(ts *testscript.TestScript, neg bool, args []string) {
 // CLOUD is the address of its servers over HTTP, CLOUDTLS over HTTPS, and CLOUDHOST the
 // first without a scheme. The files ca.pem, assertion, agent-token, service-account.json and
 // external-account.json are what its clients need. SIGNED, BEDROCK and TOKEN are the
-// base URLs of the LLM, the first two for signatures of AWS, the third for access tokens. While a file of the name "refuses"
-// or "hangs" is there, the cloud does so; a file "revoke" has the LLM refuse what was issued
-// before, and is removed.
+// base URLs of the LLM, the first two for signatures of AWS, the third for access tokens.
+// While a file of the name "refuses" or "hangs" is there, the cloud does so; a file "revoke"
+// has the LLM refuse what was issued before, and is removed.
 func scriptCloud(ts *testscript.TestScript, neg bool, args []string) {
 	flags := flag.NewFlagSet("cloud", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

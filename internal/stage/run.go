@@ -86,7 +86,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	deps.slots = newProcessSlots(cfgs[0].MaxConcurrency())
 	var stages []*Stage
 	for _, cfg := range cfgs {
-		targets, err := call.Open(cfg, deps.DialLLM, deps.MockLLM)
+		targets, err := call.Open(cfg, deps.DialLLM, deps.MockLLM) //nolint:contextcheck // what an identity reads at start bounds itself
 		if err != nil {
 			return deps.errorOf(cfg, err)
 		}

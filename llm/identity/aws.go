@@ -78,7 +78,7 @@ func AWSRegion() (string, error) {
 	return "", ErrNoRegion
 }
 
-// awsSettings reads the variables and the files of AWS's SDK.
+// awsSettings reads the variables and the files of AWS's SDK. It makes no connection.
 func awsSettings() (env config.EnvConfig, profile config.SharedConfig, err error) {
 	if env, err = config.NewEnvConfig(); err != nil {
 		return env, profile, err

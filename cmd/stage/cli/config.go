@@ -96,7 +96,7 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 			of = "stage " + cfg.Name + ": "
 		}
 		p, err := executor.LoadPrompt(cfg)
-		identities, wrong := call.Check(cfg)
+		identities, wrong := call.Check(cfg) //nolint:contextcheck // what an identity reads at start bounds itself
 		err = errors.Join(err, wrong)
 		if problems = appendProblems(problems, err, of); err != nil {
 			continue

@@ -56,7 +56,7 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 		return nil, err
 	}
 	s.closers = append(s.closers, conn.Close, stopping.Background(ctx, func(ctx context.Context) { conn.Keep(ctx, o.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, o.Logger) }))
-	targets, err := call.Open(cfg, nil, o.Mock)
+	targets, err := call.Open(cfg, nil, o.Mock) //nolint:contextcheck // what an identity reads at start bounds itself
 	if err != nil {
 		return nil, err
 	}
