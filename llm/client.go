@@ -185,10 +185,10 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	if cfg.MaxReplyBytes < 0 {
 		check("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
 	}
-	if c.base, err = parseBaseURL(p.base(cfg.BaseURL)); cfg.BaseURL == "" && p.address != nil {
-		check("Region", errors.New("missing; give the region of the models, such as eu-central-1"))
-	} else {
+	if c.base, err = parseBaseURL(p.base(cfg.BaseURL)); cfg.BaseURL != "" || p.address == nil {
 		check("BaseURL", err)
+	} else if cfg.Region == "" { // else it was checked above
+		check("Region", errors.New("missing; give the region of the models, such as eu-central-1"))
 	}
 	first, ofLogin := readLogin(cfg.APIKey, cfg.ExtraHeaders)
 	if err := errors.Join(append(problems, ofLogin...)...); err != nil {

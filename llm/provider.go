@@ -264,10 +264,14 @@ func (p *Provider) MediaTokens(model string, messages []Message) int64 {
 }
 
 // Address returns the provider's own address, in a region where each has another. It is
-// empty if each user has another, if there is none, or if the region is missing.
+// empty if each user has another, if there is none, or if the region is missing or is no
+// name of one.
 func (p *Provider) Address(region string) string {
-	if p.address == nil {
+	switch {
+	case p.address == nil:
 		return p.BaseURL
+	case strings.Trim(region, regionBytes) != "":
+		return ""
 	}
 	return p.address(region)
 }
