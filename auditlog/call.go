@@ -41,9 +41,9 @@ type Call struct {
 	// was for the whole row. StateID then names the element: see [ItemStateID].
 	Item *int `event:"item,omit"`
 	// Rows are the sequences of all rows that the call was for, where one call serves
-	// several: that of each text, in the order of the texts. StateID, Sequence and CallIndex
-	// are those of the first, and [Call.EachRow] returns those of all. It is empty for a
-	// call that serves one row alone, as calls for chat do.
+	// several: one sequence for each text, in the order of the texts. StateID, Sequence and
+	// CallIndex name the first row, and [Call.EachRow] goes through all of them. Rows is
+	// empty for a call that serves one row alone, as calls for chat do.
 	Rows []uint64 `event:"rows,omit"`
 	// Items are, with Rows, the elements of these rows that the texts are. It is empty
 	// where the texts are of whole rows.
@@ -54,8 +54,8 @@ type Call struct {
 	// Owners are, with Rows, the terms of the rows, where these are not all Owner: while a
 	// process takes rows of its last term again, some belong to the new one already.
 	Owners []string `event:"owners,omit"`
-	// RowTokens are, with Rows, the parts of the usage's prompt tokens that are those of
-	// each text. They add up to all of them. It is empty where there is no usage.
+	// RowTokens divide, with Rows, the usage's prompt tokens among the texts, one part for
+	// each. They add up to all of them. It is empty where there is no usage.
 	RowTokens []int64 `event:"row_tokens,omit"`
 	// BatchID names the batched request. With Lane it is the provider's id of the batch
 	// that answered the row. It is empty for other calls.

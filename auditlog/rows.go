@@ -43,8 +43,8 @@ func (c *Call) EachRow() iter.Seq[*Call] {
 }
 
 // UsageOf returns the part of the usage that one of Rows has, by its index: RowTokens, and
-// the same share of the cost. The whole usage is that of prompt tokens alone, as
-// embeddings have it.
+// the same share of the cost. Embeddings use prompt tokens alone, so the part has no
+// others.
 func (c *Call) UsageOf(row int) *Usage {
 	if c.Usage == nil || row >= len(c.RowTokens) {
 		return nil
@@ -57,8 +57,9 @@ func (c *Call) UsageOf(row int) *Usage {
 	return part
 }
 
-// Share is the part of a call's cost that one of so many texts has: that of its tokens, or
-// an equal one where there are no tokens.
+// Share is the part of a call's cost that one of so many texts has: as large as its part of
+// the tokens, or an equal one where there are no tokens. For example, a text with 30 of 120
+// tokens has a quarter.
 func Share(tokens, all int64, texts int) float64 {
 	if all == 0 {
 		return 1 / float64(texts)
