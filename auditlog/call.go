@@ -84,6 +84,10 @@ type Call struct {
 	// Belief is what the throttle believed about the server when this call was sent, in
 	// words. It is empty but for a call that met a capacity error.
 	Belief string `event:"belief,omit"`
+	// Throttled is the time in which rows were ready and waited for the throttle, since the
+	// process has begun. It is 0 but for a call that met a capacity error. A process that is
+	// killed leaves no summary, and this is what is known of it then.
+	Throttled time.Duration `event:"throttled_ms,omit"`
 	// RetryAfter is the wait that the server asked for. It is 0 where it asked for none.
 	RetryAfter time.Duration `event:"retry_after_ms,null"`
 	// RequestHash is the SHA-256, in hex, of the request's body as it went over the wire,

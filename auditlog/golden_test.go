@@ -33,7 +33,7 @@ func samples() map[string]encoder {
 	retry := call
 	retry.CallIndex, retry.Status, retry.StatusCode, retry.ErrorClass = 0, CallCapacityRetry, 429, "capacity"
 	retry.Latency, retry.RetryAfter, retry.Usage = 60*time.Millisecond, 2*time.Second, nil
-	retry.Belief = "limit about 20/s (18-22), 3% of calls refused at random"
+	retry.Throttled, retry.Belief = 2340*time.Millisecond, "limit about 20/s (18-22), 3% of calls refused at random"
 	retry.Response, retry.Error = []byte("<html>\xff\x00 slow down</html>"), "openai: 429: slow down"
 	batch := call
 	batch.Usage = &Usage{

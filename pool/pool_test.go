@@ -254,8 +254,8 @@ func TestAttemptTellsItsFacts(t *testing.T) {
 		batch(t, p, 1)
 		want := []pool.Attempt{
 			{Number: 1, Queued: begin, Dispatched: begin},
-			{Number: 2, CapacityRetries: 1, DispatchDelay: 50 * ms, Queued: begin, Dispatched: begin.Add(50 * ms)},
-			{Number: 3, CapacityRetries: 1, Failures: 1, Queued: begin, Dispatched: begin.Add(51 * ms)},
+			{Number: 2, CapacityRetries: 1, DispatchDelay: 50 * ms, Throttled: 49 * ms, Queued: begin, Dispatched: begin.Add(50 * ms)},
+			{Number: 3, CapacityRetries: 1, Failures: 1, Throttled: 49 * ms, Queued: begin, Dispatched: begin.Add(51 * ms)},
 		}
 		if len(attempts) != len(want) {
 			t.Fatalf("%d attempts, want %d", len(attempts), len(want))

@@ -209,7 +209,7 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	}
 	t.att.Server, t.att.Failures = at, t.Failures()
 	law := v.law.Stats()
-	t.att.DispatchDelay, t.att.Belief = law.CurrentDelay, law.Belief
+	t.att.DispatchDelay, t.att.Belief, t.att.Throttled = law.CurrentDelay, law.Belief, s.counts.ThrottleTime
 	t.att.Dispatched = s.tick
 	s.counts.Dispatched++
 	s.counts.InFlight++

@@ -140,6 +140,8 @@ type Attempt struct {
 	DispatchDelay time.Duration
 	// Belief is what the law believes about the server at this one.
 	Belief aimd.Belief
+	// Throttled is the pool's [Stats.ThrottleTime] at this one.
+	Throttled time.Duration
 	// Queued is the instant at which the running pool took the job up.
 	Queued time.Time
 	// Dispatched is the instant at which this attempt was given its slot.

@@ -212,7 +212,7 @@ func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange,
 	e.ErrorClass, e.Error = failure.Class.String(), failure.Error()
 	switch {
 	case failure.Class == llm.Capacity:
-		e.Status, e.Belief = auditlog.CallCapacityRetry, a.Belief.Text(a.Dispatched)
+		e.Status, e.Belief, e.Throttled = auditlog.CallCapacityRetry, a.Belief.Text(a.Dispatched), a.Throttled
 	case x.Unknown:
 		e.Status = auditlog.CallUnknown // it may have been answered, and billed
 	default:

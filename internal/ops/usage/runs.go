@@ -14,7 +14,8 @@ import (
 const runsMost = 10_000
 
 // runs are the processes that made the calls. They say how much time has passed: a summary
-// of a run is in its last event, and a run that was killed has none.
+// of a run is in its last event. A run that was killed has none, and its calls say what is
+// known of it.
 type runs struct {
 	byID map[string]*run
 }
@@ -59,7 +60,7 @@ func (r *runs) event(e *auditlog.Run) {
 		one.slots, _ = strconv.Atoi(e.Settings["STAGE_POOL_SIZE"])
 	}
 	if e.Summary != nil {
-		one.throttled = e.Summary.Throttled
+		one.throttled = max(one.throttled, e.Summary.Throttled)
 	}
 }
 
@@ -68,7 +69,9 @@ func (r *runs) call(c *auditlog.Call) {
 	if c.Lane != "" {
 		return
 	}
-	r.at(c.RunID, c.Time.Add(-c.Latency), c.Time).calls += c.Latency
+	one := r.at(c.RunID, c.Time.Add(-c.Latency), c.Time)
+	one.calls += c.Latency
+	one.throttled = max(one.throttled, c.Throttled)
 }
 
 // pace returns what the runs were worth together. Time in which several of them ran passed

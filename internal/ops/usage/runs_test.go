@@ -24,16 +24,18 @@ func TestPaceOfSeveralRuns(t *testing.T) {
 	}
 	lane := call("a", 20, time.Hour)
 	lane.Call.Lane = auditlog.LaneBatch
+	refused := call("b", 80, time.Minute)
+	refused.Call.Status, refused.Call.Throttled = auditlog.CallCapacityRetry, 2*time.Minute
 	b := NewBook(nil)
 	for _, e := range []*auditlog.Event{
 		begin("a", 0, "2"), call("a", 30, 30*time.Minute), lane, end("a", 60),
-		begin("b", 30, "4"), call("b", 90, time.Hour), // killed
+		begin("b", 30, "4"), refused, call("b", 90, 59*time.Minute), // killed
 		call("c", 180, 30*time.Minute),
 	} {
 		b.Add(e)
 	}
 	// a: 10:00 to 11:00, b: 10:30 to 11:30, c: 12:30 to 13:00. The slots of c are not known.
-	want := auditlog.Pace{CallsS: 7200, ElapsedS: 7200, Speedup: 1, Utilisation: 5400. / (2*3600 + 4*3600), ThrottledS: 60}
+	want := auditlog.Pace{CallsS: 7200, ElapsedS: 7200, Speedup: 1, Utilisation: 5400. / (2*3600 + 4*3600), ThrottledS: 60 + 120}
 	if got := b.Report(start).Pace; got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
