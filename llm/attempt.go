@@ -130,7 +130,7 @@ func (c *Client) read(w Wire, x *Exchange, o *ending, now time.Time, body []byte
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
 		c.recount(w, x.Reply, o, body)
 	}
-	if w, long := w.(eliding); long && o.Form == formReply && o.Fault == nil {
+	if w, long := w.(eliding); long && err == nil { // a body that was cut, or a proxy's page, is no JSON
 		x.Response = w.elide(x.Response)
 	}
 	c.redactReply(x.Reply, o.Finish == finishLength)

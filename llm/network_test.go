@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 )
 
 // server serves each connection over loopback with handle, which need not close it, and returns its address.
@@ -226,5 +227,34 @@ func TestAServerThatIsNotStartedIsNamed(t *testing.T) {
 	x, e := askAt(t, llm.ProviderConfig{BaseURL: "http://" + addr + "/v1"})
 	if e == nil || !e.Absent || e.Class != llm.Transient || x.Sent || !strings.HasPrefix(e.Error(), "mock: nothing listens at "+addr+": is the server started? (") {
 		t.Errorf("got %+v", e)
+	}
+}
+
+// A connection that breaks anywhere in a reply with vectors is the server's failure, and so
+// is a page of a proxy that begins like JSON.
+func TestAReplyWithVectorsThatIsCut(t *testing.T) {
+	const length = "Content-Length: 1000\r\n\r\n"
+	for name, tt := range map[string]struct{ provider, model, body string }{
+		"openai":  {llm.OpenAI, "m", `{"data":[{"index":0,"embedding":[1,2]}]}`},
+		"gemini":  {llm.Gemini, "m", `{"embeddings":[{"values":[1,2]}]}`},
+		"bedrock": {llm.Bedrock, "amazon.titan-embed-text-v2:0", `{"embedding":[1,2],"inputTextTokenCount":1}`},
+		"vertex":  {llm.Vertex, "text-embedding-005", `{"predictions":[{"embeddings":{"values":[1,2]}}]}`},
+	} {
+		for cut := range tt.body {
+			for status, rest := range map[string]string{"200 OK": length, "500 Internal Server Error": "\r\n"} {
+				addr := server(t, reply("HTTP/1.1 "+status+"\r\n"+rest+tt.body[:cut]))
+				client, err := llm.NewProvider(tt.provider, llm.ProviderConfig{
+					BaseURL: "http://" + addr + "/v1", APIKey: redact.NewSecret(secret), Model: tt.model, Task: llm.TaskEmbed, Region: "eu-central-1", Project: "p",
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
+				client.Close()
+				if e == nil || e.Class != llm.Transient || e.Origin != llm.OfServer {
+					t.Errorf("%s, %s cut at %d: %v, want a transient error of the server", name, status, cut, e)
+				}
+			}
+		}
 	}
 }
