@@ -100,7 +100,7 @@ func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, err
 	x.Request, x.Status, x.Sent = c.cfg.Redactor.Redact(p.Body), status, true
 	x.login = c.login.Load().number
 	o.Known, o.URL, o.Status = c.known(p), p.url, cmp.Or(status, http.StatusOK)
-	if limit := c.replyLimit(o.Status); int64(len(body)) > limit {
+	if limit := c.replyLimit(o); int64(len(body)) > limit {
 		o.Form = formTooLarge
 		body = body[:min(limit, errorBytes)]
 	}
@@ -273,7 +273,7 @@ func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.
 // readBody reads a reply, within the bound on its size.
 func (c *Client) readBody(ctx context.Context, resp *http.Response, o *ending) []byte {
 	o.Status, o.Header = resp.StatusCode, resp.Header
-	limit := c.replyLimit(o.Status)
+	limit := c.replyLimit(o)
 	body, err := readBounded(resp.Body, resp.ContentLength, limit)
 	switch {
 	case err != nil:
@@ -288,12 +288,13 @@ func (c *Client) readBody(ctx context.Context, resp *http.Response, o *ending) [
 	return body
 }
 
-// replyLimit bounds the body of a reply with this status.
-func (c *Client) replyLimit(status int) int64 {
-	if status/100 != 2 {
+// replyLimit bounds the body of a reply, see [ProviderConfig.MaxReplyBytes]. A reply above
+// the bound is paid for and lost, so it grows with the vectors that were asked for.
+func (c *Client) replyLimit(o *ending) int64 {
+	if o.Status/100 != 2 {
 		return min(c.cfg.MaxReplyBytes, errorBytes)
 	}
-	return c.cfg.MaxReplyBytes
+	return c.cfg.MaxReplyBytes * int64(max(1, (o.Known.Inputs+inputsPerBound-1)/inputsPerBound))
 }
 
 // attemptError distinguishes our own time-out from the transport's errors.

@@ -83,7 +83,9 @@ type ProviderConfig struct {
 	Concurrency int
 	// Timeout bounds one attempt, connecting included. Default 120s.
 	Timeout time.Duration
-	// MaxReplyBytes bounds the body of a reply after decompression. Default 8 MiB.
+	// MaxReplyBytes bounds the body of a reply after decompression. A reply with vectors
+	// may have as many for each 64 texts, or part of them. Default 8 MiB, which has room for
+	// 64 vectors of 5,000 numbers of 26 bytes.
 	MaxReplyBytes int64
 	// AcceptTruncated takes replies that end at the token limit as success.
 	AcceptTruncated bool
@@ -112,6 +114,8 @@ const (
 	defaultConcurrency   = 64
 	defaultTimeout       = 120 * time.Second
 	defaultMaxReplyBytes = 8 << 20
+	// inputsPerBound is for how many texts a reply with vectors may have MaxReplyBytes.
+	inputsPerBound = 64
 	// connectTimeout bounds the set-up of one connection: a server that is up answers in
 	// far less.
 	connectTimeout = 10 * time.Second

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -255,6 +256,23 @@ func TestAReplyWithVectorsThatIsCut(t *testing.T) {
 					t.Errorf("%s, %s cut at %d: %v, want a transient error of the server", name, status, cut, e)
 				}
 			}
+		}
+	}
+}
+
+// A reply above its bound is paid for and lost, so the bound grows with the vectors.
+func TestTheBoundOnAReplyGrowsWithItsVectors(t *testing.T) {
+	for inputs, want := range map[int]llm.Reason{64: llm.ReasonResponseTooLarge, 65: ""} {
+		body := `{"data":[` + strings.Repeat(`{"embedding":[0.5]},`, inputs-1) + `{"embedding":[0.5]}]}` // 1,300 bytes
+		addr := server(t, reply("HTTP/1.1 200 OK\r\n\r\n"+body))
+		client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "http://" + addr, Model: "m", Task: llm.TaskEmbed, MaxReplyBytes: 1 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, e := ask(t.Context(), t, client, llm.Request{Inputs: slices.Repeat([]string{"hello"}, inputs)})
+		client.Close()
+		if (e == nil) != (want == "") || e != nil && e.Reason != want {
+			t.Errorf("%d texts: got %v, want %q", inputs, e, want)
 		}
 	}
 }
