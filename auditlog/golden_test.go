@@ -63,6 +63,7 @@ func samples() map[string]encoder {
 		Status: RowSuccess, Attempts: 1, CapacityRetries: 1,
 		QueuedAt: noon.Add(-2 * time.Second), StartedAt: noon.Add(-1900 * time.Millisecond), FinishedAt: noon.Add(123 * time.Nanosecond),
 		TemplateHash: strings.Repeat("12", 32), VariablesHash: strings.Repeat("34", 32), ResultHash: strings.Repeat("56", 32), Usage: reported, Source: SourceCall,
+		CallsHash: strings.Repeat("78", 32), Salt: "K7QW2MZ4R3T5NVXH6YBDCJ2LPA",
 		PoolConfig: PoolConfig{PoolSize: 32, DispatchDelay: 51500 * time.Microsecond},
 		PoolStats: PoolStats{
 			CapacityRetries: 17, Successes: 380, MaxConcurrent: 32, ThrottleTime: 2340 * time.Millisecond,

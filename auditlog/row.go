@@ -74,6 +74,16 @@ type Row struct {
 	// EarlierCalls says of each element of the row whose calls are not all of Owner which
 	// calls its reply is from. All other calls that the event counts are of Owner.
 	EarlierCalls []TermCalls `event:"earlier_calls,omit"`
+	// CallsHash is the hash of the call events that the event counts, in hexadecimal: of
+	// 32 zeros and the SHA-256 of the first one as recorded, then with each further one, in
+	// the order in which they were made, of the hash so far and the SHA-256 of that event.
+	// Of a row that fans out, the hashes of the elements with calls take the place of the
+	// calls, in the order of the elements. It is empty where no call counts, or where an
+	// earlier version has kept the reply.
+	CallsHash string `event:"calls_hash,omit"`
+	// Salt is random. Without it, whoever has the hash of an erased row could try out
+	// which row it was. It is empty in an entry of the journal.
+	Salt string `event:"salt,omit"`
 	// HeadersLeftOut is set when the row's own headers are not on its result, since there
 	// was no room for them.
 	HeadersLeftOut bool `event:"headers_left_out,omit"`

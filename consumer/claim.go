@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type logEnd struct {
 	seq   uint64 // of the results stream; 0 means that the log is empty
 	owner string
 	row   uint64 // the row that the message is about
+	chain chainValue
 	logMark
 	newInput bool // the next claim is the first one for its input stream, see [Config.NewInput]
 }
@@ -88,7 +90,7 @@ func (l *resultLog) readEnd(ctx context.Context) (logEnd, error) {
 	if err != nil {
 		return logEnd{}, fmt.Errorf("message %d of stream %s: low-water mark: %w", m.Sequence, l.cfg.ResultStream, err)
 	}
-	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), row: row, logMark: mark}, nil
+	return logEnd{seq: m.Sequence, owner: m.Header.Get(streams.HeaderOwner), row: row, chain: readChain(m.Header), logMark: mark}, nil
 }
 
 // stillEndsAt returns ErrFenced when another replica has appended to the log.
@@ -132,10 +134,12 @@ func (l *resultLog) claim(ctx context.Context, owner string, end logEnd, created
 	if msg.Data, err = json.Marshal(cl); err != nil {
 		return end, err
 	}
+	chain := new(chainer).next(end.chain, chainedClaim, msg.Header, sha256.Sum256(msg.Data))
+	msg.Header[streams.HeaderChain] = []string{chain.String()}
 	for wait := range streams.Retry(ctx, storeRetryFirst, 2*claimRetryMax) {
 		seq, err := streams.Append(ctx, l.nc, []*nats.Msg{msg})
 		if err == nil {
-			return logEnd{seq: seq, owner: owner, row: end.low, logMark: end.logMark}, nil
+			return logEnd{seq: seq, owner: owner, row: end.low, chain: chain, logMark: end.logMark}, nil
 		}
 		// No answer, or a refusal that is no verdict: a replicated stream also refuses
 		// while another append on the same condition is under way, which may still fail.

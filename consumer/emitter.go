@@ -64,6 +64,7 @@ type emitter struct {
 	c       *Consumer
 	owner   string
 	end     logEnd
+	chainer chainer
 	groups  bool // the stream takes groups
 	single  streams.Cost
 	group   streams.Cost
@@ -251,9 +252,9 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 			return err // each result could push out another, as in a full stream edited to drop old ones
 		}
 		begin := time.Now()
-		seq, err := e.try(ctx, rows)
+		seq, chain, err := e.try(ctx, rows)
 		if err == nil {
-			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, logMark: last.term.after}
+			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, chain: chain, logMark: last.term.after}
 			if len(rows) == 1 {
 				e.single.Add(time.Since(begin))
 			} else {
@@ -305,18 +306,23 @@ func rowsText(first, last uint64) string {
 	return fmt.Sprintf("rows %d to %d", first, last)
 }
 
-func (e *emitter) try(ctx context.Context, rows []*Row) (uint64, error) {
+// try appends rows once, and returns the end of the log and its chain if they are stored.
+// A second try makes the same messages, so whichever is stored, the chain is the same.
+func (e *emitter) try(ctx context.Context, rows []*Row) (seq uint64, chain chainValue, err error) {
 	msgs := make([]*nats.Msg, len(rows))
+	chain = e.end.chain
 	for i, row := range rows {
 		msgs[i] = e.c.messages.resultMsg(row, e.owner)
+		chain = e.chainer.next(chain, chainedResult, msgs[i].Header, row.term.bodyHash)
+		msgs[i].Header[streams.HeaderChain][0] = chain.String()
 	}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(e.end.seq, 10)}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{e.c.results.filter}
 	if e.appends == nil {
-		var err error
 		if e.appends, err = streams.NewAppender(e.c.nc); err != nil {
-			return 0, err
+			return 0, chain, err
 		}
 	}
-	return e.appends.Append(ctx, msgs)
+	seq, err = e.appends.Append(ctx, msgs)
+	return seq, chain, err
 }

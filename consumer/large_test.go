@@ -110,7 +110,7 @@ func TestAReplyThatNoEntryHoldsIsKept(t *testing.T) {
 		cfg := stageStreams()
 		cfg.ResultBucket = simBucket
 		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, cfg))
-		body := bytes.Repeat([]byte("x"), int(b.nc.MaxPayload())-800)
+		body := bytes.Repeat([]byte("x"), int(b.nc.MaxPayload())-950)
 		b.load(5)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{}), body: body}
 		r := b.startLarge("first", first)

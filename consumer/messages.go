@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"strconv"
@@ -49,11 +50,14 @@ func (m *messages) room(row *Row) (bytes int, bare bool) {
 	return left - own, false
 }
 
+// chainHeaderBytes is what the chain and the name of the row event take.
+const chainHeaderBytes = len(streams.HeaderChain+streams.HeaderEvent) + 2*sha256.Size + 22 + 2*len(": \r\n")
+
 // headerBytes returns how many bytes the headers of a row's result take: stage counts the
 // headers that the stage adds, with the subject, and own the row's own headers.
 func (m *messages) headerBytes(row *Row) (stage, own int) {
 	// Status line, our own headers with generous values, the condition and the batch.
-	const fixed, separators = 640, len(": \r\n")
+	const fixed, separators = 640 + chainHeaderBytes, len(": \r\n")
 	stage = fixed + len(m.cfg.RunID) + len(m.subject) + len(row.Subject) + 2*len(row.StateID)
 	if m.replaced(row) > 0 {
 		stage += len(streams.HeaderReplaces) + len("18446744073709551615") + separators
@@ -131,9 +135,10 @@ func (m *messages) fit(row *Row) {
 
 const reasonTooLarge = "result_too_large"
 
-// resultMsg returns the message that stores the result of a row.
+// resultMsg returns the message that stores the result of a row. Its [streams.HeaderChain]
+// is there and has no value yet: that depends on the message before it.
 func (m *messages) resultMsg(row *Row, owner string) *nats.Msg {
-	own := 8 + m.order.headers() // ours and the group's; a map of more would cost two allocations more
+	own := 10 + m.order.headers() // ours and the group's; a map of more would cost two allocations more
 	originStream, originSeq := streams.Origin(row.Header)
 	header := make(nats.Header, len(row.Header)+own) // a row with an origin has headers that are not passed on
 	if !row.form.bare {
@@ -147,6 +152,10 @@ func (m *messages) resultMsg(row *Row, owner string) *nats.Msg {
 	set.one(streams.HeaderStatus, statusOf(row.reply))
 	set.one(streams.HeaderStateID, row.StateID)
 	set.one(streams.HeaderOwner, owner)
+	if row.term.event != "" {
+		set.one(streams.HeaderEvent, row.term.event)
+	}
+	set.one(streams.HeaderChain, "")
 	m.order.setHeader(header, row)
 	if originSeq != "" {
 		set.one(streams.HeaderOriginStream, originStream)
@@ -165,7 +174,7 @@ func (m *messages) resultMsg(row *Row, owner string) *nats.Msg {
 
 // ownHeaders is the most headers that the stage itself gives a result, without the
 // headers of its order.
-const ownHeaders = 9
+const ownHeaders = 11
 
 // headerValues sets headers that have one value each. The values share one array: a slice
 // of its own for each would be six allocations for a result in place of one.

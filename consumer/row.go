@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"crypto/sha256"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -139,6 +140,8 @@ type element struct {
 type inTerm struct {
 	ackReply    string  // where to ack the newest delivery
 	after       logMark // of its result
+	bodyHash    [sha256.Size]byte
+	event       string // the name of its row event, see [streams.HeaderEvent]
 	submitIndex uint64
 	size        int  // of the row itself, in the window
 	itemBytes   int  // of the replies to elements so far, in the window
@@ -226,22 +229,22 @@ func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint
 // RecordCall stores the event of one call for this row and completes its identity: state
 // id, owner, sequence, index. The row's result is published after it. RecordCall blocks
 // while too many events wait for the server (see [Recorder.Hurry]), and must not be
-// called after [Row.Reply].
-func (r *Row) RecordCall(e *auditlog.Call) {
+// called after [Row.Reply]. It returns the SHA-256 of the event as recorded, see
+// [auditlog.Row.CallsHash].
+func (r *Row) RecordCall(e *auditlog.Call) (hash [sha256.Size]byte) {
 	t := r.tenure.Load()
 	e.StateID, e.Owner, e.Sequence = r.StateID, t.owner, r.Seq
 	e.Partition = auditlog.Partition(r.Partition)
 	e.CallIndex = int(t.calls.Add(1) - 1)
 	r.unstored.Add(1)
 	if e.Item == nil {
-		r.shared.recorder.RecordCall(e, r.eventStored)
-		return
+		return r.shared.recorder.RecordCall(e, r.eventStored)
 	}
 	item := r.item(*e.Item)
 	item.called(e.Owner, e.CallIndex)
 	e.StateID = item.StateID
 	item.unstored.Add(1)
-	r.shared.recorder.RecordCall(e, func() {
+	return r.shared.recorder.RecordCall(e, func() {
 		item.unstored.Add(-1)
 		r.eventStored()
 	})
@@ -250,8 +253,8 @@ func (r *Row) RecordCall(e *auditlog.Call) {
 // RecordCallOf is [Row.RecordCall] of one call that served several rows of a partition:
 // each text that it sent is of the row at its index. Where the texts are elements of their
 // rows, items has the index of each element, else it is empty. The results of all these
-// rows are published after the event.
-func RecordCallOf(rows []*Row, items []int, e *auditlog.Call) {
+// rows are published after the event. It returns the hash as [Row.RecordCall] does.
+func RecordCallOf(rows []*Row, items []int, e *auditlog.Call) (hash [sha256.Size]byte) {
 	first := rows[0]
 	e.StateID, e.Sequence, e.Partition = first.StateID, first.Seq, auditlog.Partition(first.Partition)
 	e.Items = items
@@ -280,7 +283,7 @@ func RecordCallOf(rows []*Row, items []int, e *auditlog.Call) {
 	for _, r := range waiting {
 		r.unstored.Add(1)
 	}
-	first.shared.recorder.RecordCall(e, func() {
+	return first.shared.recorder.RecordCall(e, func() {
 		for _, r := range waiting {
 			if r.element.parent != nil {
 				r.unstored.Add(-1)

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -422,24 +423,17 @@ func (t *term) complete(row *Row) {
 	}
 	e := t.c.rowEvent(row, t.owner, now)
 	e.SubmitIndex, e.CompleteIndex = row.term.submitIndex, index
-	e.ResultHash = hashOf(row.reply.Body)
+	row.term.bodyHash = sha256.Sum256(row.reply.Body)
+	e.ResultHash, e.Salt = hex.EncodeToString(row.term.bodyHash[:]), rand.Text()
 	row.unstored.Add(1)
 	row.term.done = true
-	t.c.cfg.Recorder.RecordRow(&e, row.eventStored)
+	row.term.event = eventName(t.c.cfg.Recorder.RecordRow(&e, row.eventStored))
 	if row.form.large {
 		t.bodies.stowResult(row)
 	}
 	t.window.lead(t.c.order.key(row))
 	t.journal.wait(row, now)
 	t.c.at("answered")
-}
-
-// hashOf is the SHA-256 of a result's body in lower-case hexadecimal.
-func hashOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	var text [2 * sha256.Size]byte
-	hex.Encode(text[:], sum[:])
-	return string(text[:])
 }
 
 // emit hands the contiguous head to the emitter, if it is free. Rows that gather while

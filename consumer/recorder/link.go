@@ -106,6 +106,10 @@ func (l *link) postTo(rec *record, reply string) error {
 		l.out.Header.Set(streams.HeaderRows, rec.rows)
 		defer l.out.Header.Del(streams.HeaderRows)
 	}
+	if rec.whole != "" {
+		l.out.Header.Set(streams.HeaderRecorded, rec.whole)
+		defer l.out.Header.Del(streams.HeaderRecorded)
+	}
 	return l.nc.PublishMsg(&l.out)
 }
 
@@ -159,6 +163,9 @@ func (l *link) postAtomic(g *group, rec *record, n int) error {
 	}}
 	if rec.rows != "" {
 		msg.Header.Set(streams.HeaderRows, rec.rows)
+	}
+	if rec.whole != "" {
+		msg.Header.Set(streams.HeaderRecorded, rec.whole)
 	}
 	if n == len(g.records) {
 		msg.Header[streams.HeaderBatchCommit] = []string{"1"}

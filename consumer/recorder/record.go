@@ -1,6 +1,8 @@
 package recorder
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ type record struct {
 	subject string
 	id      string // the message id, by which the server drops a second copy
 	rows    string // [streams.HeaderRows], or empty
+	whole   string // [streams.HeaderRecorded], or empty
 	data    []byte
 	number  uint64 // in the order of recording, from 1 on
 	kind    auditlog.Kind
@@ -52,7 +55,8 @@ func (rec *record) unansweredSince(by time.Time) bool {
 //
 // The event was encoded while larger messages were allowed. If the server is restarted or
 // reloaded with a lower max_payload, it would refuse the event for ever, and the result
-// of the event's row would wait for ever.
+// of the event's row would wait for ever. The event is stored with the hash of what was
+// recorded, on which the row's result relies.
 func (rec *record) cut(bytesMax int) (by int) {
 	before := len(rec.data)
 	if before <= bytesMax {
@@ -74,6 +78,10 @@ func (rec *record) cut(bytesMax int) (by int) {
 		body = e.Run
 	default:
 		return 0
+	}
+	if rec.whole == "" { // else it was cut before
+		sum := sha256.Sum256(rec.data)
+		rec.whole = hex.EncodeToString(sum[:])
 	}
 	// PayloadsFull is right here: Config.Payloads has already removed its part.
 	rec.data = body.AppendJSON(nil, auditlog.PayloadsFull, bytesMax)

@@ -11,6 +11,7 @@ package recorder
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -231,17 +232,18 @@ func (r *Recorder) RecordRun(e *auditlog.Run) {
 
 // RecordCall stores the event of a call. It blocks while MaxPending events wait, or
 // MaxPendingBytes, until [Recorder.Hurry]. stored is called once when the stream holds
-// the event, or never if the process ends first. It must not block, and may be nil.
-func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) {
+// the event, or never if the process ends first. It must not block, and may be nil. The
+// hash is the SHA-256 of the event as it is recorded.
+func (r *Recorder) RecordCall(e *auditlog.Call, stored func()) (hash [sha256.Size]byte) {
 	event := auditlog.Event{Kind: auditlog.KindCall, Header: e.Header, Call: e}
-	r.publish(event, e, e.MsgID(), stored)
+	return r.publish(event, e, e.MsgID(), stored)
 }
 
-// RecordRow stores a row event; stored is as in [Recorder.RecordCall]. It does not block:
-// the window bounds the rows.
-func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) {
+// RecordRow stores a row event; stored and hash are as in [Recorder.RecordCall]. It does
+// not block: the window bounds the rows.
+func (r *Recorder) RecordRow(e *auditlog.Row, stored func()) (hash [sha256.Size]byte) {
 	event := auditlog.Event{Kind: auditlog.KindRow, Header: e.Header, Row: e}
-	r.publish(event, e, e.MsgID(), stored)
+	return r.publish(event, e, e.MsgID(), stored)
 }
 
 // RecordBatch stores a batch event; stored is as in [Recorder.RecordCall]. It does not
@@ -256,7 +258,7 @@ type encoder interface {
 	AppendJSON(dst []byte, payloads auditlog.Payloads, bytesMax int) []byte
 }
 
-func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored func()) {
+func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored func()) (hash [sha256.Size]byte) {
 	if r.cfg.Recorded != nil {
 		event.SchemaVersion = auditlog.SchemaVersion
 		r.cfg.Recorded(event)
@@ -270,10 +272,11 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	bytesMax := r.link.bytesMax()
 	r.mu.Unlock()
 	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, bytesMax)
+	hash = sha256.Sum256(rec.data)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec.limited() && !r.room.take(len(rec.data)) {
-		return // the process ends, see Hurry
+		return hash // the process ends, see Hurry
 	}
 	rec.subject = r.subjects.of(event.Partition, event.Kind)
 	now := time.Now()
@@ -281,4 +284,5 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	// row.
 	r.queue.add(rec, event.Call != nil && event.Call.Sequence != 0, now)
 	r.flush(now)
+	return hash
 }

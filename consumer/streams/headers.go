@@ -26,6 +26,15 @@ const (
 	HeaderLow       = "Stage-Low"
 	HeaderAhead     = "Stage-Ahead"
 	HeaderAheadFrom = "Stage-Ahead-From"
+	// HeaderChain is, on a result or claim, the hash of all messages of the log of its
+	// partition up to it: 64 hexadecimal digits, see docs/reliability.md.
+	HeaderChain = "Stage-Chain"
+	// HeaderEvent is, on a result, the name of its row event: the first 16 bytes of the
+	// event's SHA-256, in base64url without padding.
+	HeaderEvent = "Stage-Event"
+	// HeaderRecorded is on an event of the audit that is stored shorter than it was
+	// recorded. It is the SHA-256 of the event as recorded, in hexadecimal.
+	HeaderRecorded = "Stage-Recorded"
 	// HeaderKey is the row's key, on a result of a stage that is in order by key. See
 	// [KeyHeader].
 	HeaderKey = "Stage-Key"

@@ -32,6 +32,9 @@ var headers = map[string]string{
 	"Stage-Ahead":         "not in stream order: how many rows above Stage-Low have their result; absent where there is none",
 	"Stage-Ahead-From":    "not in stream order: a sequence of the results stream before which none of these results lies",
 	"Stage-Key":           "STAGE_ORDER=key: the row's key",
+	"Stage-Chain":         "the hash of all messages of the partition's log up to this one, in hexadecimal: docs/reliability.md has the bytes",
+	"Stage-Event":         "the first 16 bytes of the SHA-256 of the row's event, in base64url without padding",
+	"Stage-Recorded":      "of an event that was cut after it was recorded: the SHA-256 of the event as recorded, in hexadecimal",
 	"Stage-Object":        "a body that is larger than a message: the object that holds it, as BUCKET/NAME",
 	"Stage-Object-Digest": "the body's SHA-256, as the object store writes it", "Stage-Object-Bytes": "the body's size",
 	"Stage-Redrive-Of": "the failed row that was published again as this one, by its state id",
@@ -111,10 +114,10 @@ func asyncAPI(t *testing.T) object {
 	add("result", "send", address(streams.ResultSubject(cfg.Result.Subject, name, number)), "One result for each row, in stream "+cfg.Result.Stream+" (STAGE_RESULT_STREAM, STAGE_RESULT_SUBJECT).",
 		object{"payload": draft202012(object{"$ref": "./result.schema.json"}), "headers": headersOf(slices.Concat(marks, []string{
 			"Stage-Status", "Stage-Source-Stream", "Stage-Source-Seq", "Stage-Source-Subject", "Stage-State-Id", "Stage-Owner", "Stage-Origin-Stream",
-			"Stage-Origin-Seq", "Stage-Key", "Stage-Object", "Stage-Object-Digest", "Stage-Object-Bytes", "Stage-Replaces",
+			"Stage-Origin-Seq", "Stage-Key", "Stage-Chain", "Stage-Event", "Stage-Object", "Stage-Object-Digest", "Stage-Object-Bytes", "Stage-Replaces",
 		})...)})
 	add("claim", "send", address(streams.ClaimSubject(cfg.Result.Subject, name, number)), "A replica has taken a partition over: it fences the one before. Readers of results skip it.",
-		object{"payload": object{"type": "object"}, "headers": headersOf(slices.Concat(marks, []string{"Stage-Owner", "Stage-Source-Stream", "Stage-Source-Seq", "Stage-Key"})...)})
+		object{"payload": object{"type": "object"}, "headers": headersOf(slices.Concat(marks, []string{"Stage-Owner", "Stage-Source-Stream", "Stage-Source-Seq", "Stage-Key", "Stage-Chain"})...)})
 	for _, kind := range []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch} {
 		subject := cfg.Audit.Subject + ".{stage}.{partition}." + string(kind)
 		if got := address(streams.AuditSubject(cfg.Audit.Subject, name, number, kind)); got != subject {
@@ -123,8 +126,12 @@ func asyncAPI(t *testing.T) object {
 		message := object{"payload": draft202012(object{"allOf": []any{
 			object{"$ref": "./audit.schema.json"}, object{"properties": object{"event": object{"const": string(kind)}}},
 		}})}
-		if kind == auditlog.KindCall {
-			message["headers"] = headersOf("Stage-Rows")
+		switch kind {
+		case auditlog.KindCall:
+			message["headers"] = headersOf("Stage-Rows", "Stage-Recorded")
+		case auditlog.KindRow:
+			message["headers"] = headersOf("Stage-Recorded")
+		case auditlog.KindBatch, auditlog.KindRun:
 		}
 		add(string(kind)+"Event", "send", subject, "Audit events of kind "+string(kind)+", in stream "+cfg.Audit.Stream+" (STAGE_AUDIT_STREAM, STAGE_AUDIT_SUBJECT).", message)
 	}

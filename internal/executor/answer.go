@@ -175,7 +175,7 @@ func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 	return auditlog.Row{
 		Source: source, Attempts: all.attempts, CapacityRetries: all.capacityRetries, Errors: j.errors, Usage: j.usage.Total(),
 		QueuedAt: j.row.Taken, StartedAt: all.started, FinishedAt: r.Finished,
-		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars,
+		TemplateHash: e.prompt.templateHash(), VariablesHash: j.vars, CallsHash: j.hash.String(),
 		PoolConfig: auditlog.PoolConfig{PoolSize: r.Stats.PoolSize, DispatchDelay: r.Stats.CurrentDelay},
 		PoolStats: auditlog.PoolStats{
 			CapacityRetries: r.Stats.CapacityRetries, Successes: r.Stats.Successes, MaxConcurrent: r.Stats.MaxConcurrent,

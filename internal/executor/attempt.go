@@ -150,9 +150,9 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	}
 	recorded := e.steps.enter(hold.Storing, storingCall, j)
 	if e.gathering != nil { // a line of the batch lane, which is for one text
-		e.gathering.recordCall([]*job{j}, call.Event)
+		j.hash.add(e.gathering.recordCall([]*job{j}, call.Event))
 	} else {
-		j.row.RecordCall(call.Event)
+		j.hash.add(j.row.RecordCall(call.Event))
 	}
 	recorded()
 	j.calls++

@@ -218,11 +218,16 @@ func (f *fan) event() auditlog.Row {
 	all := f.e.event(&job{row: f.row, vars: f.parsed.VariablesHash()}, f.e.uncalled(nil), "")
 	var usage auditlog.UsageSum
 	var last time.Time
+	var hash callsHash
+	hashed := true
 	for i := range f.elements {
 		el := &f.elements[i]
 		ev := &el.event
 		all.Attempts += ev.Attempts
 		all.CapacityRetries += ev.CapacityRetries
+		if ev.Attempts+ev.CapacityRetries > 0 {
+			hashed = hashed && hash.addText(ev.CallsHash) // an earlier version kept no hash with a reply
+		}
 		for _, failed := range ev.Errors {
 			if failed.Item = &i; len(all.Errors) < attemptErrorsMax {
 				all.Errors = append(all.Errors, failed)
@@ -240,5 +245,8 @@ func (f *fan) event() auditlog.Row {
 		usage.Add(el.usage.Reported, el.usage.Unpriced)
 	}
 	all.Usage, all.FinishedAt = usage.Total(), cmp.Or(last, all.FinishedAt)
+	if hashed {
+		all.CallsHash = hash.String()
+	}
 	return all
 }

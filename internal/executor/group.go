@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"sync"
@@ -343,12 +344,13 @@ func splitUsage(u *llm.Usage, weights []int64) []*llm.Usage {
 func (s *gathering) record(g *group, a pool.Attempt, outcome call.Outcome) {
 	e, event := s.e, outcome.Event
 	recorded := e.steps.enter(hold.Storing, storingCall, g.jobs...)
-	s.recordCall(g.jobs, event)
+	hash := s.recordCall(g.jobs, event)
 	recorded()
 	e.caller.Count(outcome)
 	var texts []string
 	for i, j := range g.jobs {
 		j.calls++
+		j.hash.add(hash)
 		j.usage.Add(event.UsageOf(i), event.Unpriced())
 		texts = append(texts, j.texts()...)
 	}
@@ -359,8 +361,8 @@ func (s *gathering) record(g *group, a pool.Attempt, outcome call.Outcome) {
 	e.log.call(g.jobs[0], a, event, outcome.Err)
 }
 
-// recordCall adds a call for these jobs to the audit.
-func (s *gathering) recordCall(jobs []*job, event *auditlog.Call) {
+// recordCall adds a call for these jobs to the audit, and returns the hash of its event.
+func (s *gathering) recordCall(jobs []*job, event *auditlog.Call) [sha256.Size]byte {
 	rows := make([]*consumer.Row, len(jobs))
 	var items []int
 	for i, j := range jobs {
@@ -372,7 +374,7 @@ func (s *gathering) recordCall(jobs []*job, event *auditlog.Call) {
 	if event.Usage != nil {
 		event.RowTokens = auditlog.Split(event.Usage.PromptTokens, weights(jobs))
 	}
-	consumer.RecordCallOf(rows, items, event)
+	return consumer.RecordCallOf(rows, items, event)
 }
 
 // failed adds a failed attempt to those that error results list. Only a text that was

@@ -57,6 +57,7 @@ type spent struct {
 	attempts, capacityRetries int
 	started                   time.Time // zero: there was no attempt
 	calls                     int       // recorded in this term
+	hash                      callsHash // of all calls, those of this start included
 
 	live                bool   // it was for the batch lane, and is called live after all
 	rejected, complaint string // of the next request, see [llm.Request]
