@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -348,24 +349,22 @@ func (f VectorFormat) convert(raw []byte) (vector string, dimensions int, err er
 // ofNumbers converts an array of numbers. As an array their text stays as it is: only the
 // white space goes.
 func (f VectorFormat) ofNumbers(raw []byte) (vector string, dimensions int, err error) {
-	var dst []byte
 	var bits []byte
-	if !f.Base64 {
-		dst = append(make([]byte, 0, len(raw)), '[')
-	}
+	length := 1 // of the array without white space
 	for number := range jsonbytes.Elements(raw) {
-		value, ok := float32Of(number)
-		if !ok {
-			return "", 0, fmt.Errorf("has %.20q at %d, which is no finite number", number, dimensions)
+		if !isNumber(number) {
+			return "", 0, notFinite(number, dimensions)
 		}
-		switch {
-		case f.Base64:
-			bits = binary.LittleEndian.AppendUint32(bits, math.Float32bits(value))
-		case dimensions > 0:
-			dst = append(append(dst, ','), number...)
-		default:
-			dst = append(dst, number...)
+		if f.Base64 || !isModerate(number) {
+			value, err := strconv.ParseFloat(string(number), 32)
+			if err != nil {
+				return "", 0, notFinite(number, dimensions)
+			}
+			if f.Base64 {
+				bits = binary.LittleEndian.AppendUint32(bits, math.Float32bits(float32(value)))
+			}
 		}
+		length += len(number) + 1
 		dimensions++
 	}
 	switch {
@@ -373,18 +372,28 @@ func (f VectorFormat) ofNumbers(raw []byte) (vector string, dimensions int, err 
 		return "", 0, errors.New("is empty")
 	case f.Base64:
 		return `"` + base64.StdEncoding.EncodeToString(bits) + `"`, dimensions, nil
+	case length == len(raw):
+		return string(raw), dimensions, nil
 	}
+	dst := make([]byte, 0, length)
+	for number := range jsonbytes.Elements(raw) {
+		dst = append(append(dst, ','), number...)
+	}
+	dst[0] = '['
 	return string(append(dst, ']')), dimensions, nil
 }
 
-// float32Of reads a JSON number that is finite as a 32-bit float. Numbers without an
-// exponent and of a moderate length are; their value is only needed as base64.
-func float32Of(number []byte) (float32, bool) {
-	if len(number) == 0 || number[0] != '-' && (number[0] < '0' || number[0] > '9') {
-		return 0, false
-	}
-	f, err := strconv.ParseFloat(string(number), 32)
-	return float32(f), err == nil
+func notFinite(number []byte, at int) error {
+	return fmt.Errorf("has %.20q at %d, which is no finite number", number, at)
+}
+
+// isNumber reports whether a value of valid JSON is a number.
+func isNumber(value []byte) bool { return value[0] == '-' || value[0]-'0' <= 9 }
+
+// isModerate reports whether a number is finite in 32 bits by its length alone, as nearly
+// all are: without an exponent, 38 digits are less than the largest, 3.4e38.
+func isModerate(number []byte) bool {
+	return len(number) <= 38 && !slices.ContainsFunc(number, func(c byte) bool { return c|0x20 == 'e' })
 }
 
 // ofBase64 converts a string with the base64 of little-endian 32-bit floats.

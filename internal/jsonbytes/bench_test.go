@@ -59,3 +59,32 @@ func BenchmarkCanonical(b *testing.B) {
 		_ = c.Canonical(benchmarkRow)
 	}
 }
+
+// benchmarkVector is what embeddings consist of: 1,536 numbers of 12 bytes.
+var benchmarkVector = []byte("[" + strings.Repeat("-0.012345678,", 1535) + "0.5]")
+
+func BenchmarkValid(b *testing.B) {
+	for name, value := range map[string][]byte{"row": benchmarkRow, "vector": benchmarkVector} {
+		b.Run("value="+name, func(b *testing.B) {
+			b.SetBytes(int64(len(value)))
+			for b.Loop() {
+				if !Valid(value) {
+					b.Fatal("it is not valid")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkSkipValue(b *testing.B) {
+	for name, value := range map[string][]byte{"row": benchmarkRow, "vector": benchmarkVector} {
+		b.Run("value="+name, func(b *testing.B) {
+			b.SetBytes(int64(len(value)))
+			for b.Loop() {
+				if SkipValue(value, 0) != len(value) {
+					b.Fatal("it ends elsewhere")
+				}
+			}
+		})
+	}
+}

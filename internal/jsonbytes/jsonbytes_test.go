@@ -159,3 +159,20 @@ func TestCanonicalFormOfDeepJSONTakesLinearWork(t *testing.T) {
 		t.Fatalf("canonical form of %d bytes has %d", len(deep), len(out))
 	}
 }
+
+// A value among others ends where it does, at each place in a word of eight bytes, whether it has strings or numbers.
+func TestValuesEndWhereTheyDo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		numbers := rapid.SliceOfN(rapid.Float32().AsAny(), 0, 30).AsAny()
+		value := rapid.SliceOfN(rapid.OneOf(jsonValue(2), numbers, rapid.Float64().AsAny()), 0, 5).Draw(t, "value")
+		raw, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := rapid.StringN(0, 9, 9).Draw(t, "before"), rapid.SampledFrom([]string{"", ",", ",[", "}", " \"]"}).Draw(t, "after")
+		text := []byte(before + string(raw) + after)
+		if got, want := SkipValue(text, len(before)), len(before)+len(raw); got != want {
+			t.Fatalf("the value at %d of %s ends at %d, not %d", len(before), text, got, want)
+		}
+	})
+}

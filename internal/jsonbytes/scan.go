@@ -233,45 +233,49 @@ func ordinary(src []byte, i int) int {
 
 // number steps over a number: -? (0 | digits) fraction? exponent?
 func (s *scanner) number() error {
-	start := s.pos
-	if s.at() == '-' {
-		s.pos++
+	src, i := s.src, s.pos
+	if i < len(src) && src[i] == '-' {
+		i++
 	}
-	zero := s.at() == '0'
-	switch n := s.digits(); {
-	case s.pos == start:
-		return s.unexpected("a value")
-	case n == 0:
-		return s.unexpected("a digit")
-	case zero && n > 1:
-		s.pos -= n - 1
-		return s.unexpected("no digit after a leading zero")
+	first := i
+	switch i = skipDigits(src, i); {
+	case i == s.pos:
+		return s.unexpectedAt(i, "a value")
+	case i == first:
+		return s.unexpectedAt(i, "a digit")
+	case src[first] == '0' && i > first+1:
+		return s.unexpectedAt(first+1, "no digit after a leading zero")
 	}
-	if s.at() == '.' {
-		s.pos++
-		if s.digits() == 0 {
-			return s.unexpected("a digit")
+	if i < len(src) && src[i] == '.' {
+		first = i + 1
+		if i = skipDigits(src, first); i == first {
+			return s.unexpectedAt(i, "a digit")
 		}
 	}
-	if s.at()|0x20 == 'e' {
-		s.pos++
-		if s.at() == '+' || s.at() == '-' {
-			s.pos++
+	if i < len(src) && src[i]|0x20 == 'e' {
+		if i++; i < len(src) && (src[i] == '+' || src[i] == '-') {
+			i++
 		}
-		if s.digits() == 0 {
-			return s.unexpected("a digit")
+		first = i
+		if i = skipDigits(src, first); i == first {
+			return s.unexpectedAt(i, "a digit")
 		}
 	}
+	s.pos = i
 	return nil
 }
 
-// digits steps over digits and returns how many there were.
-func (s *scanner) digits() int {
-	start := s.pos
-	for s.at()-'0' <= 9 {
-		s.pos++
+// skipDigits returns the index of the first byte from i on that is no digit.
+func skipDigits(src []byte, i int) int {
+	for i < len(src) && src[i]-'0' <= 9 {
+		i++
 	}
-	return s.pos - start
+	return i
+}
+
+func (s *scanner) unexpectedAt(pos int, want string) error {
+	s.pos = pos
+	return s.unexpected(want)
 }
 
 func (s *scanner) unexpected(want string) error {

@@ -125,7 +125,11 @@ func (a *Answer) KeptBytes() (n int) {
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly
 	keep := f.Keep | a.Keep
-	dst = slices.Grow(dst, len(row.body)+len(a.Text)+len(a.Text)/16+len(a.Value)+a.KeptBytes()+fixed)
+	reply := len(a.Value)
+	if reply == 0 {
+		reply = len(a.Text) + len(a.Text)/16 // some characters are escaped
+	}
+	dst = slices.Grow(dst, len(row.body)+reply+a.KeptBytes()+fixed)
 	dst = f.appendRow(dst, row, keep, replacedBySuccess(keep))
 	dst = append(dst, f.answer...)
 	dst = append(a.appendReply(dst), f.usage...)

@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -77,19 +78,14 @@ func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 // WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line
 // already; one that is not JSON, passed on from upstream, becomes a string.
 func WriteLine(w io.Writer, body []byte) error {
-	var line bytes.Buffer
-	switch {
-	case bytes.IndexByte(body, '\n') < 0 && bytes.IndexByte(body, '\r') < 0 && json.Valid(body):
-		line.Write(body)
-	case json.Compact(&line, body) != nil:
-		line.Reset()
-		text, err := json.Marshal(string(body))
-		if err != nil {
-			return err
-		}
-		line.Write(text)
+	var line []byte
+	if bytes.IndexByte(body, '\n') < 0 && bytes.IndexByte(body, '\r') < 0 && jsonbytes.Valid(body) {
+		line = append(make([]byte, 0, len(body)+1), body...)
+	} else if compact := new(bytes.Buffer); json.Compact(compact, body) == nil {
+		line = compact.Bytes()
+	} else {
+		line, _ = json.Marshal(string(body)) // any text can be a string
 	}
-	line.WriteByte('\n')
-	_, err := w.Write(line.Bytes())
+	_, err := w.Write(append(line, '\n')) // whole lines at a time
 	return err
 }
