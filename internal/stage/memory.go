@@ -2,6 +2,7 @@ package stage
 
 import (
 	"context"
+	"runtime/metrics"
 	"time"
 
 	"github.com/llm-stage/stage/internal/config"
@@ -61,7 +62,8 @@ func laneMemory(cfg *config.Config) int64 {
 
 // LimitEmbedded calls limit with the memory that the process needs whose own server
 // serves the stage, at once and whenever that has changed, until ctx ends. The settings
-// do not say it: a full window takes what its rows do.
+// do not say it: a full window takes what its rows do, and the server keeps blocks of
+// what it has just stored.
 func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	ticker := time.NewTicker(embeddedLook)
 	defer ticker.Stop()
@@ -71,7 +73,7 @@ func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 			st := c.Status()
 			window += st.BufferedBytes + int64(st.Window)*memoryPerRow
 		}
-		if next := embeddedLimit(window, v.Cfg.Pool.Size); next < last-last/16 || next > last+last/16 {
+		if next := embeddedLimit(window, v.Cfg.Pool.Size, heapLive()); next < last-last/16 || next > last+last/16 {
 			last = next
 			limit(next)
 		}
@@ -84,7 +86,18 @@ func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 }
 
 // embeddedLimit returns the limit for a window of so many bytes: it and its way through
-// the server.
-func embeddedLimit(window int64, calls int) int64 {
-	return EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
+// the server. Where more is in use than that leaves room for, as with results of 20 KiB,
+// of which the server stores tens of MiB a second, the limit is half above what is in use.
+// A limit of what is in use would have the collector run without a pause: forty times a
+// second, for half of the CPU of a row.
+func embeddedLimit(window int64, calls int, live int64) int64 {
+	planned := EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
+	return max(planned, live+live/2)
+}
+
+// heapLive returns the bytes that the last garbage collection has left in the heap.
+func heapLive() int64 {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	return int64(live[0].Value.Uint64()) //nolint:gosec // no heap is larger
 }

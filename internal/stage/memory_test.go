@@ -43,14 +43,16 @@ func TestTheEmbeddedLimitFollowsTheWindow(t *testing.T) {
 		name   string
 		window int64
 		calls  int
+		live   int64
 		want   int64
 	}{
-		{"nothing taken", 0, 1, 158 << 20},
-		{"a full window of small rows", 4096 * (2*1000 + 1024), 64, 158 << 20},
-		{"a full window of large rows", 256 << 20, 64, 158<<20 + 2*(256-12)<<20},
-		{"many calls", 0, 1064, 158<<20 + 1000*(128<<10)},
+		{"nothing taken", 0, 1, 20 << 20, 158 << 20},
+		{"a full window of small rows", 4096 * (2*1000 + 1024), 64, 60 << 20, 158 << 20},
+		{"a full window of large rows", 256 << 20, 64, 300 << 20, 158<<20 + 2*(256-12)<<20},
+		{"many calls", 0, 1064, 100 << 20, 158<<20 + 1000*(128<<10)},
+		{"many results on their way through the server", 20 << 20, 8, 200 << 20, 300 << 20},
 	} {
-		if got := embeddedLimit(c.window, c.calls); got > c.want+c.want/100 || got < c.want {
+		if got := embeddedLimit(c.window, c.calls, c.live); got > c.want+c.want/100 || got < c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
