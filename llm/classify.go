@@ -81,14 +81,15 @@ type form uint8
 
 // The zero form is a reply in the wire format, or an error object.
 const (
-	formReply     form = iota
-	formNotJSON        // no JSON, cut short, or followed by more
-	formNotUTF8        // some bytes are not UTF-8
-	formMalformed      // JSON, but not of the wire format's shape
-	formNoChoices      // an empty list of answers
-	formEmpty          // an answer without text
-	formReasoning      // an answer without text besides its reasoning
-	formTooLarge       // longer than the bound
+	formReply      form = iota
+	formNotJSON         // no JSON, cut short, or followed by more
+	formNotUTF8         // some bytes are not UTF-8
+	formMalformed       // JSON, but not of the wire format's shape
+	formDimensions      // vectors that have not the dimensions that were asked for
+	formNoChoices       // an empty list of answers
+	formEmpty           // an answer without text
+	formReasoning       // an answer without text besides its reasoning
+	formTooLarge        // longer than the bound
 )
 
 // finish is why the model stopped.
@@ -164,6 +165,13 @@ func judgeReply(o *ending) judgement {
 		// Damaged on its way, as one that is cut: the model's server writes JSON, which
 		// is UTF-8.
 		return judgement{class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true}
+	case formDimensions:
+		// The model has no choice of dimensions, or the server does not know the setting.
+		// Each call would be paid for, and so would its halves.
+		if !o.Known.Proven {
+			return judgement{class: Fatal, reason: ReasonMalformedResponse, origin: OfRequest}
+		}
+		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
 	case formMalformed:
 		return judgement{class: Transient, reason: ReasonMalformedResponse, general: true}
 	case formReply, formNoChoices, formEmpty, formReasoning:
@@ -191,7 +199,7 @@ func judgeReply(o *ending) judgement {
 		return judgement{class: Transient, reason: ReasonEmptyChoices, general: true}
 	case formEmpty, formReasoning:
 		return judgement{class: Transient, reason: ReasonEmptyContent, general: true}
-	case formReply, formNotJSON, formNotUTF8, formMalformed, formTooLarge:
+	case formReply, formNotJSON, formNotUTF8, formMalformed, formDimensions, formTooLarge:
 	}
 	return judgement{}
 }

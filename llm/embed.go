@@ -287,10 +287,11 @@ type vectors struct {
 	came       int
 	dimensions int // of the first one
 	problem    error
+	form       form // of a reply with that problem
 }
 
 func newVectors(f VectorFormat, texts int) *vectors {
-	return &vectors{format: f, all: make([]string, max(1, texts)), dimensions: f.Dimensions}
+	return &vectors{format: f, all: make([]string, max(1, texts)), dimensions: f.Dimensions, form: formMalformed}
 }
 
 // put takes the vector of the text at a place. The first problem stays.
@@ -313,6 +314,9 @@ func (v *vectors) put(place int, raw []byte) {
 	switch {
 	case err != nil:
 		v.problem = fmt.Errorf("the vector of text %d %w", place+1, err)
+	case v.came == 1 && v.dimensions != 0 && dimensions != v.dimensions:
+		v.form = formDimensions
+		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d (the model may have no choice: leave the number of dimensions unset)", place+1, dimensions, v.dimensions)
 	case v.dimensions != 0 && dimensions != v.dimensions:
 		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d", place+1, dimensions, v.dimensions)
 	}
@@ -322,10 +326,10 @@ func (v *vectors) put(place int, raw []byte) {
 // finish puts the vectors into the reply, or notes in o why it is malformed.
 func (v *vectors) finish(r *Reply, o *ending) {
 	if v.came != len(v.all) {
-		v.problem = fmt.Errorf("the reply has %d vectors for %d texts", v.came, len(v.all))
+		v.form, v.problem = formMalformed, fmt.Errorf("the reply has %d vectors for %d texts", v.came, len(v.all))
 	}
 	if v.problem != nil {
-		o.Form, o.Problem = formMalformed, v.problem
+		o.Form, o.Problem = v.form, v.problem
 		return
 	}
 	r.Vectors = v.all

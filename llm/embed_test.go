@@ -118,7 +118,6 @@ func TestRepliesWithVectors(t *testing.T) {
 		{what: "null", wire: "openai", texts: 2, body: list(`{"index":0,"embedding":null}`, two), problem: "the vector of text 1 is missing"},
 		{what: "empty", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[]}`), problem: "the vector of text 1 is empty"},
 		{what: "uneven", wire: "openai", texts: 2, body: list(one, `{"index":1,"embedding":[1]}`), problem: "the vector of text 2 has 1 dimensions in place of 2"},
-		{what: "other dimensions", wire: "openai", texts: 1, format: VectorFormat{Dimensions: 3}, body: list(one), problem: "the vector of text 1 has 2 dimensions in place of 3"},
 		{what: "too large", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[0,1e999]}`), problem: `the vector of text 1 has "1e999" at 1, which is no finite number`},
 		{what: "too large for 32 bits", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[1e39]}`), problem: `the vector of text 1 has "1e39" at 0, which is no finite number`},
 		{what: "a null within", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[1,null]}`), problem: `the vector of text 1 has "null" at 1, which is no finite number`},
@@ -156,6 +155,22 @@ func TestRepliesWithVectors(t *testing.T) {
 				t.Errorf("usage %+v", u)
 			}
 		})
+	}
+}
+
+// A model that ignores the number of dimensions is the settings' failure until a call has
+// succeeded: split calls would be paid for again and again.
+func TestOtherDimensionsThanWereAskedFor(t *testing.T) {
+	body := []byte(`{"data":[{"index":0,"embedding":[1,2]},{"index":1,"embedding":[1,2]}]}`)
+	for proven, want := range map[bool]Class{false: Fatal, true: Transient} {
+		_, err := ParseReply(Embeddings{VectorFormat: VectorFormat{Dimensions: 3}}, Known{Inputs: 2, Proven: proven}, now, http.StatusOK, http.Header{}, body)
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Class != want || e.Reason != ReasonMalformedResponse || e.Origin != OfRequest {
+			t.Errorf("proven %v: got %+v, want %v", proven, err, want)
+		}
+		if text := "the vector of text 1 has 2 dimensions in place of 3 (the model may have no choice: leave the number of dimensions unset)"; e.Err.Error() != text {
+			t.Errorf("got %v, want %s", e.Err, text)
+		}
 	}
 }
 
