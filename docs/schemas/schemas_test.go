@@ -151,9 +151,9 @@ func TestResultsOfTheStage(t *testing.T) {
 			Usage: &llm.Usage{PromptTokens: 1, TotalTokens: 1, CachedTokens: new(int64(1)), CacheWriteTokens: new(int64(1)), CacheWrite1hTokens: new(int64), ReasoningTokens: new(int64), Cost: new(0.5)},
 		}),
 		"invalid row":      bare.AppendError(nil, nil, invalid, nil, 0),
-		"result too large": bare.AppendError(nil, in, row.ResultTooLarge(9, 8, true), attempts, 0),
+		"result too large": bare.AppendError(nil, in, row.ResultTooLarge(9, 8, ""), attempts, 0),
 		"row too large":    bare.AppendError(nil, nil, row.TooLarge(9, 8, []byte("{"), true), nil, 0),
-		"no room":          bare.AppendError(nil, in, row.ResultTooLarge(9, 8, true), attempts, 1),
+		"no room":          bare.AppendError(nil, in, row.ResultTooLarge(9, 8, ""), attempts, 1),
 	}
 	for name, result := range results {
 		t.Run(name, func(t *testing.T) {

@@ -220,5 +220,5 @@ func (e *Executor) ResultTooLarge(in *consumer.Row, size, room int) []byte {
 	if err != nil {
 		parsed = nil // the body is no row
 	}
-	return e.prompt.errorBody(parsed, in, row.ResultTooLarge(size, room, e.prompt.ownServer), nil)
+	return e.prompt.errorBody(parsed, in, row.ResultTooLarge(size, room, e.prompt.moreRoom), nil)
 }

@@ -99,7 +99,7 @@ func (f *fan) tooLarge() *llm.Error {
 	if f.bytes <= f.row.MaxBodyBytes {
 		return nil
 	}
-	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.replies, len(f.elements), f.e.prompt.ownServer)
+	return row.ItemsTooLarge(f.bytes, f.row.MaxBodyBytes, f.replies, len(f.elements), f.e.prompt.moreRoom)
 }
 
 // put takes the reply to an element. last says that it was the last of this start.
@@ -198,7 +198,7 @@ func (f *fan) reply() consumer.Reply {
 	if failure == nil {
 		reply.Body = f.e.prompt.format.AppendItems(nil, f.parsed, answers)
 		if limit := f.row.MaxBodyBytes; len(reply.Body) > limit {
-			failure = row.ResultTooLarge(len(reply.Body), limit, f.e.prompt.ownServer)
+			failure = row.ResultTooLarge(len(reply.Body), limit, f.e.prompt.moreRoom)
 		}
 	}
 	if failure != nil {

@@ -367,7 +367,7 @@ func (e *Executor) passOn(in *consumer.Row) bool {
 	j := &job{row: in}
 	body, event := in.Body, e.event(j, e.uncalled(j), auditlog.SourceUpstream)
 	if len(body) > in.MaxBodyBytes {
-		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes, e.prompt.ownServer)
+		tooLarge := row.ResultTooLarge(len(body), in.MaxBodyBytes, e.prompt.moreRoom)
 		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)
 		event.Errors = withCause(nil, tooLarge)
 	}

@@ -38,12 +38,14 @@ type Prompt struct {
 	llm      *config.LLMConfig
 
 	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
+	// moreRoom continues an error about a result that is too large, see [row.ResultTooLarge].
+	moreRoom string
 }
 
 // LoadPrompt reads and compiles the files that the configuration names. The error lists
 // every problem with the name of its variable.
 func LoadPrompt(cfg *config.Config) (*Prompt, error) {
-	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, foreach: cfg.Foreach, llm: &cfg.LLM, embeds: cfg.Embeds(), Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
+	p := &Prompt{Media: media.Reader{MaxBytes: int64(cfg.Prompt.MediaMax)}, ownServer: len(cfg.NATS.URL) > 0, moreRoom: moreRoom(cfg), foreach: cfg.Foreach, llm: &cfg.LLM, embeds: cfg.Embeds(), Base: llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens}}
 	var err error
 	p.Base.ExtraBody, err = cfg.LLM.ReadExtraBody()
 	err = errors.Join(named("STAGE_LLM_EXTRA_BODY", err), p.question.load(cfg), p.loadTools(&cfg.Prompt), p.loadSchema(cfg.Prompt.ResponseSchema))
@@ -56,6 +58,19 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	}
 	p.format.Keep = p.Base.Kept()
 	return p, nil
+}
+
+// moreRoom is what else can be done about results that are too large than to ask for
+// shorter replies. The embedded server takes messages as large as a row may be, so there
+// is nothing.
+func moreRoom(cfg *config.Config) string {
+	switch {
+	case cfg.Result.Bucket != "":
+		return ", or raise STAGE_WINDOW_BYTES, of which a result may have a quarter"
+	case len(cfg.NATS.URL) > 0:
+		return ", raise the server's max_payload, or set STAGE_RESULT_BUCKET"
+	}
+	return ""
 }
 
 // PromptProblems returns what [LoadPrompt] would report, by variable, of a configuration
@@ -234,7 +249,7 @@ func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, er
 		Text: a.Text, Value: value, Usage: a.Usage, VariablesHash: j.vars, Model: a.Model, Keep: j.request.Kept(), Kept: a.Kept,
 	})
 	if limit := j.row.MaxBodyBytes; len(body) > limit {
-		return nil, row.ResultTooLarge(len(body), limit, p.ownServer), nil
+		return nil, row.ResultTooLarge(len(body), limit, p.moreRoom), nil
 	}
 	return body, nil, nil
 }

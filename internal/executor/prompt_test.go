@@ -133,3 +133,23 @@ func TestProblemsOfAConversationAreListed(t *testing.T) {
 		}
 	}
 }
+
+// TestResultsThatAreTooLargeNameTheSettingThatHelps: with a bucket the server's largest message is no bound.
+func TestResultsThatAreTooLargeNameTheSettingThatHelps(t *testing.T) {
+	var cfg config.Config
+	for _, tt := range []struct {
+		url    config.URLs
+		bucket string
+		want   string
+	}{
+		{nil, "", ""},
+		{config.URLs{"nats://hub"}, "", "STAGE_RESULT_BUCKET"},
+		{config.URLs{"nats://hub"}, "LARGE", "STAGE_WINDOW_BYTES"},
+		{nil, "LARGE", "STAGE_WINDOW_BYTES"},
+	} {
+		cfg.NATS.URL, cfg.Result.Bucket = tt.url, tt.bucket
+		if got := moreRoom(&cfg); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%+v: %q", tt, got)
+		}
+	}
+}

@@ -76,19 +76,18 @@ func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 }
 
 // ResultTooLarge is the error of a success whose body of size bytes is above maxBytes,
-// the most that the server takes.
-//
-// raise says that the limit is a setting of the user's own server.
-func ResultTooLarge(size, maxBytes int, raise bool) *llm.Error {
+// the most that can be stored. remedy is what else can be done than to ask for shorter
+// replies, such as ", or raise a limit"; it may be empty.
+func ResultTooLarge(size, maxBytes int, remedy string) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
-		Err: fmt.Errorf("the result has %d bytes, the server takes %d: ask for shorter replies%s", size, maxBytes, raising(raise)),
+		Err: fmt.Errorf("the result has %d bytes, and %d can be stored: ask for shorter replies%s", size, maxBytes, remedy),
 	}
 }
 
 // TooLarge is the error of a row of size bytes that cannot be published, as the server
-// takes at most maxBytes. begin is the start of its body, for the preview. raise means
-// the same as in [ResultTooLarge].
+// takes at most maxBytes. begin is the start of its body, for the preview. raise says that
+// the limit is a setting of the user's own server.
 func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,

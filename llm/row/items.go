@@ -158,12 +158,12 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 }
 
 // ItemsTooLarge is the error of a row whose result is already too large for the server
-// with the replies to answered of total elements. raise means the same as in
+// with the replies to answered of total elements. remedy means the same as in
 // [ResultTooLarge].
-func ItemsTooLarge(size, maxBytes, answered, total int, raise bool) *llm.Error {
+func ItemsTooLarge(size, maxBytes, answered, total int, remedy string) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
 		Err: errors.New("with the replies to " + strconv.Itoa(answered) + " of " + strconv.Itoa(total) + " elements the result has " + strconv.Itoa(size) +
-			" bytes, the server takes " + strconv.Itoa(maxBytes) + ": ask for shorter replies, or split the row" + raising(raise)),
+			" bytes, and " + strconv.Itoa(maxBytes) + " can be stored: ask for shorter replies, or split the row" + remedy),
 	}
 }

@@ -166,7 +166,7 @@ func TestErrorFitsTheServersMaximum(t *testing.T) {
 }
 
 func TestSizeErrorsNameBothSizes(t *testing.T) {
-	for _, e := range []*llm.Error{ResultTooLarge(2_000_000, 1_048_576, true), TooLarge(2_000_000, 1_048_576, []byte("{"), true)} {
+	for _, e := range []*llm.Error{ResultTooLarge(2_000_000, 1_048_576, ", or raise it"), TooLarge(2_000_000, 1_048_576, []byte("{"), true)} {
 		if text := e.Error(); !strings.Contains(text, "2000000") || !strings.Contains(text, "1048576") || e.Class != llm.Permanent {
 			t.Errorf("%s, class %s", text, e.Class)
 		}
