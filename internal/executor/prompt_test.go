@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
+	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/schema"
 )
@@ -143,8 +144,8 @@ func TestResultsThatAreTooLargeNameTheSettingThatHelps(t *testing.T) {
 		want   string
 	}{
 		{nil, "", ""},
-		{config.URLs{"nats://hub"}, "", "STAGE_RESULT_BUCKET"},
-		{config.URLs{"nats://hub"}, "LARGE", "STAGE_WINDOW_BYTES"},
+		{config.URLs{redact.NewSecret("nats://hub")}, "", "STAGE_RESULT_BUCKET"},
+		{config.URLs{redact.NewSecret("nats://hub")}, "LARGE", "STAGE_WINDOW_BYTES"},
 		{nil, "LARGE", "STAGE_WINDOW_BYTES"},
 	} {
 		cfg.NATS.URL, cfg.Result.Bucket = tt.url, tt.bucket
