@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 )
 
 // errReleased ends a term whose partition goes to another replica.
@@ -45,15 +46,24 @@ func (t *term) recall() {
 }
 
 // dropHandedBack forgets the rows that nobody works on, and the rows whose replies the
-// next owner finds in the journal.
+// next owner finds in the journal. A row with a reply that is in memory alone is carried
+// over: if the partition comes back before the next owner has stored its result, it need
+// not be paid for again.
 func (t *term) dropHandedBack() {
-	for _, row := range t.window.takenBack {
+	t.window.takenBack = slices.DeleteFunc(t.window.takenBack, func(row *Row) bool {
+		if t.journal.lacks(row) { // replies to elements
+			return false
+		}
 		row.abandon()
-	}
-	t.window.takenBack = nil
+		return true
+	})
 	for seq, row := range t.window.open {
-		if !row.term.done || t.c.cfg.Journal && !t.journal.unkept.has(row) {
+		switch {
+		case !row.term.done:
 			delete(t.window.open, seq)
+		case t.c.cfg.Journal && !t.journal.lacks(row):
+			delete(t.window.open, seq)
+			row.abandon()
 		}
 	}
 }

@@ -191,6 +191,76 @@ func TestAHandOverWaitsForTheCallsInFlightOnly(t *testing.T) {
 	})
 }
 
+// heldHead is a queuer that makes no call for row 1 until it has handed it back once.
+type heldHead struct {
+	*queuer
+
+	mu       sync.Mutex
+	head     *consumer.Row
+	recalled bool
+}
+
+func (h *heldHead) Start(row *consumer.Row) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if row.Seq == 1 && !h.recalled {
+		h.head = row
+		return
+	}
+	h.queuer.Start(row)
+}
+
+func (h *heldHead) Recall() {
+	h.mu.Lock()
+	if h.head != nil && !h.head.Wanted() {
+		h.head.Reply(consumer.Reply{HandedBack: true})
+		h.head, h.recalled = nil, true
+	}
+	h.mu.Unlock()
+	h.queuer.Recall()
+}
+
+// TestAPartitionThatComesBackPaysForNoReplyAgain hands a partition over while calls are in flight, whose replies wait for
+// a row that is handed back. The next owner stores nothing. When the partition comes back the replies are in the journal,
+// or still in memory where it takes none. The trace of each row ends once.
+func TestAPartitionThatComesBackPaysForNoReplyAgain(t *testing.T) {
+	const rows = 10
+	cases := map[string]struct {
+		journal bool
+		size    int64 // of the stream of the journal
+	}{
+		"journal":      {journal: true, size: -1},
+		"full journal": {journal: true, size: 1},
+		"no journal":   {},
+	}
+	for name, tt := range cases {
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(rows)
+			traces := &follower{}
+			cfg := b.config("first", &heldHead{queuer: newQueuer(t, rows, func() time.Duration { return 5 * time.Second })})
+			cfg.Journal, cfg.Tracer = tt.journal, traces
+			first := b.startWith(cfg)
+			if tt.size != 0 {
+				b.limit("JOURNAL", tt.size)
+			}
+			time.Sleep(time.Second)
+			second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
+			time.Sleep(time.Second)
+			first.StandAside(true)
+			b.await("the second to own it", func() bool { return second.Status().Role == consumer.Owner })
+			second.kill()
+			b.until(rows)
+			// The executor of this test doesn't look at replies in the journal.
+			if got := cfg.Executor.(*heldHead).made(); got != rows && tt.size != -1 {
+				t.Errorf("the first has made %d calls for %d rows", got, rows)
+			}
+			first.stop(t)
+			b.check(rows)
+			traces.check(t)
+		})
+	}
+}
+
 // ends records how terms end.
 type ends struct {
 	mu  sync.Mutex

@@ -64,6 +64,34 @@ func (r *releasedFanner) Recall() {
 	}
 }
 
+// A process hands its partition over while the journal takes nothing. A row that it hands back has the reply to one of its
+// elements in memory alone. The next owner stores nothing, and the partition comes back.
+func TestAHandOverWithAFullJournalPaysForNoElementAgain(t *testing.T) {
+	runWithBench(t, "full journal", func(t *testing.T, b *bench) {
+		const rows = 6
+		b.load(rows)
+		exec := &releasedFanner{busy: time.Now().Add(time.Minute), waiting: map[simJob]chan struct{}{}}
+		exec.fanner = newFanner(b, 2, func(simElement) time.Duration { return 100 * time.Millisecond })
+		first := b.start("first", exec)
+		b.limit("JOURNAL", 1)
+		time.Sleep(time.Second) // each first element is answered
+		second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
+		time.Sleep(time.Second)
+		first.StandAside(true)
+		b.await("the second to own it", func() bool { return second.Status().Role == consumer.Owner })
+		second.kill()
+		b.until(rows)
+		exec.fanner.mu.Lock()
+		for of, calls := range exec.calls {
+			if calls != 1 {
+				t.Errorf("%d calls for element %d of row %d, want 1", calls, of.item, of.row)
+			}
+		}
+		exec.fanner.mu.Unlock()
+		first.stop(t)
+	})
+}
+
 // A process releases partitions, and loses the connection while their last calls are waited for. Rows that were handed
 // back before that have replies to elements which are in no journal yet: the next term in the process goes on with them.
 func TestAReleaseThatLosesTheConnectionPaysForNoElementAgain(t *testing.T) {

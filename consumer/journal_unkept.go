@@ -97,6 +97,14 @@ func (j *journal) wait(row *Row, now time.Time) {
 	}
 }
 
+// lacks reports whether a reply to a row, or to an element of it, is paid for and not
+// known to be in the journal: it waits, the journal is full, or it has no entry that would
+// be large enough.
+func (j *journal) lacks(row *Row) bool {
+	missing := func(r *Row) bool { return r.answered && mustKeep(r.reply) && !r.journal.stored }
+	return missing(row) || slices.ContainsFunc(row.answeredItems(), missing)
+}
+
 // waitOf registers the replies that are in memory from an earlier term, or come from a
 // call that began in one, before their rows are taken. This term may end before it takes
 // them:
