@@ -172,6 +172,10 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	return service, nil
 }
 
+// errEmbeds refuses a request to a stage whose answers are vectors: a reply has texts.
+var errEmbeds = errors.New("this stage makes vectors (STAGE_TASK=embed), and a prompt wants an answer: send it to a stage with STAGE_TASK=chat, " +
+	"or store the texts as rows to have them embedded")
+
 // take accepts a request or refuses it. A refusal is sent from here, where the service
 // counts it as an error; an accepted request is answered in its own goroutine, since
 // requests of an endpoint come one by one.
@@ -186,7 +190,11 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 		headers[headerWarning] = []string{warning}
 	}
 	request, err := ReadRequest(req.Data())
-	if err == nil {
+	switch {
+	case err != nil:
+	case b.cfg.Embeds():
+		err = errEmbeds
+	default:
 		err = b.batch.Check(request)
 	}
 	if err == nil {

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 )
 
 // newEmbedLab has a stage that makes vectors of four numbers, and rows with the texts q1, q2 and so on.
@@ -259,6 +261,53 @@ func TestCallsServeWhatGoesTogether(t *testing.T) {
 					t.Errorf("row %d in a call of %s, %s", seq, e.Call.Model, e.Call.Request)
 				}
 			}
+		}
+	})
+}
+
+// A text at which the server fails each time makes all attempts in the first call and where it is alone, and one in
+// each call between: three with 32, one with each of 16, 8, 4 and 2, and three alone.
+func TestATextAtWhichTheServerFailsIsFoundInFewCalls(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		script := func(c llmtest.Call) *llmtest.Step {
+			if slices.Contains(c.Inputs, "q13") {
+				return &llmtest.Step{Status: http.StatusInternalServerError, Delay: time.Second}
+			}
+			return nil
+		}
+		l := newEmbedLab(t, 200, llmtest.Config{Latency: time.Second, Script: script}, map[string]string{
+			"STAGE_EMBED_ROWS": "32", "STAGE_RETRY_MAX_ATTEMPTS": "3",
+		})
+		l.work(200, nil)
+		if bad := l.bodies()[12]; !strings.Contains(bad, `"reason":"api_call_failed"`) {
+			t.Errorf("the text: %s", bad)
+		}
+		if n := l.failedRows(); n != 1 {
+			t.Errorf("%d rows failed", n)
+		}
+		if n := l.llms["first.test"].Stats().Texts; n != 199 {
+			t.Errorf("%d texts were embedded", n)
+		}
+		if failed := l.sizes()["failure"]; len(failed) > 10 {
+			t.Errorf("failed calls of %v rows", failed)
+		}
+		l.proven()
+	})
+}
+
+// A batched request wants texts: a stage that makes vectors says so, and calls nothing.
+func TestAStageOfVectorsRefusesPrompts(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newEmbedLab(t, 0, llmtest.Config{}, nil)
+		r := l.start(nil, Options{Batches: true})
+		r.Conn.External = true
+		m := l.sendBatch(`{"prompts":["x"]}`)
+		if code := m.Header.Get(micro.ErrorCodeHeader); code != batch.CodeBadRequest || !strings.Contains(string(m.Data), "STAGE_TASK=chat") {
+			t.Errorf("%s: %s", code, m.Data)
+		}
+		r.stop()
+		if n := l.llms["first.test"].Stats().Texts; n != 0 {
+			t.Errorf("%d texts were embedded", n)
 		}
 	})
 }
