@@ -92,6 +92,7 @@ type recentCall struct {
 	Time       time.Time `json:"time"`
 	Sequence   uint64    `json:"sequence"`
 	Item       *int      `json:"item,omitempty"` // of the row, from 0, where each element is a call
+	Rows       int       `json:"rows,omitempty"` // that the call served, Sequence and Item the first of them; 0: that one alone
 	Call       int       `json:"call"`           // of the row, from 1, also where it is for an element
 	Provider   string    `json:"provider"`
 	Model      string    `json:"model"`
@@ -183,7 +184,7 @@ func (a *Activity) NoteRow(callID string, body []byte) {
 // call adds a call. The lock is held.
 func (a *Activity) call(c *auditlog.Call) {
 	r := recentCall{
-		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Item: c.Item, Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
+		ID: c.CallID, Time: c.Time.UTC(), Sequence: c.Sequence, Item: c.Item, Rows: len(c.Rows), Call: c.CallIndex + 1, Provider: c.Provider, Model: c.Model,
 		Status: string(c.Status), StatusCode: c.StatusCode, ErrorClass: c.ErrorClass, LatencyMS: terminal.Milliseconds(c.Latency), DelayMS: terminal.Milliseconds(c.DispatchDelay),
 	}
 	if c.Usage != nil {

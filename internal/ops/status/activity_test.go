@@ -46,13 +46,18 @@ func TestLatencyIsOfTheSuccessfulCallsOfTheLastMinute(t *testing.T) {
 	}
 }
 
-// Of a row that fans out several calls are in flight, and each names its element: also the first, which is 0.
+// Of a row that fans out several calls are in flight, and each names its element: also the first, which is 0. A call
+// of several rows says how many there are.
 func TestACallNamesItsElement(t *testing.T) {
-	element, whole := callAt(0, auditlog.CallSuccess, 200, ""), callAt(time.Second, auditlog.CallSuccess, 200, "")
+	element, whole, shared := callAt(0, auditlog.CallSuccess, 200, ""), callAt(time.Second, auditlog.CallSuccess, 200, ""), callAt(2*time.Second, auditlog.CallSuccess, 200, "")
 	element.Call.Item = new(0)
-	text, err := json.Marshal(activityReport(NewActivity(false), epoch, element, whole).Calls)
+	shared.Call.Sequence, shared.Call.Rows = 8, []uint64{8, 9, 10}
+	text, err := json.Marshal(activityReport(NewActivity(false), epoch, element, whole, shared).Calls)
 	if err != nil || strings.Count(string(text), `"sequence":7`) != 2 || strings.Count(string(text), `"item":0`) != 1 {
 		t.Errorf("got %s, %v: want one of two calls of row 7 to be for element 0", text, err)
+	}
+	if strings.Count(string(text), `"rows":`) != 1 || !strings.Contains(string(text), `"sequence":8,"rows":3`) {
+		t.Errorf("got %s: want that of row 8 to be for three", text)
 	}
 }
 

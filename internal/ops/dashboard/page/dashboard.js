@@ -116,10 +116,13 @@ const styles = { success: "", failure: "error", capacity_retry: "warn", unknown:
 // rowOf names the row of a call, and the element of it that the call is for: 4711#3.
 const rowOf = c => c.item === undefined ? String(c.sequence) : `${c.sequence}#${c.item}`;
 
+// rowsOf names the rows of a call: the first, and how many others it served: 4711 +63.
+const rowsOf = c => rowOf(c) + (c.rows > 1 ? ` +${c.rows - 1}` : "");
+
 function showCalls(s) {
   fill("calls", s.calls, c => c.id, c => [
     // The second call of a row is a retry, unless each of its elements is a call.
-    [timeOf(c.time), "dim"], c.sequence ? ["", "r", "", toRow(rowOf(c), rowOf(c), "Row " + rowOf(c))] : ["–", "r"], [String(c.call), c.call > 1 && c.item === undefined ? "r warn" : "r dim"],
+    [timeOf(c.time), "dim"], c.sequence ? ["", "r", "", toRow(rowOf(c), rowsOf(c), "Row " + rowOf(c))] : ["–", "r"], [String(c.call), c.call > 1 && c.item === undefined ? "r warn" : "r dim"],
     [outcomes[c.status] + (c.status === "success" || !c.status_code ? "" : " " + c.status_code), styles[c.status], `${c.provider} ${c.model}`],
     [took(c.latency_ms), "r"], [some(c.total_tokens, count), "r"],
   ], "no calls yet");

@@ -9,7 +9,7 @@ export function showPayloads(calls) {
       node = document.createElement("details");
       node.dataset.key = c.id;
       const head = document.createElement("summary");
-      head.textContent = `${timeOf(c.time)}  ${c.sequence ? "row " + rowOf(c) : "batch"}, call ${c.call}: ${outcomes[c.status]}`;
+      head.textContent = `${timeOf(c.time)}  ${c.sequence ? "row " + rowsOf(c) : "batch"}, call ${c.call}: ${outcomes[c.status]}`;
       node.append(head);
       for (const text of [c.row, c.request, c.response]) {
         const part = document.createElement("pre");
