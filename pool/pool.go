@@ -149,7 +149,7 @@ func (p *Pool[In, Out]) task(in In, done func(Result[In, Out])) *task {
 	j.work, j.Owner = j, &j.task
 	if d, ok := any(in).(interface{ Traits() Traits }); ok {
 		traits := d.Traits()
-		j.Key, j.Group, j.Single, j.arrived = traits.Key, traits.Group, traits.Single, traits.Arrived
+		j.Key, j.Group, j.Single, j.Attempts, j.arrived = traits.Key, traits.Group, traits.Single, traits.Attempts, traits.Arrived
 	}
 	return &j.task
 }
@@ -242,6 +242,9 @@ type Traits struct {
 	// to retry is up to the caller. Single attempts don't pause the pool, and while it is
 	// paused they end at once, with ErrPaused.
 	Single bool
+	// Attempts is the job's own number of attempts, in place of [RetryConfig.MaxAttempts].
+	// 0 is no number of its own.
+	Attempts int
 }
 
 // Weighted is what a job's In may implement where there are gates: without it every

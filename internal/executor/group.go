@@ -42,6 +42,8 @@ type group struct {
 	weight int64 // estimated tokens of the texts
 	bytes  int   // of the texts
 	since  time.Time
+	// attempts is the group's own number of attempts. 0 means STAGE_RETRY_MAX_ATTEMPTS.
+	attempts int
 
 	// The request of the next call, for target. Nil: it is not made yet.
 	target   int
@@ -421,12 +423,17 @@ func mayBeOneText(r result) bool {
 	return ok && (failure.Class == llm.Permanent || failure.Class == llm.Transient)
 }
 
-// split has the halves of a group called by themselves.
+// split has the halves of a group called by themselves. The group has made all attempts, so
+// a half makes one, and is split in turn where that fails, too. A text that is alone makes
+// all attempts again: what has failed may have been for the sake of another.
 func (s *gathering) split(g *group, r result) {
 	half := len(g.jobs) / 2
 	halves := make([]*group, 2)
 	for i, jobs := range [][]*job{g.jobs[:half], g.jobs[half:]} {
 		halves[i] = &group{groupKey: g.groupKey, since: g.since}
+		if len(jobs) > 1 {
+			halves[i].attempts = 1
+		}
 		for _, j := range jobs {
 			j.spent = j.after(r)
 			halves[i].jobs = append(halves[i].jobs, j)

@@ -88,7 +88,7 @@ func (j *job) Traits() pool.Traits {
 		return pool.Traits{Single: true}
 	}
 	if j.group != nil {
-		return pool.Traits{Arrived: j.group.jobs[0].row.Taken}
+		return pool.Traits{Arrived: j.group.jobs[0].row.Taken, Attempts: j.group.attempts}
 	}
 	traits := pool.Traits{Arrived: j.row.Taken, Key: j.row.Key}
 	if j.fan != nil {

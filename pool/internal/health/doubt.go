@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -103,7 +104,7 @@ func (s *Server) Failed(now time.Time, j *Job, others int) Decision {
 		s.open(now, v.Err)
 		return Outage
 	}
-	j.usedUp = !s.unreached(v) && (j.doubt.final || j.failures+j.doubt.strikes >= s.attempts())
+	j.usedUp = !s.unreached(v) && (j.doubt.final || j.failures+j.doubt.strikes >= s.attempts(j))
 	return Hold
 }
 
@@ -113,7 +114,7 @@ func (s *Server) count(j *Job) Decision {
 		s.belong(j)
 		s.m.mark(j, true)
 		j.failures++
-		j.usedUp = j.failures >= s.m.cfg.Attempts
+		j.usedUp = j.failures >= s.m.attempts(j)
 	}
 	return Count
 }
@@ -178,12 +179,15 @@ func (s *Server) outlived(j *Job) bool {
 }
 
 // attempts returns how many failures of the server use up a job.
-func (s *Server) attempts() int {
+func (s *Server) attempts(j *Job) int {
 	if s.proven && s.failing.unhealthy() {
-		return unhealthyAttempts * s.m.cfg.Attempts
+		return unhealthyAttempts * s.m.attempts(j)
 	}
-	return s.m.cfg.Attempts
+	return s.m.attempts(j)
 }
+
+// attempts returns how many failures use up a job at a server that is well.
+func (m *Monitor) attempts(j *Job) int { return cmp.Or(j.Attempts, m.cfg.Attempts) }
 
 // Tries returns the number of failures by which the wait for the next attempt grows. A
 // call that cannot count may still cost money, and the number of these is unbounded, so
@@ -193,7 +197,7 @@ func (m *Monitor) Tries(j *Job) int {
 	if m.servers[j.server].unreached(&j.last) {
 		return 1
 	}
-	return min(j.failures+j.doubt.strikes, m.cfg.Attempts) + j.doubt.vain
+	return min(j.failures+j.doubt.strikes, m.attempts(j)) + j.doubt.vain
 }
 
 // Final reports whether a failure of the job is one after which it is never tried again, at
@@ -299,7 +303,7 @@ func (s *Server) confirm(match func(*Job) bool) {
 	for _, j := range extract(&s.suspects.jobs, match) {
 		d := s.m.clear(j, j.doubt.strikes)
 		if d.awaits { // the server may have turned out to be unhealthy since
-			j.usedUp = d.final || j.failures >= s.attempts()
+			j.usedUp = d.final || j.failures >= s.attempts(j)
 			s.m.settled = append(s.m.settled, j)
 		}
 	}

@@ -173,6 +173,9 @@ type Job struct {
 	Key string
 	// Single marks a job that is one call whatever happens, so it is never in doubt.
 	Single bool
+	// Attempts is the job's own number of attempts, in place of Config.Attempts. 0 is no
+	// number of its own.
+	Attempts int
 
 	server   int  // where it waits
 	failures int  // at that server, those that are its own
