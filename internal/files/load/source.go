@@ -283,9 +283,8 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 		}
 		return nil, err
 	}
-	m := &nats.Msg{Data: row.Body}
 	if row.Fault == nil {
-		return m, nil
+		return Message(row, f.limit), nil
 	}
 	if f.Strict && row.Fault.TooLarge {
 		advice := "remove the row, or split it"
@@ -295,17 +294,26 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 		return nil, fmt.Errorf("%s: %w: %s", f.name, row.Fault, advice)
 	}
 	f.log.Warn(LogBadRow, slog.String("input", f.name), slog.Int64("line", row.Line), slog.String("problem", row.Fault.Problem))
-	if row.Fault.TooLarge {
+	return Message(row, f.limit), nil
+}
+
+// Message makes the message of a row. limit is the largest row that a message holds, in
+// bytes. A bad row is replaced by its beginning and the reason.
+func Message(row rowfile.Row, limit int) *nats.Msg {
+	m := &nats.Msg{Data: row.Body}
+	switch {
+	case row.Fault == nil:
+	case row.Fault.TooLarge:
 		m.Data = row.Fault.Head
 		m.Header = nats.Header{
 			streams.HeaderRowError: {string(llm.ReasonRowTooLarge)},
 			streams.HeaderRowSize:  {strconv.FormatInt(row.Fault.Size, 10)},
-			streams.HeaderRowLimit: {strconv.Itoa(f.limit)},
+			streams.HeaderRowLimit: {strconv.Itoa(limit)},
 		}
-	} else {
+	default:
 		m.Header = nats.Header{streams.HeaderRowProblem: {row.Fault.Error()}}
 	}
-	return m, nil
+	return m
 }
 
 // Rows are the rows of a job, always the same in the same order.

@@ -29,14 +29,13 @@ type triedPrompt struct {
 const (
 	tryWidth     = 120 // where standard output is no terminal
 	tryColumnMin = 24  // narrower columns go one below the other
-	trySeparator = " │ "
 )
 
 // write prints the prompts of the row in columns. width is the width of the terminal, or
 // 0 if there is none.
 func (r *triedRow) write(w io.Writer, width int) error {
 	n := len(r.Prompts)
-	column := (cmp.Or(width, tryWidth) - (n-1)*runewidth.StringWidth(trySeparator)) / n
+	column := (cmp.Or(width, tryWidth) - (n-1)*runewidth.StringWidth(terminal.Separator)) / n
 	same := !slices.ContainsFunc(r.Prompts, func(p triedPrompt) bool {
 		return p.Prompt != r.Prompts[0].Prompt || p.Error != r.Prompts[0].Error
 	})
@@ -55,9 +54,9 @@ func (r *triedRow) write(w io.Writer, width int) error {
 	default:
 		columns := make([][]string, n)
 		for i, p := range r.Prompts {
-			columns[i] = append([]string{runewidth.Truncate(p.Template, column, "…"), strings.Repeat("─", column)}, wrap(p.text(), column)...)
+			columns[i] = append([]string{runewidth.Truncate(p.Template, column, "…"), strings.Repeat("─", column)}, terminal.Wrap(p.text(), column)...)
 		}
-		writeColumns(&b, columns, column)
+		terminal.WriteColumns(&b, columns, column)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -74,54 +73,3 @@ func (p *triedPrompt) text() string {
 
 // printable is a text over several lines, as a terminal can show it.
 func printable(text string) string { return terminal.Lines(strings.TrimRight(text, "\n")) }
-
-// writeColumns prints lines beside each other.
-func writeColumns(b *strings.Builder, columns [][]string, width int) {
-	for i, more := 0, true; more; i++ {
-		more = false
-		var cells []string
-		for _, lines := range columns {
-			cell := ""
-			if i < len(lines) {
-				cell = lines[i]
-			}
-			more = more || i+1 < len(lines)
-			cells = append(cells, runewidth.FillRight(cell, width))
-		}
-		b.WriteString(strings.TrimRight(strings.Join(cells, trySeparator), " ") + "\n")
-	}
-}
-
-// reach is how many characters may share a column: a letter and its marks. More of them
-// break the line.
-const reach = 4
-
-// firstRunes returns the first n characters of the text.
-func firstRunes(text string, n int) string {
-	for i := range text {
-		if n--; n < 0 {
-			return text[:i]
-		}
-	}
-	return text
-}
-
-// wrap breaks a text into lines of at most width columns, between words where it can.
-func wrap(text string, width int) (lines []string) {
-	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\t", "    "), "\n") {
-		for {
-			// No further: the width of a row of megabytes, measured for each of its
-			// lines, takes hours.
-			head := runewidth.Truncate(firstRunes(line, reach*(width+1)), width, "")
-			if head == line {
-				break
-			}
-			if space := strings.LastIndexByte(head, ' '); space > 0 && line[len(head)] != ' ' {
-				head = head[:space]
-			}
-			lines, line = append(lines, head), strings.TrimPrefix(line[len(head):], " ")
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}

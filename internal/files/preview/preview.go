@@ -7,10 +7,13 @@
 package preview
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
@@ -27,6 +30,10 @@ type Input struct {
 	Stdin  io.Reader // may be nil where Name is another
 	Format rowfile.Spec
 	Rows   int64 // how many of the first ones; 0 means all
+	// Sample is how many rows are taken at random in place of the first ones, in the order
+	// of the file; 0 means none. The same Seed takes the same rows of a file.
+	Sample int64
+	Seed   uint64
 }
 
 // open opens the file. The caller must close File of the source.
@@ -34,10 +41,57 @@ func (in *Input) open(ctx context.Context) (*load.Source, error) {
 	return load.OpenSource(ctx, in.Stdin, in.Name, in.Format)
 }
 
+// Read returns the rows, and the file that they are of, which the caller must close.
+func (in *Input) Read(ctx context.Context) (rows []rowfile.Row, source *load.Source, err error) {
+	source, err = in.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = in.each(ctx, source, func(row rowfile.Row) error {
+		rows = append(rows, row)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, source.File.Close())
+	}
+	return rows, source, nil
+}
+
 // each calls f with each row of the source that open has returned.
 func (in *Input) each(ctx context.Context, source *load.Source, f func(rowfile.Row) error) error {
+	if in.Sample == 0 {
+		return in.first(ctx, source, in.Rows, f)
+	}
+	// Each row of the file has the same chance: row n replaces one of those that were taken
+	// with the probability Sample/n.
+	random := rand.New(rand.NewPCG(in.Seed, 0)) //nolint:gosec // the same rows for the same seed
+	var taken []rowfile.Row
+	n := int64(0)
+	err := in.first(ctx, source, 0, func(row rowfile.Row) error {
+		n++
+		if n <= in.Sample {
+			taken = append(taken, row)
+		} else if i := random.Int64N(n); i < in.Sample {
+			taken[i] = row
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(taken, func(a, b rowfile.Row) int { return cmp.Compare(a.Line, b.Line) })
+	for _, row := range taken {
+		if err := f(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// first calls f with the first rows of the source; 0 means all.
+func (in *Input) first(ctx context.Context, source *load.Source, most int64, f func(rowfile.Row) error) error {
 	rows := rowfile.NewReader(source.File, source.Layout, load.RowBytesMax-load.MessageOverhead)
-	for seen := int64(0); in.Rows == 0 || seen < in.Rows; seen++ {
+	for seen := int64(0); most == 0 || seen < most; seen++ {
 		row, err := rows.Next()
 		switch {
 		case ctx.Err() != nil:
@@ -105,6 +159,17 @@ func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt r
 		err = p.Check(&r)
 	}
 	return rendered{r.Transcript(r.System != p.Base.System), p.MediaTokens(&r)}, err
+}
+
+// Prompt renders the prompt of a row as a person reads it. The error is why the row fails
+// before any call.
+func Prompt(ctx context.Context, p *executor.Prompt, in rowfile.Row) (string, error) {
+	calls, err := callsOf(&config.ForeachConfig{}, in)
+	if err != nil {
+		return "", err
+	}
+	prompt, err := calls.render(ctx, p, 0)
+	return prompt.text, err
 }
 
 // rendered is a prompt as it is shown, and what its media add to its tokens.

@@ -46,14 +46,14 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		all = append(all, t)
 	}
 	for _, text := range texts {
-		_, missing := os.Stat(text)
+		name, file, problem := NameTemplate(text)
 		switch {
-		case missing == nil:
-			add(text, "", text)
-		case strings.ContainsAny(text, "{ \n"):
-			add(oneLine(text), text, "")
+		case problem != nil:
+			err = errors.Join(err, problem)
+		case file:
+			add(name, "", text)
 		default:
-			err = errors.Join(err, fmt.Errorf("--template %s: no such file, and no template: one has {{ row.… }} in it", text))
+			add(name, text, "")
 		}
 	}
 	for _, file := range files {
@@ -63,6 +63,19 @@ func LoadTemplates(cfg *config.Config, texts, files []string) (all []*Template, 
 		add(cmp.Or(cfg.Prompt.TemplateFile, oneLine(cfg.Prompt.Template), cfg.Prompt.MessagesFile, cfg.Prompt.MessagesField, cfg.Prompt.RequestField), cfg.Prompt.Template, cfg.Prompt.TemplateFile)
 	}
 	return all, err
+}
+
+// NameTemplate returns what a value of --template is called, and whether it is the path of
+// a file or the template itself.
+func NameTemplate(text string) (name string, file bool, err error) {
+	_, missing := os.Stat(text)
+	switch {
+	case missing == nil:
+		return text, true, nil
+	case strings.ContainsAny(text, "{ \n"):
+		return oneLine(text), false, nil
+	}
+	return "", false, fmt.Errorf("--template %s: no such file, and no template: one has {{ row.… }} in it", text)
 }
 
 // oneLine shows a text in one line.
