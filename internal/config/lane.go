@@ -107,3 +107,6 @@ func (c *Config) laneSubjects() string {
 	}
 	return "lane.>"
 }
+
+// CallLive takes the batch lane out of the settings: each row is called live.
+func (c *Config) CallLive() { c.Lane.Mode, c.laneSet = LaneLive, false }

@@ -2,9 +2,11 @@ package executor
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/internal/tracing"
 	"github.com/llm-stage/stage/pool"
@@ -26,6 +28,13 @@ func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
 	if e.cfg.Rows.Dedupe == "stored" {
 		e.Store, err = openReplyStore(ctx, nc, e.cfg, e.log.Logger)
 	}
+	return err
+}
+
+// CreateStore creates the stream of replies that STAGE_DEDUPE=stored needs, or checks the
+// one that is there.
+func CreateStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log *slog.Logger) error {
+	_, err := openReplyStore(ctx, nc, cfg, log)
 	return err
 }
 

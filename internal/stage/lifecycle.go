@@ -116,6 +116,9 @@ func (s *Stage) setUp(ctx context.Context) error {
 	if err := recallCost(ctx, s.Cfg, s.Conn.NC(), s.ledger, s.Log); err != nil {
 		return s.Conn.Explain(err)
 	}
+	if side := s.opts.Side; side != nil {
+		return side.Replies.Explain(s.executor.OpenStore(ctx, side.Replies.NC()))
+	}
 	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
 }
 
@@ -259,7 +262,9 @@ func (s *Stage) record(e auditlog.Run) {
 func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
-	s.executor.Store.Use(nc)
+	if s.opts.Side == nil { // else the store of replies is on another server
+		s.executor.Store.Use(nc)
+	}
 	s.objects.Use(nc)
 	s.sharing.use(nc)
 	if s.batches != nil {

@@ -1,11 +1,13 @@
 package stage
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/internal/call"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/pool"
 )
 
@@ -108,8 +110,9 @@ func (g *slotsGate) Ended(now time.Time, _, _ int64) {
 // processSlots are the slots of each account that stages of a process call, by provider and
 // account.
 type processSlots struct {
-	limit int // of each; 0 means that there is none
-	of    map[string]*slots
+	limit     int                   // of each; 0 means that there is none
+	providers config.ProviderLimits // lower ones, by provider; nil means that there are none
+	of        map[string]*slots
 }
 
 // newProcessSlots returns the slots of a process whose list of stages has this
@@ -125,7 +128,7 @@ func (p *processSlots) gate(t *call.Target, wake func()) pool.Gate {
 	}
 	key := t.Account() + "\n" + t.Fingerprint()
 	if p.of[key] == nil {
-		p.of[key] = &slots{limit: p.limit}
+		p.of[key] = &slots{limit: min(p.limit, cmp.Or(p.providers[t.Provider()], p.limit))}
 	}
 	return &slotsGate{p.of[key], wake}
 }

@@ -90,6 +90,11 @@ type Options struct {
 	// Flags are what commands need to find the streams of this stage, for advice, as in
 	// "--job reviews"; empty means nothing but the settings.
 	Flags string
+	// Side is what the stage has in common with others of the process, or nil.
+	Side *SideBySide
+	// Called is called with each call once it is priced and its event is recorded. It must
+	// be safe for concurrent use and must not block. Nil: nobody wants to know.
+	Called func(call.Outcome)
 
 	lane    func(*batchLanes, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
 	several bool                                      // other stages run in this process
@@ -111,7 +116,10 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn()}
+	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn(), ledger: cost.NewLedger(prices, cfg.Cost.MaxUSD)}
+	if side := opts.Side; side != nil {
+		s.ledger, s.opts.slots = side.Ledger, side.slots
+	}
 	s.objects = media.NewObjects(s.nc)
 	prompt.Media.Objects, prompt.Media.Files = s.objects, opts.Files
 	if s.opts.several {
@@ -134,7 +142,6 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	}
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
 	s.exporter = metrics.NewExporter(cfg.MetricsExport(), s.metrics, s.runID, s.Log)
-	s.ledger = cost.NewLedger(prices, cfg.Cost.MaxUSD)
 	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(o call.Outcome) {
 		c := o.Event
 		s.Usage.Call(c)
@@ -142,6 +149,9 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 			s.lanes.retries.Add(1)
 		}
 		s.metrics.CallDone(c, o.Target, tracing.ErrorType(o.Err, o.Exchange))
+		if opts.Called != nil {
+			opts.Called(o)
+		}
 	})
 	s.caller.Refused = func(r call.Refusal) {
 		s.activity.NoteRefusal(status.RefusalReport{
