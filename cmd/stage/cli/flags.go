@@ -38,9 +38,10 @@ type configFlags struct {
 
 	envFiles []string
 	context  string
-	external bool // the command connects to NATS
-	offline  bool // the command opens no connection and none of the files that settings name
-	anyInput bool // the command reads no input by partition, so the input subject may lack a place for it
+	external bool              // the command connects to NATS
+	column   map[string]string // by variable, of one column of try: above the flags
+	offline  bool              // the command opens no connection and none of the files that settings name
+	anyInput bool              // the command reads no input by partition, so the input subject may lack a place for it
 
 	ends []os.Signal // that end the command like SIGTERM
 }
@@ -346,6 +347,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 ) {
 	values := maps.Clone(c.values)
 	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
+	maps.Copy(values, c.column)
 	source := config.Source{
 		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaultsOfFormat(), Secrets: c.env.secrets,
 		External: c.external, Context: c.context, AnyInput: c.anyInput, Offline: c.offline,
@@ -376,6 +378,40 @@ func configError(problems []error) error {
 		what = fmt.Sprintf("%d problems", len(problems))
 	}
 	return config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, errors.Join(problems...)))
+}
+
+// LoadColumns is [configFlags.Load] with the settings of each column, which take precedence.
+// The error names the columns that a problem is about, unless it is about all.
+func (c *configFlags) LoadColumns(ctx context.Context, names []string, columns []map[string]string, need config.Need) ([]*config.Config, error) {
+	problems := c.given()
+	cfgs := make([]*config.Config, len(columns))
+	of := make(map[string][]string)
+	var texts []string
+	defer func() { c.column = nil }()
+	for i, settings := range columns {
+		c.column = settings
+		cfg, files, found := c.load(ctx, need, nil)
+		for _, problem := range found {
+			text := problem.Error()
+			if of[text] == nil {
+				texts = append(texts, text)
+			}
+			of[text] = append(of[text], names[i])
+		}
+		if cfgs[i] = cfg; cfg != nil {
+			c.exportFiles(files)
+		}
+	}
+	for _, text := range texts {
+		if len(of[text]) < len(columns) {
+			text = strings.Join(of[text], ", ") + ": " + text
+		}
+		problems = append(problems, errors.New(text))
+	}
+	if len(problems) > 0 {
+		return nil, configError(problems)
+	}
+	return cfgs, nil
 }
 
 // appendProblems appends each of the errors that err joins.

@@ -16,10 +16,10 @@ import (
 // faultyLevel makes the configuration of each command invalid, so that a command lists what it refuses and does nothing.
 const faultyLevel = "--log-level=nonsense"
 
-// positional are the arguments of the commands that need some, and the flag without which setup refuses some that it
-// lists.
+// positional are the arguments of the commands that need some, and the flags without which setup and try refuse some
+// that they list.
 var positional = map[string][]string{
-	"batch": {"-"}, "load": {"rows.jsonl"}, "process": {"rows.jsonl"}, "try": {"rows.jsonl"}, "show": {"NAME"}, "rm": {"NAME"}, "cancel": {"NAME"}, "setup": {"--print-permissions"},
+	"batch": {"-"}, "load": {"rows.jsonl"}, "process": {"rows.jsonl"}, "try": {"rows.jsonl", "--call"}, "show": {"NAME"}, "rm": {"NAME"}, "cancel": {"NAME"}, "setup": {"--print-permissions"},
 }
 
 // problems are the lines of the error that a command ends with where its configuration is invalid.

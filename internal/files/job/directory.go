@@ -35,6 +35,20 @@ func ValidName(name string) bool {
 	return names.MatchString(name) && strings.Trim(name, ".") != ""
 }
 
+// StoreOf returns the directory of the store of a job: of the one with the given name, or
+// of the one that process gives the input by default. It is "" for a standard input without
+// a name, whose job nothing can find again.
+func StoreOf(cfg *config.Config, given, input string) (string, error) {
+	if given == "" && input == "-" {
+		return "", nil
+	}
+	name, err := nameOf(given, input)
+	if err != nil {
+		return "", config.Invalid(err)
+	}
+	return filepath.Join(cfg.Data.Dir, name), nil
+}
+
 // nameOf returns the name of a job: the given one, or one derived from the input's name
 // and path, so that two files of the same name in different directories are two jobs.
 // Standard input gets a random name, which nothing can resume.
