@@ -87,9 +87,10 @@ type limits struct {
 }
 
 // limits returns the limits of a call that hold with all providers that may be called:
-// the first, whose model a row may name, and the fallbacks.
+// the first, whose model a row may name, and the fallbacks. A call also has no more tokens
+// than STAGE_LLM_TPM allows in a minute, which one call would exceed several times.
 func (s *gathering) limits(model string) limits {
-	most := limits{rows: s.e.cfg.Embed.Rows}
+	most := limits{rows: s.e.cfg.Embed.Rows, tokens: int64(s.e.cfg.LLM.TPM)}
 	for i := range s.e.caller.Len() {
 		t := s.e.caller.At(i)
 		if i > 0 || model == "" {

@@ -100,6 +100,18 @@ func TestRowsShareCalls(t *testing.T) {
 	})
 }
 
+// A call has no more tokens than a minute may have.
+func TestCallsStayWithinTheTokensOfAMinute(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newEmbedLab(t, 34, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_LLM_TPM": "10"})
+		l.work(34, nil)
+		checkVectors(l, 34)
+		if sizes := l.sizes()["success"]; slices.Max(sizes) > 10 || sum(sizes) != 34 {
+			t.Errorf("calls of %v rows, one token each", sizes)
+		}
+	})
+}
+
 func sum(list []int) (total int) {
 	for _, n := range list {
 		total += n
