@@ -296,6 +296,10 @@ func (c *conversationParser) scan(n *yaml.Node, text string) bool {
 		c.failfAt(n, "not a text: write it in quotes")
 		return false
 	}
+	if n.ShortTag() == "!!null" { // it would be sent as the word null
+		c.failfAt(n, "the text is missing; the word null stands in quotes")
+		return false
+	}
 	s, err := newScanner([]byte(text))
 	if err != nil {
 		c.failfAt(n, "%w", err)

@@ -141,6 +141,9 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 - {role: user, content: "{% set mine = 1 %}{{ mine }}"}
 - {role: user, content: "{{ mine }} {{ x }}"}
 - {role: user, content: [{type: image, source: a, detail: full}, {type: file, source: "{{ nope }}", detail: low}, {type: audio}]}
+- {role: user, content: null}
+- role: user
+  content:
 `
 	want := []string{
 		`line 2, column 10: the role "usr" is unknown: write system, user or assistant`,
@@ -161,6 +164,8 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 		`line 21, column 59: the detail "full" is unknown`,
 		`line 21, column 101: "detail" is unknown here: there are type, source, name`,
 		`line 21, column 115: source is missing`,
+		`line 22, column 25: the text is missing`,
+		`line 24, column 11: the text is missing`,
 	}
 	_, err := template.ParseConversation([]byte(file), template.Options{})
 	if err == nil {
