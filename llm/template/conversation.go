@@ -123,6 +123,9 @@ func (c *conversationParser) item(n *yaml.Node) node {
 	}
 	message := &messageNode{line: n.Line, role: c.role(m["role"])}
 	message.parts, message.list = c.content(m["content"])
+	if role, ok := plainText(message.role); ok && role != "" && role != string(llm.RoleUser) && slices.ContainsFunc(message.parts, func(p partNode) bool { return p.kind != "" }) {
+		c.failfAt(m["content"], "media of role %s: only a message of the user can have any", role)
+	}
 	if m["if"] == nil {
 		return message
 	}

@@ -142,8 +142,7 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 - {role: user, content: "{{ mine }} {{ x }}"}
 - {role: user, content: [{type: image, source: a, detail: full}, {type: file, source: "{{ nope }}", detail: low}, {type: audio}]}
 - {role: user, content: null}
-- role: user
-  content:
+- {role: system, content: [{type: text, text: a}, {type: image, source: "{{ row.a }}"}]}
 `
 	want := []string{
 		`line 2, column 10: the role "usr" is unknown: write system, user or assistant`,
@@ -165,7 +164,7 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 		`line 21, column 101: "detail" is unknown here: there are type, source, name`,
 		`line 21, column 115: source is missing`,
 		`line 22, column 25: the text is missing`,
-		`line 24, column 11: the text is missing`,
+		`line 23, column 27: media of role system: only a message of the user can have any`,
 	}
 	_, err := template.ParseConversation([]byte(file), template.Options{})
 	if err == nil {
