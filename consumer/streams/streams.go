@@ -134,7 +134,9 @@ func (s Config) parts(batches bool) []part {
 	return parts
 }
 
-// stream is what all streams of a stage have in common.
+// stream is what all streams of a stage have in common. None refuses to have a message
+// deleted (deny_delete), which no server can undo: `stage erase` removes the bodies of
+// rows, and `stage verify` reports each deletion that no tombstone of it explains.
 func (s Config) stream(
 	name, description string, bytesMax int64, subjects ...string,
 ) jetstream.StreamConfig {
@@ -166,16 +168,14 @@ func (s Config) inputConfig() jetstream.StreamConfig {
 }
 
 func (s Config) resultConfig() jetstream.StreamConfig {
-	cfg := s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes,
+	return s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes,
 		s.ResultSubject+".>")
-	cfg.DenyDelete = true // the resume point is in here: nothing may be deleted unnoticed
-	return cfg
 }
 
 func (s Config) auditConfig(batches bool) jetstream.StreamConfig {
 	cfg := s.stream(s.AuditStream, "audit events of llm-stage", s.AuditMaxBytes,
 		s.AuditSubject+".>")
-	cfg.MaxAge, cfg.Discard, cfg.DenyDelete = s.AuditMaxAge, jetstream.DiscardOld, true
+	cfg.MaxAge, cfg.Discard = s.AuditMaxAge, jetstream.DiscardOld
 	cfg.Duplicates = s.AuditDuplicates
 	if s.AuditMaxAge > 0 {
 		cfg.Duplicates = min(cfg.Duplicates, s.AuditMaxAge)

@@ -14,7 +14,7 @@ import (
 // of JetStream.
 var nackFields = map[string]string{
 	"name": "name", "description": "description", "subjects": "subjects", "retention": "retention", "discard": "discard", "storage": "storage",
-	"maxBytes": "max_bytes", "maxAge": "max_age", "replicas": "num_replicas", "denyDelete": "deny_delete", "allowDirect": "allow_direct",
+	"maxBytes": "max_bytes", "maxAge": "max_age", "replicas": "num_replicas", "allowDirect": "allow_direct",
 	"allowRollup": "allow_rollup_hdrs", "allowAtomicPublish": "allow_atomic", "subjectTransform": "subject_transform",
 }
 
