@@ -108,6 +108,9 @@ type Call struct {
 	Usage *Usage `event:"usage"`
 	// Error is the error message. It is empty on success.
 	Error string `event:"error,null"`
+	// Erased is set where `stage erase` has removed bodies, hashes and the error: see
+	// [Call.Erase].
+	Erased bool `event:"erased,omit"`
 }
 
 // MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. Where the call

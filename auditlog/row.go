@@ -90,6 +90,9 @@ type Row struct {
 	// Truncated is set when the oldest errors were left out, or error texts cut, because
 	// the event was too large.
 	Truncated bool `event:"truncated,omit"`
+	// Erased is set where `stage erase` has removed what the event held of the row's
+	// content: see [Row.Erase].
+	Erased bool `event:"erased,omit"`
 }
 
 // TermCalls are the elements of a row whose replies came in one term of ownership.
