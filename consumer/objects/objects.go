@@ -295,3 +295,34 @@ func purge(ctx context.Context, nc *nats.Conn, bucket, chunks string) {
 	}
 	_ = streams.Purge(ctx, nc, streams.BucketStream(bucket), chunks)
 }
+
+// Erase is [Remove] with the bytes overwritten on disk as far as the server can. The
+// chunks go first: only the name says which they are, so an attempt that was interrupted
+// finds the rest of them.
+func Erase(ctx context.Context, nc *nats.Conn, bucket, name string) error {
+	o, err := look(ctx, nc, bucket, name)
+	if err == nil && o.seq > 0 {
+		err = o.erase(ctx, nc, bucket)
+	}
+	if err != nil {
+		return fmt.Errorf("erase object %s/%s: %w", bucket, name, err)
+	}
+	return nil
+}
+
+func (o *object) erase(ctx context.Context, nc *nats.Conn, bucket string) error {
+	stream, chunks := streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID
+	for {
+		seq, err := streams.NextSequence(ctx, nc, stream, chunks, 1)
+		if err != nil {
+			return err
+		}
+		if seq == 0 {
+			_, err := streams.Erase(ctx, nc, stream, o.seq)
+			return err
+		}
+		if _, err := streams.Erase(ctx, nc, stream, seq); err != nil {
+			return err
+		}
+	}
+}

@@ -57,6 +57,12 @@ const (
 	// HeaderTruncated says of a dead letter that the row, which is named, left no room
 	// for the reason and is not in it.
 	HeaderTruncated = "Stage-Truncated"
+	// HeaderErased is on the tombstone of an erased row, and on what is left of an event
+	// of its: when it was erased, and by whom.
+	HeaderErased = "Stage-Erased"
+	// HeaderErasedSeq is beside it on an event. It is the sequence in the audit stream of
+	// the event that this one stands for.
+	HeaderErasedSeq = "Stage-Erased-Seq"
 	// HeaderRows is on the event of a call that served several rows of the input stream. It
 	// is the lowest and the highest sequence of these, as "12-75", so that a search for one
 	// row need not read the events of all other calls.

@@ -263,3 +263,29 @@ func purgeOf(nc *nats.Conn, stream, filter string) (*nats.Msg, error) {
 	body, err := json.Marshal(map[string]string{"filter": filter})
 	return &nats.Msg{Subject: APIPrefix(nc) + "STREAM.PURGE." + stream, Data: body}, err
 }
+
+// Erase removes a message of a stream for good, and has the server overwrite its bytes on
+// disk as far as it can. removed is false where the message was gone already.
+func Erase(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (removed bool, err error) {
+	asking, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	body, err := json.Marshal(struct {
+		Seq uint64 `json:"seq"`
+	}{seq})
+	if err != nil {
+		return false, err
+	}
+	answer, err := nc.RequestWithContext(asking, APIPrefix(nc)+"STREAM.MSG.DELETE."+stream, body)
+	if err == nil {
+		if err = Refusal(answer); err == nil {
+			return true, nil
+		}
+	}
+	// The answers to a message that is gone differ between servers, and an answer may get
+	// lost: what the stream holds decides.
+	left, getErr := MessageAt(ctx, nc, stream, seq)
+	if getErr == nil && left == nil {
+		return false, nil
+	}
+	return false, fmt.Errorf("erase message %d of stream %s: %w", seq, stream, Denied(nc, err))
+}

@@ -35,6 +35,8 @@ var headers = map[string]string{
 	"Stage-Chain":         "the hash of all messages of the partition's log up to this one, in hexadecimal: docs/reliability.md has the bytes",
 	"Stage-Event":         "the first 16 bytes of the SHA-256 of the row's event, in base64url without padding",
 	"Stage-Recorded":      "of an event that was cut after it was recorded: the SHA-256 of the event as recorded, in hexadecimal",
+	"Stage-Erased":        "what this message stands for was erased: when, and by whom",
+	"Stage-Erased-Seq":    "sequence in the audit stream of the event that this one stands for, which was erased",
 	"Stage-Object":        "a body that is larger than a message: the object that holds it, as BUCKET/NAME",
 	"Stage-Object-Digest": "the body's SHA-256, as the object store writes it", "Stage-Object-Bytes": "the body's size",
 	"Stage-Redrive-Of": "the failed row that was published again as this one, by its state id",
@@ -128,9 +130,9 @@ func asyncAPI(t *testing.T) object {
 		}})}
 		switch kind {
 		case auditlog.KindCall:
-			message["headers"] = headersOf("Stage-Rows", "Stage-Recorded")
+			message["headers"] = headersOf("Stage-Rows", "Stage-Recorded", "Stage-Erased", "Stage-Erased-Seq")
 		case auditlog.KindRow:
-			message["headers"] = headersOf("Stage-Recorded")
+			message["headers"] = headersOf("Stage-Recorded", "Stage-Erased", "Stage-Erased-Seq")
 		case auditlog.KindBatch, auditlog.KindRun:
 		}
 		add(string(kind)+"Event", "send", subject, "Audit events of kind "+string(kind)+", in stream "+cfg.Audit.Stream+" (STAGE_AUDIT_STREAM, STAGE_AUDIT_SUBJECT).", message)

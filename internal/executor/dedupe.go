@@ -89,7 +89,7 @@ func (e *Executor) shareReply(j *job, a *answer) {
 		}
 	}
 	if e.Store != nil {
-		e.Store.put(j.key, a)
+		e.Store.put(j.key, j.row.StateID, a)
 	}
 }
 

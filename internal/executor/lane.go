@@ -244,7 +244,7 @@ func (l *laneRows) judge(j *job, errand *lane.Errand) {
 	switch failure := call.Err; {
 	case failure == nil:
 		if l.e.Store != nil {
-			l.e.Store.put(j.key, reply)
+			l.e.Store.put(j.key, j.row.StateID, reply)
 		}
 		l.e.succeed(j, r)
 	case failure.Class == llm.Permanent:

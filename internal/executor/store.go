@@ -152,14 +152,17 @@ func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawSt
 	return streams.LastMessage(ctx, nc, DedupeStream, subject)
 }
 
-// put stores a reply and does not wait until it is stored.
-func (s *replyStore) put(key string, a *answer) {
+// put stores a reply and does not wait until it is stored. It names the row whose call has
+// brought it, so that an erasure of that row finds it.
+func (s *replyStore) put(key, stateID string, a *answer) {
 	body, err := json.Marshal(a)
 	if len(body) > int(s.client().Conn().MaxPayload()) {
 		return // no message holds it, and that is no trouble of the store
 	}
 	if err == nil {
-		_, err = s.client().PublishAsync(config.DedupePrefix+key, body)
+		_, err = s.client().PublishMsgAsync(&nats.Msg{
+			Subject: config.DedupePrefix + key, Data: body, Header: nats.Header{streams.HeaderStateID: {stateID}},
+		})
 	}
 	if err != nil {
 		s.failed("store a reply", err)

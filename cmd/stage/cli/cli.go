@@ -72,6 +72,7 @@ var makers = []maker{
 	{"jobs", newJobsCommand},
 	{"load", newLoadCommand},
 	{"redrive", newRedriveCommand},
+	{"erase", newEraseCommand},
 	{"verify", newVerifyCommand},
 	{"lane", newLaneCommand},
 

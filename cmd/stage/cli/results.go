@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/files/job"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/erased"
 	"github.com/llm-stage/stage/internal/ops/follow"
 	"github.com/llm-stage/stage/internal/ops/results"
 	"github.com/llm-stage/stage/internal/ops/stored"
@@ -77,7 +78,15 @@ func (r *resultsCommand) print(
 	if err := checkPartition(ctx, js, cfg, r.o.Partition); err != nil {
 		return err
 	}
-	return r.withPrinter(ctx, cfg, func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
+	err := r.withPrinter(ctx, cfg, func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
+	if err != nil {
+		return err
+	}
+	n, err := erased.Count(ctx, js, cfg)
+	if n > 0 {
+		terminal.PrintLine(r.env.Stderr, "%s erased: stage tail --row shows when, and who has asked for it", terminal.Plural(n, "result"))
+	}
+	return err
 }
 
 // followAll prints the results that are stored, and then those that come.

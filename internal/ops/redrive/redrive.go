@@ -3,6 +3,7 @@ package redrive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,6 +16,8 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/erased"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm/row"
@@ -41,8 +44,8 @@ type Options struct {
 	Only func(at uint64) bool
 }
 
-// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream and Unsure
-// add up to Failed, unless it ended early.
+// Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream, Erased
+// and Unsure add up to Failed, unless it ended early.
 type Report struct {
 	options   Options
 	Published int            `json:"published"` // rows published again; with a dry run, rows that would be
@@ -51,6 +54,7 @@ type Report struct {
 	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
 	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message, or does not with what is added
 	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
+	Erased    int            `json:"erased"`    // of Failed: `stage erase` has removed the row; its reason is unknown
 	Unsure    int            `json:"unsure"`    // of Failed: an interrupted redrive may have published the row, and the input deletes rows
 	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
 
@@ -85,6 +89,7 @@ func (r *Report) leftOut() string {
 		{r.Before, "were redriven before"},
 		{r.Gone, "have no row in the input any more"},
 		{r.TooLarge, "had a row too large for a message"},
+		{r.Erased, "were erased, with their rows: publish a row anew if it must be answered"},
 		{r.Unsure, "may have been published again by a redrive that was interrupted, and the input deletes rows"},
 		{r.Upstream, "were errors when they came in: redrive the stage before this one"},
 	} {
@@ -208,7 +213,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 			return err
 		}
 		if m == nil {
-			return r.flush(ctx)
+			return errors.Join(r.flush(ctx), r.countErased(ctx))
 		}
 		if m.Header.Get(streams.HeaderStatus) == auditlog.RowError {
 			if err := r.failed(ctx, m.Sequence, m.Header); err != nil {
@@ -220,6 +225,21 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 			bar.Set(seen)
 		}
 	}
+}
+
+// countErased counts the failed results that were erased. Which reason they had is not
+// known, so with reasons given they are not asked for.
+func (r *redriver) countErased(ctx context.Context) error {
+	if len(r.done.options.Reasons) > 0 || r.done.options.Only != nil {
+		return nil
+	}
+	return erased.Each(ctx, r.js, r.cfg, r.partition, func(t *proof.Tombstone) error {
+		if t.Header(streams.HeaderStatus) == auditlog.RowError {
+			r.done.Failed++
+			r.done.Erased++
+		}
+		return nil
+	})
 }
 
 // compareInput sets since: the first result of the present input stream. The sequences of

@@ -17,6 +17,10 @@ import (
 type AuditMessage struct {
 	Sequence uint64    // in the audit stream
 	Stored   time.Time // by the server's clock
+	// Original is the sequence of the event that this one stands for: its own, but for what
+	// an erasure has left of an event.
+	Original uint64
+	Header   nats.Header
 	Raw      []byte
 	Event    *auditlog.Event // nil: it is no event of this version
 }
@@ -53,10 +57,19 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 // passed with when each event was stored, also those of other rows. The error of either
 // ends the reading and is returned.
 func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
+	return FindAuditOf(ctx, js, cfg, o, func(from, to uint64) bool { return from <= row && row <= to }, passed, f)
+}
+
+// FindAuditOf is [FindAudit] of several rows: of those between two sequences, both
+// included, any reports whether it looks for one.
+func FindAuditOf(
+	ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, anyOf func(from, to uint64) bool,
+	passed func(time.Time) error, f func(AuditMessage) error,
+) error {
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
 	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
-		if err := passed(m.Time); err != nil || !mayBeOf(m.Header, row) {
+		if err := passed(m.Time); err != nil || !mayBeOf(m.Header, anyOf) {
 			return err
 		}
 		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, m.Sequence)
@@ -67,11 +80,11 @@ func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	})
 }
 
-// mayBeOf reports whether a call or row event may be of a row, by its headers. The id, as
+// mayBeOf reports whether a call or row event may be of one of the rows, by its headers. The id, as
 // [auditlog.MsgID] makes it, has as its fourth part the row's sequence, or that of an
 // element. The call of several rows has their range beside it. An event without an id has
 // to be looked at.
-func mayBeOf(h nats.Header, row uint64) bool {
+func mayBeOf(h nats.Header, anyOf func(from, to uint64) bool) bool {
 	id := h.Get(jetstream.MsgIDHeader)
 	if id == "" {
 		return true
@@ -79,14 +92,14 @@ func mayBeOf(h nats.Header, row uint64) bool {
 	if low, high, several := strings.Cut(h.Get(streams.HeaderRows), "-"); several {
 		from, err := strconv.ParseUint(low, 10, 64)
 		to, errTo := strconv.ParseUint(high, 10, 64)
-		return err != nil || errTo != nil || from <= row && row <= to
+		return err != nil || errTo != nil || anyOf(from, to)
 	}
 	parts := strings.Split(id, "/")
 	if len(parts) < 7 { // of a batched request: it is for no row
 		return false
 	}
 	seq, err := strconv.ParseUint(auditlog.RowStateID(parts[3]), 10, 64)
-	return err == nil && seq == row
+	return err == nil && anyOf(seq, seq)
 }
 
 // auditMessage decodes a message.
@@ -95,7 +108,19 @@ func auditMessage(m *jetstream.RawStreamMsg) AuditMessage {
 	if err != nil {
 		e = nil
 	}
-	return AuditMessage{Sequence: m.Sequence, Stored: m.Time, Raw: m.Data, Event: e}
+	return AuditMessage{Sequence: m.Sequence, Original: Original(m), Stored: m.Time, Header: m.Header, Raw: m.Data, Event: e}
+}
+
+// Original returns [AuditMessage.Original] of a message of the audit.
+func Original(m *jetstream.RawStreamMsg) uint64 {
+	if len(m.Header[streams.HeaderErasedSeq]) == 0 { // nearly always
+		return m.Sequence
+	}
+	seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderErasedSeq), 10, 64)
+	if err != nil {
+		return m.Sequence
+	}
+	return seq
 }
 
 // eachMessage calls f with the messages that o selects, until its error, which it returns.

@@ -42,6 +42,12 @@ func LogSubject(cfg *config.Config, partition int, what string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
 }
 
+// ErasedSubject returns the subject of the tombstone of an erased row in the result
+// stream, which is beside the log. Either token may be *.
+func ErasedSubject(cfg *config.Config, partition, row string) string {
+	return cfg.Result.Subject + "." + cfg.Name + ".erased." + partition + "." + row
+}
+
 // NextResultFunc returns a function that returns the next result of a partition from its
 // reader; nil at the end.
 func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/erased"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -37,13 +38,28 @@ type history struct {
 // events alone, as they are stored. The error is one of [IsNoEvent] where there are none.
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, since: o.Since}
+	t, err := erased.Of(ctx, js, cfg, o.Row)
+	if err != nil {
+		return err
+	}
+	if t != nil {
+		search.erased(t)
+	}
 	if o.JSON {
 		search.found = func(raw []byte, _ *auditlog.Event) error { return stored.WriteLine(out, raw) }
 		return search.events(ctx)
 	}
 	s, result, err := search.history(ctx)
 	if err == nil {
+		s.finishErased(result)
 		s.print(out, cfg, result, o.Colour)
+	}
+	if t != nil && (err == nil || IsNoEvent(err)) {
+		if err != nil {
+			printLine(out, fmt.Sprintf("row %d of stream %s", o.Row, cfg.Input.Stream), toneTurn, o.Colour)
+		}
+		printLine(out, fmt.Sprintf("  %s  %9s  ", clockOf(t.At), "")+erasedText(t), toneWarn, o.Colour)
+		return nil
 	}
 	if o.Now == nil || err != nil && !IsNoEvent(err) || result != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/excerpt"
+	"github.com/llm-stage/stage/internal/ops/erased"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -115,6 +116,24 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 	t := teller{cfg: cfg, payloads: o.Payloads, left: contentsMax}
 	if source != nil {
 		search.since, t.body = source.Time.Add(-serverSkew), source.Data
+	}
+	stone, err := erased.Of(ctx, js, cfg, o.Row)
+	if err != nil {
+		return nil, err
+	}
+	if stone != nil {
+		search.erased(stone)
+		history, result, err := search.history(ctx)
+		story := bareStory(cfg, o.Row, stone)
+		switch {
+		case err == nil:
+			history.finishErased(result)
+			story = t.story(history, result)
+		case !IsNoEvent(err):
+			return nil, err
+		}
+		story.Steps = append(story.Steps, erasedStep(stone))
+		return story, nil
 	}
 	history, result, err := search.narrow(ctx, source)
 	if err != nil {

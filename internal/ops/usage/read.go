@@ -177,7 +177,10 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 			return err
 		default:
 			show.dirty = true
-			if err = r.add(ctx, js, decode(m.Data), m.Sequence); err == nil {
+			if e := decode(m.Data); !r.earlier(m, e) {
+				err = r.add(ctx, js, e, stored.Original(m))
+			}
+			if err == nil {
 				r.at = m.Sequence
 			}
 		}
@@ -185,6 +188,12 @@ func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func(
 			return err
 		}
 	}
+}
+
+// earlier reports whether a message is what an erasure has left of an event from before
+// the time that is asked about.
+func (r *Reader) earlier(m *jetstream.RawStreamMsg, e *auditlog.Event) bool {
+	return e != nil && stored.Original(m) != m.Sequence && e.Time.Before(r.options.Since)
 }
 
 // add adds an event of that sequence to the book, unless it is in a day that was rolled up.

@@ -67,6 +67,19 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names 
 	return c.report, nil
 }
 
+// Stages returns the settings of stages, of each those of its last run: see [Run]. notes say
+// what was taken for granted about them.
+func Stages(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names []string) (stages []*config.Config, notes []string, err error) {
+	if err := CheckNames(names); err != nil {
+		return nil, nil, err
+	}
+	c := &chain{js: js, report: newReport(names)}
+	if err := c.find(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
+	return c.stages, c.report.Notes, nil
+}
+
 // CheckNames returns a [config.Error] if the names cannot form a chain.
 func CheckNames(names []string) error {
 	if len(names) < 2 {

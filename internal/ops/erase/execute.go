@@ -1,0 +1,348 @@
+package erase
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/proof"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func (p *Plan) dedupeFilter() string { return config.DedupePrefix + ">" }
+
+func asAPIError(err error) (*jetstream.APIError, bool) {
+	return errors.AsType[*jetstream.APIError](err)
+}
+
+// OwnerPrefix is what the owner of a claim begins with that an erasure has appended.
+const OwnerPrefix = "erase-"
+
+// Execute does what the plan says. All tombstones are stored first: from then on whoever
+// comes later finishes what this process does not. An error leaves the rest to the next
+// erasure.
+func (p *Plan) Execute(ctx context.Context) error {
+	run := OwnerPrefix + rand.Text()[:12]
+	for _, e := range p.rows {
+		if e.at > 0 && (e.tombstone == nil || e.tombstone.Sequence != e.at) {
+			if err := p.bury(ctx, e); err != nil {
+				return fmt.Errorf("row %d: %w", e.row, err)
+			}
+		}
+	}
+	for _, e := range p.rows {
+		if err := p.erase(ctx, e, run); err != nil {
+			return fmt.Errorf("row %d: %w", e.row, err)
+		}
+		p.report.Erased = append(p.report.Erased, e.row)
+	}
+	if len(p.rows) == 0 {
+		return nil
+	}
+	return p.record(ctx, run)
+}
+
+// bury stores the tombstone of a row.
+func (p *Plan) bury(ctx context.Context, e *erasure) error {
+	m, err := streams.MessageAt(ctx, p.nc, p.cfg.Result.Stream, e.at)
+	if err != nil {
+		return err
+	}
+	if m == nil { // another erasure was faster
+		e.at = 0
+		return nil
+	}
+	t, err := newTombstone(m)
+	if err != nil {
+		return err
+	}
+	t.Who, t.At, t.Removed = p.o.By, p.now, map[string]int{string(PlaceResult): 1}
+	for i := range e.found {
+		t.Removed[string(e.found[i].place)]++
+	}
+	body, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	if err := p.step("bury row %d", e.row); err != nil {
+		return err
+	}
+	_, err = streams.Append(ctx, p.nc, []*nats.Msg{{
+		Subject: stored.ErasedSubject(p.cfg, strconv.Itoa(e.partition), strconv.FormatUint(e.row, 10)), Data: body,
+		Header: nats.Header{
+			streams.HeaderErased: {p.mark()}, jetstream.ExpectedStreamHeader: {p.cfg.Result.Stream},
+			jetstream.MsgIDHeader: {p.stateID(e) + "/erased/" + strconv.FormatUint(e.at, 10)},
+		},
+	}})
+	if err != nil {
+		return fmt.Errorf("store its tombstone: %w", streams.Denied(p.nc, err))
+	}
+	e.tombstone = t
+	return nil
+}
+
+// newTombstone is [proof.NewTombstone], also of a result that was stored before there was
+// a chain.
+func newTombstone(m *jetstream.RawStreamMsg) (*proof.Tombstone, error) {
+	if _, chained, err := proof.ChainOf(m.Header); chained || err != nil {
+		return proof.NewTombstone(proof.Result, m.Sequence, m.Header, m.Data)
+	}
+	row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("message %d of the results names no row", m.Sequence)
+	}
+	return &proof.Tombstone{
+		Row: row, Sequence: m.Sequence, Head: proof.Head(proof.Result, m.Header),
+		Content: proof.RecordOf(proof.Result, m.Header, m.Data).Content,
+	}, nil
+}
+
+// mark is the value of [streams.HeaderErased].
+func (p *Plan) mark() string { return p.now.Format(time.RFC3339) + " by " + p.o.By }
+
+// erase removes what was found of a row, place by place, and its result last.
+func (p *Plan) erase(ctx context.Context, e *erasure, run string) error {
+	for _, place := range places {
+		switch place {
+		case PlaceBatch:
+			if err := p.deleteBatches(ctx, e); err != nil {
+				return err
+			}
+		case PlaceResult:
+			if err := p.removeResult(ctx, e, run); err != nil {
+				return err
+			}
+		default:
+			for i := range e.found {
+				if f := &e.found[i]; f.place == place {
+					if err := p.remove(ctx, e, f); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes one message or object.
+func (p *Plan) remove(ctx context.Context, e *erasure, f *found) error {
+	switch f.place {
+	case PlaceObject:
+		if err := p.step("%s %s/%s", f.place, f.bucket, f.object); err != nil {
+			return err
+		}
+		return objects.Erase(ctx, p.nc, f.bucket, f.object)
+	case PlaceCalls, PlaceEvents:
+		if err := p.keepRest(ctx, f); err != nil {
+			return err
+		}
+	case PlaceInput, PlaceLetters, PlaceJournal, PlaceReplies, PlaceLane, PlaceBatch, PlaceResult:
+	}
+	if err := p.step("%s %d of row %d", f.place, f.seq, e.row); err != nil {
+		return err
+	}
+	_, err := streams.Erase(ctx, p.nc, f.stream, f.seq)
+	return err
+}
+
+// keepRest stores what stays of an event. Readers find it on the subject of the event, so
+// their sums are what they were.
+func (p *Plan) keepRest(ctx context.Context, f *found) error {
+	if f.copied {
+		return nil
+	}
+	m, err := streams.MessageAt(ctx, p.nc, f.stream, f.seq)
+	if err != nil || m == nil {
+		return err
+	}
+	event, err := auditlog.Decode(m.Data)
+	if err != nil {
+		return fmt.Errorf("message %d of stream %s: %w", f.seq, f.stream, err)
+	}
+	var rest []byte
+	if event.Call != nil {
+		event.Call.Erase()
+		rest = event.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)
+	} else {
+		event.Row.Erase()
+		rest = event.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)
+	}
+	header := nats.Header{
+		streams.HeaderErased: {p.mark()}, streams.HeaderErasedSeq: {strconv.FormatUint(f.seq, 10)},
+		jetstream.ExpectedStreamHeader: {f.stream},
+		jetstream.MsgIDHeader:          {m.Header.Get(jetstream.MsgIDHeader) + "/erased"},
+	}
+	for _, name := range []string{streams.HeaderRows, proof.HeaderRecorded} {
+		if value := m.Header[name]; len(value) > 0 {
+			header[name] = value
+		}
+	}
+	if f.shared && len(header[proof.HeaderRecorded]) == 0 { // rows that stay count it by its hash
+		header[proof.HeaderRecorded] = []string{proof.HashOf(m.Data).String()}
+	}
+	if err := p.step("keep the rest of event %d", f.seq); err != nil {
+		return err
+	}
+	if _, err := streams.Append(ctx, p.nc, []*nats.Msg{{Subject: m.Subject, Header: header, Data: rest}}); err != nil {
+		return fmt.Errorf("store what stays of event %d: %w", f.seq, streams.Denied(p.nc, err))
+	}
+	f.copied = true
+	return nil
+}
+
+// deleteBatches deletes the files of the row's batches at their provider, each once. One
+// that can't be deleted does not keep the row: a later erasure of it tries again.
+func (p *Plan) deleteBatches(ctx context.Context, e *erasure) error {
+	for _, b := range e.batches {
+		if p.calls[b] {
+			continue
+		}
+		p.calls[b] = true
+		if p.o.DeleteBatch == nil {
+			p.report.fail("batch %s at %s: its files were not looked for: this program knows no key", b.ID, b.Provider)
+			continue
+		}
+		if err := p.step("delete batch %s", b.ID); err != nil {
+			return err
+		}
+		if err := p.o.DeleteBatch(ctx, b); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			p.report.fail("batch %s at %s: its files may still be there: %v", b.ID, b.Provider, err)
+		}
+	}
+	return nil
+}
+
+// removeResult removes the result, which has to be followed by another message of the log:
+// the last one is where the next owner goes on.
+func (p *Plan) removeResult(ctx context.Context, e *erasure, run string) error {
+	if e.at == 0 {
+		return nil
+	}
+	filter := streams.LogFilter(p.cfg.Result.Subject, p.cfg.Name, e.partition)
+	for range streams.Retry(ctx, claimRetry, streams.RequestTimeout) {
+		last, err := streams.LastMessage(ctx, p.nc, p.cfg.Result.Stream, filter)
+		if err != nil {
+			return err
+		}
+		if last == nil || last.Sequence < e.at {
+			return fmt.Errorf("the log ends before message %d, which is in it: somebody else deletes messages of stream %s", e.at, p.cfg.Result.Stream)
+		}
+		if last.Sequence > e.at {
+			if err := p.step("%s %d of row %d", PlaceResult, e.at, e.row); err != nil {
+				return err
+			}
+			_, err := streams.Erase(ctx, p.nc, p.cfg.Result.Stream, e.at)
+			return err
+		}
+		if err := p.step("claim partition %d", e.partition); err != nil {
+			return err
+		}
+		if err := p.claim(ctx, e.partition, last, run); err != nil && !errors.Is(err, streams.ErrRefused) {
+			return fmt.Errorf("append a claim behind the last result: %w", streams.Denied(p.nc, err))
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// claimRetry is the wait after the first claim that was refused, as the owner appends, too.
+const claimRetry = 10 * time.Millisecond
+
+// claim appends a claim to the log, on condition that last is still its last message. It
+// says what the last claim has said, and how far the log is. The owner is fenced by it,
+// and goes on with a claim of its own.
+func (p *Plan) claim(ctx context.Context, partition int, last *jetstream.RawStreamMsg, run string) error {
+	subject := streams.ClaimSubject(p.cfg.Result.Subject, p.cfg.Name, partition)
+	was, _, err := streams.LastClaim(ctx, p.nc, p.cfg.Result.Stream, subject)
+	if err != nil {
+		return err
+	}
+	if was == nil {
+		return errors.New("the log has none left")
+	}
+	if was.Version > streams.ClaimVersion {
+		return fmt.Errorf("the last one has format %d: a newer version has served the partition: run the erase of that version", was.Version)
+	}
+	was.Owner, was.HighWaterMark = run+"."+strconv.Itoa(partition), lowOf(last.Header)
+	header := nats.Header{
+		streams.HeaderOwner:        {was.Owner},
+		streams.HeaderSourceSeq:    {strconv.FormatUint(was.HighWaterMark, 10)},
+		streams.HeaderSourceStream: {was.InputStream},
+	}
+	for _, name := range []string{streams.HeaderLow, streams.HeaderAhead, streams.HeaderAheadFrom} {
+		if value := last.Header[name]; len(value) > 0 {
+			header[name] = value
+		}
+	}
+	body, err := json.Marshal(was)
+	if err != nil {
+		return err
+	}
+	before, _, err := proof.ChainOf(last.Header)
+	if err != nil {
+		return err
+	}
+	header[proof.HeaderChain] = []string{before.Next(proof.RecordOf(proof.Claim, header, body)).String()}
+	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last.Sequence, 10)}
+	header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{streams.LogFilter(p.cfg.Result.Subject, p.cfg.Name, partition)}
+	_, err = streams.Append(ctx, p.nc, []*nats.Msg{{Subject: subject, Header: header, Data: body}})
+	return err
+}
+
+// record stores the audit event of the erasure. What was selected is not in it: a key or
+// the member of a row may be what has to be erased.
+func (p *Plan) record(ctx context.Context, run string) error {
+	event := auditlog.Run{
+		Header: auditlog.Header{Time: time.Now().UTC(), RunID: run, Stage: p.cfg.Name, Partition: auditlog.All},
+		Phase:  auditlog.PhaseControl, Reason: fmt.Sprintf("erase, asked by %s: %s", cmp.Or(p.o.Asked, p.o.By), p.report.summary()),
+	}
+	_, err := streams.Append(ctx, p.nc, []*nats.Msg{{
+		Subject: streams.AuditSubject(p.cfg.Audit.Subject, p.cfg.Name, auditlog.All, auditlog.KindRun),
+		Data:    event.AppendJSON(nil, auditlog.PayloadsFull, 0), Header: nats.Header{jetstream.MsgIDHeader: {event.MsgID(0)}},
+	}})
+	if err != nil {
+		return fmt.Errorf("store the audit event of the erasure: %w", streams.Denied(p.nc, err))
+	}
+	return nil
+}
+
+// rowsText lists rows for people, as far as a line goes.
+func rowsText(rows []uint64) string {
+	const most = 8
+	texts := make([]string, 0, most)
+	for _, row := range rows[:min(len(rows), most)] {
+		texts = append(texts, strconv.FormatUint(row, 10))
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(rows) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// rowsOf returns the rows of the plan.
+func (p *Plan) rowsOf(match func(*erasure) bool) (rows []uint64) {
+	for _, e := range p.rows {
+		if match(e) {
+			rows = append(rows, e.row)
+		}
+	}
+	slices.Sort(rows)
+	return rows
+}
