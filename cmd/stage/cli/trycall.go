@@ -262,6 +262,7 @@ func parseColumn(text string) (answers.Column, error) {
 		column.Settings = file.Values
 	} else {
 		column.Settings = make(map[string]string)
+		var shown []string
 		for i, pair := range strings.Split(text, ","+config.VariablePrefix) { // a value may have commas
 			if i > 0 {
 				pair = config.VariablePrefix + pair
@@ -271,6 +272,13 @@ func parseColumn(text string) (answers.Column, error) {
 				return column, fmt.Errorf("%q: a setting has the form STAGE_LLM_MODEL=m", pair)
 			}
 			column.Settings[variable] = value
+			if f := fieldOf(variable); f != nil && f.Secret && variable == f.Variable {
+				pair = variable + "=…" // the page goes to others
+			}
+			shown = append(shown, pair)
+		}
+		if column.Name == text {
+			column.Name = strings.Join(shown, ",")
 		}
 	}
 	var problems []error

@@ -193,39 +193,38 @@ func (r *run) report(soft, hard context.Context) (*Report, error) {
 			report.Rows[n].Answers[i] = side.answer(ctx, row, side.calls[seq], result, found, r.side.Ledger)
 		}
 	}
-	err := r.why(soft, hard)
-	if err != nil {
-		report.Stopped = new(terminal.OneLine(err.Error()))
-	}
 	report.sumUp(r)
-	failed := 0
+	failed, missing := 0, 0
 	for i := range report.Columns {
 		failed += report.Columns[i].Failed
+		missing += report.Columns[i].Missing
 	}
-	err = cmp.Or(err, broken)
-	if err == nil && failed > 0 {
+	var err error
+	if missing > 0 {
+		err = cmp.Or(r.why(soft, hard), broken)
+	}
+	if err != nil {
+		report.Stopped = new(terminal.OneLine(err.Error()))
+	} else if failed > 0 {
 		err = &MissingError{Failed: failed, All: len(r.Rows) * len(r.sides)}
 	}
 	return report, err
 }
 
-// why returns why answers are missing, or nil where none was kept from being called.
+// why returns why answers are missing, or nil if nothing is known of it.
 func (r *run) why(soft, hard context.Context) error {
-	switch {
-	case hard.Err() != nil:
+	if hard.Err() != nil {
 		return context.Cause(hard)
-	case soft.Err() != nil && int(r.answered.Load()) < len(r.Rows)*len(r.sides):
-		return context.Cause(soft)
 	}
 	for _, side := range r.sides {
+		if errors.Is(side.ended, cost.ErrCeiling) { // it is that of all
+			return side.ended
+		}
 		if side.ended != nil {
-			if errors.Is(side.ended, cost.ErrCeiling) { // it is that of all
-				return side.ended
-			}
 			return fmt.Errorf("%s: %w", side.Name, side.ended)
 		}
 	}
-	return nil
+	return context.Cause(soft)
 }
 
 // answer reads the answer to a row. found says that there is a result.
