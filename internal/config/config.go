@@ -140,7 +140,7 @@ type StreamsConfig struct {
 
 // WindowConfig bounds what each partition has taken and not yet emitted.
 type WindowConfig struct {
-	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted, for each partition"`
+	Rows  int  `env:"WINDOW, default=1024" min:"1" max:"50000" help:"most rows taken and not yet emitted, for each partition; with STAGE_TASK=embed four times the rows of all calls in flight, if that is more"`
 	Bytes Size `env:"WINDOW_BYTES, default=256MiB" min:"1MiB" help:"most bytes of rows and results taken and not yet emitted, for each partition: one process may serve all of them"`
 }
 

@@ -332,3 +332,22 @@ func TestEachProviderHasVariablesOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// The window of a stage whose rows share calls has room for the rows of all its calls, unless it is set.
+func TestTheWindowHasRoomForTheRowsOfAllCalls(t *testing.T) {
+	for _, tt := range []struct {
+		pairs []string
+		want  int
+	}{
+		{[]string{"STAGE_POOL_SIZE", "64"}, 1024},
+		{[]string{"STAGE_POOL_SIZE", "8", "STAGE_TASK", "embed"}, 2048},
+		{[]string{"STAGE_POOL_SIZE", "1", "STAGE_TASK", "embed"}, 1024},
+		{[]string{"STAGE_POOL_SIZE", "1000", "STAGE_TASK", "embed"}, 50_000},
+		{[]string{"STAGE_POOL_SIZE", "64", "STAGE_TASK", "embed", "STAGE_WINDOW", "512"}, 512},
+	} {
+		c, err := load(t, NeedNothing, tt.pairs...)
+		if err != nil || c.Window.Rows != tt.want {
+			t.Errorf("%v: %d, %v, want %d", tt.pairs, c.Window.Rows, err, tt.want)
+		}
+	}
+}

@@ -127,6 +127,12 @@ const (
 	// each.
 	spanWindows = 64
 	spanMax     = 1_000_000
+	// embedWindows is how many times the rows of all calls in flight the window has where
+	// rows share calls. For example, a pool of 8 with 64 rows a call has 512 rows in flight
+	// and a window of 2,048: as many gather for the next calls, and the others wait for an
+	// earlier row, or to be stored. windowMax is the most that STAGE_WINDOW may be.
+	embedWindows = 4
+	windowMax    = 50_000
 	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody
 	// has to spare.
 	mockPoll = time.Second
@@ -137,6 +143,9 @@ func (c *Config) fillDefaults(given layers) {
 	unset := func(variable string) bool { return !given.names(variable) }
 	if unset("STAGE_STOP_TIMEOUT") {
 		c.Process.StopTimeout = c.LLM.Timeout + c.LLM.Timeout/4 // for the results of the last calls
+	}
+	if c.Embeds() && unset("STAGE_WINDOW") {
+		c.Window.Rows = min(max(c.Window.Rows, embedWindows*c.Pool.Size*c.Embed.Rows), windowMax)
 	}
 	if unset("STAGE_ORDER_SPAN") {
 		c.Order.Span = min(max(c.Order.Span, spanWindows*c.Window.Rows), spanMax)
