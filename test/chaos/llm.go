@@ -61,7 +61,7 @@ func (s *site) llmWasOut(trouble gateway.State, lasted time.Duration, starts int
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if trouble == gateway.Refused {
-		s.allowance += s.plan.pool * len(s.stages) * min(s.plan.replicas, s.plan.partitions)
+		s.allowance += s.plan.inFlight() * len(s.stages) * min(s.plan.replicas, s.plan.partitions)
 	}
 	s.turnable += (len(s.replicas) + starts) * (2*s.plan.pool + outProbes + int(lasted.Seconds()))
 	if s.plan.lane { // looks at batches, and retries

@@ -95,13 +95,17 @@ type model struct {
 	mu     sync.Mutex
 	calls  map[int]int      // by question
 	seen   map[int]struct{} // questions that were called, or uploaded in a batch
+	faulty map[int]struct{} // texts whose first call has failed, with -embed
 	failed int              // calls that failed as they should, so that the row is asked again
 	moved  chan struct{}
 }
 
 func startModel(p *plan) (*model, error) {
-	m := &model{calls: make(map[int]int), seen: make(map[int]struct{}), moved: make(chan struct{})}
+	m := &model{calls: make(map[int]int), seen: make(map[int]struct{}), faulty: make(map[int]struct{}), moved: make(chan struct{})}
 	script := m.script
+	if p.embed {
+		script = m.embedScript
+	}
 	if p.chain {
 		m.chain = chain.NewCounter(p.pipeline(), slowCall)
 		script = m.chain.Script

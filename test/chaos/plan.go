@@ -86,12 +86,21 @@ type plan struct {
 	chain      bool // three stages in a row, the second one with STAGE_FOREACH
 	// keepElements is STAGE_FOREACH_ERRORS=keep.
 	keepElements bool
+	embed        bool // the rows are texts to embed, embedRows of which share a call
 	budget       bool // the replicas have STAGE_BUDGET in common, and the adaptive throttle
 	race         bool // build the stage with the race detector
 	keep         bool // keep the logs of a run that found nothing
 	verbose      bool
 	dir          string
 	counts       map[kind]int
+}
+
+// inFlight is how many prompts are in the calls of a pool at a time.
+func (p *plan) inFlight() int {
+	if p.embed {
+		return p.pool * embedRows
+	}
+	return p.pool
 }
 
 // throttle is the settings of the throttle that the replicas have.
@@ -135,6 +144,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 	fs.BoolVar(&p.lane, "lane", false, "most rows go in batches of a Batch API: STAGE_LANE=batch")
 	fs.StringVar(&p.api, "api", "", "with -lane, whose Batch `API`: openai, azure, anthropic or gemini; empty: one by the seed")
 	fs.BoolVar(&p.chain, "chain", false, "three stages in a row, the second one with STAGE_FOREACH; its STAGE_FOREACH_ERRORS is keep if the seed is even, else row")
+	fs.BoolVar(&p.embed, "embed", false, "the rows are texts to embed, some of which share a call: STAGE_TASK=embed; not more than a -pool of 8 for a -window of 256")
 	fs.BoolVar(&p.race, "race", false, "build the stage with the race detector")
 	fs.BoolVar(&p.keep, "keep", false, "keep the logs in any case")
 	fs.BoolVar(&p.verbose, "v", false, "print each fault")
@@ -184,6 +194,7 @@ func parsePlan(args []string, output func(*flag.FlagSet)) (*plan, error) {
 		faulty(p.keys >= 1 && p.keys <= 1_000_000, "-keys %d: from 1 to 1000000", p.keys),
 		faulty(!p.lane || p.dedupe == "off", "-lane: not with -dedupe"),
 		faulty(!p.chain || !p.lane && p.dedupe == "off" && p.order != streams.OrderNone, "-chain: not with -lane, -dedupe or -order none"),
+		faulty(!p.embed || !p.lane && !p.chain && p.dedupe == "off", "-embed: not with -lane, -chain or -dedupe"),
 		faulty(!p.lane || pathOf(p.api) != "", "-api %s: openai, azure, anthropic or gemini", p.api),
 		faulty(slices.Contains([]string{"off", "inflight", "stored"}, p.dedupe), "-dedupe %s: off, inflight or stored", p.dedupe),
 	)

@@ -180,7 +180,7 @@ func (s *site) newReplica(ctx context.Context, n int) (*replica, error) {
 
 // environ is what every command of a stage needs to know.
 func (s *site) environ(url string, of *stageOf) []string {
-	return slices.Concat(s.plan.laneEnviron(), of.vars, []string{"STAGE_NATS_URL=" + url})
+	return slices.Concat(s.plan.laneEnviron(), s.plan.embedEnviron(), of.vars, []string{"STAGE_NATS_URL=" + url})
 }
 
 // close ends all that was started.
@@ -371,9 +371,9 @@ func (s *site) disturbed(k kind) {
 	case s.outages > 0 || time.Since(s.lastOutage) < afterOutage:
 		s.allowance += s.plan.most() * s.plan.partitions
 	case k == zombie:
-		s.allowance += s.plan.pool + int(unjournaled.Seconds()*float64(s.plan.pool)/s.plan.latency.Seconds())
+		s.allowance += s.plan.inFlight() + int(unjournaled.Seconds()*float64(s.plan.inFlight())/s.plan.latency.Seconds())
 	default:
-		s.allowance += s.plan.pool + int(float64(s.plan.pool)/s.plan.latency.Seconds())
+		s.allowance += s.plan.inFlight() + int(float64(s.plan.inFlight())/s.plan.latency.Seconds())
 	}
 }
 

@@ -203,9 +203,12 @@ func (s *site) prove(ctx context.Context, environ []string, args ...string) erro
 	return nil
 }
 
-// describe is what a report says of a chain.
+// describe is what a report says of a chain, or of texts to embed.
 func (p *plan) describe() string {
-	if !p.chain {
+	switch {
+	case p.embed:
+		return fmt.Sprintf(", %d texts to embed in a call", embedRows)
+	case !p.chain:
 		return ""
 	}
 	errorsOf := "row"
