@@ -51,6 +51,11 @@ func TestRequestsForVectors(t *testing.T) {
 			format: VectorFormat{Dimensions: 256}, path: "/projects/p/locations/europe-west4/publishers/google/models/text-embedding-005:predict",
 			body: `{"instances":[{"content":"a","task_type":"RETRIEVAL_DOCUMENT"},{"content":"b","task_type":"RETRIEVAL_DOCUMENT"}],"parameters":{"outputDimensionality":256,"autoTruncate":false}}`,
 		},
+		{ // Gemini's later models have embedContent alone
+			wire: "vertex", request: Request{Model: "gemini-embedding-2", Prompt: "a", ExtraBody: json.RawMessage(`{"taskType":"CLUSTERING"}`)},
+			format: VectorFormat{Dimensions: 256}, path: "/projects/p/locations/europe-west4/publishers/google/models/gemini-embedding-2:embedContent",
+			body: `{"content":{"parts":[{"text":"a"}]},"outputDimensionality":256,"taskType":"CLUSTERING"}`,
+		},
 		{
 			wire: "vertex", request: Request{Model: "gemini-embedding-001", Prompt: "a"}, path: "/projects/p/locations/europe-west4/publishers/google/models/gemini-embedding-001:predict",
 			body: `{"instances":[{"content":"a"}]}`,
@@ -105,6 +110,7 @@ func TestRepliesWithVectors(t *testing.T) {
 			what: "Vertex AI", wire: "vertex", texts: 2, body: `{"predictions":[{"embeddings":{"values":[1,2],"statistics":{"truncated":false,"token_count":3}}},` +
 				`{"embeddings":{"statistics":{"token_count":4},"values":[3,4]}}],"metadata":{"billableCharacterCount":9}}`, want: `[1,2] [3,4]`,
 		},
+		{what: "Gemini's later models at Vertex AI", wire: "vertex", texts: 0, body: `{"embedding":{"values":[1,2]},"usageMetadata":{"promptTokenCount":7,"totalTokenCount":7},"truncated":false}`, want: `[1,2]`},
 		{what: "Titan", wire: "bedrock", texts: 0, body: `{"embedding":[1,2],"inputTextTokenCount":7}`, want: `[1,2]`},
 		{what: "Cohere", wire: "bedrock", texts: 2, body: `{"embeddings":[[1,2],[3,4]],"id":"x","response_type":"embeddings_floats","texts":["a","b"]}`, want: `[1,2] [3,4]`},
 		{what: "Cohere, by type", wire: "bedrock", texts: 2, body: `{"embeddings":{"float":[[1,2],[3,4]]},"response_type":"embeddings_by_type"}`, want: `[1,2] [3,4]`},
