@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,8 @@ func httpReply(status, body string) []byte {
 type llm struct {
 	latency, slow time.Duration // of a call, and of one whose prompt has slowMark; 0 means the marks mean nothing
 	refuses       bool          // refusedMark means something
+	text          time.Duration // that each text adds
+	dimensions    int           // of vectors; 0 means that calls are no embeddings
 }
 
 // serve serves until ctx ends, at the address that it prints.
@@ -69,13 +72,14 @@ func (l llm) serve(ctx context.Context) error {
 func (l llm) serveConn(conn io.ReadWriter) error {
 	r := bufio.NewReader(conn)
 	var body []byte
+	vectors := make(map[int][]byte) // replies by how many vectors they have
 	for {
 		length, err := requestHead(r)
 		if err != nil {
 			return err
 		}
 		wait, reply := l.latency, llmReply
-		if l.slow > 0 || l.refuses {
+		if l.slow > 0 || l.refuses || l.dimensions > 0 {
 			if cap(body) < length {
 				body = make([]byte, length)
 			}
@@ -88,6 +92,12 @@ func (l llm) serveConn(conn io.ReadWriter) error {
 			if l.refuses && bytes.Contains(body[:length], []byte(refusedMark)) {
 				wait, reply = 0, llmRefusal
 			}
+			if n := texts(body[:length]); l.dimensions > 0 {
+				if vectors[n] == nil {
+					vectors[n] = vectorsReply(n, l.dimensions)
+				}
+				wait, reply = l.latency+time.Duration(n)*l.text, vectors[n]
+			}
 		} else if _, err := r.Discard(length); err != nil {
 			return err
 		}
@@ -98,6 +108,23 @@ func (l llm) serveConn(conn io.ReadWriter) error {
 			return err
 		}
 	}
+}
+
+// texts counts the texts of a request of embeddings. None of them has quotes.
+func texts(body []byte) int {
+	_, list, _ := bytes.Cut(body, []byte(`"input":[`))
+	list, _, _ = bytes.Cut(list, []byte("]"))
+	return bytes.Count(list, []byte(`","`)) + 1
+}
+
+// vectorsReply is a reply with so many vectors, which are all alike.
+func vectorsReply(n, dimensions int) []byte {
+	vector := strings.Repeat("-0.012345678,", dimensions-1) + "0.5"
+	var list []byte
+	for i := range n {
+		list = fmt.Appendf(list, `,{"object":"embedding","index":%d,"embedding":[%s]}`, i, vector)
+	}
+	return httpReply("200 OK", fmt.Sprintf(`{"object":"list","data":[%s],"model":"m","usage":{"prompt_tokens":%d,"total_tokens":%d}}`, list[1:], 50*n, 50*n))
 }
 
 var contentLength = []byte("content-length:")

@@ -55,6 +55,8 @@ func runLoop(ctx context.Context, kind, url, addr string, l *loop, groups string
 		err = l.copyRows(ctx, true)
 	case "dh":
 		err = l.callAndCopy(ctx)
+	case "e":
+		err = l.embedAndStore(ctx)
 	case "h":
 		err = l.callOnly(ctx)
 	case "a":
@@ -171,8 +173,11 @@ func (l *loop) client() *http.Client {
 
 // call makes one call, and reads the reply as a whole.
 func (l *loop) call(ctx context.Context, client *http.Client, prompt []byte) ([]byte, error) {
-	body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, prompt)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.llm+"/chat/completions", bytes.NewReader(body))
+	return l.post(ctx, client, "/chat/completions", fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}]}`, prompt))
+}
+
+func (l *loop) post(ctx context.Context, client *http.Client, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.llm+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,8 @@ func main() {
 	addr := flag.String("addr", "", "of a loop's metrics; set by itself")
 	groups := flag.String("groups", "", "file of the groups that bare appends go in; set by itself")
 	latency := flag.Duration("latency", 0, "of the LLM; set by itself")
+	text := flag.Duration("text", 0, "that each text to embed adds to it; set by itself")
+	dimensions := flag.Int("dimensions", 0, "of vectors; set by itself")
 	slow := flag.Duration("slow", 0, "of its slow calls; set by itself")
 	refuses := flag.Bool("refuses", false, "whether it refuses marked calls; set by itself")
 	rounds := flag.Int("rounds", 3, "how often each contender has its turn")
@@ -63,7 +65,7 @@ func main() {
 	case "stage":
 		err = profiledIn(*profile, runStage)
 	case "llm":
-		err = llm{latency: *latency, slow: *slow, refuses: *refuses}.serve(ctx)
+		err = llm{latency: *latency, text: *text, dimensions: *dimensions, slow: *slow, refuses: *refuses}.serve(ctx)
 	default:
 		err = profiledIn(*profile, func() error {
 			return runLoop(ctx, *role, *url, *addr, &loop{llm: *llmURL, rows: *rows, pool: *pool}, *groups)

@@ -16,6 +16,8 @@ type scenario struct {
 	pool          int
 	rowBytes      int
 	latency, slow time.Duration
+	text          time.Duration    // that each text to embed adds to latency
+	dimensions    int              // of vectors, if rows are embedded; 0 means that they are answered
 	slowRow       func(n int) bool // whether row n's call is slow
 	refusedRow    func(n int) bool // whether row n's calls are refused, all of them; nil means that none is
 	key           func(n int) int  // of row n; nil means all rows have the same subject
@@ -90,7 +92,26 @@ func scenarios() []*scenario {
 		{
 			name: "slow", about: "1% of the calls take 2 s, the others 50 ms, pool 64", rows: 12_000, pool: 64, rowBytes: 1024, latency: 50 * time.Millisecond, slow: 2 * time.Second, slowRow: func(n int) bool { return n%100 == 50 }, contenders: []string{"stage"},
 		},
+		embedding("embed", 16, 60_000), embedding("embed 1536", 1536, 20_000), embeddingAlone(),
 	}
+}
+
+// embedding is rows that share calls of 64, as [loop.embedAndStore] has them, too.
+func embedding(name string, dimensions, rows int) *scenario {
+	return &scenario{
+		name: name, about: fmt.Sprintf("vectors of %d numbers, 64 rows a call of 50 ms and .1 ms a text, 8 at a time, rows of 1 KiB", dimensions),
+		rows: rows, pool: 8, rowBytes: 1024, latency: 50 * time.Millisecond, text: 100 * time.Microsecond, dimensions: dimensions, contenders: []string{"stage", "e"},
+		env:   []string{"STAGE_TASK=embed", fmt.Sprintf("STAGE_EMBED_DIMENSIONS=%d", dimensions)},
+		goals: []goal{{what: "rows/s by e's", by: "e", of: speed, least: .9}},
+	}
+}
+
+// embeddingAlone is the same with a call for each row.
+func embeddingAlone() *scenario {
+	sc := embedding("embed alone", 16, 3000)
+	sc.about = "the same, one row a call"
+	sc.env, sc.contenders, sc.goals = append(sc.env, "STAGE_EMBED_ROWS=1"), []string{"stage"}, nil
+	return sc
 }
 
 // contenderNames describes the contenders.
@@ -101,6 +122,7 @@ var contenderNames = map[string]string{
 	"dh":               "dh: consume, call in a pool, store result and one event, ack",
 	"d":                "d: the same without the call",
 	"c":                "c: the same without the event",
+	"e":                "e: consume, call in a pool for 64 rows at a time, store the results, ack",
 	"h":                "h: bare calls, nothing stored",
 	"noop":             "the stage's consumer, with an executor that answers at once",
 	"noop" + oneByOne:  "the same, on streams that take no groups",

@@ -119,7 +119,7 @@ func (t *turn) command(ctx context.Context, llm string) *exec.Cmd {
 
 // startLLM starts the LLM in its own process; it ends with ctx.
 func (t *turn) startLLM(ctx context.Context) (url string, err error) {
-	t.llm = exec.CommandContext(ctx, t.s.self, "-role", "llm", "-latency", t.sc.latency.String(), "-slow", t.sc.slow.String(), fmt.Sprintf("-refuses=%t", t.sc.refusedRow != nil))
+	t.llm = exec.CommandContext(ctx, t.s.self, "-role", "llm", "-latency", t.sc.latency.String(), "-text", t.sc.text.String(), "-dimensions", strconv.Itoa(t.sc.dimensions), "-slow", t.sc.slow.String(), fmt.Sprintf("-refuses=%t", t.sc.refusedRow != nil))
 	out, err := t.llm.StdoutPipe()
 	if err != nil {
 		return "", err
