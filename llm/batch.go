@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/internal/retry"
@@ -21,7 +22,7 @@ import (
 // through one Batch share its limits.
 type Batch struct {
 	cfg   BatchConfig
-	limit map[string]chan struct{} // by provider: a token for each call of the last minute
+	limit map[string]*batchLimit // by provider
 }
 
 // BatchCaller makes calls for a [Batch]. It is called from several goroutines at once.
@@ -47,8 +48,8 @@ type BatchConfig struct {
 	// MaxPrompts is the maximum of prompts in a request, at least 1.
 	MaxPrompts int
 	// RPM is the maximum of calls within any minute by provider, over all requests of the
-	// Batch. A call counts until a minute after its end. A call beyond the limit waits.
-	// 0, or no entry: no limit.
+	// Batch, evenly spread: with 60 one may start each second. A call counts until a
+	// minute after its end. A call beyond the limit waits. 0, or no entry: no limit.
 	RPM map[string]int
 	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is
 	// at least what the server asked for in Retry-After. A server that asks for more than
@@ -93,11 +94,11 @@ func NewBatch(cfg BatchConfig) (*Batch, error) {
 	for _, err := range cfg.Retry.Problems() {
 		problems = append(problems, fmt.Errorf("batch: Retry.%w", err))
 	}
-	b := &Batch{cfg: cfg, limit: make(map[string]chan struct{})}
+	b := &Batch{cfg: cfg, limit: make(map[string]*batchLimit)}
 	for provider, rpm := range cfg.RPM {
 		atLeast("RPM of "+provider, rpm, 0)
 		if rpm > 0 {
-			b.limit[provider] = make(chan struct{}, rpm) // its tokens have no size and take no memory
+			b.limit[provider] = newBatchLimit(rpm)
 		}
 	}
 	if b.cfg.Rand == nil {
@@ -159,38 +160,86 @@ func (b *Batch) TryTurn(provider string) (ended func(), ok bool) {
 		return func() {}, true
 	}
 	select {
-	case limit <- struct{}{}:
-		return turnEnded(limit), true
+	case limit.minute <- struct{}{}:
 	default:
 		return nil, false
 	}
+	if !limit.tryStart(time.Now()) {
+		<-limit.minute
+		return nil, false
+	}
+	return limit.ended, true
 }
 
 // turn waits for the turn of a call by the provider's limit, and returns what must
 // be called at its end, or the cause of ctx.
-//
-// The minute counts from the end of the call, and not from its turn: the call may
-// still wait for a slot of its caller, and many that did would go out in a burst.
 func (b *Batch) turn(ctx context.Context, provider string) (ended func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if ended, ok := b.TryTurn(provider); ok {
-		return ended, nil
-	}
 	limit := b.limit[provider]
+	if limit == nil {
+		return func() {}, nil
+	}
 	select {
-	case limit <- struct{}{}:
-		return turnEnded(limit), nil
+	case limit.minute <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	sleepFor(ctx, limit.start(time.Now()))
+	if ctx.Err() != nil {
+		<-limit.minute
+		return nil, context.Cause(ctx)
+	}
+	return limit.ended, nil
 }
 
-// turnEnded returns what frees a turn, a minute after it is called.
-func turnEnded(limit chan struct{}) func() {
-	return func() { time.AfterFunc(time.Minute, func() { <-limit }) }
+// batchLimit keeps the calls to one provider within its limit a minute. Both of its rules
+// are needed. The even spread alone would let calls out in a burst that have waited for a
+// slot of their caller since their turn: so each counts until a minute after its end. And
+// that alone would let a whole minute's calls start at once.
+type batchLimit struct {
+	minute chan struct{} // a token for each call that counts; they take no memory
+	apart  time.Duration // between the starts of two calls
+
+	mu   sync.Mutex // guards the rest, for a few instructions
+	next time.Time  // when the next call may start
 }
+
+func newBatchLimit(rpm int) *batchLimit {
+	return &batchLimit{minute: make(chan struct{}, rpm), apart: time.Minute / time.Duration(rpm)}
+}
+
+// start takes the next place in the even spread, and returns how long it is until then.
+// The place of a call that is given up meanwhile stays empty.
+func (l *batchLimit) start(now time.Time) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next.Before(now) {
+		l.next = now
+	}
+	wait = l.next.Sub(now)
+	l.next = l.next.Add(l.apart)
+	return wait
+}
+
+// tryStart is start for a call that can't wait. It may be one place early, since calls that
+// come at the very pace of the limit come a moment early as often as late.
+func (l *batchLimit) tryStart(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next.Sub(now) > l.apart {
+		return false
+	}
+	if l.next.Before(now) {
+		l.next = now
+	}
+	l.next = l.next.Add(l.apart)
+	return true
+}
+
+// ended frees the place of a call within the minute, a minute from now.
+func (l *batchLimit) ended() { time.AfterFunc(time.Minute, func() { <-l.minute }) }
 
 // wait returns the wait after the n-th failure of a prompt; ok is false if it must not be
 // sent again.
@@ -224,6 +273,21 @@ type BatchTokens struct {
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
 	TotalTokens      int64 `json:"total_tokens"`
+}
+
+// Plus returns the sum of both. Nil counts nothing, and the sum of two is nil.
+func (t *BatchTokens) Plus(other *BatchTokens) *BatchTokens {
+	switch {
+	case t == nil:
+		return other
+	case other == nil:
+		return t
+	}
+	return &BatchTokens{
+		PromptTokens:     t.PromptTokens + other.PromptTokens,
+		CompletionTokens: t.CompletionTokens + other.CompletionTokens,
+		TotalTokens:      t.TotalTokens + other.TotalTokens,
+	}
 }
 
 // BatchResult is the outcome of one prompt.

@@ -48,6 +48,109 @@ func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*B
 	return reply, run.verdict(reply)
 }
 
+// BatchKeeper keeps the results of a batch that [Batch.Resume] works on, so that it can go
+// on after an interruption. Its methods are called from several goroutines at once.
+type BatchKeeper interface {
+	// Kept reports whether the i-th prompt has its result already. It is asked once,
+	// before the prompt's first attempt.
+	Kept(i int) bool
+	// Keep stores the result of the i-th prompt, with the tokens that all attempts at it
+	// reported, nil if none did, and returns when it is stored. No further prompt is sent
+	// meanwhile in its place. An error ends the batch.
+	Keep(i int, r BatchResult, tokens *BatchTokens) error
+	// Waits reports why a prompt is not answered yet, and is sent again later.
+	Waits(err *Error)
+}
+
+// retryAfterMost bounds the wait that a server may ask of a prompt of a resumed batch.
+const retryAfterMost = time.Hour
+
+// aloneMax is how long a prompt of a resumed batch is sent again at transient errors when
+// no other prompt is answered meanwhile: the server may be out.
+const aloneMax = 15 * time.Minute
+
+// Resume sends the prompts of r that have no result yet, and has keeper store each result.
+// It is for batches that nobody waits for: where [Batch.Do] fails a prompt, it waits. A
+// prompt without capacity, or whose call was not made, is sent again until ctx ends. One
+// that meets transient errors fails after its attempts, but only once another prompt was
+// answered since it began, or after 15 minutes.
+//
+// It returns nil once each prompt has a result. The error is that of keeper, the cause of
+// ctx, or a fatal [*Error], which fails no prompt: call it again when the key, the account
+// or the settings may have changed. Calls in flight are always waited for, and their
+// results kept. MaxContentBytes does not apply. [Batch.Check] must accept r.
+func (b *Batch) Resume(ctx context.Context, caller BatchCaller, r *BatchRequest, keeper BatchKeeper) error {
+	waits, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	run := &batchRun{Batch: b, caller: caller, request: r, end: end}
+	var workers sync.WaitGroup
+	for range b.parallel(r) {
+		workers.Go(func() {
+			for waits.Err() == nil {
+				i := int(run.next.Add(1)) - 1
+				if i >= len(r.Prompts) {
+					return
+				}
+				if keeper.Kept(i) {
+					continue
+				}
+				if err := run.persist(ctx, waits, i, keeper); err != nil {
+					end(err) // the first error counts
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return context.Cause(waits)
+}
+
+// persist sends the i-th prompt until it has a result that is kept. The error ends the
+// batch.
+func (run *batchRun) persist(ctx, waits context.Context, i int, keeper BatchKeeper) error {
+	request, own := run.prompt(i), &batchRun{} // which counts the tokens of this prompt
+	began, failures := time.Now(), 0
+	for n := 1; ; n++ {
+		ended, err := run.turn(waits, run.caller.Provider())
+		if err != nil {
+			return err
+		}
+		reply, err := run.caller.Call(ctx, &request)
+		ended()
+		own.count(reply)
+		if err == nil {
+			run.answered(0)
+			return keeper.Keep(i, batchResult(reply.Text, nil), own.tokens)
+		}
+		failure := run.asError(err)
+		wait := max(run.cfg.Retry.Wait(n, run.cfg.Rand()), min(failure.RetryAfter, retryAfterMost))
+		switch failure.Class {
+		case Fatal:
+			return failure
+		case Transient:
+			failures++
+			if failures >= run.cfg.Retry.MaxAttempts && (!run.alone(began) || time.Since(began) >= aloneMax) {
+				return keeper.Keep(i, batchResult("", failure), own.tokens)
+			}
+		case Permanent:
+			return keeper.Keep(i, batchResult("", failure), own.tokens)
+		case Capacity: // until there is some
+		default: // the call was not made, or cut off by a stop
+		}
+		if waits.Err() != nil {
+			return context.Cause(waits)
+		}
+		keeper.Waits(failure)
+		sleepFor(waits, wait)
+	}
+}
+
+// alone reports that no prompt was answered since then.
+func (run *batchRun) alone(since time.Time) bool {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	return !run.last.After(since)
+}
+
 // batchRun is one request in progress.
 type batchRun struct {
 	*Batch
@@ -147,10 +250,7 @@ func batchNotSent(waits context.Context) error {
 
 // failed ends the batch if a failure holds for all its prompts.
 func (run *batchRun) failed(failure *Error, began time.Time) {
-	run.mu.Lock()
-	alone := !run.last.After(began) // no prompt was answered since it began
-	run.mu.Unlock()
-	if failure.Class == Fatal || failure.Class == 0 || failure.Class == Capacity && alone {
+	if failure.Class == Fatal || failure.Class == 0 || failure.Class == Capacity && run.alone(began) {
 		run.end(failure)
 	}
 }
@@ -162,12 +262,8 @@ func (run *batchRun) count(reply *Reply) {
 	}
 	run.mu.Lock()
 	defer run.mu.Unlock()
-	if run.tokens == nil {
-		run.tokens = new(BatchTokens)
-	}
-	run.tokens.PromptTokens += reply.Usage.PromptTokens
-	run.tokens.CompletionTokens += reply.Usage.CompletionTokens
-	run.tokens.TotalTokens += reply.Usage.TotalTokens
+	u := reply.Usage
+	run.tokens = run.tokens.Plus(&BatchTokens{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens})
 }
 
 // answered counts an answer of so many bytes, and ends the batch if they are too many

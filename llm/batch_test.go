@@ -251,8 +251,10 @@ func TestBatchKeepsToTheProvidersLimitAMinute(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if s.at[9] != 0 {
-			t.Errorf("the tenth call went at %v: a minute's calls may go at once", s.at[9])
+		for i := range s.at[1:] { // whichever batch each belongs to
+			if since := s.at[i+1] - s.at[i]; since < 6*time.Second || since > 8*time.Second {
+				t.Errorf("call %d came %v after the one before it, and ten a minute are 6 s apart", i+1, since)
+			}
 		}
 		for i := range s.at[10:] {
 			if since := s.at[i+10] - s.at[i]; since < time.Minute || since > 62*time.Second {
@@ -282,6 +284,24 @@ func TestBatchTryTurnDoesNotWait(t *testing.T) {
 		synctest.Wait()
 		if _, ok := b.TryTurn(OpenAI); !ok {
 			t.Error("nor may one a minute later")
+		}
+	})
+}
+
+// TestBatchTryTurnKeepsCallsApart: a call that may not start yet takes no place within the minute either.
+func TestBatchTryTurnKeepsCallsApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := unhurried()
+		cfg.RPM = map[string]int{OpenAI: 3}
+		b := newBatch(t, cfg)
+		for i, want := range []bool{true, true, false, false} { // one may be early
+			if _, ok := b.TryTurn(OpenAI); ok != want {
+				t.Errorf("call %d at once: %t", i, ok)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		if _, ok := b.TryTurn(OpenAI); !ok {
+			t.Error("the third of three a minute may not start after 20 s")
 		}
 	})
 }

@@ -144,7 +144,7 @@ func TestABatchGoesToAFallbackWhileTheFirstProviderHasNoCapacity(t *testing.T) {
 			}
 			return nil
 		}})
-		r := s.serving(vars{"STAGE_FALLBACKS": "openai:spare", "STAGE_FALLBACK_AFTER": "1s", "STAGE_RETRY_MAX_ATTEMPTS": "5"})
+		r := s.serving(vars{"STAGE_FALLBACKS": "openai:spare", "STAGE_FALLBACK_AFTER": "1s", "STAGE_RETRY_MAX_ATTEMPTS": "5", "STAGE_BATCH_RPM": "openai=0"})
 		reply := s.ask(batchOf(10, 2))
 		r.stop()
 		answers := 0
