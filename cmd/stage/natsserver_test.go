@@ -56,7 +56,7 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 // that has it, and the subjects that a stage publishes on.
 func importOptions(ts *testscript.TestScript, plain *server.Options) *server.Options {
 	var exports, imports strings.Builder
-	for _, subject := range []string{"$JS.ACK.>", "rows.>", "results.>", "audit.>", "journal.>", "lane.>", "dedupe.>", "$O.>"} {
+	for _, subject := range []string{"$JS.ACK.>", "rows.>", "results.>", "audit.>", "journal.>", "lane.>", "batches.>", "dedupe.>", "$O.>"} {
 		fmt.Fprintf(&exports, "{service: %q}\n", subject)
 		fmt.Fprintf(&imports, "{service: {account: OTHER, subject: %q}}\n", subject)
 	}

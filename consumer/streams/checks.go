@@ -167,6 +167,33 @@ func (s Config) checkLane(cfg jetstream.StreamConfig) findings {
 	return wrong
 }
 
+// checkBatches refuses what could lose an answer that is paid for.
+func (s Config) checkBatches(cfg jetstream.StreamConfig) findings {
+	wrong := takes(cfg, FieldBatchStream, "batches.>", BatchSubjects(s.Name))
+	if cfg.Retention != jetstream.LimitsPolicy {
+		wrong.add("has %s retention, which deletes answers once they are read: set retention to limits", cfg.Retention)
+	}
+	if cfg.MaxAge > 0 && cfg.MaxAge < batchAgeLeast {
+		wrong.add("has max age %v, after which batches are lost that still run or are kept: set it to %v or more (%s)",
+			cfg.MaxAge, batchAgeLeast, edit(cfg, "--max-age="+batchAgeLeast.String()))
+	}
+	if cfg.Discard == jetstream.DiscardOld && (cfg.MaxBytes > 0 || cfg.MaxMsgs > 0) {
+		wrong.add("drops old batches when it is full: set discard to new, then a full stream refuses new ones (%s)",
+			edit(cfg, "--discard=new"))
+	}
+	if cfg.MaxMsgsPerSubject != 1 {
+		wrong.add("keeps more than the newest message of each subject, which grows while a batch runs: set max messages per subject to 1 (%s)",
+			edit(cfg, "--max-msgs-per-subject=1"))
+	}
+	if cfg.PersistMode == jetstream.AsyncPersistMode {
+		wrong.add("acknowledges messages before they are written (persist mode async), so a killed server would lose answers: set persist mode to default")
+	}
+	if cfg.DenyPurge {
+		wrong.add("does not allow purges, by which batches are removed: set deny_purge to false")
+	}
+	return wrong
+}
+
 // needsDirect refuses a stream that can't be read by direct gets.
 func (f *findings) needsDirect(cfg jetstream.StreamConfig) {
 	if !cfg.AllowDirect {

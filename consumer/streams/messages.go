@@ -234,9 +234,16 @@ func Preview(b []byte) string {
 
 // Purge removes all messages of a stream that match filter, and waits for that.
 func Purge(ctx context.Context, nc *nats.Conn, stream, filter string) error {
+	return PurgeBelow(ctx, nc, stream, filter, 0)
+}
+
+// PurgeBelow is [Purge] of the messages below a sequence; 0 means all.
+func PurgeBelow(
+	ctx context.Context, nc *nats.Conn, stream, filter string, below uint64,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	request, err := purgeOf(nc, stream, filter)
+	request, err := purgeOf(nc, stream, filter, below)
 	if err != nil {
 		return err
 	}
@@ -252,15 +259,18 @@ func Purge(ctx context.Context, nc *nats.Conn, stream, filter string) error {
 
 // AskForPurge is [Purge] without waiting: nobody learns whether it was done.
 func AskForPurge(nc *nats.Conn, stream, filter string) error {
-	request, err := purgeOf(nc, stream, filter)
+	request, err := purgeOf(nc, stream, filter, 0)
 	if err != nil {
 		return err
 	}
 	return nc.PublishMsg(request)
 }
 
-func purgeOf(nc *nats.Conn, stream, filter string) (*nats.Msg, error) {
-	body, err := json.Marshal(map[string]string{"filter": filter})
+func purgeOf(nc *nats.Conn, stream, filter string, below uint64) (*nats.Msg, error) {
+	body, err := json.Marshal(struct {
+		Filter string `json:"filter"`
+		Below  uint64 `json:"seq,omitempty"`
+	}{filter, below})
 	return &nats.Msg{Subject: APIPrefix(nc) + "STREAM.PURGE." + stream, Data: body}, err
 }
 

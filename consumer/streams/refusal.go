@@ -74,6 +74,13 @@ func Full(err error) bool {
 	return ok && refused.code == codeStoreFailed && strings.HasPrefix(refused.why, "maximum")
 }
 
+// Conflict reports whether the server has refused a message because its condition does not
+// hold. Another append on the same condition may also have been under way.
+func Conflict(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	return ok && (refused.code == codeConflict || refused.code == codeConflictOnWay)
+}
+
 // RefusedForGood reports whether the server has refused a message for another reason than
 // a conflict, so that sending the same again would not help.
 func RefusedForGood(err error) bool {

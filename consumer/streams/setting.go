@@ -24,6 +24,7 @@ const (
 	FieldJournalStream     Field = "JournalStream"
 	FieldLaneStream        Field = "LaneStream"
 	FieldLaneRows          Field = "LaneRows"
+	FieldBatchStream       Field = "BatchStream"
 	FieldDeadLetterSubject Field = "DeadLetterSubject"
 	FieldPartitions        Field = "Partitions"
 	FieldCreate            Field = "Create"

@@ -54,6 +54,9 @@ type Config struct {
 	// LaneStream holds the records of batches. It is empty for a stage without a batch
 	// lane.
 	LaneStream string
+	// BatchStream holds deferred batches, see [EnsureBatches]. It is empty for a stage that
+	// serves none.
+	BatchStream string
 }
 
 // Ensure creates the streams that are missing and checks those that exist. Its error
@@ -103,7 +106,20 @@ func (s Config) Wanted() []jetstream.StreamConfig {
 	for _, part := range s.parts(false) {
 		wanted = append(wanted, part.want)
 	}
+	if s.BatchStream != "" {
+		wanted = append(wanted, s.batchConfig())
+	}
 	return wanted
+}
+
+// EnsureBatches creates the stream of deferred batches if it is missing, or checks it.
+// [Ensure] leaves it out, as no row depends on it.
+func EnsureBatches(ctx context.Context, nc *nats.Conn, s Config) error {
+	js, err := JetStream(nc)
+	if err != nil {
+		return err
+	}
+	return s.ensure(ctx, js, part{s.batchConfig(), FieldBatchStream, s.checkBatches})
 }
 
 // batchesKnown reports whether the server knows batches of messages that are acknowledged
@@ -199,8 +215,30 @@ func (s Config) laneConfig() jetstream.StreamConfig {
 	return s.stream(s.LaneStream, "records of the batches of llm-stage", 0, "lane.>")
 }
 
+const (
+	// BatchKeepMax is the longest time for which the answers of a deferred batch are kept
+	// after its end.
+	BatchKeepMax = 7 * 24 * time.Hour
+	// BatchRunMax is how long after its submission a deferred batch ends at the latest.
+	BatchRunMax = 7 * 24 * time.Hour
+	// batchAgeLeast is the least age at which the stream may remove messages. It removes
+	// what no replica was there to remove.
+	batchAgeLeast = BatchRunMax + BatchKeepMax + 24*time.Hour
+	// batchBytesMax is the size of a stream of deferred batches that is created here: as
+	// many as a stage may hold (1000), each with 1 MB of prompts and answers.
+	batchBytesMax = 1 << 30
+)
+
+// batchConfig keeps the newest message of each subject: a batch has one subject for each
+// thing that there is to know of it.
+func (s Config) batchConfig() jetstream.StreamConfig {
+	cfg := s.stream(s.BatchStream, "deferred batches of llm-stage", batchBytesMax, "batches.>")
+	cfg.AllowAtomicPublish, cfg.MaxMsgsPerSubject, cfg.MaxAge = false, 1, batchAgeLeast
+	return cfg
+}
+
 // subjectOf maps the setting of a stream's name to the setting of its subject. The
-// subjects of journal and lane are fixed.
+// subjects of journal, lane and deferred batches are fixed.
 var subjectOf = map[Field]Field{
 	FieldInputStream:  FieldInputSubject,
 	FieldResultStream: FieldResultSubject,

@@ -56,6 +56,12 @@ func JournalSubjects(name string, partition int) string {
 // LaneSubjects matches the records of the batches of a stage.
 func LaneSubjects(name string) string { return "lane." + name + ".>" }
 
+// BatchSubjects matches the deferred batches of a stage.
+func BatchSubjects(name string) string { return BatchPrefix(name) + ">" }
+
+// BatchPrefix starts the subjects of the deferred batches of a stage, with the dot.
+func BatchPrefix(name string) string { return "batches." + name + "." }
+
 func logPrefix(prefix, name string, partition int) string {
 	return prefix + "." + name + "." + strconv.Itoa(partition)
 }

@@ -58,7 +58,8 @@ var headers = map[string]string{
 var internalHeaders = []string{
 	"Stage-Item", "Stage-Request-Hash", "Stage-Reply-Form", "Stage-Input-Created", // the journal
 	"Stage-Redrive-From", "Stage-Redrive-As", // marks of redrive in the results stream
-	"Stage-Lane-Record", // the batch lane
+	"Stage-Lane-Record",                                                                                                           // the batch lane
+	"Stage-Batch-Keep", "Stage-Batch-Prompts", "Stage-Batch-Hash", "Stage-Batch-Done", "Stage-Batch-Problem", "Stage-Batch-State", // deferred batches
 }
 
 // headersOf describes the headers of a message. All values are texts.
@@ -148,6 +149,35 @@ func asyncAPI(t *testing.T) object {
 			"contexts":     object{"type": []any{"array", "null"}, "items": object{"type": []any{"string", "null"}}},
 			"max_parallel": object{"type": []any{"integer", "null"}}, "model": object{"type": []any{"string", "null"}},
 		}}}, object{"reply": object{"channel": object{"$ref": "#/channels/batchReply"}}})
+	replyOf := func(id, request string, payload object) {
+		add(id+"Reply", "send", "", "The answer to a "+request+" of a deferred batch.", object{"payload": payload})
+		delete(operations, id+"Reply")
+	}
+	text, null := object{"type": "string"}, func(kind string) object { return object{"type": []any{kind, "null"}} }
+	replyOf("batchSubmit", "submit", object{"type": "object", "required": []any{"id"}, "properties": object{"id": text}})
+	add("batchSubmit", "receive", "{stage}.llm_batch.submit", "Deferred batches: prompts that the stage keeps, and answers whatever becomes of the client.",
+		object{"payload": object{"type": "object", "required": []any{"prompts"}, "properties": object{
+			"prompts":  object{"type": "array", "items": text, "minItems": 1, "maxItems": 1000},
+			"contexts": object{"type": []any{"array", "null"}, "items": null("string")}, "max_parallel": null("integer"), "model": null("string"),
+			"id":   object{"type": []any{"string", "null"}, "pattern": "^[0-9A-Za-z_-]{1,64}$", "description": "a batch with an id is only submitted once"},
+			"keep": object{"type": []any{"string", "null"}, "description": "how long the answers are kept after the end, such as 24h"},
+		}}}, object{"reply": object{"channel": object{"$ref": "#/channels/batchSubmitReply"}}})
+	state := object{"type": "object", "required": []any{"id", "state", "done", "total"}, "properties": object{
+		"id": text, "state": object{"enum": []any{"queued", "running", "done", "cancelled"}}, "done": object{"type": "integer"}, "total": object{"type": "integer"},
+		"problem": text, "expires": object{"type": "string", "format": "date-time"}, "from": object{"type": "integer"}, "next": object{"type": "integer"},
+		"results": object{"type": "array", "description": "as in batchReply, with total_tokens and total_time_ms, once the batch is over"},
+	}}
+	for _, request := range []string{"get", "cancel"} {
+		id := "batch" + strings.ToUpper(request[:1]) + request[1:]
+		replyOf(id, request, state)
+		properties := object{"id": text}
+		if request == "get" {
+			properties["wait"] = object{"type": []any{"string", "null"}, "description": "how long to wait for the end, at most 10m"}
+			properties["from"] = object{"type": []any{"integer", "null"}, "description": "first prompt whose result is wanted, for answers that do not fit into a message"}
+		}
+		add(id, "receive", "{stage}.llm_batch."+request, map[string]string{"get": "How far a deferred batch has come, and its answers.", "cancel": "Cancels a deferred batch."}[request],
+			object{"payload": object{"type": "object", "required": []any{"id"}, "properties": properties}}, object{"reply": object{"channel": object{"$ref": "#/channels/" + id + "Reply"}}})
+	}
 	return object{
 		"asyncapi": "3.0.0", "defaultContentType": "application/json",
 		"info": object{

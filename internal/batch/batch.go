@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/recorder"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
@@ -62,11 +63,15 @@ type Service struct {
 	executor *executor.Executor
 	log      *slog.Logger
 
+	desk  *desk         // of deferred batches
 	moved chan struct{} // holds a token when the connection was replaced
+	// answering has a place for each request that holds the answers of a deferred batch.
+	answering chan struct{}
 
 	mu         sync.Mutex // guards the rest, for a few instructions
 	stopped    bool       // no further request begins
 	inProgress int
+	asks       int                // requests about deferred batches in progress
 	totals     map[string]*totals // by endpoint
 	working    sync.WaitGroup     // the batches in progress
 }
@@ -83,12 +88,15 @@ type totals struct {
 }
 
 // New returns a service that makes its calls through the pool of e, or what is wrong with
-// cfg. It starts nothing.
-func New(cfg *config.Config, conn *natsconn.Conn, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger) (*Service, error) {
+// cfg. Deferred batches are in the stream that of names. It starts nothing.
+func New(
+	cfg *config.Config, conn *natsconn.Conn, of streams.Config, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger,
+) (*Service, error) {
 	b := &Service{
 		cfg: cfg, conn: conn, caller: caller, recorder: recorder, executor: e, log: log, moved: make(chan struct{}, 1),
-		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}},
+		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}}, answering: make(chan struct{}, answersMax),
 	}
+	b.desk = newDesk(b, of)
 	extra, err := cfg.LLM.ReadExtraBody()
 	if err != nil {
 		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
@@ -116,6 +124,9 @@ func (b *Service) Serve(soft, hard context.Context) {
 		b.log.Error("batched requests are not answered", slog.Any("error", err)) // rows do not depend on it
 		return
 	}
+	var desk sync.WaitGroup
+	defer desk.Wait()
+	desk.Go(func() { b.desk.run(soft, hard) })
 	for serving := true; serving; {
 		select {
 		case <-soft.Done():
@@ -169,6 +180,16 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 			return nil, errors.Join(fmt.Errorf("endpoint %s: %w", v.endpoint, err), service.Stop())
 		}
 	}
+	for request, handle := range map[string]func(context.Context, []byte) (any, error){
+		RequestSubmit: b.submit, RequestGet: b.get, RequestCancel: b.cancel,
+	} {
+		handler := func(req micro.Request) { b.ask(work, hard, handle, req) }
+		err := service.AddEndpoint(config.BatchEndpoint+"_"+request, micro.HandlerFunc(handler),
+			micro.WithEndpointSubject(config.DeferredSubject(b.cfg.Name, request)))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("endpoint %s: %w", request, err), service.Stop())
+		}
+	}
 	return service, nil
 }
 
@@ -218,7 +239,7 @@ func (b *Service) begin(endpoint string, answer func()) error {
 		return errStopping
 	}
 	if b.inProgress >= inProgressMax {
-		return &busyError{}
+		return &busyError{inProgressMax, "batches"}
 	}
 	b.inProgress++
 	b.totals[endpoint].InFlight++

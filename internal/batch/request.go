@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/nats-io/nats.go"
 )
 
@@ -22,12 +21,12 @@ const (
 // ErrSlow is returned by [Request] when a stage has the request and sends no reply in time.
 var ErrSlow = errors.New("no reply in time")
 
-// Request sends a request to the stages of that name, one of which replies, and waits so
-// long for a stage that has it; timeout 0: no limit. Where no stage answers the error is
+// Request sends a request on a subject of the stages of a name, one of which replies, and
+// waits so long for a stage that has it; timeout 0: no limit. Where no stage answers the error is
 // [nats.ErrNoResponders], whatever the time-out: it searches for at least one round trip
 // and at most five seconds. It is [ErrSlow] where a stage takes longer than the time-out,
 // and what [streams.Violation] says where the user may not send a request.
-func Request(ctx context.Context, nc *nats.Conn, stage string, request []byte, timeout time.Duration) (*nats.Msg, error) {
+func Request(ctx context.Context, nc *nats.Conn, subject string, request []byte, timeout time.Duration) (*nats.Msg, error) {
 	var late <-chan time.Time // nil: never
 	search := searchMax
 	if timeout > 0 {
@@ -36,7 +35,7 @@ func Request(ctx context.Context, nc *nats.Conn, stage string, request []byte, t
 		late, search = timer.C, min(search, timeout)
 	}
 	for end := time.Now().Add(search); ; {
-		reply, err := requestOnce(ctx, nc, config.BatchSubject(stage), request, late)
+		reply, err := requestOnce(ctx, nc, subject, request, late)
 		if !errors.Is(err, nats.ErrNoResponders) || time.Now().After(end) {
 			return reply, err
 		}

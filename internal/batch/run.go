@@ -41,6 +41,12 @@ type run struct {
 	*Service
 	id string
 
+	// deferred means that nobody waits for the batch: a prompt waits for its turn without
+	// limit, and for each call to be in the audit.
+	deferred bool
+	// may returns why no call may start at the moment. Nil, and a nil error: it may.
+	may func() error
+
 	mu     sync.Mutex
 	calls  int           // made so far
 	stored int           // of them, in the audit; at most calls
@@ -59,6 +65,7 @@ type promptCall struct {
 	request  llm.Request
 	target   int
 	prepared *llm.Prepared
+	stored   chan struct{} // closed when the event of the call is in the audit; nil before the call
 }
 
 // weight estimates the tokens of the call.
@@ -80,17 +87,35 @@ func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error
 	if call.prepared, err = first.Prepare(&call.request); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, turnTimeout, errNoTurn)
-	defer cancel()
+	if !r.deferred {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, turnTimeout, errNoTurn)
+		defer cancel()
+	}
 	var reply *llm.Reply
 	err = r.executor.CallOnce(ctx, call.weight, func(ctx context.Context, a pool.Attempt) (verdict pool.Verdict) {
 		reply, verdict = r.attempt(ctx, call, a)
 		return verdict
 	})
+	if r.deferred && call.stored != nil {
+		r.awaitStored(call.stored)
+	}
 	if err != nil {
 		err = r.explain(err)
 	}
 	return reply, err
+}
+
+// awaitStored waits until the event of a call is in the audit, at most for auditTimeout,
+// before its result is kept.
+func (r *run) awaitStored(stored <-chan struct{}) {
+	timer := time.NewTimer(auditTimeout)
+	defer timer.Stop()
+	select {
+	case <-stored:
+	case <-timer.C:
+		r.log.Warn("a result of a deferred batch is kept before its call is in the audit", slog.String("batch_id", r.id))
+	}
 }
 
 // explain returns what an error of the pool means for a prompt, as an [*llm.Error]; that
@@ -102,12 +127,17 @@ func (r *run) explain(err error) error {
 		if errors.Is(err, pool.ErrOutage) {
 			paused.Class = llm.Transient // it may be over at the next attempt
 		}
+		if r.deferred {
+			paused.Class = llm.Capacity // it waits until the pause is over
+		}
 		if errors.Is(err, cost.ErrCeiling) {
 			paused.Reason = reasonCostCeiling
 		}
 		return paused
 	case ok:
 		return failure
+	case errors.Is(err, errUncertain):
+		return &llm.Error{Reason: llm.ReasonCancelled, Err: err}
 	case errors.Is(err, errNoTurn):
 		return &llm.Error{Provider: r.Provider(), Class: llm.Capacity, Reason: llm.ReasonRateLimited, Err: err}
 	}
@@ -121,6 +151,11 @@ func (r *run) explain(err error) error {
 
 // attempt makes one call. It runs on a worker of the pool.
 func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
+	if c.run.may != nil {
+		if err := c.run.may(); err != nil {
+			return nil, pool.Verdict{Class: pool.Cancelled, Err: err, Unsent: true}
+		}
+	}
 	if err := b.caller.Exhausted(); err != nil {
 		verdict := pooled.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}, &llm.Exchange{})
 		verdict.Unsent = true
@@ -138,7 +173,8 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 	x, err := to.Do(ctx, c.prepared)
 	ended()
 	call := b.caller.Outcome(c.target, c.prepared, a, x, err)
-	c.run.record(call.Event)
+	c.stored = make(chan struct{})
+	c.run.record(call.Event, c.stored)
 	b.caller.Count(call)
 	b.caller.NoteRefusal(call, c.request.Prompt, c.request.Context)
 	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
@@ -169,14 +205,15 @@ func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 	return ended, nil
 }
 
-// record stores the event of a call. Its identity is the batch and the number of the call
+// record stores the event of a call, and closes stored when it is. Its identity is the batch and the number of the call
 // alone, so that an event that is published twice is stored once.
-func (r *run) record(c *auditlog.Call) {
+func (r *run) record(c *auditlog.Call, stored chan<- struct{}) {
 	r.mu.Lock()
 	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls
 	r.calls++
 	r.mu.Unlock()
 	r.recorder.RecordCall(c, func() {
+		close(stored)
 		r.mu.Lock()
 		r.stored++
 		r.mu.Unlock()

@@ -18,7 +18,14 @@ const (
 	CodeTooLarge      = "batch_too_large"
 	CodeBadRequest    = "bad_request"
 	codeRateLimited   = "rate_limited"
-	codeReplyTooLarge = "reply_too_large"
+	CodeReplyTooLarge = "reply_too_large"
+
+	// Of deferred batches.
+
+	CodeNotFound     = "not_found"
+	CodeUnavailable  = "unavailable"
+	codeStoreFull    = "store_full"
+	codeBatchesAtMax = "too_many_batches"
 )
 
 // ErrorBody is the body of a service error: the code, a human-readable message, and the
@@ -37,7 +44,11 @@ type ErrorBody struct {
 	ReportCut bool             `json:"report_cut,omitempty"`
 	Fatal     bool             `json:"fatal,omitempty"`
 
-	// Of batch_too_large, in prompts, and of reply_too_large, in bytes.
+	// ID of a deferred batch, of unavailable: it may have been stored.
+	ID string `json:"id,omitempty"`
+
+	// Of batch_too_large in prompts, of reply_too_large and store_full in bytes, and of
+	// too_many_batches in batches.
 	Size *int `json:"size,omitempty"`
 	Max  *int `json:"max,omitempty"`
 
@@ -52,12 +63,15 @@ type retryAfter struct {
 	RetryAfterMS *int64 `json:"retry_after_ms"`
 }
 
-// busyError is why a request is refused while too many batches are in progress.
-type busyError struct{}
+// busyError is why a request is refused while too many are in progress.
+type busyError struct {
+	most int
+	what string
+}
 
 // Error reports when to retry.
-func (*busyError) Error() string {
-	return fmt.Sprintf("%d batches are in progress in this stage: retry after %v", inProgressMax, busyRetryAfter)
+func (e *busyError) Error() string {
+	return fmt.Sprintf("%d %s are in progress in this stage: retry after %v", e.most, e.what, busyRetryAfter)
 }
 
 // wireRequest is a request as it comes: what may be null or left out is a pointer.
@@ -71,18 +85,37 @@ type wireRequest struct {
 // ReadRequest decodes a request. It is strict: a misspelt field would silently change
 // what is sent. The error is human-readable.
 func ReadRequest(data []byte) (*llm.BatchRequest, error) {
+	var w wireRequest
+	if err := decode(data, &w); err != nil {
+		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
+	}
+	return w.request()
+}
+
+// errNotUTF8 and errContinues are errors of [decode].
+var (
+	errNotUTF8   = errors.New("it is not in UTF-8")
+	errContinues = errors.New("it continues after its JSON object")
+)
+
+// decode decodes the JSON of a request into w. A member that w does not have is an error.
+func decode(data []byte, w any) error {
 	if !utf8.Valid(data) {
-		return nil, errors.New("request is not in UTF-8")
+		return errNotUTF8
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	var w wireRequest
-	if err := dec.Decode(&w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
+	if err := dec.Decode(w); err != nil {
+		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("request continues after its JSON object")
+		return errContinues
 	}
+	return nil
+}
+
+// request is what was asked for.
+func (w *wireRequest) request() (*llm.BatchRequest, error) {
 	r := &llm.BatchRequest{Prompts: make([]string, len(w.Prompts)), Contexts: w.Contexts}
 	for i, p := range w.Prompts {
 		if p == nil {
@@ -137,7 +170,7 @@ func errorBody(provider string, err error) *ErrorBody {
 		return &ErrorBody{Code: CodeTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*llm.BatchReplyTooLargeError](err); ok {
-		return &ErrorBody{Code: codeReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
+		return &ErrorBody{Code: CodeReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
 		body := &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: e.Provider, retryAfter: &retryAfter{}}
@@ -154,6 +187,9 @@ func errorBody(provider string, err error) *ErrorBody {
 			body.Fatal = body.Fatal || ok && failure.Class == llm.Fatal
 		}
 		return body
+	}
+	if e, ok := errors.AsType[*deferredError](err); ok {
+		return &e.body
 	}
 	if e, ok := errors.AsType[*busyError](err); ok {
 		ms := busyRetryAfter.Milliseconds()

@@ -276,7 +276,8 @@ type BatchConfig struct {
 	MaxParallel   int            `env:"MAX_PARALLEL, default=5" min:"1" help:"calls in flight of a batched request that does not set max_parallel" deprecated:"remove it; a request that sets no max_parallel has 5 calls in flight"`
 	ParallelLimit int            `env:"PARALLEL_LIMIT, default=20" min:"1" help:"most calls in flight that a batched request may ask for" deprecated:"remove it; a request has at most 20 calls in flight"`
 	MaxPrompts    int            `env:"MAX_PROMPTS, default=1000" min:"1" max:"100000" help:"most prompts of one batched request" deprecated:"remove it; a request may have 1000 prompts, and more go in several requests"`
-	RPM           ProviderLimits `env:"RPM, default=anthropic=60,openai=60,openrouter=100" help:"most calls per minute of batched requests, by provider; 0: no limit"`
+	RPM           ProviderLimits `env:"RPM, default=anthropic=60,openai=60,openrouter=100" help:"most calls per minute of batched requests, by provider, evenly spread; 0: no limit"`
+	Stream        string         `env:"STREAM, default=BATCHES" help:"stream of deferred batches, on subjects batches.<name>.<id>.>"`
 }
 
 // HTTPConfig describes the server of metrics, health and dashboard.

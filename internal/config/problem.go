@@ -110,6 +110,7 @@ var settings = map[streams.Field]string{
 	streams.FieldAuditSubject:      "STAGE_AUDIT_SUBJECT",
 	streams.FieldJournalStream:     "STAGE_JOURNAL_STREAM",
 	streams.FieldLaneStream:        "STAGE_LANE_STREAM",
+	streams.FieldBatchStream:       "STAGE_BATCH_STREAM",
 	streams.FieldLaneRows:          "STAGE_LANE_ROWS",
 	streams.FieldDeadLetterSubject: "STAGE_DEAD_LETTER_SUBJECT",
 	streams.FieldPartitions:        "STAGE_PARTITIONS",

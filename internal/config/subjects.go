@@ -22,6 +22,10 @@ const BatchEndpoint = "llm_batch"
 // requests.
 func BatchSubject(name string) string { return name + "." + BatchEndpoint }
 
+// DeferredSubject returns the subject of one of the requests about deferred batches:
+// submit, get or cancel.
+func DeferredSubject(name, request string) string { return BatchSubject(name) + "." + request }
+
 // PartitionSubject returns the filter of one partition of the input, counted from 0.
 func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
@@ -44,6 +48,9 @@ func (c *Config) checkStreams(found *problems) {
 	}
 	if c.LaneOn() {
 		names = append(names, struct{ variable, name string }{"STAGE_LANE_STREAM", c.Lane.Stream})
+	}
+	if c.Serve.Batches {
+		names = append(names, struct{ variable, name string }{"STAGE_BATCH_STREAM", c.Batch.Stream})
 	}
 	for i, s := range names {
 		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
@@ -159,6 +166,9 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	if c.LaneOn() {
 		outputs = append(outputs, output{"STAGE_LANE_STREAM", streams.LaneSubjects(c.Name)})
 	}
+	if c.Serve.Batches {
+		outputs = append(outputs, output{"STAGE_BATCH_STREAM", streams.BatchSubjects(c.Name)})
+	}
 	if c.Budget.Name != "" {
 		outputs = append(outputs, output{"STAGE_BUDGET", c.Budget.Name.Subjects()})
 	}
@@ -182,8 +192,10 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 		{"STAGE_JOURNAL_STREAM", "journal.>"},
 		{"STAGE_LANE_STREAM", c.laneSubjects()},
 		{"STAGE_DEDUPE", DedupePrefix + ">"},
+		{"STAGE_BATCH_STREAM", "batches.>"},
 	} {
-		if in.subject != "" && found.none(in.variable) && streams.Overlap(in.subject, BatchSubject(c.Name)) {
+		taken := streams.Overlap(in.subject, BatchSubject(c.Name)) || streams.Overlap(in.subject, DeferredSubject(c.Name, "*"))
+		if in.subject != "" && found.none(in.variable) && taken {
 			found.add("STAGE_NAME", "batched requests arrive on %s, which matches %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}

@@ -92,7 +92,7 @@ func expand(patterns []string, cfg *config.Config) (subjects []string) {
 	}
 	names := []string{
 		"{name}", cfg.Name, "{ROWS}", cfg.Input.Stream, "{RESULTS}", cfg.Result.Stream, "{BUCKET}", cfg.Result.Bucket, "{AUDIT}", cfg.Audit.Stream, "{JOURNAL}", cfg.Journal.Stream,
-		"{LANE}", cfg.Lane.Stream, "{results}", cfg.Result.Subject, "{audit}", cfg.Audit.Subject, "{dead}", cfg.Streams.DeadLetterSubject,
+		"{LANE}", cfg.Lane.Stream, "{BATCHES}", cfg.Batch.Stream, "{results}", cfg.Result.Subject, "{audit}", cfg.Audit.Subject, "{dead}", cfg.Streams.DeadLetterSubject,
 		"{budget}", string(cfg.Budget.Name), "{inbox}", cfg.NATS.InboxPrefix,
 		serverAPI, api,
 	}

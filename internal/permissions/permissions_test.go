@@ -77,7 +77,9 @@ func TestASettingNeedsItsOwnSubjectsAlone(t *testing.T) {
 		{map[string]string{"STAGE_DEDUPE": "inflight"}, "", ""},
 		{map[string]string{"STAGE_DEDUPE": "stored"}, "$JS.API.STREAM.INFO.DEDUPE $JS.API.DIRECT.GET.DEDUPE.dedupe.> dedupe.>", ""},
 		{map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "poison"}, "$JS.API.STREAM.NAMES poison", ""},
-		{map[string]string{"STAGE_BATCH": "true"}, "audit.stage.all.call stage.llm_batch stage.llm_query_batched $SRV.* $SRV.*.llm-stage $SRV.*.llm-stage.*", ""},
+		{map[string]string{"STAGE_BATCH": "true"}, "audit.stage.all.call " +
+			"$JS.API.STREAM.INFO.BATCHES $JS.API.STREAM.MSG.GET.BATCHES $JS.API.STREAM.PURGE.BATCHES $JS.API.CONSUMER.CREATE.BATCHES.> $JS.API.CONSUMER.MSG.NEXT.BATCHES.> batches.stage.> " +
+			"stage.llm_batch stage.llm_query_batched $SRV.* $SRV.*.llm-stage $SRV.*.llm-stage.* stage.llm_batch.submit stage.llm_batch.get stage.llm_batch.cancel", ""},
 		{map[string]string{"STAGE_ORDER": "key"}, "", ""}, // the page of a row reads the results, too
 		{map[string]string{"STAGE_ORDER": "key", "STAGE_CREATE_STREAMS": "true"}, "$JS.API.STREAM.CREATE.ROWS $JS.API.STREAM.CREATE.RESULTS $JS.API.STREAM.CREATE.AUDIT $JS.API.STREAM.CREATE.JOURNAL " +
 			"$JS.API.CONSUMER.CREATE.ROWS.stage-0.> $JS.API.CONSUMER.DELETE.ROWS.stage-0", ""},

@@ -79,10 +79,22 @@ var rules = []rule{
 	{section: sectionRun, why: "answers of the server (STAGE_NATS_INBOX_PREFIX)", when: ownInbox, subscribe: []string{"{inbox}.>"}},
 
 	{
-		section: sectionBatches, why: "batched requests (STAGE_BATCH)", when: func(c *config.Config) bool { return c.Serve.Batches },
+		section: sectionBatches, why: "batched requests (STAGE_BATCH)", when: batches,
 		publish:   []string{"{audit}.{name}.all.call"},
 		subscribe: []string{"{name}." + config.BatchEndpoint, "{name}.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*"},
 		responses: time.Hour,
+	},
+	{
+		section: sectionBatches, why: "deferred batches: take them, store them and their answers, read and remove them", when: batches,
+		publish: []string{
+			"$JS.API.STREAM.INFO.{BATCHES}",
+			"$JS.API.STREAM.MSG.GET.{BATCHES}",
+			"$JS.API.STREAM.PURGE.{BATCHES}",
+			"$JS.API.CONSUMER.CREATE.{BATCHES}.>",
+			"$JS.API.CONSUMER.MSG.NEXT.{BATCHES}.>",
+			"batches.{name}.>",
+		},
+		subscribe: []string{"{name}." + config.BatchEndpoint + ".submit", "{name}." + config.BatchEndpoint + ".get", "{name}." + config.BatchEndpoint + ".cancel"},
 	},
 	{
 		section: sectionStatus, why: "status: ask the other replicas, and answer them",
@@ -104,6 +116,7 @@ var rules = []rule{
 	}},
 	{section: sectionCreate, why: "create the journal", when: both(creates, journal), publish: []string{"$JS.API.STREAM.CREATE.{JOURNAL}"}},
 	{section: sectionCreate, why: "create the stream of the batch lane", when: both(creates, (*config.Config).LaneOn), publish: []string{"$JS.API.STREAM.CREATE.{LANE}"}},
+	{section: sectionCreate, why: "create the stream of deferred batches", when: both(creates, batches), publish: []string{"$JS.API.STREAM.CREATE.{BATCHES}"}},
 	{section: sectionCreate, why: "create the bucket of large results", when: both(creates, stows), publish: []string{"$JS.API.STREAM.CREATE.OBJ_{BUCKET}"}},
 	{section: sectionCreate, why: "create the stream of stored replies", when: both(creates, dedupes), publish: []string{"$JS.API.STREAM.CREATE.DEDUPE"}},
 	{section: sectionCreate, why: "create the durable consumers, and set their window", when: creates, publish: []string{"$JS.API.CONSUMER.CREATE.{ROWS}.{name}-{p}.>"}},
@@ -162,6 +175,7 @@ var rules = []rule{
 func sharedInbox(c *config.Config) bool { return c.NATS.InboxPrefix == "" }
 func ownInbox(c *config.Config) bool    { return c.NATS.InboxPrefix != "" }
 func journal(c *config.Config) bool     { return c.Journal.Enabled }
+func batches(c *config.Config) bool     { return c.Serve.Batches }
 func creates(c *config.Config) bool     { return c.Streams.Create }
 func dedupes(c *config.Config) bool     { return c.Rows.Dedupe == "stored" }
 func stows(c *config.Config) bool       { return c.Result.Bucket != "" }

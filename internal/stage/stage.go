@@ -182,7 +182,7 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		return nil, err
 	}
 	if opts.Batches && cfg.Serve.Batches {
-		if s.batches, err = batch.New(cfg, conn, s.caller, s.executor, s.recorder, s.Log); err != nil {
+		if s.batches, err = batch.New(cfg, conn, stored.Streams(cfg), s.caller, s.executor, s.recorder, s.Log); err != nil {
 			return nil, err
 		}
 	}

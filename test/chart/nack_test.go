@@ -15,7 +15,7 @@ import (
 var nackFields = map[string]string{
 	"name": "name", "description": "description", "subjects": "subjects", "retention": "retention", "discard": "discard", "storage": "storage",
 	"maxBytes": "max_bytes", "maxAge": "max_age", "replicas": "num_replicas", "allowDirect": "allow_direct",
-	"allowRollup": "allow_rollup_hdrs", "allowAtomicPublish": "allow_atomic", "subjectTransform": "subject_transform",
+	"allowRollup": "allow_rollup_hdrs", "allowAtomicPublish": "allow_atomic", "maxMsgsPerSubject": "max_msgs_per_subject", "subjectTransform": "subject_transform",
 }
 
 // nackDefaults are the values of fields that mean the same as none: those of the API, and those that NACK sets.
@@ -73,6 +73,8 @@ func TestNACKCreatesTheStreamsOfTheStage(t *testing.T) {
 			"STAGE_AUDIT_SUBJECT": "events", "STAGE_AUDIT_MAX_BYTES": "512MiB", "STAGE_AUDIT_MAX_AGE": "90m", "STAGE_JOURNAL_MAX_BYTES": 1048576,
 			"STAGE_JOURNAL_STREAM": "KEPT",
 		},
+		"no batches":         {"STAGE_BATCH": false},
+		"batches elsewhere":  {"STAGE_BATCH_STREAM": "DEFERRED"},
 		"no journal, no age": {"STAGE_JOURNAL": false, "STAGE_AUDIT_MAX_AGE": "0"},
 		"lane and bucket":    {"STAGE_LANE": "batch", "STAGE_LANE_STREAM": "BATCHED", "STAGE_RESULT_BUCKET": "large", "STAGE_PARTITIONS": 1},
 		"chain":              {"STAGE_NAME": "reduce", "STAGE_INPUT_STREAM": "UP", "STAGE_INPUT_SUBJECT": "results.map.*.rows", "STAGE_RESULT_SUBJECT": "reduced"},

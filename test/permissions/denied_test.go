@@ -138,7 +138,13 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 			}
 			asking, cancel := context.WithTimeout(t.Context(), time.Minute)
 			_, _ = nc.RequestWithContext(asking, config.BatchSubject(cfg.Name), []byte(`{"prompts":["one"]}`)) // perhaps no one may answer
+			_, _ = nc.RequestWithContext(asking, config.DeferredSubject(cfg.Name, "submit"), []byte(`{"prompts":["one"],"id":"b"}`))
+			_, _ = nc.RequestWithContext(asking, config.DeferredSubject(cfg.Name, "get"), []byte(`{"id":"b","wait":"10s"}`))
+			_, _ = nc.RequestWithContext(asking, config.DeferredSubject(cfg.Name, "cancel"), []byte(`{"id":"b"}`))
 			cancel()
+			if cfg.Serve.Batches { // what a removed batch has left is removed
+				stagetest.Must(t, nc.Publish(streams.BatchPrefix(cfg.Name)+"stray.beat", nil))
+			}
 			continue
 		case <-over:
 		}
@@ -180,6 +186,9 @@ func prepare(t *testing.T, nc *nats.Conn, cfg *config.Config) jetstream.JetStrea
 	create := *cfg
 	create.Streams.Create = true
 	stagetest.Must(t, streams.Ensure(t.Context(), nc, stored.Streams(&create)))
+	if cfg.Serve.Batches {
+		stagetest.Must(t, streams.EnsureBatches(t.Context(), nc, stored.Streams(&create)))
+	}
 	for p := range cfg.Streams.Partitions {
 		stagetest.Value(streams.OpenDurable(t.Context(), nc, stored.Durable(&create, p)))(t)
 	}
@@ -256,6 +265,9 @@ var savings = []string{
 	"llm-stage.stage.replicas", "llm-stage.budget.account.>", "llm-stage.stage.status", "llm-stage.stage.control",
 	"$JS.API.CONSUMER.CREATE.RESULTS.>", "$JS.API.CONSUMER.MSG.NEXT.RESULTS.>", // the page has no story of a row
 	"$JS.ACK.ROWS.stage-0.>", "$JS.ACK.ROWS.stage-1.>", // slowly: the stage sets the consumer back again and again
+	"$JS.API.STREAM.INFO.BATCHES", "$JS.API.STREAM.MSG.GET.BATCHES", "$JS.API.STREAM.PURGE.BATCHES", // deferred batches are refused, or not removed
+	"$JS.API.CONSUMER.CREATE.BATCHES.>", "$JS.API.CONSUMER.MSG.NEXT.BATCHES.>", "batches.stage.>",
+	"stage.llm_batch.submit", "stage.llm_batch.get", "stage.llm_batch.cancel",
 	"stage.llm_batch", "stage.llm_query_batched", "$SRV.*", "$SRV.*.llm-stage", "$SRV.*.llm-stage.*",
 }
 

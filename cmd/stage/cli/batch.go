@@ -31,24 +31,35 @@ import (
 func newBatchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "batch [FILE]",
-		Short:   "send one batched request to a running stage and print the reply",
+		Short:   "send one batched request to a running stage and print the reply, or leave it there (--detach)",
 		GroupID: groupWork,
 		Args:    cobra.MaximumNArgs(1),
 	}
+	detach := cmd.Flags().Bool("detach", false, "leave the batch with the stage, print its id and do not wait: stage batch get fetches the answers")
+	keep := cmd.Flags().Duration("keep", 0, "with --detach, how long the answers are kept after the end (default 24h)")
 	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
 	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)
 	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
-		if *timeout < 0 {
+		switch {
+		case *timeout < 0:
 			return config.Invalid(errors.New("--timeout: must not be negative"))
+		case *detach:
+			return submitBatch(soft, env, cfg, append(args, "-")[0], *keep, *timeout)
+		case *keep != 0:
+			return config.Invalid(errors.New("--keep: it is about --detach: give that too, or remove it"))
 		}
 		return sendBatch(soft, env, cfg, append(args, "-")[0], *timeout) // without a file standard input
 	})
+	cmd.AddCommand(newBatchGetCommand(env), newBatchCancelCommand(env), newBatchListCommand(env))
 	return cmd
 }
 
 // sendBatch sends the request of a file and prints the reply.
 func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, timeout time.Duration) error {
-	request, err := readBatchFile(ctx, env, file)
+	request, err := readBatchFile(ctx, env, file, func(text []byte) error {
+		_, err := batch.ReadRequest(text)
+		return err
+	})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -63,9 +74,10 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; len(request) > limit {
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
 	}
-	reply, err := batch.Request(ctx, conn.NC(), cfg.Name, request, timeout)
+	subject := config.BatchSubject(cfg.Name)
+	reply, err := batch.Request(ctx, conn.NC(), subject, request, timeout)
 	if err != nil {
-		return batchNotAnswered(ctx, conn.NC(), cfg, timeout, err)
+		return batchNotAnswered(ctx, conn.NC(), cfg, subject, timeout, err)
 	}
 	if len(reply.Data) > 0 {
 		if _, err := fmt.Fprintf(terminal.JSON(env.Stdout), "%s\n", reply.Data); err != nil {
@@ -76,7 +88,7 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 }
 
 // readBatchFile reads a request and checks it before it is sent.
-func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
+func readBatchFile(ctx context.Context, env *Env, name string, check func([]byte) error) ([]byte, error) {
 	var text []byte
 	var err error
 	if name == "-" {
@@ -86,7 +98,7 @@ func readBatchFile(ctx context.Context, env *Env, name string) ([]byte, error) {
 		text, err = os.ReadFile(name)
 	}
 	if err == nil {
-		_, err = batch.ReadRequest(text)
+		err = check(text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -112,9 +124,9 @@ func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (
 // batchNotAnswered explains why there is no reply. Where nobody takes the request it asks
 // whether the stage runs at all.
 func batchNotAnswered(
-	ctx context.Context, nc *nats.Conn, cfg *config.Config, timeout time.Duration, err error,
+	ctx context.Context, nc *nats.Conn, cfg *config.Config, subject string, timeout time.Duration, err error,
 ) error {
-	switch subject := config.BatchSubject(cfg.Name); {
+	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		if running := replicas.Merge(replicas.Ask(ctx, nc, cfg.Name, nil), replicas.NewMemory(), time.Now()); len(running.Replicas) > 0 {
 			return fmt.Errorf("stage %s runs, but takes no batched requests: start it with STAGE_BATCH=true; if it is, its NATS user may not subscribe to %s (stage setup --print-permissions)", cfg.Name, subject)
@@ -142,12 +154,17 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 		}
 		return nil
 	}
+	return batchRefusal(code, reply)
+}
+
+// batchRefusal is the error of a service error.
+func batchRefusal(code string, reply *nats.Msg) error {
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
 	var body batch.ErrorBody
 	if json.Unmarshal(reply.Data, &body) == nil && body.Fatal {
 		return &stage.FatalError{Err: err}
 	}
-	if code == batch.CodeBadRequest || code == batch.CodeTooLarge {
+	if code == batch.CodeBadRequest || code == batch.CodeTooLarge || code == batch.CodeNotFound {
 		return config.Invalid(err)
 	}
 	return err

@@ -22,7 +22,7 @@ func TestWhyNobodyTakesABatch(t *testing.T) {
 		cfg := stagetest.Config(t)
 		says := func(want string) {
 			t.Helper()
-			if err := batchNotAnswered(t.Context(), nc, cfg, time.Minute, nats.ErrNoResponders); !strings.HasPrefix(err.Error(), want) {
+			if err := batchNotAnswered(t.Context(), nc, cfg, "stage.llm_batch", time.Minute, nats.ErrNoResponders); !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		}

@@ -19,7 +19,7 @@ const faultyLevel = "--log-level=nonsense"
 // positional are the arguments of the commands that need some, and the flags without which setup and try refuse some
 // that they list.
 var positional = map[string][]string{
-	"batch": {"-"}, "load": {"rows.jsonl"}, "process": {"rows.jsonl"}, "try": {"rows.jsonl", "--call"}, "show": {"NAME"}, "rm": {"NAME"}, "cancel": {"NAME"}, "setup": {"--print-permissions"},
+	"batch": {"-"}, "load": {"rows.jsonl"}, "process": {"rows.jsonl"}, "try": {"rows.jsonl", "--call"}, "show": {"NAME"}, "rm": {"NAME"}, "cancel": {"NAME"}, "get": {"NAME"}, "setup": {"--print-permissions"},
 }
 
 // problems are the lines of the error that a command ends with where its configuration is invalid.

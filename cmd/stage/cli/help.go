@@ -31,7 +31,7 @@ const flagCommon = "stage_common"
 func writeHelp(cmd *cobra.Command, width int) {
 	var b strings.Builder
 	usage := cmd.UseLine()
-	if cmd.HasAvailableSubCommands() {
+	if cmd.HasAvailableSubCommands() && !strings.Contains(cmd.Use, " ") { // else it does something itself
 		usage = cmd.CommandPath() + " <command> [flags]"
 	}
 	fmt.Fprintf(&b, "Usage:\n  %s\n\n%s\n", usage, cmp.Or(cmd.Long, cmd.Short))

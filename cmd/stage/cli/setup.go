@@ -33,7 +33,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 	completeWords(cmd, "output", formatConf, formatJSON)
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
-		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM")
+		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM", "STAGE_BATCH", "STAGE_BATCH_STREAM")
 	flags.allow(settingsOfPermissions...)
 	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES", "STAGE_AUDIT_MAX_BYTES",
 		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
@@ -83,7 +83,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 const formatConf = "conf"
 
 // settingsOfPermissions are variables that setup uses only to print permissions.
-var settingsOfPermissions = []string{"STAGE_BATCH", "STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DEDUPE", "STAGE_MAX_COST_USD", "STAGE_PRICES_FILE"}
+var settingsOfPermissions = []string{"STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DEDUPE", "STAGE_MAX_COST_USD", "STAGE_PRICES_FILE"}
 
 // printPermissions prints what the NATS user of run needs with the settings in force. It
 // connects to no server.
@@ -129,6 +129,9 @@ func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error 
 		return err
 	}
 	var errs []error
+	if cfg.Serve.Batches {
+		errs = append(errs, streams.EnsureBatches(ctx, nc, stored.Streams(cfg)))
+	}
 	for p := range cfg.Streams.Partitions {
 		_, err := streams.OpenDurable(ctx, nc, stored.Durable(cfg, p))
 		errs = append(errs, err)

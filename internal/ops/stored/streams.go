@@ -25,6 +25,10 @@ func Streams(cfg *config.Config) streams.Config {
 	if cfg.LaneOn() {
 		lane = cfg.Lane.Stream
 	}
+	batches := ""
+	if cfg.Serve.Batches {
+		batches = cfg.Batch.Stream
+	}
 	return streams.Config{
 		AuditDuplicates: duplicates,
 		Name:            cfg.Name, InputStream: cfg.Input.Stream, InputSubject: cfg.Input.Subject,
@@ -35,7 +39,7 @@ func Streams(cfg *config.Config) streams.Config {
 		Create: cfg.Streams.Create, Replicas: cfg.Streams.Replicas, Memory: cfg.Streams.Storage == "memory",
 		AuditMaxAge: cfg.Audit.MaxAge, AuditMaxBytes: int64(cfg.Audit.MaxBytes), ResultMaxBytes: int64(cfg.Result.MaxBytes),
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalMaxBytes: int64(cfg.Journal.MaxBytes),
-		LaneStream: lane,
+		LaneStream: lane, BatchStream: batches,
 	}
 }
 
