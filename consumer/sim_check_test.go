@@ -8,6 +8,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -129,6 +130,7 @@ func (s *sim) check() {
 func (s *sim) checkLog(p int) []jetstream.Msg {
 	s.t.Helper()
 	owner := ""
+	var chain proof.Hash
 	owners := make(map[string]bool)
 	var results []jetstream.Msg
 	log := logOrder{
@@ -137,6 +139,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 	}
 	for _, m := range s.read("RESULTS", fmt.Sprintf("results.stage.%d.>", p)) {
 		at, seq, by := storedAt(s.bench, m).Sequence.Stream, sourceSeq(s.bench, m), m.Headers().Get(streams.HeaderOwner)
+		chain = s.checkChain(at, m, chain)
 		if strings.HasSuffix(m.Subject(), ".claim") {
 			name, _, _ := strings.Cut(by, ".")
 			if log.claim(at, m.Headers(), m.Data(), s.lives[name].order); by == owner {
@@ -163,6 +166,20 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 	return results
 }
 
+// checkChain checks that a message of a log carries the hash of the one before it and of itself, which it returns.
+func (s *sim) checkChain(at uint64, m jetstream.Msg, before proof.Hash) proof.Hash {
+	s.t.Helper()
+	kind := proof.Result
+	if strings.HasSuffix(m.Subject(), ".claim") {
+		kind = proof.Claim
+	}
+	chain, ok, err := proof.ChainOf(m.Headers())
+	if want := before.Next(proof.RecordOf(kind, m.Headers(), m.Data())); !ok || err != nil || chain != want {
+		s.t.Errorf("message %d, a %s, has the chain %s, want %s: %v", at, kind, chain, want, err)
+	}
+	return chain
+}
+
 func sourceSeq(b *bench, m jetstream.Msg) uint64 {
 	b.t.Helper()
 	return stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(b.t)
@@ -179,7 +196,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	s.t.Helper()
 	const cause = 2 * leastLatency
 	called, rows, keys := make(map[uint64]time.Time), make(map[string]time.Time), make(map[string]*string)
-	calls := make(map[string]time.Time)
+	calls, named := make(map[string]time.Time), make(map[string]string)
 	for _, m := range s.read("AUDIT", "audit.stage.*.*") {
 		at := storedAt(s.bench, m).Timestamp
 		switch e, err := auditlog.Decode(m.Data()); {
@@ -187,6 +204,10 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 			s.t.Fatal(err)
 		case e.Row != nil:
 			rows[e.Row.StateID+"|"+e.Row.Owner], keys[e.Row.StateID+"|"+e.Row.Owner] = at, e.Row.Key
+			named[e.Row.StateID+"|"+e.Row.Owner] = proof.EventName(proof.HashOf(m.Data()))
+			if e.Row.Salt == "" {
+				s.t.Errorf("the row event of row %d has no salt", e.Row.Sequence)
+			}
 		case e.Call != nil:
 			if _, known := called[e.Call.Sequence]; !known {
 				called[e.Call.Sequence] = at
@@ -202,6 +223,9 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 		key, keyed := m.Headers()[streams.HeaderKey]
 		if told := keys[event]; keyed != (told != nil) || keyed && key[0] != *told {
 			s.t.Errorf("row %d: its result has the key %q, and its row event another one", seq, key)
+		}
+		if name := m.Headers().Get(proof.HeaderEvent); name != named[event] {
+			s.t.Errorf("row %d: its result names the row event %q, and its row event is %q", seq, name, named[event])
 		}
 		row := rows[event]
 		if at.Sub(row) < cause || at.Sub(called[seq]) < cause {

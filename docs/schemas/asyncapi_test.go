@@ -34,7 +34,7 @@ var headers = map[string]string{
 	"Stage-Key":           "STAGE_ORDER=key: the row's key",
 	"Stage-Chain":         "the hash of all messages of the partition's log up to this one, in hexadecimal: docs/reliability.md has the bytes",
 	"Stage-Event":         "the first 16 bytes of the SHA-256 of the row's event, in base64url without padding",
-	"Stage-Recorded":      "of an event that was cut after it was recorded: the SHA-256 of the event as recorded, in hexadecimal",
+	"Stage-Recorded":      "of an event that was cut after it was recorded, or whose row was erased: the SHA-256 of the event as recorded, in hexadecimal",
 	"Stage-Erased":        "what this message stands for was erased: when, and by whom",
 	"Stage-Erased-Seq":    "sequence in the audit stream of the event that this one stands for, which was erased",
 	"Stage-Object":        "a body that is larger than a message: the object that holds it, as BUCKET/NAME",

@@ -183,29 +183,34 @@ func (b *Bench) FinishedJob(n int) *Job {
 // Message is a step as it goes into its stream.
 func (s Step) Message(t *testing.T) *nats.Msg {
 	t.Helper()
+	return Value(s.message())(t)
+}
+
+func (s Step) message() (*nats.Msg, error) {
 	log, audit := fmt.Sprintf("results.stage.%d.", s.Part), fmt.Sprintf("audit.stage.%d.", s.Part)
 	switch {
 	case s.Call != nil:
-		return &nats.Msg{Subject: audit + "call", Data: s.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+		return &nats.Msg{Subject: audit + "call", Data: s.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)}, nil
 	case s.Row != nil:
-		return &nats.Msg{Subject: audit + "row", Data: s.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+		return &nats.Msg{Subject: audit + "row", Data: s.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)}, nil
 	case s.Batch != nil:
-		return &nats.Msg{Subject: audit + "batch", Data: s.Batch.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+		return &nats.Msg{Subject: audit + "batch", Data: s.Batch.AppendJSON(nil, auditlog.PayloadsFull, 0)}, nil
 	case s.Run != nil:
-		return &nats.Msg{Subject: "audit.stage.all.run", Data: s.Run.AppendJSON(nil, auditlog.PayloadsFull, 0)}
+		return &nats.Msg{Subject: "audit.stage.all.run", Data: s.Run.AppendJSON(nil, auditlog.PayloadsFull, 0)}, nil
 	case s.Claim != nil:
 		c := s.Claim
 		body, err := json.Marshal(streams.Claim{
 			Owner: c.Owner, HighWaterMark: c.Mark, Version: c.Version, InputStream: c.Input, InputCreated: c.Created, Order: c.Order, Key: c.Key,
 		})
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		m := &nats.Msg{Subject: log + "claim", Data: body, Header: nats.Header{
 			streams.HeaderOwner: {c.Owner}, streams.HeaderSourceSeq: {strconv.FormatUint(c.Mark, 10)},
 		}}
+		maps.Copy(m.Header, c.Header)
 		setProgress(m.Header, c.Progress)
-		return m
+		return m, nil
 	}
 	r := s.Result
 	body := r.Body
@@ -231,5 +236,5 @@ func (s Step) Message(t *testing.T) *nats.Msg {
 	if r.Key != nil {
 		m.Header.Set(streams.HeaderKey, *r.Key)
 	}
-	return m
+	return m, nil
 }

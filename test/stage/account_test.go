@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/ops/usage"
+	"github.com/llm-stage/stage/internal/ops/verify"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -177,7 +180,22 @@ func (s *site) verify() audit {
 	s.verifyCalls(&a)
 	s.verifySummary(&a)
 	s.verifySecret()
+	s.verifyChain()
 	return a
+}
+
+// verifyChain has stage verify look for what breaks the chain through the results, and for events that were altered.
+func (s *site) verifyChain() {
+	s.t.Helper()
+	report := stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(nil), io.Discard))(s.t)
+	for _, v := range report.Violations.First {
+		if slices.Contains([]string{"chain_broken", "deleted", "event_altered"}, string(v.Kind)) {
+			s.t.Errorf("%s: %s", v.Kind, v.Text)
+		}
+	}
+	if len(report.Roots) != 1 && report.Partitions[0].Claims > 0 {
+		s.t.Errorf("verify names %d roots", len(report.Roots))
+	}
 }
 
 // verifyResults checks that the results are those of the first n rows, in their order.

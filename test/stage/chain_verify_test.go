@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/ops/verify/chain"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -90,10 +91,12 @@ func recordChain(t *testing.T) (recorded map[string][]stagetest.Message) {
 	return recorded
 }
 
-// replay stores what a chain has stored on another server. Claims name the streams that are there.
+// replay stores what a chain has stored on another server. Claims name the streams that are there, and the hashes through
+// the results are made again: what a test has changed must be found by the links.
 func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Bench {
 	t.Helper()
 	b := stagetest.NewBench(t, nil)
+	logs := make(map[string]proof.Hash)
 	for _, stream := range []string{"ROWS", "RESULTS", "AUDIT"} {
 		for _, m := range recorded[stream] {
 			if strings.HasSuffix(m.Subject, ".claim") {
@@ -107,6 +110,14 @@ func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Be
 				if !strings.HasPrefix(name, "Nats-") {
 					header[name] = values
 				}
+			}
+			if log, what, _ := strings.Cut(m.Subject, ".0."); header[proof.HeaderChain] != nil && m.Subject != "results.gone" {
+				kind := proof.Result
+				if what == "claim" {
+					kind = proof.Claim
+				}
+				logs[log] = logs[log].Next(proof.RecordOf(kind, header, m.Body))
+				header[proof.HeaderChain] = []string{logs[log].String()}
 			}
 			b.Publish(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Body})
 		}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/ops/verify/chain"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -26,12 +28,22 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
+	rootFile := cmd.Flags().String("root", "", "prove that the results go on from a root: the `FILE` has what an earlier verify printed, as text or JSON")
 	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows flow, with commas in between: prove each and the links between them")
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
-	refuse := func(*config.Config) error {
+	var options verify.Options
+	refuse := func(*config.Config) (err error) {
+		if cmd.Flags().Changed("root") {
+			if options.Roots, err = readRoots(*rootFile); err != nil {
+				return config.Invalid(err)
+			}
+		}
 		if !cmd.Flags().Changed("chain") {
 			return nil
+		}
+		if cmd.Flags().Changed("root") {
+			return config.Invalid(errors.New("--chain and --root: a root is of one stage; run verify for each stage with its root"))
 		}
 		for _, flag := range []string{"job", config.FlagName("STAGE_NAME")} {
 			if cmd.Flags().Changed(flag) {
@@ -46,7 +58,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		if cmd.Flags().Changed("chain") {
 			report, err = chain.Run(ctx, js, cfg, *names, env.Stderr)
 		} else {
-			report, err = verify.Run(ctx, js, cfg, env.Stderr)
+			report, err = verify.RunWith(ctx, js, cfg, options, env.Stderr)
 		}
 		if err != nil {
 			return err
@@ -58,6 +70,19 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		return report.Err()
 	})
 	return cmd
+}
+
+// readRoots reads the roots in a file.
+func readRoots(path string) ([]verify.Root, error) {
+	printed, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--root: %w", err)
+	}
+	roots, err := proof.ReadRoots(printed)
+	if err != nil {
+		return nil, fmt.Errorf("--root %s: %w", path, err)
+	}
+	return roots, nil
 }
 
 // verified is what verify reports, of one stage or of a chain.

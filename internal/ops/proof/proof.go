@@ -122,7 +122,12 @@ type Record struct {
 
 // RecordOf returns the record of a message with its headers as they are stored.
 func RecordOf(kind Kind, header map[string][]string, body []byte) Record {
-	return Record{Head: HashOf([]byte(Head(kind, header))), Content: HashOf([]byte(Content(header, HashOf(body))))}
+	return RecordOfHash(kind, header, HashOf(body))
+}
+
+// RecordOfHash is [RecordOf] for a body whose SHA-256 is known.
+func RecordOfHash(kind Kind, header map[string][]string, body Hash) Record {
+	return Record{Head: HashOf([]byte(Head(kind, header))), Content: HashOf([]byte(Content(header, body)))}
 }
 
 // MarshalText makes the record 128 hexadecimal digits in JSON.

@@ -1,4 +1,4 @@
-package proof
+package proof_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
@@ -14,17 +15,17 @@ import (
 type vectors struct {
 	Messages []struct {
 		About   string              `json:"about"`
-		Kind    Kind                `json:"kind"`
+		Kind    proof.Kind          `json:"kind"`
 		Header  map[string][]string `json:"header"` // as it is stored
 		Body    string              `json:"body"`
 		Head    string              `json:"head"`
 		Content string              `json:"content"`
-		Record  Record              `json:"record"`
-		Chain   Hash                `json:"chain"`
+		Record  proof.Record        `json:"record"`
+		Chain   proof.Hash          `json:"chain"`
 	} `json:"messages"`
 	Calls []struct {
-		Event string `json:"event"`
-		Hash  Hash   `json:"calls_hash"`
+		Event string     `json:"event"`
+		Hash  proof.Hash `json:"calls_hash"`
 	} `json:"calls"`
 	Event struct {
 		Event string `json:"event"`
@@ -40,16 +41,16 @@ func readVectors(t *testing.T) (v vectors) {
 
 func TestVectors(t *testing.T) {
 	v := readVectors(t)
-	var chain Hash
+	var chain proof.Hash
 	for _, m := range v.Messages {
-		if got := Head(m.Kind, m.Header); got != m.Head {
+		if got := proof.Head(m.Kind, m.Header); got != m.Head {
 			t.Errorf("%s: head %q, want %q", m.About, got, m.Head)
 		}
-		if got := Content(m.Header, HashOf([]byte(m.Body))); got != m.Content {
+		if got := proof.Content(m.Header, proof.HashOf([]byte(m.Body))); got != m.Content {
 			t.Errorf("%s: content %q, want %q", m.About, got, m.Content)
 		}
-		m.Header[HeaderChain] = []string{m.Chain.String()} // it is no part of itself
-		record := RecordOf(m.Kind, m.Header, []byte(m.Body))
+		m.Header[proof.HeaderChain] = []string{m.Chain.String()} // it is no part of itself
+		record := proof.RecordOf(m.Kind, m.Header, []byte(m.Body))
 		if record != m.Record {
 			t.Errorf("%s: another record", m.About)
 		}
@@ -57,37 +58,37 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s: chain %s, want %s", m.About, chain, m.Chain)
 		}
 	}
-	var calls Hash
+	var calls proof.Hash
 	for _, c := range v.Calls {
-		if calls = calls.Calls(HashOf([]byte(c.Event))); calls != c.Hash {
+		if calls = calls.Calls(proof.HashOf([]byte(c.Event))); calls != c.Hash {
 			t.Errorf("%s: calls hash %s, want %s", c.Event, calls, c.Hash)
 		}
 	}
-	if got := EventName(HashOf([]byte(v.Event.Event))); got != v.Event.Name {
+	if got := proof.EventName(proof.HashOf([]byte(v.Event.Event))); got != v.Event.Name {
 		t.Errorf("event name %s, want %s", got, v.Event.Name)
 	}
 }
 
 // An erased message leaves what the chain needs, whatever the message was.
 func TestATombstoneTakesThePlaceOfItsMessage(t *testing.T) {
-	var before Hash
+	var before proof.Hash
 	for i, m := range readVectors(t).Messages {
-		m.Header[HeaderChain] = []string{m.Chain.String()}
-		stone := stagetest.Value(NewTombstone(m.Kind, uint64(i)+1, m.Header, []byte(m.Body)))(t)
+		m.Header[proof.HeaderChain] = []string{m.Chain.String()}
+		stone := stagetest.Value(proof.NewTombstone(m.Kind, uint64(i)+1, m.Header, []byte(m.Body)))(t)
 		body := stagetest.Value(json.Marshal(stone))(t)
 		for _, secret := range []string{"response", "rows.x", "café", "user%201"} {
 			if strings.Contains(string(body), secret) {
 				t.Errorf("%s: its tombstone has %q: %s", m.About, secret, body)
 			}
 		}
-		read := stagetest.Value(ParseTombstone(body))(t)
+		read := stagetest.Value(proof.ParseTombstone(body))(t)
 		if !read.Follows(before) || read.Kind() != m.Kind || read.Header("Stage-Source-Seq") != m.Header["Stage-Source-Seq"][0] {
 			t.Errorf("%s: its tombstone does not stand for it: %s", m.About, body)
 		}
-		for change, f := range map[string]func(*Tombstone){
-			"head":    func(s *Tombstone) { s.Head = strings.Replace(s.Head, "run.", "fun.", 1) },
-			"content": func(s *Tombstone) { s.Content[0]++ },
-			"chain":   func(s *Tombstone) { s.Chain[31]++ },
+		for change, f := range map[string]func(*proof.Tombstone){
+			"head":    func(s *proof.Tombstone) { s.Head = strings.Replace(s.Head, "run.", "fun.", 1) },
+			"content": func(s *proof.Tombstone) { s.Content[0]++ },
+			"chain":   func(s *proof.Tombstone) { s.Chain[31]++ },
 		} {
 			forged := *read
 			if f(&forged); forged.Follows(before) {
@@ -100,7 +101,7 @@ func TestATombstoneTakesThePlaceOfItsMessage(t *testing.T) {
 
 func TestATombstoneThatIsNoneIsRefused(t *testing.T) {
 	m := readVectors(t).Messages[1]
-	if _, err := NewTombstone(m.Kind, 2, m.Header, []byte(m.Body)); err == nil || !strings.Contains(err.Error(), "Stage-Chain") {
+	if _, err := proof.NewTombstone(m.Kind, 2, m.Header, []byte(m.Body)); err == nil || !strings.Contains(err.Error(), "Stage-Chain") {
 		t.Errorf("of a message without a chain: %v", err)
 	}
 	for body, want := range map[string]string{
@@ -110,7 +111,7 @@ func TestATombstoneThatIsNoneIsRefused(t *testing.T) {
 		`{"row":1,"head":"llm-stage result\nStage-Source-Seq: 2\n"}`:                "has the head of row 2",
 		`{"row":1,"content":"ab","head":"llm-stage result\nStage-Source-Seq: 1\n"}`: "no SHA-256",
 	} {
-		if _, err := ParseTombstone([]byte(body)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := proof.ParseTombstone([]byte(body)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", body, err, want)
 		}
 	}
@@ -127,7 +128,7 @@ func TestChainOf(t *testing.T) {
 		{[]string{strings.ToUpper(digits)}, true, "lower-case"}, {[]string{digits[2:]}, true, "lower-case"}, {[]string{""}, true, "lower-case"},
 		{[]string{digits, digits}, true, "2 headers"},
 	} {
-		value, ok, err := ChainOf(map[string][]string{HeaderChain: tt.values})
+		value, ok, err := proof.ChainOf(map[string][]string{proof.HeaderChain: tt.values})
 		if ok != tt.ok || (err == nil) != (tt.fails == "") || err != nil && !strings.Contains(err.Error(), tt.fails) {
 			t.Errorf("%q: %s %v %v", tt.values, value, ok, err)
 		}

@@ -48,6 +48,9 @@ type Claim struct {
 	Order    streams.Order
 	Key      string
 	Progress Progress // of a claim whose results are not in stream order
+	// Header and Body are the message.
+	Header nats.Header
+	Body   []byte
 }
 
 // Progress is how far the rows of the input have their results with a message of the log
@@ -60,7 +63,8 @@ type Progress struct {
 	Low, Ahead, From uint64
 }
 
-func progressOf(h nats.Header) (p Progress) {
+// ProgressOf reads the headers of a message of the log.
+func ProgressOf(h nats.Header) (p Progress) {
 	p.Named = len(h[streams.HeaderLow]) > 0
 	for name, number := range map[string]*uint64{
 		streams.HeaderLow: &p.Low, streams.HeaderAhead: &p.Ahead, streams.HeaderAheadFrom: &p.From,

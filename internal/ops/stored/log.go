@@ -31,7 +31,7 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 		}
 		claims = append(claims, Claim{
 			At: m.Sequence, Stored: m.Time, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated,
-			Order: c.Order, Key: c.Key, Progress: progressOf(m.Header),
+			Order: c.Order, Key: c.Key, Progress: ProgressOf(m.Header), Header: m.Header, Body: m.Data,
 		})
 	}
 }
@@ -64,7 +64,7 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 			Object: objectOf(h),
 		}
 		if len(h[streams.HeaderLow]) > 0 {
-			row.Progress = progressOf(h)
+			row.Progress = ProgressOf(h)
 		}
 		if key := h[streams.HeaderKey]; len(key) > 0 {
 			row.Key = &key[0]

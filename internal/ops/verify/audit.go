@@ -2,12 +2,14 @@ package verify
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/ops/proof"
 )
 
 // auditTerm is one term of ownership, by its claim and events.
@@ -16,7 +18,8 @@ type auditTerm struct {
 	epoch int // of the input streams that the partition has had, counted from 0
 	// since is when the term was claimed, or its last finished row was queued: the row
 	// events of later results were stored after it. It is zero if unknown.
-	since time.Time
+	since  time.Time
+	number int // of the partition's terms, in the order of their claims
 }
 
 // rowKey names a row: the sequences of a re-created input stream mean other rows.
@@ -42,6 +45,7 @@ type callFacts struct {
 	lane     bool
 	usage    *auditlog.Usage
 	unpriced bool
+	hash     proof.Hash // of its event, as recorded
 }
 
 // rowFacts is what verify compares of a row event.
@@ -57,6 +61,8 @@ type rowFacts struct {
 	vars               string  // hash of the row
 	result             string  // hash of the result; empty means that it names none
 	earlier            []auditlog.TermCalls
+	hash               proof.Hash // of the event, as recorded
+	callsHash          string     // of its calls; empty means that it names none
 }
 
 // calls is how many calls the row event counts.
@@ -70,17 +76,18 @@ type rowAudit struct {
 }
 
 // add keeps an event of the row; of row events the first of each term.
-func (r *rowAudit) add(e *auditlog.Event, term *auditTerm) {
+func (r *rowAudit) add(e *auditlog.Event, term *auditTerm, hash proof.Hash) {
 	if c := e.Call; c != nil {
 		r.addCall(callFacts{
 			term: term, run: e.RunID, index: c.CallIndex, item: itemOf(c), badID: c.Item != nil && !strings.HasSuffix(c.StateID, idOf(e)), at: e.Time,
-			success: c.Status == auditlog.CallSuccess, capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(),
+			success: c.Status == auditlog.CallSuccess, capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(), hash: hash,
 		})
 	} else if r.by(term) == nil {
 		r.rows = append(r.rows, rowFacts{
 			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
 			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
 			vars: e.Row.VariablesHash, result: e.Row.ResultHash, earlier: e.Row.EarlierCalls,
+			hash: hash, callsHash: e.Row.CallsHash,
 		})
 	}
 }
@@ -163,7 +170,8 @@ func (r *rowAudit) laned() bool {
 }
 
 // journaled looks for the calls of a reply from the journal, or of a batch: consecutive
-// ones of one process, with the row event's usage.
+// ones of one process, with the row event's usage. Of several it takes those of the row
+// event's hash, if there are any.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	for i := range r.calls {
@@ -173,13 +181,50 @@ func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 		}
 		all := r.filter(inRun)
 		for i := 0; i+n <= len(all); i++ {
-			calls = all[i : i+n]
-			if capacity, usage := sumsOf(calls); capacity == f.capacity && compareUsage(usage, f.usage) == nil {
-				return calls, true
+			some := all[i : i+n]
+			if capacity, usage := sumsOf(some); capacity != f.capacity || compareUsage(usage, f.usage) != nil {
+				continue
+			}
+			if f.callsHash == "" || hashOfCalls(some).String() == f.callsHash {
+				return some, true
+			}
+			if !ok {
+				calls, ok = some, true
 			}
 		}
 	}
-	return nil, n == 0
+	return calls, ok || n == 0
+}
+
+// hashOfCalls returns the hash of calls as a row event has it: in the order in which they
+// were made, which is that of their terms and of their numbers there. Clocks may jump.
+func hashOfCalls(calls []callFacts) (hash proof.Hash) {
+	calls = slices.Clone(calls)
+	slices.SortStableFunc(calls, func(a, b callFacts) int {
+		return cmp.Or(cmp.Compare(a.term.number, b.term.number), cmp.Compare(a.index, b.index))
+	})
+	for i := range calls {
+		hash = hash.Calls(calls[i].hash)
+	}
+	return hash
+}
+
+// hashOfItems returns the hash of the calls of a row that fans out: of those of each
+// element that a reply is from, in the order of the elements.
+func (r *rowAudit) hashOfItems(f *rowFacts) (hash proof.Hash) {
+	items := make(map[int][]callFacts)
+	for _, c := range r.filter(func(c *callFacts) bool { return c.term == f.term }) {
+		items[c.item] = append(items[c.item], c)
+	}
+	for _, t := range f.earlier {
+		for _, item := range t.Items {
+			items[item.Item], _ = r.ofElement(t.Owner, item)
+		}
+	}
+	for _, item := range slices.Sorted(maps.Keys(items)) {
+		hash = hash.Calls(hashOfCalls(items[item]))
+	}
+	return hash
 }
 
 // filter returns the calls that match, in the order in which they were made.

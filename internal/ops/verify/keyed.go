@@ -215,6 +215,8 @@ func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
 	}
 	want, known := keyOfResult(v.order.key, h.ResultRow)
 	switch {
+	case h.erased: // its key is gone with it
+		return
 	case h.Key == nil:
 		v.violate(violationKey, h.Seq, "%v has no key (%s): the order is %v", m, streams.HeaderKey, v.order)
 		return

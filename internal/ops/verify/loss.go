@@ -16,6 +16,7 @@ type streamLoss struct {
 	info    *jetstream.StreamInfo // nil means that the stream does not exist
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone after its first one
+	oldest  time.Time             // when its first message was stored
 	gone    time.Time             // messages stored from then on are all there; zero means all are
 	expired time.Time             // messages stored a moment before then can have expired; zero means that none can
 
@@ -42,26 +43,43 @@ func lossOf(info *jetstream.StreamInfo) streamLoss {
 	if first := max(1, cfg.FirstSeq); state.FirstSeq > first {
 		l.front = state.FirstSeq - first
 	}
-	oldest := state.FirstTime
+	l.oldest = state.FirstTime
 	if state.Msgs == 0 {
-		oldest = forever
+		l.oldest = forever
 	}
 	if cfg.MaxAge > 0 {
 		l.expired = info.TimeStamp.Add(-cfg.MaxAge)
 	}
 	if isFull(info) {
-		l.expired = later(l.expired, oldest)
+		l.expired = later(l.expired, l.oldest)
 	}
 	if !l.expired.IsZero() {
 		l.expired = l.expired.Add(auditSlack) // events go before their result, and some while the others are read
 	}
-	switch {
-	case l.inside > 0:
-		l.gone = forever
-	case l.front > 0:
-		l.gone = later(oldest, l.expired)
-	}
+	l.gone = l.goneOf(l.inside > 0)
 	return l
+}
+
+// goneOf returns [streamLoss.gone]; inside says whether messages may be missing after the
+// first one.
+func (l *streamLoss) goneOf(inside bool) time.Time {
+	switch {
+	case inside:
+		return forever
+	case l.front > 0:
+		return later(l.oldest, l.expired)
+	}
+	return time.Time{}
+}
+
+// goneByItself is [streamLoss.gone] without what only a person can have removed: single
+// messages after the first one, where no setting of the stream removes such.
+func (l *streamLoss) goneByItself() time.Time {
+	if l.info == nil {
+		return l.gone
+	}
+	cfg := &l.info.Config
+	return l.goneOf(l.inside > 0 && (cfg.Retention != jetstream.LimitsPolicy || cfg.MaxMsgsPerSubject > 0 || cfg.AllowMsgTTL))
 }
 
 // isFull reports whether the stream drops its oldest messages now.
@@ -112,19 +130,19 @@ func (l *streamLoss) cause() string {
 }
 
 // auditOf returns from when on the audit of a partition is complete; zero means all of it
-// is. If the start of the process that made the first claim is in the audit, no event
+// is. gone is the loss of the stream. If the start of the process that made the first claim is in the audit, no event
 // before that was about the partition.
-func (v *verification) auditOf(p *partitionVerifier) (gone time.Time) {
+func (v *verification) auditOf(p *partitionVerifier, gone time.Time) time.Time {
 	l := &v.auditLoss
 	whole := len(p.claims) > 0 && p.claims[0].Mark == 0 // the log is, from its beginning on
 	switch began := v.logBegan(p, whole); {
 	case l.info != nil && !began.IsZero() && began.Before(l.info.Created):
 		l.recreated = true
-		return later(l.gone, l.info.Created)
-	case whole && l.inside == 0 && l.front > 0 && v.runs.started(p.claims[0].Owner):
+		return later(gone, l.info.Created)
+	case whole && gone.Before(forever) && l.front > 0 && v.runs.started(p.claims[0].Owner):
 		return time.Time{}
 	}
-	return l.gone
+	return gone
 }
 
 // logBegan returns when the log of a partition began, or a time before then where its
@@ -168,6 +186,7 @@ func (v *verification) explain() {
 	switch name := a.info.Config.Name; {
 	case a.inside > 0:
 		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
+	case a.front == 0 && !a.recreated: // all that is missing was erased
 	case a.front == 0 && !a.canExpire():
 		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone", name, a.info.Created.Format(time.RFC3339))
 	case a.recreated && !a.canExpire():

@@ -39,6 +39,9 @@ func (o *objectVerifier) name(ref *objects.Ref) {
 // nothing else shows that it is there.
 func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
 	r := h.ResultRow
+	if h.erased {
+		return nil
+	}
 	if r.Object != nil {
 		v.objects.name(r.Object)
 		r.Body, err = v.object(r.Object)

@@ -22,6 +22,8 @@ func (v *partitionVerifier) read() error {
 	if err := v.claimsBefore(r.At); err != nil {
 		return err
 	}
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.stoneAt(r.At) != nil}
+	v.chainResult(h)
 	v.inferOrder(r)
 	v.count(r)
 	if problem := v.problemOf(r); problem != "" {
@@ -32,7 +34,7 @@ func (v *partitionVerifier) read() error {
 	}
 	v.checkOwner(r)
 	v.checkReplacement(r)
-	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, term: v.term(r.Owner), items: -1}
+	h.term = v.term(r.Owner)
 	if err := v.readBody(h); err != nil {
 		return err
 	}
@@ -58,6 +60,9 @@ func (v *partitionVerifier) read() error {
 		}
 	}
 	v.head = h
+	if h.erased {
+		return nil
+	}
 	v.checkItems(h)
 	return v.checkLink(h)
 }
@@ -155,6 +160,7 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
 		c := &v.claims[v.nextClaim]
 		first := v.nextClaim == 0
+		v.chainClaim(c)
 		switch {
 		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
 			v.epoch++
@@ -191,6 +197,7 @@ func (v *partitionVerifier) finish() error {
 		return err
 	}
 	v.stats.HighWaterMark = v.mark
+	v.finishChain()
 	if err := v.finishInput(); err != nil {
 		return err
 	}

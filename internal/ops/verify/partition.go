@@ -9,6 +9,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/seqset"
 )
@@ -24,6 +25,7 @@ type partitionVerifier struct {
 	report  *Report // of the whole stage
 	runs    *runVerifier
 	objects *objectVerifier
+	chain   chainVerifier
 	stats   verifiedPartition
 
 	// terms has the terms of ownership by owner: the terms of all claims from start on,
@@ -80,6 +82,9 @@ type partitionFacts struct {
 	// Events stored before auditGone may be missing; zero means that none is. Those of
 	// results before auditExpired can have expired.
 	auditGone, auditExpired time.Time
+	// auditGoneByItself is auditGone without what only a person can have removed. It is
+	// for results that name their row event: what was removed of theirs is missed.
+	auditGoneByItself time.Time
 }
 
 // epochRows is how far the check has come in the rows of one input stream. Another one
@@ -119,6 +124,9 @@ type verifiedRow struct {
 	// sha is the SHA-256 of its body, in hexadecimal; empty: the body was not read.
 	sha   string
 	items int // elements of the array of its row; -1: unknown
+	// event is the name of its row event, see [proof.EventName]; empty: it names none.
+	event  string
+	erased bool // its tombstone stands for it
 }
 
 // start makes the terms of the claims and reads the first row of the input.
@@ -131,7 +139,7 @@ func (v *partitionVerifier) start() (err error) {
 			epoch++
 		}
 		if v.terms[c.Owner] == nil { // else the owner claims once more, see claimAhead
-			v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored}
+			v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored, number: len(v.terms)}
 		}
 	}
 	v.epochs = epoch + 1
@@ -147,14 +155,14 @@ func (v *partitionVerifier) start() (err error) {
 func (v *partitionVerifier) term(owner string) *auditTerm {
 	t := v.terms[owner]
 	if t == nil {
-		t = &auditTerm{owner: strings.Clone(owner), epoch: v.epochs - 1}
+		t = &auditTerm{owner: strings.Clone(owner), epoch: v.epochs - 1, number: len(v.terms)}
 		v.terms[owner] = t
 	}
 	return t
 }
 
-// event takes an event of the audit.
-func (v *partitionVerifier) event(e *auditlog.Event) error {
+// event takes an event of the audit, and its hash as it was recorded.
+func (v *partitionVerifier) event(e *auditlog.Event, hash proof.Hash) error {
 	term, key := v.rowOf(e)
 	if term.since.IsZero() {
 		v.runs.unclaimed(processOf(term.owner))
@@ -175,7 +183,7 @@ func (v *partitionVerifier) event(e *auditlog.Event) error {
 	if !ahead {
 		v.skip(key)
 	}
-	row.add(e, term)
+	row.add(e, term, hash)
 	if key == v.head.key || v.window.full() {
 		return v.advance(false)
 	}
@@ -230,7 +238,7 @@ func (v *partitionVerifier) advance(force bool) error {
 
 // complete reports whether no further event of the head is expected.
 func (v *partitionVerifier) complete() bool {
-	if v.head.late || v.window.full() {
+	if v.head.late || v.head.erased || v.window.full() {
 		return true
 	}
 	row := v.window.at(v.head.key)
@@ -256,6 +264,7 @@ func (v *partitionVerifier) finishHead() {
 	row := v.window.at(h.key)
 	event := row.by(h.term)
 	switch {
+	case h.erased:
 	case event == nil && h.late:
 	case event == nil && v.countUnaudited(h, h.term.since, h.Stored):
 	case event == nil:
@@ -284,8 +293,12 @@ func (v *partitionVerifier) countAudited(h *verifiedRow) {
 // while the stage ran. Then an event may be gone if the first one of its process is
 // missing, its start.
 func (v *partitionVerifier) countUnaudited(h *verifiedRow, since, until time.Time) bool {
-	whole := v.auditGone.IsZero() && (!v.resultsGone || v.runs.started(h.Owner))
-	if whole || !v.auditGone.IsZero() && !since.Before(v.auditGone) {
+	gone := v.auditGone
+	if h.event != "" {
+		gone = v.auditGoneByItself
+	}
+	whole := gone.IsZero() && (!v.resultsGone || v.runs.started(h.Owner))
+	if whole || !gone.IsZero() && !since.Before(gone) {
 		return false
 	}
 	if !h.inInput {
@@ -314,6 +327,9 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	}
 	if h.sha != "" && event.result != "" && event.result != h.sha {
 		v.violate(violationRowEvent, h.Seq, "row %d has another result than that of its row event: the SHA-256 of its body is %s, not %s", h.Seq, h.sha, event.result)
+	}
+	if h.event != "" && proof.EventName(event.hash) != h.event {
+		v.violate(violationEvent, h.Seq, "row %d has another row event of %s than the one that its result names (%s): it was altered", h.Seq, h.Owner, proof.HeaderEvent)
 	}
 	v.checkVariables(h, event)
 	v.checkPassed(h, event)
@@ -351,6 +367,7 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holeText(calls, event.term))
 	default:
 		v.checkSums(h, event, calls)
+		v.checkCalls(h, row, event, calls)
 	}
 }
 

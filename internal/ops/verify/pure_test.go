@@ -8,6 +8,7 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
@@ -180,7 +181,7 @@ func (j *pureJob) verify() *Report {
 	}
 	p := v.partition(0, bound)
 	p.claims, p.window = claims, newAuditWindow(v.windowRows(claims))
-	p.auditGone = v.auditOf(p)
+	p.auditGone = v.auditOf(p, v.auditLoss.gone)
 	p.results = func() (*stored.ResultRow, error) {
 		if len(rows) == 0 {
 			return nil, nil //nolint:nilnil // the end
@@ -201,7 +202,7 @@ func (j *pureJob) verify() *Report {
 	}
 	_ = p.start()
 	for _, m := range j.audit.msgs {
-		_ = v.event(m.is)
+		_ = v.event(m.is, proof.Hash{})
 	}
 	_ = p.finish()
 	v.conclude()

@@ -28,8 +28,13 @@ type Report struct {
 	Partitions []verifiedPartition `json:"partitions"`
 	Audit      verifiedAudit       `json:"audit"`
 	// Batches describes the batch lane, or is nil.
-	Batches    *verifiedBatches `json:"batches,omitempty"`
-	Violations violationList    `json:"violations"`
+	Batches *verifiedBatches `json:"batches,omitempty"`
+	// Roots are the ends of the chains, by partition. RootsFound are the given ones that
+	// are on today's chains, and Erased results are those that only their tombstones show.
+	Roots      []*Root       `json:"roots"`
+	RootsFound int           `json:"roots_found,omitempty"`
+	Erased     int           `json:"erased"`
+	Violations violationList `json:"violations"`
 	// CannotTell lists the checks that were impossible. Notes hold advice about the
 	// verdict.
 	CannotTell []string `json:"cannot_tell"`
@@ -61,6 +66,9 @@ type verifiedPartition struct {
 
 	// Objects counts the results whose bodies are objects of a bucket, and were read.
 	Objects int `json:"objects,omitempty"`
+
+	// Erased results are those, of Results, that only their tombstones show.
+	Erased int `json:"erased,omitempty"`
 
 	// Pending rows are behind the high-water mark and have no result; null: unknown.
 	Pending *uint64 `json:"pending"`
@@ -105,6 +113,7 @@ type verifiedAudit struct {
 func newReport(stage string) *Report {
 	return &Report{
 		Stage: stage, Partitions: []verifiedPartition{}, CannotTell: []string{}, Notes: []string{},
+		Roots:      []*Root{},
 		Violations: violationList{ByKind: map[violationKind]int{}, First: []violation{}},
 	}
 }
@@ -214,6 +223,15 @@ func (r *Report) WriteText(w io.Writer) {
 		a.Calls, a.CapacityRetries, batched, a.Elsewhere, tokens, cost.Format(a.usage.Total()), a.RunsChecked, a.Runs)
 	if b := r.Batches; b != nil {
 		terminal.PrintLine(w, "%s", b.text())
+	}
+	if r.Erased > 0 {
+		terminal.PrintLine(w, "erased: %d results, whose tombstones stand for them in the chain", r.Erased)
+	}
+	for _, root := range r.Roots {
+		terminal.PrintLine(w, "%v", *root)
+	}
+	if r.RootsFound > 0 {
+		terminal.PrintLine(w, "roots: %d of those given are on the chain", r.RootsFound)
 	}
 	for _, note := range r.Notes {
 		terminal.PrintLine(w, "note: %s", note)

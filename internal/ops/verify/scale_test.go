@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
@@ -135,7 +136,7 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 		if drop != nil && drop(e) {
 			return nil
 		}
-		return v.event(e)
+		return v.event(e, proof.Hash{})
 	})
 	stagetest.Must(t, v.finish())
 	if peak = max(peak, heapInUse()); peak > before+most {

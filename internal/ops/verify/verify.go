@@ -16,6 +16,7 @@ import (
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
@@ -49,6 +50,10 @@ type verification struct {
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
+	stones       [][]*stone      // of erased results, by partition
+	removed      func() []uint64 // see [chainVerifier]
+	erasedEvents int             // copies of events of erased rows, each in place of one that is gone
+
 	readers []*stored.Reader // to close at the end
 
 	total  int64        // results
@@ -58,8 +63,10 @@ type verification struct {
 // logBound is where the log of a partition ended when the check began. Later messages are
 // not checked.
 type logBound struct {
-	at   uint64 // its last message; 0 means that there is no log
-	mark uint64 // the row of its last result
+	at uint64 // its last message; 0 means that there is no log
+	// chained says that this message has a chain.
+	chained bool
+	mark    uint64 // the row of its last result
 }
 
 // Run proves from the streams alone that every row up to the high-water mark has exactly
@@ -78,6 +85,8 @@ type Options struct {
 	Linked bool
 	// Upstream is the stage whose results the rows are.
 	Upstream Upstream
+	// Roots are ends that the logs had earlier, which must be on the chains of today.
+	Roots []Root
 }
 
 // RunWith is [Run] with options.
@@ -104,7 +113,12 @@ func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o 
 
 // conclude reaches the verdict once everything is read.
 func (v *verification) conclude() {
+	v.missRoots()
 	if len(v.parts) > 0 {
+		v.auditLoss.inside = max(0, v.auditLoss.inside-v.erasedEvents)
+		if v.auditLoss.info != nil {
+			v.auditLoss.gone = v.auditLoss.goneOf(v.auditLoss.inside > 0)
+		}
 		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
 		v.lane.finish()
 		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
@@ -225,6 +239,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		return nil, nil
 	}
 	v.resultsLoss = lossOf(info)
+	v.removed = v.removedFunc(ctx)
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
 	for i := range bounds {
 		m, err := streams.LastMessage(ctx, v.js.Conn(), results, stored.LogSubject(v.cfg, i, ">"))
@@ -235,6 +250,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 			continue
 		}
 		bounds[i].at = m.Sequence
+		bounds[i].chained = len(m.Header[proof.HeaderChain]) > 0
 		if bounds[i].mark, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
 			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, results, streams.HeaderSourceSeq)
 		}
@@ -243,7 +259,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		v.explainNoLog()
 		return nil, nil
 	}
-	return bounds, nil
+	return bounds, v.readStones(ctx)
 }
 
 // explainNoLog reports that there is nothing of this stage to check.
@@ -268,18 +284,20 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		}
 		p.window = newAuditWindow(v.windowRows(p.claims))
 		p.every = p.linked && slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) })
-		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read)
+		p.chain.on = bound.chained || slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
+		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read && !p.chain.on)
 		if err != nil {
 			return err
 		}
 		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
-		p.results = stored.NextResultFunc(ctx, rows)
+		p.chain.stones, p.chain.removed = v.stones[number], v.removed
+		p.results = p.withErased(stored.NextResultFunc(ctx, rows))
 		p.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
 	}
 	if err := v.openInput(ctx, p); err != nil {
 		return err
 	}
-	p.auditGone = v.auditOf(p)
+	p.auditGone, p.auditGoneByItself = v.auditOf(p, v.auditLoss.gone), v.auditOf(p, v.auditLoss.goneByItself())
 	return p.start()
 }
 
@@ -291,7 +309,7 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
 		},
-		stats:  verifiedPartition{Partition: number},
+		stats: verifiedPartition{Partition: number}, chain: chainVerifier{roots: v.rootsOf(number)},
 		window: newAuditWindow(v.windowRows(nil)),
 	}
 	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
@@ -419,7 +437,7 @@ func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *ter
 		case err != nil:
 			foreign++
 		default:
-			if err := v.event(e); err != nil {
+			if err := v.event(e, v.recorded(m, e)); err != nil {
 				return err
 			}
 		}
@@ -436,8 +454,27 @@ func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *ter
 	return nil
 }
 
-// event hands an event to its run and its partition.
-func (v *verification) event(e *auditlog.Event) error {
+// recorded returns the hash of an event as it was recorded: one that was cut, or whose row
+// was erased, is stored with it.
+func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) proof.Hash {
+	if len(m.Header[streams.HeaderErased]) > 0 {
+		v.erasedEvents++
+		if r := e.Row; r != nil && r.Source != auditlog.SourceDedupe && r.Partition >= 0 && int(r.Partition) < len(v.parts) {
+			v.parts[r.Partition].used += uint64(max(0, r.Attempts+r.CapacityRetries)) //nolint:gosec // not negative
+		}
+	}
+	if whole := m.Header.Get(proof.HeaderRecorded); whole != "" {
+		hash, _ := proof.ParseHash(whole) // a wrong one is that of no event
+		return hash
+	}
+	if e.Row == nil && e.Call == nil {
+		return proof.Hash{}
+	}
+	return proof.HashOf(m.Data)
+}
+
+// event hands an event, and its hash, to its run and its partition.
+func (v *verification) event(e *auditlog.Event, hash proof.Hash) error {
 	var p *partitionVerifier // nil: it is about no row
 	if e.Partition >= 0 && int(e.Partition) < len(v.parts) {
 		p = v.parts[e.Partition]
@@ -460,13 +497,13 @@ func (v *verification) event(e *auditlog.Event) error {
 		return nil
 	}
 	if e.Call == nil {
-		return p.event(e)
+		return p.event(e, hash)
 	}
 	p.checkParts(e.Call)
 	for call := range e.Call.EachRow() {
 		one := *e
 		one.Call = call
-		if err := p.event(&one); err != nil {
+		if err := p.event(&one, hash); err != nil {
 			return err
 		}
 	}

@@ -173,7 +173,7 @@ func TestVerifyReadsObjects(t *testing.T) {
 func TestVerifyFindsPlantedFaults(t *testing.T) {
 	findsFaults(t, faults, func(b *stagetest.Bench) *stagetest.Job { return b.FinishedJob(20) }, verifyAll)
 	var found []string // by all of them
-	for _, f := range slices.Concat(faults, batchFaults, itemFaults, linkFaults) {
+	for _, f := range slices.Concat(faults, batchFaults, itemFaults, linkFaults, chainFaults) {
 		found = append(found, f.want...)
 	}
 	for _, f := range faultsByKey {
@@ -181,6 +181,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 			found = append(found, string(kind))
 		}
 	}
+	found = append(found, "deleted", "erasure_unfinished", "root_differs") // by tests of streams, in chained_test.go
 	for _, c := range checks {
 		if !strings.Contains(strings.Join(found, "\n"), string(c.kind)) {
 			t.Errorf("no violation of kind %s is planted", c.kind)

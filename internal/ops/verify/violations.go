@@ -12,7 +12,7 @@ import (
 // violationKind is one thing that verify checks. It names the violation in the report;
 // docs/verify.md lists what each means. A new check is a kind, its line in checks of
 // the tests, and a call of violate where the streams show it: on a result alone or among
-// the others in order.go, against its row in links.go, against its audit in partition.go
+// the others in order.go and chained.go, against its row in links.go, against its audit in partition.go
 // and items.go, on a whole run in runs.go, on a batch in batches.go.
 type violationKind string
 
@@ -40,6 +40,11 @@ const (
 	violationItem        violationKind = "bad_item"
 	violationLink        violationKind = "bad_link"
 	violationOrigin      violationKind = "bad_origin"
+	violationChain       violationKind = "chain_broken"
+	violationDeleted     violationKind = "deleted"
+	violationEvent       violationKind = "event_altered"
+	violationErasure     violationKind = "erasure_unfinished"
+	violationRoot        violationKind = "root_differs"
 )
 
 // violationsKept is how many violations of each kind are named; the others are counted.

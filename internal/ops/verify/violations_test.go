@@ -25,7 +25,7 @@ var checks = []struct {
 	{violationKey, "the key of a result (`Stage-Key`) is missing, or not that of its row"},
 	{violationObject, "the object that holds the body of a result (`Stage-Object`) is gone, or is not the one that was stored"},
 	{violationNoRowEvent, "the owner of a result has no row event for it"},
-	{violationRowEvent, "the row event and the result differ in status or key; with `--chain` or `STAGE_FOREACH`, where bodies are read, and of results that are objects, also in any byte (`result_hash`)"},
+	{violationRowEvent, "the row event and the result differ in status or key; where bodies are read, also in any byte (`result_hash`)"},
 	{violationNoCallEvent, "fewer call events than the row event counts, or not numbered from 0"},
 	{violationCallEvent, "more call events than the row event counts"},
 	{violationRetries, "capacity retries in the call events and in the row event differ"},
@@ -38,6 +38,11 @@ var checks = []struct {
 	{violationItem, "a row that fans out has a call for an element that its array does not have, with the state id of another one, or for the whole row; or its replies are not as many as the elements"},
 	{violationLink, "a result is not made from the row that it names, by the hash of the row's variables in result and row event, the members that it has kept, the row's subject, or all bytes of an error that was passed on"},
 	{violationOrigin, "a result does not name the first row of its chain (`Stage-Origin-Stream`, `Stage-Origin-Seq`), or another one"},
+	{violationChain, "`Stage-Chain` of a result or claim does not follow from the message before it and from its own bytes, or is missing behind one that has it: one of them was altered, added, moved or removed"},
+	{violationDeleted, "the same, and a message between them was deleted from the stream, and has no tombstone"},
+	{violationEvent, "a row event is not the one that its result names (`Stage-Event`), or call events are not those that the row event counts (`calls_hash`): not a byte of them may change"},
+	{violationErasure, "a result has a tombstone and is still there: its erasure was interrupted"},
+	{violationRoot, "a root that was given (`--root`) is not on the chain: the end of the log is gone, or it is another one since"},
 }
 
 func TestTheDocsListWhatVerifyChecks(t *testing.T) {
