@@ -74,6 +74,7 @@ var makers = []maker{
 	{"redrive", newRedriveCommand},
 	{"erase", newEraseCommand},
 	{"verify", newVerifyCommand},
+	{"prove", newProveCommand},
 	{"lane", newLaneCommand},
 
 	{"demo", newDemoCommand},
