@@ -176,7 +176,7 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 	c.stored = make(chan struct{})
 	c.run.record(call.Event, c.stored)
 	b.caller.Count(call)
-	b.caller.NoteRefusal(call, c.request.Prompt, c.request.Context)
+	b.caller.NoteRefusal(call, func() []string { return []string{c.request.Prompt, c.request.Context} })
 	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
 		slog.String("status", string(call.Event.Status)), slog.Float64("latency_ms", milliseconds(x.Latency)))
 	return x.Reply, call.Verdict()

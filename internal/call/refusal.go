@@ -18,12 +18,12 @@ type Refusal struct {
 	RetryAfter time.Duration // that it asked for, or 0
 }
 
-// NoteRefusal passes on what the provider has said if it has refused the call. texts are
-// those that the request was made of: the provider may quote them.
-func (c *Caller) NoteRefusal(o Outcome, texts ...string) {
+// NoteRefusal passes on what the provider has said if it has refused the call. texts
+// returns those that the request was made of: the provider may quote them.
+func (c *Caller) NoteRefusal(o Outcome, texts func() []string) {
 	if c.Refused == nil || o.Err == nil || o.Err.Class != llm.Capacity && o.Err.Class != llm.Fatal {
 		return
 	}
-	said := excerpt.WithoutAll(o.Err.Error(), texts...)
+	said := excerpt.WithoutAll(o.Err.Error(), texts()...)
 	c.Refused(Refusal{Time: o.Event.Time, Provider: o.Event.Provider, Model: o.Event.Model, Status: o.Event.StatusCode, Error: said, RetryAfter: o.Event.RetryAfter})
 }

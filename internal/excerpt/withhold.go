@@ -29,33 +29,20 @@ const (
 // log can show the message of a provider, which may quote the prompt. Names of members
 // stay: they are what most messages are about. A row that is not JSON is one string.
 func Without(message string, row []byte) string {
-	text := Of(message)
-	if text == "" {
-		return ""
-	}
-	w := withholder{text: text, hidden: make([]bool, len(text)), blocks: make(map[string][]int)}
-	for i := 0; i+blockBytes <= len(text); i++ {
-		block := text[i : i+blockBytes]
-		w.blocks[block] = append(w.blocks[block], i)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(row))
-	decoder.UseNumber()
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		value = string(row)
-	}
-	w.withhold(value)
+	w := newWithholder(message)
+	w.withholdRow(row)
 	return w.String()
 }
 
 // WithoutAll is [Without] for several texts, of which each may be a row or what was made
-// of one.
+// of one. They are looked for in the whole message: what two of them have in common does
+// not divide a quote of the second into parts that are too short to be withheld.
 func WithoutAll(message string, texts ...string) string {
-	message = Of(message)
+	w := newWithholder(message)
 	for _, text := range texts {
-		message = Without(message, []byte(text))
+		w.withholdRow([]byte(text))
 	}
-	return message
+	return w.String()
 }
 
 // withholder marks the bytes of a text that are withheld.
@@ -64,6 +51,33 @@ type withholder struct {
 	hidden []bool
 	blocks map[string][]int // where each block of the text begins
 	looked int              // at so many blocks of the row
+	all    bool             // it was too much to look at
+}
+
+func newWithholder(message string) *withholder {
+	text := Of(message)
+	w := &withholder{text: text, hidden: make([]bool, len(text)), blocks: make(map[string][]int)}
+	for i := 0; i+blockBytes <= len(text); i++ {
+		block := text[i : i+blockBytes]
+		w.blocks[block] = append(w.blocks[block], i)
+	}
+	return w
+}
+
+// withholdRow marks what the text quotes of a row, or of a text that was made of one.
+func (w *withholder) withholdRow(row []byte) {
+	if w.text == "" {
+		return
+	}
+	decoder := json.NewDecoder(bytes.NewReader(row))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		value = string(row)
+	}
+	w.looked = 0
+	w.withhold(value)
+	w.all = w.all || w.looked > blocksMax
 }
 
 // withhold marks what the text quotes of a value.
@@ -164,7 +178,7 @@ func (w *withholder) run(value string, at, i, least int) {
 // String returns the text, with one sign in the place of each run that is withheld. Where
 // it was too much to look at, all is.
 func (w *withholder) String() string {
-	if w.looked > blocksMax {
+	if w.all {
 		return withheld
 	}
 	var b strings.Builder

@@ -60,3 +60,11 @@ func TestARowThatRepeatsItselfCostsLittle(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Two texts have a part in common, which is withheld for the first: what is left of the second's quote is short.
+func TestTextsAreWithheldTogether(t *testing.T) {
+	got := WithoutAll("bad: ann has a secret; bob has a secret", "ann has a secret", "bob has a secret")
+	if want := "bad: […]; […]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

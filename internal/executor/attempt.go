@@ -157,12 +157,12 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	recorded()
 	j.calls++
 	e.caller.Count(call)
-	e.caller.NoteRefusal(call, j.texts()...)
+	e.caller.NoteRefusal(call, j.texts)
 	if e.Show != nil {
 		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.log.call(j, a, call.Event, call.Err)
+	e.log.call(j, a, call.Event, call.Err, j.texts)
 }
 
 // texts are the row and what the request was made of: a provider's message may quote

@@ -64,7 +64,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	call := e.caller.Outcome(0, j.prepared, a, &x, nil)
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.log.call(j, a, call.Event, nil)
+	e.log.call(j, a, call.Event, nil, j.texts)
 	if event := e.event(j, pool.Result[*job, struct{}]{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}
@@ -92,7 +92,7 @@ func TestALogWithoutDebugCostsNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		e.log.queued(w.row)
 		e.log.started(j, a)
-		e.log.call(j, a, call, nil)
+		e.log.call(j, a, call, nil, j.texts)
 		e.log.finished(w.row, reply)
 	}); n != 0 {
 		t.Errorf("%v allocations a row, want none", n)

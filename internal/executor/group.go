@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -78,6 +79,23 @@ func (g *group) wanted() bool {
 // has reports whether a job of the group is for the row, or for an element of it.
 func (g *group) has(row *consumer.Row) bool {
 	return slices.ContainsFunc(g.jobs, func(j *job) bool { return j.row == row })
+}
+
+// rows counts the rows that the jobs are for.
+func (g *group) rows() int {
+	rows := make(map[*consumer.Row]bool, len(g.jobs))
+	for _, j := range g.jobs {
+		rows[j.row] = true
+	}
+	return len(rows)
+}
+
+// texts are those that a provider's message about the call may quote.
+func (g *group) texts() (texts []string) {
+	for _, j := range g.jobs {
+		texts = append(texts, j.texts()...)
+	}
+	return texts
 }
 
 // limits bound the rows and the tokens of one call. No tokens is no bound.
@@ -350,18 +368,16 @@ func (s *gathering) record(g *group, a pool.Attempt, outcome call.Outcome) {
 	hash := s.recordCall(g.jobs, event)
 	recorded()
 	e.caller.Count(outcome)
-	var texts []string
 	for i, j := range g.jobs {
 		j.calls++
 		j.hash.add(hash)
 		j.usage.Add(event.UsageOf(i), event.Unpriced())
-		texts = append(texts, j.texts()...)
 	}
-	e.caller.NoteRefusal(outcome, texts...)
+	e.caller.NoteRefusal(outcome, g.texts)
 	if e.Show != nil {
 		e.Show(event.CallID, e.cfg.Secrets().Redact(g.jobs[0].row.Body)) // a row may quote a secret
 	}
-	e.log.call(g.jobs[0], a, event, outcome.Err)
+	e.log.call(g.jobs[0], a, event, outcome.Err, g.texts)
 }
 
 // recordCall adds a call for these jobs to the audit, and returns the hash of its event.
@@ -388,11 +404,35 @@ func (s *gathering) failed(g *group, a pool.Attempt, failure *llm.Error, verdict
 		g.jobs[0].prepared = g.prepared
 		return s.e.failed(g.jobs[0], a, failure, verdict)
 	}
+	if rows := g.rows(); rows > 1 && failure.Status != 0 {
+		failure = sharedError(failure, rows)
+		if pauses := verdict.Class == pool.Fatal && a.Server == 0 && s.e.cfg.Rows.OnFatal != "fail"; !pauses {
+			verdict.Err = failure // which a row may fail with
+		}
+	}
 	for _, j := range g.jobs {
 		s.e.failed(j, a, failure, verdict)
 	}
 	verdict.Alike = ""
 	return verdict
+}
+
+// sharedError is the error of a call for several rows as the results and events of these
+// rows have it. It has no words of the provider, which may quote the text of another row.
+// For example, "openai: 400: a call for 8 rows was refused; the provider's words are in
+// the audit".
+func sharedError(failure *llm.Error, rows int) *llm.Error {
+	how := "was refused"
+	if failure.Class == llm.Transient {
+		how = "failed"
+	}
+	shared := *failure
+	shared.Code, shared.Type, shared.Facts = "", "", nil
+	if failure.Reason == llm.ReasonAPICallFailed {
+		shared.Facts = map[string]any{"status_code": failure.Status, "provider_code": nil}
+	}
+	shared.Err = fmt.Errorf("a call for %d rows %s; the provider's words are in the audit", rows, how)
+	return &shared
 }
 
 // done takes the outcome of a group from the pool, on the pool's goroutine, and passes it

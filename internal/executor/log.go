@@ -58,8 +58,9 @@ func (l *rowLog) started(j *job, a pool.Attempt) {
 
 // call logs an attempt that has ended. Only a transient error is worth a warning: some
 // attempts without capacity are how the throttle finds its rate, and the summary counts
-// them; other errors fail the row, which is logged.
-func (l *rowLog) call(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error) {
+// them; other errors fail the row, which is logged. texts returns those that the call was
+// for, which the error may quote.
+func (l *rowLog) call(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error, texts func() []string) {
 	transient := failure != nil && failure.Class == llm.Transient
 	if !l.debug && !transient {
 		return
@@ -71,7 +72,7 @@ func (l *rowLog) call(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Err
 		attrs = append(attrs, slog.String("class", c.ErrorClass), slog.String("reason", string(failure.Reason)))
 	}
 	if transient {
-		attrs = append(attrs, slog.String("error", excerpt.WithoutAll(failure.Error(), j.texts()...)))
+		attrs = append(attrs, slog.String("error", excerpt.WithoutAll(failure.Error(), texts()...)))
 	}
 	if c.RetryAfter > 0 {
 		attrs = append(attrs, slog.Float64("retry_after_ms", terminal.Milliseconds(c.RetryAfter)))
