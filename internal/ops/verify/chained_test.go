@@ -388,3 +388,32 @@ func TestAChainBeginsBehindAnOlderVersion(t *testing.T) {
 		}, []string{"chain_broken: partition 0: the result of row 11, at 13 of the results stream, does not begin the chain"}},
 	}, func(b *stagetest.Bench) *stagetest.Job { return split(chainedJob(b)) }, verifyAll)
 }
+
+// What is left of an event is checked in the place of the event, however late it was erased.
+func TestACopyOfAnEventStandsInItsPlace(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	j := b.FinishedJob(300) // more than rows may have events ahead of the result that is checked
+	j.Chain()
+	b.Store(j)
+	entomb(b, 4, nil)
+	remove(b, "RESULTS", 4)
+	at := uint64(0)
+	info := b.Stream("AUDIT").CachedInfo().State
+	for seq := info.FirstSeq; seq <= info.LastSeq && at == 0; seq++ {
+		m := stagetest.Value(b.Stream("AUDIT").GetMsg(t.Context(), seq))(t)
+		if e := stagetest.Value(auditlog.Decode(m.Data))(t); e.Call != nil && e.Call.Sequence == 5 {
+			at = seq
+			e.Call.Error = "its text is gone"
+			b.Publish(&nats.Msg{Subject: m.Subject, Data: e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0), Header: nats.Header{
+				streams.HeaderErased: {"now"}, streams.HeaderErasedSeq: {fmt.Sprint(seq)}, proof.HeaderRecorded: {proof.HashOf(m.Data).String()},
+			}})
+		}
+	}
+	if report, text := proven(b); report.Erased != 1 { // the original is still there, too
+		t.Error(text)
+	}
+	remove(b, "AUDIT", at)
+	if report, text := proven(b); report.Erased != 1 {
+		t.Error(text)
+	}
+}

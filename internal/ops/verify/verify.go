@@ -395,7 +395,11 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 		if err != nil {
 			return err
 		}
-		if err := v.readAudit(ctx, r, bar); err != nil {
+		copies, err := v.readCopies(ctx, audit.State.LastSeq)
+		if err != nil {
+			return err
+		}
+		if err := v.readAudit(v.inOrder(ctx, r, copies), bar); err != nil {
 			return err
 		}
 	}
@@ -420,10 +424,10 @@ func (v *verification) results() (n int64) {
 	return n
 }
 
-func (v *verification) readAudit(ctx context.Context, r *stored.Reader, bar *terminal.Bar) error {
+func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), bar *terminal.Bar) error {
 	later, foreign := 0, 0
 	for {
-		m, err := r.Next(ctx)
+		m, err := next()
 		if err != nil {
 			return err
 		}
