@@ -114,6 +114,9 @@ func (d *desk) run(soft, hard context.Context) {
 		case t := <-d.ended:
 			delete(d.terms, t.id)
 			d.notYet[t.id] = time.Now().Add(deskEvery) // by then its claim has been read
+			if t.gone {
+				d.forget(t.id)
+			}
 		case r := <-d.gone:
 			d.removed(r)
 		case <-tick.C:

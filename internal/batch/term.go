@@ -65,6 +65,7 @@ type term struct {
 
 	claim   uint64        // sequence of its own claim; constant once it has one
 	writing chan struct{} // has a place for the one write under way, see write
+	gone    bool          // the batch is not in the stream any more; for the desk, after the term
 	proof   atomic.Pointer[time.Time]
 	problem atomic.Pointer[string] // why prompts wait
 
@@ -78,9 +79,14 @@ type term struct {
 func (t *term) work(ctx context.Context) {
 	request, err := t.begin(ctx)
 	if request == nil {
+		t.gone = errors.Is(err, errGone)
 		if err != nil && ctx.Err() == nil {
 			t.log.Debug("deferred batch not taken", slog.String("batch_id", t.id), slog.Any("error", err))
 		}
+		return
+	}
+	if err := t.write(partBeat, t.sign(), nil); err != nil { //nolint:contextcheck // ctx may be over, and what is stored bounds itself
+		t.finish(err) //nolint:contextcheck // as above. While the stream is full no call begins
 		return
 	}
 	t.log.Info("deferred batch taken", slog.String("batch_id", t.id), slog.Int("prompts", len(request.Prompts)), slog.Int("results", t.done()))
@@ -101,15 +107,18 @@ func (t *term) work(ctx context.Context) {
 func (t *term) begin(ctx context.Context) (*llm.BatchRequest, error) {
 	subject, sent := t.shelf.subject(t.id, partClaim), time.Now()
 	seq, err := t.shelf.append(ctx, subject, nats.Header{streams.HeaderOwner: {t.caller.RunID()}}, nil, subject, t.before)
-	if err != nil {
+	if err != nil && !streams.Conflict(err) {
 		return nil, err
+	}
+	m, readErr := t.shelf.last(ctx, t.id, partRequest)
+	switch {
+	case readErr == nil && m == nil: // removed by hand, or by a limit of the stream
+		return nil, errGone
+	case cmp.Or(err, readErr) != nil:
+		return nil, cmp.Or(err, readErr)
 	}
 	t.claim = seq
 	t.proof.Store(&sent)
-	m, err := t.shelf.last(ctx, t.id, partRequest)
-	if err != nil || m == nil {
-		return nil, cmp.Or(err, errGone)
-	}
 	request := new(llm.BatchRequest)
 	if err := json.Unmarshal(m.Data, request); err != nil {
 		return nil, err
@@ -203,16 +212,25 @@ func (t *term) beat(ctx context.Context) {
 			return
 		case <-time.After(beatEvery):
 		}
-		if err := t.write(partBeat, t.progress(), nil); errors.Is(err, errFenced) { //nolint:contextcheck // as in work
+		err := t.write(partBeat, t.progress(), nil) //nolint:contextcheck // as in work
+		if streams.Full(err) {
+			err = t.write(partBeat, t.sign(), nil) //nolint:contextcheck // as in work
+		}
+		if errors.Is(err, errFenced) {
 			t.stop(errFenced)
 			return
 		}
 	}
 }
 
+// sign is the header of a beat without a problem. It always has the same size: a full
+// stream takes a message in place of one that is no smaller, and an owner that waits for
+// room must not seem silent, or others would make its calls again.
+func (t *term) sign() nats.Header { return nats.Header{headerDone: {fmt.Sprintf("%07d", t.done())}} }
+
 // progress is the header of a beat.
 func (t *term) progress() nats.Header {
-	h := nats.Header{headerDone: {strconv.Itoa(t.done())}}
+	h := t.sign()
 	if problem := t.problem.Load(); problem != nil {
 		h[headerProblem] = []string{*problem}
 	}
@@ -277,6 +295,10 @@ func (t *term) Keep(i int, r llm.BatchResult, tokens *llm.BatchTokens) error {
 		}
 		if errors.Is(err, errFenced) {
 			return err
+		}
+		if wait == storeAgainFirst {
+			t.log.Warn("a result of a deferred batch can't be stored, trying again; no further call is made in its place",
+				slog.String("batch_id", t.id), slog.Int("prompt", i), slog.Any("error", err))
 		}
 		t.note("a result can't be stored: " + explained(err))
 		select {

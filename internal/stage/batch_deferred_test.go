@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 )
 
@@ -111,6 +114,16 @@ func (c *counter) script(call llmtest.Call) *llmtest.Step {
 	return nil
 }
 
+// made is how many calls there were.
+func (c *counter) made() (calls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.calls {
+		calls += n
+	}
+	return calls
+}
+
 // again is how many calls were made for prompts that had one before.
 func (c *counter) again() (calls int) {
 	c.mu.Lock()
@@ -156,6 +169,137 @@ func TestABatchOutlivesItsClientAndItsReplicas(t *testing.T) {
 		}
 		if report.Verdict != verify.VerdictProven || report.Audit.Batched != uint64(batched) || batched < size || batched > size+2*parallel {
 			t.Errorf("%d calls of the batch in the audit, verify has %d", batched, report.Audit.Batched)
+		}
+	})
+}
+
+// A batch that is cancelled keeps what it has, begins no further call, and stays as it is until its time is over.
+func TestACancelledBatchKeepsItsAnswersForItsTime(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		var calls counter
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
+		l.serveBatches(nil)
+		l.serveBatches(nil) // either may be asked
+		id := l.submit(requestOf(200, map[string]any{"max_parallel": 4, "keep": "10m", "id": "mine"}))
+		if again := l.submit(requestOf(200, map[string]any{"max_parallel": 4, "id": "mine"})); id != "mine" || again != id {
+			t.Errorf("submitted as %s, and again as %s", id, again)
+		}
+		if _, code := l.ask("submit", requestOf(2, map[string]any{"id": "mine"})); code != batch.CodeBadRequest {
+			t.Errorf("another batch of the same id: %q", code)
+		}
+		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done >= 20 })
+		if reply, code := l.ask("cancel", `{"id":"mine"}`); code != "" || reply.State != batch.StateCancelled {
+			t.Errorf("%s: %+v", code, reply)
+		}
+		time.Sleep(time.Minute)
+		made := calls.made()
+		reply, _ := l.ask("get", `{"id":"mine"}`)
+		if reply.State != batch.StateCancelled || reply.Done < 20 || reply.Done >= 200 || len(reply.Successes()) != reply.Done || made != reply.Done {
+			t.Errorf("%s, %d of %d, %d answers, %d calls", reply.State, reply.Done, reply.Total, len(reply.Successes()), made)
+		}
+		if last := reply.Results[199]; last.Reason != llm.ReasonCancelled || last.Error != "not sent: the batch was cancelled" {
+			t.Errorf("%+v", last)
+		}
+		time.Sleep(8 * time.Minute)
+		if reply, code := l.ask("cancel", `{"id":"mine"}`); code != "" || reply.State != batch.StateCancelled {
+			t.Errorf("before its time is over: %s, %+v", code, reply)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, code := l.ask("get", `{"id":"mine"}`); code != batch.CodeNotFound {
+			t.Errorf("after its time: %q", code)
+		}
+		if n := stagetest.Stored(t, l.js, "BATCHES", "batches.stage.>"); n != 0 || calls.made() != made {
+			t.Errorf("%d messages are left, %d calls since the end", n, calls.made()-made)
+		}
+		if l.submit(requestOf(2, map[string]any{"id": "mine"})); l.awaitBatch(id, func(d batch.Deferred) bool { return d.State.Over() }).Total != 2 {
+			t.Error("its id is not free again")
+		}
+	})
+}
+
+// An owner whose connection is gone for a minute is replaced. When it is back it stores nothing of the batch, and makes
+// no call.
+func TestABatchIsTakenOverFromAnOwnerThatIsOutOfTouch(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		var calls counter
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
+		cable := l.overCable()
+		l.serveBatches(nil)
+		const parallel = 4
+		id := l.submit(requestOf(300, map[string]any{"max_parallel": parallel}))
+		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done >= 20 })
+		l.connect = nil
+		l.serveBatches(nil)
+		cable.Refuse("maximum connections exceeded")
+		cable.Fail("Stale Connection")
+		time.Sleep(15 * time.Second)
+		if reply, _ := l.ask("get", `{"id":"`+id+`"}`); reply.State != batch.StateRunning {
+			t.Errorf("15 s after the owner was cut off the batch is %s", reply.State)
+		}
+		cable.Refuse("")
+		reply := l.awaitBatch(id, func(d batch.Deferred) bool { return d.State.Over() })
+		if !reply.AllSucceeded() || len(reply.Results) != 300 {
+			t.Errorf("%d errors of %d", reply.ErrorCount(), len(reply.Results))
+		}
+		if n := calls.again(); n > parallel {
+			t.Errorf("%d calls made again, %d were in flight", n, parallel)
+		}
+	})
+}
+
+// While the stream is full, new batches are refused by name, and an answer that finds no room waits until there is some:
+// no further call is made meanwhile, and none again.
+func TestAFullStreamOfBatchesLosesNoAnswer(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		var calls counter
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
+		stream := stagetest.Value(l.js.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: "BATCHES", Subjects: []string{"batches.>"}, MaxMsgsPerSubject: 1, MaxBytes: 8000, Discard: jetstream.DiscardNew,
+		}))(t)
+		l.serveBatches(nil)
+		l.serveBatches(nil) // must not take over what waits for room
+		id := l.submit(requestOf(50, map[string]any{"max_parallel": 4}))
+		time.Sleep(time.Minute)
+		made := calls.made()
+		time.Sleep(10 * time.Minute)
+		if n := calls.made() - made; n > 0 {
+			t.Errorf("%d calls while their answers can't be stored", n)
+		}
+		if reply, _ := l.ask("get", `{"id":"`+id+`"}`); reply.State != batch.StateRunning || reply.Done == 50 {
+			t.Errorf("while the stream is full: %+v", reply)
+		}
+		if _, code := l.ask("submit", requestOf(1, nil)); code != "store_full" {
+			t.Errorf("a new batch while the stream is full: %q", code)
+		}
+		cfg := stream.CachedInfo().Config
+		cfg.MaxBytes = -1
+		stagetest.Value(l.js.UpdateStream(t.Context(), cfg))(t)
+		reply := l.awaitBatch(id, func(d batch.Deferred) bool { return d.State.Over() })
+		if !reply.AllSucceeded() || calls.again() > 0 || calls.made() != 50 {
+			t.Errorf("%d errors, %d calls, %d of them again", reply.ErrorCount(), calls.made(), calls.again())
+		}
+	})
+}
+
+// A batch that was removed from the stream by hand is forgotten, and what a term has stored of it since is removed.
+func TestABatchThatWasRemovedByHandIsForgotten(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		var calls counter
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
+		first := l.serveBatches(nil)
+		id := l.submit(requestOf(500, nil))
+		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done >= 4 })
+		stagetest.Must(t, streams.Purge(t.Context(), l.nc, "BATCHES", "batches.stage.>"))
+		time.Sleep(time.Minute)
+		made := calls.made()
+		l.serveBatches(nil)
+		first.stop()
+		time.Sleep(5 * time.Minute)
+		if n := stagetest.Stored(t, l.js, "BATCHES", "batches.stage.>"); n != 0 || calls.made() != made {
+			t.Errorf("%d messages are left, and %d calls were made since", n, calls.made()-made)
+		}
+		if _, code := l.ask("get", `{"id":"`+id+`"}`); code != batch.CodeNotFound {
+			t.Errorf("%q", code)
 		}
 	})
 }
