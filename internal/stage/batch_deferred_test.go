@@ -303,3 +303,25 @@ func TestABatchThatWasRemovedByHandIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// An owner that is out of touch begins no call: a prompt whose turn comes meanwhile is called by the replica that takes the
+// batch over, once.
+func TestAnOwnerThatIsOutOfTouchBeginsNoCall(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		var calls counter
+		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=6"})
+		cable := l.overCable()
+		l.serveBatches(nil)
+		id := l.submit(requestOf(5, nil))
+		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done == 2 }) // the third goes in seven seconds
+		l.connect = nil
+		l.serveBatches(nil)
+		cable.Refuse("maximum connections exceeded")
+		cable.Fail("Stale Connection")
+		time.Sleep(time.Minute)
+		cable.Refuse("")
+		if reply := l.awaitBatch(id, func(d batch.Deferred) bool { return d.State.Over() }); !reply.AllSucceeded() || calls.again() > 0 {
+			t.Errorf("%d errors, %d calls made again", reply.ErrorCount(), calls.again())
+		}
+	})
+}
