@@ -92,8 +92,8 @@ func requestOf(n int, more map[string]any) string {
 }
 
 // serveBatches starts a replica.
-func (l *lab) serveBatches(changes map[string]string) *running {
-	r := l.start(changes, Options{Batches: true})
+func (l *lab) serveBatches() *running {
+	r := l.start(nil, Options{Batches: true})
 	r.Conn.External = true
 	return r
 }
@@ -140,7 +140,7 @@ func TestABatchOutlivesItsClientAndItsReplicas(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
 		const size, parallel = 1000, 20
 		l.load("a", "b", "c", "d", "e", "f")
-		first, second := l.serveBatches(nil), l.serveBatches(nil)
+		first, second := l.serveBatches(), l.serveBatches()
 		id := l.submit(requestOf(size, map[string]any{"max_parallel": parallel}))
 		// The client is gone. Both replicas are killed while they work, one after the other.
 		half := func(n int) func(batch.Deferred) bool {
@@ -150,7 +150,7 @@ func TestABatchOutlivesItsClientAndItsReplicas(t *testing.T) {
 		first.kill()
 		l.awaitBatch(id, half(400))
 		second.kill()
-		third := l.serveBatches(nil)
+		third := l.serveBatches()
 		time.Sleep(time.Hour)
 		reply, code := l.ask("get", `{"id":"`+id+`"}`)
 		if code != "" || reply.State != batch.StateDone || reply.Done != size || reply.Total != size || len(reply.Results) != size || !reply.AllSucceeded() {
@@ -178,8 +178,8 @@ func TestACancelledBatchKeepsItsAnswersForItsTime(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		var calls counter
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
-		l.serveBatches(nil)
-		l.serveBatches(nil) // either may be asked
+		l.serveBatches()
+		l.serveBatches() // either may be asked
 		id := l.submit(requestOf(200, map[string]any{"max_parallel": 4, "keep": "10m", "id": "mine"}))
 		if again := l.submit(requestOf(200, map[string]any{"max_parallel": 4, "id": "mine"})); id != "mine" || again != id {
 			t.Errorf("submitted as %s, and again as %s", id, again)
@@ -224,12 +224,12 @@ func TestABatchIsTakenOverFromAnOwnerThatIsOutOfTouch(t *testing.T) {
 		var calls counter
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
 		cable := l.overCable()
-		l.serveBatches(nil)
+		l.serveBatches()
 		const parallel = 4
 		id := l.submit(requestOf(300, map[string]any{"max_parallel": parallel}))
 		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done >= 20 })
 		l.connect = nil
-		l.serveBatches(nil)
+		l.serveBatches()
 		cable.Refuse("maximum connections exceeded")
 		cable.Fail("Stale Connection")
 		time.Sleep(15 * time.Second)
@@ -256,8 +256,8 @@ func TestAFullStreamOfBatchesLosesNoAnswer(t *testing.T) {
 		stream := stagetest.Value(l.js.CreateStream(t.Context(), jetstream.StreamConfig{
 			Name: "BATCHES", Subjects: []string{"batches.>"}, MaxMsgsPerSubject: 1, MaxBytes: 8000, Discard: jetstream.DiscardNew,
 		}))(t)
-		l.serveBatches(nil)
-		l.serveBatches(nil) // must not take over what waits for room
+		l.serveBatches()
+		l.serveBatches() // must not take over what waits for room
 		id := l.submit(requestOf(50, map[string]any{"max_parallel": 4}))
 		time.Sleep(time.Minute)
 		made := calls.made()
@@ -286,13 +286,13 @@ func TestABatchThatWasRemovedByHandIsForgotten(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		var calls counter
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
-		first := l.serveBatches(nil)
+		first := l.serveBatches()
 		id := l.submit(requestOf(500, nil))
 		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done >= 4 })
 		stagetest.Must(t, streams.Purge(t.Context(), l.nc, "BATCHES", "batches.stage.>"))
 		time.Sleep(time.Minute)
 		made := calls.made()
-		l.serveBatches(nil)
+		l.serveBatches()
 		first.stop()
 		time.Sleep(5 * time.Minute)
 		if n := stagetest.Stored(t, l.js, "BATCHES", "batches.stage.>"); n != 0 || calls.made() != made {
@@ -304,18 +304,18 @@ func TestABatchThatWasRemovedByHandIsForgotten(t *testing.T) {
 	})
 }
 
-// An owner that is out of touch begins no call: a prompt whose turn comes meanwhile is called by the replica that takes the
-// batch over, once.
+// An owner that is out of touch begins no call: a prompt whose turn comes meanwhile is called once, by the replica that
+// takes the batch over.
 func TestAnOwnerThatIsOutOfTouchBeginsNoCall(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		var calls counter
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: calls.script}, map[string]string{"STAGE_BATCH_RPM": "openai=6"})
 		cable := l.overCable()
-		l.serveBatches(nil)
+		l.serveBatches()
 		id := l.submit(requestOf(5, nil))
 		l.awaitBatch(id, func(d batch.Deferred) bool { return d.Done == 2 }) // the third goes in seven seconds
 		l.connect = nil
-		l.serveBatches(nil)
+		l.serveBatches()
 		cable.Refuse("maximum connections exceeded")
 		cable.Fail("Stale Connection")
 		time.Sleep(time.Minute)
