@@ -54,7 +54,8 @@ func (p *Prepared) Target() string { return p.target }
 
 // Prepare translates a request. The error is an [*Error] of class Permanent:
 // a temperature that is not a number, an extra body that cannot be merged, and, with
-// [ReasonInvalidRow], a conversation or options that the wire format can't carry.
+// [ReasonInvalidRow], a conversation or options that the wire format can't carry, or a model
+// other than the client's own that can't be called.
 func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	p := &Prepared{Model: r.Model, address: c.own, keep: r.Kept(), inputs: len(r.Inputs)}
 	if r.Temperature != nil && (math.IsNaN(*r.Temperature) || math.IsInf(*r.Temperature, 0)) {
@@ -70,7 +71,7 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	} else if p.Model != c.cfg.Model {
 		address, err := c.address(p.Model)
 		if err != nil {
-			return nil, c.invalid(fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err))
+			return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err)}
 		}
 		p.address, p.rowModel = address, true
 	}
@@ -131,7 +132,7 @@ func (c *Client) invalid(err error) error {
 // name must not lead the key to another address of the provider.
 func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
-		return nil, errors.New(`contains ".."`)
+		return nil, errors.New(`".." could lead to another address of the provider: name a model without it`)
 	}
 	format := c.wire
 	if c.formatOf != nil {

@@ -153,15 +153,28 @@ func TestUnsendableRequestIsPermanent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]Request{
-		"no number":      {Temperature: new(math.NaN())},
-		"infinite":       {Temperature: new(math.Inf(1))},
-		"no object":      {ExtraBody: []byte("[]")},
-		"stream":         {ExtraBody: []byte(`{"stream":true}`)},
-		"climbing model": {Model: "../../v1/files"},
+		"no number": {Temperature: new(math.NaN())},
+		"infinite":  {Temperature: new(math.Inf(1))},
+		"no object": {ExtraBody: []byte("[]")},
+		"stream":    {ExtraBody: []byte(`{"stream":true}`)},
 	} {
 		_, err := c.Prepare(&r)
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || e.Reason != ReasonAPICallFailed {
 			t.Errorf("%s: Prepare = %v", name, err)
+		}
+	}
+}
+
+// A row may name the model: one that leads to another address is an error of the row.
+func TestAModelThatLeadsAwayIsAnInvalidRow(t *testing.T) {
+	for _, p := range []string{Gemini, Bedrock, OpenAI} {
+		c, err := NewProvider(p, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m", Region: "eu-west-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Prepare(&Request{Model: "../../v1/files", Prompt: "x"})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || e.Reason != ReasonInvalidRow || !strings.Contains(err.Error(), `model "../../v1/files"`) {
+			t.Errorf("%s: Prepare = %v", p, err)
 		}
 	}
 }
