@@ -274,6 +274,19 @@ func purgeOf(nc *nats.Conn, stream, filter string, below uint64) (*nats.Msg, err
 	return &nats.Msg{Subject: APIPrefix(nc) + "STREAM.PURGE." + stream, Data: body}, err
 }
 
+// MayErase returns why the user may not erase messages of a stream, or nil.
+func MayErase(ctx context.Context, nc *nats.Conn, stream string) error {
+	asking, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	const none = `{"seq":9223372036854775807}` // the server refuses it, and so has answered
+	if _, err := nc.RequestWithContext(asking, APIPrefix(nc)+messageDelete+stream, []byte(none)); err != nil {
+		return fmt.Errorf("erase messages of stream %s: %w", stream, Denied(nc, err))
+	}
+	return nil
+}
+
+const messageDelete = "STREAM.MSG.DELETE." // below the prefix of the API
+
 // Erase removes a message of a stream for good, and has the server overwrite its bytes on
 // disk as far as it can. removed is false where the message was gone already.
 func Erase(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (removed bool, err error) {
@@ -285,7 +298,7 @@ func Erase(ctx context.Context, nc *nats.Conn, stream string, seq uint64) (remov
 	if err != nil {
 		return false, err
 	}
-	answer, err := nc.RequestWithContext(asking, APIPrefix(nc)+"STREAM.MSG.DELETE."+stream, body)
+	answer, err := nc.RequestWithContext(asking, APIPrefix(nc)+messageDelete+stream, body)
 	if err == nil {
 		if err = Refusal(answer); err == nil {
 			return true, nil

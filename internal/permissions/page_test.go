@@ -29,6 +29,7 @@ var page = map[section]map[string]string{
 	sectionDedupe:     {"STAGE_DEDUPE": "stored"},
 	sectionBucket:     {"STAGE_RESULT_BUCKET": "LARGE"},
 	sectionMedia:      {"STAGE_MESSAGES_FIELD": "messages"},
+	sectionErase:      nil,
 	sectionCeiling:    {"STAGE_MAX_COST_USD": "10", "STAGE_PRICES_FILE": "testdata/prices.yaml"},
 }
 
@@ -52,6 +53,11 @@ func blockOf(t *testing.T, s section) string {
 	always := map[string]string{"STAGE_CREATE_STREAMS": "false", "STAGE_BATCH": "false", "STAGE_NATS_INBOX_PREFIX": "_INBOX_stage"}
 	base := ofSections(load(t, always), sectionRun)
 	var b strings.Builder
+	if s == sectionErase {
+		set := OfErase(load(t, always))
+		set.write(&b, "")
+		return b.String()
+	}
 	if s == sectionRun {
 		b.WriteString("authorization {\n  users: [\n    {\n      user: stage\n      password: change-me\n      permissions: {\n")
 		base.write(&b, "        ")

@@ -34,6 +34,9 @@ type group struct {
 // Of returns what the user of a process needs that runs these stages.
 func Of(cfgs ...*config.Config) Set { return ofRules(rules, cfgs...) }
 
+// OfErase returns what the user of `stage erase` needs for these stages.
+func OfErase(cfgs ...*config.Config) Set { return ofRules(eraseRules, cfgs...) }
+
 // ofRules is Of by some rules.
 func ofRules(rules []rule, cfgs ...*config.Config) (s Set) {
 	seen := make(map[string]bool)

@@ -25,6 +25,7 @@ const (
 	sectionBucket     section = "STAGE_RESULT_BUCKET=LARGE"
 	sectionMedia      section = "Pictures, documents and sounds in object stores"
 	sectionCeiling    section = "STAGE_MAX_COST_USD"
+	sectionErase      section = "erase"
 )
 
 // rule is the subjects that one thing a stage does needs.
@@ -170,6 +171,65 @@ var rules = []rule{
 		"$JS.API.CONSUMER.MSG.NEXT.{AUDIT}.>",
 		"$JS.API.STREAM.MSG.GET.{AUDIT}",
 	}},
+}
+
+// eraseRules are what the user of `stage erase` needs, and nobody else: whoever may delete
+// single messages may also delete those that prove what was stored.
+var eraseRules = []rule{
+	{section: sectionErase, why: "find the rows, and all that is stored of them", publish: []string{
+		"$JS.API.STREAM.INFO.{ROWS}",
+		"$JS.API.STREAM.INFO.{RESULTS}",
+		"$JS.API.STREAM.INFO.{AUDIT}",
+		"$JS.API.STREAM.INFO.{LANE}",
+		"$JS.API.STREAM.MSG.GET.{ROWS}",
+		"$JS.API.STREAM.MSG.GET.{RESULTS}",
+		"$JS.API.STREAM.MSG.GET.{AUDIT}",
+		"$JS.API.STREAM.MSG.GET.{JOURNAL}",
+		"$JS.API.STREAM.MSG.GET.DEDUPE",
+		"$JS.API.CONSUMER.CREATE.{ROWS}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{ROWS}.>",
+		"$JS.API.CONSUMER.CREATE.{RESULTS}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{RESULTS}.>",
+		"$JS.API.CONSUMER.CREATE.{AUDIT}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{AUDIT}.>",
+		"$JS.API.CONSUMER.CREATE.DEDUPE.>",
+		"$JS.API.CONSUMER.MSG.NEXT.DEDUPE.>",
+	}},
+	{section: sectionErase, why: "erase it", publish: []string{
+		"$JS.API.STREAM.MSG.DELETE.{ROWS}",
+		"$JS.API.STREAM.MSG.DELETE.{RESULTS}",
+		"$JS.API.STREAM.MSG.DELETE.{AUDIT}",
+		"$JS.API.STREAM.MSG.DELETE.{JOURNAL}",
+		"$JS.API.STREAM.MSG.DELETE.DEDUPE",
+	}},
+	{section: sectionErase, why: "tombstones, a claim behind a result that is the last, and what stays of events", publish: []string{
+		"{results}.{name}.erased.{p}.*",
+		"{results}.{name}.{p}.claim",
+		"{audit}.{name}.{p}.call",
+		"{audit}.{name}.{p}.row",
+		"{audit}.{name}.all.run",
+	}},
+	{section: sectionErase, why: "large results (STAGE_RESULT_BUCKET)", when: stows, publish: []string{
+		"$JS.API.STREAM.MSG.GET.OBJ_{BUCKET}",
+		"$JS.API.STREAM.MSG.DELETE.OBJ_{BUCKET}",
+		"$JS.API.CONSUMER.CREATE.OBJ_{BUCKET}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.OBJ_{BUCKET}.>",
+	}},
+	{section: sectionErase, why: "dead letters (STAGE_DEAD_LETTER_SUBJECT): find their stream; the name of that stream takes the place of DEAD", when: func(c *config.Config) bool { return c.Streams.DeadLetterSubject != "" }, publish: []string{
+		"$JS.API.STREAM.NAMES",
+		"$JS.API.CONSUMER.CREATE.DEAD.>",
+		"$JS.API.CONSUMER.MSG.NEXT.DEAD.>",
+		"$JS.API.STREAM.MSG.GET.DEAD",
+		"$JS.API.STREAM.MSG.DELETE.DEAD",
+	}},
+	{section: sectionErase, why: "records of batches (STAGE_LANE)", when: (*config.Config).LaneOn, publish: []string{
+		"$JS.API.CONSUMER.CREATE.{LANE}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{LANE}.>",
+		"$JS.API.STREAM.MSG.GET.{LANE}",
+		"$JS.API.STREAM.MSG.DELETE.{LANE}",
+	}},
+	{section: sectionErase, why: "answers of the server; set STAGE_NATS_INBOX_PREFIX so that the user can't read those of others", when: sharedInbox, subscribe: []string{"_INBOX.>"}},
+	{section: sectionErase, why: "answers of the server (STAGE_NATS_INBOX_PREFIX)", when: ownInbox, subscribe: []string{"{inbox}.>"}},
 }
 
 func sharedInbox(c *config.Config) bool { return c.NATS.InboxPrefix == "" }

@@ -52,6 +52,10 @@ type Options struct {
 	// DeleteBatch deletes the files of a batch at its provider. If it is nil, they stay,
 	// and the report says so.
 	DeleteBatch func(ctx context.Context, b Batch) error
+	// Results, if set, is called with the results that are erased, before any is removed:
+	// whoever has copied them elsewhere removes them there. It may be called again with the
+	// same after an interruption.
+	Results func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error
 	// Step, if set, is called before each change with what it is. Its error ends the
 	// execution.
 	Step func(what string) error

@@ -1,24 +1,281 @@
 package erase_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/ops/erase"
+	"github.com/llm-stage/stage/internal/ops/redrive"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
+// secret is what must be found nowhere after an erasure.
+const secret = "Mustermann"
+
+// refusing answers prompts with the word bad by an error.
+var refusing = llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+	if strings.Contains(c.Prompt, "bad") {
+		return &llmtest.Step{Status: http.StatusBadRequest, Body: fmt.Sprintf(`{"error":{"message":"no answer to %s"}}`, c.Prompt)}
+	}
+	return nil
+}}
+
+// gone checks that the secret is in no file of the server, that the sums of the audit are
+// what they were, and that verify proves the rest.
+func (s *site) gone(usageBefore string, results int) {
+	s.t.Helper()
+	if files := s.holds(secret); len(files) > 0 {
+		s.t.Errorf("the text is still in %q", files)
+	}
+	if after := s.usage(); after != usageBefore {
+		s.t.Errorf("usage was %s, and is %s", usageBefore, after)
+	}
+	if r := s.proven(); r.Erased != results {
+		s.t.Errorf("verify says erased: %d, want %d", r.Erased, results)
+	}
+}
+
 func TestNothingOfARowIsLeft(t *testing.T) {
+	for _, size := range []int{10, 2 << 10, 100 << 10} {
+		stagetest.Virtual(t, func(t *testing.T) {
+			s := newSite(t, llmtest.Config{}, map[string]string{"STAGE_DEDUPE": "stored"})
+			s.rows("one", secret+strings.Repeat("x", size), "three", "four of "+secret)
+			s.work(4, nil)
+			before := s.usage()
+			s.erase(rowsOf(2, 4)) // the last result of the log, too
+			s.gone(before, 2)
+			calls := s.llm.Stats().Received
+			s.rows("five") // whoever starts now goes on behind row 4
+			s.work(3, nil)
+			if n := s.llm.Stats().Received - calls; n != 1 {
+				t.Errorf("%d calls after the erasure, want one, for the new row", n)
+			}
+			s.gone(s.usage(), 2)
+			if again := s.erase(rowsOf(2, 4)); again.Before != 2 || len(again.Places) > 0 {
+				t.Errorf("a second erasure: %+v", again)
+			}
+		})
+	}
+}
+
+// kinds are rows of which something lies in special places: each needs no call after its erasure.
+var kinds = []struct {
+	name string
+	vars map[string]string
+	llm  llmtest.Config
+	load func(s *site) // rows of which the second one holds the secret
+	rows int           // results
+	run  func(s *site) // after the stage has run; it may be nil
+	also int           // further results of the row
+}{
+	{name: "plain", load: func(s *site) { s.rows("one", "two of "+secret, "three") }, rows: 3},
+	{name: "the last", load: func(s *site) { s.rows("one", "two of "+secret) }, rows: 2},
+	{name: "failed, with a dead letter", vars: map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, llm: refusing, load: func(s *site) {
+		stagetest.Value(s.js.CreateStream(s.t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}))(s.t)
+		s.rows("one", "a bad row of "+secret, "three")
+	}, rows: 3},
+	{name: "redriven", llm: refusing, load: func(s *site) { s.rows("one", "a bad row of "+secret, "three") }, rows: 3, also: 1, run: func(s *site) {
+		stagetest.Value(redrive.Run(s.t.Context(), s.js, s.config(nil), redrive.Options{}, io.Discard))(s.t)
+		s.work(4, nil)
+	}},
+	{name: "an array", vars: map[string]string{"STAGE_FOREACH": "items", "STAGE_TEMPLATE": "{{ item }}"}, load: func(s *site) {
+		for _, items := range []string{`["a"]`, `["b","` + secret + `","c"]`, `["d"]`} {
+			s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":` + items + `}`)})
+		}
+	}, rows: 3},
+	{name: "vectors in one call", vars: map[string]string{"STAGE_TASK": "embed", "STAGE_EMBED_DIMENSIONS": "4", "STAGE_LLM_MODEL": "small"}, load: func(s *site) {
+		s.rows("one", "two of "+secret, "three", "four")
+	}, rows: 4},
+	{name: "a large result", vars: map[string]string{"STAGE_RESULT_BUCKET": "LARGE", "STAGE_LLM_MAX_REPLY_BYTES": "8388608"}, llm: llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		if strings.Contains(c.Prompt, secret) {
+			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}`, strings.Repeat(secret+" ", 200_000))}
+		}
+		return nil
+	}}, load: func(s *site) { s.rows("one", "two of "+secret, "three") }, rows: 3},
+	{name: "in order by key", vars: map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.q"}, load: func(s *site) {
+		s.rows("one", "two of "+secret, "three")
+	}, rows: 3},
+	{name: "with a kept reply", vars: map[string]string{"STAGE_JOURNAL_AFTER": "0s"}, load: func(s *site) {
+		s.rows("one", "two of "+secret, "three")
+	}, rows: 3},
+}
+
+func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
+	killed := errors.New("killed")
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			for step, more := 0, true; more; step++ {
+				stagetest.Virtual(t, func(t *testing.T) {
+					s := newSite(t, kind.llm, kind.vars)
+					kind.load(s)
+					s.work(kind.rows, nil)
+					if kind.run != nil {
+						kind.run(s)
+					}
+					before, calls := s.usage(), s.llm.Stats().Received
+					o, n := rowsOf(2), 0
+					o.Step = func(string) error {
+						if n++; n > step {
+							return killed
+						}
+						return nil
+					}
+					plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t)
+					err := plan.Execute(t.Context())
+					more = errors.Is(err, killed)
+					if err != nil && !more {
+						t.Fatal(err)
+					}
+					if more {
+						if step > 0 {
+							r := s.verify()
+							if r.Violations.ByKind["erasure_unfinished"] == 0 || len(r.Violations.ByKind) > 1 {
+								var b bytes.Buffer
+								r.WriteText(&b)
+								t.Errorf("killed at step %d, verify says:\n%s", step, b.String())
+							}
+							s.erase(erase.Options{Resume: true, Partition: -1, By: "bob"})
+						} else {
+							s.erase(rowsOf(2))
+						}
+					}
+					s.gone(before, 1+kind.also)
+					s.rows("five")
+					s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":["e"],"q":"six"}`)})
+					s.await("ROWS", "rows.in", 2)
+					s.work(kind.rows, nil)
+					if n := s.llm.Stats().Received - calls; n > 2 {
+						t.Errorf("%d calls after the erasure, want at most two, for the new rows", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestAStageAndARivalGoOnWhileTheirRowsAreErased(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		s := newSite(t, llmtest.Config{}, map[string]string{"STAGE_DEDUPE": "stored"})
-		s.rows("one", "two of Erika Mustermann", "three")
+		s := newSite(t, llmtest.Config{Latency: 20 * time.Millisecond}, nil)
+		stop := s.start(nil)
+		var rival func()
+		for i := range 30 {
+			s.rows(fmt.Sprintf("row %d of %s", i+1, secret))
+			s.await("AUDIT", "audit.stage.0.row", 1)
+			if i == 15 { // the rival takes over while rows are erased
+				rival = s.start(nil)
+				stop()
+			}
+			s.await("ROWS", "rows.in", 1)
+			for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(20 * time.Millisecond) {
+				plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), rowsOf(uint64(i+1))))(t) //nolint:gosec // few
+				if plan.Report().Err() == nil {
+					stagetest.Must(t, plan.Execute(t.Context()))
+					break
+				}
+			}
+		}
+		rival()
+		s.gone(s.usage(), 30)
+		if n := s.llm.Stats().Received; n > 31 { // the first stage may be fenced while it stops, with a row in hand
+			t.Errorf("%d calls for 30 rows", n)
+		}
+	})
+}
+
+func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Prompt == "slow" {
+				return &llmtest.Step{Delay: 5 * time.Minute}
+			}
+			return nil
+		}}, map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.customer", "STAGE_LLM_TIMEOUT": "10m"})
+		for i, q := range []string{"one", "slow", "three", "four"} {
+			s.publish(&nats.Msg{Subject: "rows.in", Data: fmt.Appendf(nil, `{"q":%q,"customer":"c%d","n":%d}`, q, i%2, i)})
+		}
+		stop := s.start(nil)
+		s.await("RESULTS", "results.stage.0.rows", 2)
+		key := `"c0"`
+		for name, o := range map[string]erase.Options{
+			"key":    {Key: &key, Partition: -1},
+			"member": {Field: "customer", Value: "c0", Partition: -1},
+			"range":  {Rows: []erase.Range{{First: 1, Last: 1}, {First: 3, Last: 3}}, Partition: -1},
+		} {
+			r := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t).Report()
+			if !slices.Equal(r.Rows, []uint64{1}) || len(r.Pending) != 1 || r.Pending[0].Row != 3 || !strings.Contains(r.Pending[0].Why, "above the low-water mark, row 1") {
+				t.Errorf("%s: got %+v, want row 1, and row 3 to wait", name, r)
+			}
+		}
+		o := erase.Options{Field: "n", Value: "3", Partition: -1}
+		if r := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t).Report(); len(r.Rows) != 0 || len(r.Pending) != 1 || r.Pending[0].Why != "it has no result yet" {
+			t.Errorf("a row without a result: %+v", r)
+		}
+		s.await("RESULTS", "results.stage.0.rows", 4)
+		s.erase(erase.Options{Key: &key, Partition: -1, By: "alice"})
+		stop()
+		if r := s.proven(); r.Erased != 2 {
+			t.Errorf("erased: %d, want 2", r.Erased)
+		}
+		for name, o := range map[string]erase.Options{"there is no such row": rowsOf(99)} {
+			if _, err := erase.New(t.Context(), s.js, s.config(nil), o); !config.IsInvalid(err) || !strings.Contains(err.Error(), name) {
+				t.Errorf("got %v, want %s", err, name)
+			}
+		}
+	})
+}
+
+func TestAStreamThatDeniesDeletesIsRefused(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{}, nil)
+		s.rows("one")
+		s.work(1, nil)
+		cfg := stagetest.Value(s.js.Stream(t.Context(), "RESULTS"))(t).CachedInfo().Config
+		cfg.DenyDelete = true
+		stagetest.Value(s.js.UpdateStream(t.Context(), cfg))(t)
+		if _, err := erase.New(t.Context(), s.js, s.config(nil), rowsOf(1)); !config.IsInvalid(err) || !strings.Contains(err.Error(), "RESULTS: "+erase.WhyDenied) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// The procedure of docs/erase.md for a stream that denies deletes.
+func TestAStreamThatDeniesDeletesIsMoved(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{}, nil)
+		s.rows("one", "two of "+secret, "three")
 		s.work(3, nil)
+		old := stagetest.Value(s.js.Stream(t.Context(), "RESULTS"))(t).CachedInfo().Config
+		old.DenyDelete = true
+		stagetest.Value(s.js.UpdateStream(t.Context(), old))(t)
+		moved := old
+		moved.Name, moved.Subjects, moved.DenyDelete, moved.AllowAtomicPublish = "RESULTS2", nil, false, false
+		moved.Mirror = &jetstream.StreamSource{Name: "RESULTS"}
+		stream := stagetest.Value(s.js.CreateStream(t.Context(), moved))(t)
+		for stagetest.Value(stream.Info(t.Context()))(t).State.LastSeq < 4 {
+			time.Sleep(time.Second)
+		}
+		stagetest.Must(t, s.js.DeleteStream(t.Context(), "RESULTS"))
+		moved.Mirror, moved.Subjects, moved.AllowAtomicPublish = nil, old.Subjects, old.AllowAtomicPublish
+		stagetest.Value(s.js.UpdateStream(t.Context(), moved))(t)
+		s.vars["STAGE_RESULT_STREAM"] = "RESULTS2"
 		before := s.usage()
 		s.erase(rowsOf(2))
-		if files := s.holds("Mustermann"); len(files) > 0 {
-			t.Errorf("the text is still in %q", files)
-		}
-		if after := s.usage(); after != before {
-			t.Errorf("usage was %s, and is %s", before, after)
-		}
+		s.gone(before, 1)
+		s.rows("four")
+		stop := s.start(nil)
+		s.await("RESULTS2", "results.stage.0.rows", 3)
+		stop()
+		s.gone(s.usage(), 1)
 	})
 }

@@ -36,12 +36,18 @@ const OwnerPrefix = "erase-"
 // erasure.
 func (p *Plan) Execute(ctx context.Context) error {
 	run := OwnerPrefix + rand.Text()[:12]
+	if err := p.allowed(ctx); err != nil {
+		return err
+	}
 	for _, e := range p.rows {
 		if e.at > 0 && (e.tombstone == nil || e.tombstone.Sequence != e.at) {
 			if err := p.bury(ctx, e); err != nil {
 				return fmt.Errorf("row %d: %w", e.row, err)
 			}
 		}
+	}
+	if err := p.tellResults(ctx); err != nil {
+		return err
 	}
 	for _, e := range p.rows {
 		if err := p.erase(ctx, e, run); err != nil {
@@ -53,6 +59,73 @@ func (p *Plan) Execute(ctx context.Context) error {
 		return nil
 	}
 	return p.record(ctx, run)
+}
+
+// tellBytesMax bounds the results that are handed on at once.
+const tellBytesMax = 16 << 20
+
+// tellResults hands the results on, see [Options.Results].
+func (p *Plan) tellResults(ctx context.Context) error {
+	if p.o.Results == nil {
+		return nil
+	}
+	var some []*jetstream.RawStreamMsg
+	var stone *proof.Tombstone
+	size := 0
+	tell := func() error {
+		if len(some) == 0 {
+			return nil
+		}
+		if err := p.step("hand on %d results", len(some)); err != nil {
+			return err
+		}
+		err := p.o.Results(ctx, some, stone)
+		some, size = nil, 0
+		return err
+	}
+	for _, e := range p.rows {
+		if e.at == 0 {
+			continue
+		}
+		m, err := streams.MessageAt(ctx, p.nc, p.cfg.Result.Stream, e.at)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			continue
+		}
+		if some, stone, size = append(some, m), e.tombstone, size+len(m.Data); size > tellBytesMax {
+			if err := tell(); err != nil {
+				return err
+			}
+		}
+	}
+	return tell()
+}
+
+// allowed asks whether the user may erase from all streams, so that nothing is half done
+// where one is denied.
+func (p *Plan) allowed(ctx context.Context) error {
+	asked := make(map[string]bool)
+	for _, e := range p.rows {
+		all := []string{}
+		if e.at > 0 {
+			all = append(all, p.cfg.Result.Stream)
+		}
+		for i := range e.found {
+			all = append(all, e.found[i].stream)
+		}
+		for _, stream := range all {
+			if asked[stream] {
+				continue
+			}
+			asked[stream] = true
+			if err := streams.MayErase(ctx, p.nc, stream); err != nil {
+				return fmt.Errorf("%w; nothing was erased: stage setup --print-permissions --for erase lists what an erasure needs", err)
+			}
+		}
+	}
+	return nil
 }
 
 // bury stores the tombstone of a row.

@@ -26,6 +26,7 @@ type Result struct {
 	Low      uint64    // every row of the input up to it has its result by then; that of the row in a stage in stream order
 	Replaces uint64    // the row whose place it takes; 0 means that that of no other, as far as its headers say
 	Failed   bool      // the row was answered by an error
+	Erased   bool      // `stage erase` has removed it, and something else stands for it
 	Body     []byte    // empty until Fetch where it is an Object
 	Object   *objects.Ref
 }

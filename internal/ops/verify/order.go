@@ -24,6 +24,7 @@ func (v *partitionVerifier) read() error {
 	}
 	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.stoneAt(r.At) != nil}
 	v.chainResult(h)
+	h.erased = v.stoneAt(r.At) != nil // an erasure that was interrupted has removed some of what it would be compared with
 	v.inferOrder(r)
 	v.count(r)
 	if problem := v.problemOf(r); problem != "" {
@@ -63,6 +64,7 @@ func (v *partitionVerifier) read() error {
 	if h.erased {
 		return nil
 	}
+	v.addErased()
 	v.checkItems(h)
 	return v.checkLink(h)
 }

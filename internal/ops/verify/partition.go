@@ -25,6 +25,7 @@ type partitionVerifier struct {
 	report  *Report // of the whole stage
 	runs    *runVerifier
 	objects *objectVerifier
+	erased  erasedEvents
 	chain   chainVerifier
 	stats   verifiedPartition
 

@@ -62,6 +62,9 @@ func newRunVerifier() *runVerifier { return &runVerifier{runs: make(map[string]*
 // run adds a run event; all of them come before the other events.
 func (v *runVerifier) run(e *auditlog.Run) {
 	r := v.runs[e.RunID]
+	if r == nil && e.Phase == auditlog.PhaseControl {
+		return // of a command, such as erase, which is no process of the stage
+	}
 	if r == nil {
 		r = &runRecord{id: e.RunID, calls: make(map[cost.ModelKey]callTotals)}
 		v.runs[e.RunID] = r
@@ -152,6 +155,12 @@ func (v *runVerifier) started(owner string) bool {
 func (v *runVerifier) known(owner string) bool {
 	r := v.runs[processOf(owner)]
 	return r != nil && len(r.settings) > 0
+}
+
+// unknown reports whether rows may have been answered in the term of a claim by a process
+// whose settings the audit does not hold. An erasure claims and answers none.
+func (v *runVerifier) unknown(c stored.Claim) bool {
+	return !v.known(c.Owner) && !strings.HasPrefix(c.Owner, "erase-")
 }
 
 // sameArray reports whether the processes that two owners belong to are known to have

@@ -50,9 +50,9 @@ type verification struct {
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
-	stones       [][]*stone      // of erased results, by partition
-	removed      func() []uint64 // see [chainVerifier]
-	erasedEvents int             // copies of events of erased rows, each in place of one that is gone
+	stones  [][]*stone      // of erased results, by partition
+	removed func() []uint64 // see [chainVerifier]
+	erased  erasedEvents
 
 	readers []*stored.Reader // to close at the end
 
@@ -115,10 +115,6 @@ func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o 
 func (v *verification) conclude() {
 	v.missRoots()
 	if len(v.parts) > 0 {
-		v.auditLoss.inside = max(0, v.auditLoss.inside-v.erasedEvents)
-		if v.auditLoss.info != nil {
-			v.auditLoss.gone = v.auditLoss.goneOf(v.auditLoss.inside > 0)
-		}
 		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
 		v.lane.finish()
 		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
@@ -158,6 +154,9 @@ func (v *verification) open(ctx context.Context) (err error) {
 		return err
 	}
 	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
+	if err := v.readErased(ctx); err != nil {
+		return err
+	}
 	v.lane.resultsLost = v.resultsLoss.any()
 	if input == nil {
 		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
@@ -283,7 +282,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 			return err
 		}
 		p.window = newAuditWindow(v.windowRows(p.claims))
-		p.every = p.linked && slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) })
+		p.every = p.linked && slices.ContainsFunc(p.claims, v.runs.unknown)
 		p.chain.on = bound.chained || slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
 		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read && !p.chain.on)
 		if err != nil {
@@ -304,7 +303,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
 	p := &partitionVerifier{
-		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies,
+		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies, erased: v.erased,
 		partitionFacts: partitionFacts{
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
@@ -327,7 +326,7 @@ func (v *verification) windowRows(claims []stored.Claim) int {
 		windows = 8
 	}
 	rows := v.runs.number("STAGE_WINDOW", v.cfg.Window.Rows)
-	if slices.ContainsFunc(claims, func(c stored.Claim) bool { return !v.runs.known(c.Owner) }) {
+	if slices.ContainsFunc(claims, v.runs.unknown) {
 		rows = windowMax
 	}
 	if v.laned || v.cfg.LaneOn() {
@@ -440,6 +439,7 @@ func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), b
 			later++
 		case err != nil:
 			foreign++
+		case v.erased.copies(m):
 		default:
 			if err := v.event(e, v.recorded(m, e)); err != nil {
 				return err
@@ -462,7 +462,6 @@ func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), b
 // was erased, is stored with it.
 func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) proof.Hash {
 	if len(m.Header[streams.HeaderErased]) > 0 {
-		v.erasedEvents++
 		if r := e.Row; r != nil && r.Source != auditlog.SourceDedupe && r.Partition >= 0 && int(r.Partition) < len(v.parts) {
 			v.parts[r.Partition].used += uint64(max(0, r.Attempts+r.CapacityRetries)) //nolint:gosec // not negative
 		}
