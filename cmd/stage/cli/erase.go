@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/job"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/control"
 	"github.com/llm-stage/stage/internal/ops/erase"
@@ -53,7 +54,7 @@ func newEraseCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
 	c.output = addOutputFlag(cmd, "table, or json")
 	c.flags = newStoreFlags(cmd, env)
-	c.flags.allow("STAGE_CONTROL", "STAGE_DEDUPE_TTL", "STAGE_LANE_STREAM", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
+	c.flags.allow("STAGE_CONTROL", "STAGE_RESPONSE_FIELD", "STAGE_DEDUPE_TTL", "STAGE_LANE_STREAM", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
 		"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")
 	cmd.RunE = c.flags.runOnStore(c.check, c.run)
 	return cmd
@@ -135,6 +136,9 @@ func (c *eraseCommand) run(ctx context.Context, conn *natsconn.Conn, js jetstrea
 	c.o.By, c.o.Asked = by.String(), by.Detail()
 	c.o.DeleteBatch = func(ctx context.Context, b erase.Batch) error {
 		return call.DeleteBatch(ctx, cfg, b.Provider, b.Model, b.ID)
+	}
+	if c.flags.job != "" {
+		c.o.Results = job.Eraser(js, cfg, func(text string) { terminal.PrintLine(c.env.Stderr, "%s", text) })
 	}
 	stages := []*config.Config{cfg}
 	if len(c.chain) > 0 {

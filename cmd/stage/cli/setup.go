@@ -10,8 +10,10 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
+	"github.com/llm-stage/stage/internal/ops/erase"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/permissions"
+	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -28,6 +30,8 @@ func newSetupCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's NATS user with these settings, and connect to no server")
+	who := cmd.Flags().String("for", forRun, "whose permissions: run, or erase, which should have a user of its own")
+	completeWords(cmd, "for", forRun, forErase)
 	list := cmd.Flags().Bool("print-streams", false, "print the configurations of the streams that setup creates with these settings, as JSON, and connect to no server")
 	output := cmd.Flags().StringP("output", "o", formatConf, "how to print the permissions: conf (of nats-server) or json")
 	completeWords(cmd, "output", formatConf, formatJSON)
@@ -39,7 +43,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
 	stages := flags.addStages()
 	setUp := flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
-		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, _ *config.Config) error {
+		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config) error {
 			var errs []error
 			for _, cfg := range cfgs {
 				err := setUpStreams(ctx, conn.NC(), cfg)
@@ -51,6 +55,9 @@ func newSetupCommand(env *Env) *cobra.Command {
 			if err := errors.Join(errs...); err != nil {
 				return err
 			}
+			if err := noteDenied(ctx, env, js, cfgs); err != nil {
+				return err
+			}
 			_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
 			return err
 		})
@@ -59,12 +66,16 @@ func newSetupCommand(env *Env) *cobra.Command {
 		switch {
 		case *output != formatConf && *output != formatJSON:
 			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatConf, formatJSON))
+		case *who != forRun && *who != forErase:
+			return config.Invalid(fmt.Errorf("--for %q: it is %s or %s", *who, forRun, forErase))
+		case cmd.Flags().Changed("for") && !*permit:
+			return config.Invalid(errors.New("--for: it is about --print-permissions: give that too, or remove it"))
 		case *list && *permit:
 			return config.Invalid(errors.New("--print-streams: it prints alone: remove it, or --print-permissions"))
 		case *list:
 			return printStreams(cmd.Context(), env, flags, *stages)
 		case *permit:
-			return printPermissions(cmd.Context(), env, flags, *stages, *output)
+			return printPermissions(cmd.Context(), env, flags, *stages, *output, *who)
 		case cmd.Flags().Changed("output"):
 			return config.Invalid(errors.New("--output: it is about --print-permissions: give that too, or remove it"))
 		}
@@ -79,6 +90,12 @@ func newSetupCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
+// The values of --for.
+const (
+	forRun   = "run"
+	forErase = "erase"
+)
+
 // formatConf is the value of --output for the configuration of nats-server.
 const formatConf = "conf"
 
@@ -87,13 +104,16 @@ var settingsOfPermissions = []string{"STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DED
 
 // printPermissions prints what the NATS user of run needs with the settings in force. It
 // connects to no server.
-func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages, output string) error {
+func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages, output, who string) error {
 	flags.offline = true
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
 	if err != nil {
 		return err
 	}
 	needed := permissions.Of(cfgs...)
+	if who == forErase {
+		needed = permissions.OfErase(cfgs...)
+	}
 	if output == formatJSON {
 		return needed.WriteJSON(env.Stdout)
 	}
@@ -120,6 +140,24 @@ func printStreams(ctx context.Context, env *Env, flags *configFlags, stages stri
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(all)
+}
+
+// noteDenied names the streams from which stage erase can remove nothing.
+func noteDenied(ctx context.Context, env *Env, js jetstream.JetStream, cfgs []*config.Config) error {
+	noted := make(map[string]bool)
+	for _, cfg := range cfgs {
+		names, err := erase.Denied(ctx, js, cfg)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !noted[name] {
+				noted[name] = true
+				terminal.PrintLine(env.Stderr, "note: stream %s: %s", name, erase.WhyDenied)
+			}
+		}
+	}
+	return nil
 }
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition.

@@ -79,9 +79,7 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 	if abs, err := filepath.Abs(o.path); err == nil {
 		o.path = abs
 	}
-	name := strings.ToValidUTF8(filepath.Base(o.path)[:min(len(filepath.Base(o.path)), 180)], "")
-	job := sha256.Sum256([]byte(dir)) // two jobs never share a file, and one runs only once at a time
-	o.temp = filepath.Join(filepath.Dir(o.path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
+	o.temp = partialOf(o.path, dir)
 	if o.old = info; info == nil {
 		return o, nil
 	}

@@ -177,7 +177,7 @@ func (p *places) read(ctx context.Context) (failedResults, error) {
 	}
 	defer results.Close()
 	for {
-		r, err := stored.NextResult(ctx, results, 0)
+		r, err := results.next(ctx, 0)
 		if errors.Is(err, stored.ErrNoMore) {
 			return failed, nil
 		}
@@ -207,10 +207,14 @@ func (p *places) end(ctx context.Context) (uint64, error) {
 }
 
 // open begins to read the headers of results.
-func (p *places) open(ctx context.Context, o stored.ReadOptions) (*stored.Reader, error) {
+func (p *places) open(ctx context.Context, o stored.ReadOptions) (*resultsOf, error) {
 	o.Stream, o.HeadersOnly = p.cfg.Result.Stream, true
 	o.Filters = []string{stored.LogSubject(p.cfg, 0, "rows")}
-	return stored.Open(ctx, p.js, o)
+	r, err := stored.Open(ctx, p.js, o)
+	if err != nil {
+		return nil, err
+	}
+	return &resultsOf{places: p, reader: r, at: p.seen}, nil
 }
 
 // findPending looks in the input for the rows that were published again and have no
@@ -252,7 +256,7 @@ func (p *places) wait(ctx context.Context) error {
 	}
 	defer results.Close()
 	for len(p.pending) > 0 {
-		r, err := stored.NextResult(ctx, results, resultPoll)
+		r, err := results.next(ctx, resultPoll)
 		if errors.Is(err, stored.ErrNoMore) {
 			continue
 		}
@@ -270,7 +274,7 @@ func (p *places) wait(ctx context.Context) error {
 // has taken its place.
 func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, error) {
 	newest, replaced := p.newest[r.Seq]
-	if !replaced {
+	if !replaced || r.Erased {
 		return r, nil
 	}
 	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Result.Stream, newest.at)

@@ -47,10 +47,11 @@ func (p *Pipeline) write(ctx context.Context) error {
 // writeAll writes the results from the first on. stale is how many of them were replaced
 // after they were written.
 func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first bool) (stale int, err error) {
-	results, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
+	reader, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
 	if err != nil {
 		return 0, err
 	}
+	results := &resultsOf{places: p.places, reader: reader}
 	defer results.Close()
 	p.written, p.failed, p.failures = 0, 0, failures{}
 	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
@@ -61,7 +62,7 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 	}
 	flushed := time.Now()
 	for !p.complete() {
-		r, err := stored.NextResult(ctx, results, resultPoll)
+		r, err := results.next(ctx, resultPoll)
 		none := errors.Is(err, stored.ErrNoMore)
 		if err != nil && !none {
 			return stale, errors.Join(err, out.Flush())

@@ -1,0 +1,243 @@
+package job
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/ops/erased"
+	"github.com/llm-stage/stage/internal/ops/proof"
+	"github.com/llm-stage/stage/internal/ops/stored"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ErasedBody is what stands in OUT for the result of a row that was erased: a result
+// without a reply, whose error says so. field names the reply.
+func ErasedBody(field string, t *proof.Tombstone) []byte {
+	text := "erased at " + t.At.UTC().Format(time.RFC3339) + " by " + t.Who
+	name, _ := json.Marshal(field)                                               //nolint:errchkjson // a string
+	errorName, _ := json.Marshal(field + "_error")                               //nolint:errchkjson // as above
+	why, _ := json.Marshal(map[string]string{"reason": "erased", "error": text}) //nolint:errchkjson // strings
+	return fmt.Appendf(nil, "{%s:null,%s:%s}", name, errorName, why)
+}
+
+// resultsOf reads the results of a job in the order in which they were stored, with those
+// that were erased in their places.
+type resultsOf struct {
+	places *places
+	reader *stored.Reader
+	held   *stored.Result  // read, and behind some that were erased
+	stones []stored.Result // erased results that were not returned yet, by place
+	at     uint64          // place of the last one returned
+	stone  uint64          // sequence of the last tombstone that is known
+}
+
+// Close ends the reading.
+func (s *resultsOf) Close() { s.reader.Close() }
+
+// next is [stored.NextResult].
+func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result, error) {
+	if s.held == nil {
+		r, err := stored.NextResult(ctx, s.reader, wait)
+		if err != nil && !errors.Is(err, stored.ErrNoMore) {
+			return r, err
+		}
+		if err := s.readStones(ctx); err != nil {
+			return r, err
+		}
+		if err != nil {
+			if len(s.stones) == 0 {
+				return r, err
+			}
+			return s.pop(), nil
+		}
+		s.held = &r
+	}
+	for len(s.stones) > 0 && s.stones[0].At <= s.held.At {
+		if stone := s.pop(); stone.At < s.held.At { // else its erasure was interrupted, and it is still there
+			return stone, nil
+		}
+	}
+	r := *s.held
+	s.held, s.at = nil, r.At
+	return r, nil
+}
+
+func (s *resultsOf) pop() stored.Result {
+	r := s.stones[0]
+	s.stones, s.at = s.stones[1:], r.At
+	return r
+}
+
+// readStones reads the tombstones where there are new ones.
+func (s *resultsOf) readStones(ctx context.Context) error {
+	p := s.places
+	last, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.ErasedSubject(p.cfg, "0", "*"))
+	if err != nil || last == nil || last.Sequence == s.stone {
+		return err
+	}
+	s.stone, s.stones = last.Sequence, nil
+	err = erased.Each(ctx, p.js, p.cfg, 0, func(t *proof.Tombstone) error {
+		if t.Sequence <= s.at {
+			return nil
+		}
+		r := stored.Result{At: t.Sequence, Stored: t.At, Seq: t.Row, Low: t.Row, Subject: p.subject, Erased: true, Body: ErasedBody(p.cfg.Prompt.ResponseField, t)}
+		if r.Replaces, _ = strconv.ParseUint(t.Header(streams.HeaderReplaces), 10, 64); r.Replaces > 0 { // 0: it replaces none
+			r.Subject = p.redriven
+		}
+		s.stones = append(s.stones, r)
+		return nil
+	})
+	slices.SortFunc(s.stones, func(a, b stored.Result) int { return cmp.Compare(a.At, b.At) })
+	return err
+}
+
+// EraseOutputs replaces the lines of results in the files that the job in dir has written.
+// lines has, by the line as the job wrote it, the one that takes its place. Each file is
+// replaced as a whole. It returns which were, and why others were left as they are.
+func EraseOutputs(dir string, lines map[[sha256.Size]byte][]byte) (done []string, left map[string]string, err error) {
+	notes := outputNotes{dir: dir}
+	all, err := notes.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	left = make(map[string]string)
+	seen := make(map[string]bool)
+	for _, note := range all {
+		if seen[note.Path] {
+			continue
+		}
+		seen[note.Path] = true
+		if partial := partialOf(note.Path, dir); os.Remove(partial) == nil {
+			done = append(done, partial)
+		}
+		switch info, err := os.Stat(note.Path); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return done, left, err
+		case !info.Mode().IsRegular():
+			left[note.Path] = "it is no regular file"
+		case IsTable(note.Path):
+			left[note.Path] = "it is a table: the same stage process command writes it again, without a call"
+		default:
+			changed, err := eraseLines(notes, note.Path, info.Mode().Perm(), lines)
+			if err != nil {
+				return done, left, err
+			}
+			if changed {
+				done = append(done, note.Path)
+			}
+		}
+	}
+	return done, left, nil
+}
+
+// eraseLines writes a file anew beside its place, with other lines for those that are
+// given, and moves it there.
+func eraseLines(notes outputNotes, path string, mode fs.FileMode, lines map[[sha256.Size]byte][]byte) (changed bool, err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer in.Close() //nolint:errcheck // read only
+	temp := path + ".erasing"
+	out, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return false, err
+	}
+	defer os.Remove(temp) //nolint:errcheck // it is gone once it has taken its place
+	sum, size := sha256.New(), int64(0)
+	w := bufio.NewWriter(io.MultiWriter(out, sum))
+	for r := bufio.NewReader(in); err == nil; {
+		var line []byte
+		if line, err = r.ReadBytes('\n'); len(line) == 0 {
+			continue
+		}
+		if other, has := lines[sha256.Sum256(line)]; has {
+			line, changed = other, true
+		}
+		size += int64(len(line))
+		if _, err := w.Write(line); err != nil {
+			return false, errors.Join(err, out.Close())
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return false, errors.Join(err, out.Close())
+	}
+	if err := errors.Join(w.Flush(), out.Sync(), out.Close()); err != nil || !changed {
+		return false, err
+	}
+	if err := notes.add(outputNote{Path: path, Bytes: size, Sum: hex.EncodeToString(sum.Sum(nil))}); err != nil {
+		return false, err
+	}
+	return true, os.Rename(temp, path)
+}
+
+// LineOf returns the hash of the line that a job writes for a result.
+func LineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
+	var b bytes.Buffer
+	err = WriteResult(&b, r)
+	return sha256.Sum256(b.Bytes()), err
+}
+
+// partialOf is where the file at path is written before it takes its place.
+func partialOf(path, dir string) string {
+	name := filepath.Base(path)
+	name = string(bytes.ToValidUTF8([]byte(name[:min(len(name), 180)]), nil))
+	job := sha256.Sum256([]byte(dir)) // two jobs never share a file, and one runs only once at a time
+	return filepath.Join(filepath.Dir(path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
+}
+
+// Eraser returns what [erase.Options.Results] does for a job: it replaces the lines of the
+// results in what the job has written, unless a process works on it.
+func Eraser(js jetstream.JetStream, cfg *config.Config, note func(text string)) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
+	return func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error {
+		dir := cfg.Data.Dir
+		j, err := jobs.Find(filepath.Dir(dir), filepath.Base(dir))
+		if err != nil {
+			return err
+		}
+		if j.State == jobs.Running {
+			return fmt.Errorf("process %d works on the job, and its file can't be changed meanwhile: wait for it, or end it", j.PID)
+		}
+		lines := make(map[[sha256.Size]byte][]byte)
+		for _, m := range results {
+			r, err := stored.NewResult(m)
+			if err == nil {
+				err = r.Fetch(ctx, js.Conn())
+			}
+			if err != nil {
+				return err
+			}
+			line, err := LineOf(r)
+			if err != nil {
+				return err
+			}
+			lines[line] = append(ErasedBody(cfg.Prompt.ResponseField, t), '\n')
+		}
+		done, left, err := EraseOutputs(dir, lines)
+		for _, path := range done {
+			note("erased from " + path)
+		}
+		for path, why := range left {
+			note(path + " is as it was: " + why)
+		}
+		return err
+	}
+}
