@@ -124,8 +124,11 @@ func TestChainOf(t *testing.T) {
 		ok     bool
 		fails  string
 	}{
-		{nil, false, ""}, {[]string{digits}, true, ""},
-		{[]string{strings.ToUpper(digits)}, true, "lower-case"}, {[]string{digits[2:]}, true, "lower-case"}, {[]string{""}, true, "lower-case"},
+		{nil, false, ""},
+		{[]string{digits}, true, ""},
+		{[]string{strings.ToUpper(digits)}, true, "lower-case"},
+		{[]string{digits[2:]}, true, "lower-case"},
+		{[]string{""}, true, "lower-case"},
 		{[]string{digits, digits}, true, "2 headers"},
 	} {
 		value, ok, err := proof.ChainOf(map[string][]string{proof.HeaderChain: tt.values})

@@ -152,7 +152,7 @@ func remove(b *stagetest.Bench, stream string, at uint64) {
 }
 
 // entomb stores the tombstone of a message of the results.
-func entomb(b *stagetest.Bench, at uint64, change func(*proof.Tombstone)) *proof.Tombstone {
+func entomb(b *stagetest.Bench, at uint64, change func(*proof.Tombstone)) {
 	b.T.Helper()
 	m := stagetest.Value(b.Stream("RESULTS").GetMsg(b.T.Context(), at))(b.T)
 	stone := stagetest.Value(proof.NewTombstone(proof.Result, at, m.Header, m.Data))(b.T)
@@ -160,7 +160,6 @@ func entomb(b *stagetest.Bench, at uint64, change func(*proof.Tombstone)) *proof
 		change(stone)
 	}
 	b.Publish(&nats.Msg{Subject: fmt.Sprintf("results.stage.erased.0.%d", stone.Row), Data: stagetest.Value(json.Marshal(stone))(b.T), Header: nats.Header{streams.HeaderErased: {"now"}}})
-	return stone
 }
 
 func TestVerifyFindsWhatIsGoneFromTheStreams(t *testing.T) {
