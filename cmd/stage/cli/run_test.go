@@ -49,7 +49,8 @@ func TestProcessSetsTheMemoryLimit(t *testing.T) {
 		LimitMemory: func(bytes int64) { limit = bytes },
 	}
 	code := Main(t.Context(), env)
-	if want := int64(stage.EmbeddedMemory + 100*(128<<10)); code != 0 || limit != want {
-		t.Errorf("exit %d and limit %d, want 0 and %d; stderr:\n%s", code, limit, want, errs.String())
+	// More, if the other tests of this process have a large heap in use.
+	if want := int64(stage.EmbeddedMemory + 100*(128<<10)); code != 0 || limit < want {
+		t.Errorf("exit %d and limit %d, want 0 and at least %d; stderr:\n%s", code, limit, want, errs.String())
 	}
 }
