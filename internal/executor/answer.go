@@ -121,9 +121,13 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 // empty means that no call was made.
 func (e *Executor) answerError(j *job, err error, r result, source string) {
 	failure := call.AsError(err)
-	if p, ok := errors.AsType[*pool.PanicError](err); ok {
-		e.log.Error("a call panicked: this is a bug in the stage, please report it",
-			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
+	if e.logPanic(j, err) {
+		if all := j.after(r); all.attempts+all.capacityRetries > j.calls { // it was before the call
+			r.Attempts--
+		}
+		if j.calls == 0 {
+			source = ""
+		}
 	}
 	event := e.event(j, r, source)
 	event.Reason, event.Errors = string(failure.Reason), withCause(j.errors, failure)
@@ -132,6 +136,16 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 		reply.RequestHash, reply.Form = j.key, e.prompt.errorForm(j.row, failure.Reason)
 	}
 	e.answer(j, reply)
+}
+
+// logPanic logs an error if it is a panic, and reports whether it is.
+func (e *Executor) logPanic(j *job, err error) bool {
+	p, ok := errors.AsType[*pool.PanicError](err)
+	if ok {
+		e.log.Error("a call panicked: this is a bug in the stage, please report it",
+			slog.Uint64("sequence", j.row.Seq), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
+	}
+	return ok
 }
 
 // withCause returns the errors of the row event of a failed row: those of its attempts,

@@ -86,7 +86,7 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 
 // call sends the request, with its media loaded, and accepts the reply. The span ends with the exchange; what
 // follows is the stage's own work.
-func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm.Prepared) (call call.Outcome, reply *answer, span *tracing.Call) {
+func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm.Prepared) (outcome call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.log.started(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
@@ -95,7 +95,10 @@ func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm
 	ended()
 	span.ExchangeEnded()
 	if err == nil {
-		reply, err = e.accept(j, x)
+		err = call.Guarded(func() (err error) {
+			reply, err = e.accept(j, x)
+			return err
+		})
 	}
 	return e.caller.Outcome(j.target, j.prepared, a, x, err), reply, span
 }

@@ -286,8 +286,8 @@ func (s *gathering) attempt(ctx context.Context, g *group, a pool.Attempt) pool.
 	calling()
 	span.ExchangeEnded()
 	outcome := e.caller.Outcome(g.target, g.prepared, a, x, err)
-	answers := s.answers(g, x.Reply, outcome.Err)
 	s.record(g, a, outcome)
+	answers := s.answers(g, x.Reply, outcome.Err)
 	span.End(outcome.Event, outcome.Exchange, outcome.Err)
 	if outcome.Err != nil {
 		return s.failed(g, a, outcome.Err, outcome.Verdict())
@@ -404,7 +404,8 @@ func (s *gathering) failed(g *group, a pool.Attempt, failure *llm.Error, verdict
 		g.jobs[0].prepared = g.prepared
 		return s.e.failed(g.jobs[0], a, failure, verdict)
 	}
-	if rows := g.rows(); rows > 1 && failure.Status != 0 {
+	s.e.logPanic(g.jobs[0], failure)
+	if rows := g.rows(); rows > 1 && (failure.Status != 0 || failure.Reason == llm.ReasonInternalError) {
 		failure = sharedError(failure, rows)
 		if pauses := verdict.Class == pool.Fatal && a.Server == 0 && s.e.cfg.Rows.OnFatal != "fail"; !pauses {
 			verdict.Err = failure // which a row may fail with
@@ -432,6 +433,9 @@ func sharedError(failure *llm.Error, rows int) *llm.Error {
 		shared.Facts = map[string]any{"status_code": failure.Status, "provider_code": nil}
 	}
 	shared.Err = fmt.Errorf("a call for %d rows %s; the provider's words are in the audit", rows, how)
+	if failure.Reason == llm.ReasonInternalError {
+		shared.Err = fmt.Errorf("a call for %d rows failed by a bug of the stage; the audit and the log have its error", rows)
+	}
 	return &shared
 }
 
