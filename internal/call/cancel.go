@@ -13,7 +13,7 @@ import (
 // error is a [config.Error] where that is missing, or where the provider knows no such
 // batch: it was submitted with the key of another account.
 func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id string) error {
-	err := withBatches(cfg, provider, model, func(api batchapi.API) error { return api.Cancel(ctx, id) })
+	err := withBatches(cfg, provider, model, func(api batchapi.API) error { return api.Cancel(ctx, id) }) //nolint:contextcheck // opening makes no connection
 	if errors.Is(err, errBuiltIn) {
 		return config.Invalid(errors.New("the built-in LLM works in the process of the stage, which alone can cancel it: stop the stage with --cancel-batches"))
 	}
@@ -27,7 +27,7 @@ func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id st
 // results live in it, by the key of the configuration. It is no error if they are gone
 // already. The error is a [config.Error] where the key is missing.
 func DeleteBatch(ctx context.Context, cfg *config.Config, provider, model, id string) error {
-	err := withBatches(cfg, provider, model, func(api batchapi.API) error {
+	err := withBatches(cfg, provider, model, func(api batchapi.API) error { //nolint:contextcheck // opening makes no connection
 		b, err := api.Get(ctx, id)
 		if err == nil && !b.State.Over() {
 			return fmt.Errorf("%s still works on it: cancel it first", provider)
@@ -62,7 +62,7 @@ func withBatches(cfg *config.Config, provider, model string, f func(batchapi.API
 	}
 	ids := newIdentities(cfg, nil)
 	defer ids.Close()
-	if err := t.open(cfg, ids, model, nil); err != nil { //nolint:contextcheck // it makes no connection
+	if err := t.open(cfg, ids, model, nil); err != nil {
 		return config.Invalid(err)
 	}
 	defer t.Close()

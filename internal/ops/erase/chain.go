@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -54,9 +55,9 @@ func (c *Chain) Execute(ctx context.Context) error {
 				p.cfg.Name, terminal.Plural(n, "row"), p.report.Pending[0].Row, p.report.Pending[0].Why)
 		}
 	}
-	for i := len(c.Plans) - 1; i >= 0; i-- {
-		if err := c.Plans[i].Execute(ctx); err != nil {
-			return fmt.Errorf("stage %s: %w", c.Plans[i].cfg.Name, err)
+	for _, p := range slices.Backward(c.Plans) {
+		if err := p.Execute(ctx); err != nil {
+			return fmt.Errorf("stage %s: %w", p.cfg.Name, err)
 		}
 	}
 	return nil

@@ -51,13 +51,13 @@ func TestNothingOfARowIsLeft(t *testing.T) {
 		stagetest.Virtual(t, func(t *testing.T) {
 			s := newSite(t, llmtest.Config{}, map[string]string{"STAGE_DEDUPE": "stored"})
 			s.rows("one", secret+strings.Repeat("x", size), "three", "four of "+secret)
-			s.work(4, nil)
+			s.work(4)
 			before := s.usage()
 			s.erase(rowsOf(2, 4)) // the last result of the log, too
 			s.gone(before, 2)
 			calls := s.llm.Stats().Received
 			s.rows("five") // whoever starts now goes on behind row 4
-			s.work(3, nil)
+			s.work(3)
 			if n := s.llm.Stats().Received - calls; n != 1 {
 				t.Errorf("%d calls after the erasure, want one, for the new row", n)
 			}
@@ -86,8 +86,8 @@ var kinds = []struct {
 		s.rows("one", "a bad row of "+secret, "three")
 	}, rows: 3},
 	{name: "redriven", llm: refusing, load: func(s *site) { s.rows("one", "a bad row of "+secret, "three") }, rows: 3, also: 1, run: func(s *site) {
-		stagetest.Value(redrive.Run(s.t.Context(), s.js, s.config(nil), redrive.Options{}, io.Discard))(s.t)
-		s.work(4, nil)
+		stagetest.Value(redrive.Run(s.t.Context(), s.js, s.config(), redrive.Options{}, io.Discard))(s.t)
+		s.work(4)
 	}},
 	{name: "an array", vars: map[string]string{"STAGE_FOREACH": "items", "STAGE_TEMPLATE": "{{ item }}"}, load: func(s *site) {
 		for _, items := range []string{`["a"]`, `["b","` + secret + `","c"]`, `["d"]`} {
@@ -119,7 +119,7 @@ func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 				stagetest.Virtual(t, func(t *testing.T) {
 					s := newSite(t, kind.llm, kind.vars)
 					kind.load(s)
-					s.work(kind.rows, nil)
+					s.work(kind.rows)
 					if kind.run != nil {
 						kind.run(s)
 					}
@@ -131,7 +131,7 @@ func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 						}
 						return nil
 					}
-					plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t)
+					plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(), o))(t)
 					err := plan.Execute(t.Context())
 					more = errors.Is(err, killed)
 					if err != nil && !more {
@@ -154,7 +154,7 @@ func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 					s.rows("five")
 					s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":["e"],"q":"six"}`)})
 					s.await("ROWS", "rows.in", 2)
-					s.work(kind.rows, nil)
+					s.work(kind.rows)
 					if n := s.llm.Stats().Received - calls; n > 2 {
 						t.Errorf("%d calls after the erasure, want at most two, for the new rows", n)
 					}
@@ -167,18 +167,18 @@ func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 func TestAStageAndARivalGoOnWhileTheirRowsAreErased(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 20 * time.Millisecond}, nil)
-		stop := s.start(nil)
+		stop := s.start()
 		var rival func()
 		for i := range 30 {
 			s.rows(fmt.Sprintf("row %d of %s", i+1, secret))
 			s.await("AUDIT", "audit.stage.0.row", 1)
 			if i == 15 { // the rival takes over while rows are erased
-				rival = s.start(nil)
+				rival = s.start()
 				stop()
 			}
 			s.await("ROWS", "rows.in", 1)
 			for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(20 * time.Millisecond) {
-				plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), rowsOf(uint64(i+1))))(t) //nolint:gosec // few
+				plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(), rowsOf(uint64(i+1))))(t) //nolint:gosec // few
 				if plan.Report().Err() == nil {
 					stagetest.Must(t, plan.Execute(t.Context()))
 					break
@@ -204,7 +204,7 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 		for i, q := range []string{"one", "slow", "three", "four"} {
 			s.publish(&nats.Msg{Subject: "rows.in", Data: fmt.Appendf(nil, `{"q":%q,"customer":"c%d","n":%d}`, q, i%2, i)})
 		}
-		stop := s.start(nil)
+		stop := s.start()
 		s.await("RESULTS", "results.stage.0.rows", 2)
 		key := `"c0"`
 		for name, o := range map[string]erase.Options{
@@ -212,13 +212,13 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 			"member": {Field: "customer", Value: "c0", Partition: -1},
 			"range":  {Rows: []erase.Range{{First: 1, Last: 1}, {First: 3, Last: 3}}, Partition: -1},
 		} {
-			r := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t).Report()
+			r := stagetest.Value(erase.New(t.Context(), s.js, s.config(), o))(t).Report()
 			if !slices.Equal(r.Rows, []uint64{1}) || len(r.Pending) != 1 || r.Pending[0].Row != 3 || !strings.Contains(r.Pending[0].Why, "above the low-water mark, row 1") {
 				t.Errorf("%s: got %+v, want row 1, and row 3 to wait", name, r)
 			}
 		}
 		o := erase.Options{Field: "n", Value: "3", Partition: -1}
-		if r := stagetest.Value(erase.New(t.Context(), s.js, s.config(nil), o))(t).Report(); len(r.Rows) != 0 || len(r.Pending) != 1 || r.Pending[0].Why != "it has no result yet" {
+		if r := stagetest.Value(erase.New(t.Context(), s.js, s.config(), o))(t).Report(); len(r.Rows) != 0 || len(r.Pending) != 1 || r.Pending[0].Why != "it has no result yet" {
 			t.Errorf("a row without a result: %+v", r)
 		}
 		s.await("RESULTS", "results.stage.0.rows", 4)
@@ -228,7 +228,7 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 			t.Errorf("erased: %d, want 2", r.Erased)
 		}
 		for name, o := range map[string]erase.Options{"there is no such row": rowsOf(99)} {
-			if _, err := erase.New(t.Context(), s.js, s.config(nil), o); !config.IsInvalid(err) || !strings.Contains(err.Error(), name) {
+			if _, err := erase.New(t.Context(), s.js, s.config(), o); !config.IsInvalid(err) || !strings.Contains(err.Error(), name) {
 				t.Errorf("got %v, want %s", err, name)
 			}
 		}
@@ -239,11 +239,11 @@ func TestAStreamThatDeniesDeletesIsRefused(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, nil)
 		s.rows("one")
-		s.work(1, nil)
+		s.work(1)
 		cfg := stagetest.Value(s.js.Stream(t.Context(), "RESULTS"))(t).CachedInfo().Config
 		cfg.DenyDelete = true
 		stagetest.Value(s.js.UpdateStream(t.Context(), cfg))(t)
-		if _, err := erase.New(t.Context(), s.js, s.config(nil), rowsOf(1)); !config.IsInvalid(err) || !strings.Contains(err.Error(), "RESULTS: "+erase.WhyDenied) {
+		if _, err := erase.New(t.Context(), s.js, s.config(), rowsOf(1)); !config.IsInvalid(err) || !strings.Contains(err.Error(), "RESULTS: "+erase.WhyDenied) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -254,7 +254,7 @@ func TestAStreamThatDeniesDeletesIsMoved(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, nil)
 		s.rows("one", "two of "+secret, "three")
-		s.work(3, nil)
+		s.work(3)
 		old := stagetest.Value(s.js.Stream(t.Context(), "RESULTS"))(t).CachedInfo().Config
 		old.DenyDelete = true
 		stagetest.Value(s.js.UpdateStream(t.Context(), old))(t)
@@ -273,7 +273,7 @@ func TestAStreamThatDeniesDeletesIsMoved(t *testing.T) {
 		s.erase(rowsOf(2))
 		s.gone(before, 1)
 		s.rows("four")
-		stop := s.start(nil)
+		stop := s.start()
 		s.await("RESULTS2", "results.stage.0.rows", 3)
 		stop()
 		s.gone(s.usage(), 1)

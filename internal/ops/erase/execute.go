@@ -189,7 +189,7 @@ func (p *Plan) mark() string { return p.now.Format(time.RFC3339) + " by " + p.o.
 // erase removes what was found of a row, place by place, and its result last.
 func (p *Plan) erase(ctx context.Context, e *erasure, run string) error {
 	for _, place := range places {
-		switch place {
+		switch place { //nolint:exhaustive // all others are messages or objects
 		case PlaceBatch:
 			if err := p.deleteBatches(ctx, e); err != nil {
 				return err

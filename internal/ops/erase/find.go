@@ -217,13 +217,11 @@ func isNoStream(err error) bool {
 func (p *Plan) findReplies(ctx context.Context) error {
 	nameless := 0
 	err := p.headersOf(ctx, executor.DedupeStream, p.dedupeFilter(), func(m *jetstream.RawStreamMsg) error {
-		switch id := m.Header.Get(streams.HeaderStateID); {
-		case id == "":
+		id := m.Header.Get(streams.HeaderStateID)
+		if id == "" {
 			nameless++
-		default:
-			if e := p.rowOf(id); e != nil {
-				e.found = append(e.found, found{place: PlaceReplies, stream: executor.DedupeStream, seq: m.Sequence})
-			}
+		} else if e := p.rowOf(id); e != nil {
+			e.found = append(e.found, found{place: PlaceReplies, stream: executor.DedupeStream, seq: m.Sequence})
 		}
 		return nil
 	})

@@ -54,11 +54,9 @@ func newSite(t *testing.T, llm llmtest.Config, vars map[string]string) *site {
 	return s
 }
 
-func (s *site) config(changes map[string]string) *config.Config {
+func (s *site) config() *config.Config {
 	s.t.Helper()
-	vars := maps.Clone(s.vars)
-	maps.Copy(vars, changes)
-	return stagetest.Value(stagetest.Source(vars).Load(s.t.Context(), config.NeedCalls))(s.t)
+	return stagetest.Value(stagetest.Source(s.vars).Load(s.t.Context(), config.NeedCalls))(s.t)
 }
 
 // rows publishes rows with these members q, of customers that take turns.
@@ -78,9 +76,9 @@ func (s *site) publish(m *nats.Msg) {
 }
 
 // start runs a stage; stop ends it.
-func (s *site) start(changes map[string]string) (stop func()) {
+func (s *site) start() (stop func()) {
 	s.t.Helper()
-	cfg := s.config(changes)
+	cfg := s.config()
 	soft, end := context.WithCancel(s.t.Context())
 	hard, kill := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	done := make(chan error, 1)
@@ -122,9 +120,9 @@ func (s *site) await(stream, subject string, n int) {
 }
 
 // work runs a stage until there are n results, and stops it.
-func (s *site) work(n int, changes map[string]string) {
+func (s *site) work(n int) {
 	s.t.Helper()
-	stop := s.start(changes)
+	stop := s.start()
 	s.await("RESULTS", "results.stage.*.rows", n)
 	stop()
 }
@@ -141,7 +139,7 @@ func rowsOf(rows ...uint64) erase.Options {
 // erase erases rows, and returns what was done.
 func (s *site) erase(o erase.Options) *erase.Report {
 	s.t.Helper()
-	plan := stagetest.Value(erase.New(s.t.Context(), s.js, s.config(nil), o))(s.t)
+	plan := stagetest.Value(erase.New(s.t.Context(), s.js, s.config(), o))(s.t)
 	stagetest.Must(s.t, plan.Execute(s.t.Context()))
 	return plan.Report()
 }
@@ -149,7 +147,7 @@ func (s *site) erase(o erase.Options) *erase.Report {
 // verify returns the report of verify.
 func (s *site) verify() *verify.Report {
 	s.t.Helper()
-	return stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(nil), io.Discard))(s.t)
+	return stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(), io.Discard))(s.t)
 }
 
 // proven checks that verify finds nothing wrong.
@@ -167,7 +165,7 @@ func (s *site) proven() *verify.Report {
 // usage returns the sums over the calls.
 func (s *site) usage() string {
 	s.t.Helper()
-	cfg := s.config(nil)
+	cfg := s.config()
 	book := usage.NewBook(nil)
 	r := usage.NewReader(cfg, book, usage.Options{Stages: []string{cfg.Name}})
 	stagetest.Must(s.t, r.Read(s.t.Context(), s.js))

@@ -3,6 +3,7 @@ package erase
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/llm-stage/stage/internal/terminal"
 )
@@ -124,13 +125,13 @@ func (p *Plan) count() {
 
 // summary is the report in a line, for the audit.
 func (r *Report) summary() string {
-	text := fmt.Sprintf("rows %s", rowsText(r.Rows))
+	parts := []string{"rows " + rowsText(r.Rows)}
 	for _, c := range r.Places {
 		if c.Stays == "" {
-			text += fmt.Sprintf("; %s %d", c.Place, c.Messages)
+			parts = append(parts, fmt.Sprintf("%s %d", c.Place, c.Messages))
 		}
 	}
-	return text
+	return strings.Join(parts, "; ")
 }
 
 // What each place holds, for people.
