@@ -58,6 +58,20 @@ func (e *Event) hash() (Hash, error) {
 	return *e.Recorded, nil
 }
 
+// isFor reports whether a call was for an element. One of which only the hash is left may
+// have been for any.
+func (e *Event) isFor(item int) bool {
+	var call struct {
+		Item  *int  `json:"item"`
+		Items []int `json:"items"`
+	}
+	if e.Recorded != nil {
+		return true
+	}
+	err := json.Unmarshal(e.Data, &call)
+	return err == nil && (call.Item != nil && *call.Item == item || slices.Contains(call.Items, item))
+}
+
 // Calls are the calls for a row, or for one element of a row that fans out, in the order in
 // which they were made.
 type Calls struct {
@@ -114,10 +128,47 @@ func readFile(text []byte) (*File, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the proof")
 	}
+	if err := checkNames(json.NewDecoder(bytes.NewReader(text)), ""); err != nil {
+		return nil, err
+	}
 	if f.Format != FileFormat {
 		return nil, fmt.Errorf("its format is %q, not %q", f.Format, FileFormat)
 	}
 	return f, nil
+}
+
+// checkNames checks that each object of the JSON value that comes next has each name once,
+// and as this package writes it. The decoder takes names in any case, and the last of
+// several, so people could see another message in the file than the one that was checked.
+// Names of headers are anybody's. of is the member that has the value.
+func checkNames(d *json.Decoder, of string) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	open, nested := token.(json.Delim)
+	if !nested {
+		return nil
+	}
+	names := make(map[string]bool)
+	for d.More() {
+		member := ""
+		if open == '{' {
+			if token, err = d.Token(); err != nil {
+				return err
+			}
+			member, _ = token.(string)
+			if names[member] || of != "headers" && strings.Trim(member, "abcdefghijklmnopqrstuvwxyz_") != "" {
+				return fmt.Errorf("it has the member %q twice, or not in lower case", member)
+			}
+			names[member] = true
+		}
+		if err := checkNames(d, member); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token() // the end
+	return err
 }
 
 func (f *File) header(name string) string {
@@ -195,7 +246,7 @@ func (c *Checked) rowEvent() error {
 
 func (c *Checked) calls(e *rowFacts) error {
 	f := c.File
-	n := 0
+	n, bare := 0, 0
 	var all Hash
 	last := -1
 	for _, of := range f.Calls {
@@ -205,8 +256,14 @@ func (c *Checked) calls(e *rowFacts) error {
 			if err != nil {
 				return err
 			}
+			if of.Item != nil && !of.Events[i].isFor(*of.Item) {
+				return fmt.Errorf("a call is not for element %d, as the proof says", *of.Item)
+			}
 			hash = hash.Calls(event)
 			n++
+			if of.Events[i].Recorded != nil {
+				bare++
+			}
 		}
 		switch {
 		case of.Item != nil && *of.Item > last:
@@ -228,6 +285,9 @@ func (c *Checked) calls(e *rowFacts) error {
 		return fmt.Errorf("the %d calls are not the %d that the row event counts (calls_hash): one of them was changed, or is missing", n, e.Attempts+e.Capacity)
 	default:
 		c.Proven = append(c.Proven, fmt.Sprintf("the %d calls that it took, with request and reply as they were recorded", n))
+		if bare > 0 {
+			c.Lacks = append(c.Lacks, fmt.Sprintf("the text of %d of the calls, of which it has only the hash", bare))
+		}
 	}
 	return nil
 }

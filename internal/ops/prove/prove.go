@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
@@ -154,6 +156,9 @@ func (p *prover) open(ctx context.Context, partition int, before proof.Hash) (er
 	headers := make(map[string][]string, len(m.Header))
 	for name, values := range m.Header {
 		if !streams.ForServer(name) {
+			if !utf8.ValidString(name + strings.Join(values, "")) {
+				return fmt.Errorf("row %d: its result has the header %q with bytes that are no UTF-8, which a file of JSON can't hold: it can't be proven without the streams", p.o.Row, name)
+			}
 			headers[name] = values
 		}
 	}

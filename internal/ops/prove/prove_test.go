@@ -128,6 +128,12 @@ func TestAProofIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
+	_, text := prove(b, Options{Row: 6})
+	for _, twice := range []string{"message", "Message"} { // whichever of the two people look at, it must be the one that was checked
+		if _, err := proof.CheckFile([]byte(`{"`+twice+`":{"headers":{},"body":"e30="},`+string(text[1:])), roots); err == nil || !strings.Contains(err.Error(), "twice, or not in lower case") {
+			t.Errorf("a second %s: %v", twice, err)
+		}
+	}
 	for text, want := range map[string]string{"": "no proof", "{}": "its format is", `{"other":1}`: "no proof"} {
 		if _, err := proof.CheckFile([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -171,6 +177,19 @@ func TestAProofNamesWhatIsGone(t *testing.T) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestAHeaderThatJSONCannotHoldIsNamed(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	j := b.FinishedJob(3)
+	j.Steps[j.ResultOf(2)].Result.Header = nats.Header{"X-Tag": {"caf\xe9"}}
+	j.Chain()
+	b.Store(j)
+	rootsOf(b) // verify takes it
+	const want = "has the header \"X-Tag\" with bytes that are no UTF-8"
+	if _, err := Row(t.Context(), b.JS, b.Cfg, Options{Row: 2}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 
@@ -220,5 +239,15 @@ func TestTheCallsOfElementsAreProven(t *testing.T) {
 	checked, err := proof.CheckFile(text, nil)
 	if err != nil || len(file.Calls) != 2 || len(checked.Lacks) > 0 {
 		t.Errorf("%d calls, %v, %v", len(file.Calls), checked, err)
+	}
+	*file.Calls[1].Item = 3
+	if _, err := proof.CheckFile(stagetest.Value(json.Marshal(file))(t), nil); err == nil || !strings.Contains(err.Error(), "a call is not for element 3") {
+		t.Errorf("the element of a call was changed: %v", err)
+	}
+	hash := of(2)
+	*file.Calls[1].Item, file.Calls[1].Events[0] = 2, proof.Event{Recorded: &hash}
+	checked, err = proof.CheckFile(stagetest.Value(json.Marshal(file))(t), nil)
+	if err != nil || len(checked.Lacks) != 1 || !strings.Contains(checked.Lacks[0], "the text of 1 of the calls") {
+		t.Errorf("a call that was cut: %v, %v", checked, err)
 	}
 }

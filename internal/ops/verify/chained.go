@@ -48,8 +48,8 @@ type stone struct {
 // Root is the end of the log of a partition at some time.
 type Root = proof.Root
 
-// readStones reads the tombstones of all partitions.
-func (v *verification) readStones(ctx context.Context) error {
+// readStones reads the tombstones of all partitions, whose logs end at the bounds.
+func (v *verification) readStones(ctx context.Context, bounds []logBound) error {
 	v.stones = make([][]*stone, v.cfg.Streams.Partitions)
 	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{stored.ErasedSubject(v.cfg, "*", "*")}})
 	if err != nil {
@@ -77,13 +77,17 @@ func (v *verification) readStones(ctx context.Context) error {
 			v.report.violate(violationChain, number, 0, "message %d of the results stream, on %s: %v", m.Sequence, m.Subject, err)
 			continue
 		}
+		if t.Sequence > bounds[number].at && m.Sequence <= v.resultsLoss.info.State.LastSeq { // an erasure leaves the end of the log
+			v.report.violate(violationChain, number, t.Row, "the tombstone of row %d is of message %d of the results stream, and the log ends at %d: its end is gone, or nobody has erased the row", t.Row, t.Sequence, bounds[number].at)
+			continue
+		}
 		v.stones[number] = append(v.stones[number], stoneOf(t))
 	}
 	for i := range v.stones {
 		slices.SortFunc(v.stones[i], func(a, b *stone) int { return cmp.Compare(a.at, b.at) })
 		v.stones[i] = slices.CompactFunc(v.stones[i], func(a, b *stone) bool { return a.at == b.at })
 	}
-	v.resultsLoss.explain(v.stones)
+	v.resultsLoss.explain(v.stones, v.removed)
 	return nil
 }
 
@@ -104,16 +108,18 @@ func stoneOf(t *proof.Tombstone) *stone {
 }
 
 // explain takes erased results out of what the stream has lost: their tombstones say what
-// they were.
-func (l *streamLoss) explain(stones [][]*stone) {
+// they were. removed names the messages that are gone from its middle.
+func (l *streamLoss) explain(stones [][]*stone, removed func() []uint64) {
 	for _, of := range stones {
 		for _, s := range of {
 			switch {
 			case l.info == nil:
 			case s.at < l.info.State.FirstSeq:
 				l.front -= min(l.front, 1)
-			default:
-				l.inside = max(0, l.inside-1)
+			case removed != nil:
+				if _, gone := slices.BinarySearch(removed(), s.at); gone {
+					l.inside = max(0, l.inside-1)
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
@@ -159,6 +160,9 @@ func entomb(b *stagetest.Bench, at uint64, change func(*proof.Tombstone)) {
 	if change != nil {
 		change(stone)
 	}
+	if stone.At.IsZero() {
+		stone.At = time.Now()
+	}
 	b.Publish(&nats.Msg{Subject: fmt.Sprintf("results.stage.erased.0.%d", stone.Row), Data: stagetest.Value(json.Marshal(stone))(b.T), Header: nats.Header{streams.HeaderErased: {"now"}}})
 }
 
@@ -212,6 +216,16 @@ func TestVerifyFindsWhatIsGoneFromTheStreams(t *testing.T) {
 		{"a tombstone that is none", func(b *stagetest.Bench) {
 			b.Publish(&nats.Msg{Subject: "results.stage.erased.0.7", Data: []byte("{}")})
 		}, []string{"VIOLATION chain_broken: partition 0: message 23 of the results stream, on results.stage.erased.0.7: a tombstone of row 0: its head is that of no message of a log"}},
+		{"the end removed, with its tombstone", func(b *stagetest.Bench) {
+			entomb(b, 22, nil)
+			remove(b, "RESULTS", 22)
+		}, []string{"VIOLATION chain_broken: partition 0: the tombstone of row 20 is of message 22 of the results stream, and the log ends at 21"}},
+		{"a message that is neither result nor claim", func(b *stagetest.Bench) {
+			b.Publish(&nats.Msg{Subject: "results.stage.0.other", Header: nats.Header{streams.HeaderSourceSeq: {"20"}}})
+		}, []string{"VIOLATION chain_broken: partition 0: the results stream has 1 messages on results.stage.0.other, which are neither results nor claims"}},
+		{"a call event altered that carries the hash of the original", func(b *stagetest.Bench) {
+			replaceCall(b, func(c *auditlog.Call) { c.Request = []byte(`{"other":1}`) })
+		}, []string{"VIOLATION event_altered: partition 0: row 7: its call events are not those that its row event counts (calls_hash)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := stagetest.NewBench(t, nil)
@@ -244,6 +258,51 @@ func TestATombstoneStandsForAnErasedResult(t *testing.T) {
 	report, text := proven(b)
 	if report.Erased != 4 || !strings.Contains(text, "\nerased: 4 results") || report.Partitions[0].Results != 20 || *report.Roots[0] != *before.Roots[0] {
 		t.Errorf("%d erased, %v:\n%s", report.Erased, report.Roots, text)
+	}
+}
+
+// replaceCall stores the audit again, with another call event of row 7 that carries the
+// hash of the one that was recorded.
+func replaceCall(b *stagetest.Bench, change func(*auditlog.Call)) {
+	b.T.Helper()
+	audit := b.Stream("AUDIT")
+	info := audit.CachedInfo()
+	var all []*nats.Msg
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		m := stagetest.Value(audit.GetMsg(b.T.Context(), seq))(b.T)
+		one := &nats.Msg{Subject: m.Subject, Data: m.Data}
+		if e := stagetest.Value(auditlog.Decode(m.Data))(b.T); e.Call != nil && e.Call.Sequence == 7 {
+			one.Header = nats.Header{proof.HeaderRecorded: {proof.HashOf(m.Data).String()}}
+			change(e.Call)
+			one.Data = e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)
+		}
+		all = append(all, one)
+	}
+	stagetest.Must(b.T, audit.Purge(b.T.Context()))
+	for _, m := range all {
+		b.Publish(m)
+	}
+}
+
+func TestVerifyNotesEventsThatWereCut(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(chainedJob(b))
+	replaceCall(b, func(c *auditlog.Call) { c.Request, c.Response, c.Truncated = nil, nil, true })
+	if _, text, _ := verifyAll(b); strings.Contains(text, "VIOLATION") || !strings.Contains(text, "1 events of stream AUDIT are stored shorter than they were recorded") {
+		t.Error(text)
+	}
+}
+
+// A tombstone of what is not gone explains nothing that is.
+func TestATombstoneExplainsOnlyItsOwnMessage(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	j := chainedJob(b)
+	j.Steps = j.Steps[:len(j.Steps)-1] // the end of the run, which counts the results
+	b.Store(j)
+	entomb(b, 2, func(s *proof.Tombstone) { s.Sequence = 0 })
+	remove(b, "RESULTS", 22)
+	if _, text, code := verifyAll(b); code != codeUnproven {
+		t.Errorf("exit code %d, though the end is gone:\n%s", code, text)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -53,6 +54,7 @@ type verification struct {
 	stones  [][]*stone      // of erased results, by partition
 	removed func() []uint64 // see [chainVerifier]
 	erased  erasedEvents
+	cut     int // events that are stored shorter than they were recorded
 
 	readers []*stored.Reader // to close at the end
 
@@ -250,6 +252,9 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		}
 		bounds[i].at = m.Sequence
 		bounds[i].chained = len(m.Header[proof.HeaderChain]) > 0
+		if err := v.checkSubjects(ctx, i); err != nil {
+			return nil, err
+		}
 		if bounds[i].mark, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
 			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, results, streams.HeaderSourceSeq)
 		}
@@ -258,7 +263,26 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		v.explainNoLog()
 		return nil, nil
 	}
-	return bounds, v.readStones(ctx)
+	return bounds, v.readStones(ctx, bounds)
+}
+
+// checkSubjects reports messages in the log of a partition that are neither results nor
+// claims. The stage takes the last message for the end of its log, whatever it is.
+func (v *verification) checkSubjects(ctx context.Context, partition int) error {
+	s, err := v.js.Stream(ctx, v.cfg.Result.Stream)
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", v.cfg.Result.Stream, err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(stored.LogSubject(v.cfg, partition, ">")))
+	if err != nil {
+		return fmt.Errorf("look at stream %s: %w", v.cfg.Result.Stream, err)
+	}
+	for _, subject := range slices.Sorted(maps.Keys(info.State.Subjects)) {
+		if subject != stored.LogSubject(v.cfg, partition, "rows") && subject != streams.ClaimSubject(v.cfg.Result.Subject, v.cfg.Name, partition) {
+			v.report.violate(violationChain, partition, 0, "the results stream has %d messages on %s, which are neither results nor claims: the stage does not store such", info.State.Subjects[subject], subject)
+		}
+	}
+	return nil
 }
 
 // explainNoLog reports that there is nothing of this stage to check.
@@ -452,6 +476,9 @@ func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), b
 	if later > 0 {
 		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of that version", later)
 	}
+	if v.cut > 0 {
+		v.report.note("%d events of stream %s are stored shorter than they were recorded, as the server's max_payload was lowered: what is left of them is taken on trust", v.cut, v.cfg.Audit.Stream)
+	}
 	if foreign > 0 {
 		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign, v.cfg.Audit.Stream)
 	}
@@ -466,7 +493,11 @@ func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) pr
 			v.parts[r.Partition].used += uint64(max(0, r.Attempts+r.CapacityRetries)) //nolint:gosec // not negative
 		}
 	}
-	if whole := m.Header.Get(proof.HeaderRecorded); whole != "" {
+	erased := len(m.Header[streams.HeaderErased]) > 0
+	if whole := m.Header.Get(proof.HeaderRecorded); whole != "" && (erased || truncated(e)) {
+		if !erased {
+			v.cut++
+		}
 		hash, _ := proof.ParseHash(whole) // a wrong one is that of no event
 		return hash
 	}
@@ -474,6 +505,12 @@ func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) pr
 		return proof.Hash{}
 	}
 	return proof.HashOf(m.Data)
+}
+
+// truncated reports whether an event says that parts of it were left out. The hash that it
+// carries of what was recorded stands for no other, or it would cover any change.
+func truncated(e *auditlog.Event) bool {
+	return e.Call != nil && e.Call.Truncated || e.Row != nil && e.Row.Truncated
 }
 
 // event hands an event, and its hash, to its run and its partition.
