@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
@@ -164,7 +165,7 @@ func (w Embeddings) readReply(body []byte, r *Reply, o *ending) {
 		if n := countOf(index); n.reported {
 			at = int(min(n.n, math.MaxInt32)) //nolint:gosec // not above
 		} else if n.bad {
-			at = -1
+			vectors.refuse(fmt.Errorf("the index %.20q of a vector in the reply is not the number of a text, from 0", excerpt.Of(index)))
 		}
 		vectors.put(at, vector)
 		place++
@@ -294,6 +295,13 @@ func newVectors(f VectorFormat, texts int) *vectors {
 	return &vectors{format: f, all: make([]string, max(1, texts)), dimensions: f.Dimensions, form: formMalformed}
 }
 
+// refuse notes a problem of the reply. The first one stays.
+func (v *vectors) refuse(problem error) {
+	if v.problem == nil {
+		v.problem = problem
+	}
+}
+
 // put takes the vector of the text at a place. The first problem stays.
 func (v *vectors) put(place int, raw []byte) {
 	v.came++
@@ -301,9 +309,9 @@ func (v *vectors) put(place int, raw []byte) {
 		return
 	}
 	switch {
-	case place < 0 || place >= len(v.all):
+	case place >= len(v.all):
 		if v.came <= len(v.all) {
-			v.problem = fmt.Errorf("the reply has a vector for text %d of %d", place+1, len(v.all))
+			v.problem = fmt.Errorf("the reply has a vector with the index %d, and the call has %d texts, from 0", place, len(v.all))
 		}
 		return
 	case v.all[place] != "":

@@ -62,6 +62,37 @@ func noPeers(description string) string {
 // noJetStream is the sentence for a request of JetStream that nobody answers.
 const noJetStream = "JetStream does not answer: the server runs without it, or the account has none: start it with JetStream (nats-server -js), or use another server or account; where it is in a domain that the server is not in, name that (STAGE_NATS_JS_DOMAIN)"
 
+// noJetStreamAt is noJetStream where a setting says where JetStream is, by the prefix of
+// its API.
+func noJetStreamAt(prefix string) string {
+	domain, found := strings.CutSuffix(strings.TrimPrefix(prefix, "$JS."), ".API.")
+	if found && prefix == DomainPrefix(domain) {
+		return fmt.Sprintf("JetStream does not answer in the domain %q: check that this is the domain in the configuration of the server with the streams (STAGE_NATS_JS_DOMAIN), that that server runs, and that its leaf node connection to this one is up, in this account", domain)
+	}
+	return fmt.Sprintf("JetStream does not answer below %q: check STAGE_NATS_JS_PREFIX, and that the account imports the API of JetStream there", prefix)
+}
+
+// Located returns an error of a request to JetStream with the domain or prefix that the
+// connection looks for it in, for [Explain]: a wrong one is the likely reason that nobody
+// answers. Other errors are returned unchanged.
+func Located(nc *nats.Conn, err error) error {
+	if !errors.Is(err, nats.ErrNoResponders) || !elsewhere(nc) {
+		return err
+	}
+	return &locatedError{prefix: APIPrefix(nc), err: err}
+}
+
+type locatedError struct {
+	prefix string
+	err    error
+}
+
+// Error is the text of the error itself.
+func (e *locatedError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error itself.
+func (e *locatedError) Unwrap() error { return e.err }
+
 // sentence returns the error of the server or of its client in words; ok false: it has
 // none.
 func sentence(err error) (text string, ok bool) {

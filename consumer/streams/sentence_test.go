@@ -37,3 +37,19 @@ func TestErrorsOfTheServerAreSentences(t *testing.T) {
 		}
 	}
 }
+
+// Where a setting says where JetStream is, a missing answer names that setting and what it says.
+func TestAMissingAnswerNamesTheDomain(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"":                    "a: " + noJetStream,
+		DomainPrefix("other"): `a: JetStream does not answer in the domain "other": check `,
+		"JS.hub.API":          `a: JetStream does not answer below "JS.hub.API.": check STAGE_NATS_JS_PREFIX`,
+	} {
+		nc := new(nats.Conn)
+		SetAPIPrefix(nc, prefix)
+		got := Explain(Located(nc, fmt.Errorf("a: %w", nats.ErrNoResponders)), func(Field) string { return "" })
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %s", prefix, got)
+		}
+	}
+}

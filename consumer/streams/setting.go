@@ -80,6 +80,9 @@ func Explain(err error, name func(Field) string) string {
 	if e, is := any(err).(*SettingError); is { // this very error: those that it wraps come further down
 		return e.explain(name)
 	}
+	if e, is := any(err).(*locatedError); is {
+		return strings.ReplaceAll(Explain(e.err, name), noJetStream, noJetStreamAt(e.prefix))
+	}
 	text := err.Error()
 	for _, inner := range wrapped(err) {
 		text = strings.Replace(text, inner.Error(), Explain(inner, name), 1)

@@ -106,7 +106,7 @@ func (c *Config) checkServer(found *problems) {
 	if !ValidStageName(c.Name) {
 		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -", c.Name)
 	}
-	if len(c.NATS.URL) == 0 && found.none("STAGE_NATS_URL") {
+	if len(c.NATS.URL) == 0 && !c.offline && found.none("STAGE_NATS_URL") {
 		c.checkEmbedded(found)
 	} else {
 		c.checkLogin(found)
@@ -118,8 +118,12 @@ func (c *Config) checkServer(found *problems) {
 func (c *Config) checkEmbedded(found *problems) {
 	for _, f := range Fields() {
 		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"
-		if external && !f.value(c).IsZero() && found.none(f.Variable) {
+		switch {
+		case !external || f.value(c).IsZero() || !found.none(f.Variable):
+		case c.external:
 			found.add(f.Variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
+		default:
+			found.add(f.Variable, "this command runs its own server, which does not use it: unset this")
 		}
 	}
 }
@@ -248,7 +252,11 @@ func (c *Config) checkFallbacks(found *problems) {
 			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")
 		}
 		if e.NeedsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
-			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, own+"_API_KEY"+FileSuffix)
+			or := own + "_API_KEY" + FileSuffix
+			if m.Provider == "azure" {
+				or += ", or set " + own + "_AUTH=entra"
+			}
+			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, or)
 		}
 	}
 }

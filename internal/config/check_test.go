@@ -40,7 +40,7 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_FALLBACKS", "mock:mock,azure:a,anthropic:b",
 		}, []string{
 			"STAGE_LLM_AZURE_BASE_URL: a fallback uses azure",
-			"STAGE_LLM_AZURE_API_KEY: a fallback uses azure",
+			"STAGE_LLM_AZURE_API_KEY: a fallback uses azure: give its key, or STAGE_LLM_AZURE_API_KEY_FILE, or set STAGE_LLM_AZURE_AUTH=entra",
 			"STAGE_LLM_ANTHROPIC_API_KEY: a fallback uses anthropic",
 			"STAGE_FALLBACKS: mock:mock is the first model already",
 		}},
@@ -172,11 +172,11 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_LOOKUP_FILE: /nowhere/x: no such file or directory",
 		}},
 		{"embedded server with a login", NeedNothing, []string{"STAGE_NATS_TOKEN", "t", "STAGE_NATS_USER", "u"}, []string{
-			"STAGE_NATS_TOKEN: the embedded server does not use it",
-			"STAGE_NATS_USER: the embedded server does not use it",
+			"STAGE_NATS_TOKEN: this command runs its own server, which does not use it",
+			"STAGE_NATS_USER: this command runs its own server, which does not use it",
 		}},
 		{"embedded server with a domain", NeedNothing, []string{"STAGE_NATS_JS_DOMAIN", "hub"}, []string{
-			"STAGE_NATS_JS_DOMAIN: the embedded server does not use it: set STAGE_NATS_URL too, or unset this",
+			"STAGE_NATS_JS_DOMAIN: this command runs its own server, which does not use it: unset this",
 		}},
 		{"two domains in one", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "a.b"}, []string{`STAGE_NATS_JS_DOMAIN: "a.b" is not the name of a domain`}},
 		{"any domain", NeedNothing, []string{"STAGE_NATS_URL", "x", "STAGE_NATS_JS_DOMAIN", "*"}, []string{`STAGE_NATS_JS_DOMAIN: "*" is not the name of a domain`}},

@@ -66,6 +66,8 @@ type Config struct {
 	context  *NATSContext // the connection is made by it; nil where none is used
 	natsFrom string       // the variable or file that named the server, or "" for STAGE_NATS_URL
 	anyInput bool         // see [Source]
+	offline  bool         // see [Source]
+	external bool         // see [Source]
 	laneSet  bool         // a setting of the batch lane was given
 
 	maxConcurrency int // see MaxConcurrency

@@ -71,7 +71,7 @@ type Source struct {
 // name of its variable, in the order of the fields of [Config]; unknown variables come
 // last, by name. Load reads the files that hold secrets and opens the other files.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{anyInput: s.AnyInput, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
+	c := &Config{anyInput: s.AnyInput, offline: s.Offline, external: s.External, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	if s.Stage != nil {
 		c.maxConcurrency = s.Stage.maxConcurrency
 	}

@@ -87,9 +87,11 @@ func (c *Conn) Close() {
 	}
 }
 
-// Explain adds to the error of a request the permission that the server denied it, and
-// names settings as users set them.
-func (c *Conn) Explain(err error) error { return config.Explained(streams.Denied(c.NC(), err)) }
+// Explain adds to the error of a request the permission that the server denied it, or the
+// domain in which nobody answers, and names settings as users set them.
+func (c *Conn) Explain(err error) error {
+	return config.Explained(streams.Located(c.NC(), streams.Denied(c.NC(), err)))
+}
 
 // Connect connects to the server of the configuration; without one it starts the embedded
 // server on dir. The caller must close the connection. Errors of the configuration are a
