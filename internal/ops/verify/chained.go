@@ -208,6 +208,8 @@ func (v *partitionVerifier) chainResult(h *verifiedRow) {
 		l.value, l.has, l.err = proof.ChainOf(h.Header)
 		if h.Object == nil {
 			h.sha = body.String()
+		} else if len(h.Body) > 0 { // in the chain only the object counts, and a stage that takes the message as a row prefers its own body
+			v.violate(violationChain, h.Seq, "%v has a body of its own beside the object that it names: somebody has added that", &l)
 		}
 		if names := h.Header[proof.HeaderEvent]; len(names) > 0 {
 			h.event = names[0]

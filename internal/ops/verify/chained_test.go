@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/llm"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // chainedJob is a finished job of 20 rows with a take-over after row 10, whose log has a chain.
@@ -281,6 +284,24 @@ func replaceCall(b *stagetest.Bench, change func(*auditlog.Call)) {
 	stagetest.Must(b.T, audit.Purge(b.T.Context()))
 	for _, m := range all {
 		b.Publish(m)
+	}
+}
+
+// In the chain only the object counts, so a body that is added to its message breaks nothing.
+func TestAResultHasNoBodyBesideItsObject(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	stagetest.Value(b.JS.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "LARGE", Storage: jetstream.MemoryStorage}))(t)
+	ref := stagetest.Value(objects.Put(t.Context(), b.NC, "LARGE", "stage/0/7/x", []byte("{}")))(t)
+	j := b.FinishedJob(20)
+	header := make(nats.Header)
+	ref.Set(header)
+	resultOf(j, 7).Header, resultOf(j, 7).Body = header, []byte(`{"response":"better"}`)
+	j.Steps[j.Row7()].Row.ResultHash = llm.Hash([]byte("{}"))
+	j.Chain()
+	b.Store(j)
+	const want = "VIOLATION chain_broken: partition 0: the result of row 7, at 8 of the results stream, has a body of its own beside the object that it names"
+	if report, text, code := verifyAll(b); code != codeViolated || !strings.Contains(text, want) || len(report.Violations.ByKind) > 1 {
+		t.Errorf("want %q in:\n%s", want, text)
 	}
 }
 
