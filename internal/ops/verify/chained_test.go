@@ -318,10 +318,11 @@ func TestVerifyNotesEventsThatWereCut(t *testing.T) {
 func TestATombstoneExplainsOnlyItsOwnMessage(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	j := chainedJob(b)
-	j.Steps = j.Steps[:len(j.Steps)-1] // the end of the run, which counts the results
+	j.Steps = j.Steps[:len(j.Steps)-1]                              // the end of the run, which counts the results
+	b.Publish(&nats.Msg{Subject: "results.stage.load.ROWS.rows.a"}) // at 1, before the log
 	b.Store(j)
-	entomb(b, 2, func(s *proof.Tombstone) { s.Sequence = 0 })
-	remove(b, "RESULTS", 22)
+	entomb(b, 3, func(s *proof.Tombstone) { s.Sequence = 1 })
+	remove(b, "RESULTS", 23)
 	if _, text, code := verifyAll(b); code != codeUnproven {
 		t.Errorf("exit code %d, though the end is gone:\n%s", code, text)
 	}
