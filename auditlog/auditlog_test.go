@@ -19,7 +19,7 @@ func TestIDs(t *testing.T) {
 		{MsgID(id, "term1", KindRow, 0), id + "/term1/row/0"},
 		{(&Call{StateID: id, Owner: "term1", CallIndex: 12, BatchID: "b"}).MsgID(), id + "/term1/call/12"},
 		{(&Call{StateID: id, Owner: "term1", CallID: "t7-41", CallIndex: 3, BatchID: "b", Lane: LaneBatch}).MsgID(), id + "/t7-41/term1/call/0"},
-		{(&Call{BatchID: "batch7", Owner: "process", CallIndex: 1}).MsgID(), "batch7/process/call/1"},
+		{(&Call{BatchID: "batch7", CallID: "c9", Owner: "process", CallIndex: 1}).MsgID(), "batch7/c9/process/call/1"},
 		{(&Row{StateID: id, Owner: "term1"}).MsgID(), id + "/term1/row/0"},
 		{(&Run{Header: Header{Stage: "stage", RunID: "r1"}, Owner: "term1"}).MsgID(4), "stage/r1/term1/run/4"},
 		{(&Batch{Header: Header{Stage: "stage"}, Token: "t7", Phase: BatchEnded, Owner: "term1"}).MsgID(), "stage/t7/ended/batch/0"},

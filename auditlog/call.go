@@ -114,7 +114,8 @@ type Call struct {
 }
 
 // MsgID returns the event's id for the Nats-Msg-Id header, see [MsgID]. Where the call
-// has no row, its batch stands in. A line of a provider's batch is one event for each
+// has no row, its batch and its own name stand in: clients choose ids of batches, and may
+// give one a second time. A line of a provider's batch is one event for each
 // owner that reads it, however often it is read.
 func (c *Call) MsgID() string {
 	if c.Lane != "" {
@@ -122,7 +123,7 @@ func (c *Call) MsgID() string {
 	}
 	id := c.StateID
 	if id == "" {
-		id = c.BatchID
+		id = c.BatchID + "/" + c.CallID
 	}
 	return MsgID(id, c.Owner, KindCall, c.CallIndex)
 }

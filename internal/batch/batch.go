@@ -197,6 +197,14 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 var errEmbeds = errors.New("this stage makes vectors (STAGE_TASK=embed), and a prompt wants an answer: send it to a stage with STAGE_TASK=chat, " +
 	"or store the texts as rows to have them embedded")
 
+// check returns why a request is refused, whatever the stage has to do, or nil.
+func (b *Service) check(request *llm.BatchRequest) error {
+	if b.cfg.Embeds() {
+		return errEmbeds
+	}
+	return b.batch.Check(request)
+}
+
 // take accepts a request or refuses it. A refusal is sent from here, where the service
 // counts it as an error; an accepted request is answered in its own goroutine, since
 // requests of an endpoint come one by one.
@@ -211,12 +219,8 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 		headers[headerWarning] = []string{warning}
 	}
 	request, err := ReadRequest(req.Data())
-	switch {
-	case err != nil:
-	case b.cfg.Embeds():
-		err = errEmbeds
-	default:
-		err = b.batch.Check(request)
+	if err == nil {
+		err = b.check(request)
 	}
 	if err == nil {
 		err = b.begin(endpoint, func() {

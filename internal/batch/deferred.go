@@ -26,10 +26,9 @@ const (
 
 const (
 	// keepDefault is how long the answers of a batch are kept whose request does not say
-	// so. keepLeast is longer than a server remembers the ids of audit events by default: a
-	// batch that a client submits under the id of one that was removed has other calls.
+	// so.
 	keepDefault = 24 * time.Hour
-	keepLeast   = 5 * time.Minute
+	keepLeast   = time.Second
 	// waitMax bounds how long a get may wait for the end of a batch.
 	waitMax = 10 * time.Minute
 	// asksMax bounds the requests about deferred batches in progress in a process, most of
@@ -88,7 +87,7 @@ func readSubmission(data []byte) (*submission, error) {
 		Keep *string `json:"keep"`
 	}
 	if err := decode(data, &w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
+		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err, "{"+requestForm+`, "id": text, "keep": duration as text}`))
 	}
 	s := &submission{id: call.NewID(), keep: keepDefault}
 	if w.ID != nil {
@@ -121,7 +120,7 @@ func CheckSubmission(data []byte) (id string, err error) {
 func readDuration(name, text string, least, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < least || d > most {
-		return 0, fmt.Errorf(`%s is %.80q: give a duration between %v and %v, such as "30m"`, name, text, least, most)
+		return 0, fmt.Errorf(`%s is %.80q: give a duration between %v and %v, such as "5m"`, name, text, least, most)
 	}
 	return d, nil
 }
@@ -143,7 +142,11 @@ func readQuestion(data []byte, cancel bool) (*question, error) {
 	err := decode(data, &w)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf(`request is not {"id": text, "wait": duration}: %w`, explainJSON(err))
+		form := `{"id": text, "wait": duration as text, "from": whole number}`
+		if cancel {
+			form = `{"id": text}`
+		}
+		return nil, fmt.Errorf("request is not about a batch in JSON: %w", explainJSON(err, form))
 	case !validID(w.ID):
 		return nil, fmt.Errorf("id is %.80q, which no batch has", w.ID)
 	case cancel && (w.Wait != nil || w.From != nil):
@@ -162,7 +165,7 @@ func readQuestion(data []byte, cancel bool) (*question, error) {
 func (b *Service) submit(ctx context.Context, data []byte) (any, error) {
 	s, err := readSubmission(data)
 	if err == nil {
-		err = b.batch.Check(s.request)
+		err = b.check(s.request)
 	}
 	if err != nil {
 		return nil, err

@@ -81,8 +81,9 @@ type desk struct {
 
 // removed is the end of a removal.
 type removed struct {
-	id  string
-	err error
+	id      string
+	request uint64 // sequence of its request, or 0
+	err     error
 }
 
 // removingMax bounds the removals under way.
@@ -285,7 +286,7 @@ func (d *desk) remove(ctx context.Context, e *entry, now time.Time) {
 	d.removing++
 	id, request := e.id, e.request
 	d.notYet[id] = now.Add(removeAgain)
-	d.busy.Go(func() { d.gone <- removed{id, d.shelf.remove(ctx, id, request)} })
+	d.busy.Go(func() { d.gone <- removed{id, request, d.shelf.remove(ctx, id, request)} })
 }
 
 func (d *desk) removed(r removed) {
@@ -294,7 +295,9 @@ func (d *desk) removed(r removed) {
 		d.service.log.Warn("deferred batch not removed after its time, trying again", slog.String("batch_id", r.id), slog.Any("error", r.err))
 		return
 	}
-	d.forget(r.id)
+	if e := d.table.entries[r.id]; e != nil && e.request == r.request { // else a client has submitted the id again
+		d.forget(r.id)
+	}
 }
 
 // validID reports whether a client may give a batch this id: it is one token of a subject.

@@ -205,8 +205,7 @@ func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 	return ended, nil
 }
 
-// record stores the event of a call, and closes stored when it is. Its identity is the batch and the number of the call
-// alone, so that an event that is published twice is stored once.
+// record stores the event of a call, and closes stored when it is.
 func (r *run) record(c *auditlog.Call, stored chan<- struct{}) {
 	r.mu.Lock()
 	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls

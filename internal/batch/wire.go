@@ -2,6 +2,7 @@ package batch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,12 +83,15 @@ type wireRequest struct {
 	Model       *string   `json:"model"`
 }
 
+// requestForm is what a request has, for errors.
+const requestForm = `"prompts": [text, …], "contexts": [text or null, …], "max_parallel": whole number, "model": text`
+
 // ReadRequest decodes a request. It is strict: a misspelt field would silently change
 // what is sent. The error is human-readable.
 func ReadRequest(data []byte) (*llm.BatchRequest, error) {
 	var w wireRequest
 	if err := decode(data, &w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err))
+		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err, "{"+requestForm+"}"))
 	}
 	return w.request()
 }
@@ -132,17 +136,15 @@ func (w *wireRequest) request() (*llm.BatchRequest, error) {
 	return r, nil
 }
 
-// explainJSON rewrites the errors of package json that speak of Go types.
-func explainJSON(err error) error {
+// explainJSON rewrites the errors of package json that speak of Go types. form is what was
+// wanted.
+func explainJSON(err error, form string) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		where := e.Field
-		if where == "" {
-			where = "the request"
-		}
-		return fmt.Errorf(`%s is a %.40s, want {"prompts": [text, …], "contexts": [text or null, …], "max_parallel": whole number, "model": text}`, where, e.Value)
+		where := cmp.Or(strings.TrimPrefix(e.Field, "wireRequest."), "the request") // package json names what is embedded
+		return fmt.Errorf(`%s is of type %.40s, want %s`, where, e.Value, form)
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }

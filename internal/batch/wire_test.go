@@ -56,3 +56,32 @@ func FuzzReadRequest(f *testing.F) {
 		}
 	})
 }
+
+func TestErrorsOfDeferredRequestsSayWhatIsWanted(t *testing.T) {
+	submit := func(data string) error { _, err := readSubmission([]byte(data)); return err }
+	get := func(data string) error { _, err := readQuestion([]byte(data), false); return err }
+	for _, tt := range []struct {
+		read func(string) error
+		data string
+		want []string
+		not  string
+	}{
+		{submit, `{"prompts": "a"}`, []string{"prompts is of type string", `"keep": duration`}, "wireRequest"},
+		{submit, `{"prompts": ["a"], "keep": 7}`, []string{"keep is of type number", `"keep": duration`, `"id": text`}, ""},
+		{submit, `{"prompts": ["a"], "keep": "999ms"}`, []string{"between 1s and 168h0m0s"}, ""},
+		{get, `{"id": 7}`, []string{"id is of type number", `{"id": text, "wait": duration`}, "prompts"},
+		{get, `{"id": "a", "wait": "1 hour"}`, []string{"between 0s and 10m0s", `such as "5m"`}, ""},
+	} {
+		err := tt.read(tt.data)
+		for _, want := range tt.want {
+			if err == nil || !strings.Contains(err.Error(), want) || tt.not != "" && strings.Contains(err.Error(), tt.not) {
+				t.Errorf("%s: %v, want %q", tt.data, err, want)
+			}
+		}
+	}
+	for _, data := range []string{`{"prompts": ["a"], "keep": "1s"}`, `{"prompts": ["a"], "keep": "168h", "id": "x"}`, `{"prompts": ["a"], "keep": null, "id": null}`} {
+		if err := submit(data); err != nil {
+			t.Errorf("%s: %v", data, err)
+		}
+	}
+}

@@ -325,3 +325,35 @@ func TestAnOwnerThatIsOutOfTouchBeginsNoCall(t *testing.T) {
 		}
 	})
 }
+
+// Another batch under the id of one that was removed has calls of its own in the audit, though the server still remembers
+// those of the first.
+func TestTheIDOfABatchMayBeUsedAgain(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BATCH_RPM": "openai=0"})
+		r := l.serveBatches()
+		const times = 3
+		for i := range times {
+			l.submit(requestOf(1, map[string]any{"id": "again", "keep": "10s", "model": fmt.Sprint("model", i)}))
+			for code := ""; code != batch.CodeNotFound; _, code = l.ask("get", `{"id": "again"}`) {
+				time.Sleep(time.Second)
+			}
+		}
+		r.stop()
+		if calls := len(l.events(auditlog.KindCall)); calls != times {
+			t.Errorf("%d calls in the audit, want %d", calls, times)
+		}
+	})
+}
+
+// A prompt wants an answer, and a vector is none.
+func TestAStageOfVectorsTakesNoDeferredBatches(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_TASK": "embed"})
+		r := l.serveBatches()
+		defer r.stop()
+		if _, code := l.ask("submit", requestOf(1, nil)); code != batch.CodeBadRequest {
+			t.Errorf("refused as %q", code)
+		}
+	})
+}
