@@ -36,7 +36,7 @@ func Request(ctx context.Context, nc *nats.Conn, subject string, request []byte,
 	}
 	for end := time.Now().Add(search); ; {
 		reply, err := requestOnce(ctx, nc, subject, request, late)
-		if !errors.Is(err, nats.ErrNoResponders) || time.Now().After(end) {
+		if !errors.Is(err, nats.ErrNoResponders) || !time.Now().Before(end) {
 			return reply, err
 		}
 		select {

@@ -193,6 +193,9 @@ func (t *term) end(ctx context.Context, why string) error {
 // finish gives the batch up, for others to take unless it is over or theirs.
 func (t *term) finish(why error) {
 	log := t.log.With(slog.String("batch_id", t.id), slog.Int("results", t.done()), slog.Any("why", why))
+	if errors.Is(why, errCancelled) {
+		_ = t.write(partBeat, t.progress(), nil) // of the calls that were in flight, for lists
+	}
 	if errors.Is(why, errFenced) || errors.Is(why, errCancelled) || errors.Is(why, errOver) || errors.Is(why, errGone) {
 		log.Info("deferred batch ended here")
 		return

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/spf13/cobra"
@@ -21,10 +23,10 @@ import (
 
 // askTimeout is how long the commands on deferred batches wait for an answer that comes at
 // once, and getWait how long one get waits for the end of a batch: shorter than what
-// stages allow, so that a stage that stops costs little.
+// stages allow, so that a stage that stops or is killed costs little.
 const (
 	askTimeout = 30 * time.Second
-	getWait    = time.Minute
+	getWait    = 10 * time.Second
 )
 
 // noDeferred explains that the id of a deferred batch is missing.
@@ -73,16 +75,23 @@ func submitBatch(ctx context.Context, env *Env, cfg *config.Config, file string,
 
 // askBatches sends a request about deferred batches, and reads the reply into reply.
 func askBatches(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, request string, body any, timeout time.Duration, reply any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false) // or a request that fits would not
+	if err := enc.Encode(body); err != nil {
 		return err
 	}
-	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; len(text) > limit {
-		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(text), limit))
+	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; text.Len() > limit {
+		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", text.Len(), limit))
 	}
 	subject := config.DeferredSubject(cfg.Name, request)
-	m, err := batch.Request(ctx, conn.NC(), subject, text, timeout)
-	if err != nil {
+	m, err := batch.Request(ctx, conn.NC(), subject, text.Bytes(), timeout)
+	switch {
+	case errors.Is(err, batch.ErrSlow):
+		return &awayError{fmt.Errorf("stage %s has the request, but sent no reply within %v: it may have been killed, so try again", cfg.Name, timeout), true}
+	case errors.Is(err, nats.ErrNoResponders):
+		return &awayError{batchNotAnswered(ctx, conn.NC(), cfg, subject, timeout, err), false}
+	case err != nil:
 		return batchNotAnswered(ctx, conn.NC(), cfg, subject, timeout, err)
 	}
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
@@ -102,6 +111,15 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
+
+// awayError says that no stage has replied; taken, that one had the request.
+type awayError struct {
+	err   error
+	taken bool
+}
+
+func (e *awayError) Error() string { return e.err.Error() }
+func (e *awayError) Unwrap() error { return e.err }
 
 // printReply prints a reply as JSON.
 func printReply(env *Env, reply any) error {
@@ -147,16 +165,21 @@ func newBatchGetCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// getBatch gets a batch, and waits for its end for so long. Answers that do not fit into
-// a message together are fetched in several.
+// getBatch gets a batch, and waits for its end for so long, also while the stage that it has
+// met is replaced. Answers that do not fit into a message together are fetched in several.
 func getBatch(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string, wait time.Duration) (*batch.Deferred, error) {
 	until := time.Now().Add(wait)
-	for {
+	for met := false; ; {
 		left := max(0, min(time.Until(until), getWait)).Round(time.Millisecond)
 		var reply batch.Deferred
 		err := askBatches(ctx, conn, cfg, batch.RequestGet, map[string]any{"id": id, "wait": left.String()}, left+askTimeout, &reply)
 		if refused, is := errors.AsType[*refusedError](err); is && refused.code == batch.CodeReplyTooLarge {
 			return getParts(ctx, conn, cfg, id)
+		}
+		away, isAway := errors.AsType[*awayError](err)
+		met = met || err == nil || isAway && away.taken
+		if isAway && met && time.Now().Before(until) {
+			continue
 		}
 		if err != nil || reply.State.Over() || !time.Now().Before(until) {
 			return &reply, err

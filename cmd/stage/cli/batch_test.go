@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/batch"
+	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -34,5 +37,34 @@ func TestWhyNobodyTakesABatch(t *testing.T) {
 		defer stopping.Background(context.Background(), replica.Run)()
 		synctest.Wait()
 		says("stage stage runs, but takes no batched requests: start it with STAGE_BATCH=true")
+	})
+}
+
+// TestAGetWaitsOnWhileTheStageIsReplaced: the stage that has the request is killed, and for a while nobody answers.
+func TestAGetWaitsOnWhileTheStageIsReplaced(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		core := stagetest.Core(t)
+		conn, cfg := natsconn.Over(stagetest.Join(t, core), nil), stagetest.Config(t)
+		get := func(wait time.Duration) (*batch.Deferred, error) { return getBatch(t.Context(), conn, cfg, "id", wait) }
+		stage := stagetest.Join(t, core)
+		killed := stagetest.Value(stage.Subscribe("stage.llm_batch.get", func(*nats.Msg) {}))(t)
+		stagetest.Must(t, stage.Flush())
+		if _, err := get(0); err == nil || !strings.Contains(err.Error(), "has the request, but sent no reply within 30s") {
+			t.Errorf("of a stage that is killed: %v", err)
+		}
+		time.AfterFunc(15*time.Second, func() { stagetest.Must(t, errors.Join(killed.Unsubscribe(), stage.Flush())) })
+		time.AfterFunc(2*time.Minute, func() {
+			_, err := stage.Subscribe("stage.llm_batch.get", func(m *nats.Msg) { _ = m.Respond([]byte(`{"id": "id", "state": "done", "results": []}`)) })
+			stagetest.Must(t, errors.Join(err, stage.Flush()))
+		})
+		if reply, err := get(time.Hour); err != nil || !reply.State.Over() {
+			t.Errorf("after the stage was replaced: %+v, %v", reply, err)
+		}
+		stagetest.Must(t, errors.Join(stage.Drain()))
+		synctest.Wait()
+		began := time.Now()
+		if _, err := get(time.Hour); err == nil || !strings.HasPrefix(err.Error(), "no stage named stage") || time.Since(began) > time.Minute {
+			t.Errorf("of no stage at all, after %v: %v", time.Since(began), err)
+		}
 	})
 }
