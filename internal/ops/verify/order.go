@@ -64,7 +64,6 @@ func (v *partitionVerifier) read() error {
 	if h.erased {
 		return nil
 	}
-	v.addErased()
 	v.checkItems(h)
 	return v.checkLink(h)
 }

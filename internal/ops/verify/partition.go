@@ -25,7 +25,6 @@ type partitionVerifier struct {
 	report  *Report // of the whole stage
 	runs    *runVerifier
 	objects *objectVerifier
-	erased  erasedEvents
 	chain   chainVerifier
 	stats   verifiedPartition
 

@@ -53,8 +53,8 @@ type verification struct {
 
 	stones  [][]*stone      // of erased results, by partition
 	removed func() []uint64 // see [chainVerifier]
-	erased  erasedEvents
-	cut     int // events that are stored shorter than they were recorded
+	copies  []eventCopy     // of erased events, by the places of these
+	cut     int             // events that are stored shorter than they were recorded
 
 	readers []*stored.Reader // to close at the end
 
@@ -156,7 +156,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 		return err
 	}
 	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
-	if err := v.readErased(ctx); err != nil {
+	if err := v.readCopies(ctx); err != nil {
 		return err
 	}
 	v.lane.resultsLost = v.resultsLoss.any()
@@ -327,7 +327,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
 	p := &partitionVerifier{
-		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies, erased: v.erased,
+		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies,
 		partitionFacts: partitionFacts{
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
@@ -418,11 +418,7 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 		if err != nil {
 			return err
 		}
-		copies, err := v.readCopies(ctx, audit.State.LastSeq)
-		if err != nil {
-			return err
-		}
-		if err := v.readAudit(v.inOrder(ctx, r, copies), bar); err != nil {
+		if err := v.readAudit(v.inOrder(ctx, r), bar); err != nil {
 			return err
 		}
 	}
@@ -463,7 +459,6 @@ func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), b
 			later++
 		case err != nil:
 			foreign++
-		case v.erased.copies(m):
 		default:
 			if err := v.event(e, v.recorded(m, e)); err != nil {
 				return err
