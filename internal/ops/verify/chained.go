@@ -51,6 +51,7 @@ type Root = proof.Root
 // readStones reads the tombstones of all partitions, whose logs end at the bounds.
 func (v *verification) readStones(ctx context.Context, bounds []logBound) error {
 	v.stones = make([][]*stone, v.cfg.Streams.Partitions)
+	v.entombed = make([]map[uint64]bool, len(v.stones))
 	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{stored.ErasedSubject(v.cfg, "*", "*")}})
 	if err != nil {
 		return err
@@ -86,6 +87,10 @@ func (v *verification) readStones(ctx context.Context, bounds []logBound) error 
 	for i := range v.stones {
 		slices.SortFunc(v.stones[i], func(a, b *stone) int { return cmp.Compare(a.at, b.at) })
 		v.stones[i] = slices.CompactFunc(v.stones[i], func(a, b *stone) bool { return a.at == b.at })
+		v.entombed[i] = make(map[uint64]bool, len(v.stones[i]))
+		for _, s := range v.stones[i] {
+			v.entombed[i][s.row] = true
+		}
 	}
 	v.resultsLoss.explain(v.stones, v.removed)
 	return nil

@@ -226,8 +226,11 @@ func TestVerifyFindsWhatIsGoneFromTheStreams(t *testing.T) {
 		{"a message that is neither result nor claim", func(b *stagetest.Bench) {
 			b.Publish(&nats.Msg{Subject: "results.stage.0.other", Header: nats.Header{streams.HeaderSourceSeq: {"20"}}})
 		}, []string{"VIOLATION chain_broken: partition 0: the results stream has 1 messages on results.stage.0.other, which are neither results nor claims"}},
+		{"a call event altered that claims to be what an erasure has left", func(b *stagetest.Bench) {
+			replaceCall(b, nats.Header{streams.HeaderErased: {"now"}}, func(c *auditlog.Call) { c.Request = []byte(`{"other":1}`) })
+		}, []string{"VIOLATION event_altered: partition 0: row 7: its call events are not those that its row event counts (calls_hash)"}},
 		{"a call event altered that carries the hash of the original", func(b *stagetest.Bench) {
-			replaceCall(b, func(c *auditlog.Call) { c.Request = []byte(`{"other":1}`) })
+			replaceCall(b, nil, func(c *auditlog.Call) { c.Request = []byte(`{"other":1}`) })
 		}, []string{"VIOLATION event_altered: partition 0: row 7: its call events are not those that its row event counts (calls_hash)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -266,7 +269,7 @@ func TestATombstoneStandsForAnErasedResult(t *testing.T) {
 
 // replaceCall stores the audit again, with another call event of row 7 that carries the
 // hash of the one that was recorded.
-func replaceCall(b *stagetest.Bench, change func(*auditlog.Call)) {
+func replaceCall(b *stagetest.Bench, header nats.Header, change func(*auditlog.Call)) {
 	b.T.Helper()
 	audit := b.Stream("AUDIT")
 	info := audit.CachedInfo()
@@ -276,6 +279,7 @@ func replaceCall(b *stagetest.Bench, change func(*auditlog.Call)) {
 		one := &nats.Msg{Subject: m.Subject, Data: m.Data}
 		if e := stagetest.Value(auditlog.Decode(m.Data))(b.T); e.Call != nil && e.Call.Sequence == 7 {
 			one.Header = nats.Header{proof.HeaderRecorded: {proof.HashOf(m.Data).String()}}
+			maps.Copy(one.Header, header)
 			change(e.Call)
 			one.Data = e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0)
 		}
@@ -308,7 +312,7 @@ func TestAResultHasNoBodyBesideItsObject(t *testing.T) {
 func TestVerifyNotesEventsThatWereCut(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Store(chainedJob(b))
-	replaceCall(b, func(c *auditlog.Call) { c.Request, c.Response, c.Truncated = nil, nil, true })
+	replaceCall(b, nil, func(c *auditlog.Call) { c.Request, c.Response, c.Truncated = nil, nil, true })
 	if _, text, _ := verifyAll(b); strings.Contains(text, "VIOLATION") || !strings.Contains(text, "1 events of stream AUDIT are stored shorter than they were recorded") {
 		t.Error(text)
 	}
@@ -481,9 +485,10 @@ func TestACopyOfAnEventStandsInItsPlace(t *testing.T) {
 	info := b.Stream("AUDIT").CachedInfo().State
 	for seq := info.FirstSeq; seq <= info.LastSeq && at == 0; seq++ {
 		m := stagetest.Value(b.Stream("AUDIT").GetMsg(t.Context(), seq))(t)
-		if e := stagetest.Value(auditlog.Decode(m.Data))(t); e.Call != nil && e.Call.Sequence == 5 {
+		if e := stagetest.Value(auditlog.Decode(m.Data))(t); e.Call != nil && e.Call.Sequence > 4 && e.Call.Usage == nil {
 			at = seq
 			e.Call.Error = "its text is gone"
+			e.Call.Rows = []uint64{e.Call.Sequence, 3} // the row that was erased had shared it
 			b.Publish(&nats.Msg{Subject: m.Subject, Data: e.Call.AppendJSON(nil, auditlog.PayloadsFull, 0), Header: nats.Header{
 				streams.HeaderErased: {"now"}, streams.HeaderErasedSeq: {fmt.Sprint(seq)}, proof.HeaderRecorded: {proof.HashOf(m.Data).String()},
 			}})

@@ -51,10 +51,11 @@ type verification struct {
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
-	stones  [][]*stone      // of erased results, by partition
-	removed func() []uint64 // see [chainVerifier]
-	copies  []eventCopy     // of erased events, by the places of these
-	cut     int             // events that are stored shorter than they were recorded
+	stones   [][]*stone        // of erased results, by partition
+	entombed []map[uint64]bool // the rows of these, by partition
+	removed  func() []uint64   // see [chainVerifier]
+	copies   []eventCopy       // of erased events, by the places of these
+	cut      int               // events that are stored shorter than they were recorded
 
 	readers []*stored.Reader // to close at the end
 
@@ -488,7 +489,7 @@ func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) pr
 			v.parts[r.Partition].used += uint64(max(0, r.Attempts+r.CapacityRetries)) //nolint:gosec // not negative
 		}
 	}
-	erased := len(m.Header[streams.HeaderErased]) > 0
+	erased := len(m.Header[streams.HeaderErased]) > 0 && v.hasTombstone(e)
 	if whole := m.Header.Get(proof.HeaderRecorded); whole != "" && (erased || truncated(e)) {
 		if !erased {
 			v.cut++
@@ -500,6 +501,23 @@ func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) pr
 		return proof.Hash{}
 	}
 	return proof.HashOf(m.Data)
+}
+
+// hasTombstone reports whether a row that an event is about was erased. Without that the
+// hash which a copy carries would cover any change of an event.
+func (v *verification) hasTombstone(e *auditlog.Event) bool {
+	var rows []uint64
+	switch {
+	case e.Partition < 0 || int(e.Partition) >= len(v.entombed):
+		return false
+	case e.Row != nil:
+		rows = []uint64{e.Row.Sequence}
+	case e.Call != nil && len(e.Call.Rows) > 0:
+		rows = e.Call.Rows
+	case e.Call != nil:
+		rows = []uint64{e.Call.Sequence}
+	}
+	return slices.ContainsFunc(rows, func(row uint64) bool { return v.entombed[e.Partition][row] })
 }
 
 // truncated reports whether an event says that parts of it were left out. The hash that it
