@@ -209,6 +209,20 @@ func (l *resultLog) eachResult(ctx context.Context, from, to uint64, f func(at, 
 func (l *resultLog) eachHeader(
 	ctx context.Context, stream, subject string, from, to uint64, f func(at uint64, h nats.Header) error,
 ) error {
+	return l.eachMessage(ctx, stream, subject, from, func(m *jetstream.RawStreamMsg) (bool, error) {
+		if m.Sequence > to {
+			return false, nil
+		}
+		err := f(m.Sequence, m.Header)
+		return err == nil, err
+	})
+}
+
+// eachMessage calls f with each message on a subject, without its body, from a sequence of
+// a stream on, until f returns false.
+func (l *resultLog) eachMessage(
+	ctx context.Context, stream, subject string, from uint64, f func(m *jetstream.RawStreamMsg) (more bool, err error),
+) error {
 	asking, cancel := context.WithTimeout(ctx, aheadAskMost)
 	defer cancel()
 	reading, err := streams.Read(asking, l.js, stream, jetstream.ConsumerConfig{
@@ -223,10 +237,7 @@ func (l *resultLog) eachHeader(
 		if err != nil {
 			return fmt.Errorf("read stream %s: %w", stream, l.denied(err))
 		}
-		if m.Sequence > to {
-			return nil
-		}
-		if err := f(m.Sequence, m.Header); err != nil {
+		if more, err := f(m); !more || err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,7 @@
 //	of Consumer.Run     the term with all its parts; between  mailbox, steering, questions,
 //	                    terms the rows that are carried over  the lane's desk
 //	the emitter         the end of the log, while it appends  the outlet's two channels
+//	the dropper         which results are old                 nobody: it reports a problem
 //	a transfer          one body that it stores or reads      the transfers' channel
 //	of the executor     a row, from Start to Reply            the row's signals; gate,
 //	                                                          pulse and storable
@@ -82,6 +83,9 @@ type Config struct {
 	// ResultBucket is the bucket of the object store for results that are larger than a
 	// message of the results stream. Empty: such a result is an error, see [Fitter].
 	ResultBucket string
+	// ResultMaxAge is how old results may get before the owner of the partition drops
+	// them; zero means that it keeps all. It is one minute at least.
+	ResultMaxAge time.Duration
 	// DeadLetterSubject gets the originals of failed rows, or empty.
 	DeadLetterSubject string
 	// WindowBytes bounds the bytes taken and not yet emitted. A row that is larger enters
@@ -215,6 +219,9 @@ type Status struct {
 	// JournalProblem is why replies are not kept at the moment. It is empty when they are
 	// kept, and without a journal.
 	JournalProblem string
+	// DropProblem is why results that are older than [Config.ResultMaxAge] stay; empty
+	// when nothing keeps them. No row waits for it.
+	DropProblem string
 
 	term termStatus
 }

@@ -189,4 +189,5 @@ func (t *term) open(ctx context.Context, results jetstream.StreamConfig) {
 	}
 	t.out.open(ctx, newEmitter(t.c, t.owner, t.own.end, results))
 	t.bodies.open(ctx)
+	t.drops.open(ctx, t.c)
 }

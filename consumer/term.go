@@ -18,9 +18,10 @@ import (
 //	journal  replies that wait      bodies   rows and replies that are objects
 //	out      groups to append       own      the end of the log
 //	acks     rows to ack            gauges   the status
+//	drops    results that are old
 //
 // The goroutine of [Consumer.Run] owns the term with all parts. Beside it run the emitter,
-// behind the outlet, and up to [bodiesAtOnce] transfers.
+// behind the outlet, up to [bodiesAtOnce] transfers, and the dropper.
 type term struct {
 	c     *Consumer
 	owner string
@@ -35,6 +36,7 @@ type term struct {
 	out     outlet
 	acks    acks
 	gauges  gauges
+	drops   dropper
 
 	// unstarted are open rows that nobody works on. They wait until the journal is read,
 	// or the log after a gap, until an operator's pause has ended, or until results and
@@ -72,6 +74,7 @@ func (t *term) carryOver() {
 // close waits for the emitter. A group in flight is left to the log: the next term reads
 // whether it was stored.
 func (t *term) close() {
+	t.drops.close()
 	t.out.close()
 	t.bodies.close()
 	t.in.close()

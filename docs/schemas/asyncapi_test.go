@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -121,6 +122,12 @@ func asyncAPI(t *testing.T) object {
 		})...)})
 	add("claim", "send", address(streams.ClaimSubject(cfg.Result.Subject, name, number)), "A replica has taken a partition over: it fences the one before. Readers of results skip it.",
 		object{"payload": object{"type": "object"}, "headers": headersOf(slices.Concat(marks, []string{"Stage-Owner", "Stage-Source-Stream", "Stage-Source-Seq", "Stage-Key", "Stage-Chain"})...)})
+	dropped := make(object)
+	for i := range reflect.TypeFor[streams.Dropped]().NumField() {
+		dropped[reflect.TypeFor[streams.Dropped]().Field(i).Tag.Get("json")] = object{}
+	}
+	add("dropped", "send", streams.DroppedSubject(cfg.Result.Subject, "{stage}", "{partition}"), "Results up to a place of the stream were dropped for their age (STAGE_RESULT_MAX_AGE). Readers of results skip it.",
+		object{"payload": object{"type": "object", "required": slices.Sorted(maps.Keys(dropped)), "properties": dropped}})
 	for _, kind := range []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch} {
 		subject := cfg.Audit.Subject + ".{stage}.{partition}." + string(kind)
 		if got := address(streams.AuditSubject(cfg.Audit.Subject, name, number, kind)); got != subject {

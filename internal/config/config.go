@@ -108,10 +108,11 @@ type InputConfig struct {
 
 // ResultConfig is where results go.
 type ResultConfig struct {
-	Stream   string `env:"STREAM, default=RESULTS" help:"stream that results go to"`
-	Subject  string `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
-	Bucket   string `env:"BUCKET" help:"bucket of the object store for results that are larger than the server's largest message, which name it then; empty: such a result is an error with the reason result_too_large"`
-	MaxBytes Size   `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited" deprecated:"create the stream by stage setup --result-max-bytes, or change it by nats stream edit --max-bytes"`
+	Stream   string        `env:"STREAM, default=RESULTS" help:"stream that results go to"`
+	Subject  string        `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
+	Bucket   string        `env:"BUCKET" help:"bucket of the object store for results that are larger than the server's largest message, which name it then; empty: such a result is an error with the reason result_too_large"`
+	MaxAge   time.Duration `env:"MAX_AGE, default=0" help:"age at which the owner of a partition drops results, 1m or more; verify proves the others by the chain; choose it well above the lag of whoever reads them; stage process keeps all; 0: never"`
+	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited" deprecated:"create the stream by stage setup --result-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 
 // AuditConfig says where audit events go, and which bodies they hold.

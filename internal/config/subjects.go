@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
 )
@@ -73,6 +74,13 @@ func (c *Config) checkStreams(found *problems) {
 	found.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
 	if bucket := c.Result.Bucket; bucket != "" && !streams.IsBucket(bucket) {
 		found.add("STAGE_RESULT_BUCKET", "%q is no name of a bucket: give letters, digits, - and _, at most 64", bucket)
+	}
+	switch age := c.Result.MaxAge; {
+	case !found.none("STAGE_RESULT_MAX_AGE") || age == 0:
+	case age < time.Minute:
+		found.add("STAGE_RESULT_MAX_AGE", "%v is less than a minute: give 1m or more, or 0 to keep all results", age)
+	case c.Result.Bucket != "":
+		found.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay when their results are dropped: unset one of the two")
 	}
 	if dead := c.Streams.DeadLetterSubject; dead != "" {
 		found.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")

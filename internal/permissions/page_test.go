@@ -28,6 +28,7 @@ var page = map[section]map[string]string{
 	sectionDead:       {"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"},
 	sectionDedupe:     {"STAGE_DEDUPE": "stored"},
 	sectionBucket:     {"STAGE_RESULT_BUCKET": "LARGE"},
+	sectionMaxAge:     {"STAGE_RESULT_MAX_AGE": "720h"},
 	sectionMedia:      {"STAGE_MESSAGES_FIELD": "messages"},
 	sectionErase:      nil,
 	sectionCeiling:    {"STAGE_MAX_COST_USD": "10", "STAGE_PRICES_FILE": "testdata/prices.yaml"},

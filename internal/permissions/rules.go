@@ -23,6 +23,7 @@ const (
 	sectionDead       section = "STAGE_DEAD_LETTER_SUBJECT=dead.rows"
 	sectionDedupe     section = "STAGE_DEDUPE=stored"
 	sectionBucket     section = "STAGE_RESULT_BUCKET=LARGE"
+	sectionMaxAge     section = "STAGE_RESULT_MAX_AGE=720h"
 	sectionMedia      section = "Pictures, documents and sounds in object stores"
 	sectionCeiling    section = "STAGE_MAX_COST_USD"
 	sectionErase      section = "erase"
@@ -158,6 +159,12 @@ var rules = []rule{
 		"$O.{BUCKET}.M.*",
 	}},
 	{section: sectionBucket, why: "large results: learn at once that the bucket was edited", when: stows, subscribe: []string{"$JS.EVENT.ADVISORY.STREAM.UPDATED.OBJ_{BUCKET}"}},
+	{section: sectionMaxAge, why: "old results (STAGE_RESULT_MAX_AGE): find them, record that they go, and remove them", when: func(c *config.Config) bool { return c.Result.MaxAge > 0 }, publish: []string{
+		"$JS.API.CONSUMER.CREATE.{RESULTS}.>",
+		"$JS.API.CONSUMER.MSG.NEXT.{RESULTS}.>",
+		"$JS.API.STREAM.PURGE.{RESULTS}",
+		"{results}.{name}.dropped.{p}",
+	}},
 	{section: sectionDedupe, why: "stored replies (STAGE_DEDUPE)", when: dedupes, publish: []string{
 		"$JS.API.STREAM.INFO.DEDUPE",
 		"$JS.API.DIRECT.GET.DEDUPE." + config.DedupePrefix + ">",

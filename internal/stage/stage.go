@@ -228,7 +228,7 @@ func (s *Stage) consumerConfig(partition int) consumer.Config {
 	cfg := s.Cfg
 	c := consumer.Config{
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
-		ResultSubject: cfg.Result.Subject, ResultBucket: cfg.Result.Bucket, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
+		ResultSubject: cfg.Result.Subject, ResultBucket: cfg.Result.Bucket, ResultMaxAge: cfg.Result.MaxAge, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
 		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
 		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector, NewInput: s.opts.NewInput, Spread: s.spread,
 		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),

@@ -67,6 +67,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 		cfg.Prompt.Keep.Keep |= batchParts(cfg.LLM.Provider)
 	}
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
+	cfg.Result.MaxAge = 0 // the output is written from the results
 	cfg.Order.Span = spanOf(cfg, o.Limit)
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)

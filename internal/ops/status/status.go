@@ -214,6 +214,7 @@ type PartitionReport struct {
 	Failed         uint64     `json:"failed"`
 	Problem        string     `json:"problem"`
 	JournalProblem string     `json:"journal_problem"`
+	DropProblem    string     `json:"drop_problem"` // why results that are older than STAGE_RESULT_MAX_AGE stay
 }
 
 // rowErrorReport counts the rows that failed for a reason, and describes the last of them.
@@ -314,7 +315,7 @@ func (r *Report) AddPartition(p *consumer.Status, now time.Time) {
 		Partition: p.Partition, Role: string(p.Role), Owner: p.Owner, Claim: p.Claim, WindowRows: p.Window, ReorderRows: p.Buffered,
 		ReorderBytes: p.BufferedBytes, HeadSequence: p.Head, PendingRows: p.Pending,
 		HighWaterMark: p.HighWaterMark, AheadRows: p.Ahead, SetAsideRows: p.SetAside, ParkedRows: p.Parked, KeysWaiting: p.KeysWaiting, WaitedFor: p.WaitedFor,
-		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem,
+		Emitted: p.Emitted, Failed: p.Failed, Problem: p.Problem, JournalProblem: p.JournalProblem, DropProblem: p.DropProblem,
 	}
 	if p.Head != 0 {
 		v.HeadSince, v.HeadOfLineS = instant(p.HeadSince), now.Sub(p.HeadSince).Seconds()

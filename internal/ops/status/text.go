@@ -70,6 +70,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		if p.JournalProblem != "" {
 			line(fmt.Sprintf("journal of partition %d: %s", p.Partition, p.JournalProblem))
 		}
+		if p.DropProblem != "" {
+			line(fmt.Sprintf("old results of partition %d: %s", p.Partition, p.DropProblem))
+		}
 	}
 	return out.Flush()
 }

@@ -189,7 +189,10 @@ func (l *link) String() string {
 
 // chainClaim checks the chain at a claim.
 func (v *partitionVerifier) chainClaim(c *stored.Claim) {
-	if v.chain.on {
+	switch {
+	case v.nextClaim == 0 && v.anchor != nil:
+		v.chainAnchor()
+	case v.chain.on:
 		l := link{at: c.At, row: c.Mark, kind: proof.Claim, record: proof.RecordOf(proof.Claim, c.Header, c.Body)}
 		l.value, l.has, l.err = proof.ChainOf(c.Header)
 		v.chained(&l)
@@ -253,6 +256,7 @@ func (v *partitionVerifier) chained(l *link) {
 		v.breaks(l, "does not follow message %d: one of them was altered, or another was between them", c.at)
 	}
 	v.findRoots(l.at, l.value)
+	v.leadsTo(l.at, l.value)
 	c.value, c.at, c.row, c.bare = l.value, l.at, l.row, 0
 }
 

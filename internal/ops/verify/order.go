@@ -175,6 +175,9 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 		if first && v.purged && v.last == 0 {
 			v.purgedAhead(c.Progress.Ahead)
 		}
+		if first && v.anchor != nil && v.order.ofStream() {
+			v.last = v.base // no result behind it is of a row before
+		}
 		if !v.order.ofStream() {
 			if err := v.claimAhead(c); err != nil {
 				return err

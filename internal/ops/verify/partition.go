@@ -79,6 +79,9 @@ type partitionFacts struct {
 	bound        uint64 // rows above are pending
 	logEnd       uint64 // last message of the log, or 0
 	resultsGone  bool   // messages of the results stream were removed
+	// anchor is where the log goes on behind dropped results, and recorded where results
+	// end that are to be dropped; nil: there are none.
+	anchor, recorded *anchor
 	// Events stored before auditGone may be missing; zero means that none is. Those of
 	// results before auditExpired can have expired.
 	auditGone, auditExpired time.Time

@@ -70,6 +70,9 @@ type verifiedPartition struct {
 	// Erased results are those, of Results, that only their tombstones show.
 	Erased int `json:"erased,omitempty"`
 
+	// Dropped results were older than STAGE_RESULT_MAX_AGE, and are not among Results.
+	Dropped *droppedResults `json:"dropped,omitempty"`
+
 	// Pending rows are behind the high-water mark and have no result; null: unknown.
 	Pending *uint64 `json:"pending"`
 
@@ -226,6 +229,11 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 	if r.Erased > 0 {
 		terminal.PrintLine(w, "erased: %d results, whose tombstones stand for them in the chain", r.Erased)
+	}
+	for _, p := range r.Partitions {
+		if d := p.Dropped; d != nil {
+			terminal.PrintLine(w, "dropped: %d results up to row %d of partition %d, for their age; the chain goes on from there", d.Results, d.Row, p.Partition)
+		}
 	}
 	for _, root := range r.Roots {
 		terminal.PrintLine(w, "%v", *root)

@@ -56,6 +56,8 @@ type verification struct {
 	removed  func() []uint64   // see [chainVerifier]
 	copies   []eventCopy       // of erased events, by the places of these
 	cut      int               // events that are stored shorter than they were recorded
+	drops    drops              // of results that were too old
+	began    string             // where the logs began, see firsts; empty: there is nothing to check
 
 	readers []*stored.Reader // to close at the end
 
@@ -94,6 +96,24 @@ type Options struct {
 
 // RunWith is [Run] with options.
 func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
+	for attempt := 1; ; attempt++ {
+		v, err := checkOnce(ctx, js, cfg, o, progress)
+		if err != nil {
+			return nil, err
+		}
+		if v.report.Verdict == VerdictProven || v.began == "" || attempt == attempts {
+			return v.report, nil
+		}
+		if now, err := v.firsts(ctx); err != nil || now == v.began {
+			return v.report, err
+		}
+	}
+}
+
+// attempts is how often all is read, at most, while the owner drops old results meanwhile.
+const attempts = 3
+
+func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*verification, error) {
 	report := newReport(cfg.Name)
 	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), objects: &objectVerifier{named: make(map[string]map[uint64]bool)}, lane: newBatchVerifier(report)}
 	defer v.closeReaders()
@@ -111,13 +131,19 @@ func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o 
 		}
 	}
 	v.conclude()
-	return v.report, nil
+	return v, nil
 }
 
 // conclude reaches the verdict once everything is read.
 func (v *verification) conclude() {
 	v.missRoots()
 	if len(v.parts) > 0 {
+		for _, p := range v.parts {
+			if a := p.anchor; a != nil {
+				v.runs.dropped += a.Results
+				v.runs.droppedTo = later(v.runs.droppedTo, a.Stored)
+			}
+		}
 		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
 		v.lane.finish()
 		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
@@ -178,7 +204,11 @@ func (v *verification) open(ctx context.Context) (err error) {
 
 // reader opens a reader that is closed at the end.
 func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
-	r, err := stored.OpenReader(ctx, v.js, stream, filter, until, headersOnly)
+	return v.readerOf(ctx, stored.ReadOptions{Stream: stream, Filters: []string{filter}, Until: until, HeadersOnly: headersOnly})
+}
+
+func (v *verification) readerOf(ctx context.Context, o stored.ReadOptions) (*stored.Reader, error) {
+	r, err := stored.Open(ctx, v.js, o)
 	if err == nil {
 		v.readers = append(v.readers, r)
 	}
@@ -264,7 +294,13 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		v.explainNoLog()
 		return nil, nil
 	}
-	return bounds, v.readStones(ctx, bounds)
+	if v.began, err = v.firsts(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.readStones(ctx, bounds); err != nil {
+		return nil, err
+	}
+	return bounds, v.readDropped(ctx)
 }
 
 // checkSubjects reports messages in the log of a partition that are neither results nor
@@ -306,10 +342,18 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
 			return err
 		}
+		from := uint64(1)
+		if a := v.drops.anchors[number]; a != nil {
+			p.beginAt(a)
+			from = a.Sequence + 1
+		}
+		p.recorded = v.drops.recorded[number]
 		p.window = newAuditWindow(v.windowRows(p.claims))
 		p.every = p.linked && slices.ContainsFunc(p.claims, v.runs.unknown)
-		p.chain.on = bound.chained || slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
-		rows, err := v.reader(ctx, cfg.Result.Stream, stored.LogSubject(cfg, number, "rows"), bound.at, !v.bodies.read && !p.chain.on)
+		p.chain.on = p.chain.on || bound.chained || slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
+		rows, err := v.readerOf(ctx, stored.ReadOptions{
+			Stream: cfg.Result.Stream, Filters: []string{stored.LogSubject(cfg, number, "rows")}, From: from, Until: bound.at, HeadersOnly: !v.bodies.read && !p.chain.on,
+		})
 		if err != nil {
 			return err
 		}
