@@ -53,15 +53,16 @@ func (r *replica) awaitEmitted(b *bench, n uint64) {
 }
 
 // eachOrder runs a test in each order of results.
-func eachOrder(t *testing.T, f func(t *testing.T, b *bench, order streams.Order)) {
+func eachOrder(t *testing.T, f func(b *bench, order streams.Order)) {
 	t.Helper()
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
-		runWithBench(t, string(order), func(t *testing.T, b *bench) { f(t, b, order) })
+		runWithBench(t, string(order), func(_ *testing.T, b *bench) { f(b, order) })
 	}
 }
 
 func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
-	eachOrder(t, func(t *testing.T, b *bench, order streams.Order) {
+	eachOrder(t, func(b *bench, order streams.Order) {
+		t := b.t
 		b.loadKeys(100, 20)
 		exec := unhurried()
 		first := b.startWith(b.aging(order, "run1", exec))
@@ -129,7 +130,8 @@ func TestResultsAboveTheLowWaterMarkAreKept(t *testing.T) {
 }
 
 func TestAKillBetweenRecordAndPurge(t *testing.T) {
-	eachOrder(t, func(t *testing.T, b *bench, order streams.Order) {
+	eachOrder(t, func(b *bench, order streams.Order) {
+		t := b.t
 		b.loadKeys(100, 20)
 		for run := range 3 { // a first record, and one behind others
 			nc := b.connect()

@@ -123,8 +123,8 @@ func asyncAPI(t *testing.T) object {
 	add("claim", "send", address(streams.ClaimSubject(cfg.Result.Subject, name, number)), "A replica has taken a partition over: it fences the one before. Readers of results skip it.",
 		object{"payload": object{"type": "object"}, "headers": headersOf(slices.Concat(marks, []string{"Stage-Owner", "Stage-Source-Stream", "Stage-Source-Seq", "Stage-Key", "Stage-Chain"})...)})
 	dropped := make(object)
-	for i := range reflect.TypeFor[streams.Dropped]().NumField() {
-		dropped[reflect.TypeFor[streams.Dropped]().Field(i).Tag.Get("json")] = object{}
+	for field := range reflect.TypeFor[streams.Dropped]().Fields() {
+		dropped[field.Tag.Get("json")] = object{}
 	}
 	add("dropped", "send", streams.DroppedSubject(cfg.Result.Subject, "{stage}", "{partition}"), "Results up to a place of the stream were dropped for their age (STAGE_RESULT_MAX_AGE). Readers of results skip it.",
 		object{"payload": object{"type": "object", "required": slices.Sorted(maps.Keys(dropped)), "properties": dropped}})

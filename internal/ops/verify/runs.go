@@ -207,7 +207,7 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 // of those.
 func (v *runVerifier) excuse(r *runRecord) {
 	reported, found := r.summary.RowsSucceeded+r.summary.RowsFailed, r.succeeded+r.failed
-	if missing := reported - min(reported, found); missing <= v.dropped && r.began.Before(v.droppedTo) {
+	if missing := reported - min(reported, found); missing <= v.dropped && r.began.Before(v.droppedTo.Add(auditSlack)) {
 		r.dropped = missing
 		v.dropped -= missing
 	}

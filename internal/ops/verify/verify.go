@@ -92,6 +92,8 @@ type Options struct {
 	Upstream Upstream
 	// Roots are ends that the logs had earlier, which must be on the chains of today.
 	Roots []Root
+
+	opened func() // tests change the streams then
 }
 
 // RunWith is [Run] with options.
@@ -119,6 +121,9 @@ func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	defer v.closeReaders()
 	if err := v.open(ctx); err != nil {
 		return nil, err
+	}
+	if o.opened != nil {
+		o.opened()
 	}
 	if len(v.parts) > 0 {
 		bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64, bool) terminal.Beside {
