@@ -42,7 +42,7 @@ type droppedResults struct {
 
 // readDropped reads which results were dropped, and takes them out of what the stream has
 // lost, as do those of other stages in it.
-func (v *verification) readDropped(ctx context.Context) error {
+func (v *verification) readDropped(ctx context.Context, bounds []logBound) error {
 	v.drops = drops{anchors: make(map[int]*anchor), recorded: make(map[int]*anchor)}
 	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{streams.DroppedSubject(v.cfg.Result.Subject, "*", "*")}})
 	if err != nil {
@@ -72,6 +72,11 @@ func (v *verification) readDropped(ctx context.Context) error {
 	}
 	gone := uint64(0)
 	for subject, of := range records {
+		if name, number := ofDropped(subject); name == v.cfg.Name && (number < 0 || number >= len(bounds) || of[len(of)-1].Sequence >= bounds[number].at) {
+			last := of[len(of)-1] // an owner keeps the end of the log
+			v.report.violate(violationChain, number, last.Row, "the record of dropped results on %s is of message %d of the results stream, and the log does not go on behind it: its end is gone, or no owner has dropped them", subject, last.Sequence)
+			continue
+		}
 		n, err := v.addDropped(ctx, subject, of)
 		if err != nil {
 			return err

@@ -82,6 +82,11 @@ func TestWhatARecordOfDroppedResultsDoesNotExplain(t *testing.T) {
 			purgeRows(b, "stage", 9)
 		}, codeViolated, "chain_broken: partition 0: the result of row 9, at 10 of the results stream, does not follow message 9"},
 		{"another chain, before the purge", func(b *stagetest.Bench) { recordDrop(b, other) }, codeViolated, "and the record of dropped results says abab"},
+		{"the end of the log", func(b *stagetest.Bench) {
+			recordDrop(b, func(d *streams.Dropped) { d.Sequence, d.Row, d.Low, d.Results = 21, 19, 19, 19 })
+			purgeRows(b, "stage", 21)
+			remove(b, "RESULTS", 22)
+		}, codeViolated, "the log does not go on behind it"},
 		{"no JSON", func(b *stagetest.Bench) {
 			b.Publish(&nats.Msg{Subject: "results.stage.dropped.0", Data: []byte("x")})
 		}, codeViolated, "is no record of dropped results"},

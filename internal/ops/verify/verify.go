@@ -56,8 +56,8 @@ type verification struct {
 	removed  func() []uint64   // see [chainVerifier]
 	copies   []eventCopy       // of erased events, by the places of these
 	cut      int               // events that are stored shorter than they were recorded
-	drops    drops              // of results that were too old
-	began    string             // where the logs began, see firsts; empty: there is nothing to check
+	drops    drops             // of results that were too old
+	began    string            // where the logs began, see firsts; empty: there is nothing to check
 
 	readers []*stored.Reader // to close at the end
 
@@ -305,7 +305,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 	if err := v.readStones(ctx, bounds); err != nil {
 		return nil, err
 	}
-	return bounds, v.readDropped(ctx)
+	return bounds, v.readDropped(ctx, bounds)
 }
 
 // checkSubjects reports messages in the log of a partition that are neither results nor
