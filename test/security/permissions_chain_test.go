@@ -33,6 +33,10 @@ func TestTheListsServeAStageInAChain(t *testing.T) {
 		grant.Publish = slices.Compact(grant.Publish)
 		return grant
 	}
+	batched := permissions.Grant{}
+	for _, entry := range g[permissions.Batches].Publish {
+		batched.Publish = append(batched.Publish, names.Replace(entry))
+	}
 	var batches []string
 	for _, entry := range g[permissions.Batches].Subscribe {
 		if strings.HasPrefix(entry, "stage.") {
@@ -42,7 +46,7 @@ func TestTheListsServeAStageInAChain(t *testing.T) {
 	}
 	status := permissions.Grant{Publish: []string{"llm-stage.second.status"}, Subscribe: []string{"llm-stage.second.status"}, Responses: g[permissions.Status].Responses}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"second": listOf(permissions.Run).And(permissions.Grant{Subscribe: batches}, status), "setup": {Publish: []string{">"}, Subscribe: []string{">"}},
+		"second": listOf(permissions.Run).And(batched, permissions.Grant{Subscribe: batches}, status), "setup": {Publish: []string{">"}, Subscribe: []string{">"}},
 		"redrive": listOf("redrive").And(g["redrive in a chain"]), "verify": listOf("verify"),
 	})
 	chain := vars{"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.*.rows", "STAGE_RETRY_MAX_ATTEMPTS": "1"}

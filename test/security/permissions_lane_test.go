@@ -15,7 +15,7 @@ func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 	s := newSite(t, g, map[string]permissions.Grant{
 		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create), "lane": {Publish: g["lane"].Publish, Subscribe: g[permissions.Run].Subscribe},
 	})
-	lane := vars{"STAGE_LANE": "batch"}
+	lane := vars{"STAGE_LANE": "batch", "STAGE_BATCH": "false"}
 	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
 	}
@@ -40,7 +40,7 @@ func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
 		"STAGE_LANE": "batch", "STAGE_LANE_WAIT": "300ms", "STAGE_LANE_POLL": "300ms", "STAGE_LLM_PROVIDER": "mock",
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_JOURNAL_AFTER": "0",
 	}
-	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
+	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true", "STAGE_BATCH": "false"}), "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
 	}
 	s.rows = oldRows(t, s.nc)

@@ -20,7 +20,7 @@ func TestThePermissionsOfRowsOnTheDashboardAreEnoughAndAllUsed(t *testing.T) {
 	s := newSite(t, g, map[string]permissions.Grant{
 		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows]), "setup": g[permissions.Run].And(g[permissions.Setup]),
 	})
-	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
+	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true", "STAGE_BATCH": "false"}, "setup"); !strings.Contains(out, "are ready") {
 		t.Errorf("setup: %s", out)
 	}
 	s.rows = oldRows(t, s.nc)

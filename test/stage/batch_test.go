@@ -141,7 +141,7 @@ func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 			if id := e.E.BatchID; id != reply.Header.Get("Stage-Batch-Id") || e.E.Sequence != 0 || e.E.StateID != "" || e.E.Partition != auditlog.All || e.E.Model != "big" {
 				t.Errorf("event %+v", e.E)
 			}
-			if want := fmt.Sprintf("%s/%s/call/%d", e.E.BatchID, e.E.RunID, e.E.CallIndex); e.Header.Get("Nats-Msg-Id") != want {
+			if want := fmt.Sprintf("%s/%s/%s/call/%d", e.E.BatchID, e.E.CallID, e.E.RunID, e.E.CallIndex); e.Header.Get("Nats-Msg-Id") != want {
 				t.Errorf("message id %q, want %q", e.Header.Get("Nats-Msg-Id"), want)
 			}
 			if bytes.Contains(e.E.Request, []byte("for rows alone")) || !bytes.Contains(e.E.Request, []byte("77")) {
@@ -455,7 +455,7 @@ func TestTheServiceIsDiscoveredAndCounts(t *testing.T) {
 
 		var info micro.Info
 		s.service("$SRV.INFO.llm-stage", &info)
-		if info.Name != "llm-stage" || info.Metadata["stage"] != "stage" || info.Metadata["model"] != "small" || len(info.Endpoints) != 2 ||
+		if info.Name != "llm-stage" || info.Metadata["stage"] != "stage" || info.Metadata["model"] != "small" || len(info.Endpoints) != 5 ||
 			info.Endpoints[0].Subject != "stage.llm_batch" || info.Endpoints[1].Subject != "stage.llm_query_batched" {
 			t.Errorf("%+v", info)
 		}
@@ -465,7 +465,7 @@ func TestTheServiceIsDiscoveredAndCounts(t *testing.T) {
 		if v.NumRequests != 3 || v.NumErrors != 1 || !strings.HasPrefix(v.LastError, "bad_request:") {
 			t.Errorf("%+v", v)
 		}
-		if want := `{"in_flight":0,"answered":1,"failed":2,"prompts":3,"prompt_errors":2,"processing_time":1000000000}`; string(v.Data) != want {
+		if want := `{"in_flight":0,"answered":1,"failed":2,"prompts":3,"prompt_errors":2,"processing_time":2000000000}`; string(v.Data) != want {
 			t.Errorf("%s, want %s", v.Data, want)
 		}
 		if _, body := r.get("/metrics"); !hasLine(body, `llm_stage_calls_total{model="small",provider="openai",status="success"}`, " 2") ||

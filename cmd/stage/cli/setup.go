@@ -46,7 +46,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config) error {
 			var errs []error
 			for _, cfg := range cfgs {
-				err := setUpStreams(ctx, conn.NC(), cfg)
+				err := setUpStreams(ctx, env, conn.NC(), cfg)
 				if err != nil && *stages != "" {
 					err = fmt.Errorf("stage %s: %w", cfg.Name, err)
 				}
@@ -162,13 +162,18 @@ func noteDenied(ctx context.Context, env *Env, js jetstream.JetStream, cfgs []*c
 
 // setUpStreams creates and checks all streams and the durable consumer of each partition.
 // The error lists every problem.
-func setUpStreams(ctx context.Context, nc *nats.Conn, cfg *config.Config) error {
+func setUpStreams(ctx context.Context, env *Env, nc *nats.Conn, cfg *config.Config) error {
 	if err := streams.Ensure(ctx, nc, stored.Streams(cfg)); err != nil {
 		return err
 	}
 	var errs []error
 	if cfg.Serve.Batches {
-		errs = append(errs, streams.EnsureBatches(ctx, nc, stored.Streams(cfg)))
+		err := streams.EnsureBatches(ctx, nc, stored.Streams(cfg))
+		if errors.Is(err, nats.ErrPermissionViolation) { // of a user from before there were any
+			terminal.PrintLine(env.Stderr, "note: %v; until then deferred batches are refused, and no row depends on it (STAGE_BATCH=false needs no stream)", config.Explained(err))
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	for p := range cfg.Streams.Partitions {
 		_, err := streams.OpenDurable(ctx, nc, stored.Durable(cfg, p))
