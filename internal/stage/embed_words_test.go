@@ -56,12 +56,12 @@ func TestNoRowHasTheTextOfAnother(t *testing.T) {
 					t.Errorf("%d rows failed, want %d", n, c.failed)
 				}
 				for i, body := range l.bodies() {
-					if own := customer(i + 1); others(body, own) || strings.Contains(body, `"llm_response_error":`) && !strings.Contains(body, c.says) {
+					if own := customer(i + 1); othersText(body, own) || strings.Contains(body, `"llm_response_error":`) && !strings.Contains(body, c.says) {
 						t.Errorf("row %d: %s", i+1, body)
 					}
 				}
 				for _, e := range l.events(auditlog.KindRow) {
-					if text := fmt.Sprint(e.Row.Errors); others(text, customer(int(e.Row.Sequence))) {
+					if text := fmt.Sprint(e.Row.Errors); othersText(text, customer(int(e.Row.Sequence))) {
 						t.Errorf("the event of row %d: %s", e.Row.Sequence, text)
 					}
 				}
@@ -69,7 +69,7 @@ func TestNoRowHasTheTextOfAnother(t *testing.T) {
 				for _, m := range dead {
 					said := strings.Join(m.Header["Stage-Error"], "")
 					own := string(m.Body[strings.Index(string(m.Body), "customer "):])
-					if said == "" || others(said, own[:len(customer(1))]) {
+					if said == "" || othersText(said, own[:len(customer(1))]) {
 						t.Errorf("a dead letter of %s: %s", own, said)
 					}
 				}
@@ -90,7 +90,7 @@ func customer(i int) string { return fmt.Sprintf("customer %02d has a secret of 
 
 func has(c llmtest.Call, i int) bool { return slices.Contains(c.Inputs, customer(i)) }
 
-// others reports whether a text has one of another customer.
-func others(text, own string) bool {
+// othersText reports whether a text has one of another customer.
+func othersText(text, own string) bool {
 	return strings.Contains(strings.ReplaceAll(text, own, ""), "customer ")
 }

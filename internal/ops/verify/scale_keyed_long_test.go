@@ -11,6 +11,7 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
@@ -200,10 +201,11 @@ func BenchmarkVerify(b *testing.B) {
 					partitionFacts: partitionFacts{name: "stage", stream: "ROWS", inputLast: rows, bound: rows},
 				}
 				stagetest.Must(b, v.start())
+				event := func(e *auditlog.Event) error { return v.event(e, proof.Hash{}) }
 				if order == streams.OrderStream {
-					g.generatedJob.events(b, v.event)
+					g.generatedJob.events(b, event)
 				} else {
-					g.events(b, v.event)
+					g.events(b, event)
 				}
 				stagetest.Must(b, v.finish())
 				if n := v.report.Violations.Count; n > 0 {
