@@ -52,7 +52,7 @@ type Root = proof.Root
 func (v *verification) readStones(ctx context.Context, bounds []logBound) error {
 	v.stones = make([][]*stone, v.cfg.Streams.Partitions)
 	v.entombed = make([]map[uint64]bool, len(v.stones))
-	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{stored.ErasedSubject(v.cfg, "*", "*")}})
+	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{v.cfg.Result.Subject + ".*.erased.*.*"}})
 	if err != nil {
 		return err
 	}
@@ -66,6 +66,12 @@ func (v *verification) readStones(ctx context.Context, bounds []logBound) error 
 			break
 		}
 		parts := strings.Split(m.Subject, ".")
+		if name := parts[len(parts)-4]; name != v.cfg.Name { // of a stage that shares the stream
+			if t, err := proof.ParseTombstone(m.Data); err == nil {
+				v.othersStones = append(v.othersStones, &stone{at: t.Sequence})
+			}
+			continue
+		}
 		number, err := strconv.Atoi(parts[len(parts)-2])
 		if err != nil || number < 0 || number >= len(v.stones) {
 			continue
@@ -92,7 +98,7 @@ func (v *verification) readStones(ctx context.Context, bounds []logBound) error 
 			v.entombed[i][s.row] = true
 		}
 	}
-	v.resultsLoss.explain(v.stones, v.removed)
+	v.resultsLoss.explain(append(slices.Clone(v.stones), v.othersStones), v.removed)
 	return nil
 }
 

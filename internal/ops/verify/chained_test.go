@@ -502,3 +502,25 @@ func TestACopyOfAnEventStandsInItsPlace(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// Stages may share their streams. What one of them has erased is no loss of another.
+func TestAnErasureOfAnotherStageIsNoLoss(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	b.Store(chainedJob(b))
+	last := func(stream string) uint64 {
+		return stagetest.Value(b.Stream(stream).Info(t.Context()))(t).State.LastSeq
+	}
+	head := nats.Header{streams.HeaderSourceSeq: {"1"}}
+	b.Publish(&nats.Msg{Subject: "results.other.0.rows", Header: head})
+	at := last("RESULTS")
+	stone := proof.Tombstone{Row: 1, Sequence: at, Head: proof.Head(proof.Result, head)}
+	b.Publish(&nats.Msg{Subject: "results.other.erased.0.1", Data: stagetest.Value(json.Marshal(stone))(t)})
+	b.Publish(&nats.Msg{Subject: "audit.other.0.call", Data: []byte("{}")})
+	event := last("AUDIT")
+	b.Publish(&nats.Msg{Subject: "audit.other.0.call", Data: []byte("{}"), Header: nats.Header{streams.HeaderErasedSeq: {fmt.Sprint(event)}}})
+	remove(b, "RESULTS", at)
+	remove(b, "AUDIT", event)
+	if report, text := proven(b); report.Erased != 0 {
+		t.Error(text)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
@@ -20,15 +21,16 @@ type eventCopy struct{ original, at uint64 }
 // other one's audit is read for them.
 func (v *verification) readCopies(ctx context.Context) error {
 	lost := &v.auditLoss
-	if lost.info == nil || !slices.ContainsFunc(v.stones, func(of []*stone) bool { return len(of) > 0 }) {
+	if lost.info == nil || len(v.othersStones) == 0 && !slices.ContainsFunc(v.stones, func(of []*stone) bool { return len(of) > 0 }) {
 		return nil
 	}
-	r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", lost.info.State.LastSeq, true)
+	r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+".>", lost.info.State.LastSeq, true)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	var copies []eventCopy
+	own := v.cfg.Audit.Subject + "." + v.cfg.Name + "."
+	var copies, others []eventCopy
 	for {
 		m, err := r.Next(ctx)
 		if err != nil {
@@ -37,17 +39,21 @@ func (v *verification) readCopies(ctx context.Context) error {
 		if m == nil {
 			break
 		}
-		if original := stored.Original(m); original < m.Sequence {
-			copies = append(copies, eventCopy{original: original, at: m.Sequence})
+		original := stored.Original(m)
+		switch c := (eventCopy{original: original, at: m.Sequence}); {
+		case original >= m.Sequence:
+		case strings.HasPrefix(m.Subject, own):
+			copies = append(copies, c)
+		default: // of a stage that shares the stream
+			others = append(others, c)
 		}
 	}
-	slices.SortStableFunc(copies, func(a, b eventCopy) int { return cmp.Compare(a.original, b.original) })
-	v.copies = slices.CompactFunc(copies, func(a, b eventCopy) bool { return a.original == b.original })
+	v.copies, others = byOriginal(copies), byOriginal(others)
 	removed, err := v.removedFromAudit(ctx)
 	if err != nil {
 		return err
 	}
-	for _, c := range v.copies {
+	for _, c := range append(slices.Clone(v.copies), others...) {
 		switch {
 		case c.original < lost.info.State.FirstSeq:
 			lost.front -= min(lost.front, 1)
@@ -57,6 +63,12 @@ func (v *verification) readCopies(ctx context.Context) error {
 	}
 	lost.gone = lost.goneOf(lost.inside > 0)
 	return nil
+}
+
+// byOriginal sorts copies by the places of their originals, and keeps the first of each.
+func byOriginal(copies []eventCopy) []eventCopy {
+	slices.SortStableFunc(copies, func(a, b eventCopy) int { return cmp.Compare(a.original, b.original) })
+	return slices.CompactFunc(copies, func(a, b eventCopy) bool { return a.original == b.original })
 }
 
 // removedFromAudit returns which messages are gone from the middle of the audit stream.

@@ -51,13 +51,14 @@ type verification struct {
 
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
-	stones   [][]*stone        // of erased results, by partition
-	entombed []map[uint64]bool // the rows of these, by partition
-	removed  func() []uint64   // see [chainVerifier]
-	copies   []eventCopy       // of erased events, by the places of these
-	cut      int               // events that are stored shorter than they were recorded
-	drops    drops             // of results that were too old
-	began    string            // where the logs began, see firsts; empty: there is nothing to check
+	othersStones []*stone          // places of erased results of other stages in the stream
+	stones       [][]*stone        // of erased results, by partition
+	entombed     []map[uint64]bool // the rows of these, by partition
+	removed      func() []uint64   // see [chainVerifier]
+	copies       []eventCopy       // of erased events, by the places of these
+	cut          int               // events that are stored shorter than they were recorded
+	drops        drops             // of results that were too old
+	began        string            // where the logs began, see firsts; empty: there is nothing to check
 
 	readers []*stored.Reader // to close at the end
 
