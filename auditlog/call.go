@@ -86,7 +86,7 @@ type Call struct {
 	Belief string `event:"belief,omit"`
 	// Throttled is the time in which rows were ready and waited for the throttle, since the
 	// process has begun. It is 0 but for a call that met a capacity error. A process that is
-	// killed leaves no summary, and this is what is known of it then.
+	// killed leaves no summary, so a reader takes the time from its last refused call.
 	Throttled time.Duration `event:"throttled_ms,omit"`
 	// RetryAfter is the wait that the server asked for. It is 0 where it asked for none.
 	RetryAfter time.Duration `event:"retry_after_ms,null"`

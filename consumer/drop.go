@@ -40,7 +40,7 @@ type dropper struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	finished uint64 // the record by which all was purged; 0: none is known
+	finished uint64 // the record by which all was purged, or 0 if none is known
 	problem  string
 }
 

@@ -57,7 +57,7 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 	if onServer && t.job != "" {
 		return config.Invalid(errors.New("--job: a job of process has a store of its own, and no server: remove it, or the flags of the server"))
 	}
-	t.flags.external = onServer // else what is set for other commands would keep the replies from the job
+	t.flags.external = onServer // a server that is set for other commands would keep the replies from the job
 	names, settings := make([]string, len(c.Columns)), make([]map[string]string, len(c.Columns))
 	for i, column := range c.Columns {
 		names[i], settings[i] = column.Name, column.Settings

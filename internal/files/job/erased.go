@@ -148,7 +148,7 @@ func EraseOutputs(dir string, lines map[[sha256.Size]byte][]byte) (done []string
 	return done, left, nil
 }
 
-// eraseLines writes a file anew beside its place, with other lines for those that are
+// eraseLines writes a new file beside its place, with other lines for those that are
 // given, and moves it there.
 func eraseLines(notes outputNotes, path string, mode fs.FileMode, lines map[[sha256.Size]byte][]byte) (changed bool, err error) {
 	in, err := os.Open(path)
