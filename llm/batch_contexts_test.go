@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 	"testing/synctest"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // TestAnEmptyListOfContextsMeansNone: whoever builds a request from lists sends one for no contexts.
@@ -11,9 +13,7 @@ func TestAnEmptyListOfContextsMeansNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, contexts := range []string{`[]`, `null`, `[null, null]`} {
 			var r BatchRequest
-			if err := json.Unmarshal([]byte(`{"prompts": ["a", "b"], "contexts": `+contexts+`}`), &r); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal([]byte(`{"prompts": ["a", "b"], "contexts": `+contexts+`}`), &r))
 			s := scripted(nil)
 			reply, err := newBatch(t, unhurried()).Do(t.Context(), s, &r)
 			if err != nil || !reply.AllSucceeded() || len(s.requests) != 2 {

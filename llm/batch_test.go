@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // script is a caller that takes a second for each call and answers by a script.
@@ -77,10 +79,7 @@ func unhurried() BatchConfig {
 
 func newBatch(t *testing.T, cfg BatchConfig) *Batch {
 	t.Helper()
-	b, err := NewBatch(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(NewBatch(cfg))(t)
 	return b
 }
 
@@ -112,9 +111,7 @@ func TestBatchConfigProblemsAreReportedTogether(t *testing.T) {
 
 func TestBatchRequestReadsTheWireForm(t *testing.T) {
 	var r BatchRequest
-	if err := json.Unmarshal([]byte(`{"prompts":["a","b"],"contexts":["c",null],"max_parallel":5,"model":null}`), &r); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(`{"prompts":["a","b"],"contexts":["c",null],"max_parallel":5,"model":null}`), &r))
 	if !slices.Equal(r.Prompts, []string{"a", "b"}) || *r.Contexts[0] != "c" || r.Contexts[1] != nil || r.MaxParallel != 5 || r.Model != "" {
 		t.Errorf("%+v", r)
 	}

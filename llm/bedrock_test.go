@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"pgregory.net/rapid"
@@ -17,15 +18,9 @@ import (
 // Whatever a conversation is, it is refused before it is sent, or the stand-in takes it, which is as strict as Bedrock
 // about roles, texts and names.
 func TestEveryConversationThatIsSentToBedrockHasItsForm(t *testing.T) {
-	client, err := llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
 	defer client.Close()
-	server, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{}))(t)
 	pdf := mediaOf(t, llm.KindFile, llm.TypePDF)
 	sent := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -33,10 +34,7 @@ func BenchmarkAppendRequest(b *testing.B) {
 }
 
 func BenchmarkPrepare(b *testing.B) {
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"}))(b)
 	r := Request{System: "Answer with one word.", Prompt: benchPrompt}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -90,15 +88,9 @@ func BenchmarkDo(b *testing.B) {
 			go serveCanned(conn)
 		}
 	}()
-	c, err := NewProvider(OpenAI, ProviderConfig{BaseURL: "http://" + l.Addr().String() + "/v1", Model: "m"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := must.Value(NewProvider(OpenAI, ProviderConfig{BaseURL: "http://" + l.Addr().String() + "/v1", Model: "m"}))(b)
 	defer c.Close()
-	p, err := c.Prepare(&Request{Prompt: benchPrompt})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := must.Value(c.Prepare(&Request{Prompt: benchPrompt}))(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := c.Do(b.Context(), p); err != nil {

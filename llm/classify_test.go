@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 func TestTransportErrorsAreClassified(t *testing.T) {
@@ -212,10 +214,7 @@ func TestAnErrorNamesTheAddressWhereNothingListens(t *testing.T) {
 			o := tt.outcome
 			o.Err = fmt.Errorf("call: %w", o.Err)
 			if tt.url != "" {
-				u, err := url.Parse(tt.url)
-				if err != nil {
-					t.Fatal(err)
-				}
+				u := must.Value(url.Parse(tt.url))(t)
 				o.URL = u
 			}
 			_, err := parseReply(ChatCompletions{}, &o, now, nil)

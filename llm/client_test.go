@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -35,10 +36,7 @@ const secret = "sk-very-secret-0123456789"
 // dial is a client of a server that plays steps, over pipes.
 func dial(t *testing.T, cfg llm.ProviderConfig, steps ...llmtest.Step) (*llm.Client, *llmtest.Server) {
 	t.Helper()
-	server, err := llmtest.New(llmtest.Config{Script: llmtest.Steps(steps...)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{Script: llmtest.Steps(steps...)}))(t)
 	pipe, stop := server.Pipe()
 	t.Cleanup(stop)
 	if cfg.DialContext == nil {
@@ -47,20 +45,14 @@ func dial(t *testing.T, cfg llm.ProviderConfig, steps ...llmtest.Step) (*llm.Cli
 	if cfg.BaseURL = pipe.URL(); !cfg.APIKey.IsSet() {
 		cfg.APIKey = redact.NewSecret(secret)
 	}
-	client, err := llm.NewProvider(llm.Mock, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.Mock, cfg))(t)
 	t.Cleanup(client.Close)
 	return client, server
 }
 
 func ask(ctx context.Context, t *testing.T, client *llm.Client, r llm.Request) (*llm.Exchange, *llm.Error) {
 	t.Helper()
-	p, err := client.Prepare(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(client.Prepare(&r))(t)
 	x, err := client.Do(ctx, p)
 	if err == nil {
 		return x, nil
@@ -226,13 +218,10 @@ func TestRequestAboveAllInputTokensOfAMinuteFails(t *testing.T) {
 func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full atomic.Bool
-		server, err := llmtest.New(llmtest.Config{Script: llmtest.Steps(llmtest.Step{Header: map[string]string{"Connection": "close"}})})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := must.Value(llmtest.New(llmtest.Config{Script: llmtest.Steps(llmtest.Step{Header: map[string]string{"Connection": "close"}})}))(t)
 		pipe, stop := server.Pipe()
 		defer stop()
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
 			BaseURL: pipe.URL(),
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if full.Load() {
@@ -240,10 +229,7 @@ func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 				}
 				return pipe.DialContext(ctx, network, address)
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer client.Close()
 		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 			t.Fatal(e)
@@ -257,24 +243,18 @@ func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 
 func TestConnectionsAreReusedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, err := llmtest.New(llmtest.Config{Latency: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := must.Value(llmtest.New(llmtest.Config{Latency: time.Second}))(t)
 		pipe, stop := server.Pipe()
 		defer stop()
 		var dials atomic.Int64
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
 			BaseURL:     pipe.URL(),
 			Concurrency: 4,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials.Add(1)
 				return pipe.DialContext(ctx, network, address)
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer client.Close()
 		start := time.Now()
 		for range 3 {
@@ -337,24 +317,16 @@ func TestGzipIsReadAndBoundedAfterDecompression(t *testing.T) {
 // The tests below need real sockets: TLS and proxies are the transport's.
 
 func TestCertificateIsVerified(t *testing.T) {
-	flaky, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	flaky := must.Value(llmtest.New(llmtest.Config{}))(t)
 	server := httptest.NewUnstartedServer(flaky)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}
-	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(ca, pem.EncodeToMemory(block), 0o600))
 	for file, want := range map[string]llm.Class{"": llm.Fatal, ca: 0} {
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: server.URL, CAFile: file})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: server.URL, CAFile: file}))(t)
 		_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 		client.Close()
 		if e == nil {
@@ -370,16 +342,10 @@ func TestCertificateIsVerified(t *testing.T) {
 }
 
 func TestPlainServerBehindHTTPSIsFatal(t *testing.T) {
-	flaky, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	flaky := must.Value(llmtest.New(llmtest.Config{}))(t)
 	server := httptest.NewServer(flaky)
 	defer server.Close()
-	client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: strings.Replace(server.URL, "http:", "https:", 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: strings.Replace(server.URL, "http:", "https:", 1)}))(t)
 	defer client.Close()
 	if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e == nil || e.Class != llm.Fatal {
 		t.Errorf("got %v, want %v", e, llm.Fatal)
@@ -390,10 +356,7 @@ func TestPlainServerBehindHTTPSIsFatal(t *testing.T) {
 // a process.
 func TestProxyFromEnvironment(t *testing.T) {
 	if os.Getenv("LLM_TEST_PROXY") != "" {
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: "http://llm.invalid/v1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: "http://llm.invalid/v1"}))(t)
 		defer client.Close()
 		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 			t.Fatal(e)
@@ -401,19 +364,13 @@ func TestProxyFromEnvironment(t *testing.T) {
 		return
 	}
 	var host atomic.Value
-	flaky, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	flaky := must.Value(llmtest.New(llmtest.Config{}))(t)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host.Store(r.Host)
 		flaky.ServeHTTP(w, r)
 	}))
 	defer proxy.Close()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Value(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestProxyFromEnvironment$")
 	cmd.Env = append(os.Environ(), "LLM_TEST_PROXY=1", "HTTP_PROXY="+proxy.URL, "NO_PROXY=")
 	if out, err := cmd.CombinedOutput(); err != nil || host.Load() != "llm.invalid" {

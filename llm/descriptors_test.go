@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -21,10 +22,7 @@ func TestNoDescriptorIsOfTheHost(t *testing.T) {
 		withoutDescriptors(t, address)
 		return
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Value(os.Executable())(t)
 	address := server(t, reply("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"))
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestNoDescriptorIsOfTheHost$")
 	cmd.Env = append(os.Environ(), variable+"="+address, "GODEBUG=netdns=go", "HTTP_PROXY=", "http_proxy=")
@@ -38,10 +36,7 @@ func withoutDescriptors(t *testing.T, address string) {
 	urls := []string{"http://" + address, "http://llm.invalid"} // the second needs the resolver, which cannot ask anybody
 	clients := make([]*llm.Client, len(urls))
 	for i, url := range urls {
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: url}))(t)
 		defer client.Close()
 		clients[i] = client
 	}
@@ -51,13 +46,9 @@ func withoutDescriptors(t *testing.T, address string) {
 	}
 	clients[0].Close()
 	limit := syscall.Rlimit{}
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	limit.Cur = min(limit.Cur, 128)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
 	var files []io.Closer
 	for {
 		f, err := os.Open(os.DevNull)

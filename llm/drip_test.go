@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -42,12 +43,9 @@ func dripper(t *testing.T, start, more string, every time.Duration) (client *llm
 			conn, err = pipe.Accept()
 		}
 	}()
-	client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{
+	client = must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
 		BaseURL: pipe.URL(), DialContext: pipe.DialContext, Timeout: 10500 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() {
 		client.Close()
 		_ = pipe.Close()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 	"pgregory.net/rapid"
 )
@@ -185,10 +186,7 @@ func TestOtherDimensionsThanWereAskedFor(t *testing.T) {
 // one to the other and back.
 func TestVectorsSurviveTheirForms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		raw, err := json.Marshal(rapid.SliceOfN(rapid.Float32(), 1, 20).Draw(t, "vector"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := must.Value(json.Marshal(rapid.SliceOfN(rapid.Float32(), 1, 20).Draw(t, "vector")))(t)
 		packed, n, err := VectorFormat{Base64: true}.convert(raw)
 		if err != nil {
 			t.Fatal(err)
@@ -207,19 +205,10 @@ func TestVectorsSurviveTheirForms(t *testing.T) {
 // The audit has the vectors of a call once: in the results. A secret in a vector's place
 // is removed all the same.
 func TestTheVectorsOfAReplyAreLeftOutOfTheExchange(t *testing.T) {
-	client, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("sk-12345678"), Model: "m", Task: TaskEmbed})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := client.Prepare(&Request{Inputs: []string{"a", "b"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("sk-12345678"), Model: "m", Task: TaskEmbed}))(t)
+	p := must.Value(client.Prepare(&Request{Inputs: []string{"a", "b"}}))(t)
 	body := `{"data":[{"embedding":[1, 2, 3],"index":0},{"index":1,"embedding":"AAAAPwAAgL8AAAA/"}],"model":"sk-12345678"}`
-	x, err := client.ReadReply(p, http.StatusOK, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Value(client.ReadReply(p, http.StatusOK, []byte(body)))(t)
 	if want := `{"data":[{"embedding":{"dimensions":3},"index":0},{"index":1,"embedding":{"base64_bytes":16}}],"model":"[redacted]"}`; string(x.Response) != want {
 		t.Errorf("got  %s\nwant %s", x.Response, want)
 	}
@@ -229,10 +218,7 @@ func TestTheVectorsOfAReplyAreLeftOutOfTheExchange(t *testing.T) {
 }
 
 func TestWhatCanNotBeEmbedded(t *testing.T) {
-	client, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed}))(t)
 	for want, r := range map[string]Request{
 		"openai: the text to embed is empty":                                               {Inputs: []string{"a", ""}},
 		"openai: a conversation can't be embedded, only a text":                            {Messages: []Message{{Role: RoleUser, Text: "a"}}},
@@ -243,7 +229,7 @@ func TestWhatCanNotBeEmbedded(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	_, err = NewProvider(Anthropic, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed})
+	_, err := NewProvider(Anthropic, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed})
 	if err == nil || !strings.Contains(err.Error(), "Task: anthropic has no embeddings; use one of openai, openrouter, azure, gemini") {
 		t.Errorf("got %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 const (
@@ -90,14 +92,8 @@ func TestByteOrderMarkBeforeAReplyIsIgnored(t *testing.T) {
 func TestExchangeHasTheBytesOfTheProvider(t *testing.T) {
 	for _, body := range []string{bom + coffee, latin1, strings.ReplaceAll(coffee, "café", "<think>x</think>café")} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
-		client, err := NewProvider(OpenAI, ProviderConfig{BaseURL: server.URL, Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := client.Prepare(&Request{Prompt: "p"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(NewProvider(OpenAI, ProviderConfig{BaseURL: server.URL, Model: "m"}))(t)
+		p := must.Value(client.Prepare(&Request{Prompt: "p"}))(t)
 		x, err := client.Do(t.Context(), p)
 		if string(x.Response) != body || err == nil && x.Reply.Text != "café" {
 			t.Errorf("sent %q, kept %q: %+v, %v", body, x.Response, x.Reply, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -63,10 +64,7 @@ func TestExtraBodiesOfTheReferences(t *testing.T) {
 	var b bytes.Buffer
 	for _, tt := range tests {
 		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("secret-key"), "model-1"
-		c, err := NewProvider(tt.provider, tt.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Value(NewProvider(tt.provider, tt.cfg))(t)
 		defer c.Close()
 		tt.request.Prompt, tt.request.ExtraBody = "Hi.", json.RawMessage(tt.extra)
 		p, err := c.Prepare(&tt.request)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
@@ -24,10 +26,7 @@ func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
 // are late or too many. deferred is xAI's: docs.x.ai, deferred chat completions. prompt, previous_response_id and
 // conversation: openai-python 3.3.1, types/responses/response_create_params.py.
 func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
-	client, err := NewProvider(Mock, ProviderConfig{BaseURL: "http://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(NewProvider(Mock, ProviderConfig{BaseURL: "http://127.0.0.1:1"}))(t)
 	for raw, want := range map[string]string{
 		`{"model":"other"}`:                         `"model" is set by the stage; set Request.Model`,
 		`{"model":null}`:                            `"model"`,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // FuzzChatReply and its siblings decode bytes that no provider would send:
@@ -28,10 +29,7 @@ func FuzzConverseReply(f *testing.F)  { fuzzReply(f, Converse{}, Bedrock) }
 func fuzzReply(f *testing.F, w Wire, seeds ...string) {
 	f.Helper()
 	for _, name := range seeds {
-		script, err := os.ReadFile(filepath.Join("testdata", "replies", name+".txt"))
-		if err != nil {
-			f.Fatal(err)
-		}
+		script := must.Value(os.ReadFile(filepath.Join("testdata", "replies", name+".txt")))(f)
 		for line := range strings.Lines(string(script)) {
 			if line[0] == '{' {
 				f.Add(200, []byte(line))

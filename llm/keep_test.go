@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -19,10 +20,7 @@ func TestPartsFitIntoALineAndARow(t *testing.T) {
 			{"id": "d", "function": {"name": "g", "arguments": "` + deep + `"}}]}, "finish_reason": "tool_calls"}],
 		"x": ` + deep + `
 	}`
-	r, err := ParseReply(ChatCompletions{}, Known{Keep: all}, now, 200, nil, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(ParseReply(ChatCompletions{}, Known{Keep: all}, now, 200, nil, []byte(body)))(t)
 	values := r.Values(all)
 	if got, want := string(values["tool_calls"]), `[{"id":"c","name":"f","arguments":{"a":1}},{"id":"d","name":"g","arguments":"[[[`; !strings.HasPrefix(got, want) {
 		t.Errorf("got %.90s, want %s", got, want)
@@ -30,7 +28,7 @@ func TestPartsFitIntoALineAndARow(t *testing.T) {
 	if raw := values["raw"]; string(raw) != "null" { // as a result it would be no row
 		t.Errorf("a reply that is nested too deep is kept: %.80s", raw)
 	}
-	r, err = ParseReply(ChatCompletions{}, Known{Keep: all}, now, 200, nil, []byte(strings.ReplaceAll(body, deep, "[ 1 ]")))
+	r, err := ParseReply(ChatCompletions{}, Known{Keep: all}, now, 200, nil, []byte(strings.ReplaceAll(body, deep, "[ 1 ]")))
 	if err != nil || strings.ContainsAny(string(r.Kept.Raw), "\n\t") || !json.Valid(r.Kept.Raw) {
 		t.Errorf("raw: %v, %s", err, r.Kept.Raw)
 	}
@@ -46,19 +44,10 @@ func TestPartsHoldNoSecret(t *testing.T) {
 			"logprobs":{"content":[{"token":"` + secret + `","logprob":-1}]},"finish_reason":"tool_calls"}]}`,
 		Gemini: `{"candidates":[{"content":{"parts":[{"text":"is sk-01234567","thought":true},{"text":"89abcdef","thought":true},{"text":"a"}]},"finishReason":"STOP"}]}`,
 	} {
-		c, err := NewProvider(provider, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Value(NewProvider(provider, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"}))(t)
 		defer c.Close()
-		p, err := c.Prepare(&Request{Prompt: "hi", Keep: all})
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := c.ReadReply(p, 200, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Value(c.Prepare(&Request{Prompt: "hi", Keep: all}))(t)
+		x := must.Value(c.ReadReply(p, 200, []byte(body)))(t)
 		for name, value := range x.Reply.Values(all) {
 			var text any
 			if err := json.Unmarshal(value, &text); err != nil {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -39,7 +39,7 @@ func dataURL(content string) string {
 func mediaOf(t *testing.T, kind llm.MediaKind, mediaType string) *llm.Media {
 	t.Helper()
 	source := dataURL(samples[mediaType])
-	return &llm.Media{Kind: kind, Source: source, Content: stagetest.Value(llm.DataURL(source, 1<<20))(t)}
+	return &llm.Media{Kind: kind, Source: source, Content: must.Value(llm.DataURL(source, 1<<20))(t)}
 }
 
 func TestTheTypeComesFromTheFirstBytes(t *testing.T) {
@@ -104,8 +104,8 @@ func TestDataURLs(t *testing.T) {
 			t.Errorf("%s: %+v, %v", source, c, err)
 			continue
 		}
-		r := stagetest.Value(c.Open(t.Context()))(t)
-		if again := stagetest.Value(io.ReadAll(r))(t); string(again) != png+"ab" {
+		r := must.Value(c.Open(t.Context()))(t)
+		if again := must.Value(io.ReadAll(r))(t); string(again) != png+"ab" {
 			t.Errorf("%s: opened again it is %q", source, again)
 		}
 	}
@@ -243,7 +243,7 @@ var wireTable = map[string][]wireCase{
 
 // Bedrock takes few characters in a name, and no name twice.
 func TestNamesOfDocumentsAtBedrock(t *testing.T) {
-	client := stagetest.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
+	client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
 	var parts []llm.Part
 	for _, name := range []string{"may-1", "May_1.pdf", "Über  uns (1)[a].PDF", "", "../..", strings.Repeat("x", 300)} {
 		m := mediaOf(t, llm.KindFile, llm.TypePDF)
@@ -254,7 +254,7 @@ func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 	const want = `"may-1" "May-1 (2)" "-ber uns (1)[a]" "document" "document (2)"`
 	var names []string
 	for _, list := range [][]llm.Part{append(parts[:5:5], llm.Part{Text: "compare"}), {{Text: "read"}, parts[5]}} {
-		p := stagetest.Value(client.Prepare(&llm.Request{Messages: documents(list...)}))(t)
+		p := must.Value(client.Prepare(&llm.Request{Messages: documents(list...)}))(t)
 		var body struct {
 			Messages []struct {
 				Content []struct {
@@ -264,9 +264,7 @@ func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 				} `json:"content"`
 			} `json:"messages"`
 		}
-		if err := json.Unmarshal(p.Body, &body); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(p.Body, &body))
 		for _, block := range body.Messages[0].Content {
 			if block.Document.Name != "" {
 				names = append(names, strconv.Quote(block.Document.Name))
@@ -290,7 +288,7 @@ func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 func clientOf(t *testing.T, provider string) *llm.Client {
 	t.Helper()
 	provider, model, _ := strings.Cut(provider, ": ")
-	return stagetest.Value(llm.NewProvider(provider, llm.ProviderConfig{
+	return must.Value(llm.NewProvider(provider, llm.ProviderConfig{
 		Model: cmp.Or(model, "m"), Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("k"),
 	}))(t)
 }
@@ -323,7 +321,7 @@ func TestMediaOfEachWireFormat(t *testing.T) {
 				continue
 			}
 			b64 := base64.StdEncoding.EncodeToString([]byte(samples[what]))
-			loaded := stagetest.Value(p.Load(t.Context()))(t)
+			loaded := must.Value(p.Load(t.Context()))(t)
 			sent := string(loaded.Sent())
 			if !strings.Contains(sent, strings.ReplaceAll(tt.want, "B64", b64)) || !json.Valid([]byte(sent)) || int64(len(sent)) != p.WireBytes() {
 				t.Errorf("%s: %s: sent %s, want %s", provider, tt.part, sent, tt.want)
@@ -381,10 +379,10 @@ func TestNoTextForgesAPlaceholder(t *testing.T) {
 		Model: "m", Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Text: forged}, {Media: m}}}},
 		ExtraBody: json.RawMessage(`{"system":[{"type":"text","text":"x","cache_control":` + forged + `}],"metadata":` + forged + `}`),
 	}
-	client := stagetest.Value(llm.NewProvider("anthropic", llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+	client := must.Value(llm.NewProvider("anthropic", llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
 	r.System = "a system prompt that the extra body replaces by a shorter one, or by a longer one as it is here"
-	p := stagetest.Value(client.Prepare(r))(t)
-	loaded := stagetest.Value(p.Load(t.Context()))(t)
+	p := must.Value(client.Prepare(r))(t)
+	loaded := must.Value(p.Load(t.Context()))(t)
 	b64 := base64.StdEncoding.EncodeToString([]byte(samples[llm.TypePNG]))
 	want := strings.Replace(string(p.Body), `"data":`+forged, `"data":"`+b64+`"`, 1)
 	if got := string(loaded.Sent()); got != want || strings.Count(got, forged) != 2 {
@@ -401,10 +399,10 @@ func TestDoSendsTheContent(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a cat"},"finish_reason":"stop"}]}`)
 	}))
 	defer server.Close()
-	client := stagetest.Value(llm.NewProvider("mock", llm.ProviderConfig{BaseURL: server.URL}))(t)
+	client := must.Value(llm.NewProvider("mock", llm.ProviderConfig{BaseURL: server.URL}))(t)
 	defer client.Close()
 	m := mediaOf(t, llm.KindImage, llm.TypePNG)
-	p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: m}}}}}))(t)
+	p := must.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: m}}}}}))(t)
 	x, err := client.Do(t.Context(), p)
 	b64 := base64.StdEncoding.EncodeToString([]byte(samples[llm.TypePNG]))
 	if err != nil || !strings.Contains(received, b64) || string(x.Request) != string(p.Body) {
@@ -467,7 +465,7 @@ func TestTokensOfMedia(t *testing.T) {
 		{"vertex: anthropic/m", picture(1000, 1000, ""), 1334},
 	} {
 		client := clientOf(t, tt.provider)
-		p := stagetest.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
+		p := must.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: tt.media}, {Media: tt.media}}}}}))(t)
 		if p.MediaTokens != 2*tt.want {
 			t.Errorf("%s: two of %s: %d tokens, want %d each", tt.provider, tt.media, p.MediaTokens, tt.want)
 		}

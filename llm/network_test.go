@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -155,7 +156,7 @@ func TestTimeoutOnASecondConnectionIsOfTheNetwork(t *testing.T) {
 		pipe := llmtest.NewPipeListener()
 		hold := make(chan struct{})
 		var restarted bool
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
 			BaseURL: pipe.URL(), Timeout: time.Minute,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if restarted {
@@ -165,10 +166,7 @@ func TestTimeoutOnASecondConnectionIsOfTheNetwork(t *testing.T) {
 				conn, err := pipe.DialContext(ctx, network, address)
 				return &brittle{Conn: conn, broken: &restarted}, err
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer client.Close()
 		go func() {
 			conn, err := pipe.Accept()
@@ -210,10 +208,7 @@ func (b *brittle) Write(p []byte) (int, error) {
 // askAt makes one call with a new client.
 func askAt(t *testing.T, cfg llm.ProviderConfig) (*llm.Exchange, *llm.Error) {
 	t.Helper()
-	client, err := llm.NewProvider(llm.Mock, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.Mock, cfg))(t)
 	defer client.Close()
 	return ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 }
@@ -244,12 +239,9 @@ func TestAReplyWithVectorsThatIsCut(t *testing.T) {
 		for cut := range tt.body {
 			for status, rest := range map[string]string{"200 OK": length, "500 Internal Server Error": "\r\n"} {
 				addr := server(t, reply("HTTP/1.1 "+status+"\r\n"+rest+tt.body[:cut]))
-				client, err := llm.NewProvider(tt.provider, llm.ProviderConfig{
+				client := must.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{
 					BaseURL: "http://" + addr + "/v1", APIKey: redact.NewSecret(secret), Model: tt.model, Task: llm.TaskEmbed, Region: "eu-central-1", Project: "p",
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))(t)
 				_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 				client.Close()
 				if e == nil || e.Class != llm.Transient || e.Origin != llm.OfServer {
@@ -265,10 +257,7 @@ func TestTheBoundOnAReplyGrowsWithItsVectors(t *testing.T) {
 	for inputs, want := range map[int]llm.Reason{64: llm.ReasonResponseTooLarge, 65: ""} {
 		body := `{"data":[` + strings.Repeat(`{"embedding":[0.5]},`, inputs-1) + `{"embedding":[0.5]}]}` // 1,300 bytes
 		addr := server(t, reply("HTTP/1.1 200 OK\r\n\r\n"+body))
-		client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "http://" + addr, Model: "m", Task: llm.TaskEmbed, MaxReplyBytes: 1 << 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "http://" + addr, Model: "m", Task: llm.TaskEmbed, MaxReplyBytes: 1 << 10}))(t)
 		_, e := ask(t.Context(), t, client, llm.Request{Inputs: slices.Repeat([]string{"hello"}, inputs)})
 		client.Close()
 		if (e == nil) != (want == "") || e != nil && e.Reason != want {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -69,14 +70,8 @@ func TestTokenLimitGoesByTheNameThatTheServerKnows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("key"), "m"
-		c, err := NewProvider(tt.provider, tt.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := c.Prepare(&Request{MaxTokens: new(7)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Value(NewProvider(tt.provider, tt.cfg))(t)
+		p := must.Value(c.Prepare(&Request{MaxTokens: new(7)}))(t)
 		if !strings.Contains(string(p.Body), `"`+tt.want+`":7`) {
 			t.Errorf("%s %+v sends %s, want %s", tt.provider, tt.cfg, p.Body, tt.want)
 		}
@@ -85,9 +80,7 @@ func TestTokenLimitGoesByTheNameThatTheServerKnows(t *testing.T) {
 
 func TestEveryWrongSettingIsNamedAtOnce(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(bad, []byte("no PEM"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(bad, []byte("no PEM"), 0o600))
 	tests := []struct {
 		name, provider string
 		cfg            ProviderConfig
@@ -148,10 +141,7 @@ func settings(err error) []string {
 }
 
 func TestUnsendableRequestIsPermanent(t *testing.T) {
-	c, err := NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"}))(t)
 	for name, r := range map[string]Request{
 		"no number": {Temperature: new(math.NaN())},
 		"infinite":  {Temperature: new(math.Inf(1))},
@@ -168,11 +158,8 @@ func TestUnsendableRequestIsPermanent(t *testing.T) {
 // A row may name the model: one that leads to another address is an error of the row.
 func TestAModelThatLeadsAwayIsAnInvalidRow(t *testing.T) {
 	for _, p := range []string{Gemini, Bedrock, OpenAI} {
-		c, err := NewProvider(p, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m", Region: "eu-west-1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = c.Prepare(&Request{Model: "../../v1/files", Prompt: "x"})
+		c := must.Value(NewProvider(p, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m", Region: "eu-west-1"}))(t)
+		_, err := c.Prepare(&Request{Model: "../../v1/files", Prompt: "x"})
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || e.Reason != ReasonInvalidRow || !strings.Contains(err.Error(), `model "../../v1/files"`) {
 			t.Errorf("%s: Prepare = %v", p, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -41,15 +42,9 @@ func TestReadReplyJudgesAsALiveCall(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer server.Close()
-			client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL + "/v1", Model: "m", APIKey: redact.NewSecret(secret), MaxReplyBytes: 1500})
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL + "/v1", Model: "m", APIKey: redact.NewSecret(secret), MaxReplyBytes: 1500}))(t)
 			defer client.Close()
-			p, err := client.Prepare(&llm.Request{Prompt: "hello"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Value(client.Prepare(&llm.Request{Prompt: "hello"}))(t)
 			got, gotErr := client.ReadReply(p, tt.status, []byte(tt.body)) // first: a success proves the client
 			want, wantErr := client.Do(t.Context(), p)
 			want.Latency = 0

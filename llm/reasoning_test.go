@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // answersOf returns a whole reply with this answer in each wire format. ended reports whether
 // it ends naturally, else at the token limit.
 func answersOf(t *testing.T, text string, ended bool) map[Wire][]byte {
 	t.Helper()
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	quoted := must.Value(json.Marshal(text))(t)
 	pick := func(natural, limit string) string {
 		if ended {
 			return natural

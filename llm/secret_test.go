@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -23,19 +24,13 @@ import (
 func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var keys []string
-		server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			keys = append(keys, c.Header.Get("Authorization"))
 			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		pipe, stop := server.Pipe()
 		defer stop()
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret("one")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret("one")}))(t)
 		defer client.Close()
 		for _, key := range []string{"one", "two", ""} {
 			if _, err := client.SetLogin(redact.NewSecret(key), redact.Secret{}); err != nil {
@@ -48,7 +43,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 		if got, want := strings.Join(keys, ","), "Bearer one,Bearer two,"; got != want {
 			t.Errorf("keys sent: %q, want %q", got, want)
 		}
-		_, err = client.SetLogin(redact.NewSecret("tail\n"), redact.Secret{})
+		_, err := client.SetLogin(redact.NewSecret("tail\n"), redact.Secret{})
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "APIKey" || strings.Contains(err.Error(), "tail") {
 			t.Errorf("SetLogin with a newline = %v", err)
 		}
@@ -57,10 +52,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 
 func TestKeyIsNotPrinted(t *testing.T) {
 	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret(secret), Model: "m"}
-	client, err := llm.NewProvider(llm.OpenAI, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.OpenAI, cfg))(t)
 	key := redact.NewSecret(secret)
 	type hidden struct { // of an unexported field, package fmt calls no method
 		provider llm.ProviderConfig
@@ -204,22 +196,16 @@ func TestKeysThatNoServerTakesAreNamed(t *testing.T) {
 func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got http.Header
-		server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			got = c.Header
 			return &llmtest.Step{Status: 400, Body: `{"error":{"message":"` + strings.Join(c.Header["X-Gateway"], "") + ` beta-2026-01-01 low"}}`}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		pipe, stop := server.Pipe()
 		defer stop()
-		client, err := llm.NewProvider(llm.Anthropic, llm.ProviderConfig{
+		client := must.Value(llm.NewProvider(llm.Anthropic, llm.ProviderConfig{
 			BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m",
 			ExtraHeaders: redact.NewSecret(`{"x-gateway":"Bearer gateway-token-1","anthropic-beta":"beta-2026-01-01","user-agent":"mine","x-mode":"low"}`),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer client.Close()
 		for _, tt := range []struct{ headers, sent, text string }{
 			{"", "Bearer gateway-token-1", "[redacted] beta-2026-01-01 low"},
@@ -235,7 +221,7 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 				t.Errorf("sent %v, got %v, want %q", got, e, tt.text)
 			}
 		}
-		_, err = client.SetLogin(redact.NewSecret(secret), redact.NewSecret(`{"x-api-key":"other"}`))
+		_, err := client.SetLogin(redact.NewSecret(secret), redact.NewSecret(`{"x-api-key":"other"}`))
 		if e, ok := errors.AsType[*llm.SettingError](err); !ok || e.Setting != "ExtraHeaders" || !strings.Contains(err.Error(), "X-Api-Key carries the API key already") {
 			t.Errorf("got %v", err)
 		}
@@ -246,20 +232,14 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
-		server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			sent = append(sent, c.Header.Get("Authorization")+" "+c.Header.Get("X-Gateway"))
 			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		pipe, stop := server.Pipe()
 		defer stop()
 		const inHeader = `{"authorization":"Bearer in-the-header"}`
-		client, err := llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: redact.NewSecret(inHeader)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: redact.NewSecret(inHeader)}))(t)
 		defer client.Close()
 		for _, tt := range []struct{ key, headers, problem, want string }{
 			{"sk-key", `{"x-gateway":"one"}`, "", "Bearer sk-key one"},
@@ -346,28 +326,19 @@ func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 			for name, repeat := range repeats {
 				synctest.Test(t, func(t *testing.T) {
 					var received int
-					server, err := llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+					server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 						for _, values := range c.Header {
 							received += strings.Count(strings.Join(values, ","), secret)
 						}
 						step := repeat(secret)
 						return &step
-					}})
-					if err != nil {
-						t.Fatal(err)
-					}
+					}}))(t)
 					pipe, stop := server.Pipe()
 					defer stop()
 					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m"}
-					client, err := llm.NewProvider(provider, cfg)
-					if err != nil {
-						t.Fatal(err)
-					}
+					client := must.Value(llm.NewProvider(provider, cfg))(t)
 					defer client.Close()
-					prepared, err := client.Prepare(&llm.Request{Prompt: "hello"})
-					if err != nil {
-						t.Fatal(err)
-					}
+					prepared := must.Value(client.Prepare(&llm.Request{Prompt: "hello"}))(t)
 					x, err := client.Do(t.Context(), prepared)
 					e, ok := errors.AsType[*llm.Error](err)
 					if !ok || received != 1 {
@@ -428,10 +399,7 @@ func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://builder:pass@127.0.0.1:1")
 	r := new(redact.Redactor)
-	client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r}))(t)
 	defer client.Close()
 	if got, want := r.RedactString(`pass, not "http://builder:pass@127.0.0.1:1"`), `pass, not "http://[redacted]@127.0.0.1:1"`; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -441,10 +409,7 @@ func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
 // TestPasswordOfTheProxyIsInNoError runs itself again: the proxy variables are read once a process.
 func TestPasswordOfTheProxyIsInNoError(t *testing.T) {
 	if os.Getenv("LLM_TEST_PROXY_PASSWORD") != "" {
-		client, err := llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Timeout: 20 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Timeout: 20 * time.Second}))(t)
 		defer client.Close()
 		x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 		if e == nil || x.Sent {
@@ -453,10 +418,7 @@ func TestPasswordOfTheProxyIsInNoError(t *testing.T) {
 		holdsNoKey(t, "refused", e, *e, x, client)
 		return
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Value(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestPasswordOfTheProxyIsInNoError$")
 	cmd.Env = append(os.Environ(), "LLM_TEST_PROXY_PASSWORD=1", "HTTPS_PROXY=http://user:"+secret+"@127.0.0.1:1", "NO_PROXY=")
 	if out, err := cmd.CombinedOutput(); err != nil {

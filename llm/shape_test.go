@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -78,14 +79,8 @@ func TestShapeIsBounded(t *testing.T) {
 
 func shapeOf(t *testing.T, provider string, cfg *ProviderConfig, r *Request) string {
 	t.Helper()
-	c, err := NewProvider(provider, *cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(NewProvider(provider, *cfg))(t)
 	defer c.Close()
-	p, err := c.Prepare(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(c.Prepare(r))(t)
 	return p.Shape()
 }

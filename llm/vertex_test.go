@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -73,10 +74,7 @@ func TestModelsAtVertex(t *testing.T) {
 
 // The model decides what is sent and how the reply is read, be it the client's own or a row's.
 func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
-	server, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{}))(t)
 	pipe, stop := server.Pipe()
 	defer stop()
 	models := map[string]string{
@@ -84,17 +82,11 @@ func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
 		"anthropic/claude-sonnet-4-5@20250929": `{"anthropic_version":"vertex-2023-10-16","max_tokens":4096,"messages":[{"role":"user","content":"hi"}]}`,
 	}
 	for own := range models {
-		c, err := NewProvider(Vertex, ProviderConfig{
+		c := must.Value(NewProvider(Vertex, ProviderConfig{
 			BaseURL: pipe.URL(), DialContext: pipe.DialContext, Project: "p", Model: own, Auth: bearer("token"),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		for model, want := range models {
-			p, err := c.Prepare(&Request{Model: model, Prompt: "hi"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Value(c.Prepare(&Request{Model: model, Prompt: "hi"}))(t)
 			x, err := c.Do(t.Context(), p)
 			if err != nil {
 				t.Fatalf("%s of a client of %s: %v", model, own, err)
@@ -107,7 +99,7 @@ func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
 				t.Errorf("%s of a client of %s: read again as %+v, %v", model, own, again.Reply, err)
 			}
 		}
-		_, err = c.Prepare(&Request{Model: "meta/llama", Prompt: "hi"})
+		_, err := c.Prepare(&Request{Model: "meta/llama", Prompt: "hi"})
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || !strings.Contains(e.Error(), `model "meta/llama": models of the publisher "meta"`) {
 			t.Errorf("a model of another publisher: %v", err)
 		}
@@ -126,10 +118,7 @@ func TestChecksAtVertexFollowTheModel(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Reason != ReasonInvalidRow || !strings.Contains(e.Error(), `vertex: the request's member "seed" has no place`) {
 		t.Error(err)
 	}
-	c, err := NewProvider(Vertex, ProviderConfig{Project: "p", Model: "gemini-2.5-flash", APIKey: redact.NewSecret("k")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(NewProvider(Vertex, ProviderConfig{Project: "p", Model: "gemini-2.5-flash", APIKey: redact.NewSecret("k")}))(t)
 	tools := &Request{Prompt: "p", Model: "anthropic/claude", Keep: KeepToolCalls, Tools: []Tool{{Name: "f"}}, ExtraBody: json.RawMessage(`{"thinking":{"type":"adaptive"}}`)}
 	prepared, err := c.Prepare(tools)
 	if err != nil || !strings.Contains(string(prepared.Body), `"tools":[{"name":"f","input_schema":`) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/schema"
 )
@@ -166,10 +167,7 @@ func TestRequests(t *testing.T) {
 			if name == OpenAIResponses {
 				provider = name
 			}
-			c, err := NewProvider(provider, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Value(NewProvider(provider, cfg))(t)
 			defer c.Close()
 			var b bytes.Buffer
 			for _, title := range []string{"plain", "full", "again", "extra", "other-model", "tools", "tool-required"} {
@@ -186,9 +184,7 @@ func TestRequests(t *testing.T) {
 					t.Fatalf("%s: %v in %s", title, err, p.Body)
 				}
 				fmt.Fprintf(&b, "=== %s\nPOST %s://%s\n", title, p.url.Scheme, p.Target())
-				if err := c.login.Load().header.Write(&b); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, c.login.Load().header.Write(&b))
 				fmt.Fprintf(&b, "\n%s\n\n", &body)
 			}
 			golden.Check(t, filepath.Join("testdata", "requests", name+".txt"), strings.ReplaceAll(b.String(), "\r\n", "\n"))
@@ -198,9 +194,6 @@ func TestRequests(t *testing.T) {
 
 func schemaOf(t *testing.T, source string) *schema.Schema {
 	t.Helper()
-	s, err := schema.Parse([]byte(source), "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(schema.Parse([]byte(source), "schema"))(t)
 	return s
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // Buffer is a buffer for several goroutines. The zero value is empty.
@@ -77,20 +79,16 @@ type failer interface {
 	Fatal(args ...any)
 }
 
-// Must ends a test that cannot go on with an error.
+// Must is [must.Do].
 func Must(t failer, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
-// Value is [Must] for a call with a result, which it returns: Value(js.Stream(ctx,
-// "ROWS"))(t).
+// Value is [must.Value].
 func Value[T any](v T, err error) func(failer) T {
 	return func(t failer) T {
 		t.Helper()
-		Must(t, err)
-		return v
+		return must.Value(v, err)(t)
 	}
 }

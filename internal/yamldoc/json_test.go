@@ -3,6 +3,8 @@ package yamldoc
 import (
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 func TestJSONKeepsTheOrderOfMembers(t *testing.T) {
@@ -15,10 +17,7 @@ func TestJSONKeepsTheOrderOfMembers(t *testing.T) {
 		"a: &a [1, *a]":                           "inside of its own anchor",
 		"a: &a 'xxxxxxxxxx'\nb: [*a, *a, *a, *a]": "line 2, column 13: more than 40 bytes",
 	} {
-		n, err := Parse([]byte(source))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Value(Parse([]byte(source)))(t)
 		got, err := JSON(n, 40)
 		if string(got) != want && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %s, %v, want %s", source, got, err, want)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -53,10 +54,7 @@ func read(text string) (any, error) {
 }
 
 func TestValuesStayAsTheyWere(t *testing.T) {
-	file, err := os.Open("testdata/values.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Value(os.Open("testdata/values.txt"))(t)
 	defer file.Close() //nolint:errcheck // read only
 	n := 0
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -231,10 +229,7 @@ func BenchmarkHostile(b *testing.B) {
 
 // A merge that refers to a place is shown at the mapping that has it.
 func TestErrorAtNamesTheLastKeyThatIsThere(t *testing.T) {
-	root, err := Parse([]byte("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Value(Parse([]byte("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n")))(t)
 	for _, row := range []struct {
 		path []string
 		line int

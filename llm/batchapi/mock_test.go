@@ -10,6 +10,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/llm-stage/stage/llm/redact"
@@ -20,41 +21,28 @@ func TestAgainstTheBuiltInServers(t *testing.T) {
 	for provider, base := range map[string]string{llm.OpenAI: "/v1", llm.Mock: "/v1", llm.Azure: "", llm.Anthropic: "/v1", llm.Gemini: "/v1beta"} {
 		t.Run(provider, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, err := llmtest.New(llmtest.Config{Seed: 3, Batches: batches.Config{
+				server := must.Value(llmtest.New(llmtest.Config{Seed: 3, Batches: batches.Config{
 					Delay: time.Hour, LoseCreate: 1, ListLag: 5 * time.Second, Fail: map[int]float64{429: .1, 400: .1},
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}}))(t)
 				pipe, stop := server.Pipe()
 				defer stop()
-				client, err := llm.NewProvider(provider, llm.ProviderConfig{
+				client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{
 					BaseURL: "http://llm.test" + base, DialContext: pipe.DialContext, Model: "m", APIKey: redact.NewSecret(secret),
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))(t)
 				defer client.Close()
-				api, err := batchapi.New(client)
-				if err != nil {
-					t.Fatal(err)
-				}
+				api := must.Value(batchapi.New(client))(t)
 				const rows = 100
 				prepared := map[string]*llm.Prepared{}
 				var body []byte
 				for i := range rows {
 					id := fmt.Sprintf("%s-%d", token, i)
-					if prepared[id], err = client.Prepare(&llm.Request{Prompt: id}); err != nil {
-						t.Fatal(err)
-					}
+					prepared[id] = must.Value(client.Prepare(&llm.Request{Prompt: id}))(t)
 					body = api.AppendLine(body, id, prepared[id])
 				}
 				lines := batchapi.Lines{Open: func() io.Reader { return bytes.NewReader(body) }, Size: int64(len(body)), Rows: rows}
 				job, since := batchapi.Job{Token: token, Model: "m", Lines: lines}, time.Now()
 				if !api.Limits().Inline {
-					if job.File, err = api.Upload(t.Context(), token, lines); err != nil {
-						t.Fatal(err)
-					}
+					job.File = must.Value(api.Upload(t.Context(), token, lines))(t)
 				}
 				if b, err := api.Create(t.Context(), job); !batchapi.Uncertain(err) {
 					t.Fatalf("created %+v, %v; want a lost answer", b, err)

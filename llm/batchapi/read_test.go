@@ -8,16 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
 func clientOf(tb testing.TB, provider string, limit int64) caller {
 	tb.Helper()
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret("sk-secret-0123456789"), Model: "m", MaxReplyBytes: limit})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret("sk-secret-0123456789"), Model: "m", MaxReplyBytes: limit}))(tb)
 	tb.Cleanup(client.Close)
 	return caller{client}
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/llm-stage/stage/llm/redact"
@@ -77,15 +78,9 @@ func open(t *testing.T, provider string, server *httptest.Server, cfg llm.Provid
 		cfg.APIKey = redact.NewSecret(secret)
 	}
 	cfg.Model = cmp.Or(cfg.Model, "m")
-	client, err := llm.NewProvider(provider, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, cfg))(t)
 	t.Cleanup(client.Close)
-	api, err := batchapi.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := must.Value(batchapi.New(client))(t)
 	return api
 }
 
@@ -93,17 +88,11 @@ func open(t *testing.T, provider string, server *httptest.Server, cfg llm.Provid
 func linesOf(t *testing.T, provider string, api batchapi.API, cfg llm.ProviderConfig) batchapi.Lines {
 	t.Helper()
 	cfg.BaseURL, cfg.Model, cfg.APIKey, cfg.Auth = "http://llm.test", "m", redact.NewSecret(secret), nil
-	client, err := llm.NewProvider(provider, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, cfg))(t)
 	defer client.Close()
 	var lines []byte
 	for i, prompt := range []string{"one", "two"} {
-		p, err := client.Prepare(&llm.Request{Prompt: prompt})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Value(client.Prepare(&llm.Request{Prompt: prompt}))(t)
 		lines = api.AppendLine(lines, fmt.Sprintf("%s-%d", token, i+1), p)
 	}
 	return batchapi.Lines{Open: func() io.Reader { return bytes.NewReader(lines) }, Size: int64(len(lines)), Rows: 2}
@@ -170,9 +159,7 @@ func TestRequestsHaveTheProvidersShape(t *testing.T) {
 			got := strings.ReplaceAll(recorder.log.String(), server.URL, "http://server")
 			file := "testdata/" + name + ".txt"
 			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(file, []byte(got), 0o644))
 			}
 			if want, _ := os.ReadFile(file); got != string(want) {
 				t.Errorf("requests differ from %s:\n%s", file, got)
@@ -232,10 +219,7 @@ func wholeLife(t *testing.T, api batchapi.API, lines batchapi.Lines) {
 }
 
 func TestProvidersWithoutABatchAPIAreNamed(t *testing.T) {
-	client, err := llm.NewProvider(llm.OpenRouter, llm.ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(llm.OpenRouter, llm.ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"}))(t)
 	defer client.Close()
 	if _, err := batchapi.New(client); err == nil || !strings.Contains(err.Error(), `provider "openrouter" has no Batch API`) {
 		t.Errorf("error %v", err)
@@ -252,10 +236,7 @@ func TestFingerprintTellsAccountsApart(t *testing.T) {
 		"project": {APIKey: redact.NewSecret(secret), ExtraHeaders: redact.NewSecret(`{"OpenAI-Project":"p"}`)},
 	} {
 		cfg.Model = "m"
-		client, err := llm.NewProvider(llm.OpenAI, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.OpenAI, cfg))(t)
 		mark := batchapi.Fingerprint(client)
 		if other, ok := seen[mark]; ok || len(mark) != 32 {
 			t.Errorf("%s and %s: %s", name, other, mark)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/cloudtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/identity"
 	"github.com/llm-stage/stage/llm/redact"
@@ -157,9 +158,7 @@ func each(t *testing.T, test func(t *trial), names ...string) {
 		t.Run(s.name, func(t *testing.T) {
 			env := s.env(func(text string) string {
 				path := filepath.Join(t.TempDir(), "file")
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 				return path
 			})
 			if env["AZURE_CLIENT_ID"] != "" {
@@ -172,10 +171,7 @@ func each(t *testing.T, test func(t *trial), names ...string) {
 				defer cloud.Close()
 				ids := identity.New(identity.Options{Redactor: new(redact.Redactor), Roots: cloud.Roots(), DialContext: cloud.DialContext})
 				defer ids.Close()
-				auth, err := s.auth(ids)
-				if err != nil {
-					t.Fatal(err)
-				}
+				auth := must.Value(s.auth(ids))(t)
 				test(&trial{t, cloud, s, auth})
 			})
 		})
@@ -278,10 +274,7 @@ func TestRefusedCredentialIsReplacedOnce(t *testing.T) {
 		if strings.Contains(t.source.name, "managed") {
 			t.Skip("Azure's SDK has a cache of its own, which gives the same token until it ends")
 		}
-		old, err := t.try()
-		if err != nil {
-			t.Fatal(err)
-		}
+		old := must.Value(t.try())(t)
 		t.cloud.Revoke()
 		if _, err := t.try(); err == nil {
 			t.Fatal("a revoked credential passes")

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 )
@@ -56,7 +56,7 @@ func TestMessagesOfARow(t *testing.T) {
 		{body: `{"m":[` + strings.Repeat(`{"role":"user","content":"a"},`, 10000) + `{"role":"user","content":"a"}]}`, err: `has more than 10000`},
 		{body: `{"m":[{"role":"user","content":[{"type":"text"}]}]}`, err: `message 1 of "m": part 1: has no text`},
 	} {
-		got, err := stagetest.Value(row.Parse([]byte(tt.body)))(t).Messages("m")
+		got, err := must.Value(row.Parse([]byte(tt.body)))(t).Messages("m")
 		if tt.err == "" {
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s: %+v, %v", tt.body, got, err)

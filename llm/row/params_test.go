@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 )
@@ -23,7 +23,7 @@ func TestParamsOfARow(t *testing.T) {
 		{body: `{"p":{"stream":true}}`, err: `the member "p": "stream" is not supported`},
 		{body: `{"p":{"n":2}}`, err: `the member "p": "n" may not be set by a row`},
 	} {
-		got, err := stagetest.Value(row.Parse([]byte(tt.body)))(t).Params("p", []byte(tt.extra))
+		got, err := must.Value(row.Parse([]byte(tt.body)))(t).Params("p", []byte(tt.extra))
 		if tt.err == "" {
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%s over %s: %s, %v; want %s", tt.body, tt.extra, got, err, tt.want)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
@@ -19,10 +20,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add([]byte(`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}],"refusal":"n"},{"role":"tool","tool_call_id":"c","content":[{"type":"text","text":"a"}]}]}`))
 	var clients []*llm.Client
 	for _, name := range llm.Providers() {
-		c, err := llm.NewProvider(name, llm.ProviderConfig{BaseURL: "http://llm.test/v1", Model: "m", APIKey: redact.NewSecret("sk-0123456789abcdef")})
-		if err != nil {
-			f.Fatal(err)
-		}
+		c := must.Value(llm.NewProvider(name, llm.ProviderConfig{BaseURL: "http://llm.test/v1", Model: "m", APIKey: redact.NewSecret("sk-0123456789abcdef")}))(f)
 		clients = append(clients, c)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

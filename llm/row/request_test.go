@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
@@ -95,10 +96,7 @@ func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 		}
 	}
 	const path = "../../docs/providers.md"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile(path))(t)
 	before, rest, found := strings.Cut(string(text), membersOpen)
 	_, after, closed := strings.Cut(rest, membersClose)
 	if !found || !closed {
@@ -172,15 +170,9 @@ func prepared(t *testing.T, provider, request string) sent {
 	if provider == llm.Bedrock { // where a schema has a place with some models alone
 		model = "anthropic.claude-sonnet-4-5"
 	}
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{Model: model, Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("sk-0123456789abcdef")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: model, Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("sk-0123456789abcdef")}))(t)
 	defer client.Close()
-	parsed, err := row.Parse([]byte(`{"body":` + request + `}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Value(row.Parse([]byte(`{"body":` + request + `}`)))(t)
 	var r llm.Request
 	if err := new(row.Requests).Read(parsed, "body", &r); err != nil {
 		return sent{err: err}
@@ -293,14 +285,9 @@ func TestARowsRequestGoesBeforeTheSettings(t *testing.T) {
 		{`{"messages":[{"role":"user","content":"hi"}]}`, "0.5 100 m plain"},
 		{`{"messages":[{"role":"developer","content":"own"},{"role":"user","content":"hi"}],"temperature":0,"max_tokens":3,"model":"x"}`, "0 3 x "},
 	} {
-		parsed, err := row.Parse([]byte(`{"body":` + tt.request + `}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := must.Value(row.Parse([]byte(`{"body":` + tt.request + `}`)))(t)
 		r := llm.Request{System: "plain", Temperature: &half, MaxTokens: &many, Model: "m"}
-		if err := new(row.Requests).Read(parsed, "body", &r); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, new(row.Requests).Read(parsed, "body", &r))
 		if got := fmt.Sprintf("%v %v %v %v", *r.Temperature, *r.MaxTokens, r.Model, r.System); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.request, got, tt.want)
 		}
@@ -317,11 +304,8 @@ func TestLinesOfBatchFiles(t *testing.T) {
 		{`"custom_id":"a","method":"POST","url":"/v1/embeddings"`, `the line's url is "/v1/embeddings": only requests to /v1/chat/completions`},
 		{`"custom_id":"a","method":"GET","url":"/v1/chat/completions"`, `the line's method is "GET"`},
 	} {
-		parsed, err := row.Parse([]byte(`{` + tt.members + `,"body":{"messages":[{"role":"user","content":"hi"}]}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = new(row.Requests).Read(parsed, "body", new(llm.Request))
+		parsed := must.Value(row.Parse([]byte(`{` + tt.members + `,"body":{"messages":[{"role":"user","content":"hi"}]}}`)))(t)
+		err := new(row.Requests).Read(parsed, "body", new(llm.Request))
 		if got := fmt.Sprint(err); tt.err == "" && err != nil || !strings.Contains(got, tt.err) {
 			t.Errorf("%s: got %v, want %q", tt.members, err, tt.err)
 		}

@@ -13,16 +13,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
 
 func mustFormat(tb testing.TB, field string, from Provenance) *Format {
 	tb.Helper()
-	f, err := NewFormat(field, from)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	f := must.Value(NewFormat(field, from))(tb)
 	return f
 }
 
@@ -303,17 +301,12 @@ func BenchmarkResult(b *testing.B) {
 		dst = format.AppendSuccess(dst[:0], row, &Answer{Text: text, Usage: usage, Model: "m"})
 	}
 	parseAndSplice := func() {
-		row, err := Parse(body)
-		if err != nil {
-			b.Fatal(err)
-		}
+		row := must.Value(Parse(body))(b)
 		_ = format.AppendSuccess(nil, row, &Answer{Text: text, Usage: usage, Model: "m"})
 	}
 	decodeAndEncode := func() {
 		var m map[string]any
-		if err := json.Unmarshal(body, &m); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, json.Unmarshal(body, &m))
 		m["llm_response"], m["llm_response_model"], m["llm_response_usage"] = text, "m", usage
 		if _, err := json.Marshal(m); err != nil {
 			b.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"pgregory.net/rapid"
 )
@@ -192,10 +193,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		want, err := decodeModel(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Value(decodeModel(body))(t)
 		if got := decoded(r); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q\n got %#v\nwant %#v", body, got, want)
 		}
@@ -317,8 +315,6 @@ func BenchmarkParseDecoded(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var m map[string]any
-		if err := json.Unmarshal(body, &m); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, json.Unmarshal(body, &m))
 	}
 }

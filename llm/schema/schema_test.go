@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 const reviewSchema = `{
@@ -98,9 +100,7 @@ func TestDigitsAreKept(t *testing.T) {
 func TestSchemaReadsNothingElse(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "other.json")
-	if err := os.WriteFile(file, []byte(`{}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(`{}`), 0o600))
 	for name, source := range map[string]string{
 		"file":               `{"$ref":"file://` + file + `"}`,
 		"network":            `{"$ref":"http://127.0.0.1:1/schema.json"}`,
@@ -136,18 +136,12 @@ func TestSchemaIsSharedByGoroutines(t *testing.T) {
 
 func schemaOf(t *testing.T, source string) *Schema {
 	t.Helper()
-	s, err := Parse([]byte(source), "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(Parse([]byte(source), "schema"))(t)
 	return s
 }
 
 func FuzzSchemaReply(f *testing.F) {
-	s, err := Parse([]byte(reviewSchema), "schema")
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := must.Value(Parse([]byte(reviewSchema), "schema"))(f)
 	f.Add("```json\n{\"mood\":\"good\",\"stars\":5}\n```")
 	f.Add(`{"mood":5}`)
 	f.Add("\ufeffjson {\"mood\":\"good\",\"stars\":5}<|im_end|>\n</s>")

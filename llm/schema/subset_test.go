@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"pgregory.net/rapid"
 )
 
@@ -142,12 +143,9 @@ func TestEveryKeywordIsSentOnlyToWhoKnowsIt(t *testing.T) {
 
 // The metaschemas are read where the validator is installed.
 func TestNoKeywordOfAnyDraftIsForgotten(t *testing.T) {
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/santhosh-tekuri/jsonschema/v6").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Value(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/santhosh-tekuri/jsonschema/v6").Output())(t)
 	known := 0
-	err = filepath.WalkDir(filepath.Join(strings.TrimSpace(string(dir)), "metaschemas"), func(path string, file fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(strings.TrimSpace(string(dir)), "metaschemas"), func(path string, file fs.DirEntry, err error) error {
 		if err != nil || file.IsDir() {
 			return err
 		}
@@ -428,9 +426,7 @@ func TestStrictSchemaHasNothingUnknownAnywhere(t *testing.T) {
 		if s.Within(OpenAIStrict) {
 			strict++
 			var doc any
-			if err := json.Unmarshal(s.Source(), &doc); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(s.Source(), &doc))
 			check(t, doc, "")
 		}
 	})

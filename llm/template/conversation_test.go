@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template"
@@ -52,8 +52,8 @@ func shown(messages []llm.Message) string {
 }
 
 func TestAConversationIsRendered(t *testing.T) {
-	lookup := stagetest.Value(template.ParseLookup([]byte(`{"labels":["bug","idea"],"examples":[{"text":"It crashes","label":"bug"},{"text":"x","label":""},{"text":"Add it","label":"idea"}]}`), ""))(t)
-	conversation := stagetest.Value(template.ParseConversation([]byte(tickets), template.Options{Lookup: lookup}))(t)
+	lookup := must.Value(template.ParseLookup([]byte(`{"labels":["bug","idea"],"examples":[{"text":"It crashes","label":"bug"},{"text":"x","label":""},{"text":"Add it","label":"idea"}]}`), ""))(t)
+	conversation := must.Value(template.ParseConversation([]byte(tickets), template.Options{Lookup: lookup}))(t)
 	for _, tt := range []struct{ row, want string }{
 		{
 			`{"text":"help","more":"","history":[{"who":"assistant","said":"yes?"},{"who":"developer","said":"be kind"}]}`,
@@ -65,7 +65,7 @@ func TestAConversationIsRendered(t *testing.T) {
 			"system: You label tickets: bug, idea\nuser: 1. It crashes\nassistant: bug\nuser: 2. Add it\nassistant: idea\nuser: [a ][b][c]\n",
 		},
 	} {
-		messages := stagetest.Value(conversation.Messages(stagetest.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
+		messages := must.Value(conversation.Messages(must.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
 		if got := shown(messages); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.row, got, tt.want)
 		}
@@ -83,7 +83,7 @@ func TestAConversationHasMedia(t *testing.T) {
     - {type: audio, source: "{{ row.call | default('') }}"}
     - {type: text, text: "what is it?"}
 `
-	conversation := stagetest.Value(template.ParseConversation([]byte(file), template.Options{}))(t)
+	conversation := must.Value(template.ParseConversation([]byte(file), template.Options{}))(t)
 	for _, tt := range []struct{ row, want string }{
 		{
 			`{"id":7,"photo":"nats://photos/1.jpg","detail":"low","invoice":"a.pdf","call":"https://a/b"}`,
@@ -92,7 +92,7 @@ func TestAConversationHasMedia(t *testing.T) {
 		{`{"id":7,"photo":"","invoice":" "}`, "user: [what is it?]\n"},
 		{`{"id":7,"photo":"","invoice":null,"call":null}`, "user: [what is it?]\n"},
 	} {
-		messages := stagetest.Value(conversation.Messages(stagetest.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
+		messages := must.Value(conversation.Messages(must.Value(row.Parse([]byte(tt.row)))(t), nil, 0))(t)
 		if got := shown(messages); got != tt.want {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.row, got, tt.want)
 		}
@@ -111,8 +111,8 @@ func TestARowThatGivesNoConversationSaysWhy(t *testing.T) {
 		{"- {role: user,\n   content: \"one\\n\\n\\n{{ row.no }}\"}", `{}`, "(line 2 of the messages)"},
 		{"- for: i in range(20000)\n  messages: [{role: user, content: a}]", `{}`, "more than 10000 messages (line 2 of the messages)"},
 	} {
-		conversation := stagetest.Value(template.ParseConversation([]byte(tt.file), template.Options{}))(t)
-		_, err := conversation.Messages(stagetest.Value(row.Parse([]byte(tt.row)))(t), nil, 0)
+		conversation := must.Value(template.ParseConversation([]byte(tt.file), template.Options{}))(t)
+		_, err := conversation.Messages(must.Value(row.Parse([]byte(tt.row)))(t), nil, 0)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s with %s: %v, want %s", tt.file, tt.row, err, tt.want)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 )
@@ -142,11 +143,8 @@ func TestNoTemplateRunsForever(t *testing.T) {
 	row := hostileRow(t)
 	for name, source := range endless {
 		t.Run(name, func(t *testing.T) {
-			tpl, err := Parse([]byte(source), Options{MaxWork: 1 << 20, MaxOutput: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = tpl.Render(row)
+			tpl := must.Value(Parse([]byte(source), Options{MaxWork: 1 << 20, MaxOutput: 1 << 20}))(t)
+			_, err := tpl.Render(row)
 			if err == nil {
 				t.Fatal("rendered")
 			}
@@ -275,14 +273,8 @@ func TestEscapesAreReadInPlace(t *testing.T) {
 
 func TestTemplatesDoNotModifyTheLookup(t *testing.T) {
 	const content = `{"a":[3,1,2],"m":{"k":{"x":1}},"s":"text"}`
-	lookup, err := ParseLookup([]byte(content), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := ParseLookup([]byte(content), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lookup := must.Value(ParseLookup([]byte(content), ""))(t)
+	before := must.Value(ParseLookup([]byte(content), ""))(t)
 	row := mustRow(t, `{"i":1}`)
 	for _, source := range []string{
 		`{{ lookup.a|sort }}{{ lookup.a|reverse|list }}{{ lookup.a|unique }}{{ lookup.a|map("string")|list }}{{ lookup.a|list }}`,
@@ -307,16 +299,10 @@ func TestTemplatesDoNotModifyTheLookup(t *testing.T) {
 }
 
 func TestConcurrentRenderingsAreIndependent(t *testing.T) {
-	lookup, err := ParseLookup([]byte(`{"names":{"0":"zero","1":"one"},"l":[1,2,3]}`), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tpl, err := Parse([]byte(`{% set ns = namespace(n=0) %}{% for i in range(20) %}{% set ns.n = ns.n + row.i %}{% endfor %}`+
+	lookup := must.Value(ParseLookup([]byte(`{"names":{"0":"zero","1":"one"},"l":[1,2,3]}`), ""))(t)
+	tpl := must.Value(Parse([]byte(`{% set ns = namespace(n=0) %}{% for i in range(20) %}{% set ns.n = ns.n + row.i %}{% endfor %}`+
 		`{% set x %}{{ row.i }}{% endset %}{% filter upper %}{{ x }}:{{ ns.n }}:{{ lookup.names[row.i % 2]|default("none") }}{% endfilter %}`+
-		`{% for a in lookup.l if a != row.i %}{{ a }}{% else %}-{% endfor %}{{ row.nope|default("") }}{% if row.i == 13 %}{{ row.nope }}{% endif %}`), Options{Lookup: lookup})
-	if err != nil {
-		t.Fatal(err)
-	}
+		`{% for a in lookup.l if a != row.i %}{{ a }}{% else %}-{% endfor %}{{ row.nope|default("") }}{% if row.i == 13 %}{{ row.nope }}{% endif %}`), Options{Lookup: lookup}))(t)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/row"
 )
 
@@ -29,13 +30,8 @@ type jinja2Case struct {
 // readJinja2 reads a file that a script beside it has written.
 func readJinja2(t *testing.T, name string, into any) {
 	t.Helper()
-	content, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(content, into); err != nil {
-		t.Fatal(err)
-	}
+	content := must.Value(os.ReadFile("testdata/" + name))(t)
+	must.Do(t, json.Unmarshal(content, into))
 }
 
 // compareWithJinja2 renders each template and compares.
@@ -69,10 +65,7 @@ func compareWithJinja2(t *testing.T, cases []jinja2Case, row *row.Row, lookup *L
 func TestTemplatesRenderAsInJinja2(t *testing.T) {
 	var file jinja2File
 	readJinja2(t, "jinja2.json", &file)
-	lookup, err := ParseLookup(file.Lookup, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lookup := must.Value(ParseLookup(file.Lookup, ""))(t)
 	compareWithJinja2(t, file.Cases, mustRow(t, string(file.Row)), lookup)
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -69,14 +70,8 @@ func TestAliasesOfAliasesCostNothing(t *testing.T) {
 	for i := 1; i < 100; i++ {
 		fmt.Fprintf(&b, "a%d: &a%d [*a%d, *a%d]\n", i, i, i-1, i-1)
 	}
-	l, err := ParseLookup([]byte(b.String()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tpl, err := Parse([]byte("{{ lookup.a99 }}"), Options{Lookup: l})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(ParseLookup([]byte(b.String()), ""))(t)
+	tpl := must.Value(Parse([]byte("{{ lookup.a99 }}"), Options{Lookup: l}))(t)
 	if _, err := tpl.Render(mustRow(t, "{}")); err == nil || !strings.Contains(err.Error(), "units of work") {
 		t.Error(err)
 	}
@@ -87,9 +82,7 @@ func TestLoadLookupReadsAFile(t *testing.T) {
 	if _, err := LoadLookup(path); err == nil || !strings.HasPrefix(err.Error(), "lookup: open ") {
 		t.Error(err)
 	}
-	if err := os.WriteFile(path, []byte(`[1]`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(`[1]`), 0o600))
 	l, err := LoadLookup(path)
 	if err != nil || l.Source() != path {
 		t.Errorf("%+v, %v", l, err)

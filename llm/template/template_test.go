@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template/internal/value"
@@ -127,14 +128,8 @@ func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
 
 // Each element is rendered by itself, so nothing is known of the last call: loop.changed would be true of each.
 func TestLoopOfAnElementHasNoChanged(t *testing.T) {
-	r, err := row.Parse([]byte(`{"list":[1,1]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	items, err := r.Items("list", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(row.Parse([]byte(`{"list":[1,1]}`)))(t)
+	items := must.Value(r.Items("list", 2))(t)
 	for source, want := range map[string]string{
 		"a\n{{ loop.changed(item) }}":                                "loop.changed is not available for elements",
 		"{% for x in [1] if loop.changed(x) %}{% endfor %}":          "loop.changed is not available for elements",
@@ -168,18 +163,12 @@ func TestHintsStayShort(t *testing.T) {
 
 func TestTemplateHasItsProvenance(t *testing.T) {
 	source := []byte("{{ row.a }}\r\n")
-	tpl, err := Parse(source, Options{Source: "a/b.j2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tpl := must.Value(Parse(source, Options{Source: "a/b.j2"}))(t)
 	if tpl.Hash() != llm.Hash(source) || tpl.Source() != "a/b.j2" || tpl.Lookup() != nil {
 		t.Errorf("hash %s, source %q, lookup %v", tpl.Hash(), tpl.Source(), tpl.Lookup())
 	}
-	inline, err := Parse(source, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = inline.Render(mustRow(t, "{}"))
+	inline := must.Value(Parse(source, Options{}))(t)
+	_, err := inline.Render(mustRow(t, "{}"))
 	e, _ := errors.AsType[*llm.Error](err)
 	if e == nil || e.Facts["template_source"] != nil || !strings.Contains(err.Error(), "(line 1 of the template)") {
 		t.Error(err)
@@ -228,11 +217,8 @@ func TestLimitsAreSettings(t *testing.T) {
 		{"{{ row.s }}", Options{MaxWork: 1000}, ""},
 		{"{{ row.s }}", Options{MaxWork: 10}, "the limit of 10 units of work is exceeded"},
 	} {
-		tpl, err := Parse([]byte(c.source), c.o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err = tpl.Render(row); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		tpl := must.Value(Parse([]byte(c.source), c.o))(t)
+		if _, err := tpl.Render(row); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with %+v: %v, want %q", c.source, c.o, err, c.want)
 		}
 	}
@@ -246,10 +232,7 @@ func TestLongLoopIsWithinTheLimits(t *testing.T) {
 }
 
 func TestDocsListEverythingAvailable(t *testing.T) {
-	content, err := os.ReadFile("../../docs/templates.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Value(os.ReadFile("../../docs/templates.md"))(t)
 	for section, table := range map[string]map[string]value.Callable{"filters": value.Filters, "tests": value.Tests, "functions": value.Functions, "methods of strings": value.Methods} {
 		_, listed, found := strings.Cut(string(content), "\n| "+section+" |")
 		if !found {
@@ -280,14 +263,8 @@ func FuzzTemplate(f *testing.F) {
 	} {
 		f.Add(s)
 	}
-	row, err := row.Parse([]byte(`{"s":"tést","i":3,"f":1.5,"l":[1,"a",null,[2]],"o":{"a":{"b":1},"c":true}}`))
-	if err != nil {
-		f.Fatal(err)
-	}
-	lookup, err := ParseLookup([]byte(`{"a":[1,2,{"b":"c"}]}`), "")
-	if err != nil {
-		f.Fatal(err)
-	}
+	row := must.Value(row.Parse([]byte(`{"s":"tést","i":3,"f":1.5,"l":[1,"a",null,[2]],"o":{"a":{"b":1},"c":true}}`)))(f)
+	lookup := must.Value(ParseLookup([]byte(`{"a":[1,2,{"b":"c"}]}`), ""))(f)
 	f.Fuzz(func(t *testing.T, source string) {
 		tpl, err := Parse([]byte(source), Options{Lookup: lookup, MaxWork: 1 << 18, MaxOutput: 1 << 16})
 		if err != nil {
@@ -365,10 +342,7 @@ func BenchmarkRender(b *testing.B) {
 		"condition": "{% if row.verified and row.stars > 3 %}Verified: {% endif %}{{ row.text|trim }}",
 		"loop":      "{% for tag in row.product.tags %}{{ loop.index }}. {{ tag|upper }}\n{% endfor %}{{ row.text }}",
 	} {
-		tpl, err := Parse([]byte(source), Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		tpl := must.Value(Parse([]byte(source), Options{}))(b)
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

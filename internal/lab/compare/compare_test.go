@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // A comparison in virtual time finds what docs/throttle.md says of the ways.
@@ -19,10 +20,7 @@ func TestTheWaysCompareAsKnown(t *testing.T) {
 			Schedule: []llmtest.Phase{{Rate: 20, For: 15 * time.Second}, {Rate: 5, For: 8 * time.Second}},
 			Burst:    5, Latency: time.Second, LatencySigma: .3, Seed: 1,
 		}
-		r, err := Run(t.Context(), Config{LLM: llm, Slots: 32, For: time.Minute, Out: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(Run(t.Context(), Config{LLM: llm, Slots: 32, For: time.Minute, Out: &out}))(t)
 		best := float64(r.Lanes[optimum].Answered)
 		if offered := 20.*(15+15+14) + 5*16; best < .95*offered || best > offered+5 {
 			t.Errorf("the optimum has %.0f rows of %.0f", best, offered)
@@ -47,10 +45,7 @@ func TestBarsOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		llm := llmtest.Config{Schedule: []llmtest.Phase{{Rate: 20, For: time.Minute}}, Burst: 5, Latency: 100 * time.Millisecond}
-		r, err := Run(t.Context(), Config{LLM: llm, Slots: 4, For: 5 * time.Second, Out: &out, Screen: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(Run(t.Context(), Config{LLM: llm, Slots: 4, For: 5 * time.Second, Out: &out, Screen: true}))(t)
 		if got := strings.Count(out.String(), "\x1b[5A"); got != len(r.Samples)-1 {
 			t.Errorf("%d of %d pictures are drawn over another", got, len(r.Samples))
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // bench is a client of a server's Batch APIs in a bubble.
@@ -27,10 +28,7 @@ type object = map[string]any
 
 func newBench(t *testing.T, cfg batches.Config) *bench {
 	t.Helper()
-	server, err := llmtest.New(llmtest.Config{Seed: 7, Batches: cfg})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{Seed: 7, Batches: cfg}))(t)
 	pipe, stop := server.Pipe()
 	transport := &http.Transport{DialContext: pipe.DialContext, DisableKeepAlives: true}
 	t.Cleanup(func() { transport.CloseIdleConnections(); stop() })
@@ -40,10 +38,7 @@ func newBench(t *testing.T, cfg batches.Config) *bench {
 // send makes a request and returns the status, 0 without an answer, and what came of the body.
 func (b *bench) send(method, path string, header http.Header, body string) (status int, reply string, _ http.Header, cut bool) {
 	b.Helper()
-	r, err := http.NewRequestWithContext(b.Context(), method, "http://llm.test"+path, strings.NewReader(body))
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := must.Value(http.NewRequestWithContext(b.Context(), method, "http://llm.test"+path, strings.NewReader(body)))(b)
 	maps.Copy(r.Header, header)
 	r.Header.Set("Anthropic-Version", "2023-06-01")
 	res, err := b.client.Do(r)

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"go.uber.org/goleak"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
@@ -27,16 +28,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start(t *testing.T, cfg llmtest.Config, provider string) (*llm.Client, *llmtest.Server) {
 	t.Helper()
-	server, err := llmtest.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(cfg))(t)
 	pipe, stop := server.Pipe()
 	t.Cleanup(stop)
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, Model: "m", Concurrency: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, Model: "m", Concurrency: 1000}))(t)
 	t.Cleanup(client.Close)
 	return client, server
 }
@@ -44,10 +39,7 @@ func start(t *testing.T, cfg llmtest.Config, provider string) (*llm.Client, *llm
 // ask returns the exchange and the error's status, 0 for none.
 func ask(t *testing.T, c *llm.Client, r llm.Request) (*llm.Exchange, int) {
 	t.Helper()
-	p, err := c.Prepare(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(c.Prepare(&r))(t)
 	x, err := c.Do(t.Context(), p)
 	if e, ok := errors.AsType[*llm.Error](err); ok {
 		return x, e.Status
@@ -99,10 +91,7 @@ func TestRateIsAdmittedAndTheRestRefused(t *testing.T) {
 
 func TestScheduleRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		phases, err := llmtest.ParseSchedule("20:4s, 5:4s")
-		if err != nil {
-			t.Fatal(err)
-		}
+		phases := must.Value(llmtest.ParseSchedule("20:4s, 5:4s"))(t)
 		client, _ := start(t, llmtest.Config{Schedule: phases, Burst: 1}, llm.Mock)
 		var got []int
 		for range 4 { // phases
@@ -205,13 +194,10 @@ func TestErrorsAndLatenciesRepeatBySeed(t *testing.T) {
 }
 
 func TestAnswerSatisfiesTheSchema(t *testing.T) {
-	schema, err := schema.Parse([]byte(`{"type":"object","properties":{
+	schema := must.Value(schema.Parse([]byte(`{"type":"object","properties":{
 		"mood":{"type":"string","enum":["good","bad"]},"stars":{"type":"integer"},"tags":{"type":"array","items":{"$ref":"#/$defs/tag"}},
 		"spam":{"type":["boolean","null"]},"note":{"anyOf":[{"type":"string"},{"type":"null"}]},"kind":{"type":"string","const":"review"}},
-		"required":["mood","stars","tags","spam","note","kind"],"additionalProperties":false,"$defs":{"tag":{"type":"string"}}}`), "schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+		"required":["mood","stars","tags","spam","note","kind"],"additionalProperties":false,"$defs":{"tag":{"type":"string"}}}`), "schema"))(t)
 	synctest.Test(t, func(t *testing.T) {
 		for _, provider := range []string{llm.Mock, llm.Anthropic} {
 			client, _ := start(t, llmtest.Config{}, provider)
@@ -226,9 +212,7 @@ func TestAnswerSatisfiesTheSchema(t *testing.T) {
 					t.Fatalf("%s: %v in %s", provider, err, x.Reply.Text)
 				}
 				var v struct{ Mood string }
-				if err := json.Unmarshal(value, &v); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, json.Unmarshal(value, &v))
 				moods[v.Mood] = true
 			}
 			if len(moods) != 2 {
@@ -239,10 +223,7 @@ func TestAnswerSatisfiesTheSchema(t *testing.T) {
 }
 
 func TestRequestsThatARealServerRefusesAreRefused(t *testing.T) {
-	server, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{}))(t)
 	tests := []struct {
 		method, path, body string
 		want               int
@@ -315,9 +296,7 @@ func TestSettingsAreParsedOrRefused(t *testing.T) {
 
 func TestListenerRefusesAfterClose(t *testing.T) {
 	l := llmtest.NewPipeListener()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 	if _, err := l.DialContext(t.Context(), "tcp", "x:1"); err == nil {
 		t.Error("dial after close: no error")
 	}
@@ -357,10 +336,7 @@ func ExampleServer() {
 }
 
 func BenchmarkServer(b *testing.B) {
-	server, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{}))(b)
 	const body = `{"model":"m","messages":[{"role":"user","content":"Is this review good or bad?"}]}`
 	b.ReportAllocs()
 	for b.Loop() {
@@ -425,10 +401,7 @@ func TestItSaysWhatItSaw(t *testing.T) {
 // answered returns what a server that admits every call answers.
 func answered(t *testing.T, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
-	server, err := llmtest.New(llmtest.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Value(llmtest.New(llmtest.Config{}))(t)
 	w := httptest.NewRecorder()
 	server.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 	return w
