@@ -31,7 +31,9 @@ func ExampleBatch() {
 	}
 	defer client.Close()
 
-	b, err := llm.NewBatch(llm.DefaultBatch())
+	cfg := llm.DefaultBatch()
+	cfg.RPM = nil // this server has no limit of calls a minute
+	b, err := llm.NewBatch(cfg)
 	if err != nil {
 		fmt.Println(err)
 		return

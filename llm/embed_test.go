@@ -2,11 +2,12 @@ package llm
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 	"pgregory.net/rapid"
@@ -80,106 +81,16 @@ func TestRequestsForVectors(t *testing.T) {
 	}
 }
 
+// TestRepliesWithVectors runs the replies of testdata/vectors, one file a wire format.
 func TestRepliesWithVectors(t *testing.T) {
-	const (
-		usage  = `,"model":"m-1","usage":{"prompt_tokens":7,"total_tokens":7}}`
-		one    = `{"object":"embedding","index":0,"embedding":[0.5, -1e-3]}`
-		two    = `{"object":"embedding","index":1,"embedding":[1,2]}`
-		packed = `{"index":0,"embedding":"AAAAPwAAgL8="}` // .5, -1
-	)
-	list := func(items ...string) string {
-		return `{"object":"list","data":[` + strings.Join(items, ",") + `]` + usage
-	}
-	for _, tt := range []struct {
-		what, wire, body string
-		format           VectorFormat
-		texts            int
-		want             string // the vectors, separated by spaces
-		problem          string
-	}{
-		{what: "in order", wire: "openai", texts: 2, body: list(one, two), want: `[0.5,-1e-3] [1,2]`},
-		{what: "by index", wire: "openai", texts: 2, body: list(two, one), want: `[0.5,-1e-3] [1,2]`},
-		{what: "without index", wire: "openai", texts: 2, body: list(`{"embedding":[1]}`, `{"embedding":[2]}`), want: `[1] [2]`},
-		{what: "to base64", wire: "openai", texts: 1, format: VectorFormat{Base64: true}, body: list(`{"index":0,"embedding":[0.5,-1]}`), want: `"AAAAPwAAgL8="`},
-		{what: "in base64", wire: "openai", texts: 1, format: VectorFormat{Base64: true}, body: list(packed), want: `"AAAAPwAAgL8="`},
-		{what: "from base64", wire: "openai", texts: 1, body: list(packed), want: `[0.5,-1]`},
-		{what: "dimensions", wire: "openai", texts: 2, format: VectorFormat{Dimensions: 2}, body: list(one, two), want: `[0.5,-1e-3] [1,2]`},
-		{what: "Gemini", wire: "gemini", texts: 2, body: `{"embeddings":[{"values":[1,
-			2]},{"values":[3,4]}],"usageMetadata":{"promptTokenCount":7}}`, want: `[1,2] [3,4]`},
-		{what: "a line of Gemini's", wire: "gemini", texts: 0, body: `{"tokenCount":7,"embedding":{"values":[1,2]}}`, want: `[1,2]`},
-		{
-			what: "Vertex AI", wire: "vertex", texts: 2, body: `{"predictions":[{"embeddings":{"values":[1,2],"statistics":{"truncated":false,"token_count":3}}},` +
-				`{"embeddings":{"statistics":{"token_count":4},"values":[3,4]}}],"metadata":{"billableCharacterCount":9}}`, want: `[1,2] [3,4]`,
-		},
-		{what: "Gemini's later models at Vertex AI", wire: "vertex", texts: 0, body: `{"embedding":{"values":[1,2]},"usageMetadata":{"promptTokenCount":7,"totalTokenCount":7},"truncated":false}`, want: `[1,2]`},
-		{what: "Titan", wire: "bedrock", texts: 0, body: `{"embedding":[1,2],"inputTextTokenCount":7}`, want: `[1,2]`},
-		{what: "Cohere", wire: "bedrock", texts: 2, body: `{"embeddings":[[1,2],[3,4]],"id":"x","response_type":"embeddings_floats","texts":["a","b"]}`, want: `[1,2] [3,4]`},
-		{what: "Cohere, by type", wire: "bedrock", texts: 2, body: `{"embeddings":{"float":[[1,2],[3,4]]},"response_type":"embeddings_by_type"}`, want: `[1,2] [3,4]`},
-
-		{what: "too few", wire: "openai", texts: 2, body: list(one), problem: "the reply has 1 vectors for 2 texts"},
-		{what: "too many", wire: "openai", texts: 1, body: list(one, two), problem: "the reply has 2 vectors for 1 texts"},
-		{what: "none", wire: "openai", texts: 1, body: list(), problem: "the reply has 0 vectors for 1 texts"},
-		{what: "twice", wire: "openai", texts: 2, body: list(one, one), problem: "the reply has two vectors for text 1"},
-		{what: "beyond", wire: "openai", texts: 2, body: list(one, `{"index":2,"embedding":[1,2]}`), problem: "the reply has a vector with the index 2, and the call has 2 texts, from 0"},
-		{what: "negative", wire: "openai", texts: 2, body: list(one, `{"index":-1,"embedding":[1,2]}`), problem: `the index "-1" of a vector in the reply is not the number of a text, from 0`},
-		{what: "a text", wire: "openai", texts: 1, body: list(`{"index":"0","embedding":[1,2]}`), problem: `the index "\"0\"" of a vector in the reply is not the number of a text, from 0`},
-		{what: "null", wire: "openai", texts: 2, body: list(`{"index":0,"embedding":null}`, two), problem: "the vector of text 1 is missing"},
-		{what: "empty", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[]}`), problem: "the vector of text 1 is empty"},
-		{what: "uneven", wire: "openai", texts: 2, body: list(one, `{"index":1,"embedding":[1]}`), problem: "the vector of text 2 has 1 dimensions in place of 2"},
-		{what: "too large", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[0,1e999]}`), problem: `the vector of text 1 has "1e999" at 1, which is no finite number`},
-		{what: "too large for 32 bits", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[1e39]}`), problem: `the vector of text 1 has "1e39" at 0, which is no finite number`},
-		{what: "a null within", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":[1,null]}`), problem: `the vector of text 1 has "null" at 1, which is no finite number`},
-		{what: "NaN", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":"AADAfw=="}`), problem: "the vector of text 1 has NaN at 0, which is no finite number"},
-		{what: "no base64", wire: "openai", texts: 1, body: list(`{"index":0,"embedding":"AADAf"}`), problem: "the vector of text 1 is a string, but not the base64 of 32-bit floats"},
-		{what: "Gemini, too few", wire: "gemini", texts: 2, body: `{"embeddings":[{"values":[1,2]}]}`, problem: "the reply has 1 vectors for 2 texts"},
-		{what: "a chat completion", wire: "openai", texts: 1, body: `{"id":"x","choices":[]}`, problem: `reply is not of the provider's format: it has the members ["id" "choices"]; check the provider and the base URL`},
-	} {
-		t.Run(tt.what, func(t *testing.T) {
-			h := http.Header{}
-			if strings.HasPrefix(tt.what, "Cohere") {
-				h.Set(tokenCountHeader, "7")
-			}
-			r, err := ParseReply(wiresOfVectors[tt.wire](tt.format), Known{Inputs: tt.texts}, now, http.StatusOK, h, []byte(tt.body))
-			if tt.problem != "" {
-				e, ok := errors.AsType[*Error](err)
-				if !ok || e.Err.Error() != tt.problem || e.Class != Transient || e.Reason != ReasonMalformedResponse || e.Origin != OfRequest {
-					t.Errorf("got %v (%+v), want %q", err, e, tt.problem)
-				}
-				if tt.wire == "openai" && tt.what != "a chat completion" && (r.Usage == nil || r.Usage.TotalTokens != 7) {
-					t.Errorf("usage %+v: it is billed all the same", r.Usage)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := strings.Join(r.Vectors, " "); got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
-			if len(r.Vectors) == 1 && r.Text != r.Vectors[0] || r.Usage == nil {
-				t.Errorf("text %q, usage %+v", r.Text, r.Usage)
-			}
-			if u := r.Usage; u != nil && (u.PromptTokens != 7 || u.CompletionTokens != 0 || u.TotalTokens != 7) {
-				t.Errorf("usage %+v", u)
-			}
+	datadriven.Walk(t, "testdata/vectors", func(t *testing.T, path string) {
+		wire := wiresOfVectors[strings.TrimSuffix(filepath.Base(path), ".txt")]
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			format := VectorFormat{Base64: d.HasArg("base64")}
+			d.MaybeScanArgs(t, "dimensions", &format.Dimensions)
+			return judged(t, wire(format), d)
 		})
-	}
-}
-
-// A model that ignores the number of dimensions is the settings' failure until a call has
-// succeeded: split calls would be paid for again and again.
-func TestOtherDimensionsThanWereAskedFor(t *testing.T) {
-	body := []byte(`{"data":[{"index":0,"embedding":[1,2]},{"index":1,"embedding":[1,2]}]}`)
-	for proven, want := range map[bool]Class{false: Fatal, true: Transient} {
-		_, err := ParseReply(Embeddings{VectorFormat: VectorFormat{Dimensions: 3}}, Known{Inputs: 2, Proven: proven}, now, http.StatusOK, http.Header{}, body)
-		e, ok := errors.AsType[*Error](err)
-		if !ok || e.Class != want || e.Reason != ReasonMalformedResponse || e.Origin != OfRequest {
-			t.Errorf("proven %v: got %+v, want %v", proven, err, want)
-		}
-		if text := "the vector of text 1 has 2 dimensions in place of 3 (the model may have no choice: leave the number of dimensions unset)"; e.Err.Error() != text {
-			t.Errorf("got %v, want %s", e.Err, text)
-		}
-	}
+	})
 }
 
 // A vector is the same whichever way it takes: as numbers or as base64, and converted from

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
@@ -124,122 +126,7 @@ func TestDataURLs(t *testing.T) {
 	}
 }
 
-// wireCase is one cell of the table in docs/templates.md: what a wire format makes of one
-// part, or why it can't carry it.
-type wireCase struct {
-	part string // kind and type, or kind and URL
-	want string // the part, with the base64 as B64; else a piece of the error
-}
-
-const (
-	address = "https://example.com/a"
-)
-
-var wireTable = map[string][]wireCase{
-	"openai": {
-		{"image image/png", `{"type":"image_url","image_url":{"url":"data:image/png;base64,B64","detail":"low"}}`},
-		{"image image/jpeg", `{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,B64","detail":"low"}}`},
-		{"image image/gif", `{"type":"image_url","image_url":{"url":"data:image/gif;base64,B64","detail":"low"}}`},
-		{"image image/webp", `{"type":"image_url","image_url":{"url":"data:image/webp;base64,B64","detail":"low"}}`},
-		{"image " + address, `{"type":"image_url","image_url":{"url":"https://example.com/a","detail":"low"}}`},
-		{"file application/pdf", `{"type":"file","file":{"filename":"a.pdf","file_data":"data:application/pdf;base64,B64"}}`},
-		{"file " + address, "chat completions takes no https: URL of a part of type file"},
-		{"audio audio/wav", `{"type":"input_audio","input_audio":{"data":"B64","format":"wav"}}`},
-		{"audio audio/mpeg", `{"type":"input_audio","input_audio":{"data":"B64","format":"mp3"}}`},
-		{"audio audio/ogg", "chat completions takes no audio/ogg"},
-		{"audio audio/flac", "chat completions takes no audio/flac"},
-		{"audio audio/mp4", "chat completions takes no audio/mp4"},
-		{"audio " + address, "chat completions takes no https: URL of a part of type audio"},
-		{"image gs://bucket/a.png", "chat completions takes no gs: URL of a part of type image"},
-		{"image application/pdf", "the content is application/pdf, which is no part of type image but of type file"},
-	},
-	"openrouter": {
-		{"file " + address, `{"type":"file","file":{"filename":"a.pdf","file_data":"https://example.com/a"}}`},
-		{"audio " + address, "OpenRouter's chat completions takes no https: URL of a part of type audio"},
-	},
-	"openai-responses": {
-		{"image image/png", `{"type":"input_image","image_url":"data:image/png;base64,B64","detail":"low"}`},
-		{"image image/jpeg", `{"type":"input_image","image_url":"data:image/jpeg;base64,B64","detail":"low"}`},
-		{"image image/gif", `{"type":"input_image","image_url":"data:image/gif;base64,B64","detail":"low"}`},
-		{"image image/webp", `{"type":"input_image","image_url":"data:image/webp;base64,B64","detail":"low"}`},
-		{"image " + address, `{"type":"input_image","image_url":"https://example.com/a","detail":"low"}`},
-		{"file application/pdf", `{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,B64"}`},
-		{"file " + address, `{"type":"input_file","file_url":"https://example.com/a"}`},
-		{"audio audio/wav", "responses takes no audio/wav"},
-		{"audio audio/mpeg", "responses takes no audio/mpeg"},
-		{"audio audio/ogg", "responses takes no audio/ogg"},
-		{"audio audio/flac", "responses takes no audio/flac"},
-		{"audio audio/mp4", "responses takes no audio/mp4"},
-		{"audio " + address, "responses takes no https: URL of a part of type audio"},
-	},
-	"anthropic": {
-		{"image image/png", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"B64"}}`},
-		{"image image/jpeg", `{"type":"image","source":{"type":"base64","media_type":"image/jpeg","data":"B64"}}`},
-		{"image image/gif", `{"type":"image","source":{"type":"base64","media_type":"image/gif","data":"B64"}}`},
-		{"image image/webp", `{"type":"image","source":{"type":"base64","media_type":"image/webp","data":"B64"}}`},
-		{"image " + address, `{"type":"image","source":{"type":"url","url":"https://example.com/a"}}`},
-		{"file application/pdf", `{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"B64"},"title":"a.pdf"}`},
-		{"file " + address, `{"type":"document","source":{"type":"url","url":"https://example.com/a"},"title":"a.pdf"}`},
-		{"audio audio/wav", "Anthropic's messages takes no audio/wav"},
-		{"audio audio/mpeg", "Anthropic's messages takes no audio/mpeg"},
-		{"audio audio/ogg", "Anthropic's messages takes no audio/ogg"},
-		{"audio audio/flac", "Anthropic's messages takes no audio/flac"},
-		{"audio audio/mp4", "Anthropic's messages takes no audio/mp4"},
-		{"audio " + address, "Anthropic's messages takes no https: URL of a part of type audio"},
-	},
-	"gemini": {
-		{"image image/png", `{"inlineData":{"mimeType":"image/png","data":"B64"}}`},
-		{"image image/jpeg", `{"inlineData":{"mimeType":"image/jpeg","data":"B64"}}`},
-		{"image image/gif", "Gemini's generateContent takes no image/gif"},
-		{"image image/webp", `{"inlineData":{"mimeType":"image/webp","data":"B64"}}`},
-		{"image " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
-		{"file application/pdf", `{"inlineData":{"mimeType":"application/pdf","data":"B64"}}`},
-		{"file " + address, `{"fileData":{"mimeType":"application/pdf","fileUri":"https://example.com/a"}}`},
-		{"audio audio/wav", `{"inlineData":{"mimeType":"audio/wav","data":"B64"}}`},
-		{"audio audio/mpeg", `{"inlineData":{"mimeType":"audio/mp3","data":"B64"}}`},
-		{"audio audio/ogg", `{"inlineData":{"mimeType":"audio/ogg","data":"B64"}}`},
-		{"audio audio/flac", `{"inlineData":{"mimeType":"audio/flac","data":"B64"}}`},
-		{"audio audio/mp4", `{"inlineData":{"mimeType":"audio/mp4","data":"B64"}}`},
-		{"audio " + address, `{"fileData":{"fileUri":"https://example.com/a"}}`},
-	},
-	"vertex": {
-		{"image image/png", `{"inlineData":{"mimeType":"image/png","data":"B64"}}`},
-		{"image image/gif", "Vertex AI's generateContent takes no image/gif"},
-		{"image " + address, "Vertex AI wants the type of the image, and its URL does not end in one"},
-		{"image https://example.com/a.JPG?size=1", `{"fileData":{"mimeType":"image/jpeg","fileUri":"https://example.com/a.JPG?size=1"}}`},
-		{"image gs://bucket/a.webp", `{"fileData":{"mimeType":"image/webp","fileUri":"gs://bucket/a.webp"}}`},
-		{"image gs://bucket/a.gif", "Vertex AI wants the type of the image"},
-		{"file application/pdf", `{"inlineData":{"mimeType":"application/pdf","data":"B64"}}`},
-		{"file " + address, `{"fileData":{"mimeType":"application/pdf","fileUri":"https://example.com/a"}}`},
-		{"file gs://bucket/a", `{"fileData":{"mimeType":"application/pdf","fileUri":"gs://bucket/a"}}`},
-		{"audio audio/mpeg", `{"inlineData":{"mimeType":"audio/mp3","data":"B64"}}`},
-		{"audio https://example.com/a.mp3", `{"fileData":{"mimeType":"audio/mp3","fileUri":"https://example.com/a.mp3"}}`},
-		{"audio " + address, "Vertex AI wants the type of the audio"},
-	},
-	"vertex: anthropic/m": {
-		{"image image/png", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"B64"}}`},
-		{"image " + address, "Anthropic's messages at Vertex AI takes no https: URL of a part of type image"},
-		{"image gs://bucket/a.webp", "Anthropic's messages at Vertex AI takes no gs: URL of a part of type image"},
-		{"file application/pdf", `{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"B64"},"title":"a.pdf"}`},
-		{"file " + address, "Anthropic's messages at Vertex AI takes no https: URL of a part of type file"},
-		{"audio audio/wav", "Anthropic's messages at Vertex AI takes no audio/wav"},
-	},
-	"bedrock": {
-		{"image image/png", `{"image":{"format":"png","source":{"bytes":"B64"}}}`},
-		{"image image/jpeg", `{"image":{"format":"jpeg","source":{"bytes":"B64"}}}`},
-		{"image image/gif", `{"image":{"format":"gif","source":{"bytes":"B64"}}}`},
-		{"image image/webp", `{"image":{"format":"webp","source":{"bytes":"B64"}}}`},
-		{"image " + address, "Bedrock's Converse takes no https: URL of a part of type image"},
-		{"file application/pdf", `{"document":{"format":"pdf","name":"a","source":{"bytes":"B64"}}}`},
-		{"file " + address, "Bedrock's Converse takes no https: URL of a part of type file"},
-		{"audio audio/wav", `{"audio":{"format":"wav","source":{"bytes":"B64"}}}`},
-		{"audio audio/mpeg", `{"audio":{"format":"mp3","source":{"bytes":"B64"}}}`},
-		{"audio audio/ogg", `{"audio":{"format":"ogg","source":{"bytes":"B64"}}}`},
-		{"audio audio/flac", `{"audio":{"format":"flac","source":{"bytes":"B64"}}}`},
-		{"audio audio/mp4", `{"audio":{"format":"m4a","source":{"bytes":"B64"}}}`},
-		{"audio " + address, "Bedrock's Converse takes no https: URL of a part of type audio"},
-	},
-}
+const address = "https://example.com/a"
 
 // Bedrock takes few characters in a name, and no name twice.
 func TestNamesOfDocumentsAtBedrock(t *testing.T) {
@@ -293,12 +180,14 @@ func clientOf(t *testing.T, provider string) *llm.Client {
 	}))(t)
 }
 
-// What each wire format carries: what is kept is the digest, and what is sent the content.
+// TestMediaOfEachWireFormat runs the parts of testdata/media.txt: what is kept has the digest, and what is sent the content.
 func TestMediaOfEachWireFormat(t *testing.T) {
-	for provider, cases := range wireTable {
-		client := clientOf(t, provider)
-		for _, tt := range cases {
-			kind, what, _ := strings.Cut(tt.part, " ")
+	datadriven.RunTest(t, "testdata/media.txt", func(t *testing.T, d *datadriven.TestData) string {
+		model, out := "m", new(strings.Builder)
+		d.MaybeScanArgs(t, "model", &model)
+		client := clientOf(t, d.Cmd+": "+model)
+		for part := range strings.Lines(d.Input) {
+			kind, what, _ := strings.Cut(strings.TrimSpace(part), " ")
 			m := &llm.Media{Kind: llm.MediaKind(kind), Source: what}
 			if !strings.Contains(what, "://") {
 				m = mediaOf(t, llm.MediaKind(kind), what)
@@ -310,30 +199,25 @@ func TestMediaOfEachWireFormat(t *testing.T) {
 				m.Name = "a.pdf"
 			}
 			p, err := client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Text: "look"}, {Media: m}}}}})
-			if tt.want[0] != '{' {
-				if e, ok := errors.AsType[*llm.Error](err); !ok || e.Reason != llm.ReasonInvalidRow || !strings.Contains(e.Error(), "message 1, part 2: "+tt.want) {
-					t.Errorf("%s: %s: %v, want %s", provider, tt.part, err, tt.want)
-				}
-				continue
-			}
-			if err != nil {
-				t.Errorf("%s: %s: %v", provider, tt.part, err)
+			if e, ok := errors.AsType[*llm.Error](err); ok {
+				fmt.Fprintf(out, "%s %s: %s: %v\n", kind, what, e.Reason, e)
 				continue
 			}
 			b64 := base64.StdEncoding.EncodeToString([]byte(samples[what]))
-			loaded := must.Value(p.Load(t.Context()))(t)
-			sent := string(loaded.Sent())
-			if !strings.Contains(sent, strings.ReplaceAll(tt.want, "B64", b64)) || !json.Valid([]byte(sent)) || int64(len(sent)) != p.WireBytes() {
-				t.Errorf("%s: %s: sent %s, want %s", provider, tt.part, sent, tt.want)
+			sent := string(must.Value(p.Load(t.Context()))(t).Sent())
+			if !json.Valid([]byte(sent)) || int64(len(sent)) != p.WireBytes() {
+				t.Errorf("%s: %s: sent %s in place of %d bytes", d.Cmd, what, sent, p.WireBytes())
 			}
-			if m.Content != nil && strings.Contains(string(p.Body), b64) || !json.Valid(p.Body) {
-				t.Errorf("%s: %s: the content is kept in %s", provider, tt.part, p.Body)
+			if m.Content != nil {
+				if !json.Valid(p.Body) || strings.Contains(string(p.Body), b64) || !strings.Contains(string(p.Body), `{"sha256":"`+m.SHA256+`","bytes":`) {
+					t.Errorf("%s: %s: kept %s", d.Cmd, what, p.Body)
+				}
+				sent = strings.ReplaceAll(sent, b64, "B64")
 			}
-			if m.Content != nil && !strings.Contains(string(p.Body), `{"sha256":"`+m.SHA256+`","bytes":`) {
-				t.Errorf("%s: %s: no digest in %s", provider, tt.part, p.Body)
-			}
+			fmt.Fprintf(out, "%s %s: %s\n", kind, what, sent)
 		}
-	}
+		return out.String()
+	})
 }
 
 // Limits that a provider states, and media where no format has a place for them.

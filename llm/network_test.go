@@ -117,35 +117,40 @@ func TestRefusedConnectionIsOfTheNetwork(t *testing.T) {
 	}
 }
 
-func TestTimeoutOverLoopback(t *testing.T) {
-	hold := make(chan struct{})
-	silent := server(t, func(conn net.Conn) { readRequest(conn); <-hold })
-	mute := server(t, func(net.Conn) { <-hold })
-	t.Cleanup(func() { close(hold) }) // before those of the servers
-	var dialer net.Dialer
-	tests := []struct {
-		name string
-		cfg  llm.ProviderConfig
-		want llm.Origin
+// TestTimeoutIsOfWhoeverWasSilent: until there is a connection it is the network, and then the server.
+func TestTimeoutIsOfWhoeverWasSilent(t *testing.T) {
+	for _, tt := range []struct {
+		name, scheme string
+		connects     bool
+		want         llm.Origin
 	}{
-		{"reply", llm.ProviderConfig{BaseURL: "http://" + silent}, llm.OfServer},
-		{"TLS handshake", llm.ProviderConfig{BaseURL: "https://" + mute}, llm.OfNetwork},
-		{"connect", llm.ProviderConfig{BaseURL: "http://" + mute, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			<-hold
-			return dialer.DialContext(ctx, network, address)
-		}}, llm.OfNetwork},
-	}
-	for _, tt := range tests {
+		{"reply", "http", true, llm.OfServer},
+		{"TLS handshake", "https", true, llm.OfNetwork},
+		{"connect", "http", false, llm.OfNetwork},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			tt.cfg.Timeout = time.Second // a connection over loopback takes far less, however busy the machine
-			_, e := askAt(t, tt.cfg)
-			if e == nil || e.Class != llm.Transient || e.Origin != tt.want {
-				t.Fatalf("got %+v, want origin %d", e, tt.want)
-			}
-			if got := strings.Contains(e.Error(), "before a connection was made"); got != (tt.want == llm.OfNetwork) {
-				t.Errorf("error %q", e)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				hold := make(chan struct{})
+				defer close(hold)
+				x, e := askAt(t, llm.ProviderConfig{
+					BaseURL: tt.scheme + "://llm.test", Timeout: 5 * time.Second,
+					DialContext: func(context.Context, string, string) (net.Conn, error) {
+						if !tt.connects {
+							<-hold // whatever becomes of its context
+							return nil, net.ErrClosed
+						}
+						client, server := net.Pipe()
+						go func() { _, _ = io.Copy(io.Discard, server) }() // says nothing
+						return client, nil
+					},
+				})
+				if e == nil || e.Class != llm.Transient || e.Origin != tt.want || x.Latency != 5*time.Second {
+					t.Fatalf("got %+v after %v, want origin %d", e, x.Latency, tt.want)
+				}
+				if got := strings.Contains(e.Error(), "before a connection was made"); got != (tt.want == llm.OfNetwork) {
+					t.Errorf("error %q", e)
+				}
+			})
 		})
 	}
 }

@@ -25,8 +25,8 @@ import (
 // now is when every scripted reply comes.
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// TestReplies runs the recorded replies of testdata/replies, one file a
-// provider. A reply is written as in HTTP: headers, an empty line, the body.
+// TestReplies runs the replies of testdata/replies, one file a provider in each directory. A reply is written as in
+// HTTP: headers, an empty line, the body. A body that is no plain text is quoted, as in Go.
 func TestReplies(t *testing.T) {
 	datadriven.Walk(t, "testdata/replies", func(t *testing.T, path string) {
 		name := strings.TrimSuffix(filepath.Base(path), ".txt")
@@ -37,34 +37,72 @@ func TestReplies(t *testing.T) {
 			wire = Messages{Vertex: VertexAI{Region: vertexGlobal}}
 		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			status, err := strconv.Atoi(d.Cmd)
-			if err != nil {
-				d.Fatalf(t, "%q is no status", d.Cmd)
+			if d.Cmd == "usage" {
+				return usageOf(t, wire, d.Input)
 			}
-			headers, body, ok := strings.Cut(d.Input, "\n\n")
-			if !ok {
-				headers, body = "", d.Input
-			}
-			h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(headers + "\n\n"))).ReadMIMEHeader()
-			if err != nil {
-				d.Fatalf(t, "headers: %v", err)
-			}
-			known := Known{
-				Proven:          d.HasArg("proven"),
-				RowModel:        d.HasArg("row-model"),
-				AcceptTruncated: d.HasArg("accept-truncated"),
-			}
-			if d.HasArg("keep") {
-				known.Keep = ^Keep(0)
-			}
-			r, err := ParseReply(wire, known, now, status, http.Header(h), []byte(body))
-			text := verdict(r, err)
-			if known.Keep != 0 && err == nil {
-				text += keptParts(r)
-			}
-			return text
+			return judged(t, wire, d)
 		})
 	})
+}
+
+// judged returns the verdict on a reply, and how it changes once a call has succeeded or where truncated answers are
+// accepted.
+func judged(t *testing.T, wire Wire, d *datadriven.TestData) string {
+	t.Helper()
+	status, err := strconv.Atoi(d.Cmd)
+	if err != nil {
+		d.Fatalf(t, "%q is no status", d.Cmd)
+	}
+	headers, body, ok := strings.Cut(d.Input, "\n\n")
+	if !ok {
+		headers, body = "", d.Input
+	}
+	if d.HasArg("quoted") {
+		body = must.Value(strconv.Unquote(body))(t)
+	}
+	known := Known{Proven: d.HasArg("proven"), RowModel: d.HasArg("row-model"), AcceptTruncated: d.HasArg("accept-truncated")}
+	d.MaybeScanArgs(t, "bytes", &known.RequestBytes)
+	d.MaybeScanArgs(t, "texts", &known.Inputs)
+	if d.HasArg("keep") {
+		known.Keep = ^Keep(0)
+	}
+	h := headersOf(t, headers)
+	r, err := ParseReply(wire, known, now, status, h, []byte(body))
+	text := verdict(r, err)
+	if known.Keep != 0 && err == nil {
+		text += keptParts(r)
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		known.Proven = true
+		_, err := ParseReply(wire, known, now, status, h, []byte(body))
+		if proven, ok := errors.AsType[*Error](err); !ok || proven.Class != e.Class || proven.Reason != e.Reason {
+			text += fmt.Sprintf("proven: %v %s\n", proven.Class, proven.Reason)
+		}
+		known.AcceptTruncated = true
+		if accepted, err := ParseReply(wire, known, now, status, h, []byte(body)); err == nil {
+			text += fmt.Sprintf("accept-truncated: ok %q\n", accepted.Text)
+		}
+	}
+	return text
+}
+
+// usageOf reads a usage object, and reads it again from where a result has it.
+func usageOf(t *testing.T, wire Wire, body string) string {
+	t.Helper()
+	var r Reply
+	wire.readReply(fmt.Appendf(nil, `{"usage":%s,"usageMetadata":%s}`, body, body), &r, new(ending))
+	text := string(r.Usage.AppendJSON(nil))
+	var again *Usage
+	if err := json.Unmarshal([]byte(text), &again); err != nil || string(again.AppendJSON(nil)) != text {
+		t.Errorf("%s read back: %s, %v", text, again.AppendJSON(nil), err)
+	}
+	return text + "\n"
+}
+
+// headersOf reads headers as they are written in HTTP.
+func headersOf(t *testing.T, lines string) http.Header {
+	t.Helper()
+	return http.Header(must.Value(textproto.NewReader(bufio.NewReader(strings.NewReader(lines + "\n\n"))).ReadMIMEHeader())(t))
 }
 
 // keptParts lists what is kept of a reply beside its end and its id, which verdict shows,
@@ -87,6 +125,9 @@ func verdict(r *Reply, err error) string {
 	if err == nil {
 		fmt.Fprintf(&b, "ok %q\n", r.Text)
 		fmt.Fprintf(&b, "model=%s id=%s finish=%s\n", r.Model, r.ID, r.FinishReason)
+		for _, vector := range r.Vectors {
+			fmt.Fprintf(&b, "vector %s\n", vector)
+		}
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		fmt.Fprintf(&b, "%v %s", e.Class, e.Reason)
