@@ -93,22 +93,6 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// One run of some of them, with fewer rows and room for chance.
-func TestFamiliesInBrief(t *testing.T) {
-	for name, rows := range map[string]int{
-		"20/s, 2% sporadic": 2000, "200/s, 1% sporadic": 8000, "200/s, 5% sporadic": 8000,
-		"GCRA, burst 1": 2000, "GCRA, burst 2": 2000, "out 1 s in 20, says 60 s": 9000,
-	} {
-		t.Run(name, func(t *testing.T) {
-			sc := find(t, name, rows)
-			law, oracle := measure(t, sc, Adaptive, 1), measure(t, sc, Oracle, 1)
-			if least := familyGoal(name)*oracle.Utilisation - 0.05; law.Utilisation < least {
-				t.Errorf("utilisation %.3f, want at least %.3f", law.Utilisation, least)
-			}
-		})
-	}
-}
-
 // luckyAndUnlucky returns the mean and the least utilisation of S5, where it is up to chance how soon noise is noticed.
 func luckyAndUnlucky(t *testing.T, seeds uint64) (mean, least float64) {
 	t.Helper()

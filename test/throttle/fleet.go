@@ -64,7 +64,6 @@ type fleetRun struct {
 	procs   map[int]*process // by client, those that run
 	starts  int              // processes started so far
 	greedy  map[int]bool     // clients that ran all the time and always wanted more
-	waits   []float64        // seconds of rows from first attempt to result
 	kills   []float64        // when a leader was killed
 	samples []sample
 }
@@ -173,9 +172,6 @@ func (r *fleetRun) feed(ctx context.Context, client, number int, p *pool.Pool[in
 			if res.Class == pool.Cancelled {
 				return
 			}
-			r.fmu.Lock()
-			r.waits = append(r.waits, time.Since(res.Started).Seconds())
-			r.fmu.Unlock()
 			if again && !idle() {
 				add(true)
 			}
@@ -246,10 +242,10 @@ const sampleSec = 0.1
 
 // sample is what the members took the fleet for at one instant.
 type sample struct {
-	at                     float64
-	running, leaders, lone int
-	leader                 string // of most
-	agreed                 int    // members that have it
+	at               float64
+	running, leaders int
+	leader           string // of most
+	agreed           int    // members that have it
 }
 
 func (r *fleetRun) sample() {
@@ -267,10 +263,9 @@ func (r *fleetRun) sample() {
 		case fleet.Lead:
 			s.leaders++
 			votes[state.Leader]++
-		case fleet.Alone:
-			s.lone++
 		case fleet.Follow:
 			votes[state.Leader]++
+		case fleet.Alone:
 		}
 	}
 	for leader, n := range votes {

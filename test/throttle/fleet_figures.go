@@ -26,13 +26,6 @@ type FleetFigures struct {
 	Regain float64
 	// Messages is how many each member published per second.
 	Messages float64
-	// Leaders is how many led.
-	Leaders float64
-	// Alone is the share of the members that took themselves for alone, over time.
-	Alone float64
-	// RowP99 is the 99th percentile of the time from a row's first attempt to its result,
-	// in seconds.
-	RowP99 float64
 }
 
 func (r *fleetRun) figures() FleetFigures {
@@ -43,11 +36,7 @@ func (r *fleetRun) figures() FleetFigures {
 		Waste:       float64(len(refused)) / float64(len(r.arrivals)),
 		Jain:        r.jain(perClient),
 		Over:        r.over(),
-		Heal:        math.NaN(), Replace: math.NaN(), Killed: math.NaN(), Regain: math.NaN(), RowP99: math.NaN(),
-	}
-	if len(r.waits) > 0 {
-		slices.Sort(r.waits)
-		f.RowP99 = percentile99(r.waits)
+		Heal:        math.NaN(), Replace: math.NaN(), Killed: math.NaN(), Regain: math.NaN(),
 	}
 	for _, at := range r.fleet.heals {
 		f.Heal = worst(f.Heal, r.until(at, func(s sample) bool { return s.leaders == 1 && s.agreed == s.running }))
@@ -64,7 +53,11 @@ func (r *fleetRun) figures() FleetFigures {
 	for _, at := range r.fleet.regains {
 		f.Regain = worst(f.Regain, recovery(accepted, step{at, (r.plan.server.offered(at+10, math.Inf(1)) - r.plan.server.offered(at, math.Inf(1))) / 10}))
 	}
-	r.look(&f)
+	memberSeconds := 0.0
+	for _, s := range r.samples {
+		memberSeconds += float64(s.running) * sampleSec
+	}
+	f.Messages = float64(r.net.sent) / memberSeconds
 	return f
 }
 
@@ -79,22 +72,6 @@ func worst(figure, x float64) float64 {
 		return x
 	}
 	return figure
-}
-
-// look adds up the samples.
-func (r *fleetRun) look(f *FleetFigures) {
-	memberSeconds, lone := 0.0, 0.0
-	led := make(map[string]bool)
-	for _, s := range r.samples {
-		memberSeconds += float64(s.running) * sampleSec
-		lone += float64(s.lone) * sampleSec
-		if s.leader != "" {
-			led[s.leader] = true
-		}
-	}
-	f.Leaders = float64(len(led))
-	f.Alone = lone / memberSeconds
-	f.Messages = float64(r.net.sent) / memberSeconds
 }
 
 // until returns the seconds from an instant to the first sample that is as asked;

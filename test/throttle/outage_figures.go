@@ -10,8 +10,8 @@ import (
 // OutageFigures are the results of a run against a server that breaks down, or their mean
 // over several. A figure that a scenario does not have is NaN.
 type OutageFigures struct {
-	// Failed is how many rows failed in a run, but for poison; Rows how many there were.
-	Failed, Rows float64
+	// Failed is how many rows failed in a run, but for poison.
+	Failed float64
 	// Wasted is how many calls of an outage reached a server and brought nothing, those
 	// in flight at its beginning included; Refused how many connections were refused
 	// besides.
@@ -23,11 +23,8 @@ type OutageFigures struct {
 	// while it was well, until each row had its first call: after that only retries are
 	// left, which wait.
 	Utilisation float64
-	// Pauses is how many pauses the pool reported.
-	Pauses float64
-	// Poison is how many poisoned rows failed as a share of all, and PoisonCalls the most
-	// calls that one of them took.
-	Poison, PoisonCalls float64
+	// Poison is how many poisoned rows failed as a share of all.
+	Poison float64
 }
 
 // RunOutages is [Run] for a scenario of [Outages].
@@ -38,7 +35,7 @@ func RunOutages(ctx context.Context, sc *Scenario, m Method, seed uint64) Outage
 }
 
 func (r *run) outageFigures() OutageFigures {
-	f := OutageFigures{Rows: float64(r.sc.Rows), Pauses: float64(r.pauses), PoisonCalls: math.NaN()}
+	var f OutageFigures
 	poison := r.plan.poison
 	if poison == nil {
 		poison = func(int) bool { return false }
@@ -50,12 +47,11 @@ func (r *run) outageFigures() OutageFigures {
 		}
 	}
 	for _, row := range r.failed {
-		if !poison(row.row) {
+		if poison(row) {
+			dead++
+		} else {
 			f.Failed++
-			continue
 		}
-		dead++
-		f.PoisonCalls = most(f.PoisonCalls, float64(row.attempts))
 	}
 	f.Poison = dead / poisoned
 	f.Wasted, f.Refused = r.wasted()
@@ -125,8 +121,8 @@ func (r *run) served() float64 {
 	return met / (offered(until) - r.plan.incidents.lost(until, offered))
 }
 
-// MeanOutages returns the mean of the figures of several runs, and the most of those that
-// are the most of something. What a run does not have counts in none.
+// MeanOutages returns the mean of the figures of several runs, and of BackMost the most.
+// What a run does not have counts in none.
 func MeanOutages(runs []OutageFigures) OutageFigures {
 	m := combine(runs, func(list []float64) float64 {
 		total, n := 0.0, 0.0
@@ -138,10 +134,9 @@ func MeanOutages(runs []OutageFigures) OutageFigures {
 		}
 		return total / n
 	})
-	m.BackMost, m.PoisonCalls = math.NaN(), math.NaN()
+	m.BackMost = math.NaN()
 	for _, f := range runs {
 		m.BackMost = most(m.BackMost, f.BackMost)
-		m.PoisonCalls = most(m.PoisonCalls, f.PoisonCalls)
 	}
 	return m
 }

@@ -72,8 +72,7 @@ type run struct {
 	arrivals []arrival
 	callSecs []float64 // of accepted calls
 	rows     [][]rowTimes
-	failed   []failedRow
-	pauses   int     // of all pools
+	failed   []int   // rows that failed for good
 	ended    float64 // when the first client was done
 }
 
@@ -125,9 +124,6 @@ type outcome struct {
 	failure  *failure // nil: served, or refused for lack of capacity
 	cut      bool     // an incident's beginning made it fail
 }
-
-// failedRow is a row that failed for good, after so many calls.
-type failedRow struct{ row, attempts int }
 
 type rowTimes struct{ started, finished float64 }
 
@@ -240,10 +236,10 @@ func (r *run) finish(client, row int, started time.Time) {
 }
 
 // fail takes a row that has failed for good.
-func (r *run) fail(row, attempts int) {
+func (r *run) fail(row int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed = append(r.failed, failedRow{row, attempts})
+	r.failed = append(r.failed, row)
 }
 
 // complete ends the run, for a client has done its job.
@@ -274,7 +270,7 @@ func (r *run) pool(ctx context.Context, client int, m Method) {
 			if res.Err == nil {
 				r.finish(client, row, res.Started)
 			} else {
-				r.fail(row, res.Attempts)
+				r.fail(row)
 			}
 			if left--; left == 0 {
 				r.complete()
@@ -299,11 +295,6 @@ func (r *run) newPool(client int, m Method, law pool.Law) *pool.Pool[int, struct
 	cfg := pool.Config{
 		Size: r.sc.Pool, Law: law, Retry: pool.DefaultRetry(), QueueLimit: max(r.sc.Rows, 4*r.sc.Pool),
 		Rand: callID{client: client}.rand(r.seed, 6).Float64,
-		OnPause: func(pool.Pause) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.pauses++
-		},
 	}
 	if r.plan.fallback != nil {
 		cfg.Fallbacks, cfg.FallbackAfter = []pool.Server{{Law: r.law(m, client)}}, r.plan.fallbackAfter
@@ -370,7 +361,7 @@ func (r *run) backOff(ctx context.Context, client int) {
 					}
 					if v.Class == pool.Transient {
 						if failed++; failed == failures {
-							r.fail(row, failed)
+							r.fail(row)
 							break
 						}
 					}
