@@ -42,6 +42,7 @@ type node struct {
 	inFlight int
 	calls    []landing
 	next     float64 // Tick
+	wake     float64 // when it has something to do, unless it hears a message or is given a call to make
 	cut      bool    // hears and says nothing
 	mute     bool    // says nothing
 	off      bool    // does not run
@@ -100,9 +101,7 @@ func (w *world) run(sec float64) {
 			case l.at > w.now:
 				kept = append(kept, l)
 			case !l.to.off && !l.to.cut:
-				if err := l.to.Hear(l.to.at(w.now), l.body); err != nil {
-					w.t.Fatalf("%v: %s", err, l.body)
-				}
+				w.hear(l.to, l.body)
 			}
 		}
 		w.mail = kept
@@ -114,10 +113,25 @@ func (w *world) run(sec float64) {
 	}
 }
 
+// hear hands a message to a member.
+func (w *world) hear(n *node, body []byte) {
+	w.t.Helper()
+	if err := n.Hear(n.at(w.now), body); err != nil {
+		w.t.Fatalf("%v: %s", err, body)
+	}
+	n.wake = w.now
+}
+
 func (w *world) step(n *node) {
+	if n.wake > w.now && n.demand == nil {
+		return
+	}
+	now := n.at(w.now)
+	n.wake = math.Inf(1)
 	for i := 0; i < len(n.calls); i++ {
 		c := n.calls[i]
 		if c.at > w.now {
+			n.wake = min(n.wake, c.at)
 			continue
 		}
 		n.calls[i] = n.calls[len(n.calls)-1]
@@ -125,19 +139,24 @@ func (w *world) step(n *node) {
 		i--
 		n.inFlight--
 		if c.ok {
-			n.Accepted(n.at(w.now), c.ticket)
+			n.Accepted(now, c.ticket)
 		} else {
-			n.Rejected(n.at(w.now), c.ticket, w.hint)
+			n.Rejected(now, c.ticket, w.hint)
 		}
 	}
 	if n.next <= w.now || n.Urgent() {
-		out, next := n.Tick(n.at(w.now))
-		n.next = w.now + max(0.001, next.Sub(n.at(w.now)).Seconds())
+		out, next := n.Tick(now)
+		n.next = w.now + max(0.001, next.Sub(now).Seconds())
 		w.post(n, out)
 	}
-	for n.inFlight < n.pool && (n.demand == nil || n.demand(w.now)) && !n.Next(n.at(w.now), n.inFlight).After(n.at(w.now)) {
+	n.wake = min(n.wake, n.next)
+	for n.inFlight < n.pool && (n.demand == nil || n.demand(w.now)) {
+		if wait := n.Next(now, n.inFlight).Sub(now); wait > 0 {
+			n.wake = min(n.wake, w.now+wait.Seconds())
+			return
+		}
 		n.inFlight++
-		c := landing{at: w.now + 0.06, ticket: n.Sent(n.at(w.now), n.inFlight)}
+		c := landing{at: w.now + 0.06, ticket: n.Sent(now, n.inFlight)}
 		w.sent++
 		n.sent++
 		if w.level >= 1 {
@@ -148,6 +167,7 @@ func (w *world) step(n *node) {
 		} else {
 			w.refused++
 		}
+		n.wake = min(n.wake, c.at)
 		n.calls = append(n.calls, c)
 	}
 }
