@@ -124,24 +124,6 @@ func TestPauseHoldsAllButTheCallsInFlight(t *testing.T) {
 	})
 }
 
-func TestOnFatalFailFailsTheJobAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 1, FailOnFatal: true}, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
-			if in == 0 {
-				return 0, badKey
-			}
-			return in, ok
-		})
-		results := batch(t, p, 2)
-		if r := results[0]; !errors.Is(r.Err, errKey) || r.Class != pool.Fatal || r.Attempts != 1 {
-			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
-		}
-		if results[1].Err != nil {
-			t.Errorf("the next job: %v", results[1].Err)
-		}
-	})
-}
-
 func TestProbesGoThroughThePacer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := journal{begin: time.Now()}

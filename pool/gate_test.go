@@ -23,27 +23,16 @@ func TestGatesPaceTheDispatchOfAllServers(t *testing.T) {
 		cfg.Gates = []pool.Gate{tokens}
 		cfg.Fallbacks[0].Gates = []pool.Gate{tokens}
 		begin := time.Now()
-		p, err := pool.New(cfg, func(_ context.Context, in heavy, a pool.Attempt) (int, pool.Verdict) {
+		p := running(t, cfg, func(_ context.Context, in heavy, a pool.Attempt) (int, pool.Verdict) {
 			if a.Server == 0 && in%200 == 0 {
 				return 0, reset // twice, then the fallback has it
 			}
 			return 0, pool.Verdict{Weight: int64(in) / 2}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error)
-		go func() { ended <- p.Run(context.Background()) }()
-		if _, err := p.ExecuteBatch(t.Context(), slices.Repeat([]heavy{100, 200}, 30)); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, p, slices.Repeat([]heavy{100, 200}, 30))
 		// 30 of 100, half of it in the end, and 30 of 200 twice in full and once in half: 16500 of 6000 a minute.
 		if took := time.Since(begin); took < 160*time.Second || took > 170*time.Second {
 			t.Errorf("took %v, want about 165s", took)
-		}
-		p.Drain()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
 		}
 	})
 }

@@ -21,39 +21,22 @@ func parts(t *testing.T, size int, groups []int, answer func(since time.Duration
 	t.Helper()
 	begin := time.Now()
 	counts := make(chan struct{}, 10_000)
-	p, err := pool.New(pool.Config{Size: size, Retry: pool.DefaultRetry(), OnPause: func(v pool.Pause) {
-		if v.Err != nil {
-			pauses++
-		}
-	}}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
+	p := running(t, pool.Config{Size: size, OnPause: func(pool.Pause) { pauses++ }}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
 		counts <- struct{}{}
 		time.Sleep(10 * ms)
 		return 0, answer(time.Since(begin), in)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go func() { ended <- p.Run(context.Background()) }()
 	var ins []part
 	for g, n := range groups {
 		for i := range n {
 			ins = append(ins, part{g, i})
 		}
 	}
-	results, err := p.ExecuteBatch(t.Context(), ins)
-	if err != nil {
-		t.Fatal(err)
-	}
 	failed = map[int]int{}
-	for _, r := range results {
+	for _, r := range execute(t, p, ins) {
 		if r.Err != nil {
 			failed[r.In.group]++
 		}
-	}
-	p.Drain()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 	return failed, pauses, len(counts)
 }
@@ -124,29 +107,20 @@ func TestAJobThatIsExpectedMayShowWhoIsToBlame(t *testing.T) {
 		var expected atomic.Bool
 		expected.Store(true)
 		pauses := 0
-		p, err := pool.New(pool.Config{
-			Size: 4, Retry: pool.DefaultRetry(), Expected: expected.Load, OnPause: func(pool.Pause) { pauses++ },
-		}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
+		p := running(t, pool.Config{Size: 4, Expected: expected.Load, OnPause: func(pool.Pause) { pauses++ }}, func(_ context.Context, in part, _ pool.Attempt) (int, pool.Verdict) {
 			time.Sleep(10 * ms)
 			if in.group == 0 {
 				return 0, sick
 			}
 			return 0, ok
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error)
-		go func() { ended <- p.Run(context.Background()) }()
 		failed := 0
 		add := func(group int) {
-			if err := p.Add(part{group: group}, func(r pool.Result[part, int]) {
+			submit(t, p, part{group: group}, func(r pool.Result[part, int]) {
 				if r.Err != nil {
 					failed++
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 		}
 		for range 20 {
 			add(0)
@@ -165,10 +139,6 @@ func TestAJobThatIsExpectedMayShowWhoIsToBlame(t *testing.T) {
 		synctest.Wait()
 		if failed != 20 || pauses > 0 {
 			t.Errorf("%d of 20 failed, %d pauses", failed, pauses)
-		}
-		p.Drain()
-		if err := <-ended; err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
-func newPool(tb testing.TB, cfg pool.Config, f call) *pool.Pool[int, int] {
+func newPool[In, Out any](tb testing.TB, cfg pool.Config, f pool.Func[In, Out]) *pool.Pool[In, Out] {
 	tb.Helper()
 	if cfg.Retry == (pool.RetryConfig{}) {
 		cfg.Retry = pool.DefaultRetry()
@@ -57,7 +57,7 @@ func newPool(tb testing.TB, cfg pool.Config, f call) *pool.Pool[int, int] {
 }
 
 // running returns a pool that runs in the test's bubble until its end, when it is drained and must stop without error.
-func running(t *testing.T, cfg pool.Config, f call) *pool.Pool[int, int] {
+func running[In, Out any](t *testing.T, cfg pool.Config, f pool.Func[In, Out]) *pool.Pool[In, Out] {
 	t.Helper()
 	p := newPool(t, cfg, f)
 	run(t, p)
@@ -65,7 +65,7 @@ func running(t *testing.T, cfg pool.Config, f call) *pool.Pool[int, int] {
 }
 
 // run runs a pool until the test ends.
-func run(t *testing.T, p *pool.Pool[int, int]) {
+func run[In, Out any](t *testing.T, p *pool.Pool[In, Out]) {
 	t.Helper()
 	ended := make(chan error)
 	go func() { ended <- p.Run(context.Background()) }()
@@ -77,21 +77,27 @@ func run(t *testing.T, p *pool.Pool[int, int]) {
 	})
 }
 
-func submit(t *testing.T, p *pool.Pool[int, int], in int, done func(result)) {
+func submit[In, Out any](t *testing.T, p *pool.Pool[In, Out], in In, done func(pool.Result[In, Out])) {
 	t.Helper()
 	if err := p.Submit(t.Context(), in, done); err != nil {
-		t.Fatalf("submit %d: %v", in, err)
+		t.Fatalf("submit %v: %v", in, err)
 	}
 }
 
-// batch executes the jobs 0 to n-1, and returns once the pool has counted them: its goroutine hands out the last result
-// before it publishes the statistics.
+// batch executes the jobs 0 to n-1.
 func batch(t *testing.T, p *pool.Pool[int, int], n int) []result {
 	t.Helper()
 	ins := make([]int, n)
 	for i := range ins {
 		ins[i] = i
 	}
+	return execute(t, p, ins)
+}
+
+// execute executes jobs, and returns once the pool has counted them: its goroutine hands out the last result before it
+// publishes the statistics.
+func execute[In, Out any](t *testing.T, p *pool.Pool[In, Out], ins []In) []pool.Result[In, Out] {
+	t.Helper()
 	results, err := p.ExecuteBatch(t.Context(), ins)
 	if err != nil {
 		t.Fatal(err)

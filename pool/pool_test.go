@@ -47,32 +47,6 @@ func TestBatchKeepsInputOrderUnderRandomLatencies(t *testing.T) {
 		if got := p.Stats().ExecTime; got != work {
 			t.Errorf("ExecTime is %v, want %v", got, work)
 		}
-	})
-}
-
-func TestParallelIsFasterThanSequential(t *testing.T) {
-	for size, want := range map[int]time.Duration{1: 10 * time.Second, 4: 2500 * ms, 10: time.Second, 200: 100 * ms} {
-		bubble(t, fmt.Sprintf("size=%d", size), func(t *testing.T) {
-			var inFlight gauge
-			p := running(t, pool.Config{Size: size}, inFlight.watch(sleeper(100*ms)))
-			begin := time.Now()
-			batch(t, p, 100)
-			if took := time.Since(begin); took != want {
-				t.Errorf("100 calls of 100 ms took %v, want %v", took, want)
-			}
-			if got, want := inFlight.most, min(size, 100); got != want {
-				t.Errorf("%d calls were in flight at once, want %d", got, want)
-			}
-		})
-	}
-}
-
-func TestFewerJobsThanSlotsDoNotHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 5}, sleeper(100*ms))
-		if results := batch(t, p, 3); results[2].Out != 4 {
-			t.Errorf("results %+v", results)
-		}
 		if results := batch(t, p, 0); len(results) != 0 {
 			t.Errorf("an empty batch has %d results", len(results))
 		}
@@ -273,49 +247,27 @@ func TestAttemptTellsItsFacts(t *testing.T) {
 	})
 }
 
-func TestThrottleTimeIsTheLawsAlone(t *testing.T) {
+// The law's time is that in which a free slot waits for it, and the slots' that in which the law waits for a slot.
+func TestThrottledAndFullAreDifferentTimes(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		size int
-		call call
-		want time.Duration
+		name            string
+		size            int
+		every           time.Duration // between two dispatches
+		took            time.Duration
+		throttled, full time.Duration
 	}{
-		{"slots are free, the law says wait", 10, sleeper(time.Second), 400 * ms},
-		{"the law would, but no slot is free", 1, sleeper(time.Second), 0},
-		{"half of the time", 1, sleeper(50 * ms), 4 * 50 * ms},
+		{"slots are free, the law says wait", 10, 100 * ms, time.Second, 400 * ms, 0},
+		{"half of the time", 1, 100 * ms, 50 * ms, 4 * 50 * ms, 4 * 50 * ms},
+		{"the law would, but no slot is free: nobody waits during the last call", 1, ms, time.Second, 0, 4 * time.Second},
+		{"two at a time, the second a millisecond later", 2, ms, time.Second, ms, 1999 * ms},
+		{"a slot for each", 5, ms, time.Second, 4 * ms, 0},
 	} {
 		bubble(t, test.name, func(t *testing.T) {
-			p := running(t, pool.Config{Size: test.size, Law: spaced(t, 100*ms)}, test.call)
-			results := batch(t, p, 5)
-			if got := p.Stats().ThrottleTime; got != test.want {
-				t.Errorf("throttled for %v, want %v", got, test.want)
-			}
-			if got := results[4].Stats.ThrottleTime; got != test.want {
-				t.Errorf("the last result reports %v throttled, want %v", got, test.want)
-			}
-		})
-	}
-}
-
-func TestFullTimeIsThatOfMissingSlots(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		size  int
-		jobs  int
-		every time.Duration // between two dispatches
-		call  call
-		want  time.Duration
-	}{
-		{"five calls one after the other: nobody waits during the last", 1, 5, ms, sleeper(time.Second), 4 * time.Second},
-		{"two at a time, the second a millisecond later", 2, 5, ms, sleeper(time.Second), 1999 * ms},
-		{"a slot for each", 5, 5, ms, sleeper(time.Second), 0},
-		{"slots are free, the law says wait", 10, 5, 100 * ms, sleeper(time.Second), 0},
-	} {
-		bubble(t, test.name, func(t *testing.T) {
-			p := running(t, pool.Config{Size: test.size, Law: spaced(t, test.every)}, test.call)
-			batch(t, p, test.jobs)
-			if got := p.Stats().FullTime; got != test.want {
-				t.Errorf("full for %v, want %v", got, test.want)
+			p := running(t, pool.Config{Size: test.size, Law: spaced(t, test.every)}, sleeper(test.took))
+			last := batch(t, p, 5)[4].Stats
+			if got := p.Stats(); got.ThrottleTime != test.throttled || got.FullTime != test.full || last.ThrottleTime != test.throttled {
+				t.Errorf("throttled for %v (%v by the last result), want %v; full for %v, want %v",
+					got.ThrottleTime, last.ThrottleTime, test.throttled, got.FullTime, test.full)
 			}
 		})
 	}
@@ -348,12 +300,4 @@ func TestDoneMayAskAndDrain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestClassNames(t *testing.T) {
-	for class, want := range map[pool.Class]string{pool.OK: "ok", pool.Cancelled: "cancelled", 6: "class(6)"} {
-		if got := class.String(); got != want {
-			t.Errorf("class %d is %q, want %q", class, got, want)
-		}
-	}
 }

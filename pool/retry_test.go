@@ -50,35 +50,47 @@ func TestAllJobsSurviveCapacityErrors(t *testing.T) {
 	})
 }
 
-func TestCapacityErrorsAreNoAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 1, Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}}
-		verdicts := slices.Concat(slices.Repeat([]pool.Verdict{busy}, 50), []pool.Verdict{reset}, slices.Repeat([]pool.Verdict{busy}, 50))
-		p := running(t, cfg, script(verdicts...))
-		if r := batch(t, p, 1)[0]; r.Err != nil || r.Attempts != 2 || r.CapacityRetries != 100 {
-			t.Errorf("%v after %d attempts and %d capacity errors, want success after 2 and 100", r.Err, r.Attempts, r.CapacityRetries)
-		}
-	})
-}
-
-func TestTransientErrorsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 1}, script(reset, reset, reset))
-		r := batch(t, p, 1)[0]
-		if !errors.Is(r.Err, errReset) || r.Class != pool.Transient || r.Attempts != 3 {
-			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
-		}
-	})
-}
-
-func TestPermanentErrorsFailAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 1}, script(bad))
-		r := batch(t, p, 1)[0]
-		if !errors.Is(r.Err, errBad) || r.Class != pool.Permanent || r.Attempts != 1 {
-			t.Errorf("%v after %d attempts, class %v", r.Err, r.Attempts, r.Class)
-		}
-	})
+func TestTheClassOfAVerdictDecidesHowAJobEnds(t *testing.T) {
+	fifty := slices.Repeat([]pool.Verdict{busy}, 50)
+	for _, test := range []struct {
+		name     string
+		change   func(*pool.Config)
+		verdicts []pool.Verdict
+		want     pool.Verdict
+		attempts int
+	}{
+		{
+			"capacity errors are no attempts", func(c *pool.Config) { c.Retry.MaxAttempts = 2 },
+			slices.Concat(fifty, []pool.Verdict{reset}, fifty), ok, 2,
+		},
+		{"transient errors are bounded", nil, []pool.Verdict{reset, reset, reset}, reset, 3},
+		{"permanent errors fail at once", nil, []pool.Verdict{bad}, bad, 1},
+		{"fatal errors do where that is asked for", func(c *pool.Config) { c.FailOnFatal = true }, []pool.Verdict{badKey}, badKey, 1},
+	} {
+		bubble(t, test.name, func(t *testing.T) {
+			cfg := pool.Config{Size: 1, Retry: pool.DefaultRetry()}
+			if test.change != nil {
+				test.change(&cfg)
+			}
+			p := running(t, cfg, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				if in > 0 {
+					return in, ok
+				}
+				return script(test.verdicts...)(ctx, in, a)
+			})
+			results := batch(t, p, 2)
+			r, refused := results[0], len(test.verdicts)+1-test.attempts
+			if test.want.Class != pool.OK {
+				refused = 0
+			}
+			if !errors.Is(r.Err, test.want.Err) || r.Class != test.want.Class || r.Attempts != test.attempts || r.CapacityRetries != refused {
+				t.Errorf("%v after %d attempts and %d capacity errors, class %v", r.Err, r.Attempts, r.CapacityRetries, r.Class)
+			}
+			if results[1].Err != nil {
+				t.Errorf("the next job: %v", results[1].Err)
+			}
+		})
+	}
 }
 
 // TestBackoffIsFullJitter: after the n-th transient error the wait is that part of base × factor^(n-1), or of the

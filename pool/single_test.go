@@ -25,20 +25,7 @@ func (e *errand) Traits() pool.Traits { return pool.Traits{Single: e.single} }
 // errands returns a pool of errands that runs until the test ends.
 func errands(t *testing.T, cfg pool.Config) *pool.Pool[*errand, int] {
 	t.Helper()
-	cfg.Retry = pool.DefaultRetry()
-	p, err := pool.New(cfg, func(_ context.Context, e *errand, a pool.Attempt) (int, pool.Verdict) { return 7, e.do(a) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error)
-	go func() { ended <- p.Run(context.Background()) }()
-	t.Cleanup(func() {
-		p.Drain()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return running(t, cfg, func(_ context.Context, e *errand, a pool.Attempt) (int, pool.Verdict) { return 7, e.do(a) })
 }
 
 // begin adds an errand, and returns where its result comes.
@@ -183,12 +170,8 @@ func TestFailuresOfSingleAttemptsShowAnIllServer(t *testing.T) {
 		for i := range ins {
 			ins[i] = &errand{do: half}
 		}
-		results, err := p.ExecuteBatch(t.Context(), ins)
-		if err != nil {
-			t.Fatal(err)
-		}
 		failed := 0
-		for _, r := range results {
+		for _, r := range execute(t, p, ins) {
 			if r.Err != nil {
 				failed++
 			}
