@@ -3,13 +3,13 @@ package stage
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -25,17 +25,6 @@ func sharedBudget(mode status.BudgetMode) status.Budget {
 		b.Members, b.Leader = 1, ""
 	}
 	return b
-}
-
-// budgetEvents returns the run events about budgets, in order: the second of the run, the phase, and where asked the rest.
-func (l *lab) budgetEvents(since time.Time, provider string) (found []string) {
-	l.t.Helper()
-	for _, e := range l.events(auditlog.KindRun) {
-		if b := e.Run.Budget; b != nil && b.Provider == provider {
-			found = append(found, fmt.Sprintf("%.0f %s", e.Run.Time.Sub(since).Seconds(), e.Run.Phase))
-		}
-	}
-	return found
 }
 
 func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
@@ -56,37 +45,41 @@ func TestEachModeOfABudgetThatStaysIsOneEvent(t *testing.T) {
 		{"at most one in five seconds", append(slices.Repeat([]status.BudgetMode{member, leader, alone}, 20), member), []string{"0 joined", "5 alone", "10 leads", "15 joined"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
-				l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET": "team"})
+			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				l.prepare = func(s *Stage) {
-					began = time.Now()
-					s.sharing.known = func() []status.Budget {
-						second := min(int(time.Since(began).Seconds()), len(tt.modes)-1)
-						other := sharedBudget(member)
-						other.Provider = "anthropic"
-						b := sharedBudget(tt.modes[second])
-						if b.Mode == itself {
-							b.Mode, b.Leader = member, s.runID
-						}
-						return []status.Budget{b, other}
+				known := func() []status.Budget {
+					second := min(int(time.Since(began).Seconds()), len(tt.modes)-1)
+					other := sharedBudget(member)
+					other.Provider = "anthropic"
+					b := sharedBudget(tt.modes[second])
+					if b.Mode == itself {
+						b.Mode, b.Leader = member, "run1"
 					}
+					return []status.Budget{b, other}
 				}
-				r := l.start(nil, Options{})
+				got := map[string][]string{} // by provider
+				s := &sharing{
+					view:  &view{Cfg: stagetest.Config(t, "STAGE_BUDGET", "team"), Log: slog.New(slog.DiscardHandler), runID: "run1"},
+					known: known, notes: map[string]budgetNote{},
+				}
+				s.record = func(e auditlog.Run) {
+					got[e.Budget.Provider] = append(got[e.Budget.Provider], fmt.Sprintf("%.0f %s", time.Since(began).Seconds(), e.Phase))
+				}
+				stop := s.reportChanges(t.Context())
 				time.Sleep(20*time.Second + 500*time.Millisecond)
 				if len(tt.modes) < 21 {
 					time.Sleep(time.Minute)
 				}
-				r.stop()
-				got := l.budgetEvents(began, "openai")
+				stop()
+				own := got["openai"]
 				if len(tt.modes) > 21 { // only the first seconds are compared
-					got = got[:min(len(got), len(tt.want))]
+					own = own[:min(len(own), len(tt.want))]
 				}
-				if !slices.Equal(got, tt.want) {
-					t.Errorf("got events %q, want %q", got, tt.want)
+				if !slices.Equal(own, tt.want) {
+					t.Errorf("got events %q, want %q", own, tt.want)
 				}
-				if got := l.budgetEvents(began, "anthropic"); !slices.Equal(got, []string{"0 joined"}) {
-					t.Errorf("the other provider has the events %q", got)
+				if other := got["anthropic"]; !slices.Equal(other, []string{"0 joined"}) {
+					t.Errorf("the other provider has the events %q", other)
 				}
 			})
 		})
@@ -102,13 +95,12 @@ func TestABudgetIsShownEverywhere(t *testing.T) {
 		l.prepare = func(s *Stage) { s.sharing.known = func() []status.Budget { return []status.Budget{*now.Load()} } }
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
-		page := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		page := r.page()
 		for _, want := range []string{
 			"\nllm_stage_budget_members 4\n", "\nllm_stage_budget_share 0.25\n", "\nllm_stage_budget_rate 19.46\n",
 			"\n" + `llm_stage_budget_mode{mode="member"} 1` + "\n", "\n" + `llm_stage_budget_mode{mode="leader"} 0` + "\n",
 		} {
-			if !strings.Contains(page.Body.String(), want) {
+			if !strings.Contains(page, want) {
 				t.Errorf("no %q in the metrics", want)
 			}
 		}
@@ -163,9 +155,8 @@ func TestWithoutABudgetNothingOfItIsShown(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BUDGET_WEIGHT": "3"})
 		r := l.start(nil, Options{})
 		time.Sleep(10 * time.Second)
-		page := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-		if text := page.Body.String(); strings.Contains(text, "llm_stage_budget") {
+		page := r.page()
+		if text := page; strings.Contains(text, "llm_stage_budget") {
 			t.Errorf("metrics: %s", stagetest.Lines(text, "llm_stage_budget"))
 		}
 		if s := r.Status(); s.Budget != nil {

@@ -69,34 +69,37 @@ func (l *releaseLab) answered() {
 // TestAHandOverDoesNotWaitForAnotherPartitionsCall: whichever of the two rows makes the call, and whether it waits for
 // capacity or is in flight, partition 1 goes to the replica that joins, and the row of partition 0 stays where it is.
 func TestAHandOverDoesNotWaitForAnotherPartitionsCall(t *testing.T) {
-	for _, dedupe := range []string{"inflight", "stored"} {
-		for _, test := range []struct {
-			name  string
-			first int // the partition whose row makes the call
-			slow  bool
-		}{{"waits for capacity", 0, false}, {"is itself released", 1, false}, {"is in flight", 0, true}} {
-			t.Run(dedupe+"/the one that calls "+test.name, func(t *testing.T) {
-				stagetest.Virtual(t, func(t *testing.T) {
-					l := newReleaseLab(t, dedupe, test.slow)
-					one := l.start(nil, Options{})
-					time.Sleep(3 * time.Second)
-					l.ask(test.first)
-					l.ask(1 - test.first)
+	for _, test := range []struct {
+		dedupe, name string
+		first        int // the partition whose row makes the call
+		slow         bool
+	}{
+		{"inflight", "waits for capacity", 0, false},
+		{"inflight", "is itself released", 1, false},
+		{"inflight", "is in flight", 0, true},
+		{"stored", "waits for capacity", 0, false},
+	} {
+		t.Run(test.dedupe+"/the one that calls "+test.name, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
+				l := newReleaseLab(t, test.dedupe, test.slow)
+				one := l.start(nil, Options{})
+				time.Sleep(3 * time.Second)
+				l.ask(test.first)
+				l.ask(1 - test.first)
 
-					two := l.start(nil, Options{})
-					l.within(time.Second, "partition 1 is released", func() bool { return one.roleOf1() == consumer.Standby })
-					l.within(time.Second, "partition 1 has another owner", func() bool { return two.roleOf1() == consumer.Owner })
-					l.within(time.Second, "its row is there", func() bool { return two.consumers[1].Status().Window == 1 })
-					if s := one.consumers[0].Status(); s.Role != consumer.Owner || s.Window != 1 {
-						t.Errorf("partition 0: %v with %d rows, want the owner and its row", s.Role, s.Window)
-					}
-					l.answers.Store(true)
-					l.answered()
-					one.stop()
-					two.stop()
-				})
+				two := l.start(nil, Options{})
+				l.within(time.Second, "partition 1 is released", func() bool { return one.roleOf1() == consumer.Standby })
+				l.within(time.Second, "partition 1 has another owner", func() bool { return two.roleOf1() == consumer.Owner })
+				l.within(time.Second, "its row is there", func() bool { return two.consumers[1].Status().Window == 1 })
+				if s := one.consumers[0].Status(); s.Role != consumer.Owner || s.Window != 1 {
+					t.Errorf("partition 0: %v with %d rows, want the owner and its row", s.Role, s.Window)
+				}
+				l.answers.Store(true)
+				l.answered()
+				one.stop()
+				two.stop()
 			})
-		}
+		})
 	}
 }
 

@@ -27,11 +27,9 @@ func newCloudLab(t *testing.T) (l *lab, cloud *cloudtest.Cloud, refused *atomic.
 			return &llmtest.Step{Status: http.StatusUnauthorized, Body: fmt.Sprintf(`{"error":{"message":"%v: %s"}}`, err, c.Header.Get("Authorization"))}
 		}
 		return nil
-	}}, map[string]string{"STAGE_RETRY_MAX_ATTEMPTS": "1", "STAGE_LLM_API_KEY": "", "STAGE_LLM_AUTH": "google", "STAGE_FATAL_PROBE_INTERVAL": "10s"})
+	}}, map[string]string{"STAGE_RETRY_MAX_ATTEMPTS": "1", "STAGE_LLM_API_KEY": "", "STAGE_LLM_AUTH": "google", "STAGE_FATAL_PROBE_INTERVAL": "10s", "STAGE_POOL_SIZE": "2"})
 	l.pipes[cloudtest.Host] = cloud.Plain()
-	for i := range 1500 { // three minutes
-		l.load(fmt.Sprint("question ", i))
-	}
+	l.load(questions(360)...) // three minutes
 	return l, cloud, refused
 }
 
@@ -44,14 +42,10 @@ func onGoogleCloud(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", cloudtest.Host)
 }
 
-// noneFailed checks the results, and that the secrets are in nothing that the stage left.
-func (l *lab) noneFailed() {
+// noneFailedOrShown checks the results, and that the secrets are in nothing that the stage left.
+func (l *lab) noneFailedOrShown() {
 	l.t.Helper()
-	for _, one := range l.results() {
-		if one.Error != nil {
-			l.t.Fatalf("%s: %+v", one.Q, one.Error)
-		}
-	}
+	l.noneFailed()
 	places := map[string]string{"log": l.logs.String(), "audit": l.dump("AUDIT"), "results": l.dump("RESULTS")}
 	for place, text := range places {
 		if i := strings.Index(text, "access-token-of-cloudtest"); i >= 0 {
@@ -69,9 +63,9 @@ func TestCredentialsEndUnderLoad(t *testing.T) {
 		l, cloud, refused := newCloudLab(t)
 		cloud.SetLife(time.Minute)
 		r := l.start(nil, Options{})
-		l.await(100)
+		l.await(20)
 		cloud.Throttle(2)
-		l.await(500)
+		l.await(120)
 		for _, old := cloud.Asked(); ; time.Sleep(time.Second) {
 			if _, issued := cloud.Asked(); issued > old {
 				break
@@ -81,10 +75,10 @@ func TestCredentialsEndUnderLoad(t *testing.T) {
 		cloud.Set(cloudtest.Refuses)
 		time.Sleep(20 * time.Second)
 		cloud.Set(cloudtest.Works)
-		l.await(1000)
+		l.await(240)
 		before := refused.Load()
 		cloud.Revoke()
-		l.await(1500)
+		l.await(360)
 		r.stop()
 		if before != 0 || refused.Load() == 0 {
 			t.Errorf("%d calls were refused before the cloud revoked the credential, %d after", before, refused.Load())
@@ -99,7 +93,7 @@ func TestCredentialsEndUnderLoad(t *testing.T) {
 		if pauses := l.runEvents(auditlog.PhasePause); len(pauses) > 0 {
 			t.Errorf("paused: %q", pauses)
 		}
-		l.noneFailed()
+		l.noneFailedOrShown()
 	})
 }
 
@@ -111,7 +105,7 @@ func TestSourceOfCredentialsDies(t *testing.T) {
 		l, cloud, _ := newCloudLab(t)
 		cloud.SetLife(time.Minute)
 		r := l.start(nil, Options{})
-		l.await(100)
+		l.await(20)
 		cloud.Set(cloudtest.Hangs)
 		time.Sleep(5 * time.Minute)
 		s := r.Status()
@@ -129,11 +123,11 @@ func TestSourceOfCredentialsDies(t *testing.T) {
 		if took := time.Since(back); took > 30*time.Second {
 			t.Errorf("the pause ended %v after the metadata server was back", took)
 		}
-		l.await(1500)
+		l.await(360)
 		r.stop()
 		if pauses := l.runEvents(auditlog.PhasePause); len(pauses) != 1 {
 			t.Errorf("paused: %q", pauses)
 		}
-		l.noneFailed()
+		l.noneFailedOrShown()
 	})
 }

@@ -33,16 +33,14 @@ func TestResultsThatPushEachOtherOutAreNoLongerStored(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {
 				l := newLab(t, llmtest.Config{Latency: 100 * time.Millisecond}, nil)
-				for range 400 {
-					l.load("a")
-				}
+				l.load(times("a", 100)...)
 				r := l.start(nil, Options{})
-				l.await(100)
+				l.await(40)
 				l.change("RESULTS", tt.change)
 				before := l.ends("RESULTS")
 				time.Sleep(2 * time.Minute)
 				if n := l.ends("RESULTS") - before; n > 8 {
-					t.Errorf("%d of 300 results were stored after the change, want at most the 8 in flight", n)
+					t.Errorf("%d of 60 results were stored after the change, want at most the 8 in flight", n)
 				}
 				if ok, why := r.ready(); ok || !strings.Contains(why, "RESULTS was changed") {
 					t.Errorf("ready %v: %s", ok, why)

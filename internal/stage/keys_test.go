@@ -1,11 +1,9 @@
 package stage
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,12 +64,11 @@ func TestKeysAreNowhere(t *testing.T) {
 		_, why := paused.ready()
 		paused.stop()
 
-		page := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
+		page := r.page()
 		status := stagetest.Value(json.Marshal(r.Status()))(t)
 		_, usage := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": first, "STAGE_LLM_API_KE": first, "STAGE_POOL_SIZE": "x"}}.Load(t.Context(), config.NeedCalls)
 		places = map[string]string{
-			"log": l.logs.String(), "metrics": page.Body.String(), "status": string(status), "reason of the pause": why, "usage error": fmt.Sprint(usage),
+			"log": l.logs.String(), "metrics": page, "status": string(status), "reason of the pause": why, "usage error": fmt.Sprint(usage),
 			"dump": fmt.Sprintf("%v %+v %#v", r.Cfg, r.Cfg, r.Cfg) + fmt.Sprintf("%v %+v", r.caller.At(0), r.caller.At(1)),
 		}
 		names := l.js.StreamNames(t.Context())

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -36,6 +38,7 @@ type lab struct {
 	pipes map[string]*llmtest.PipeListener // by host
 	llms  map[string]*llmtest.Server
 	vars  map[string]string
+	rows  bool // the stream of the rows was created
 	logs  stagetest.Buffer
 	log   *slog.Logger // of the stages; nil: everything, as text
 	down  atomic.Bool  // no LLM listens
@@ -92,8 +95,9 @@ func (l *lab) load(questions ...string) {
 
 func (l *lab) publish(m *nats.Msg) {
 	l.t.Helper()
-	if _, err := l.js.CreateOrUpdateStream(l.t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
-		l.t.Fatal(err)
+	if !l.rows {
+		stagetest.Value(l.js.CreateOrUpdateStream(l.t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}))(l.t)
+		l.rows = true
 	}
 	m.Subject = "rows.in"
 	stagetest.Value(l.js.PublishMsg(l.t.Context(), m))(l.t)
@@ -224,6 +228,24 @@ func (l *lab) results() []labResult {
 		results = append(results, r)
 	}
 	return results
+}
+
+// noneFailed checks that no result is an error.
+func (l *lab) noneFailed() {
+	l.t.Helper()
+	for i, r := range l.results() {
+		if r.Error != nil {
+			l.t.Fatalf("row %d: %+v", i+1, r.Error)
+		}
+	}
+}
+
+// page returns what a stage shows at /metrics.
+func (r *running) page() string {
+	r.lab.t.Helper()
+	page := httptest.NewRecorder()
+	r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(r.lab.t.Context(), http.MethodGet, "/metrics", nil))
+	return page.Body.String()
 }
 
 // bodies returns the results' bodies in order.

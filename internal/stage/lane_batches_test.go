@@ -89,10 +89,10 @@ func questions(n int) []string {
 
 func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		l := newBatchesLab(t, batches.Config{}, nil)
-		l.load(questions(120)...)
+		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_LANE_ROWS": "20"})
+		l.load(questions(50)...)
 		r := l.start(nil, Options{})
-		l.awaitHours(120)
+		l.awaitHours(50)
 		time.Sleep(5 * time.Minute) // the batches are done with
 		r.stop()
 		for i, r := range l.results() {
@@ -105,7 +105,7 @@ func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
 			phases[e.Batch.Phase]++
 		}
 		if phases[auditlog.BatchIntent] != 3 || phases[auditlog.BatchSubmitted] != 3 || phases[auditlog.BatchEnded] != 3 {
-			t.Errorf("phases %v, want 3 batches of 120 rows", phases)
+			t.Errorf("phases %v, want 3 batches of 50 rows", phases)
 		}
 		report := l.proven()
 		if report.Audit.Elsewhere != 0 {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -217,79 +218,97 @@ func TestRowsOfTheLaneComeOutInOrderAtItsPrice(t *testing.T) {
 	})
 }
 
+// lineCase is what the batches have for a row, and what becomes of it.
+type lineCase struct {
+	q       string
+	answers []laneAnswer // by tries; the last one holds
+	text    string       // of the result; empty: it failed
+	reason  string
+	calls   string // by status
+	retries int    // of the row event
+	again   int
+}
+
 func TestWhatALineSaysDecidesItsRow(t *testing.T) {
-	schema := filepath.Join(t.TempDir(), "schema.json")
-	stagetest.Must(t, os.WriteFile(schema, []byte(`{"type":"string","pattern":"^\"?(batch|live)"}`), 0o600))
-	for _, test := range []struct {
-		name    string
-		answers []laneAnswer // by tries; the last one holds
-		vars    map[string]string
-		text    string // of the result; empty: it failed
-		reason  string
-		calls   string // by status
-		retries int    // of the row event
-		again   int
-	}{
-		{name: "success", answers: []laneAnswer{{text: "batch"}}, text: "batch", calls: "batch success"},
-		{name: "429", answers: []laneAnswer{{status: 429}, {text: "batch"}}, text: "batch", calls: "batch capacity_retry, batch success", retries: 1, again: 1},
-		{name: "500", answers: []laneAnswer{{status: 500}, {status: 503}, {text: "batch"}}, text: "batch", calls: "batch capacity_retry, batch failure, batch success", retries: 1, again: 2},
-		{name: "401", answers: []laneAnswer{{status: 401}, {text: "batch"}}, text: "batch", calls: "batch failure, batch success", again: 1},
-		{name: "400", answers: []laneAnswer{{status: 400}}, reason: "api_call_failed", calls: "batch failure"},
-		{name: "another request", answers: []laneAnswer{{text: "batch other", other: true}, {text: "batch"}}, text: "batch", calls: "batch failure, batch success", again: 1},
-		{
-			name: "schema, once", answers: []laneAnswer{{text: "42"}, {text: `"batch"`}}, vars: map[string]string{"STAGE_RESPONSE_SCHEMA_FILE": schema},
-			text: "batch", calls: "batch failure, batch success", again: 1,
-		},
-		{
-			name: "schema, twice", answers: []laneAnswer{{text: "42"}}, vars: map[string]string{"STAGE_RESPONSE_SCHEMA_FILE": schema},
-			text: "live", calls: "batch failure, batch failure, live success", again: 1,
-		},
-		{name: "too large", answers: []laneAnswer{{text: strings.Repeat("x", 2<<20)}}, reason: "result_too_large", calls: "batch success"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			stagetest.Virtual(t, func(t *testing.T) {
-				l := newLaneLab(t, test.vars)
-				l.answer = func(prompt string, tries int) laneAnswer {
-					if prompt == "first" { // what is behind it waits in the journal
-						return laneAnswer{text: `"batch first"`}
-					}
-					return test.answers[min(tries, len(test.answers)-1)]
-				}
-				l.load("first", "q")
-				l.run(2)
-				r := l.results()[1]
-				switch {
-				case test.text != "":
-					if r.Error != nil || !strings.HasPrefix(strings.Trim(r.Text, `"`), test.text) {
-						t.Errorf("result %+v, want %s", r, test.text)
-					}
-				case r.Error == nil || r.Error.Reason != test.reason:
-					t.Errorf("result %.500v, want an error %s", fmt.Sprint(r), test.reason)
-				}
-				var calls []string
-				for _, c := range l.calls() {
-					if c, ok := strings.CutPrefix(c, "2 "); ok {
-						calls = append(calls, c)
-					}
-				}
-				if got := strings.Join(calls, ", "); got != test.calls {
-					t.Errorf("calls %s, want %s", got, test.calls)
-				}
-				row := l.events(auditlog.KindRow)[1].Row
-				if row.Sequence != 2 {
-					row = l.events(auditlog.KindRow)[0].Row
-				}
-				if row.Attempts+row.CapacityRetries != len(calls) || row.CapacityRetries != test.retries || row.Source != auditlog.SourceCall {
-					t.Errorf("%d attempts and %d retries of source %s, want %d and %d", row.Attempts, row.CapacityRetries, row.Source, len(calls)-test.retries, test.retries)
-				}
-				if len(l.failed) != test.again {
-					t.Errorf("%d answers went back to the lane, want %d: %v", len(l.failed), test.again, l.failed)
-				}
-				if test.text == "live" && !strings.Contains(l.live[0], "Answer again") {
-					t.Errorf("the live call has no complaint: %s", l.live[0])
-				}
-			})
-		})
+	stagetest.Virtual(t, func(t *testing.T) {
+		checkLines(t, newLaneLab(t, nil),
+			lineCase{q: "success", answers: []laneAnswer{{text: "batch"}}, text: "batch", calls: "batch success"},
+			lineCase{q: "429", answers: []laneAnswer{{status: 429}, {text: "batch"}}, text: "batch", calls: "batch capacity_retry, batch success", retries: 1, again: 1},
+			lineCase{
+				q: "500", answers: []laneAnswer{{status: 500}, {status: 503}, {text: "batch"}},
+				text: "batch", calls: "batch capacity_retry, batch failure, batch success", retries: 1, again: 2,
+			},
+			lineCase{q: "401", answers: []laneAnswer{{status: 401}, {text: "batch"}}, text: "batch", calls: "batch failure, batch success", again: 1},
+			lineCase{q: "400", answers: []laneAnswer{{status: 400}}, reason: "api_call_failed", calls: "batch failure"},
+			lineCase{
+				q: "another request", answers: []laneAnswer{{text: "batch other", other: true}, {text: "batch"}},
+				text: "batch", calls: "batch failure, batch success", again: 1,
+			},
+			lineCase{q: "too large", answers: []laneAnswer{{text: strings.Repeat("x", 2<<20)}}, reason: "result_too_large", calls: "batch success"},
+		)
+	})
+	schema := stagetest.File(t, "schema.json", `{"type":"string","pattern":"^\"?(batch|live)"}`)
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLaneLab(t, map[string]string{"STAGE_RESPONSE_SCHEMA_FILE": schema})
+		checkLines(t, l,
+			lineCase{q: "wrong once", answers: []laneAnswer{{text: "42"}, {text: `"batch"`}}, text: "batch", calls: "batch failure, batch success", again: 1},
+			lineCase{q: "wrong twice", answers: []laneAnswer{{text: "42"}}, text: "live", calls: "batch failure, batch failure, live success", again: 1},
+		)
+		if !strings.Contains(l.live[0], "Answer again") {
+			t.Errorf("the live call has no complaint: %s", l.live[0])
+		}
+	})
+}
+
+// checkLines runs a stage with a row for each case. They wait in the journal behind a first one.
+func checkLines(t *testing.T, l *laneLab, cases ...lineCase) {
+	t.Helper()
+	l.answer = func(prompt string, tries int) laneAnswer {
+		for _, c := range cases {
+			if c.q == prompt {
+				return c.answers[min(tries, len(c.answers)-1)]
+			}
+		}
+		return laneAnswer{text: `"batch first"`}
+	}
+	l.load("first")
+	again := 0
+	for _, c := range cases {
+		l.load(c.q)
+		again += c.again
+	}
+	l.run(1 + len(cases))
+	calls := map[int][]string{} // by row
+	for _, c := range l.calls() {
+		n, call, _ := strings.Cut(c, " ")
+		row := stagetest.Value(strconv.Atoi(n))(t)
+		calls[row] = append(calls[row], call)
+	}
+	rows := map[int]*auditlog.Row{}
+	for _, e := range l.events(auditlog.KindRow) {
+		rows[int(e.Row.Sequence)] = e.Row
+	}
+	for i, c := range cases {
+		seq := i + 2
+		switch r := l.results()[seq-1]; {
+		case c.text != "":
+			if r.Error != nil || !strings.HasPrefix(strings.Trim(r.Text, `"`), c.text) {
+				t.Errorf("%s: result %+v, want %s", c.q, r, c.text)
+			}
+		case r.Error == nil || r.Error.Reason != c.reason:
+			t.Errorf("%s: result %.500v, want an error %s", c.q, fmt.Sprint(r), c.reason)
+		}
+		if got := strings.Join(calls[seq], ", "); got != c.calls {
+			t.Errorf("%s: calls %s, want %s", c.q, got, c.calls)
+		}
+		row := rows[seq]
+		if row.Attempts+row.CapacityRetries != len(calls[seq]) || row.CapacityRetries != c.retries || row.Source != auditlog.SourceCall {
+			t.Errorf("%s: %d attempts and %d retries of source %s, want %d and %d", c.q,
+				row.Attempts, row.CapacityRetries, row.Source, len(calls[seq])-c.retries, c.retries)
+		}
+	}
+	if len(l.failed) != again {
+		t.Errorf("%d answers went back to the lane, want %d: %v", len(l.failed), again, l.failed)
 	}
 }
 
@@ -361,7 +380,7 @@ func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLaneLab(t, map[string]string{"STAGE_POOL_SIZE": "1"})
 		start := time.Now()
-		for range 200 {
+		for range 40 {
 			l.publish(&nats.Msg{Data: []byte(`{"q":"live"}`), Header: nats.Header{"Stage-Lane": {"live"}}})
 		}
 		l.load("behind")
@@ -373,7 +392,7 @@ func TestRowsOfTheLaneDoNotWaitBehindLiveOnes(t *testing.T) {
 		if added != 1 {
 			t.Errorf("%d rows joined the lane in %v, want 1", added, time.Since(start))
 		}
-		l.await(201)
+		l.await(41)
 		r.stop()
 	})
 }
@@ -422,7 +441,7 @@ func TestBelowACeilingOnlyPricedModelsUseTheLane(t *testing.T) {
 // they are kept replies, as ever.
 func TestRepliesReadBackFromBehindTheLane(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		const rows = 60
+		const rows = 40
 		l := newLaneLab(t, map[string]string{"STAGE_WINDOW": "16", "STAGE_POOL_SIZE": "2"})
 		l.answer = func(prompt string, tries int) laneAnswer {
 			if prompt == "slow" && tries < 3 {

@@ -1,10 +1,8 @@
 package stage
 
 import (
-	"context"
 	"fmt"
 	"math"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,15 +130,14 @@ func TestTotalsMatchWhatTheServersReported(t *testing.T) {
 			!strings.Contains(logged[0], fmt.Sprintf("prompt=%v completion=200 total=%v cached=%v cache_write=%v cost_usd=%.6f", large, large+200, halves, quarters, want["large"])) {
 			t.Errorf("log:\n%s", strings.Join(logged, "\n"))
 		}
-		page := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
+		page := r.page()
 		for _, metric := range []string{
 			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="prompt"} %v`, large),
 			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="cached"} %v`, halves),
 			fmt.Sprintf(`llm_stage_tokens_total{model="large",provider="openai",type="cache_write"} %v`, quarters),
 			`llm_stage_cost_usd_total{model="small",provider="openai"} `,
 		} {
-			if !strings.Contains(page.Body.String(), metric) {
+			if !strings.Contains(page, metric) {
 				t.Errorf("metrics lack %s", metric)
 			}
 		}
@@ -281,10 +278,6 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 			}
 		}
 		l.work(20, map[string]string{"STAGE_MAX_COST_USD": "100"})
-		for i, r := range l.results() {
-			if r.Error != nil {
-				t.Errorf("row %d: %+v", i+1, r.Error)
-			}
-		}
+		l.noneFailed()
 	})
 }

@@ -77,12 +77,8 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Errors: map[int]float64{400: 1}}, map[string]string{"STAGE_ON_FATAL": "fail"})
 		l.log = logging.New(&l.logs, "info", "json")
-		questions := make([]string, 500)
-		for i := range questions {
-			questions[i] = fmt.Sprint("q", i)
-		}
-		l.load(questions...)
-		l.work(500, nil)
+		l.load(questions(200)...)
+		l.work(200, nil)
 		logging.Flush(l.log)
 		lines, failed := 0, 0
 		for _, line := range stagetest.JSONLines[struct {
@@ -95,8 +91,8 @@ func TestAStormOfFailedRowsIsAFewLinesWithACount(t *testing.T) {
 				failed += 1 + line.AndMore
 			}
 		}
-		if failed != 500 || lines > 20 {
-			t.Errorf("%d lines report %d failed rows, want few lines and 500 rows:\n%s", lines, failed, l.logs.String())
+		if failed != 200 || lines > 20 {
+			t.Errorf("%d lines report %d failed rows, want few lines and 200 rows:\n%s", lines, failed, l.logs.String())
 		}
 	})
 }
@@ -105,14 +101,10 @@ func TestASummaryIsLoggedEvery30SecondsWhileThereIsWork(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{Latency: time.Second}, map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_WINDOW": "16"})
 		l.log = logging.New(&l.logs, "info", "json")
-		questions := make([]string, 150) // 75 s of work
-		for i := range questions {
-			questions[i] = fmt.Sprint("q", i)
-		}
-		l.load(questions...)
+		l.load(questions(150)...) // 75 s of work
 		r := l.start(nil, Options{})
 		go r.LogProgress(t.Context(), nil)
-		time.Sleep(10 * time.Minute) // most of it without work
+		time.Sleep(4 * time.Minute) // most of it without work
 		r.stop()
 		var summaries []map[string]any
 		for _, line := range stagetest.JSONLines[map[string]any](t, l.logs.String()) {

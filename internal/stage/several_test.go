@@ -300,7 +300,7 @@ func TestEachStageHasItsMetricsAndPages(t *testing.T) {
 // Two stages with one budget keep its limit together, and share it by their weights while both have work.
 func TestStagesOfOneProcessShareABudget(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		const rpm, minutes = 120, 5
+		const rpm, minutes = 60, 5
 		var mu sync.Mutex
 		calls := map[string][]time.Time{}
 		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -309,9 +309,7 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 			calls[c.Model] = append(calls[c.Model], time.Now())
 			return nil
 		}}, map[string]string{"STAGE_BUDGET": "team", "STAGE_LLM_RPM": fmt.Sprint(rpm)})
-		for i := range rpm * minutes {
-			l.load(fmt.Sprint("row ", i))
-		}
+		l.load(questions(rpm * minutes)...)
 		r := l.startSeveral(parallel(
 			map[string]string{"STAGE_BUDGET_WEIGHT": "3", "STAGE_LLM_MODEL": "heavy"}, map[string]string{"STAGE_BUDGET_WEIGHT": "1", "STAGE_LLM_MODEL": "light"})...)
 		time.Sleep(30 * time.Second) // until they know each other
@@ -344,7 +342,7 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 // moment may both be accepted, and at its next start it refuses one of them, whose results nobody finds any more. The
 // later entry ends, at each start: its streams must not keep the stages before it from having theirs.
 func TestStagesOfOneProcessDoNotCreateStreamsThatOverlap(t *testing.T) {
-	for range 20 {
+	for range stagetest.Runs(0, 5, 20) {
 		stagetest.Virtual(t, func(t *testing.T) {
 			l := newLab(t, llmtest.Config{}, nil)
 			r := l.startSeveral(parallel(map[string]string{"STAGE_RESULT_STREAM": "R1"}, map[string]string{"STAGE_RESULT_STREAM": "R2"})...)

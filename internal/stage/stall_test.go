@@ -27,7 +27,7 @@ func TestAPartitionThatStandsStillIsNeverReady(t *testing.T) {
 		l.load("a", "b")
 		r := l.start(nil, Options{})
 		l.await(2)
-		time.Sleep(15 * time.Minute) // without rows nothing stands still
+		time.Sleep(3 * time.Minute) // without rows nothing stands still
 		if ok, why := r.ready(); !ok {
 			t.Errorf("an idle stage is not ready: %s", why)
 		}

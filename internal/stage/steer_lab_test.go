@@ -1,8 +1,6 @@
 package stage
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
@@ -25,9 +23,8 @@ func TestThePauseOfAPartitionIsAMetric(t *testing.T) {
 		}
 		shows := func(want ...string) {
 			t.Helper()
-			page := httptest.NewRecorder()
-			r.metrics.Handler().ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-			if got := stagetest.Lines(page.Body.String(), "llm_stage_partition_paused{"); !slices.Equal(got, want) {
+			page := r.page()
+			if got := stagetest.Lines(page, "llm_stage_partition_paused{"); !slices.Equal(got, want) {
 				t.Errorf("metrics: %q, want %q", got, want)
 			}
 		}
