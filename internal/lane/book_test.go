@@ -15,7 +15,7 @@ func TestAFullStreamHoldsBatchesBack(t *testing.T) {
 		b.rows = 100
 		b.makeStream(600)
 		b.open()
-		time.Sleep(time.Hour)
+		time.Sleep(15 * time.Minute)
 		if s := b.lane.Status(); len(b.api.batches) != 0 || !strings.Contains(s.Problem, "LANE") {
 			t.Errorf("%d batches, %+v", len(b.api.batches), s)
 		}
@@ -106,9 +106,7 @@ func TestBatchesOfAnotherInputAreCancelled(t *testing.T) {
 		b.dieAt("submitted recorded")
 		b.created = b.created.Add(time.Minute)
 		b.open()
-		b.await(3 * time.Hour)
-		b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
-		b.close()
+		b.settle(3 * time.Hour)
 		if len(b.api.batches) != 2 || len(b.api.cancels) != 1 || b.api.cancels[0] != "batch-0" {
 			t.Errorf("%d batches, cancelled %v", len(b.api.batches), b.api.cancels)
 		}

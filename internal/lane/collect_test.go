@@ -29,6 +29,12 @@ func (b *bench) run(n int, most time.Duration) {
 	b.t.Helper()
 	b.rows = uint64(n)
 	b.open()
+	b.settle(most)
+}
+
+// settle waits until all rows are kept and the lane is empty, and ends the term.
+func (b *bench) settle(most time.Duration) {
+	b.t.Helper()
 	b.await(most)
 	b.until(time.Hour, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
 	b.close()

@@ -13,9 +13,7 @@ func TestRowsAreAnsweredByABatch(t *testing.T) {
 	inBothKinds(t, func(t *testing.T, b *bench) {
 		b.open()
 		b.add(250)
-		b.await(2 * time.Hour)
-		b.until(time.Minute, "an empty lane", func() bool { return len(b.lane.Status().Batches) == 0 })
-		b.close()
+		b.settle(2 * time.Hour)
 		b.check()
 		if got, want := len(b.api.batches), 3; got != want {
 			t.Errorf("got %d batches, want %d", got, want)

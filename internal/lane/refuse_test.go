@@ -84,8 +84,8 @@ func TestABadRowIsFoundByHalves(t *testing.T) {
 
 func TestRefusalsOfEverythingPauseTheLane(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		b.rows = 2000
-		b.settings.Rows = 2000
+		b.rows = 500
+		b.settings.Rows = 500
 		refuseLater(b.api, func(*remote) *batchapi.Refusal {
 			return &batchapi.Refusal{Err: apiError(llm.Permanent, 400, "no batches for you")}
 		})
@@ -108,7 +108,7 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 		runVirtual(t, name, func(t *testing.T) {
 			b := newBench(t, fileProvider())
 			b.settings.Wait = time.Second
-			const most = 25_000 // tokens, at 100 a row
+			const most = 12_500 // tokens, at 100 a row
 			full := func(but *remote, more int) bool {
 				sum := 100 * more
 				for _, r := range b.api.batches {
@@ -134,7 +134,7 @@ func TestAFullQueueIsWaitedFor(t *testing.T) {
 					return nil
 				}
 			}
-			b.run(1000, 48*time.Hour)
+			b.run(500, 48*time.Hour)
 			b.check()
 			if len(b.calls) > 0 {
 				t.Errorf("%d live calls", len(b.calls))

@@ -20,7 +20,7 @@ func TestALaneWhoseEachLineIsDeniedPauses(t *testing.T) {
 		withBench(t, func(t *testing.T, b *bench) {
 			var why error
 			b.paused = func(err error) { why = err }
-			fixed := time.Now().Add(6 * time.Hour)
+			fixed := time.Now().Add(3 * time.Hour)
 			b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
 				if r.Created.Before(fixed) {
 					return batchapi.Answered, status
@@ -174,7 +174,7 @@ func TestWhichFailuresDenyABatch(t *testing.T) {
 // Settings that stay wrong cost no row, however often a batch of one row finds it so.
 func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		fixed := time.Now().Add(6 * time.Hour)
+		fixed := time.Now().Add(4 * time.Hour)
 		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
 			if r.Created.Before(fixed) {
 				return batchapi.Answered, 400
