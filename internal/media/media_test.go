@@ -144,18 +144,26 @@ func TestObjects(t *testing.T) {
 		t.Error("no error though the bucket is gone")
 	}
 	check(t, r, "nats://photos/a.png", "there is no such bucket")
+}
 
-	// Nobody answers: it is not the row's fault.
-	n.Server.Stop()
-	ctx, cancel := context.WithCancel(t.Context())
-	err = r.Describe(ctx, image("nats://other/there.png"))
-	if away, ok := errors.AsType[*llm.AwayError](err); !ok || away.Source != "nats://other/there.png" {
-		t.Errorf("no server: %v", err)
-	}
-	cancel()
-	if err := r.Describe(ctx, image("nats://other/there.png")); !errors.Is(err, context.Canceled) {
-		t.Errorf("stopped: %v", err)
-	}
+// That nobody answers is not the row's fault.
+func TestAServerThatDoesNotAnswerIsAway(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		n := stagetest.StartNATS(t)
+		stagetest.NewBucket(t, n.JS, "photos").Put("a.png", png)
+		r := &media.Reader{MaxBytes: 1000, Objects: media.NewObjects(n.NC)}
+		check(t, r, "nats://photos/a.png", png)
+		n.Server.Stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		err := r.Describe(ctx, image("nats://photos/a.png"))
+		if away, ok := errors.AsType[*llm.AwayError](err); !ok || away.Source != "nats://photos/a.png" {
+			t.Errorf("no server: %v", err)
+		}
+		cancel()
+		if err := r.Describe(ctx, image("nats://photos/a.png")); !errors.Is(err, context.Canceled) {
+			t.Errorf("stopped: %v", err)
+		}
+	})
 }
 
 func TestTheBoundIsOfAllMediaOfARow(t *testing.T) {
