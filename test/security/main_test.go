@@ -8,5 +8,5 @@ import (
 
 func TestMain(m *testing.M) {
 	stagetest.Wait()
-	m.Run()
+	stagetest.Main(m)
 }

@@ -1,4 +1,4 @@
-package permissions_test
+package security_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package permissions_test
+package security_test
 
 import (
 	"cmp"
@@ -9,8 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,15 +26,9 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-func TestMain(m *testing.M) {
-	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
-	os.Exit(m.Run())
-}
 
 // outcome is what became of a stage with some permissions.
 type outcome struct {
@@ -68,8 +60,7 @@ var everything = map[string]string{
 // load reads the configuration of a stage with some settings, that calls a provider at a URL.
 func load(t *testing.T, settings map[string]string, url string) *config.Config {
 	t.Helper()
-	prices := filepath.Join(t.TempDir(), "prices.yaml")
-	stagetest.Must(t, os.WriteFile(prices, []byte("small: {input: 1, output: 1}"), 0o600))
+	prices := stagetest.File(t, "prices.yaml", "small: {input: 1, output: 1}")
 	environ := map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": url, "STAGE_LLM_API_KEY": "key", "STAGE_LLM_MODEL": "small",
 		"STAGE_TEMPLATE": "Row {{ row.n }} of {{ row.p }}", "STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0",
@@ -80,8 +71,9 @@ func load(t *testing.T, settings map[string]string, url string) *config.Config {
 	return cfg
 }
 
-// work runs a stage with some settings as a user with a grant, in virtual time. script is what the provider does.
-func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *llmtest.Step, g permissions.Grant) (o outcome) {
+// work runs a stage with some settings as a user with a grant, in virtual time: for three minutes, or until the log names
+// what is missing. script is what the provider does.
+func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *llmtest.Step, g permissions.Grant, missing string) (o outcome) {
 	t.Helper()
 	handler := stagetest.Value(llmtest.New(llmtest.Config{Script: script}))(t)
 	pipe, stop := handler.Pipe()
@@ -127,8 +119,17 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 	}()
 	asked := time.After(30 * time.Second)
 	over := time.After(3 * time.Minute)
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
 	for ended := false; !ended; {
 		select {
+		case <-look.C:
+			if missing != "" && names(denials(logs), missing) {
+				drain()
+				o.err = <-done
+				ended = true
+			}
+			continue
 		case o.err = <-done:
 			ended = true
 			continue
@@ -158,17 +159,27 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 		drain()
 		o.err = <-done
 	}
-	text := logs.String()
-	for _, found := range violation.FindAllStringSubmatch(strings.ReplaceAll(text, `\"`, `"`), -1) {
-		o.denied = append(o.denied, found[1])
-	}
-	for line := range strings.Lines(text) {
+	o.denied = denials(logs)
+	for line := range strings.Lines(logs.String()) {
 		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
 			o.warned = append(o.warned, line)
 		}
 	}
 	o.results = countResults(t, js, cfg)
 	return o
+}
+
+// denials lists the subjects that the log says were denied.
+func denials(logs *stagetest.Buffer) (subjects []string) {
+	for _, found := range violation.FindAllStringSubmatch(strings.ReplaceAll(logs.String(), `\"`, `"`), -1) {
+		subjects = append(subjects, found[1])
+	}
+	return subjects
+}
+
+// names reports whether one of these subjects is of an entry.
+func names(denied []string, entry string) bool {
+	return slices.ContainsFunc(denied, func(subject string) bool { return permissions.Matches(entry, subject) })
 }
 
 // prepare creates what a stage of this configuration may not create, and then stores its rows.
@@ -284,34 +295,30 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	cases := []missing{{"", all}}
 	all.Publish = slices.Compact(slices.Sorted(slices.Values(all.Publish))) // two features may need the same
 	for _, entry := range all.Publish {
-		cases = append(cases, missing{entry, permissions.Grant{drop(all.Publish, entry), all.Subscribe, all.Responses}})
+		cases = append(cases, missing{entry, permissions.Grant{Publish: drop(all.Publish, entry), Subscribe: all.Subscribe, Responses: all.Responses}})
 	}
 	for _, entry := range all.Subscribe {
-		cases = append(cases, missing{entry, permissions.Grant{all.Publish, drop(all.Subscribe, entry), all.Responses}})
+		cases = append(cases, missing{entry, permissions.Grant{Publish: all.Publish, Subscribe: drop(all.Subscribe, entry), Responses: all.Responses}})
 	}
-	for i := 0; i < len(cases); i += stagetest.Stride(6) {
+	for i := 0; i < len(cases); i += stagetest.Stride(8) {
 		c := cases[i]
 		t.Run(c.entry, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				o := work(t, everything, slowAndRefused, c.grant)
+				o := work(t, everything, slowAndRefused, c.grant, "")
 				if c.entry == "" {
 					if !o.well() || len(o.denied) > 0 || o.rows != [2]string{} {
 						t.Errorf("with all permissions: %+v", o)
 					}
 					return
 				}
-				named := false
-				for _, subject := range o.denied {
-					named = named || permissions.Matches(c.entry, subject)
-				}
-				if !named {
+				if !names(o.denied, c.entry) {
 					t.Errorf("the log names %q, none of it is %s", o.denied, c.entry)
 				}
-				if contains(rows.Publish, c.entry) && o.ready && !strings.Contains(o.rows[0], "docs/permissions.md has what rows on the dashboard need") {
+				if slices.Contains(rows.Publish, c.entry) && o.ready && !strings.Contains(o.rows[0], "docs/permissions.md has what rows on the dashboard need") {
 					t.Errorf("without %s the page says %q of a row", c.entry, o.rows[0])
 				}
-				if saving := contains(savings, c.entry); o.well() != saving {
+				if saving := slices.Contains(savings, c.entry); o.well() != saving {
 					t.Errorf("done without %s: %v, want %v: error %v, ready %v %q, %d results", c.entry, o.well(), saving, o.err, o.ready, o.why, o.results)
 				}
 			})
@@ -319,13 +326,6 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	}
 }
 
-func drop(list []string, entry string) (rest []string) {
-	for _, e := range list {
-		if e != entry {
-			rest = append(rest, e)
-		}
-	}
-	return rest
+func drop(list []string, entry string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return e == entry })
 }
-
-func contains(list []string, entry string) bool { return len(drop(list, entry)) < len(list) }
