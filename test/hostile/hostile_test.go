@@ -52,10 +52,11 @@ func draw(rng *rand.Rand, n int) (messages []*message) {
 	return messages
 }
 
-// FuzzMessage runs a whole stage with one message of any bytes among ordinary rows and one drawn from the seed.
+// FuzzMessage runs a whole stage with one message of any bytes among ordinary rows and one drawn from the seed. A short run
+// has each known message in one of the orders, others in all three.
 func FuzzMessage(f *testing.F) {
 	for i, m := range known {
-		for w := range 3 { // one of each order
+		for w := i % stagetest.Stride(3); w < 3; w += stagetest.Stride(3) {
 			f.Add(uint8(w), uint64(i), []byte(m.subject), []byte(m.header), []byte(m.body)) //nolint:gosec // few
 		}
 	}
