@@ -85,3 +85,19 @@ func TestErrorsOfDeferredRequestsSayWhatIsWanted(t *testing.T) {
 		}
 	}
 }
+
+func TestAReportTooLargeForAMessageIsCut(t *testing.T) {
+	reply := &llm.BatchReply{Results: make([]llm.BatchResult, 5000)}
+	for i := range reply.Results {
+		reply.Results[i] = llm.BatchResult{Status: llm.BatchError, Error: strings.Repeat("no ", 100), Reason: "api_call_failed"}
+	}
+	const bytesMax = 1 << 20
+	body, code, _ := encodeReply("openai", nil, &llm.AllFailedError{Reply: reply}, bytesMax)
+	var got ErrorBody
+	if err := json.Unmarshal(body, &got); err != nil || code != CodeAllFailed || !got.ReportCut || *got.Total != 5000 {
+		t.Errorf("%v, code %s, cut %v: %.200s", err, code, got.ReportCut, body)
+	}
+	if n := len(got.Report); len(body) > bytesMax || n < 1000 || n == 5000 {
+		t.Errorf("%d bytes, %d in the report", len(body), n)
+	}
+}

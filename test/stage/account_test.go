@@ -335,7 +335,8 @@ func (s *site) verifySummary(a *audit) {
 		s.t.Errorf("stage usage has %d+%d tokens, the summaries %s", *total.PromptTokens, *total.CompletionTokens, u.Tokens())
 	}
 	var wantFailed, wantRetries int
-	for _, r := range s.results(0) {
+	stored := s.results(0)
+	for _, r := range stored {
 		if r.Header.Get(streams.HeaderStatus) == "error" {
 			wantFailed++
 		}
@@ -345,9 +346,9 @@ func (s *site) verifySummary(a *audit) {
 			wantRetries++
 		}
 	}
-	if int(results) != len(s.results(0)) || int(failed) != wantFailed || int(calls) != len(a.calls) || int(retries) != wantRetries {
+	if int(results) != len(stored) || int(failed) != wantFailed || int(calls) != len(a.calls) || int(retries) != wantRetries {
 		s.t.Errorf("the summaries report %d results, %d failed, %d calls, %d capacity retries; want %d, %d, %d, %d",
-			results, failed, calls, retries, len(s.results(0)), wantFailed, len(a.calls), wantRetries)
+			results, failed, calls, retries, len(stored), wantFailed, len(a.calls), wantRetries)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,6 +35,19 @@ type batchReply struct {
 	Provider     string
 	RetryAfterMS *int64 `json:"retry_after_ms"`
 	Error        string
+}
+
+// asking sends a batched request in the background.
+func (s *site) asking(body string) <-chan *batchReply {
+	done := make(chan *batchReply, 1)
+	go func() {
+		reply, err := s.tryAsk("stage.llm_batch", body)
+		if err != nil {
+			s.t.Error(err)
+		}
+		done <- reply
+	}()
+	return done
 }
 
 // contents lists the answers, with the reason in place of each one that is missing.
@@ -163,51 +175,38 @@ func TestABatchComesBackInOrderWithItsAudit(t *testing.T) {
 func TestRowsAndBatchesShareThePool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const rows = 400
+		const rows = 160
 		s := loaded(t, rows, llmtest.Config{Latency: time.Second})
 		r := s.serving(vars{"STAGE_BATCH_RPM": "openai=0", "STAGE_WINDOW": "64"})
 		began := time.Now()
-		var asking sync.WaitGroup
-		var batched, failed atomic.Int64
-		var replies []*batchReply
-		var mu sync.Mutex
+		var asked []<-chan *batchReply
 		for range 6 { // up to 120 prompts at a time
-			asking.Go(func() {
-				reply, err := s.tryAsk("stage.llm_batch", batchOf(60, 20))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				batched.Add(int64(len(reply.Results)))
-				mu.Lock()
-				defer mu.Unlock()
-				replies = append(replies, reply)
-			})
+			asked = append(asked, s.asking(batchOf(25, 20)))
 		}
 		s.await(rows)
 		rowsTook := time.Since(began)
-		asking.Wait()
-		allTook := time.Since(began)
-		for _, reply := range replies {
+		for _, done := range asked {
+			reply := <-done
+			if reply == nil || len(reply.Results) != 25 {
+				t.Fatalf("%+v", reply)
+			}
 			for i, content := range reply.contents() {
 				if !strings.HasSuffix(content, fmt.Sprint("prompt ", i)) {
-					failed.Add(1)
+					t.Errorf("prompt %d: %s", i, content)
 				}
 			}
 		}
+		allTook := time.Since(began)
 		r.stop()
 		s.verify()
-		if batched.Load() != 360 || failed.Load() != 0 {
-			t.Errorf("%d results, %d of them wrong", batched.Load(), failed.Load())
-		}
 		t.Logf("rows took %v, all %v", rowsTook, allTook)
-		// Ten calls a second, less the throttle's ramp-up: alone the rows need 40 s, and with two thirds of the
-		// calls 60 s.
-		if rowsTook > 75*time.Second {
+		// Ten calls a second, less the throttle's ramp-up: alone the rows need 16 s, and with two thirds of the
+		// calls 24 s.
+		if rowsTook > 34*time.Second {
 			t.Errorf("rows took %v beside batches", rowsTook)
 		}
-		if allTook > 100*time.Second {
-			t.Errorf("all took %v, 760 calls at ten a second", allTook)
+		if allTook > 45*time.Second {
+			t.Errorf("all took %v, 310 calls at ten a second", allTook)
 		}
 	})
 }
@@ -323,14 +322,7 @@ func TestAStopAnswersBatchesWithWhatTheyHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 10 * time.Second})
 		r := s.serving(nil)
-		done := make(chan *batchReply)
-		go func() {
-			reply, err := s.tryAsk("stage.llm_batch", batchOf(10, 3))
-			if err != nil {
-				t.Error(err)
-			}
-			done <- reply
-		}()
+		done := s.asking(batchOf(10, 3))
 		time.Sleep(5 * time.Second)
 		r.soft()
 		reply := <-done
@@ -356,14 +348,7 @@ func TestAHardStopAnswersBatchesToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: time.Hour})
 		r := s.serving(vars{"STAGE_LLM_TIMEOUT": "30s", "STAGE_RETRY_MAX_ATTEMPTS": "9", "STAGE_LLM_MAX_REPLY_BYTES": "1MiB"})
-		done := make(chan *batchReply)
-		go func() {
-			reply, err := s.tryAsk("stage.llm_batch", batchOf(10, 3))
-			if err != nil {
-				t.Error(err)
-			}
-			done <- reply
-		}()
+		done := s.asking(batchOf(10, 3))
 		time.Sleep(5 * time.Second)
 		r.soft()
 		time.Sleep(time.Second)

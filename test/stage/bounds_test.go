@@ -40,7 +40,7 @@ func TestABlockedHeadKeepsToTheWindowsBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const (
-			rows        = 300
+			rows        = 100
 			rowBytes    = 16 << 10
 			windowBytes = 1 << 20
 		)

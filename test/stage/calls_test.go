@@ -34,10 +34,11 @@ func TestTransientErrorsAreBoundedAndReportedInFull(t *testing.T) {
 		{Trouble: llmtest.Reset},
 		{Trouble: llmtest.Cut, Body: says("half of this", "stop")},
 		{Trouble: llmtest.Stall},
+		{Trouble: llmtest.Hang},
 		{Status: 408},
 	}
 	// The connection that was reset before a byte of the reply is not the row's fault: it does not count.
-	oneRow(t, llmtest.Config{Script: llmtest.Steps(steps...)}, vars{"STAGE_RETRY_MAX_ATTEMPTS": "5"}, func(s *site, a *audit) {
+	oneRow(t, llmtest.Config{Script: llmtest.Steps(steps...)}, vars{"STAGE_RETRY_MAX_ATTEMPTS": "6", "STAGE_LLM_TIMEOUT": "20s"}, func(s *site, a *audit) {
 		f := s.failed()
 		if f.Reason != "api_call_failed" || f.Raw["status_code"] != 408.0 {
 			t.Errorf("the last error decides: %+v", f.Raw)
@@ -50,7 +51,7 @@ func TestTransientErrorsAreBoundedAndReportedInFull(t *testing.T) {
 			got = append(got, e.Class+" "+strconv.Itoa(e.StatusCode))
 		}
 		// A reply that was cut off had begun with a status of success; one that stalled ended with our own time-out.
-		if want := []string{"transient 500", "transient 502", "transient 0", "transient 200", "transient 0", "transient 408"}; !slices.Equal(got, want) {
+		if want := []string{"transient 500", "transient 502", "transient 0", "transient 200", "transient 0", "transient 200", "transient 408"}; !slices.Equal(got, want) {
 			t.Errorf("errors %q, want %q", got, want)
 		}
 		calls, row := eventsOf(t, a, 1)
@@ -58,46 +59,26 @@ func TestTransientErrorsAreBoundedAndReportedInFull(t *testing.T) {
 		for _, c := range calls {
 			statuses = append(statuses, c.Status)
 		}
-		if want := []auditlog.CallStatus{"failure", "failure", "unknown", "unknown", "unknown", "failure"}; !slices.Equal(statuses, want) {
+		for i, c := range calls[4:6] {
+			if c.Latency.Round(time.Second) != 20*time.Second {
+				t.Errorf("slow call %d was cut off after %v, want 20 s", i, c.Latency)
+			}
+		}
+		if want := []auditlog.CallStatus{"failure", "failure", "unknown", "unknown", "unknown", "unknown", "failure"}; !slices.Equal(statuses, want) {
 			t.Errorf("call events %q, want %q", statuses, want)
 		}
-		if row.Attempts != 6 || len(row.Errors) != 6 || row.Status != "error" {
+		if row.Attempts != 7 || len(row.Errors) != 7 || row.Status != "error" {
 			t.Errorf("row event %+v", row)
 		}
 	})
 }
 
-func TestATransientErrorIsRetriedAfterAWait(t *testing.T) {
-	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Status: 500, Header: map[string]string{"Retry-After": "30"}}, llmtest.Step{Status: 503, Header: map[string]string{"Retry-After": "7"}})},
-		vars{"STAGE_RETRY_BASE_DELAY": "1s"}, func(s *site, a *audit) {
-			if res := one(t, "results", s.results(0)); res.Fault != nil {
-				t.Fatalf("%s", res.Body)
-			}
-			seen := s.tap.seen()
-			if len(seen) != 3 {
-				t.Fatalf("%d calls, want 3", len(seen))
-			}
-			for i, least := range []time.Duration{30 * time.Second, 7 * time.Second} {
-				if waited := seen[i+1].At.Sub(seen[i].At); waited < least || waited > least+10*time.Second {
-					t.Errorf("call %d came %v after the one before, the server asked for %v", i+1, waited, least)
-				}
-			}
-			calls, row := eventsOf(t, a, 1)
-			if row.Attempts != 2 || row.CapacityRetries != 1 || len(row.Errors) != 2 || row.Status != "success" {
-				t.Errorf("row event %+v", row)
-			}
-			if calls[0].RetryAfter != 30*time.Second || calls[1].Status != auditlog.CallCapacityRetry || calls[1].ErrorClass != "capacity" {
-				t.Errorf("call events %+v, %+v", calls[0], calls[1])
-			}
-		})
-}
-
+// Between the rows are others that succeed, so that no failure is taken for one of the settings or the server.
 func TestRepliesThatCannotBeUsed(t *testing.T) {
 	html := map[string]string{"Content-Type": "text/html; charset=utf-8"}
 	tests := []struct {
 		name     string
 		step     llmtest.Step
-		vars     vars
 		reason   string
 		attempts int
 		facts    map[string]any
@@ -105,80 +86,108 @@ func TestRepliesThatCannotBeUsed(t *testing.T) {
 		{
 			"bad request",
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}`},
-			nil,
 			"api_call_failed", 1,
 			map[string]any{"status_code": 400.0, "provider_code": "context_length_exceeded"},
 		},
-		{"too large", llmtest.Step{Status: 413}, nil, "api_call_failed", 1, map[string]any{"status_code": 413.0}},
-		{"content filter", llmtest.Step{Body: says("", "content_filter")}, nil, "content_filtered", 1, nil},
+		{"too large", llmtest.Step{Status: 413}, "api_call_failed", 1, map[string]any{"status_code": 413.0}},
+		{"content filter", llmtest.Step{Body: says("", "content_filter")}, "content_filtered", 1, nil},
 		{
 			"content filter on the prompt",
 			llmtest.Step{Status: 400, Body: `{"error":{"message":"filtered","code":"content_filter"}}`},
-			nil,
 			"content_filtered", 1, nil,
 		},
 		{
 			"refusal",
 			llmtest.Step{Body: `{"choices":[{"message":{"role":"assistant","content":null,"refusal":"I can't do that."},"finish_reason":"stop"}]}`},
-			nil,
 			"refused", 1, nil,
 		},
-		{"length", llmtest.Step{Body: says("The beginning of", "length")}, nil, "truncated", 1, map[string]any{"partial": "The beginning of", "finish_reason": "length"}},
 		{
-			"stopped for a tool call", // which no setting accepts
-			llmtest.Step{Body: says("The beginning of", "tool_calls")},
-			vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"},
-			"truncated", 3,
-			map[string]any{"partial": "The beginning of", "finish_reason": "tool_calls"},
+			"length",
+			llmtest.Step{Body: says("The beginning of", "length")},
+			"truncated", 1,
+			map[string]any{"partial": "The beginning of", "finish_reason": "length"},
 		},
-		{"no choices", llmtest.Step{Body: `{"id":"x","choices":[]}`}, nil, "empty_choices", 3, map[string]any{"response": map[string]any{"id": "x", "choices": []any{}}}},
-		{"no content", llmtest.Step{Body: says("", "stop")}, nil, "empty_content", 3, nil},
-		{"unexpected shape", llmtest.Step{Body: `{"b":1,"a":2}`}, nil, "malformed_response", 3, map[string]any{"response_keys": []any{"b", "a"}}},
+		{
+			"no choices",
+			llmtest.Step{Body: `{"id":"x","choices":[]}`},
+			"empty_choices", 3,
+			map[string]any{"response": map[string]any{"id": "x", "choices": []any{}}},
+		},
+		{"no content", llmtest.Step{Body: says("", "stop")}, "empty_content", 3, nil},
+		{
+			"unexpected shape",
+			llmtest.Step{Body: `{"b":1,"a":2}`},
+			"malformed_response", 3,
+			map[string]any{"response_keys": []any{"b", "a"}},
+		},
 		{
 			"a page",
 			llmtest.Step{Body: "<html><body>Sign in</body></html>", Header: html},
-			nil,
 			"invalid_json_response", 3,
 			map[string]any{"content_type": "text/html; charset=utf-8", "body_preview": "<html><body>Sign in</body></html>"},
 		},
-		{"more than one JSON value", llmtest.Step{Body: says("a", "stop") + "{}"}, nil, "invalid_json_response", 3, nil},
-		{
-			"larger than the limit",
-			llmtest.Step{Body: says(strings.Repeat("a", 5000), "stop")},
-			vars{"STAGE_LLM_MAX_REPLY_BYTES": "4KiB"},
-			"response_too_large", 1, nil,
-		},
+		{"more than one JSON value", llmtest.Step{Body: says("a", "stop") + "{}"}, "invalid_json_response", 3, nil},
+		{"larger than the limit", llmtest.Step{Body: says(strings.Repeat("a", 5000), "stop")}, "response_too_large", 1, nil},
 		{
 			"an error with status 200",
 			llmtest.Step{Body: `{"error":{"message":"oops","type":"server_error","code":500}}`},
-			nil,
 			"api_call_failed", 3, nil,
 		},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			oneRow(t, always(tt.step), tt.vars, func(s *site, a *audit) {
-				f := s.failed()
-				if f.Reason != tt.reason || len(f.Errors) != tt.attempts {
-					t.Errorf("%s after %d attempts, want %s after %d: %s", f.Reason, len(f.Errors), tt.reason, tt.attempts, f.Error)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 2*len(tests), llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if n := promptRow(c.Prompt); n%2 == 0 {
+				return &tests[n/2-1].step
+			}
+			return nil
+		}})
+		r := s.start(vars{"STAGE_LLM_MAX_REPLY_BYTES": "4KiB"})
+		s.await(2 * len(tests))
+		r.stop()
+		a := s.verify()
+		for i, res := range s.results(0) {
+			if i%2 == 0 {
+				if res.Fault != nil {
+					t.Errorf("row %d failed: %s", res.Row, res.Body)
 				}
-				for name, want := range tt.facts {
-					if got := f.Raw[name]; fmt.Sprint(got) != fmt.Sprint(want) {
-						t.Errorf("%s is %v, want %v", name, got, want)
-					}
+				continue
+			}
+			tt, f := tests[i/2], res.Fault
+			if f == nil || f.Reason != tt.reason || len(f.Errors) != tt.attempts {
+				t.Errorf("%s: want %s after %d attempts: %s", tt.name, tt.reason, tt.attempts, res.Body)
+				continue
+			}
+			for name, want := range tt.facts {
+				if got := f.Raw[name]; fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%s: %s is %v, want %v", tt.name, name, got, want)
 				}
-				if _, row := eventsOf(t, a, 1); row.Attempts != tt.attempts || row.Reason != tt.reason {
-					t.Errorf("row event %+v", row)
-				}
-			})
-		})
-	}
+			}
+			if _, row := eventsOf(t, &a, res.Row); row.Attempts != tt.attempts || row.Reason != tt.reason {
+				t.Errorf("%s: row event %+v", tt.name, row)
+			}
+		}
+	})
 }
 
+// A reply that stopped for a tool call is accepted by no setting.
 func TestATruncatedReplyIsAcceptedWhereAllowed(t *testing.T) {
-	oneRow(t, always(llmtest.Step{Body: says("The beginning of", "length")}), vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"}, func(s *site, _ *audit) {
-		if res := one(t, "results", s.results(0)); res.Fault != nil || !strings.Contains(string(res.Body), `"llm_response":"The beginning of"`) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := loaded(t, 2, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			return &llmtest.Step{Body: says("The beginning of", []string{"length", "tool_calls"}[promptRow(c.Prompt)-1])}
+		}})
+		r := s.start(vars{"STAGE_LLM_ACCEPT_TRUNCATED": "true"})
+		s.await(2)
+		r.stop()
+		s.verify()
+		results := s.results(0)
+		if res := results[0]; res.Fault != nil || !strings.Contains(string(res.Body), `"llm_response":"The beginning of"`) {
 			t.Errorf("%s", res.Body)
+		}
+		if f := results[1].Fault; f == nil || f.Reason != "truncated" || len(f.Errors) != 3 ||
+			f.Raw["partial"] != "The beginning of" || f.Raw["finish_reason"] != "tool_calls" {
+			t.Errorf("stopped for a tool call: %s", results[1].Body)
 		}
 	})
 }
@@ -227,19 +236,4 @@ func TestARowTimeoutEndsTheWaitForCapacity(t *testing.T) {
 			t.Errorf("after %v and %d capacity retries, want 30 s and the call then in flight", row.FinishedAt.Sub(row.StartedAt), row.CapacityRetries)
 		}
 	})
-}
-
-func TestASlowCallIsCutOffAndRetried(t *testing.T) {
-	oneRow(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Delay: time.Hour}, llmtest.Step{Trouble: llmtest.Hang})},
-		vars{"STAGE_LLM_TIMEOUT": "20s"}, func(s *site, a *audit) {
-			if res := one(t, "results", s.results(0)); res.Fault != nil {
-				t.Fatalf("%s", res.Body)
-			}
-			calls, _ := eventsOf(t, a, 1)
-			for i, c := range calls[:2] {
-				if c.Status != auditlog.CallUnknown || c.Latency.Round(time.Second) != 20*time.Second {
-					t.Errorf("call %d: %s after %v, want unknown after 20 s", i, c.Status, c.Latency)
-				}
-			}
-		})
 }

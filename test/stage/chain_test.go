@@ -142,7 +142,7 @@ func outline(t *testing.T, body []byte) string {
 func TestAChainOverPartitionsKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const rows = 120
+		const rows = 60
 		s := newSite(t, llmtest.Config{Latency: time.Second, LatencySigma: 1})
 		s.link("a", "", vars{"STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "3", "STAGE_ORDER": "key", "STAGE_ORDER_KEY": "subject.3"})
 		s.until("the input", func() bool {

@@ -91,13 +91,16 @@ func recordChain(t *testing.T) (recorded map[string][]stagetest.Message) {
 	return recorded
 }
 
-// replay stores what a chain has stored on another server. Claims name the streams that are there, and the hashes through
-// the results are made again: what a test has changed must be found by the links.
-func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Bench {
+// replay stores what a chain has stored on another server, without what was in these streams before. Claims name the
+// streams that are there, and the hashes through the results are made again: what a test has changed must be found by the
+// links.
+func replay(t *testing.T, b *stagetest.Bench, recorded map[string][]stagetest.Message, streamNames ...string) {
 	t.Helper()
-	b := stagetest.NewBench(t, nil)
 	logs := make(map[string]proof.Hash)
-	for _, stream := range []string{"ROWS", "RESULTS", "AUDIT"} {
+	for _, stream := range streamNames {
+		cfg := b.Stream(stream).CachedInfo().Config
+		b.Drop(stream)
+		stagetest.Value(b.JS.CreateStream(t.Context(), cfg))(t)
 		for _, m := range recorded[stream] {
 			if strings.HasSuffix(m.Subject, ".claim") {
 				var claim streams.Claim
@@ -122,11 +125,26 @@ func replay(t *testing.T, recorded map[string][]stagetest.Message) *stagetest.Be
 			b.Publish(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Body})
 		}
 	}
-	return b
 }
 
-func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
+func TestVerifyOfAChain(t *testing.T) {
 	recorded := recordChain(t)
+	b := stagetest.NewBench(t, nil)
+	replay(t, b, recorded, "ROWS", "AUDIT", "RESULTS")
+	t.Run("unchanged", func(t *testing.T) {
+		if report, text := verifyChain(t, b.JS, "titles", "map", "reduce"); report.Verdict != verify.VerdictProven {
+			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
+		}
+	})
+	t.Run("no chain", func(t *testing.T) { namesOfNoChain(t, b) })
+	t.Run("settings", func(t *testing.T) { settingsOfAChain(t, b, recorded) })
+	replay(t, b, recorded, "AUDIT", "RESULTS")
+	t.Run("planted faults", func(t *testing.T) { faultsOfAChain(t, b, recorded) })
+}
+
+// faultsOfAChain plants faults anywhere in a chain, which verify must find.
+func faultsOfAChain(t *testing.T, b *stagetest.Bench, recorded map[string][]stagetest.Message) {
+	t.Helper()
 	result := func(all []stagetest.Message, stage string, n int) *stagetest.Message { // counted from 0
 		for i := range all {
 			if all[i].Subject == "results."+stage+".0.rows" {
@@ -196,7 +214,7 @@ func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
 					changed["RESULTS"] = append(changed["RESULTS"], m)
 				}
 				c.plant(result(changed["RESULTS"], stage, 7), result(changed["RESULTS"], stage, 9))
-				b := replay(t, changed)
+				replay(t, b, changed, "RESULTS")
 				report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
 				if err := report.Err(); err == nil || report.Verdict != "violated" {
 					t.Errorf("got %s, %v:\n%s", report.Verdict, err, text)
@@ -215,22 +233,17 @@ func TestVerifyFindsPlantedFaultsAnywhereInAChain(t *testing.T) {
 			changed["RESULTS"] = slices.Clone(recorded["RESULTS"])
 			m := result(changed["RESULTS"], stage, 5)
 			m.Body = []byte(strings.Replace(string(m.Body), "api_call_failed", "api_call_forged", 1))
-			report, text := verifyChain(t, replay(t, changed).JS, "titles", "map", "reduce")
+			replay(t, b, changed, "RESULTS")
+			report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
 			if report.Verdict != "violated" || !strings.Contains(text, "VIOLATION bad_link: ") {
 				t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
 			}
 		})
 	}
-	t.Run("nothing", func(t *testing.T) {
-		b := replay(t, recorded)
-		if report, text := verifyChain(t, b.JS, "titles", "map", "reduce"); report.Verdict != verify.VerdictProven {
-			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
-		}
-	})
 }
 
-func TestVerifyNamesWhatIsNoChain(t *testing.T) {
-	b := replay(t, recordChain(t))
+func namesOfNoChain(t *testing.T, b *stagetest.Bench) {
+	t.Helper()
 	for _, c := range []struct {
 		names string
 		want  string
@@ -250,18 +263,14 @@ func TestVerifyNamesWhatIsNoChain(t *testing.T) {
 	}
 }
 
-// Without the runs of a stage in the audit, and with an audit stream of its own.
-func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
-	recorded := recordChain(t)
+// settingsOfAChain has verify find the settings of a stage without its runs in the audit, and with an audit stream of its
+// own.
+func settingsOfAChain(t *testing.T, b *stagetest.Bench, recorded map[string][]stagetest.Message) {
+	t.Helper()
 	t.Run("no runs", func(t *testing.T) {
 		changed := maps.Clone(recorded)
-		changed["AUDIT"] = nil
-		for _, m := range recorded["AUDIT"] {
-			if m.Subject != "audit.map.all.run" {
-				changed["AUDIT"] = append(changed["AUDIT"], m)
-			}
-		}
-		b := replay(t, changed)
+		changed["AUDIT"] = slices.DeleteFunc(slices.Clone(recorded["AUDIT"]), func(m stagetest.Message) bool { return m.Subject == "audit.map.all.run" })
+		replay(t, b, changed, "AUDIT", "RESULTS")
 		report, text := verifyChain(t, b.JS, "titles", "map", "reduce")
 		if report.Verdict != verify.VerdictProven || !strings.Contains(text, "note: stage map: no run of it is in stream AUDIT") {
 			t.Errorf("got %s, %v:\n%s", report.Verdict, report.Err(), text)
@@ -269,10 +278,10 @@ func TestVerifyFindsTheSettingsOfAStage(t *testing.T) {
 	})
 	for name, expired := range map[string]bool{"an audit stream of its own": false, "one whose runs have expired": true} {
 		t.Run(name, func(t *testing.T) {
-			b := replay(t, recorded)
-			if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MAPAUDIT", Subjects: []string{"own.>"}, Storage: jetstream.MemoryStorage}); err != nil {
-				t.Fatal(err)
-			}
+			replay(t, b, recorded, "AUDIT", "RESULTS")
+			own := jetstream.StreamConfig{Name: "MAPAUDIT", Subjects: []string{"own.>"}, Storage: jetstream.MemoryStorage}
+			stagetest.Value(b.JS.CreateStream(t.Context(), own))(t)
+			defer b.Drop("MAPAUDIT")
 			for _, m := range stagetest.Read(t, b.JS, "AUDIT", "audit.map.>") {
 				if !expired || !strings.HasSuffix(m.Subject, ".run") {
 					b.Publish(&nats.Msg{Subject: "own." + strings.TrimPrefix(m.Subject, "audit."), Data: m.Body})

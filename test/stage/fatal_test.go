@@ -31,7 +31,7 @@ func TestABadKeyPausesTheStageUntilItIsFixed(t *testing.T) {
 		var open atomic.Bool
 		s := loaded(t, 20, locked(&open, 401))
 		r := s.start(vars{"STAGE_POOL_SIZE": "1", "STAGE_FATAL_PROBE_INTERVAL": "30s"})
-		time.Sleep(10 * time.Minute)
+		time.Sleep(3 * time.Minute)
 
 		if status, body := r.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "paused") || !strings.Contains(body, "401") {
 			t.Errorf("/readyz: %d %s", status, body)
@@ -46,8 +46,8 @@ func TestABadKeyPausesTheStageUntilItIsFixed(t *testing.T) {
 			t.Errorf("%d results during the pause", got)
 		}
 		seen := s.tap.seen()
-		if len(seen) < 19 || len(seen) > 21 { // the first, and one probe in 30 s
-			t.Errorf("%d calls in ten minutes", len(seen))
+		if len(seen) < 5 || len(seen) > 7 { // the first, and one probe in 30 s
+			t.Errorf("%d calls in three minutes", len(seen))
 		}
 		for i := 1; i < len(seen); i++ {
 			if gap := seen[i].At.Sub(seen[i-1].At); gap < 30*time.Second {
@@ -171,27 +171,6 @@ func TestAFatalErrorFailsTheRowIfConfigured(t *testing.T) {
 				t.Errorf("row %d: %s", res.Row, res.Body)
 			}
 		}
-	})
-}
-
-func TestAPausedStageStopsAtOnceAndLosesNoRow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var open atomic.Bool
-		s := loaded(t, 20, locked(&open, 403))
-		r := s.start(nil)
-		time.Sleep(5 * time.Minute)
-		if took := r.stop(); took > 5*time.Second {
-			t.Errorf("it took %v to stop", took)
-		}
-		if s.stored() != 0 {
-			t.Error("rows were answered during the pause")
-		}
-		open.Store(true)
-		again := s.start(nil)
-		s.await(20)
-		again.stop()
-		s.verify()
 	})
 }
 

@@ -59,13 +59,13 @@ func active(r *replica) int {
 func TestOnePartitionBecomesMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const rows = 300
+		const rows = 180
 		s := newSite(t, llmtest.Config{Latency: 200 * time.Millisecond})
 		s.newInput()
-		s.publishKeyed(1, 100)
+		s.publishKeyed(1, 60)
 		old := s.start(nil)
 		s.until("some results", func() bool { return s.stored() > 30 })
-		s.publishKeyed(101, 200)
+		s.publishKeyed(61, 120)
 		old.stop()
 		done := s.results(0)
 		s.configured(jetstream.StreamConfig{Name: "ROWS4", Sources: []*jetstream.StreamSource{{
@@ -75,7 +75,7 @@ func TestOnePartitionBecomesMany(t *testing.T) {
 		many := s.start(vars{
 			"STAGE_NAME": "many", "STAGE_INPUT_STREAM": "ROWS4", "STAGE_INPUT_SUBJECT": "rows.{partition}.>", "STAGE_PARTITIONS": "4",
 		})
-		s.publishKeyed(201, rows)
+		s.publishKeyed(121, rows)
 		s.until("all results", func() bool {
 			return s.stored()+len(s.read("RESULTS", "results.many.*.rows")) >= rows
 		})

@@ -34,7 +34,7 @@ func always(step llmtest.Step) llmtest.Config {
 func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 	const template = "About {{ row.product }}: {{ lookup.tone }}"
 	const lookup = "tone: calm\n"
-	const usage = `"usage":{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,` +
+	const usage = `,"usage":{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,` +
 		`"prompt_tokens_details":{"cached_tokens":8},"completion_tokens_details":{"reasoning_tokens":2},"cost":0.0025}`
 	const reported = `{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15,"cached_tokens":8,"reasoning_tokens":2,"cost":0.0025}`
 	hash := func(s string) string { return llm.Hash([]byte(s)) }
@@ -63,35 +63,38 @@ func TestAResultIsTheRowAndTheAddedFieldsToTheLetter(t *testing.T) {
 			kept: `{"product":"kettle","id":7,`,
 		},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			templateFile, lookupFile := stagetest.File(t, "prompt.jinja", template), stagetest.File(t, "lookup.yaml", lookup)
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				reply := says("It is \"fine\" & <good>\n", "stop")
-				if tt.usage != "" {
-					reply = strings.TrimSuffix(reply, "}") + "," + tt.usage + "}"
-				}
-				s := newSite(t, always(llmtest.Step{Body: reply}))
-				s.newInput()
-				s.publish(tt.row, nil)
-				r := s.start(vars{"STAGE_TEMPLATE": "", "STAGE_TEMPLATE_FILE": templateFile, "STAGE_LOOKUP_FILE": lookupFile})
-				s.await(1)
-				r.stop()
-				s.verify()
-				want := tt.kept + `"llm_response":"It is \"fine\" & <good>\n","llm_response_usage":` + tt.reported +
-					`,"llm_response_template_hash":"` + hash(template) + `","llm_response_variables_hash":"` + hash(tt.variables) + `",` +
-					provenance(templateFile, lookupFile) + `,"llm_response_model":"small-2025"}`
-				if got := string(one(t, "results", s.results(0)).Body); got != want {
-					t.Errorf("got  %s\nwant %s", got, want)
-				}
-				call := one(t, "calls", s.tap.seen())
-				if want := `{"model":"small","messages":[{"role":"user","content":"About kettle: calm"}]}`; string(call.Request) != want {
-					t.Errorf("sent %s, want %s", call.Request, want)
-				}
-			})
-		})
-	}
+	templateFile, lookupFile := stagetest.File(t, "prompt.jinja", template), stagetest.File(t, "lookup.yaml", lookup)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reply := says("It is \"fine\" & <good>\n", "stop")
+		var steps []llmtest.Step
+		for _, tt := range tests {
+			steps = append(steps, llmtest.Step{Body: strings.TrimSuffix(reply, "}") + tt.usage + "}"})
+		}
+		s := newSite(t, llmtest.Config{Script: llmtest.Steps(steps...)})
+		s.newInput()
+		for _, tt := range tests {
+			s.publish(tt.row, nil)
+		}
+		r := s.start(vars{"STAGE_TEMPLATE": "", "STAGE_TEMPLATE_FILE": templateFile, "STAGE_LOOKUP_FILE": lookupFile, "STAGE_POOL_SIZE": "1"})
+		s.await(len(tests))
+		r.stop()
+		s.verify()
+		results := s.results(0)
+		for i, tt := range tests {
+			want := tt.kept + `"llm_response":"It is \"fine\" & <good>\n","llm_response_usage":` + tt.reported +
+				`,"llm_response_template_hash":"` + hash(template) + `","llm_response_variables_hash":"` + hash(tt.variables) + `",` +
+				provenance(templateFile, lookupFile) + `,"llm_response_model":"small-2025"}`
+			if got := string(results[i].Body); got != want {
+				t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
+			}
+		}
+		for _, call := range s.tap.seen() {
+			if want := `{"model":"small","messages":[{"role":"user","content":"About kettle: calm"}]}`; string(call.Request) != want {
+				t.Errorf("sent %s, want %s", call.Request, want)
+			}
+		}
+	})
 }
 
 func TestTheResponseFieldNamesAllFields(t *testing.T) {

@@ -93,7 +93,7 @@ func newCrew(t *testing.T, seed uint64) *crew {
 		_, err := c.js.Stream(t.Context(), "RESULTS")
 		return err == nil
 	})
-	c.load(600)
+	c.load(stagetest.Runs(0, 300, 600))
 	for p := range c.moved {
 		c.moved[p] = time.Now()
 	}

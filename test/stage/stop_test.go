@@ -51,51 +51,7 @@ func TestADrainFinishesTheCallsInFlightAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestADrainHandsBackRowsThatWaitForCapacity(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := loaded(t, 20, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-			if c.N < 1000 && promptRow(c.Prompt) > 5 {
-				return &llmtest.Step{Status: 429}
-			}
-			return &llmtest.Step{Delay: 100 * time.Millisecond}
-		}})
-		r := s.start(nil)
-		s.await(5)
-		time.Sleep(time.Minute)
-		if took := r.stop(); took > 2*time.Second {
-			t.Errorf("with no call in flight it took %v to stop", took)
-		}
-		s.verifyResults(5)
-	})
-}
-
-// A drain that can't end because the audit stream is full reports that, and does not blame calls.
-func TestADrainThatCannotStoreSaysWhy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := loaded(t, 20, llmtest.Config{Latency: 100 * time.Millisecond})
-		s.configured(jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 10, Discard: jetstream.DiscardNew})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "104s"}) // a quarter longer is 130 s
-		s.until("the audit is full", func() bool { _, why := r.get("/readyz"); return strings.Contains(why, "audit: refused") })
-		if _, text := r.get("/metrics"); !hasLine(text, `llm_stage_paused{reason="nats"}`, " 1") {
-			t.Errorf("metrics do not report that the stage is blocked: %s", linesOf(text, "llm_stage_paused"))
-		}
-		began := time.Now()
-		r.soft()
-		err := r.wait()
-		if took := time.Since(began); took > 140*time.Second {
-			t.Errorf("it took %v", took)
-		}
-		if want := "results were not stored within 2m10s of the stop: audit: refused by the server: maximum messages exceeded"; err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("it ended with %v, want %s", err, want)
-		}
-		if log := s.logs.String(); !strings.Contains(log, "stopping, waiting for results that can't be stored") {
-			t.Error("the log does not say what the stop waits for")
-		}
-	})
-}
-
+// A row that waits for capacity is handed back, and what is complete behind it stays in the journal.
 func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +64,9 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 		r := s.start(vars{"STAGE_THROTTLE": "classic", "STAGE_MAX_DISPATCH_DELAY_MS": "2000"})
 		s.await(3)
 		time.Sleep(10 * time.Second)
-		r.stop()
+		if took := r.stop(); took > 2*time.Second {
+			t.Errorf("with no call in flight it took %v to stop", took)
+		}
 		s.verifyResults(3)
 		again := s.start(nil)
 		s.await(10)
@@ -120,11 +78,11 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := loaded(t, 3, llmtest.Config{Latency: time.Hour})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "2h"})
-		time.Sleep(time.Minute)
+		s := loaded(t, 3, llmtest.Config{Latency: 5 * time.Minute})
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "10m"})
+		time.Sleep(10 * time.Second)
 		r.soft()
-		time.Sleep(30 * time.Minute)
+		time.Sleep(4 * time.Minute)
 		select {
 		case <-r.done:
 			t.Fatal("it did not wait for the calls in flight")
@@ -202,25 +160,37 @@ func TestADrainRetriesNoCall(t *testing.T) {
 	})
 }
 
+// A drain that can't end because the audit stream is full reports that, and does not blame calls.
 func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := loaded(t, 5, llmtest.Config{Latency: time.Second})
 		full := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, MaxMsgs: 4, Discard: jetstream.DiscardNew}
 		s.configured(full)
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "104s"}) // a quarter longer is 130 s
+		r := s.start(vars{"STAGE_LLM_TIMEOUT": "40s"}) // a quarter longer is 50 s
 		time.Sleep(time.Minute)
 		if got := s.stored(); got > 1 {
 			t.Errorf("%d results with room for 4 events", got)
 		}
-		if status, body := r.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "audit: ") || !strings.Contains(body, "maximum messages exceeded") {
+		if status, body := r.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "audit: refused") ||
+			!strings.Contains(body, "maximum messages exceeded") {
 			t.Errorf("/readyz: %d %s", status, body)
+		}
+		if _, text := r.get("/metrics"); !hasLine(text, `llm_stage_paused{reason="nats"}`, " 1") {
+			t.Errorf("metrics do not report that the stage is blocked: %s", linesOf(text, "llm_stage_paused"))
 		}
 		r.soft()
 		began := time.Now()
 		err := r.wait()
-		if took := time.Since(began).Round(time.Second); took < 130*time.Second || took > 135*time.Second || err == nil || !strings.Contains(err.Error(), "2m10s") {
-			t.Errorf("it ended after %v with: %v", took, err)
+		if took := time.Since(began).Round(time.Second); took < 50*time.Second || took > 55*time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+		want := "results were not stored within 50s of the stop: audit: refused by the server: maximum messages exceeded"
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it ended with %v, want %s", err, want)
+		}
+		if log := s.logs.String(); !strings.Contains(log, "stopping, waiting for results that can't be stored") {
+			t.Error("the log does not say what the stop waits for")
 		}
 		full.MaxMsgs, full.Storage = -1, jetstream.MemoryStorage
 		stagetest.Value(s.js.UpdateStream(t.Context(), full))(t)
@@ -232,34 +202,14 @@ func TestNoResultIsStoredWhoseAuditCannotBe(t *testing.T) {
 	})
 }
 
-func TestAKilledStageResumesWithoutLossOrDuplicates(t *testing.T) {
-	for _, throttle := range throttles() {
-		t.Run(throttle, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := loaded(t, 200, llmtest.Config{Latency: time.Second, LatencySigma: .6, Rate: 15})
-				for i := range 4 {
-					r := s.start(vars{"STAGE_THROTTLE": throttle})
-					s.await(i*35 + 20)
-					r.kill()
-				}
-				r := s.start(vars{"STAGE_THROTTLE": throttle})
-				s.await(200)
-				r.stop()
-				s.verify()
-			})
-		})
-	}
-}
-
 func TestAStandbyTakesOver(t *testing.T) {
 	for _, how := range []string{"drain", "kill"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := loaded(t, 120, llmtest.Config{Latency: time.Second, LatencySigma: .5})
+				s := loaded(t, 60, llmtest.Config{Latency: time.Second, LatencySigma: .5})
 				replicas := []*replica{s.start(nil), s.start(nil)}
-				s.await(40)
+				s.await(20)
 				owner := slices.IndexFunc(replicas, owns)
 				if owner < 0 || owns(replicas[1-owner]) {
 					t.Fatalf("the owner is %d; there must be one", owner)
@@ -279,11 +229,11 @@ func TestAStandbyTakesOver(t *testing.T) {
 				if took := time.Since(began); took > most {
 					t.Errorf("the standby took over after %v", took)
 				}
-				s.await(120)
+				s.await(60)
 				replicas[1-owner].stop()
 				s.verify()
-				if seen := len(s.tap.seen()); how == "drain" && seen != 120 {
-					t.Errorf("%d calls for 120 rows: the drain threw replies away", seen)
+				if seen := len(s.tap.seen()); how == "drain" && seen != 60 {
+					t.Errorf("%d calls for 60 rows: the drain threw replies away", seen)
 				}
 			})
 		})

@@ -77,6 +77,9 @@ func TestATraceContinuesThroughRowCallsAndResult(t *testing.T) {
 		if len(calls) != 3 {
 			t.Fatalf("%d spans of calls, want 3", len(calls))
 		}
+		if waited := calls[1].Start.Sub(calls[0].End); calledEvents[0].RetryAfter != 3*time.Second || waited < 3*time.Second {
+			t.Errorf("the second call came %v after the first, whose event says %v", waited, calledEvents[0].RetryAfter)
+		}
 		for i, want := range []map[string]any{
 			{"http.response.status_code": 429, "error.type": "429", "llm_stage.call.error_class": "capacity", "llm_stage.call.status": "capacity_retry", "llm_stage.call.retry_after_seconds": 3, "http.request.resend_count": nil},
 			{"http.response.status_code": 500, "error.type": "500", "llm_stage.call.error_class": "transient", "llm_stage.call.status": "failure", "http.request.resend_count": 1},
@@ -132,28 +135,8 @@ func TestATraceContinuesThroughRowCallsAndResult(t *testing.T) {
 	})
 }
 
-func TestWithoutTracingTheTraceOfARowPassesAsItCame(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, llmtest.Config{})
-		s.newInput()
-		s.publish(`{"n":1}`, nats.Header{"traceparent": {parent}, "Tracestate": {"vendor=x"}})
-		s.publish(`{"n":2}`, nil)
-		r := s.start(nil)
-		s.await(2)
-		r.stop()
-		results := s.results(0)
-		if h := results[0].Header; h["traceparent"][0] != parent || h["Tracestate"][0] != "vendor=x" {
-			t.Errorf("headers %v", h)
-		}
-		if h := results[1].Header; h["traceparent"] != nil {
-			t.Errorf("headers %v, want no traceparent", h)
-		}
-	})
-}
-
 func TestHowARowSpellsItsTraceIsKept(t *testing.T) {
-	for _, tt := range []struct {
+	tests := []struct {
 		name      string
 		row       nats.Header
 		continued bool
@@ -165,42 +148,47 @@ func TestHowARowSpellsItsTraceIsKept(t *testing.T) {
 		{"not valid", nats.Header{"traceparent": {"nonsense"}, "tracestate": {"vendor=x"}}, false, map[string]string{"traceparent": "row", "tracestate": ""}},
 		{"baggage passes", nats.Header{"traceparent": {parent}, "baggage": {"k=v"}}, true, map[string]string{"traceparent": "row", "baggage": "k=v"}},
 		{"not sampled", nats.Header{"traceparent": {strings.TrimSuffix(parent, "1") + "0"}}, true, map[string]string{"traceparent": "not sampled"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newSite(t, llmtest.Config{})
-				s.newInput()
-				s.publish(`{"n":1}`, tt.row)
-				rec := &receiver{}
-				r := s.startWith(nil, s.trace(rec))
-				s.await(1)
-				r.stop()
-				header := one(t, "results", s.results(0)).Header
-				for key, whose := range tt.want {
-					got, want := header.Values(key), []string{whose}
-					switch whose {
-					case "":
-						want = nil
-					case "row":
-						row, _ := rec.rowSpan(t, 1)
-						if (row.TraceID == parentTrace) != tt.continued {
-							t.Errorf("trace %s, continued: want %v", row.TraceID, tt.continued)
-						}
-						want = []string{"00-" + row.TraceID + "-" + row.ID + "-01"}
-					case "not sampled":
-						if len(rec.received(t)) > 0 || len(got) != 1 || !strings.HasPrefix(got[0], "00-"+parentTrace) || !strings.HasSuffix(got[0], "-00") || strings.Contains(got[0], parentSpan) {
-							t.Errorf("%d spans, traceparent %q", len(rec.received(t)), got)
-						}
-						continue
-					}
-					if !slices.Equal(got, want) {
-						t.Errorf("%s: got %q, want %q", key, got, want)
-					}
-				}
-			})
-		})
 	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{})
+		s.newInput()
+		for _, tt := range tests {
+			s.publish(`{"n":1}`, tt.row)
+		}
+		rec := &receiver{}
+		r := s.startWith(nil, s.trace(rec))
+		s.await(len(tests))
+		r.stop()
+		for i, res := range s.results(0) {
+			tt := tests[i]
+			for key, whose := range tt.want {
+				got, want := res.Header.Values(key), []string{whose}
+				switch whose {
+				case "":
+					want = nil
+				case "row":
+					row, _ := rec.rowSpan(t, i+1)
+					if (row.TraceID == parentTrace) != tt.continued {
+						t.Errorf("%s: trace %s, continued: want %v", tt.name, row.TraceID, tt.continued)
+					}
+					want = []string{"00-" + row.TraceID + "-" + row.ID + "-01"}
+				case "not sampled":
+					if len(got) != 1 || !strings.HasPrefix(got[0], "00-"+parentTrace) || !strings.HasSuffix(got[0], "-00") ||
+						strings.Contains(got[0], parentSpan) {
+						t.Errorf("%s: traceparent %q", tt.name, got)
+					}
+					if spans := len(rec.received(t)); spans != 2*(len(tests)-1) { // of a row and its call
+						t.Errorf("%d spans, want none of the row that is not sampled", spans)
+					}
+					continue
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%s: %s: got %q, want %q", tt.name, key, got, want)
+				}
+			}
+		}
+	})
 }
 
 func TestARowThatNeedsNoCallHasItsSpanToo(t *testing.T) {
