@@ -55,16 +55,6 @@ func TestSlotsOpenWhenTheLimitRises(t *testing.T) {
 	}
 }
 
-func TestSlotsAreNotTakenForTheLimitOfARate(t *testing.T) {
-	w := newWorld(t, bucket(20, 5))
-	for w.now < 300*time.Second {
-		w.run(w.now + 100*ms)
-		if w.law.slots.limit != 0 {
-			t.Fatalf("found a limit of %d calls in flight at %v: there is none", w.law.slots.limit, w.now)
-		}
-	}
-}
-
 func TestNoiseIsToldFromALimit(t *testing.T) {
 	for _, share := range []float64{0.05, 0.2} {
 		w := newWorld(t, atRandom(share))
@@ -79,10 +69,13 @@ func TestNoiseIsToldFromALimit(t *testing.T) {
 			t.Errorf("%.2f refused at random: %.1f calls a second, want close to a full pool, %.1f", share, perSec, full)
 		}
 	}
+}
+
+func TestALimitOnTheRateIsNeitherNoiseNorALimitOnSlots(t *testing.T) {
 	w := newWorld(t, bucket(20, 5))
 	for w.now < 300*time.Second {
-		if w.run(w.now + 100*ms); w.law.noise.on {
-			t.Fatalf("took a limiter for noise at %v", w.now)
+		if w.run(w.now + 100*ms); w.law.noise.on || w.law.slots.limit != 0 {
+			t.Fatalf("at %v took a limiter for noise: %v, for a limit of %d calls in flight", w.now, w.law.noise.on, w.law.slots.limit)
 		}
 	}
 }

@@ -183,19 +183,6 @@ func TestAdaptiveWaitsInverselyToTheRecoveryStep(t *testing.T) {
 	}
 }
 
-func TestAdaptiveCountsLikeClassic(t *testing.T) {
-	w := newWorld(t, bucket(20, 5))
-	w.run(20 * time.Second)
-	got := w.law.Stats()
-	ended := len(w.sent) - w.inFlight
-	if int(got.CapacityRetries+got.Successes) != ended || got.CapacityRetries == 0 {
-		t.Errorf("stats %+v after %d calls", got, ended)
-	}
-	if got.PeakDelay < got.CurrentDelay || got.CurrentDelay < 20*ms || got.CurrentDelay > 200*ms {
-		t.Errorf("stats %+v at 20/s", got)
-	}
-}
-
 func TestDroppedAttemptsDoNotEndDrain(t *testing.T) {
 	w := newWorld(t, bucket(20, 5))
 	w.run(10 * time.Second)

@@ -31,17 +31,6 @@ func TestABeliefReadsAsASentence(t *testing.T) {
 	}
 }
 
-func TestClassicBelievesNothing(t *testing.T) {
-	law, err := NewClassic(Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	law.Rejected(at(0), law.Sent(at(0), 1), Hint{})
-	if b := law.Stats().Belief; b != (Belief{}) {
-		t.Errorf("%+v", b)
-	}
-}
-
 // What the law believes is true, and it believes nothing before it knows.
 func TestTheLawBelievesWhatIsTrue(t *testing.T) {
 	belief := func(t *testing.T, admit func(time.Duration, int) bool, run time.Duration) (Belief, *world) {

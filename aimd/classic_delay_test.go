@@ -68,34 +68,6 @@ func TestClassicDelay(t *testing.T) {
 	}
 }
 
-func TestClassicGoesDownFastAndUpSlowly(t *testing.T) {
-	law := newClassic(t, nil)
-	count := func(report func(*Classic), until time.Duration) (n int) {
-		for law.Stats().CurrentDelay != until {
-			report(law)
-			n++
-		}
-		return n
-	}
-	if n := count(reject, 5*time.Second); n != 8 {
-		t.Errorf("%d capacity errors take the delay to its ceiling, want 8", n)
-	}
-	if n := count(accept, 0); n != 100 {
-		t.Errorf("%d successes take it back to 0, want 100", n)
-	}
-}
-
-func TestClassicCounts(t *testing.T) {
-	law := newClassic(t, nil)
-	for range 3 {
-		reject(law)
-	}
-	accept(law)
-	if got, want := law.Stats(), (Stats{CapacityRetries: 3, Successes: 1, PeakDelay: 200 * ms, CurrentDelay: 150 * ms}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 // anyConfig draws valid settings, the odd ones included: no floor, no room, no step, factors near 1.
 func anyConfig(t *rapid.T) Config {
 	floor := rapid.OneOf(rapid.Just[int64](0), rapid.Int64Range(1, int64(time.Hour))).Draw(t, "min")

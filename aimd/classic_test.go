@@ -21,16 +21,6 @@ func newClassic(tb testing.TB, change func(*Config)) *Classic {
 	return law
 }
 
-func TestClassicDispatchesAtOnceUntilAnError(t *testing.T) {
-	law := newClassic(t, nil)
-	for i := range 3 {
-		if next := law.Next(at(0), i); next.After(at(0)) {
-			t.Fatalf("attempt %d may go at %v, want at once", i, next)
-		}
-		law.Sent(at(0), i+1)
-	}
-}
-
 func TestClassicSpacesAttemptsByTheDelay(t *testing.T) {
 	law := newClassic(t, nil)
 	ticket := law.Sent(at(0), 1)

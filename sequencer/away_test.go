@@ -1,8 +1,6 @@
 package sequencer
 
 import (
-	"fmt"
-	"slices"
 	"testing"
 	"unsafe"
 )
@@ -23,18 +21,6 @@ func hold(tb testing.TB, b *Buffer[[]byte], key Key, first uint64, aside int) (l
 		last++
 	}
 	return last - 1
-}
-
-// callBack brings rows back until there is none, and returns them in the order in which they came.
-func callBack(tb testing.TB, b *Buffer[[]byte]) (seqs []uint64) {
-	tb.Helper()
-	for seq, ok := b.Next(); ok; seq, ok = b.Next() {
-		if _, _, err := b.Return(seq); err != nil {
-			tb.Fatal(err)
-		}
-		seqs = append(seqs, seq)
-	}
-	return seqs
 }
 
 // A row that is away takes what the documentation says.
@@ -73,74 +59,5 @@ func TestARowAwayCostsNoAllocationOnceGrown(t *testing.T) {
 	lap()
 	if got := testing.AllocsPerRun(4, lap); got != 0 {
 		t.Errorf("%v allocations for a lap, want none", got)
-	}
-}
-
-// No key comes back twice before another has come back once, and of one key only some rows are on their way at once.
-func TestKeysComeBackInTurns(t *testing.T) {
-	b := newBuffer[[]byte](t, Limits{Rows: 128, Span: 4096, Shared: true}, 0)
-	openRows(t, b, "oldest", 1)
-	seq := uint64(1)
-	aside := func(key string, n int) {
-		for range n {
-			seq++
-			if err := b.SetAside(seq, Key{Name: key}, 1, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	aside("hot", 40)
-	aside("a", 2) // 42, 43
-	aside("b", 1) // 44
-	var got []uint64
-	for s, ok := b.Next(); ok; s, ok = b.Next() {
-		got = append(got, s)
-	}
-	want := []uint64{2, 42, 44, 3, 43}
-	for s := uint64(4); s <= returningMost+1; s++ {
-		want = append(want, s)
-	}
-	if !slices.Equal(got, want) {
-		t.Fatalf("rows %v came back, want %v", got, want)
-	}
-	if _, next, err := b.Return(2); next != 3 || err != nil {
-		t.Errorf("next %d, %v, want row 3", next, err)
-	}
-	if s, ok := b.Next(); s != returningMost+2 || !ok {
-		t.Errorf("row %d came back, %v, want the row behind those on their way", s, ok)
-	}
-}
-
-// A thousand rows of a key that waits don't keep others from passing through the rest of the buffer.
-func TestOthersPassRowsThatAreSetAside(t *testing.T) {
-	const rows = 64
-	b := newBuffer[[]byte](t, Limits{Rows: rows, Span: 4096, Shared: true}, 0)
-	last := hold(t, b, Key{Name: "hot"}, 1, 1000)
-	openRows(t, b, "a", last+1)
-	if b.Outside(Key{Name: "a"}, 1) {
-		t.Error("a key whose rows don't wait is outside, with more room than the reserve")
-	}
-	last++
-	passed := 0
-	for seq := last + 1; b.Room() > 0; seq++ {
-		key := fmt.Sprint(seq % 10)
-		if b.Outside(Key{Name: key}, 1) {
-			t.Fatalf("row %d is outside", seq)
-		}
-		openRows(t, b, key, seq)
-		completeRows(t, b, seq)
-		b.Release(1)
-		passed++
-	}
-	if want := 4096 - 1000 - b.Len(); passed != want {
-		t.Errorf("%d rows passed, want %d, as many as the span holds", passed, want)
-	}
-	if seqs := callBack(t, b); len(seqs) > 0 {
-		t.Errorf("rows %v came back while others of their key wait", seqs)
-	}
-	completeRows(t, b, 1)
-	b.Release(b.ready.count)
-	if seqs := callBack(t, b); b.Len() != rows-rows/reservePart || len(seqs) == 0 || seqs[0] != uint64(rows/2+2) {
-		t.Errorf("%d rows are held after %v came back, want all but the reserve", b.Len(), seqs)
 	}
 }

@@ -160,38 +160,17 @@ func TestPanicsOnBugsOfTheCaller(t *testing.T) {
 	}
 }
 
-func TestLimitsInRowsAndBytes(t *testing.T) {
-	type row struct {
-		bytes int
-		want  error
-	}
-	tests := []struct {
-		name   string
-		limits Limits
-		rows   []row
-	}{
-		{"rows", Limits{Rows: 2, Bytes: 100}, []row{{1, nil}, {1, nil}, {1, ErrFull}, {0, ErrFull}}},
-		{"bytes to the last one", Limits{Rows: 9, Bytes: 100}, []row{{60, nil}, {40, nil}, {0, nil}, {1, ErrFull}}},
-		{"a giant alone", Limits{Rows: 9, Bytes: 100}, []row{{101, nil}, {0, ErrFull}}},
-		{"a giant must wait for an empty buffer", Limits{Rows: 9, Bytes: 100}, []row{{1, nil}, {101, ErrFull}, {99, nil}}},
-		{"the largest weight", Limits{Rows: 9, Bytes: 100}, []row{{1, nil}, {math.MaxInt, ErrFull}}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			b := newBuffer[int](t, tt.limits, 0)
-			for i, r := range tt.rows {
-				if full := b.full(r.bytes); full != (r.want != nil) {
-					t.Errorf("row %d of %d bytes: full %v, want %v", i, r.bytes, full, r.want != nil)
-				}
-				if _, err := b.Open(b.line.last()+1, Key{Name: "a"}, r.bytes); !errors.Is(err, r.want) {
-					t.Errorf("row %d of %d bytes: got %v, want %v", i, r.bytes, err, r.want)
-				}
-			}
-		})
-	}
+func TestTheLargestWeightAndTheZeroBufferAreFull(t *testing.T) {
+	b := newBuffer[int](t, Limits{Rows: 9, Bytes: 100}, 0)
+	openRows(t, b, "a", 1)
 	var zero Buffer[int]
-	if _, err := zero.Open(1, Key{}, 0); !errors.Is(err, ErrFull) {
-		t.Errorf("zero buffer: got %v, want %v", err, ErrFull)
+	for name, full := range map[string]func() (uint64, error){
+		"the largest weight": func() (uint64, error) { return b.Open(2, Key{Name: "a"}, math.MaxInt) },
+		"a zero buffer":      func() (uint64, error) { return zero.Open(1, Key{}, 0) },
+	} {
+		if _, err := full(); !errors.Is(err, ErrFull) {
+			t.Errorf("%s: got %v, want %v", name, err, ErrFull)
+		}
 	}
 }
 
@@ -228,21 +207,6 @@ func TestTheHighestSequenceCanBeSkipped(t *testing.T) {
 	}
 	if err := b.Skip(math.MaxUint64); err != nil || b.Mark() != (Mark{Low: math.MaxUint64}) || b.Known(math.MaxUint64) {
 		t.Errorf("got %v, mark %+v", err, b.Mark())
-	}
-}
-
-func TestReleaseDropsReferences(t *testing.T) {
-	b := newBuffer[*int](t, Limits{Rows: 20}, 0)
-	for seq := range uint64(20) {
-		openRows(t, b, fmt.Sprint("key ", seq), seq+1)
-		if _, err := b.Complete(seq+1, new(int), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.Release(20)
-	checkEmpty(t, b)
-	if len(b.keys.byName) != 0 || b.Bytes() != 0 {
-		t.Errorf("%d keys and %d bytes are left", len(b.keys.byName), b.Bytes())
 	}
 }
 
@@ -298,13 +262,13 @@ func TestMemoryIsBoundedByWindowAndSpan(t *testing.T) {
 
 // One lap opens half a window of keys never seen before, and half of one key, and lets the first row finish last.
 func TestARowCostsNoAllocationOnceGrown(t *testing.T) {
+	keys := make([]string, 1<<17) // a test's own keys allocate, so before the laps, which take fewer
+	for i := range keys {
+		keys[i] = fmt.Sprint(i)
+	}
 	for _, window := range []uint64{8, 64, 1024} {
 		for _, own := range []bool{false, true} {
 			t.Run(fmt.Sprint(window, own), func(t *testing.T) {
-				keys := make([]string, 1<<20) // a test's own keys allocate, so before the lap
-				for i := range keys {
-					keys[i] = fmt.Sprint(i)
-				}
 				b := newBuffer[[]byte](t, Limits{Rows: int(window), Span: 65536}, 0)
 				reply := []byte("reply")
 				var seq uint64
