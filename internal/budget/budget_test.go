@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,6 +146,7 @@ func modes(processes []*process) map[fleet.Mode]int {
 	return count
 }
 
+// Processes share one law, and without a connection each goes on at what it had.
 func TestProcessesShareWhatTheyLearn(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 40, burst: 5}
@@ -163,6 +165,67 @@ func TestProcessesShareWhatTheyLearn(t *testing.T) {
 		}
 		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 7 {
 			t.Errorf("the processes are %v, want one leader and seven members", m)
+		}
+
+		for _, s := range processes {
+			s.nc.Load().Close()
+		}
+		time.Sleep(3 * time.Second)
+		if m := modes(processes); m[fleet.Alone] != 8 {
+			t.Errorf("3 s after they lost their connections the processes are %v, want all alone", m)
+		}
+		p.count(processes)
+		time.Sleep(30 * time.Second)
+		if p.accepted.Load() < 1000 || p.refused.Load() > 300 {
+			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted.Load(), p.refused.Load())
+		}
+	})
+}
+
+// stopLeader stops the process that leads and returns the others.
+func stopLeader(t *testing.T, processes []*process, stop func(*process)) []*process {
+	t.Helper()
+	for i, s := range processes {
+		if s.account.State().Mode == fleet.Lead {
+			stop(s)
+			return slices.Delete(processes, i, i+1)
+		}
+	}
+	t.Fatal("nobody leads")
+	return nil
+}
+
+// A leader that leaves says so, and is replaced at once. One that dies says nothing: its connection is gone.
+func TestALeaderThatLeavesOrDiesIsReplaced(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		p := &provider{rate: 40, burst: 5}
+		_, processes := p.team(t, fleet.Limits{})
+		processes = stopLeader(t, processes, func(s *process) { s.stop() })
+		time.Sleep(700 * time.Millisecond)
+		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
+			t.Errorf("after .7 s the processes are %v, want one leader and six members", m)
+		}
+		if st := processes[0].account.State(); st.Members != 7 {
+			t.Errorf("%d members, want 7", st.Members)
+		}
+		time.Sleep(5 * time.Second)
+		p.count(processes)
+		processes = stopLeader(t, processes, func(s *process) {
+			s.nc.Load().Close()
+			s.stop()
+		})
+		time.Sleep(2 * time.Second)
+		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 5 {
+			t.Errorf("after 2 s the processes are %v, want one leader and five members", m)
+		}
+		if p.accepted.Load() < 72*6/7 {
+			t.Errorf("%d calls were accepted in the 2 s, want more than .9 of what six of seven had", p.accepted.Load())
+		}
+		time.Sleep(3 * time.Second)
+		p.count(processes)
+		time.Sleep(20 * time.Second)
+		if p.accepted.Load() < 720 || p.refused.Load() > 40 {
+			t.Errorf("%d calls were accepted in 20 s and %d refused, want about 800 and few", p.accepted.Load(), p.refused.Load())
 		}
 	})
 }
@@ -196,76 +259,6 @@ func TestLimitsAreOfTheWhole(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A process that dies says nothing: its connection is gone.
-func TestALeaderThatDiesIsReplaced(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		p := &provider{rate: 40, burst: 5}
-		_, processes := p.team(t, fleet.Limits{})
-		for i, s := range processes {
-			if s.account.State().Mode == fleet.Lead {
-				s.nc.Load().Close()
-				s.stop()
-				processes = append(processes[:i], processes[i+1:]...)
-				break
-			}
-		}
-		time.Sleep(2 * time.Second)
-		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
-			t.Errorf("after 2 s the processes are %v, want one leader and six members", m)
-		}
-		if p.accepted.Load() < 72*7/8 {
-			t.Errorf("%d calls were accepted in the 2 s, want more than .9 of what seven of eight had", p.accepted.Load())
-		}
-		time.Sleep(3 * time.Second)
-		p.count(processes)
-		time.Sleep(20 * time.Second)
-		if p.accepted.Load() < 720 || p.refused.Load() > 40 {
-			t.Errorf("%d calls were accepted in 20 s and %d refused, want about 800 and few", p.accepted.Load(), p.refused.Load())
-		}
-	})
-}
-
-func TestALeaderThatLeavesIsReplacedAtOnce(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		p := &provider{rate: 40, burst: 5}
-		_, processes := p.team(t, fleet.Limits{})
-		for i, s := range processes {
-			if s.account.State().Mode == fleet.Lead {
-				s.stop()
-				processes = append(processes[:i], processes[i+1:]...)
-				break
-			}
-		}
-		time.Sleep(700 * time.Millisecond)
-		if m := modes(processes); m[fleet.Lead] != 1 || m[fleet.Follow] != 6 {
-			t.Errorf("after .7 s the processes are %v, want one leader and six members", m)
-		}
-		if st := processes[0].account.State(); st.Members != 7 {
-			t.Errorf("%d members, want 7", st.Members)
-		}
-	})
-}
-
-// Without a connection each goes on by itself, at what it had, and none stops.
-func TestWithoutAConnectionEachKeepsItsShare(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		p := &provider{rate: 40, burst: 5}
-		_, processes := p.team(t, fleet.Limits{})
-		for _, s := range processes {
-			s.nc.Load().Close()
-		}
-		time.Sleep(3 * time.Second)
-		if m := modes(processes); m[fleet.Alone] != 8 {
-			t.Errorf("after 3 s the processes are %v, want all alone", m)
-		}
-		p.count(processes)
-		time.Sleep(30 * time.Second)
-		if p.accepted.Load() < 1000 || p.refused.Load() > 300 {
-			t.Errorf("%d calls were accepted in 30 s and %d refused, want about 1200 and few", p.accepted.Load(), p.refused.Load())
-		}
-	})
 }
 
 // Whoever may publish on the subject can send anything.

@@ -54,8 +54,7 @@ func TestAProcessThatIsDeniedIsAloneForAMinute(t *testing.T) {
 func TestErrorsOfOthersAreNotTheBudgets(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		p := &provider{rate: 50, burst: 5}
-		_, processes := p.team(t, fleet.Limits{})
-		one := processes[0]
+		one := p.start(t, stagetest.StartNATS(t).Connect(), "run", fleet.Limits{})
 		one.stop()
 		var passed []error
 		one.nc.Load().SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { passed = append(passed, err) })
