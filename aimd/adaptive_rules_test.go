@@ -164,7 +164,7 @@ func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
 
 // The law climbs little where many are refused, so it is at the measured rate that it learns of noise that grows.
 func TestNoiseMayGrow(t *testing.T) {
-	const runs = 10
+	const runs = 5
 	accepted := 0
 	for seed := range uint64(runs) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -14,21 +14,19 @@ func behind(share float64, limiter func(time.Duration, int) bool) func(time.Dura
 }
 
 func TestSporadicRefusalsDoNotThrottle(t *testing.T) {
-	for _, tc := range []struct{ rate, share, least float64 }{
-		{20, 0.01, 0.95},
-		{20, 0.02, 0.94},
-		{20, 0.05, 0.86},
-		{200, 0.002, 0.95},
-		{200, 0.01, 0.95},
-		{200, 0.02, 0.94},
-		{200, 0.05, 0.86},
+	for _, tc := range []struct{ rate, sec, share, least float64 }{
+		{20, 120, 0.01, 0.95},
+		{20, 120, 0.05, 0.86},
+		{200, 60, 0.002, 0.95},
+		{200, 60, 0.02, 0.94},
+		{200, 60, 0.05, 0.86},
 	} {
 		w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512}, behind(tc.share, bucket(tc.rate, 5)))
 		w.run(20 * time.Second)
 		sent, refused := len(w.sent), len(w.refused)
-		w.run(140 * time.Second)
+		w.run(20*time.Second + time.Duration(tc.sec)*time.Second)
 		sent, refused = len(w.sent)-sent, len(w.refused)-refused
-		if got := float64(sent-refused) / 120 / tc.rate; got < tc.least {
+		if got := float64(sent-refused) / tc.sec / tc.rate; got < tc.least {
 			t.Errorf("%g/s with %g of the calls refused for no reason: uses %.3f, want at least %.3f", tc.rate, tc.share, got, tc.least)
 		}
 		if waste := float64(refused) / float64(sent); waste > 1.2*tc.share+0.07 {
