@@ -31,7 +31,7 @@ func TestABeliefReadsAsASentence(t *testing.T) {
 	}
 }
 
-// What the law believes is true, and it believes nothing before it knows.
+// What the law believes is true, and it makes use of it; it believes nothing before it knows.
 func TestTheLawBelievesWhatIsTrue(t *testing.T) {
 	belief := func(t *testing.T, admit func(time.Duration, int) bool, run time.Duration) (Belief, *world) {
 		t.Helper()
@@ -50,6 +50,10 @@ func TestTheLawBelievesWhatIsTrue(t *testing.T) {
 	})
 	for _, rate := range []float64{1, 5, 20} {
 		b, w := belief(t, bucket(rate, 5), 200*time.Second)
+		sent, refused := float64(len(w.sent)), float64(len(w.refused))
+		if used, waste := (sent-refused)/(200*rate), refused/sent; used < 0.98 || waste > 0.35/math.Sqrt(rate) {
+			t.Errorf("%v/s: used %.3f of the rate, %.3f of the calls refused", rate, used, waste)
+		}
 		switch {
 		case math.Abs(b.Limit-rate) > .25*rate, b.Low > rate, b.High < rate, b.Low > b.Limit, b.High < b.Limit, b.High > 3*rate:
 			t.Errorf("a limit of %v/s: %+v", rate, b)

@@ -222,29 +222,6 @@ func TestFailuresAtRandomAreTheJobs(t *testing.T) {
 	})
 }
 
-// A server that fails half of all calls is unhealthy, though it has successes: no job is lost to it, and it is no
-// outage. While that is not known, in the first seconds, three attempts are all, and a few failures in a row may pass
-// for an outage.
-func TestAServerThatFailsHalfOfAllCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rng := rand.New(rand.NewPCG(5, 6))
-		var mu sync.Mutex
-		w := world{took: time.Second, random: func(int, int) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return rng.Float64() < .5
-		}}
-		p := w.running(t, pool.Config{Size: 32, QueueLimit: 4000})
-		results := batch(t, p, 4000)
-		if jobs := failed(results); len(jobs) > 8 || len(jobs) > 1 && jobs[len(jobs)-2] > 100 { // later one in 260,000
-			t.Errorf("jobs %v failed", jobs)
-		}
-		if len(w.pause) > 4 { // in two minutes
-			t.Errorf("pauses %v", w.pause)
-		}
-	})
-}
-
 // A server that becomes unhealthy is noticed before jobs have used up their attempts. And it does not pass for a
 // healthy one when the pool sends less, at the end, and only successes are left to come: failures take a moment,
 // successes a second.

@@ -43,27 +43,23 @@ func TestAPoisonJobFailsAfterItsAttempts(t *testing.T) {
 // such.
 // Four jobs are one fewer than make an outage. Where a rule takes them for one, no success ends it and this test hangs.
 func TestPoisonJobsAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := world{took: time.Second, spread: 500 * ms, poison: map[int]pool.Verdict{}}
-		for in := 96; in < 100; in++ {
-			w.poison[in] = sick
-		}
-		p := w.running(t, pool.Config{Size: 4})
-		results := batch(t, p, 100)
-		if jobs := failed(results); !slices.Equal(jobs, []int{96, 97, 98, 99}) {
-			t.Errorf("jobs %v failed", jobs)
-		}
-	})
-}
-
-func TestALoneJobEndsByItsAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := world{took: time.Second, poison: map[int]pool.Verdict{0: sick}}
-		p := w.running(t, pool.Config{Size: 4})
-		if r := batch(t, p, 1)[0]; r.Attempts != 3 || !errors.Is(r.Err, errGateway) {
-			t.Errorf("%d attempts, %v", r.Attempts, r.Err)
-		}
-	})
+	for _, c := range []struct{ jobs, first int }{{100, 96}, {1, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := world{took: time.Second, spread: 500 * ms, poison: map[int]pool.Verdict{}}
+			var poisoned []int
+			for in := c.first; in < c.jobs; in++ {
+				w.poison[in] = sick
+				poisoned = append(poisoned, in)
+			}
+			results := batch(t, w.running(t, pool.Config{Size: 4}), c.jobs)
+			if jobs := failed(results); !slices.Equal(jobs, poisoned) {
+				t.Errorf("of %d jobs %v failed", c.jobs, jobs)
+			}
+			if r := results[0]; c.jobs == 1 && (r.Attempts != 3 || !errors.Is(r.Err, errGateway)) {
+				t.Errorf("%d attempts, %v", r.Attempts, r.Err)
+			}
+		})
+	}
 }
 
 // A lone job that reaches no server never fails: that is not its fault.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -14,41 +13,6 @@ import (
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/pool"
 )
-
-func TestAllJobsSurviveCapacityErrors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		random := rand.New(rand.NewPCG(3, 4))
-		verdicts := make([]pool.Verdict, 1000) // a fifth of all calls are rejected
-		for i := range verdicts {
-			if random.IntN(5) == 0 {
-				verdicts[i] = busy
-			}
-		}
-		calls := make(chan pool.Verdict, len(verdicts))
-		for _, v := range verdicts {
-			calls <- v
-		}
-		p := running(t, pool.Config{Size: 10}, func(context.Context, int, pool.Attempt) (int, pool.Verdict) {
-			time.Sleep(100 * ms)
-			return 0, <-calls
-		})
-		var retries uint64
-		for i, r := range batch(t, p, 200) {
-			if r.Err != nil || r.Attempts != 1 {
-				t.Fatalf("job %d: %v after %d attempts, want success after 1: capacity errors do not count", i, r.Err, r.Attempts)
-			}
-			retries += uint64(r.CapacityRetries)
-		}
-		stats := p.Stats()
-		if stats.CapacityRetries != retries || retries < 20 || stats.Successes != 200 {
-			t.Errorf("%d capacity retries in the statistics, %d in the results, %d successes", stats.CapacityRetries, retries, stats.Successes)
-		}
-		if stats.PeakDelay < 100*ms || stats.CurrentDelay >= stats.PeakDelay || stats.ThrottleTime == 0 {
-			t.Errorf("the delay peaked at %v, is %v now, throttled for %v: want it up, then down",
-				stats.PeakDelay, stats.CurrentDelay, stats.ThrottleTime)
-		}
-	})
-}
 
 func TestTheClassOfAVerdictDecidesHowAJobEnds(t *testing.T) {
 	fifty := slices.Repeat([]pool.Verdict{busy}, 50)

@@ -40,18 +40,3 @@ func TestRoomIsForTheNextJobsAndOnRoomReportsMore(t *testing.T) {
 		})
 	}
 }
-
-// Jobs that wait for another attempt fill the queue as well.
-func TestAQueueFullOfRetriesHasNoRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := running(t, pool.Config{Size: 2, QueueLimit: 3}, script(busy, busy, busy, busy, busy, busy, busy, busy))
-		for i := range 3 {
-			submit(t, p, i, func(result) {})
-		}
-		time.Sleep(50 * ms)
-		synctest.Wait()
-		if s := p.Stats(); s.Waiting+s.InFlight != 3 || s.Waiting == 3 && p.Room() != 0 {
-			t.Errorf("room for %d jobs: %+v", p.Room(), s)
-		}
-	})
-}
