@@ -24,32 +24,32 @@ func (w *world) atMost(limit int) func(time.Duration, int) bool {
 	}
 }
 
-func TestSlotsFindALimitOnCallsInFlight(t *testing.T) {
+// The law finds a limit on calls in flight, keeps it over a restart, and opens when it rises and when it is gone.
+func TestSlotsFollowALimitOnCallsInFlight(t *testing.T) {
 	w := newWorld(t, nil)
 	w.admit = w.atMost(8)
 	w.run(30 * time.Second)
-	if got := w.law.slots.limit; got != 8 {
-		t.Fatalf("the limit found is %d, want 8", got)
+	found := func(want int) {
+		t.Helper()
+		if got := w.law.slots.limit; got != want {
+			t.Fatalf("after %v the limit found is %d, want %d", w.now, got, want)
+		}
 	}
+	found(8)
 	sent, refused := len(w.sent), len(w.refused)
 	w.run(90 * time.Second)
 	sent, refused = len(w.sent)-sent, len(w.refused)-refused
 	if full := 60 * 8 / w.reply.Seconds(); float64(sent-refused) < 0.98*full || refused > sent/25 {
 		t.Errorf("%d calls of which %d refused in a minute, want close to %.0f accepted", sent, refused, full)
 	}
-}
-
-func TestSlotsOpenWhenTheLimitRises(t *testing.T) {
-	w := newWorld(t, nil)
-	w.admit = w.atMost(8)
-	w.run(30 * time.Second)
-	w.admit = w.atMost(16)
-	w.run(60 * time.Second)
-	if got := w.law.slots.limit; got != 16 {
-		t.Errorf("the limit found is %d, want 16", got)
-	}
-	w.admit = always
+	w.law.Restart(at(w.now))
+	found(8)
 	w.run(100 * time.Second)
+	w.admit = w.atMost(16)
+	w.run(130 * time.Second)
+	found(16)
+	w.admit = always
+	w.run(170 * time.Second)
 	if w.inFlight != w.slots {
 		t.Errorf("%d calls in flight after the limit is gone, want %d", w.inFlight, w.slots)
 	}

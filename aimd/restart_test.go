@@ -122,16 +122,6 @@ func TestRestartAbandonsAProbe(t *testing.T) {
 	}
 }
 
-func TestRestartKeepsALimitOnCallsInFlight(t *testing.T) {
-	w := newWorld(t, nil)
-	w.admit = w.atMost(8)
-	w.run(30 * time.Second)
-	w.law.Restart(at(w.now))
-	if got := w.law.slots.limit; got != 8 {
-		t.Errorf("the limit is %d after a restart, want 8", got)
-	}
-}
-
 func TestClassicRestartsWithoutADelay(t *testing.T) {
 	law := newClassic(t, func(c *Config) { c.MinDelay = 30 * ms })
 	for range 5 {
