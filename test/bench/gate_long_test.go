@@ -1,3 +1,8 @@
+//go:build long
+
+// The tests of this package are linked with the whole program and a NATS server, which takes longer than everything else
+// in them. They matter where the speed is measured, which is at night, too.
+
 package main
 
 import (
