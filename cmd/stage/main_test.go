@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -21,12 +23,17 @@ func TestMain(m *testing.M) {
 
 // The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program. Here is one for
 // each command, and others that take little time. The scripts of testdata/long run with the tag long.
-func TestScripts(t *testing.T) { runScripts(t, testscript.Params{Dir: "testdata/script"}) }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	runScripts(t, testscript.Params{Dir: "testdata/script"})
+}
 
 // The commands reach the streams in another JetStream domain, and in another account, whose API has another prefix.
 func TestEachCommandReachesJetStreamElsewhere(t *testing.T) {
+	t.Parallel()
 	for server, setting := range map[string]string{"hub": `"jetstream_domain":"edge"`, "import": `"jetstream_api_prefix":"JS.other.API"`} {
 		t.Run(server, func(t *testing.T) {
+			t.Parallel()
 			runScripts(t, testscript.Params{Files: []string{"testdata/elsewhere.txtar"}}, "SERVER="+server, "SETTING="+setting)
 		})
 	}
@@ -42,6 +49,8 @@ func runScripts(t *testing.T, p testscript.Params, environ ...string) {
 	p.Setup = func(env *testscript.Env) error {
 		env.Vars = append(env.Vars, environ...)
 		env.Setenv("COLUMNS", "")
+		env.Setenv("GOMAXPROCS", strconv.Itoa(runtime.GOMAXPROCS(0)))
+		env.Setenv("GOGC", "400") // the programs end before their memory matters
 		example, err := filepath.Abs("../../.env.example")
 		env.Setenv("EXAMPLE", example)
 		return err

@@ -60,6 +60,8 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	keyed.Row.Key = new("north\x1b[2J")
 	lane := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
 	lane.Call.Lane, lane.Call.BatchID = auditlog.LaneBatch, "batch_9"
+	shared := callEvent(0, "o", 0, auditlog.CallSuccess, 200, "", "")
+	shared.Call.Rows = []uint64{4711, 4712, 4715}
 	ofBatch := func(phase auditlog.BatchPhase, change func(*auditlog.Batch)) *auditlog.Event {
 		b := auditlog.Batch{Phase: phase, Token: "t7", Provider: "openai", Model: "large", Rows: 10000, Bytes: 7 << 20}
 		change(&b)
@@ -83,6 +85,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{callEvent(0, "o", 0, auditlog.CallFailure, 401, "fatal", "key"), toneBad, "call row 4711 #1 openai large failed 401 812 ms - delay 48 ms key"},
 		{batch, toneWarn, "call batch b7 #1 openai cut off 812 ms - delay 48 ms connection reset"},
 		{lane, toneQuiet, "call row 4711 #1 openai large ok 200 812 ms - delay 48 ms batch batch_9"},
+		{shared, toneQuiet, "call row 4711 +2 #1 openai large ok 200 812 ms - delay 48 ms"},
 		{ofBatch(auditlog.BatchIntent, func(*auditlog.Batch) {}), toneQuiet, "batch intent t7 openai large 10000 rows, 7.0 MiB"},
 		{ofBatch(auditlog.BatchAdopted, func(b *auditlog.Batch) { b.BatchID, b.Rows = "batch_9", 1 }), toneTurn, "batch adopted batch_9 openai large 1 row, token t7, 7.0 MiB"},
 		{
