@@ -31,11 +31,11 @@ var refusing = llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 	return nil
 }}
 
-// gone checks that the secret is in no file of the server, that the sums of the audit are
+// gone checks that a text is in no file of the server, that the sums of the audit are
 // what they were, and that verify proves the rest.
-func (s *site) gone(usageBefore string, results int) {
+func (s *site) gone(text, usageBefore string, results int) {
 	s.t.Helper()
-	if files := s.holds(secret); len(files) > 0 {
+	if files := s.holds(text); len(files) > 0 {
 		s.t.Errorf("the text is still in %q", files)
 	}
 	if after := s.usage(); after != usageBefore {
@@ -54,14 +54,14 @@ func TestNothingOfARowIsLeft(t *testing.T) {
 			s.work(4)
 			before := s.usage()
 			s.erase(rowsOf(2, 4)) // the last result of the log, too
-			s.gone(before, 2)
+			s.gone(secret, before, 2)
 			calls := s.llm.Stats().Received
 			s.rows("five") // whoever starts now goes on behind row 4
 			s.work(3)
 			if n := s.llm.Stats().Received - calls; n != 1 {
 				t.Errorf("%d calls after the erasure, want one, for the new row", n)
 			}
-			s.gone(s.usage(), 2)
+			s.gone(secret, s.usage(), 2)
 			if again := s.erase(rowsOf(2, 4)); again.Before != 2 || len(again.Places) > 0 {
 				t.Errorf("a second erasure: %+v", again)
 			}
@@ -69,100 +69,128 @@ func TestNothingOfARowIsLeft(t *testing.T) {
 	}
 }
 
-// kinds are rows of which something lies in special places: each needs no call after its erasure.
+// killsMost is more than an erasure of any kind has steps.
+const killsMost = 20
+
+// kinds are rows of which something lies in special places.
 var kinds = []struct {
-	name string
-	vars map[string]string
-	llm  llmtest.Config
-	load func(s *site) // rows of which the second one holds the secret
-	rows int           // results
-	run  func(s *site) // after the stage has run; it may be nil
-	also int           // further results of the row
+	name    string
+	vars    map[string]string
+	llm     llmtest.Config
+	before  func(s *site)              // it may be nil
+	publish func(s *site, text string) // nil: rows with a member q
+	run     func(s *site)              // after the stage has run; it may be nil
+	also    int                        // further results of each row
+	last    bool                       // each row is the last of the log when it is erased, not one of many
 }{
-	{name: "plain", load: func(s *site) { s.rows("one", "two of "+secret, "three") }, rows: 3},
-	{name: "the last", load: func(s *site) { s.rows("one", "two of "+secret) }, rows: 2},
-	{name: "failed, with a dead letter", vars: map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, llm: refusing, load: func(s *site) {
+	{name: "plain"},
+	{name: "the last", last: true},
+	{name: "failed, with a dead letter", vars: map[string]string{"STAGE_DEAD_LETTER_SUBJECT": "dead.rows"}, llm: refusing, before: func(s *site) {
 		stagetest.Value(s.js.CreateStream(s.t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead.>"}}))(s.t)
-		s.rows("one", "a bad row of "+secret, "three")
-	}, rows: 3},
-	{name: "redriven", llm: refusing, load: func(s *site) { s.rows("one", "a bad row of "+secret, "three") }, rows: 3, also: 1, run: func(s *site) {
-		stagetest.Value(redrive.Run(s.t.Context(), s.js, s.config(), redrive.Options{}, io.Discard))(s.t)
-		s.work(4)
 	}},
-	{name: "an array", vars: map[string]string{"STAGE_FOREACH": "items", "STAGE_TEMPLATE": "{{ item }}"}, load: func(s *site) {
-		for _, items := range []string{`["a"]`, `["b","` + secret + `","c"]`, `["d"]`} {
-			s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":` + items + `}`)})
-		}
-	}, rows: 3},
-	{name: "vectors in one call", vars: map[string]string{"STAGE_TASK": "embed", "STAGE_EMBED_DIMENSIONS": "4", "STAGE_LLM_MODEL": "small"}, load: func(s *site) {
-		s.rows("one", "two of "+secret, "three", "four")
-	}, rows: 4},
-	{name: "a large result", vars: map[string]string{"STAGE_RESULT_BUCKET": "LARGE", "STAGE_LLM_MAX_REPLY_BYTES": "8388608"}, llm: llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-		if strings.Contains(c.Prompt, secret) {
-			return &llmtest.Step{Body: fmt.Sprintf(`{"choices":[{"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}`, strings.Repeat(secret+" ", 200_000))}
-		}
-		return nil
-	}}, load: func(s *site) { s.rows("one", "two of "+secret, "three") }, rows: 3},
-	{name: "in order by key", vars: map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.q"}, load: func(s *site) {
-		s.rows("one", "two of "+secret, "three")
-	}, rows: 3},
-	{name: "with a kept reply", vars: map[string]string{"STAGE_JOURNAL_AFTER": "0s"}, load: func(s *site) {
-		s.rows("one", "two of "+secret, "three")
-	}, rows: 3},
+	{name: "redriven", llm: refusing, also: 1, run: func(s *site) {
+		stagetest.Value(redrive.Run(s.t.Context(), s.js, s.config(), redrive.Options{}, io.Discard))(s.t)
+		s.work(1 + 2*killsMost)
+	}},
+	{
+		name: "an array", vars: map[string]string{"STAGE_FOREACH": "items", "STAGE_TEMPLATE": "{{ item }}"},
+		publish: func(s *site, text string) {
+			s.publish(&nats.Msg{Subject: "rows.in", Data: fmt.Appendf(nil, `{"items":["a",%q,"c"]}`, text)})
+		},
+	},
+	{name: "vectors in one call", vars: map[string]string{
+		"STAGE_TASK": "embed", "STAGE_EMBED_DIMENSIONS": "4", "STAGE_LLM_MODEL": "small",
+	}},
+	{
+		name: "a large result", last: true, vars: map[string]string{"STAGE_RESULT_BUCKET": "LARGE", "STAGE_LLM_MAX_REPLY_BYTES": "8388608"},
+		llm: llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			return &llmtest.Step{Body: fmt.Sprintf(
+				`{"choices":[{"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}`,
+				strings.Repeat(c.Prompt+" ", 1+1<<20/len(c.Prompt)))}
+		}},
+	},
+	{name: "in order by key", vars: map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.q"}},
+	{name: "with a kept reply", vars: map[string]string{"STAGE_JOURNAL_AFTER": "0s"}},
 }
 
+// One row after the other is erased, each time killed a step later, until an erasure comes to its end.
 func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
-	killed := errors.New("killed")
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
-			for step, more := 0, true; more; step++ {
-				stagetest.Virtual(t, func(t *testing.T) {
-					s := newSite(t, kind.llm, kind.vars)
-					kind.load(s)
-					s.work(kind.rows)
-					if kind.run != nil {
-						kind.run(s)
+			stagetest.Virtual(t, func(t *testing.T) {
+				s := newSite(t, kind.llm, kind.vars)
+				publish := kind.publish
+				if publish == nil {
+					publish = func(s *site, text string) { s.rows(text) }
+				}
+				if kind.before != nil {
+					kind.before(s)
+				}
+				publish(s, "one")
+				secrets := make([]string, killsMost)
+				for step := range secrets {
+					secrets[step] = fmt.Sprintf("%s-%02d", secret, step)
+					if !kind.last {
+						publish(s, "a bad row of "+secrets[step])
 					}
-					before, calls := s.usage(), s.llm.Stats().Received
-					o, n := rowsOf(2), 0
-					o.Step = func(string) error {
-						if n++; n > step {
-							return killed
-						}
-						return nil
+				}
+				s.work(stagetest.Stored(t, s.js, "ROWS", "rows.>"))
+				if kind.run != nil {
+					kind.run(s)
+				}
+				calls := s.llm.Stats().Received
+				for step, more := 0, true; more; step++ {
+					if kind.last {
+						publish(s, "a row of "+secrets[step])
+						s.work(s.results() + 1)
+						calls++
 					}
-					plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(), o))(t)
-					err := plan.Execute(t.Context())
-					more = errors.Is(err, killed)
-					if err != nil && !more {
-						t.Fatal(err)
-					}
-					if more {
-						time.Sleep(time.Hour) // longer than the server knows the ids of events
-						if step > 0 {
-							r := s.verify()
-							if r.Violations.ByKind["erasure_unfinished"] == 0 || len(r.Violations.ByKind) > 1 {
-								var b bytes.Buffer
-								r.WriteText(&b)
-								t.Errorf("killed at step %d, verify says:\n%s", step, b.String())
-							}
-							s.erase(erase.Options{Resume: true, Partition: -1, By: "bob"})
-						} else {
-							s.erase(rowsOf(2))
-						}
-					}
-					s.gone(before, 1+kind.also)
-					s.rows("five")
-					s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":["e"],"q":"six"}`)})
-					s.await("ROWS", "rows.in", 2)
-					s.work(kind.rows)
-					if n := s.llm.Stats().Received - calls; n > 2 {
-						t.Errorf("%d calls after the erasure, want at most two, for the new rows", n)
-					}
-				})
-			}
+					before := s.usage()
+					more = s.eraseKilled(rowsOf(uint64(step+2)), step) //nolint:gosec // few
+					s.gone(secrets[step], before, (step+1)*(1+kind.also))
+				}
+				n := s.results()
+				s.rows("five")
+				s.publish(&nats.Msg{Subject: "rows.in", Data: []byte(`{"items":["e"],"q":"six"}`)})
+				s.work(n + 2)
+				if n := s.llm.Stats().Received - calls; n > 2 {
+					t.Errorf("%d calls after the erasures, want at most two, for the new rows", n)
+				}
+			})
 		})
 	}
+}
+
+// eraseKilled erases rows and is killed after so many steps. It reports whether that was before the end, and then finishes
+// the erasure.
+func (s *site) eraseKilled(o erase.Options, steps int) bool {
+	s.t.Helper()
+	killed, n := errors.New("killed"), 0
+	o.Step = func(string) error {
+		if n++; n > steps {
+			return killed
+		}
+		return nil
+	}
+	plan := stagetest.Value(erase.New(s.t.Context(), s.js, s.config(), o))(s.t)
+	err := plan.Execute(s.t.Context())
+	if !errors.Is(err, killed) {
+		stagetest.Must(s.t, err)
+		return false
+	}
+	time.Sleep(time.Hour) // longer than the server knows the ids of events
+	o.Step = nil
+	if steps > 0 {
+		r := s.verify()
+		if r.Violations.ByKind["erasure_unfinished"] == 0 || len(r.Violations.ByKind) > 1 {
+			var b bytes.Buffer
+			r.WriteText(&b)
+			s.t.Errorf("killed at step %d, verify says:\n%s", steps, b.String())
+		}
+		o = erase.Options{Resume: true, Partition: -1, By: "bob"}
+	}
+	s.erase(o)
+	return true
 }
 
 // In a log of more rows than verify holds at once, rows that stay need the calls that they have shared with an erased one.
@@ -187,12 +215,13 @@ func TestRowsThatSharedACallStayProven(t *testing.T) {
 func TestAStageAndARivalGoOnWhileTheirRowsAreErased(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Latency: 20 * time.Millisecond}, nil)
+		const rows = 12
 		stop := s.start()
 		var rival func()
-		for i := range 30 {
+		for i := range rows {
 			s.rows(fmt.Sprintf("row %d of %s", i+1, secret))
 			s.await("AUDIT", "audit.stage.0.row", 1)
-			if i == 15 { // the rival takes over while rows are erased
+			if i == rows/2 { // the rival takes over while rows are erased
 				rival = s.start()
 				stop()
 			}
@@ -206,9 +235,9 @@ func TestAStageAndARivalGoOnWhileTheirRowsAreErased(t *testing.T) {
 			}
 		}
 		rival()
-		s.gone(s.usage(), 30)
-		if n := s.llm.Stats().Received; n > 31 { // the first stage may be fenced while it stops, with a row in hand
-			t.Errorf("%d calls for 30 rows", n)
+		s.gone(secret, s.usage(), rows)
+		if n := s.llm.Stats().Received; n > rows+1 { // the first stage may be fenced while it stops, with a row in hand
+			t.Errorf("%d calls for %d rows", n, rows)
 		}
 	})
 }
@@ -217,10 +246,10 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			if c.Prompt == "slow" {
-				return &llmtest.Step{Delay: 5 * time.Minute}
+				return &llmtest.Step{Delay: 10 * time.Second}
 			}
 			return nil
-		}}, map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.customer", "STAGE_LLM_TIMEOUT": "10m"})
+		}}, map[string]string{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.customer"})
 		for i, q := range []string{"one", "slow", "three", "four"} {
 			s.publish(&nats.Msg{Subject: "rows.in", Data: fmt.Appendf(nil, `{"q":%q,"customer":"c%d","n":%d}`, q, i%2, i)})
 		}
@@ -291,11 +320,11 @@ func TestAStreamThatDeniesDeletesIsMoved(t *testing.T) {
 		s.vars["STAGE_RESULT_STREAM"] = "RESULTS2"
 		before := s.usage()
 		s.erase(rowsOf(2))
-		s.gone(before, 1)
+		s.gone(secret, before, 1)
 		s.rows("four")
 		stop := s.start()
 		s.await("RESULTS2", "results.stage.0.rows", 3)
 		stop()
-		s.gone(s.usage(), 1)
+		s.gone(secret, s.usage(), 1)
 	})
 }

@@ -119,6 +119,9 @@ func (s *site) await(stream, subject string, n int) {
 	s.t.Fatalf("never %d messages on %s; log:\n%s", n, subject, s.logs.String())
 }
 
+// results counts the results that are stored.
+func (s *site) results() int { return stagetest.Stored(s.t, s.js, "RESULTS", "results.stage.*.rows") }
+
 // work runs a stage until there are n results, and stops it.
 func (s *site) work(n int) {
 	s.t.Helper()
