@@ -12,21 +12,28 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpOf returns what stage help prints of the words.
-func helpOf(t *testing.T, words ...string) string {
+// helper returns what prints the help of words, as stage help does. The commands are made once, since they have thousands
+// of flags.
+func helper(t *testing.T) func(words ...string) string {
 	t.Helper()
-	var out, errs bytes.Buffer
-	env := &Env{Args: append([]string{"help"}, words...), Stdout: &out, Stderr: &errs}
-	if code := Main(t.Context(), env); code != exitDone {
-		t.Errorf("help %q: exit %d, %s", words, code, errs.String())
+	var out bytes.Buffer
+	root := newRootCommand(&Env{Stdout: &out, Stderr: io.Discard}, new(bool))
+	return func(words ...string) string {
+		t.Helper()
+		out.Reset()
+		root.SetArgs(append([]string{"help"}, words...))
+		if err := root.Execute(); err != nil {
+			t.Errorf("help %q: %v", words, err)
+		}
+		return out.String()
 	}
-	return out.String()
 }
 
 // pageLine is the first page of a list, with what it is about.
 var pageLine = regexp.MustCompile(`(?m)^Pages of .*:\n  (\S+) `)
 
 func TestWordsLeadToTheirPage(t *testing.T) {
+	help := helper(t)
 	for words, want := range map[string]string{
 		"image": "docs/templates.md#pictures-documents-and-sounds", "pause": "docs/status.md#steer-it", "resume": "docs/jobs.md#resume",
 		"excel": "docs/files.md#results-as-csv", "csv": "docs/files.md#formats", "order": "docs/order.md",
@@ -39,7 +46,7 @@ func TestWordsLeadToTheirPage(t *testing.T) {
 		"dashboard": "docs/dashboard.md", "metrics": "docs/operations.md#alerts", "utf-16": "docs/files.md#formats",
 	} {
 		for _, args := range [][]string{{words}, strings.Fields(words), append([]string{"settings"}, strings.Fields(words)...)} {
-			if m := pageLine.FindStringSubmatch(helpOf(t, args...)); m == nil || m[1] != want {
+			if m := pageLine.FindStringSubmatch(help(args...)); m == nil || m[1] != want {
 				t.Errorf("help %q leads to %q, want %s", args, m, want)
 			}
 		}
@@ -88,7 +95,8 @@ func TestTopicsNameWhatThereIs(t *testing.T) {
 
 // A person looks for the usage first, and for the exit codes hardly ever.
 func TestHelpBeginsWithTheUsage(t *testing.T) {
-	text := helpOf(t)
+	help := helper(t)
+	text := help()
 	last := -1
 	for _, part := range []string{"Usage:\n  stage", "\n  process ", "\n  run ", "\n  status ", "\n  tail ", "\n  lane ", "\n  demo ", "\n  version ", "\n  help ", "\nExamples:\n", "\nFlags:\n", "\nExit codes:\n"} {
 		at := strings.Index(text, part)
@@ -98,7 +106,7 @@ func TestHelpBeginsWithTheUsage(t *testing.T) {
 		last = at
 	}
 	for _, cmd := range commands(&Env{Stdout: io.Discard, Stderr: io.Discard}) {
-		if text := helpOf(t, cmd.Name()); !strings.HasPrefix(text, "Usage:\n  stage "+cmd.Name()) {
+		if text := help(cmd.Name()); !strings.HasPrefix(text, "Usage:\n  stage "+cmd.Name()) {
 			t.Errorf("%s: its help begins with %.60q", cmd.Name(), text)
 		}
 	}

@@ -18,11 +18,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// poll is the time between two looks at which process serves a store.
-const poll = 500 * time.Millisecond
-
-// endGrace is how long a server may take to stop after its first error.
-const endGrace = 5 * time.Second
+// Tests of processes in real time shorten these.
+var (
+	// poll is the time between two looks at which process serves a store.
+	poll = 500 * time.Millisecond
+	// endGrace is how long a server may take to stop after its first error.
+	endGrace = 5 * time.Second
+)
 
 // ErrServerEnded ends the reading from an embedded server that is gone.
 var ErrServerEnded = errors.New("the process that served the store has ended")

@@ -1,4 +1,4 @@
-package follow_test
+package follow
 
 import (
 	"context"
@@ -7,15 +7,18 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/natsconn"
-	"github.com/llm-stage/stage/internal/ops/follow"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestMain(m *testing.M) { stagetest.Main(m) }
+func TestMain(m *testing.M) {
+	poll, endGrace = 10*time.Millisecond, 100*time.Millisecond
+	stagetest.Main(m)
+}
 
 // serve starts an embedded server with one stream on dir, as a stage does: it waits for a reader to close the store.
 func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
@@ -33,7 +36,7 @@ func TestOneServerAfterTheOtherIsRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	waits, reads, ended := make(chan bool, 10), make(chan bool), make(chan error, 1)
 	go func() {
-		ended <- follow.Run(ctx, cfg, slog.New(slog.DiscardHandler), func() { waits <- true }, func(ctx context.Context, js jetstream.JetStream, more bool) error {
+		ended <- Run(ctx, cfg, slog.New(slog.DiscardHandler), func() { waits <- true }, func(ctx context.Context, js jetstream.JetStream, more bool) error {
 			if _, err := js.AccountInfo(ctx); err != nil {
 				return err
 			}
@@ -69,9 +72,23 @@ func TestOneServerAfterTheOtherIsRead(t *testing.T) {
 func TestAnErrorOfTheReaderEndsIt(t *testing.T) {
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
 	serve(t, cfg)
-	err := follow.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func() {},
+	err := Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func() {},
 		func(context.Context, jetstream.JetStream, bool) error { return io.ErrShortWrite })
 	if !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("got %v, want %v", err, io.ErrShortWrite)
+	}
+}
+
+// No process serves the store at the first look, and one does when it is to be opened: nothing is read through that one
+// as if it could not end.
+func TestAServerThatIsFasterIsNotReadAsAStore(t *testing.T) {
+	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
+	serve(t, cfg)
+	f := &follower{cfg: cfg, log: slog.New(slog.DiscardHandler), read: func(context.Context, jetstream.JetStream, bool) error {
+		t.Error("it was read")
+		return nil
+	}}
+	if err := f.stored(t.Context()); !errors.Is(err, errServed) {
+		t.Errorf("got %v, want %v", err, errServed)
 	}
 }
