@@ -19,7 +19,8 @@ import (
 
 var (
 	simSeed = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns = flag.Int("sim.runs", 0, "how many seeds the simulation runs; 0: 3, or 1 with -short")
+	simRuns = flag.Int("sim.runs", 0, "how many seeds the simulation runs; 0: 3, or 1 with -short; 0 is 1 for the batch lane")
+	simLog  = flag.Bool("sim.log", false, "show the log of the stages of chains and of the batch lane")
 )
 
 const (

@@ -1,4 +1,4 @@
-package lane_test
+package stage_test
 
 import (
 	"io"
@@ -17,7 +17,7 @@ import (
 )
 
 // config loads the configuration as the program does, from variables.
-func (s *sim) config() *config.Config {
+func (s *laneSim) config() *config.Config {
 	s.t.Helper()
 	cfg := stagetest.Value(stagetest.Source(s.environ()).Load(s.t.Context(), config.NeedCalls))(s.t)
 	cfg.Process.StopTimeout = 2 * time.Minute // what is broken for a while keeps no result from being stored
@@ -25,7 +25,7 @@ func (s *sim) config() *config.Config {
 }
 
 // environ are the variables of the processes that start now.
-func (s *sim) environ() map[string]string {
+func (s *laneSim) environ() map[string]string {
 	vars := maps.Clone(s.vars)
 	if s.laneOff {
 		maps.DeleteFunc(vars, func(name, _ string) bool { return strings.HasPrefix(name, "STAGE_LANE") })
@@ -34,7 +34,7 @@ func (s *sim) environ() map[string]string {
 }
 
 // start starts a process.
-func (s *sim) start() {
+func (s *laneSim) start() {
 	s.t.Helper()
 	s.starts++
 	s.processes = append(s.processes, process.Start(s.t, s.broker, s.config(), s.trap.sees,
@@ -47,7 +47,7 @@ func (s *sim) start() {
 }
 
 // status returns what a process says of itself.
-func (s *sim) status(p *process.Process) string {
+func (s *laneSim) status(p *process.Process) string {
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://localhost/api/status", nil)
 	if err != nil {
 		return err.Error()
@@ -66,7 +66,7 @@ func (s *sim) status(p *process.Process) string {
 }
 
 // alive lists the processes that work, and forgets the others.
-func (s *sim) alive() []*process.Process {
+func (s *laneSim) alive() []*process.Process {
 	var all []*process.Process
 	for _, p := range s.processes {
 		if !p.Over() {

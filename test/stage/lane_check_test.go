@@ -1,4 +1,4 @@
-package lane_test
+package stage_test
 
 import (
 	"encoding/json"
@@ -26,7 +26,7 @@ const (
 )
 
 // check checks everything, after the end.
-func (s *sim) check() {
+func (s *laneSim) check() {
 	s.t.Helper()
 	stored := s.checkResults()
 	report := s.checkAudit()
@@ -53,11 +53,11 @@ func (s *sim) check() {
 }
 
 // crowded reports whether there were so many kills and so few rows that their price says nothing.
-func (s *sim) crowded() bool { return len(s.rows) < 20*s.done["kills"] || s.done["lane off"] > 0 }
+func (s *laneSim) crowded() bool { return len(s.rows) < 20*s.done["kills"] || s.done["lane off"] > 0 }
 
 // checkCalls checks that each line that was billed has its call event, but for those that are missing in the results, and
 // that no row but one with a deadline was called live and answered by a batch.
-func (s *sim) checkCalls(report *verify.Report) {
+func (s *laneSim) checkCalls(report *verify.Report) {
 	s.t.Helper()
 	called, unused, wrong := make(map[string]bool), 0, 0
 	for _, m := range stagetest.Read(s.t, s.js, "AUDIT", "audit.stage.*.call") {
@@ -88,16 +88,16 @@ func (s *sim) checkCalls(report *verify.Report) {
 	s.t.Logf("answers of batches: %d with a call event, %d of them not used, %d without", len(called), unused, missing)
 }
 
-// result is what the simulator keeps of a result.
-type result struct {
+// laneResult is what the simulator keeps of a result.
+type laneResult struct {
 	at   time.Time
 	live float64 // what the row would have cost by live calls, USD
 }
 
 // checkResults checks that each row has one result, with its answer, in the order of the stage.
-func (s *sim) checkResults() map[int]result {
+func (s *laneSim) checkResults() map[int]laneResult {
 	s.t.Helper()
-	found, failed, last := make(map[int]result), make(map[int]bool), make(map[string]uint64)
+	found, failed, last := make(map[int]laneResult), make(map[int]bool), make(map[string]uint64)
 	wrong := 0
 	for _, m := range stagetest.Read(s.t, s.js, "RESULTS", "results.stage.*.rows") {
 		seq, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
@@ -119,7 +119,7 @@ func (s *sim) checkResults() map[int]result {
 		if _, twice := found[body.N]; twice {
 			s.t.Errorf("row %d has two results", body.N)
 		}
-		found[body.N] = result{m.Time, (body.Usage.In*priceIn + body.Usage.Out*priceOut) / 1e6}
+		found[body.N] = laneResult{m.Time, (body.Usage.In*priceIn + body.Usage.Out*priceOut) / 1e6}
 		place := map[string]string{"stream": m.Subject, "key": m.Header.Get(streams.HeaderSourceSubject)}[s.order]
 		if s.order != "none" && seq <= last[place] {
 			s.t.Errorf("the result of row %d comes after that of row %d of %s", seq, last[place], place)
@@ -151,7 +151,7 @@ func (s *sim) checkResults() map[int]result {
 }
 
 // checkAudit has verify prove the same from the streams alone.
-func (s *sim) checkAudit() *verify.Report {
+func (s *laneSim) checkAudit() *verify.Report {
 	s.t.Helper()
 	report := stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(), io.Discard))(s.t)
 	var text strings.Builder
@@ -176,7 +176,7 @@ func (s *sim) checkAudit() *verify.Report {
 }
 
 // checkDeadlines checks that a row that had no answer by its deadline was called live then.
-func (s *sim) checkDeadlines(stored map[int]result) {
+func (s *laneSim) checkDeadlines(stored map[int]laneResult) {
 	s.t.Helper()
 	answered := make(map[uint64]time.Time) // by sequence: the first success
 	for _, m := range stagetest.Read(s.t, s.js, "AUDIT", "audit.stage.*.call") {
@@ -215,7 +215,7 @@ func (s *sim) checkDeadlines(stored map[int]result) {
 }
 
 // allowed extends an instant by the times when something was wrong.
-func (s *sim) allowed(until time.Time) time.Time {
+func (s *laneSim) allowed(until time.Time) time.Time {
 	for _, e := range s.excused {
 		if !until.Before(e.from) && until.Before(e.to) {
 			until = e.to.Add(deadlineSlack)

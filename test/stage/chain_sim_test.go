@@ -1,4 +1,4 @@
-package chain_test
+package stage_test
 
 import (
 	"flag"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
@@ -17,16 +16,13 @@ import (
 )
 
 var (
-	simSeed  = flag.Uint64("sim.seed", 1, "first seed of the simulation")
-	simRuns  = flag.Int("sim.runs", 0, "how many seeds the simulation runs; 0: 3, or 1 with -short")
-	simRows  = flag.Int("sim.chain.rows", 0, "rows of each seed; 0: 150, or 60 with -short")
-	simKills = flag.Int("sim.chain.kills", 12, "how many processes of each seed are killed")
-	simLog   = flag.Bool("sim.log", false, "show the log of the stages")
+	chainRows  = flag.Int("sim.chain.rows", 0, "rows of each seed; 0: 150, or 60 with -short")
+	chainKills = flag.Int("sim.chain.kills", 12, "how many processes of each seed are killed")
 )
 
-// sim is a chain whose processes come and go.
-type sim struct {
-	*site
+// chainSim is a chain whose processes come and go.
+type chainSim struct {
+	*chainSite
 
 	rng       *rand.Rand
 	allowance int // calls that may be made again
@@ -37,14 +33,14 @@ type sim struct {
 // streams and cuts connections, and checks that each row has exactly one result of each stage, in order, made from the
 // one it names, and that no reply that was in the journal was paid for again: of a row or of an element of one.
 //
-//	go test ./test/chain -run '^TestSimulationOfChains$' -v -sim.seed 1 -sim.runs 20 -sim.chain.rows 1000
+//	go test ./test/stage -run '^TestSimulationOfChains$' -v -sim.seed 1 -sim.runs 20 -sim.chain.rows 1000
 func TestSimulationOfChains(t *testing.T) {
-	*simRows = stagetest.Runs(*simRows, 60, 150)
+	*chainRows = stagetest.Runs(*chainRows, 60, 150)
 	for i := range stagetest.Runs(*simRuns, 1, 3) {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSim(t, seed)
+			stagetest.Virtual(t, func(t *testing.T) {
+				s := newChainSim(t, seed)
 				s.run()
 				s.finish()
 			})
@@ -52,43 +48,43 @@ func TestSimulationOfChains(t *testing.T) {
 	}
 }
 
-func newSim(t *testing.T, seed uint64) *sim {
+func newChainSim(t *testing.T, seed uint64) *chainSim {
 	t.Helper()
 	p := chain.Pipeline{Seed: seed, Keep: seed%2 == 0, Flat: seed%7 == 6, ByKey: seed%5 == 3, Partitions: 1 + int(seed%3)/2} //nolint:gosec // small
-	s := &sim{rng: rand.New(rand.NewPCG(seed, 31)), done: make(map[string]int)}
-	s.site = newSite(t, p, llmtest.Config{Seed: seed, Latency: 400 * time.Millisecond, LatencySigma: .8})
+	s := &chainSim{rng: rand.New(rand.NewPCG(seed, 31)), done: make(map[string]int)}
+	s.chainSite = newChainSite(t, p, llmtest.Config{Seed: seed, Latency: 400 * time.Millisecond, LatencySigma: .8})
 	return s
 }
 
-func (s *sim) moment(most time.Duration) time.Duration {
+func (s *chainSim) moment(most time.Duration) time.Duration {
 	return time.Millisecond + time.Duration(s.rng.Int64N(int64(most)))
 }
 
 // note reports what is done, in virtual time since the beginning.
-func (s *sim) note(format string, args ...any) {
+func (s *chainSim) note(format string, args ...any) {
 	if testing.Verbose() {
 		s.t.Logf("%v %s", time.Since(s.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
 	}
 }
 
 // run lets processes die.
-func (s *sim) run() {
+func (s *chainSim) run() {
 	s.t.Helper()
 	s.revive()
-	s.load(*simRows / 2)
-	for i := range *simKills {
+	s.load(*chainRows / 2)
+	for i := range *chainKills {
 		s.kill()
 		if i%4 == 3 {
 			s.trouble()
 		}
-		s.load(*simRows / 2 / *simKills)
+		s.load(*chainRows / 2 / *chainKills)
 	}
 }
 
 // kill has the next process die that reaches a drawn step, and starts another one a while later.
-func (s *sim) kill() {
+func (s *chainSim) kill() {
 	s.t.Helper()
-	at := target{stage: chain.Name(chain.B), step: steps[s.rng.IntN(len(steps))], after: s.rng.IntN(2) == 0, nth: s.rng.IntN(8)}
+	at := chainTarget{stage: chain.Name(chain.B), step: chainSteps[s.rng.IntN(len(chainSteps))], after: s.rng.IntN(2) == 0, nth: s.rng.IntN(8)}
 	if s.rng.IntN(2) == 0 {
 		at.stage = chain.Name(s.rng.IntN(chain.Stages))
 	}
@@ -97,20 +93,20 @@ func (s *sim) kill() {
 		at.nth = 0
 	case "element":
 		if at.stage != chain.Name(chain.B) || s.pipeline.Flat {
-			at.step = steps[2]
+			at.step = chainSteps[2]
 		}
 	}
 	what := fmt.Sprintf("kill of %s at %s, after it %t", at.stage, at.step.name, at.after)
 	name := at.step.name
 	if name == "claim" || name == "reset" { // is done by whoever takes over
-		s.allowance += poolSize
-		at = target{stage: at.stage, step: steps[1], nth: s.rng.IntN(10), next: new(at)}
+		s.allowance += chainPool
+		at = chainTarget{stage: at.stage, step: chainSteps[1], nth: s.rng.IntN(10), next: new(at)}
 	}
 	s.trap.Arm(at)
 	for end := time.Now().Add(3 * time.Minute); s.trap.Armed() && time.Now().Before(end); {
 		time.Sleep(time.Second)
 		s.supervise("a kill")
-		if s.stored(chain.C) == s.rows && s.rows < 4**simRows {
+		if s.stored(chain.C) == s.rows && s.rows < 4**chainRows {
 			s.load(20)
 		}
 	}
@@ -120,13 +116,13 @@ func (s *sim) kill() {
 	}
 	s.note("%s", what)
 	s.done["kill at "+name]++
-	s.allowance += poolSize
+	s.allowance += chainPool
 	time.Sleep(s.moment(10 * time.Second))
 	s.revive()
 }
 
 // revive keeps two processes of each stage alive.
-func (s *sim) revive() {
+func (s *chainSim) revive() {
 	s.t.Helper()
 	s.supervise("a start")
 	for stage := range chain.Stages {
@@ -137,12 +133,12 @@ func (s *sim) revive() {
 }
 
 // trouble draws a fault of another kind. While one lasts, a partition may change its owner, whose calls are made again.
-func (s *sim) trouble() {
+func (s *chainSim) trouble() {
 	s.t.Helper()
 	what := []string{"server restart", "full JOURNAL", "full RESULTS", "full AUDIT", "stop", "cut"}[s.rng.IntN(6)]
 	s.note("%s", what)
 	s.done[what]++
-	s.allowance += chain.Stages * poolSize
+	s.allowance += chain.Stages * chainPool
 	stream, full := strings.CutPrefix(what, "full ")
 	switch {
 	case full:
@@ -170,7 +166,7 @@ func (s *sim) trouble() {
 }
 
 // finish waits for the last results, stops the processes, and checks everything.
-func (s *sim) finish() {
+func (s *chainSim) finish() {
 	s.t.Helper()
 	s.revive()
 	s.until("all results", func() bool { return s.stored(chain.C) >= s.rows })

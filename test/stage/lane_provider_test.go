@@ -1,4 +1,4 @@
-package lane_test
+package stage_test
 
 import (
 	"time"
@@ -9,7 +9,7 @@ import (
 )
 
 // llmConfig is how the provider behaves: a fifth of its batches expires, a twentieth of the lines fails.
-func (s *sim) llmConfig() llmtest.Config {
+func (s *laneSim) llmConfig() llmtest.Config {
 	return llmtest.Config{
 		Seed: s.seed,
 		Batches: batches.Config{
@@ -24,7 +24,7 @@ func (s *sim) llmConfig() llmtest.Config {
 }
 
 // checkBilling checks by the provider's own count that no batch was submitted twice, and no line billed twice.
-func (s *sim) checkBilling(report *verify.Report) {
+func (s *laneSim) checkBilling(report *verify.Report) {
 	s.t.Helper()
 	twice, first := 0, make(map[string]int)
 	for id, n := range s.llm.Batches().Billed(nil) {

@@ -1,10 +1,8 @@
-package chain_test
+package stage_test
 
 import (
-	"flag"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,26 +12,18 @@ import (
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/chain"
-	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	stagetest.Wait()
-	ats.Register() // the server's clock must tick outside the bubbles, or virtual time stands still
-	os.Exit(m.Run())
-}
-
 const (
-	patience = 12 * time.Hour
-	poolSize = 4
-	subjects = 13
+	simPatience   = 12 * time.Hour // of the simulations of chains and of the batch lane
+	chainPool     = 4
+	chainSubjects = 13
 )
 
-// site is a NATS server, an LLM, and the processes of three stages in a row, all in one bubble.
-type site struct {
+// chainSite is a NATS server, an LLM, and the processes of three stages in a row, all in one bubble.
+type chainSite struct {
 	t         *testing.T
 	pipeline  chain.Pipeline
 	vars      map[string]string // of all stages
@@ -43,20 +33,20 @@ type site struct {
 	llm       *llmtest.Server
 	counter   *chain.Counter
 	logs      *stagetest.Buffer
-	trap      trap
+	trap      chainTrap
 	began     time.Time
 	processes []*worker
 	starts    int
 	rows      int
 }
 
-// newSite starts the servers. It must be called inside the bubble.
-func newSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *site {
+// newChainSite starts the servers. It must be called inside the bubble.
+func newChainSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *chainSite {
 	t.Helper()
-	s := &site{t: t, pipeline: p, began: time.Now(), logs: &stagetest.Buffer{Shown: *simLog}, counter: chain.NewCounter(p, 5*time.Second)}
+	s := &chainSite{t: t, pipeline: p, began: time.Now(), logs: &stagetest.Buffer{Shown: *simLog}, counter: chain.NewCounter(p, 5*time.Second)}
 	s.vars = map[string]string{
 		"STAGE_LLM_PROVIDER": "openai", "STAGE_LLM_BASE_URL": "http://llm.test/v1", "STAGE_LLM_API_KEY": "sk-of-the-chain", "STAGE_LLM_MODEL": "small",
-		"STAGE_POOL_SIZE": strconv.Itoa(poolSize), "STAGE_WINDOW": "64", "STAGE_JOURNAL_AFTER": "0s", "STAGE_RETRY_BASE_DELAY": "200ms",
+		"STAGE_POOL_SIZE": strconv.Itoa(chainPool), "STAGE_WINDOW": "64", "STAGE_JOURNAL_AFTER": "0s", "STAGE_RETRY_BASE_DELAY": "200ms",
 		"STAGE_LLM_TIMEOUT": "30s", "STAGE_AUDIT_MAX_AGE": "0",
 	}
 	s.broker = stagetest.NewBroker(t)
@@ -84,26 +74,26 @@ func newSite(t *testing.T, p chain.Pipeline, behaviour llmtest.Config) *site {
 }
 
 // load publishes rows.
-func (s *site) load(count int) {
+func (s *chainSite) load(count int) {
 	s.t.Helper()
 	for range count {
 		s.rows++
-		if _, err := s.js.Publish(s.t.Context(), "rows.k"+strconv.Itoa(s.rows%subjects), s.pipeline.Body(s.rows), jetstream.WithRetryAttempts(20)); err != nil {
+		if _, err := s.js.Publish(s.t.Context(), "rows.k"+strconv.Itoa(s.rows%chainSubjects), s.pipeline.Body(s.rows), jetstream.WithRetryAttempts(20)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
 }
 
 // stored is how many results a stage has; the server may be away.
-func (s *site) stored(stage int) int {
+func (s *chainSite) stored(stage int) int {
 	s.t.Helper()
 	return stagetest.Stored(s.t, s.js, "RESULTS", "results."+chain.Name(stage)+".*.rows")
 }
 
 // until waits in virtual time until a condition holds.
-func (s *site) until(what string, is func() bool) {
+func (s *chainSite) until(what string, is func() bool) {
 	s.t.Helper()
-	for began := time.Now(); time.Since(began) < patience; time.Sleep(max(50*time.Millisecond, time.Since(began)/50)) {
+	for began := time.Now(); time.Since(began) < simPatience; time.Sleep(max(50*time.Millisecond, time.Since(began)/50)) {
 		if is() {
 			return
 		}
@@ -111,12 +101,12 @@ func (s *site) until(what string, is func() bool) {
 	}
 	lines := strings.Split(s.logs.String(), "\n")
 	s.t.Log(strings.Join(lines[max(0, len(lines)-60):], "\n"))
-	s.t.Fatalf("%s: not within %v", what, patience)
+	s.t.Fatalf("%s: not within %v", what, simPatience)
 }
 
 // supervise starts processes again that have ended by themselves. They may only at their start, and because the server
 // did not answer.
-func (s *site) supervise(when string) {
+func (s *chainSite) supervise(when string) {
 	s.t.Helper()
 	for _, p := range s.processes {
 		if !p.Over() || p.Wire.Dead() || p.Err == nil {
@@ -133,7 +123,7 @@ func (s *site) supervise(when string) {
 }
 
 // stop stops all processes.
-func (s *site) stop() {
+func (s *chainSite) stop() {
 	s.t.Helper()
 	for stage := range chain.Stages {
 		for _, p := range s.alive(stage) {
@@ -143,7 +133,7 @@ func (s *site) stop() {
 }
 
 // check checks, once all have stopped, every result of every stage, and has verify prove the same.
-func (s *site) check() {
+func (s *chainSite) check() {
 	s.t.Helper()
 	found := make(map[string]int)
 	violate := func(what, format string, args ...any) {
@@ -177,7 +167,7 @@ func (s *site) check() {
 }
 
 // verify has a stage proved from the streams alone.
-func (s *site) verify(stage int) {
+func (s *chainSite) verify(stage int) {
 	s.t.Helper()
 	report := stagetest.Value(verify.Run(s.t.Context(), s.js, s.config(stage), io.Discard))(s.t)
 	if err := report.Err(); err != nil {
@@ -188,7 +178,7 @@ func (s *site) verify(stage int) {
 }
 
 // partition reads it from a token of a subject.
-func (s *site) partition(subject string, token int) int {
+func (s *chainSite) partition(subject string, token int) int {
 	if s.pipeline.Partitions <= 1 {
 		return 0
 	}

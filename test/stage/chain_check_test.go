@@ -1,4 +1,4 @@
-package chain_test
+package stage_test
 
 import (
 	"bytes"

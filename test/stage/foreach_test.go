@@ -1,4 +1,4 @@
-package chain_test
+package stage_test
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
@@ -16,9 +15,9 @@ import (
 )
 
 // fanOut is one stage that fans out rows of the input: the prompt of an element is the element.
-func fanOut(t *testing.T, pool int, step func(item string) *llmtest.Step) *site {
+func fanOut(t *testing.T, pool int, step func(item string) *llmtest.Step) *chainSite {
 	t.Helper()
-	s := newSite(t, chain.Pipeline{}, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step { return step(c.Prompt) }})
+	s := newChainSite(t, chain.Pipeline{}, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step { return step(c.Prompt) }})
 	maps.Copy(s.vars, map[string]string{
 		"STAGE_INPUT_STREAM": "ROWS", "STAGE_INPUT_SUBJECT": "rows.>", "STAGE_TEMPLATE": "{{ item }}", "STAGE_POOL_SIZE": strconv.Itoa(pool),
 	})
@@ -26,7 +25,7 @@ func fanOut(t *testing.T, pool int, step func(item string) *llmtest.Step) *site 
 }
 
 // elements publishes a row with so many elements: row 7 has "7.0", "7.1" and so on.
-func (s *site) elements(n, count int) {
+func (s *chainSite) elements(n, count int) {
 	s.t.Helper()
 	items := make([]string, count)
 	for i := range items {
@@ -40,7 +39,7 @@ func (s *site) elements(n, count int) {
 func TestAKillRepaysOnlyTheElementsInFlight(t *testing.T) {
 	for _, after := range []string{"0s", "50ms"} {
 		t.Run("STAGE_JOURNAL_AFTER="+after, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				var mu sync.Mutex
 				calls := make(map[string]int)
 				s := fanOut(t, 4, func(item string) *llmtest.Step {
@@ -84,7 +83,7 @@ func TestAKillRepaysOnlyTheElementsInFlight(t *testing.T) {
 }
 
 func TestTheElementsOfTheFirstRowAreCalledFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
 		const rows, pool = 30, 8
 		s := fanOut(t, pool, func(string) *llmtest.Step { return &llmtest.Step{Delay: time.Second} })
 		for n := range rows {

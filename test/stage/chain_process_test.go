@@ -1,4 +1,4 @@
-package chain_test
+package stage_test
 
 import (
 	"log/slog"
@@ -24,7 +24,7 @@ type worker struct {
 }
 
 // config loads the configuration of a stage as the program does, from variables.
-func (s *site) config(of int) *config.Config {
+func (s *chainSite) config(of int) *config.Config {
 	s.t.Helper()
 	vars := s.pipeline.Environ(of)
 	maps.Copy(vars, s.vars)
@@ -34,7 +34,7 @@ func (s *site) config(of int) *config.Config {
 }
 
 // start starts a process of a stage.
-func (s *site) start(of int) *worker {
+func (s *chainSite) start(of int) *worker {
 	s.t.Helper()
 	s.starts++
 	p := &worker{stage: of, begun: time.Now()}
@@ -47,7 +47,7 @@ func (s *site) start(of int) *worker {
 }
 
 // stopOne stops a process as SIGTERM does.
-func (s *site) stopOne(p *worker) {
+func (s *chainSite) stopOne(p *worker) {
 	s.t.Helper()
 	p.Soft()
 	s.until("the stop of a process", p.Over)
@@ -57,7 +57,7 @@ func (s *site) stopOne(p *worker) {
 }
 
 // alive lists the processes of a stage that work, and forgets those that don't.
-func (s *site) alive(of int) (all []*worker) {
+func (s *chainSite) alive(of int) (all []*worker) {
 	left := s.processes[:0]
 	for _, p := range s.processes {
 		if p.Over() {

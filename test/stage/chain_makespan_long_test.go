@@ -1,11 +1,10 @@
 //go:build long && !race
 
-package chain_test
+package stage_test
 
 import (
 	"flag"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
@@ -21,7 +20,7 @@ const makespanMost = 1.1
 // TestAChainTakesAsLongAsItsSlowestStage runs each stage alone, with all its rows there from the start, and then all
 // three together, and compares the times: a chain works as a pipeline, so only its first and last rows wait for others.
 //
-//	go test ./test/chain -run '^TestAChainTakesAsLongAsItsSlowestStage$' -v -makespan.rows 2000
+//	go test ./test/stage -run '^TestAChainTakesAsLongAsItsSlowestStage$' -v -makespan.rows 2000
 func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -37,7 +36,7 @@ func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := chain.Pipeline{Seed: 1, Keep: c.keep}
 			var alone [chain.Stages]time.Duration
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				s := newMakespan(t, p, c.calls)
 				for stage := range chain.Stages {
 					alone[stage] = s.run(stage)
@@ -45,7 +44,7 @@ func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 				s.check()
 			})
 			var together time.Duration
-			synctest.Test(t, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
 				s := newMakespan(t, p, c.calls)
 				together = s.run(chain.A, chain.B, chain.C)
 				s.check()
@@ -62,13 +61,13 @@ func TestAChainTakesAsLongAsItsSlowestStage(t *testing.T) {
 }
 
 // makespan measures how long stages take.
-type makespan struct{ *site }
+type makespan struct{ *chainSite }
 
 // newMakespan returns a chain with all its rows loaded. How long a call takes depends on its prompt alone.
 func newMakespan(t *testing.T, p chain.Pipeline, calls [chain.Stages]time.Duration) *makespan {
 	t.Helper()
 	s := &makespan{}
-	s.site = newSite(t, p, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+	s.chainSite = newChainSite(t, p, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 		step := s.counter.Script(c)
 		ask, err := chain.Parse(c.Prompt)
 		if err != nil {

@@ -1,4 +1,4 @@
-package chain_test
+package stage_test
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ type step struct {
 	has     string // in what is sent; empty: anything
 }
 
-var steps = []step{
+var chainSteps = []step{
 	{"claim", "PUB results.", true, ".claim "},
 	{"emit", "PUB results.", true, "Stage-Status"},
 	{"journal", "PUB journal.", true, ""},
@@ -46,22 +46,22 @@ func (s *step) place(stage string, data []byte) int {
 	return at
 }
 
-// target is a step of a stage at which a process is to die, counted over all processes.
-type target struct {
+// chainTarget is a step of a stage at which a process is to die, counted over all processes.
+type chainTarget struct {
 	stage string
 	step  step
-	after bool    // what it sends still arrives, and its answer is lost
-	nth   int     // so many times it is let through
-	next  *target // where another process is to die then; nil: none
+	after bool         // what it sends still arrives, and its answer is lost
+	nth   int          // so many times it is let through
+	next  *chainTarget // where another process is to die then; nil: none
 }
 
-// trap waits for the first process at its target.
-type trap struct{ stagetest.Trap[target] }
+// chainTrap waits for the first process at its target.
+type chainTrap struct{ stagetest.Trap[chainTarget] }
 
 // sees looks at what a process of a stage is about to send: how much of it arrives before the process dies; -1: it lives.
-func (t *trap) sees(stage string, data []byte) (arrives int) {
+func (t *chainTrap) sees(stage string, data []byte) (arrives int) {
 	arrives = -1
-	t.Spring(func(set *target) *target {
+	t.Spring(func(set *chainTarget) *chainTarget {
 		if set == nil || set.stage != stage {
 			return set
 		}

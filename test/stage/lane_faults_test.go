@@ -1,4 +1,4 @@
-package lane_test
+package stage_test
 
 import (
 	"bytes"
@@ -22,14 +22,14 @@ const (
 	late   manner = "late"   // it arrives, up to two minutes after the process has died
 )
 
-// exchange is a kind of HTTP request to the provider.
-type exchange struct {
+// laneExchange is a kind of HTTP request to the provider.
+type laneExchange struct {
 	name, method string
 	path         *regexp.Regexp
 }
 
 // exchanges of all Batch APIs; the first that matches counts.
-var exchanges = []exchange{
+var exchanges = []laneExchange{
 	{"cancel", http.MethodPost, regexp.MustCompile(`[/:]cancel$`)},
 	{"create", http.MethodPost, regexp.MustCompile(`(/batches|:batchGenerateContent)$`)},
 	{"upload", "", regexp.MustCompile(`/upload/`)},
@@ -50,13 +50,13 @@ func stepOf(r *http.Request) string {
 	return "call"
 }
 
-// message is a step that a process takes by what it sends to the NATS server.
-type message struct {
+// laneMessage is a step that a process takes by what it sends to the NATS server.
+type laneMessage struct {
 	name, subject string
 	has           string // in what is sent; empty: anything
 }
 
-var messages = []message{
+var messages = []laneMessage{
 	{"claim", "PUB lane.stage.", `"kind":"claim"`},
 	{"intent", "PUB lane.stage.", `"kind":"intent"`},
 	{"record", "PUB lane.stage.", `"kind":"submitted"`},
@@ -72,7 +72,7 @@ var messages = []message{
 }
 
 // place is where in what is sent a message begins; -1: it is not in it.
-func (m *message) place(data []byte) int {
+func (m *laneMessage) place(data []byte) int {
 	var at int
 	if m.has != "" {
 		if at = bytes.Index(data, []byte(m.has)); at < 0 {
@@ -88,31 +88,31 @@ func (m *message) place(data []byte) int {
 	return at
 }
 
-// target is a step at which a process is to die, counted over all processes.
-type target struct {
+// laneTarget is a step at which a process is to die, counted over all processes.
+type laneTarget struct {
 	step   string
 	manner manner
 	nth    int           // so many times it is let through
 	after  time.Duration // of manner late
-	next   *target       // where another process is to die then
+	next   *laneTarget   // where another process is to die then
 }
 
-// steps are all steps, each with the manners in which a process may die at it.
-func steps() (all []target) {
+// laneSteps are all steps, each with the manners in which a process may die at it.
+func laneSteps() (all []laneTarget) {
 	for _, m := range messages {
-		all = append(all, target{step: m.name, manner: before}, target{step: m.name, manner: after})
+		all = append(all, laneTarget{step: m.name, manner: before}, laneTarget{step: m.name, manner: after})
 	}
 	for _, name := range []string{"upload", "create", "poll", "fetch", "fetch", "delete", "find", "call"} {
-		all = append(all, target{step: name, manner: before}, target{step: name, manner: after})
+		all = append(all, laneTarget{step: name, manner: before}, laneTarget{step: name, manner: after})
 	}
-	return append(all, target{step: "fetch", manner: within}, target{step: "upload", manner: late}, target{step: "create", manner: late}, target{step: "create", manner: late})
+	return append(all, laneTarget{step: "fetch", manner: within}, laneTarget{step: "upload", manner: late}, laneTarget{step: "create", manner: late}, laneTarget{step: "create", manner: late})
 }
 
 // forgetting is how often, in percent, the provider does not know for a moment what it is asked about.
 const forgetting = 5
 
 // forgets reports whether a request gets a 404, which the next one like it need not get.
-func (s *sim) forgets(step string) bool {
+func (s *laneSim) forgets(step string) bool {
 	switch step {
 	case "fetch", "create", "poll", "find":
 	default:
@@ -127,12 +127,12 @@ func (s *sim) forgets(step string) bool {
 	return true
 }
 
-// trap waits for the first process at its target.
-type trap struct{ stagetest.Trap[target] }
+// laneTrap waits for the first process at its target.
+type laneTrap struct{ stagetest.Trap[laneTarget] }
 
 // at reports how the process that is at a step dies; without a manner it lives.
-func (t *trap) at(step string) (hit target) {
-	t.Spring(func(set *target) *target {
+func (t *laneTrap) at(step string) (hit laneTarget) {
+	t.Spring(func(set *laneTarget) *laneTarget {
 		switch {
 		case set == nil || set.step != step:
 			return set
@@ -147,9 +147,9 @@ func (t *trap) at(step string) (hit target) {
 }
 
 // sees is [stagetest.Wire]'s Sees.
-func (t *trap) sees(data []byte) int {
+func (t *laneTrap) sees(data []byte) int {
 	step := ""
-	t.Spring(func(set *target) *target {
+	t.Spring(func(set *laneTarget) *laneTarget {
 		if set != nil {
 			step = set.step
 		}
@@ -175,7 +175,7 @@ func (t *trap) sees(data []byte) int {
 
 // gate is what stands between one process and the provider.
 type gate struct {
-	sim     *sim
+	sim     *laneSim
 	process *process.Process
 	next    http.Handler
 }
