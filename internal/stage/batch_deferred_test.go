@@ -344,15 +344,3 @@ func TestTheIDOfABatchMayBeUsedAgain(t *testing.T) {
 		}
 	})
 }
-
-// A prompt wants an answer, and a vector is none.
-func TestAStageOfVectorsTakesNoDeferredBatches(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_TASK": "embed"})
-		r := l.serveBatches()
-		defer r.stop()
-		if _, code := l.ask("submit", requestOf(1, nil)); code != batch.CodeBadRequest {
-			t.Errorf("refused as %q", code)
-		}
-	})
-}

@@ -17,8 +17,7 @@ func TestWithoutBatchesNobodyServesThem(t *testing.T) {
 		for _, served := range []string{"true", "false"} {
 			l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_BATCH": served})
 			l.load("a")
-			r := l.start(nil, Options{Batches: true})
-			r.Conn.External = true
+			r := l.serveBatches()
 			l.await(1)
 			time.Sleep(time.Minute) // by then whatever serves is there
 			for subject, body := range map[string]string{"stage.llm_batch": `{"prompts": ["x"]}`, "$SRV.PING": "", "$SRV.INFO.llm-stage": ""} {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/batch"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -53,8 +52,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 			return nil
 		}}, map[string]string{"STAGE_PRICES_FILE": prices})
 		l.load("a", "b", "c", "d", "e", "f")
-		r := l.start(nil, Options{Batches: true})
-		r.Conn.External = true
+		r := l.serveBatches()
 		m := l.sendBatch(`{"prompts": ["x", "y", "z"], "contexts": ["p", null, null]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
 			t.Fatalf("%s: %s", code, m.Data)
@@ -90,8 +88,7 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 		stagetest.Must(t, os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600))
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batch.CodeAllFailed} {
-			r := l.start(nil, Options{Batches: true})
-			r.Conn.External = true
+			r := l.serveBatches()
 			m := l.sendBatch(`{"prompts": ["x"]}`)
 			if code := m.Header.Get(micro.ErrorCodeHeader); code != want {
 				t.Errorf("%q: %s, want %q", code, m.Data, want)
@@ -100,20 +97,4 @@ func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 			r.Conn.NC().Close()
 		}
 	})
-}
-
-func TestABatchIsNoInputOfItsOwnStage(t *testing.T) {
-	for name, change := range map[string][]string{
-		"rows":    {"STAGE_NAME", "rows"},
-		"results": {"STAGE_NAME", "results"},
-		"audit":   {"STAGE_NAME", "audit"},
-		"journal": {"STAGE_NAME", "journal"},
-		"dedupe":  {"STAGE_NAME", "dedupe"},
-		"input":   {"STAGE_INPUT_SUBJECT", "*.llm_batch"},
-	} {
-		_, err := loadConfig(t, config.NeedNothing, change...)
-		if err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests arrive on ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }

@@ -239,9 +239,7 @@ func TestKilledStagesPayForNoKeptVectorAgain(t *testing.T) {
 		for range 6 {
 			r := l.start(nil, Options{})
 			time.Sleep(2500 * time.Millisecond)
-			r.hard()
-			for range r.done { // until it has ended
-			}
+			r.kill()
 		}
 		l.work(200, nil)
 		checkVectors(l, 200)
@@ -307,15 +305,17 @@ func TestATextAtWhichTheServerFailsIsFoundInFewCalls(t *testing.T) {
 	})
 }
 
-// A batched request wants texts: a stage that makes vectors says so, and calls nothing.
+// A batched request wants texts, deferred or not: a stage that makes vectors says so, and calls nothing.
 func TestAStageOfVectorsRefusesPrompts(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newEmbedLab(t, 0, llmtest.Config{}, nil)
-		r := l.start(nil, Options{Batches: true})
-		r.Conn.External = true
+		r := l.serveBatches()
 		m := l.sendBatch(`{"prompts":["x"]}`)
 		if code := m.Header.Get(micro.ErrorCodeHeader); code != batch.CodeBadRequest || !strings.Contains(string(m.Data), "STAGE_TASK=chat") {
 			t.Errorf("%s: %s", code, m.Data)
+		}
+		if _, code := l.ask("submit", requestOf(1, nil)); code != batch.CodeBadRequest {
+			t.Errorf("a deferred one is refused as %q", code)
 		}
 		r.stop()
 		if n := l.llms["first.test"].Stats().Texts; n != 0 {

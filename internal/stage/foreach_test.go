@@ -228,19 +228,27 @@ func TestElementsThatFail(t *testing.T) {
 
 func TestRowsThatCannotFanOut(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		l := newFanLab(t, nil, map[string]string{"STAGE_FOREACH_MAX": "3"})
-		for _, body := range []string{`{"title":"x"}`, `{"title":"x","chunks":"no"}`, `{"title":"x","chunks":[1,2,3,4]}`, `[]`} {
+		l := newFanLab(t, nil, map[string]string{"STAGE_FOREACH_MAX": "3", "STAGE_TEMPLATE": "{{ item.text }}"})
+		for _, body := range []string{
+			`{"title":"x"}`, `{"title":"x","chunks":"no"}`, `{"title":"x","chunks":[1,2,3,4]}`, `[]`,
+			`{"chunks":[{"text":"x"},{},{"text":"y"}]}`, `{"chunks":[{"text":"x"},{"text":"y"},{"text":"z"}]}`,
+		} {
 			l.publish(&nats.Msg{Data: []byte(body)})
 		}
-		l.loadFan("a", 3)
-		l.work(5, nil)
+		l.work(6, nil)
 		got := l.fans()
 		for i, r := range got[:4] {
 			if r.Error == nil || r.Error.Reason != "invalid_row" {
 				t.Errorf("row %d: %+v", i, r)
 			}
 		}
-		l.checkFan(&got[4], "a", 3)
+		if e := got[4].Error; e == nil || e.Reason != "foreach_failed" || e.Failed != 1 || e.Total != 3 ||
+			e.Items[0].Index != 1 || e.Items[0].Reason != "template_rendering_failed" {
+			t.Errorf("an element that cannot be rendered: %s", l.bodies()[4])
+		}
+		if last := got[5]; last.Error != nil || len(last.Texts) != 3 || l.received() != 3 {
+			t.Errorf("%d calls, want those of the last row alone: %s", l.received(), l.bodies()[5])
+		}
 	})
 }
 
@@ -303,18 +311,6 @@ func TestEqualElementsShareOneCall(t *testing.T) {
 		l.work(1, nil)
 		if got := l.fans(); l.received() != 2 || len(got[0].Texts) != 4 || string(got[0].Texts[0]) != string(got[0].Texts[3]) {
 			t.Errorf("%d calls: %+v", l.received(), got)
-		}
-	})
-}
-
-func TestARowWithAnElementThatCannotBeRenderedCostsNothing(t *testing.T) {
-	stagetest.Virtual(t, func(t *testing.T) {
-		l := newFanLab(t, nil, map[string]string{"STAGE_TEMPLATE": "{{ item.text }}"})
-		l.publish(&nats.Msg{Data: []byte(`{"title":"a","chunks":[{"text":"x"},{},{"text":"y"}]}`)})
-		l.work(1, nil)
-		e := l.fans()[0].Error
-		if l.received() != 0 || e == nil || e.Reason != "foreach_failed" || e.Failed != 1 || e.Total != 3 || e.Items[0].Index != 1 || e.Items[0].Reason != "template_rendering_failed" {
-			t.Errorf("%d calls: %s", l.received(), l.bodies()[0])
 		}
 	})
 }

@@ -64,73 +64,100 @@ func checkPrinted(l *lab, r *running, seq uint64, kind hold.Kind, by string) {
 	}
 }
 
+// wait is why a row waits.
+type wait struct {
+	seq  uint64
+	kind hold.Kind // empty: it does not
+	by   string    // its beginning
+	do   string    // a part of what to do
+}
+
 // Of each row that has no result one kind says why, wherever it is: not yet taken, before the executor, in the queue,
 // behind an equal row, in the pool, in flight, or answered behind another. Tail prints it.
 func TestARowThatWaitsSaysWhy(t *testing.T) {
-	slow := llmtest.Config{Latency: 3 * time.Hour}
-	firstSlow := llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-		if c.Prompt == "slow" {
+	slow := llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		if strings.HasPrefix(c.Prompt, "slow") {
 			return &llmtest.Step{Delay: 3 * time.Hour}
 		}
 		return nil
 	}}
-	patient := func(vars ...string) map[string]string {
-		all := map[string]string{"STAGE_LLM_TIMEOUT": "4h", "STAGE_STOP_TIMEOUT": "5h"}
-		for i := 0; i < len(vars); i += 2 {
-			all[vars[i]] = vars[i+1]
-		}
-		return all
-	}
+	long := []string{"slow " + strings.Repeat("a", 400<<10), strings.Repeat("b", 400<<10)}
 	for name, tt := range map[string]struct {
-		llm  llmtest.Config
-		vars map[string]string
-		rows []string
-		seq  uint64
-		kind hold.Kind
-		by   string
-		do   string // a part of what to do
+		llm   llmtest.Config
+		vars  map[string]string
+		rows  []string
+		waits []wait
 	}{
-		"its call is in flight":     {slow, patient(), []string{"a"}, 1, hold.Call, "openai", "STAGE_LLM_TIMEOUT"},
-		"every slot is taken":       {slow, patient("STAGE_POOL_SIZE", "2"), []string{"a", "b", "c"}, 3, hold.Slots, "", "STAGE_POOL_SIZE"},
-		"an equal row is called":    {slow, patient("STAGE_DEDUPE", "inflight"), []string{"a", "b", "a"}, 3, hold.Shared, "row 1", "by itself"},
-		"an earlier row is called":  {firstSlow, patient(), []string{"slow", "b", "c"}, 3, hold.Order, "row 1", "stage tail --row 1"},
-		"the window is full":        {slow, patient("STAGE_WINDOW", "2"), []string{"a", "b", "c"}, 3, hold.Pending, "rows", "order of the stream"},
-		"alone in a budget":         {llmtest.Config{}, patient("STAGE_BUDGET", "team", "STAGE_LLM_RPM", "1", "STAGE_POOL_SIZE", "2"), []string{"a", "b", "c", "d", "e"}, 5, hold.Throttle, "openai", "throttle"},
-		"no room for its bytes":     {slow, patient("STAGE_WINDOW_BYTES", "1MiB"), []string{strings.Repeat("a", 400<<10), strings.Repeat("b", 400<<10)}, 2, hold.Pending, "bytes", "order of the stream"},
-		"a limit per minute":        {llmtest.Config{}, patient("STAGE_LLM_RPM", "1", "STAGE_POOL_SIZE", "2"), []string{"a", "b", "c", "d", "e"}, 5, hold.Limit, "calls per minute", "STAGE_LLM_RPM"},
-		"a bad key":                 {llmtest.Config{Errors: map[int]float64{401: 1}}, patient(), []string{"a", "b"}, 2, hold.Credentials, "openai", "correct the key"},
-		"an outage":                 {llmtest.Config{Errors: map[int]float64{500: 1}}, patient(), []string{"a", "b", "c", "d", "e", "f"}, 6, hold.Outage, "openai", "status page"},
-		"no capacity":               {llmtest.Config{Errors: map[int]float64{429: 1}, RetryAfter: time.Hour}, patient(), []string{"a"}, 1, hold.Capacity, "openai", "STAGE_ROW_TIMEOUT"},
-		"an operator, a partition":  {llmtest.Config{}, patient("STAGE_CONTROL", "true"), []string{"a"}, 2, hold.Operator, "paused by alice", "stage resume"},
-		"a row that has its result": {llmtest.Config{}, patient(), []string{"a"}, 1, "", "", ""},
-		"a row that does not exist": {llmtest.Config{}, patient(), []string{"a"}, 9, "", "", ""},
+		"slow calls": {
+			slow,
+			map[string]string{"STAGE_POOL_SIZE": "2", "STAGE_DEDUPE": "inflight", "STAGE_WINDOW": "5"},
+			[]string{"slow", "b", "slow", "slow, too", "e", "f"},
+			[]wait{
+				{1, hold.Call, "openai", "STAGE_LLM_TIMEOUT"},
+				{2, hold.Order, "row 1", "stage tail --row 1"},
+				{3, hold.Shared, "row 1", "by itself"},
+				{5, hold.Slots, "", "STAGE_POOL_SIZE"},
+				{6, hold.Pending, "rows", "order of the stream"},
+				{9, "", "", ""},
+			},
+		},
+		"no room for its bytes": {slow, map[string]string{"STAGE_WINDOW_BYTES": "1MiB"}, long, []wait{{2, hold.Pending, "bytes", "order of the stream"}}},
+		"alone in a budget": {
+			llmtest.Config{},
+			map[string]string{"STAGE_BUDGET": "team", "STAGE_LLM_RPM": "1", "STAGE_POOL_SIZE": "2"},
+			times("a", 5),
+			[]wait{{5, hold.Throttle, "openai", "throttle"}},
+		},
+		"a limit per minute": {
+			llmtest.Config{},
+			map[string]string{"STAGE_LLM_RPM": "1", "STAGE_POOL_SIZE": "2"},
+			times("a", 5),
+			[]wait{{5, hold.Limit, "calls per minute", "STAGE_LLM_RPM"}},
+		},
+		"a bad key":   {llmtest.Config{Errors: map[int]float64{401: 1}}, nil, times("a", 2), []wait{{2, hold.Credentials, "openai", "correct the key"}}},
+		"an outage":   {llmtest.Config{Errors: map[int]float64{500: 1}}, nil, times("a", 6), []wait{{6, hold.Outage, "openai", "status page"}}},
+		"no capacity": {llmtest.Config{Errors: map[int]float64{429: 1}, RetryAfter: time.Hour}, nil, times("a", 1), []wait{{1, hold.Capacity, "openai", "STAGE_ROW_TIMEOUT"}}},
+		"an operator, a partition": {
+			llmtest.Config{},
+			map[string]string{"STAGE_CONTROL": "true"},
+			times("a", 1),
+			[]wait{{1, "", "", ""}, {2, hold.Operator, "paused by alice", "stage resume"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {
-				l := newLab(t, tt.llm, tt.vars)
+				l := newLab(t, tt.llm, map[string]string{"STAGE_LLM_TIMEOUT": "4h", "STAGE_STOP_TIMEOUT": "5h"})
 				l.load(tt.rows...)
-				r := l.start(nil, Options{})
-				if tt.kind == hold.Operator {
+				r := l.start(tt.vars, Options{})
+				if name == "an operator, a partition" {
 					l.await(1)
 					r.steering.carryOut(t.Context(), &control.Order{Verb: control.Pause, Partition: new(0), By: control.By{User: "alice"}})
 					l.load("b")
 				}
 				time.Sleep(90 * time.Second)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				h := r.RowHold(ctx, tt.seq)
-				if tt.kind == "" {
-					if h != nil {
-						t.Errorf("got %+v, want nothing", h)
-					}
-				} else if h == nil || h.Scope != hold.Row || h.Name != hold.RowName(tt.seq) || h.Kind != tt.kind || !strings.HasPrefix(h.By, tt.by) || tt.by == "" && h.By != "" || !strings.Contains(h.Do, tt.do) {
-					t.Errorf("got  %+v\nwant %s by %q, to do %q", h, tt.kind, tt.by, tt.do)
+				for _, w := range tt.waits {
+					w.check(l, r)
 				}
-				checkPrinted(l, r, tt.seq, tt.kind, tt.by)
 				r.hard()
 			})
 		})
 	}
+}
+
+func (w wait) check(l *lab, r *running) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Second)
+	defer cancel()
+	h := r.RowHold(ctx, w.seq)
+	if w.kind == "" {
+		if h != nil {
+			l.t.Errorf("row %d: got %+v, want nothing", w.seq, h)
+		}
+	} else if h == nil || h.Scope != hold.Row || h.Name != hold.RowName(w.seq) || h.Kind != w.kind ||
+		!strings.HasPrefix(h.By, w.by) || w.by == "" && h.By != "" || !strings.Contains(h.Do, w.do) {
+		l.t.Errorf("row %d: got  %+v\nwant %s by %q, to do %q", w.seq, h, w.kind, w.by, w.do)
+	}
+	checkPrinted(l, r, w.seq, w.kind, w.by)
 }
 
 // Row 1 is in a batch, and row 2 is answered: it is parked, too, and waits for row 1. Row 8 has no room in the lane.

@@ -288,13 +288,3 @@ func (l *lab) sources() map[string]int {
 	}
 	return counts
 }
-
-// loadConfig reads a configuration from pairs of variable and text.
-func loadConfig(t *testing.T, need config.Need, pairs ...string) (*config.Config, error) {
-	t.Helper()
-	environ := make(map[string]string)
-	for i := 0; i < len(pairs); i += 2 {
-		environ[pairs[i]] = pairs[i+1]
-	}
-	return stagetest.Source(environ).Load(t.Context(), need)
-}

@@ -89,11 +89,11 @@ func questions(n int) []string {
 
 func TestABatchOfAProviderAnswersRowsForHalfThePrice(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_LANE_ROWS": "20"})
+		l := newBatchesLab(t, batches.Config{Delay: 2 * time.Minute}, map[string]string{"STAGE_LANE_ROWS": "20"})
 		l.load(questions(50)...)
 		r := l.start(nil, Options{})
 		l.awaitHours(50)
-		time.Sleep(5 * time.Minute) // the batches are done with
+		time.Sleep(2 * time.Minute) // the batches are done with
 		r.stop()
 		for i, r := range l.results() {
 			if r.Error != nil || r.Q != fmt.Sprint("question ", i) || r.Text == "" {

@@ -178,14 +178,14 @@ func TestCallsHoldNoMoreMediaThanTheWindowsBytes(t *testing.T) {
 // The lines of a batch have the pictures, and what is kept of them the digests.
 func TestABatchHasThePictures(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		l := mediaLabOf(t, newBatchesLab(t, batches.Config{}, nil), 20, nil)
+		l := mediaLabOf(t, newBatchesLab(t, batches.Config{Delay: 2 * time.Minute}, nil), 20, nil)
 		l.prepare = l.away
 		r := l.start(nil, Options{})
 		time.Sleep(time.Minute)
 		checkPrinted(l.lab, r, 1, hold.Media, "")
 		r.objects.Use(l.nc)
 		l.awaitHours(20)
-		time.Sleep(5 * time.Minute)
+		time.Sleep(2 * time.Minute)
 		r.stop()
 		for i, result := range l.results() {
 			want := llm.Hash([]byte(stagetest.Picture + fmt.Sprint("q", i+1)))
@@ -216,10 +216,7 @@ func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
 		l.publish(&nats.Msg{Data: []byte(`{"photos":["p4","none","p6","p7"]}`)})
 		r := l.start(nil, Options{})
 		time.Sleep(15 * time.Second) // four calls have ended, and three are in flight
-		r.hard()
-		r.soft()
-		for range r.done { // until it has ended
-		}
+		r.kill()
 		l.work(2, nil)
 		for i, body := range l.bodies() {
 			var got struct {

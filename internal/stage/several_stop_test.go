@@ -57,10 +57,7 @@ func TestASecondSignalStopsAllStagesAtOnce(t *testing.T) {
 		l.serve("first.test", llmtest.Config{})
 		again := l.startSeveral(stages...)
 		l.awaitOf("RESULTS", "results.other.0.rows", 2)
-		again.soft()
-		if err := <-again.done; err != nil {
-			t.Error(err)
-		}
+		again.stop()
 	})
 }
 

@@ -61,6 +61,15 @@ func (l *lab) startSeveral(changes ...map[string]string) *team {
 	return r
 }
 
+// stop drains the stages and waits for their end.
+func (r *team) stop() {
+	r.lab.t.Helper()
+	r.soft()
+	if err := <-r.done; err != nil {
+		r.lab.t.Error(err)
+	}
+}
+
 // get reads a page of the process.
 func (r *team) get(path string) (status int, body string) {
 	r.lab.t.Helper()
@@ -116,10 +125,7 @@ func TestStagesOfAChainStartInAnyOrder(t *testing.T) {
 				l.awaitReady(r)
 				l.load("one", "two", "three")
 				l.awaitOf("LAST", "last.second.0.rows", 3)
-				r.soft()
-				if err := <-r.done; err != nil {
-					t.Error(err)
-				}
+				r.stop()
 				for _, m := range stagetest.Read(t, l.js, "LAST", "last.second.0.rows") {
 					var row map[string]any
 					if err := json.Unmarshal(m.Body, &row); err != nil || row["llm_response"] == "" || row["again"] == "" || row["again"] == nil {
@@ -190,10 +196,7 @@ func TestABadKeyPausesOneStageAlone(t *testing.T) {
 		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-renewed-key"), 0o600))
 		r.reload <- os.Interrupt // any signal
 		l.awaitOf("RESULTS", "results.other.0.rows", 2)
-		r.soft()
-		if err := <-r.done; err != nil {
-			t.Error(err)
-		}
+		r.stop()
 	})
 }
 
@@ -290,17 +293,14 @@ func TestEachStageHasItsMetricsAndPages(t *testing.T) {
 				t.Errorf("%s: %d", path, status)
 			}
 		}
-		r.soft()
-		if err := <-r.done; err != nil {
-			t.Error(err)
-		}
+		r.stop()
 	})
 }
 
 // Two stages with one budget keep its limit together, and share it by their weights while both have work.
 func TestStagesOfOneProcessShareABudget(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		const rpm, minutes = 60, 5
+		const rpm, minutes = 120, 3
 		var mu sync.Mutex
 		calls := map[string][]time.Time{}
 		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
@@ -309,7 +309,7 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 			calls[c.Model] = append(calls[c.Model], time.Now())
 			return nil
 		}}, map[string]string{"STAGE_BUDGET": "team", "STAGE_LLM_RPM": fmt.Sprint(rpm)})
-		l.load(questions(rpm * minutes)...)
+		l.load(questions(rpm * minutes / 2)...)
 		r := l.startSeveral(parallel(
 			map[string]string{"STAGE_BUDGET_WEIGHT": "3", "STAGE_LLM_MODEL": "heavy"}, map[string]string{"STAGE_BUDGET_WEIGHT": "1", "STAGE_LLM_MODEL": "light"})...)
 		time.Sleep(30 * time.Second) // until they know each other
@@ -331,10 +331,7 @@ func TestStagesOfOneProcessShareABudget(t *testing.T) {
 		if !strings.Contains(report, `"members":2`) {
 			t.Errorf("status %s", report)
 		}
-		r.soft()
-		if err := <-r.done; err != nil {
-			t.Error(err)
-		}
+		r.stop()
 	})
 }
 

@@ -90,7 +90,7 @@ func TestRowsThatWaitForAReasonAreNoStall(t *testing.T) {
 					}
 					l.load("f", "g")
 				}
-				for range 120 {
+				for range 72 {
 					time.Sleep(10 * time.Second)
 					if why, _ := r.watchdog.of(0); why != "" {
 						t.Fatalf("reported: %s", why)
