@@ -243,3 +243,18 @@ func TestSizePrintsWhatItReads(t *testing.T) {
 		}
 	})
 }
+
+func TestABatchedRequestIsNoInputOfItsOwnStage(t *testing.T) {
+	for _, change := range [][]string{
+		{"STAGE_NAME", "rows"},
+		{"STAGE_NAME", "results"},
+		{"STAGE_NAME", "audit"},
+		{"STAGE_NAME", "journal"},
+		{"STAGE_NAME", "dedupe"},
+		{"STAGE_INPUT_SUBJECT", "*.llm_batch"},
+	} {
+		if _, err := load(t, NeedNothing, change...); err == nil || !strings.Contains(err.Error(), "STAGE_NAME: batched requests arrive on ") {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}

@@ -23,6 +23,21 @@ func load(t *testing.T, need Need, pairs ...string) (*Config, error) {
 	return Source{Environ: environ(t, pairs...)}.Load(t.Context(), need)
 }
 
+// loaded is [load] of what is valid.
+func loaded(t *testing.T, need Need, pairs ...string) *Config {
+	t.Helper()
+	c, err := load(t, need, pairs...)
+	must(t, err)
+	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func environ(t *testing.T, pairs ...string) map[string]string {
 	t.Helper()
 	vars := make(map[string]string)
@@ -71,10 +86,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 }
 
 func TestDefaultsAreFilledIn(t *testing.T) {
-	c, err := load(t, NeedNothing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := loaded(t, NeedNothing)
 	type set struct{ got, want any }
 	for name, v := range map[string]set{
 		"name":     {c.Name, "stage"},
@@ -97,14 +109,11 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 }
 
 func TestValuesAreReadFromTheirVariables(t *testing.T) {
-	c, err := load(t, NeedNothing,
+	c := loaded(t, NeedNothing,
 		"STAGE_NATS_URL", "nats://a:4222, b:4222", "STAGE_LLM_TEMPERATURE", "0", "STAGE_LLM_MAX_TOKENS", "100",
 		"STAGE_LLM_EXTRA_BODY", `{ "top_p": 0.90, "seed": 12345678901234567890 }`, "STAGE_LLM_MAX_CONCURRENCY", "openai=8, anthropic=4",
 		"STAGE_FALLBACKS", "openrouter:meta/llama:free,mock:m", "STAGE_DATA_SYNC", "2s", "STAGE_JOURNAL", "false",
 		"STAGE_RECOVERY_STEP_MS", "0.5", "STAGE_POOL_SIZE", "", "STAGE_WINDOW", "2000", "UNRELATED", "x")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if got, want := c.NATS.URL.Joined(), "nats://a:4222,nats://b:4222"; got != want {
 		t.Errorf("URL: got %q, want %q", got, want)
 	}
@@ -133,9 +142,7 @@ func TestValuesAreReadFromTheirVariables(t *testing.T) {
 
 func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	keyFile := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(keyFile, []byte("from-file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(keyFile, []byte("from-file\n"), 0o600))
 	source := Source{
 		Environ: environ(t, "STAGE_POOL_SIZE", "2", "STAGE_WINDOW", "3", "STAGE_TEMPLATE_FILE", "nowhere", "STAGE_LLM_API_KEY", "from-environment"),
 		Flags: environ(t, "STAGE_POOL_SIZE", "4", "STAGE_WINDOW", "", "STAGE_TEMPLATE", "x", "STAGE_LLM_API_KEY_FILE", keyFile,
@@ -169,11 +176,8 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 }
 
 func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
-	c, err := load(t, NeedNothing, "STAGE_BATCH_RPM", "mock=3", "STAGE_LLM_TEMPERATURE", "0.25", "STAGE_DATA_SYNC", "90s",
+	c := loaded(t, NeedNothing, "STAGE_BATCH_RPM", "mock=3", "STAGE_LLM_TEMPERATURE", "0.25", "STAGE_DATA_SYNC", "90s",
 		"STAGE_FALLBACKS", "mock:a:b", "STAGE_WINDOW_BYTES", "1048577", "STAGE_RECOVERY_STEP_MS", "1.5")
-	if err != nil {
-		t.Fatal(err)
-	}
 	settings := c.Settings()
 	for _, f := range Fields() {
 		if f.Secret {
@@ -195,11 +199,8 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 }
 
 func TestEndpointOfAFallbackHasItsOwnSettings(t *testing.T) {
-	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY", "first", "STAGE_LLM_BASE_URL", "https://first/v1/",
+	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY", "first", "STAGE_LLM_BASE_URL", "https://first/v1/",
 		"STAGE_LLM_OPENAI_BASE_URL", "https://own/v1", "STAGE_LLM_ANTHROPIC_API_KEY", "second")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct{ provider, url, key string }{
 		{"openai", "https://first/v1", "first"},
 		{"anthropic", "https://api.anthropic.com/v1", "second"},
@@ -281,10 +282,7 @@ func TestWhatFollowsFromOtherSettings(t *testing.T) {
 		{[]string{"STAGE_WINDOW", "64"}, 150 * time.Second, 65_536, 30 * time.Second},
 	}
 	for _, tt := range tests {
-		c, err := load(t, NeedNothing, tt.set...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := loaded(t, NeedNothing, tt.set...)
 		if c.Process.StopTimeout != tt.stop || c.Order.Span != tt.span || c.Lane.Poll != tt.poll {
 			t.Errorf("%s: stop %v, span %d, poll %v", tt.set, c.Process.StopTimeout, c.Order.Span, c.Lane.Poll)
 		}

@@ -10,13 +10,9 @@ import (
 
 func TestACeilingNeedsThePriceOfEveryModelThatMayBeCalled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(path, []byte("m: {input: 1, output: 1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("m: {input: 1, output: 1}\n"), 0o600))
 	half := filepath.Join(t.TempDir(), "half.yaml") // a fallback is called live alone
-	if err := os.WriteFile(half, []byte("m: {input: 1, output: 1, batch_input: .5, batch_output: .5}\nlive: {input: 1, output: 1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(half, []byte("m: {input: 1, output: 1, batch_input: .5, batch_output: .5}\nlive: {input: 1, output: 1}\n"), 0o600))
 	for _, test := range []struct {
 		vars map[string]string
 		want string

@@ -14,17 +14,13 @@ func contexts(t *testing.T, selected string, byName map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	dir := filepath.Join(root, "nats", "context")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o700))
 	byPath := map[string]string{filepath.Join(root, "nats", "context.txt"): selected}
 	for name, text := range byName {
 		byPath[filepath.Join(dir, name+".json")] = text
 	}
 	for path, text := range byPath {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return root
 }
@@ -57,9 +53,7 @@ func TestEachSourceHidesThoseBelowIt(t *testing.T) {
 	// The other way to set the same thing hides it too, and a file may set what other programs read.
 	dir := t.TempDir()
 	prompt := filepath.Join(dir, "prompt")
-	if err := os.WriteFile(prompt, []byte("y"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(prompt, []byte("y"), 0o600))
 	c, err := Source{Environ: map[string]string{"STAGE_TEMPLATE_FILE": prompt}, EnvFiles: files}.Load(t.Context(), NeedPrompt)
 	if err != nil || c.Prompt.Template != "" || c.Prompt.TemplateFile != prompt {
 		t.Errorf("got %+v, %v", c, err)
@@ -188,9 +182,7 @@ func TestJetStreamIsWhereTheStrongestSourceSays(t *testing.T) {
 func TestAContextIsReadAsTheNATSCLIReadsIt(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"u.creds", "ca.pem"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
 	}
 	home := contexts(t, "", map[string]string{
 		"all": `{"name":"n","description":"d","color_scheme":"red","url":"nats://a,nats://b","token":"t","user":"","password":"left","creds":"~/u.creds",` +

@@ -11,17 +11,13 @@ import (
 func compiledSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	var text bytes.Buffer
-	if err := WriteSchema(&text); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteSchema(&text))
 	doc, err := jsonschema.UnmarshalJSON(&text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("config.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, compiler.AddResource("config.json", doc))
 	schema, err := compiler.Compile("config.json")
 	if err != nil {
 		t.Fatal(err)
@@ -124,9 +120,7 @@ func TestTheSchemaBoundsNumbersThatAreNotText(t *testing.T) {
 		{"STAGE_LLM_MODEL", `4`, false},
 	} {
 		var value any
-		if err := json.Unmarshal([]byte(tt.value), &value); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(tt.value), &value))
 		if good := schema.Validate(map[string]any{tt.variable: value}) == nil; good != tt.good {
 			t.Errorf("%s: %s: good %t, want %t", tt.variable, tt.value, good, tt.good)
 		}

@@ -14,15 +14,10 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("one\r\n")
-	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path)
 	for _, want := range []string{"one", "two"} {
 		if got, err := c.LLM.APIKey.Value(); got != want || err != nil {
 			t.Errorf("got %q, %v; want %q", got, err, want)
@@ -37,7 +32,7 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 	if _, err := c.LLM.APIKey.Value(); err == nil || !strings.Contains(err.Error(), "larger than 65536 bytes") {
 		t.Errorf("got %v, want that the file is too large", err)
 	}
-	_, err = load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path+"x", "STAGE_NATS_TOKEN_FILE", path, "STAGE_NATS_TOKEN", "t", "STAGE_NATS_URL", "x")
+	_, err := load(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path+"x", "STAGE_NATS_TOKEN_FILE", path, "STAGE_NATS_TOKEN", "t", "STAGE_NATS_URL", "x")
 	for i, want := range []string{"STAGE_NATS_TOKEN: both it and STAGE_NATS_TOKEN_FILE", "STAGE_LLM_API_KEY_FILE: " + path + "x: no such file"} {
 		if got := problemLines(err)[i]; !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q…", got, want)
@@ -46,10 +41,7 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 }
 
 func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
-	c, err := load(t, NeedNothing, "STAGE_LLM_ANTHROPIC_API_KEY", "key\n", "STAGE_LLM_PROVIDER", "anthropic")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := loaded(t, NeedNothing, "STAGE_LLM_ANTHROPIC_API_KEY", "key\n", "STAGE_LLM_PROVIDER", "anthropic")
 	if got, err := c.LLM.APIKey.Value(); got != "key" || err != nil {
 		t.Errorf("got %q, %v; want key", got, err)
 	}
@@ -59,14 +51,9 @@ func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
 }
 
 func TestSecretsAreNeverPrinted(t *testing.T) {
-	c, err := load(t, NeedNothing, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
 	var b strings.Builder
-	if err := WriteConfig(&b, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteConfig(&b, c))
 	asJSON, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)

@@ -15,9 +15,7 @@ func TestSecretsInUseOutliveRotatedOnes(t *testing.T) {
 	body := filepath.Join(t.TempDir(), "body")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(body, []byte(text), 0o600))
 	}
 	write(`{"api_key":"body-secret"}`)
 	cfg, err := Source{Environ: map[string]string{

@@ -12,9 +12,7 @@ import (
 func writeStages(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "stages.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -101,18 +99,14 @@ func TestADirectoryHasAFileForEachStage(t *testing.T) {
 	for name, text := range map[string]string{
 		"2-reduce.env": "STAGE_NAME=reduce\n", "1-map.env": "export STAGE_NAME=map\nSTAGE_LLM_API_KEY_FILE=key\n", "readme.txt": "no stage",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	stages, err := ReadStages(dir)
 	if err != nil || len(stages) != 2 || stages[0].Values["STAGE_NAME"] != "map" || stages[1].Values["STAGE_NAME"] != "reduce" {
 		t.Fatalf("got %+v, %v", stages, err)
 	}
 	bad := filepath.Join(dir, "3.env")
-	if err := os.WriteFile(bad, []byte("STAGE_NAME=map\nOTEL_TRACES_EXPORTER=otlp\nSTAGE_LOG_LEVEL=debug\nSTAGE_POOL_SIZ=1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(bad, []byte("STAGE_NAME=map\nOTEL_TRACES_EXPORTER=otlp\nSTAGE_LOG_LEVEL=debug\nSTAGE_POOL_SIZ=1\n"), 0o600))
 	_, err = ReadStages(dir)
 	for _, want := range []string{
 		bad + " line 2: OTEL_TRACES_EXPORTER: it belongs to the process", bad + " line 3: STAGE_LOG_LEVEL: it belongs to the process",
@@ -160,9 +154,7 @@ func TestAStageOfSeveralIsAboveTheEnvironmentAndBelowFlags(t *testing.T) {
 // As many keys as are remembered, and more, come and go at one stage while another has the same key throughout.
 func TestTheSecretsOfAStageOutliveTheRotationOfAnothers(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("sk-rotated-first"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(key, []byte("sk-rotated-first"), 0o600))
 	stages, err := ReadStages(writeStages(t, "- name: a\n  llm_api_key: sk-of-the-first\n- name: b\n  llm_api_key_file: "+key+"\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -179,9 +171,7 @@ func TestTheSecretsOfAStageOutliveTheRotationOfAnothers(t *testing.T) {
 			rotated[n] = fmt.Sprintf("sk-rotated-%d-%d", i, n)
 		}
 		secrets.llm.Add(rotated...)
-		if err := os.WriteFile(key, fmt.Appendf(nil, "sk-rotated-%d", i), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(key, fmt.Appendf(nil, "sk-rotated-%d", i), 0o600))
 		secrets.Renew()
 	}
 	if got := string(secrets.Redact([]byte("sk-of-the-first sk-rotated-2"))); strings.Contains(got, "sk-") {
