@@ -50,71 +50,6 @@ func TestALaneWhoseEachLineIsDeniedPauses(t *testing.T) {
 	}
 }
 
-// One reply shows that key, model and settings are right: then a refused line is its row's own matter.
-func TestADeniedLineBesideAReplyIsItsRows(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.paused = func(err error) { t.Errorf("paused: %v", err) }
-		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
-			if seq > 1 && seq <= 80 {
-				return batchapi.Answered, 400
-			}
-			return batchapi.Answered, 200
-		}
-		// The reply is the last line, behind more than are held.
-		b.api.lines = func(r *remote) (lines []batchapi.Line) {
-			for i := range r.seqs {
-				if i > 0 && r.seqs[i] <= 80 {
-					lines = append(lines, b.api.lineOf(r, i))
-				}
-			}
-			return append(lines, b.api.lineOf(r, 0))
-		}
-		b.rows = 80
-		b.run(80, 4*time.Hour)
-		b.check()
-		if len(b.api.batches) != 1 || len(b.calls) > 0 || b.kept[80] != "400 answer 80" {
-			t.Errorf("got %d batches, %d live calls, row 80 %q", len(b.api.batches), len(b.calls), b.kept[80])
-		}
-	})
-}
-
-// Settings that each row's request fails by are found before a row fails: five rows that fail alike, and no other.
-func TestSettingsThatEachLineFailsByCostNoRow(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		var why error
-		b.paused = func(err error) { why = err }
-		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
-			if r.ID == "batch-0" {
-				return batchapi.Answered, 400
-			}
-			return batchapi.Answered, 200
-		}
-		b.run(100, 8*time.Hour)
-		b.check()
-		if why == nil {
-			t.Error("the lane has not paused")
-		}
-		for seq := uint64(1); seq <= 100; seq++ {
-			if !strings.HasPrefix(b.kept[seq], "200 ") {
-				t.Fatalf("row %d: %q", seq, b.kept[seq])
-			}
-		}
-	})
-}
-
-// Few rows that fail alike are bad rows: they fail, and nothing waits.
-func TestFewRowsThatFailAlikeFail(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.paused = func(err error) { t.Errorf("paused: %v", err) }
-		b.api.answer = func(*remote, uint64) (batchapi.Kind, int) { return batchapi.Answered, 400 }
-		b.run(alikeFirst-1, 3*time.Hour)
-		b.check()
-		if b.kept[1] != "400 answer 1" || len(b.api.batches) != 1 {
-			t.Errorf("got %d batches, row 1 %q", len(b.api.batches), b.kept[1])
-		}
-	})
-}
-
 // With STAGE_ON_FATAL=fail rows do not wait: they fail as live calls do.
 func TestDeniedRowsGoLiveWhereFatalErrorsFailRows(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
@@ -171,9 +106,12 @@ func TestWhichFailuresDenyABatch(t *testing.T) {
 	}
 }
 
-// Settings that stay wrong cost no row, however often a batch of one row finds it so.
-func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
+// Settings that each row's request fails by are found before a row fails, and cost none however often a batch of one row
+// finds them wrong.
+func TestSettingsThatEachLineFailsByCostNoRow(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
+		var why error
+		b.paused = func(err error) { why = err }
 		fixed := time.Now().Add(4 * time.Hour)
 		b.api.answer = func(r *remote, _ uint64) (batchapi.Kind, int) {
 			if r.Created.Before(fixed) {
@@ -181,15 +119,15 @@ func TestAProbeThatFailsAlikeLeavesTheLanePaused(t *testing.T) {
 			}
 			return batchapi.Answered, 200
 		}
-		b.run(20, 12*time.Hour)
+		b.run(100, 12*time.Hour)
 		b.check()
-		for seq := uint64(1); seq <= 20; seq++ {
+		for seq := uint64(1); seq <= 100; seq++ {
 			if !strings.HasPrefix(b.kept[seq], "200 ") {
 				t.Fatalf("row %d: %q", seq, b.kept[seq])
 			}
 		}
-		if n := len(b.api.batches); n < 4 {
-			t.Errorf("%d batches: there were no two probes that failed", n)
+		if n := len(b.api.batches); why == nil || n < 4 {
+			t.Errorf("the lane has not paused: %v, or no two probes of its %d batches failed", why, n)
 		}
 	})
 }
@@ -212,25 +150,6 @@ func TestALaneWithRepliesTakesFewFailuresForTheirRowsOwn(t *testing.T) {
 		b.finish(3 * time.Hour)
 		if b.kept[40] != "400 answer 40" || len(b.api.batches) != 2 || len(b.calls) > 0 {
 			t.Errorf("row 40 %q, %d batches, %d live calls", b.kept[40], len(b.api.batches), len(b.calls))
-		}
-	})
-}
-
-// More failed lines than are held are read once more, and are their rows' own then, too, though the rest fails alike.
-func TestFailedLinesBeyondThoseThatAreHeldAreReadAgain(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.paused = func(err error) { t.Errorf("paused: %v", err) }
-		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
-			if seq > trialLines || seq%2 == 0 {
-				return batchapi.Answered, 400
-			}
-			return batchapi.Answered, 422
-		}
-		b.api.lines = b.inOrder
-		b.run(trialLines+alikeFirst, 3*time.Hour)
-		b.check()
-		if len(b.api.batches) != 1 || len(b.calls) > 0 || len(b.twice) > 0 {
-			t.Errorf("%d batches, %d live calls, rows %v twice", len(b.api.batches), len(b.calls), b.twice)
 		}
 	})
 }
@@ -286,21 +205,47 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 	})
 }
 
-// Failed lines behind a reply are their rows' own, also where they are many and fail alike.
-func TestDeniedLinesBehindAReplyAreTheirRows(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.paused = func(err error) { t.Errorf("paused: %v", err) }
-		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
-			if seq > 1 {
-				return batchapi.Answered, 400
+// Failed lines are their rows' own matter where few fail alike, where not all do, and where one reply shows that key, model
+// and settings are right: the rows fail, and nothing waits.
+func TestFailedLinesAreTheirRowsOwn(t *testing.T) {
+	all := func(uint64) int { return 400 }
+	allBut1 := func(seq uint64) int {
+		if seq == 1 {
+			return 200
+		}
+		return 400
+	}
+	for name, tt := range map[string]struct {
+		rows   int
+		status func(seq uint64) int
+		lines  func(b *bench, r *remote) []batchapi.Line // of the results
+	}{
+		"few":            {alikeFirst - 1, all, (*bench).inOrder},
+		"behind a reply": {1 + alikeLater, allBut1, (*bench).inOrder},
+		"before a reply, more than are held": {80, allBut1, func(b *bench, r *remote) []batchapi.Line {
+			lines := b.inOrder(r)
+			return append(lines[1:], lines[0])
+		}},
+		"of two kinds, more than are held, the rest alike": {trialLines + alikeFirst, func(seq uint64) int {
+			if seq > trialLines || seq%2 == 0 {
+				return 400
 			}
-			return batchapi.Answered, 200
-		}
-		b.api.lines = b.inOrder
-		b.run(1+alikeLater, 3*time.Hour)
-		b.check()
-		if len(b.api.batches) != 1 || b.kept[2] != "400 answer 2" {
-			t.Errorf("%d batches, row 2 %q", len(b.api.batches), b.kept[2])
-		}
-	})
+			return 422
+		}, (*bench).inOrder},
+	} {
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			b.paused = func(err error) { t.Errorf("paused: %v", err) }
+			b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) { return batchapi.Answered, tt.status(seq) }
+			b.api.lines = func(r *remote) []batchapi.Line { return tt.lines(b, r) }
+			b.run(tt.rows, 4*time.Hour)
+			b.check()
+			if len(b.api.batches) != 1 || len(b.calls) > 0 || len(b.twice) > 0 {
+				t.Errorf("%d batches, %d live calls, rows %v twice", len(b.api.batches), len(b.calls), b.twice)
+			}
+			if b.kept[2] != "400 answer 2" {
+				t.Errorf("row 2 %q", b.kept[2])
+			}
+		})
+	}
 }

@@ -194,24 +194,20 @@ func TestABatchThatNobodyWantsIsNotCreated(t *testing.T) {
 	})
 }
 
-func TestARowThatIsLateAlreadyGoesLive(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.deadline = func(uint64) time.Time { return b.created.Add(-time.Second) }
-		b.run(20, time.Minute)
-		if len(b.api.batches) > 0 {
-			t.Errorf("%d batches", len(b.api.batches))
-		}
-	})
-}
-
-func TestARowThatIsTooLargeForABatchGoesLive(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.api.limits.Bytes = 25
-		b.run(20, time.Minute)
-		if len(b.api.batches) > 0 || len(b.calls) != 20 {
-			t.Errorf("%d batches, %d live calls", len(b.api.batches), len(b.calls))
-		}
-	})
+func TestARowThatIsLateOrTooLargeForABatchGoesLive(t *testing.T) {
+	for name, change := range map[string]func(b *bench){
+		"late":      func(b *bench) { b.deadline = func(uint64) time.Time { return b.created.Add(-time.Second) } },
+		"too large": func(b *bench) { b.api.limits.Bytes = 25 },
+	} {
+		runVirtual(t, name, func(t *testing.T) {
+			b := newBench(t, fileProvider())
+			change(b)
+			b.run(20, time.Minute)
+			if len(b.api.batches) > 0 || len(b.calls) != 20 {
+				t.Errorf("%d batches, %d live calls", len(b.api.batches), len(b.calls))
+			}
+		})
+	}
 }
 
 func TestAStopLeavesBatchesRunningUnlessToldNotTo(t *testing.T) {
