@@ -58,21 +58,21 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 		},
 	} {
 		runWithBench(t, name, func(t *testing.T, b *bench) {
-			rows, others := b.loadHot(600)
+			rows, others := b.loadHot(400)
 			cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
 			cfg.OrderSpan = 4096
 			r := b.startWith(cfg)
 			b.until(others)
-			time.Sleep(5 * time.Minute)
+			time.Sleep(3 * time.Minute)
 			st := r.Status()
-			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(others) { //nolint:gosec // a count
+			if got := b.results(); got != others {
 				t.Errorf("got %d results while row 1 waits, want %d", got, others)
 			}
 			if st.Window > 64 || st.Window+st.SetAside != rows-others {
 				t.Errorf("%d rows in the window, %d set aside, want %d together", st.Window, st.SetAside, rows-others)
 			}
 			r = disturb(b, r)
-			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+			b.until(rows)
 			r.stop(t)
 			b.checkOrder(uint64(rows)) //nolint:gosec // a count
 		})
@@ -91,7 +91,7 @@ func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
 		for _, seq := range []uint64{200, 201, 202, 250, uint64(rows)} { //nolint:gosec // a count
 			stagetest.Must(t, in.DeleteMsg(t.Context(), seq))
 		}
-		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-5) }) //nolint:gosec // a count
+		b.until(rows - 5)
 		time.Sleep(time.Minute)
 		if st := r.Status(); st.HighWaterMark != uint64(rows) || st.Ahead != 0 || st.SetAside != 0 { //nolint:gosec // a count
 			t.Errorf("low-water mark %d, %d ahead, %d set aside, want %d, 0, 0", st.HighWaterMark, st.Ahead, st.SetAside, rows)
@@ -116,7 +116,7 @@ func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
 			t.Errorf("problem %q, want %q", s.Problem, why)
 		}
 		deny()(b)
-		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == uint64(rows) }) //nolint:gosec // a count
+		b.until(rows)
 		time.Sleep(10 * time.Second)
 		if s := r.Status(); s.Problem != "" {
 			t.Errorf("fixed: problem %q", s.Problem)

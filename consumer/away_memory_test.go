@@ -11,7 +11,7 @@ import (
 // TestARowAwayTakesLittleMemory counts what a term holds of many parked rows: the place in the order, the numbers of the
 // ack, and where the journal has the replies. The lane itself has 20 bytes more.
 func TestARowAwayTakesLittleMemory(t *testing.T) {
-	const rows, most = 250_000, 130
+	const rows, most = 50_000, 130
 	for name, keys := range map[string]int{"stream": 1, "key": 3} {
 		t.Run(name, func(t *testing.T) {
 			limits := sequencer.Limits{Rows: 1024, Bytes: 1 << 28, Span: rows + 1024, Parked: rows, Shared: keys > 1}

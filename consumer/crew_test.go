@@ -166,7 +166,7 @@ func (b *bench) feed() func() int {
 			select {
 			case <-stop:
 				return
-			case <-time.After(400 * time.Millisecond):
+			case <-time.After(time.Second):
 			}
 		}
 	}()

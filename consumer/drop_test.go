@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	resultAge  = 10 * time.Minute
+	resultAge  = 4 * time.Minute
 	resultRows = "results.stage.0.rows"
 	dropRecord = "results.stage.dropped.0"
 )
@@ -75,8 +75,8 @@ func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
 		first.awaitEmitted(b, 150)
 		root := *b.proven().Roots[0]
 		time.Sleep(resultAge/2 + time.Minute + time.Second)
-		if n, row := dropped(b.proven(root)); n != 100 || row < 80 || b.stored("RESULTS", resultRows) != 50 {
-			t.Errorf("%d results up to row %d were dropped and %d are left, want 100 and 50", n, row, b.stored("RESULTS", resultRows))
+		if n, row := dropped(b.proven(root)); n != 100 || row < 80 || b.results() != 50 {
+			t.Errorf("%d results up to row %d were dropped and %d are left, want 100 and 50", n, row, b.results())
 		}
 
 		first.kill()
@@ -85,8 +85,8 @@ func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
 		second.awaitEmitted(b, 30)
 		b.proven(root)
 		time.Sleep(2 * resultAge) // all but the last result, and the root, which is of one of them
-		if n, _ := dropped(b.proven()); n < 150 || b.stored("RESULTS", resultRows)+n != 180 || b.stored("RESULTS", dropRecord) != 1 {
-			t.Errorf("%d results were dropped, %d are left, with %d records", n, b.stored("RESULTS", resultRows), b.stored("RESULTS", dropRecord))
+		if n, _ := dropped(b.proven()); n < 150 || b.results()+int(n) != 180 || b.stored("RESULTS", dropRecord) != 1 {
+			t.Errorf("%d results were dropped, %d are left, with %d records", n, b.results(), b.stored("RESULTS", dropRecord))
 		}
 		second.stop(t)
 		third := b.startWith(b.aging(order, "run3", exec))
@@ -149,10 +149,10 @@ func TestAKillBetweenRecordAndPurge(t *testing.T) {
 			} else {
 				r.awaitEmitted(b, 100)
 			}
-			left := b.stored("RESULTS", resultRows)
+			left := b.results()
 			<-killed
 			r.kill()
-			if now := b.stored("RESULTS", resultRows); run == 0 && now != left || b.stored("RESULTS", dropRecord) > 2 {
+			if now := b.results(); run == 0 && now != left || b.stored("RESULTS", dropRecord) > 2 {
 				t.Errorf("%d of %d results are left, with %d records", now, left, b.stored("RESULTS", dropRecord))
 			}
 			b.proven()

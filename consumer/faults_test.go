@@ -128,7 +128,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 	} {
 		runVirtual(t, f.name, func(t *testing.T) {
 			b := asUser(t)
-			b.load(300)
+			b.load(150)
 			exec := &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond}
 			r := b.start("run", exec)
 			b.until(50)
@@ -139,14 +139,14 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 			}
 			f.fix(b)
 			time.Sleep(10 * time.Second) // beyond the longest wait before a retry
-			b.until(300)
+			b.until(150)
 			time.Sleep(10 * time.Second)
 			if s := r.Status(); s.Problem != "" || s.Role != consumer.Owner {
 				t.Errorf("fixed: problem %q, %s", s.Problem, s.Role)
 			}
 			r.stop(t)
 			if !f.auditLost {
-				b.check(300)
+				b.check(150)
 			}
 			exec.checkOnce(t)
 		})
@@ -178,7 +178,7 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 	} {
 		runVirtual(t, name, func(t *testing.T) {
 			b := asUser(t)
-			b.load(100)
+			b.load(40)
 			var logged bytes.Buffer // read when all that writes has ended
 			cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
 			cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
@@ -187,14 +187,14 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 			f.breakIt(b)
 			time.Sleep(5*time.Minute + time.Second)
 			f.fix(b)
-			b.until(100)
+			b.until(40)
 			r.stop(t)
 			warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
 			again := strings.Count(logged.String(), "audit events are stored again")
 			if warnings < 4 || warnings > 6 || again != 1 {
 				t.Errorf("%d warnings in five minutes and %d recoveries, want 5 and 1:\n%s", warnings, again, &logged)
 			}
-			b.check(100)
+			b.check(40)
 		})
 	}
 }
@@ -213,7 +213,7 @@ func TestRecreatedResultsBlockTheStage(t *testing.T) {
 		if !strings.Contains(s.Problem, consumer.ErrResumePointLost.Error()) || !strings.Contains(s.Problem, "NewInput") {
 			t.Errorf("problem %q, want %q and the choices", s.Problem, consumer.ErrResumePointLost)
 		}
-		if got := b.stored("RESULTS", "results.stage.0.rows"); got != 0 {
+		if got := b.results(); got != 0 {
 			t.Errorf("%d results without a resume point, want none", got)
 		}
 		r.stop(t)

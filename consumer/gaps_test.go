@@ -132,13 +132,13 @@ func TestAPurgeAndAKill(t *testing.T) {
 		r := b.start("run", quick())
 		b.until(100)
 		r.kill()
-		done := b.stored("RESULTS", "results.stage.0.rows")
+		done := b.results()
 		stagetest.Must(t, b.stream("ROWS").Purge(t.Context()))
 		b.loadFrom(300, 50)
 		r = b.start("again", quick())
-		b.until(int(done) + 50)
+		b.until(done + 50)
 		r.stop(t)
-		b.checkSeqs(append(seqs(1, done, nil), seqs(301, 350, nil)...))
+		b.checkSeqs(append(seqs(1, uint64(done), nil), seqs(301, 350, nil)...))
 	})
 }
 
@@ -154,7 +154,7 @@ func TestRowsExpire(t *testing.T) {
 		r := b.start("run", &sleeper{low: 4 * time.Minute, high: 5 * time.Minute}) // 64 of them expire while held, the rest waiting
 		time.Sleep(2 * time.Minute)
 		b.loadFrom(200, 10)
-		b.await("64 results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= 64 })
+		b.until(64)
 		b.loadFrom(210, 10)
 		time.Sleep(6 * time.Minute)
 		r.stop(t)
@@ -286,8 +286,8 @@ func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 		for i := range 150 {
 			stagetest.Value(b.js.Publish(t.Context(), "rows.a", []byte(fmt.Sprintf(`{"new":%d}`, i))))(t)
 		}
-		done := b.stored("RESULTS", "results.stage.0.rows")
-		b.until(int(done) + 150)
+		done := b.results()
+		b.until(done + 150)
 		r.stop(t)
 		results := b.read("RESULTS", "results.stage.0.rows")
 		for i, m := range results[len(results)-150:] {

@@ -392,38 +392,29 @@ func (b *bench) read(stream, filter string) []jetstream.Msg {
 	}
 }
 
-// stored is the number of messages of a stream on a subject.
-func (b *bench) stored(stream, subject string) uint64 {
+// stored is the number of messages of a stream on a subject, results that of the results.
+func (b *bench) stored(stream, subject string) int {
 	b.t.Helper()
-	return uint64(stagetest.Stored(b.t, b.js, stream, subject)) //nolint:gosec // a count
+	return stagetest.Stored(b.t, b.js, stream, subject)
 }
+
+func (b *bench) results() int { b.t.Helper(); return b.stored("RESULTS", resultRows) }
 
 // until waits in virtual time until n results are stored.
 func (b *bench) until(n int) {
 	b.t.Helper()
-	b.await(fmt.Sprintf("%d results", n), func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(n) })
+	b.await(fmt.Sprintf("%d results", n), func() bool { return b.results() >= n })
 }
 
-// await waits in virtual time for a condition.
+// await waits in virtual time for a condition, which may take hours: it looks ten times a second at first, and more seldom
+// the longer it takes.
 func (b *bench) await(what string, ok func() bool) {
 	b.t.Helper()
-	for range 10_000 {
+	for began := time.Now(); time.Since(began) < 24*time.Hour; {
 		if ok() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	b.t.Fatalf("waited in vain for %s", what)
-}
-
-// awaitLong waits for something that takes hours, in steps of a minute.
-func (b *bench) awaitLong(what string, ok func() bool) {
-	b.t.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(time.Minute)
+		time.Sleep(max(100*time.Millisecond, min(time.Since(began)/20, time.Minute)))
 	}
 	b.t.Fatalf("waited in vain for %s", what)
 }

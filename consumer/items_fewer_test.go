@@ -32,7 +32,7 @@ func (r refused) Start(row *consumer.Row) {
 func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 	for name, elements := range map[string]int{"fewer elements": 2, "no elements": 0} {
 		runVirtual(t, name, func(t *testing.T) {
-			const rows = 1000
+			const rows = 700
 			b := newBench(t)
 			b.load(1) // of a key of its own
 			start := func(run string, exec consumer.Executor) *replica {
@@ -59,7 +59,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 			r = start("second", refused{exec, elements > 0})
 			b.until(rows - 1)
 			time.Sleep(10 * time.Second)
-			if got, most := b.stored("JOURNAL", "journal.stage.0.>"), uint64(500); got > most {
+			if got, most := b.stored("JOURNAL", "journal.stage.0.>"), 500; got > most {
 				t.Errorf("%d messages are in the journal while row 1 waits, want at most %d", got, most)
 			}
 			time.Sleep(scaled().aLongTime)

@@ -16,7 +16,7 @@ import (
 // one that all wait for, all of whose elements may.
 func TestRepliesToElementsFillTheWindow(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		const rows, elements = 40, 10
+		const rows, elements = 15, 10
 		b := newBench(t)
 		b.load(rows)
 		exec := &gatedFanner{slots: make(chan struct{}, 4), fanner: newFanner(b, elements, func(of simElement) time.Duration {

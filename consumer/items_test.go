@@ -317,7 +317,7 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 // Elements are many times the rows of the window. Each is kept, and once, however many are answered in one moment and
 // however long they wait.
 func TestManyElementsAreKeptOnce(t *testing.T) {
-	const rows, elements = 64, 40
+	const rows, elements = 32, 40
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey} {
 		runWithBench(t, fmt.Sprint("order=", order), func(t *testing.T, b *bench) {
 			b.load(rows)

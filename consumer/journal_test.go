@@ -15,10 +15,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// slowHead answers row 1 after an hour and every other after a second.
+// slowHead answers row 1 after a quarter of an hour and every other after a second.
 func slowHead(seq uint64) time.Duration {
 	if seq == 1 {
-		return time.Hour
+		return 15 * time.Minute
 	}
 	return time.Second
 }
@@ -145,7 +145,7 @@ func TestANewTermKeepsNoReplyTwice(t *testing.T) {
 			b.startServer()
 			time.Sleep(10 * time.Second)
 		}
-		if got, most := b.stored("JOURNAL", "journal.stage.0.>"), uint64(63+6); got > most {
+		if got, most := b.stored("JOURNAL", "journal.stage.0.>"), 63+6; got > most {
 			t.Errorf("%d messages in the journal after 6 terms, want at most %d: each waiting reply, and each term's marker", got, most)
 		}
 		r.kill()
@@ -327,7 +327,7 @@ func TestRowsThatWaitForTheJournalAreNotForgotten(t *testing.T) {
 func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := asUser(t, "journal.>")
-		b.load(3000)
+		b.load(1000)
 		cfg := b.config("run", quick())
 		cfg.JournalAfter = 0
 		var kept atomic.Int64
@@ -336,34 +336,34 @@ func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
 				kept.Add(1)
 			}
 		}))
-		b.until(3000)
+		b.until(1000)
 		if got, most := kept.Load(), int64(256+64+10); got > most {
-			t.Errorf("%d entries were sent of 3000 rows, want at most %d without an answer", got, most)
+			t.Errorf("%d entries were sent of 1000 rows, want at most %d without an answer", got, most)
 		}
 		r.stop(t)
-		b.check(3000)
+		b.check(1000)
 	})
 }
 
 // One that is slow and answers again is used again.
 func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		b.load(2000)
+		b.load(1000)
 		b.limit("JOURNAL", 1)
 		cfg := b.config("run", quick())
 		cfg.JournalAfter = 0
 		r := b.startWith(cfg)
-		b.until(1000)
+		b.until(500)
 		b.limit("JOURNAL", -1)
-		b.until(2000)
-		b.loadFrom(2000, 1000)
+		b.until(1000)
+		b.loadFrom(1000, 500)
 		before := b.lastKept()
-		b.until(3000)
-		if got := b.lastKept() - before; got < 500 {
-			t.Errorf("%d entries of 1000 rows stored after the journal has room again", got)
+		b.until(1500)
+		if got := b.lastKept() - before; got < 250 {
+			t.Errorf("%d entries of 500 rows stored after the journal has room again", got)
 		}
 		r.stop(t)
-		b.check(3000)
+		b.check(1500)
 	})
 }
 

@@ -79,7 +79,7 @@ func TestAResultWaitsForItsBucket(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			made := len(exec.calls)
 			h := r.RowHold(t.Context(), 1)
-			if got := b.stored("RESULTS", "results.stage.0.rows"); got != 0 || made != 5 {
+			if got := b.results(); got != 0 || made != 5 {
 				t.Errorf("%d results and %d calls, want none and 5", got, made)
 			}
 			if h == nil || h.Kind != hold.ObjectStore || !strings.Contains(h.Why, f.why) {

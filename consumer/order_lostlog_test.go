@@ -110,7 +110,7 @@ func TestAStageWaitsForResultsThatAreGone(t *testing.T) {
 		stagetest.Must(t, results.DeleteMsg(t.Context(), resultAhead(t, results, results.CachedInfo().State.LastSeq-10)))
 		b.stopServer()
 		b.startServer()
-		time.Sleep(10 * time.Minute)
+		time.Sleep(2 * time.Minute)
 		if st := r.Status(); !strings.Contains(st.Problem, consumer.ErrResumePointLost.Error()) {
 			t.Errorf("got problem %q, want %q", st.Problem, consumer.ErrResumePointLost)
 		}

@@ -152,7 +152,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 			}
 			b.until(want)
 			time.Sleep(time.Minute)
-			if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(want) { //nolint:gosec // a count
+			if got := b.results(); got != want {
 				t.Errorf("got %d results while row 5 waits, want %d", got, want)
 			}
 			st := r.Status()
@@ -165,7 +165,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 			if got := b.durable(); got.AckFloor.Stream != 4 {
 				t.Errorf("rows up to %d are acked, want 4", got.AckFloor.Stream)
 			}
-			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") == 400 })
+			b.until(400)
 			r.stop(t)
 			b.checkOrder(400)
 			if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 400 {
@@ -178,7 +178,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 	for _, order := range append(otherOrders, streams.OrderStream) {
 		runWithBench(t, string(order), func(t *testing.T, b *bench) {
-			b.loadKeys(500, 20)
+			b.loadKeys(300, 20)
 			exec := &sleeper{latency: func(seq uint64) time.Duration {
 				if seq%37 == 0 {
 					return 3 * time.Second
@@ -187,17 +187,17 @@ func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 			}}
 			for i := range 4 {
 				r := b.startWith(b.ordered(order, "run"+strconv.Itoa(i), exec))
-				b.until((i + 1) * 90)
+				b.until((i + 1) * 50)
 				r.kill()
 			}
 			r := b.startWith(b.ordered(order, "last", exec))
-			b.until(500)
+			b.until(300)
 			r.stop(t)
 			exec.wg.Wait()
 			if order == streams.OrderStream {
-				b.check(500)
+				b.check(300)
 			} else {
-				b.checkOrder(500)
+				b.checkOrder(300)
 			}
 		})
 	}
@@ -314,19 +314,19 @@ func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
 			}
 			return 50 * time.Millisecond
 		}}
-		const rows = 2000
+		const rows = 1200
 		for i := range rows {
 			b.publish(fmt.Sprintf("rows.k%d", i/2), i)
 		}
 		cfg := b.ordered(streams.OrderKey, "run1", exec)
 		cfg.OrderSpan = 2 * rows
 		r := b.startWith(cfg)
-		most := uint64(0)
+		most := 0
 		b.await("all but two results", func() bool {
 			most = max(most, b.stored("JOURNAL", "journal.stage.0.>"))
-			return b.stored("RESULTS", "results.stage.0.rows") == rows-2
+			return b.results() == rows-2
 		})
-		if limit := uint64(2*64 + 256 + 128); most > limit {
+		if limit := 2*64 + 256 + 128; most > limit {
 			t.Errorf("the journal held %d entries, want %d at most", most, limit)
 		}
 		t.Logf("at most %d entries", most)

@@ -80,7 +80,7 @@ func TestTheLaneLearnsOfRepliesThatAreKept(t *testing.T) {
 		cfg := b.config("run", &patientExecutor{exec, lane})
 		cfg.Order, cfg.WindowRows, cfg.LaneRows, cfg.Lane = streams.OrderStream, 16, 100, lane
 		r := b.startWith(cfg)
-		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= rows })
+		b.until(rows)
 		r.stop(t)
 		b.check(rows)
 	})

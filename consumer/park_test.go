@@ -160,11 +160,11 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				live := func(seq uint64) bool { return seq%4 == 0 }
 				start := func(run string) *replica { return b.startLane(run, order, lane, live) }
 				r := disturb(b, start("run"), start)
-				b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows) })
+				b.until(rows)
 				r.stop(t)
 				if order == streams.OrderStream {
 					b.check(rows)
-				} else if got := b.stored("RESULTS", "results.stage.0.rows"); got != uint64(rows) {
+				} else if got := b.results(); got != rows {
 					t.Errorf("%d results, want %d", got, rows)
 				}
 				if want := rows - rows/4; lane.bought != want {
@@ -207,7 +207,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 			lane := newFakeLane(takes/12, takes*3/4)
 			r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
 			c.disturb(b)
-			b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= uint64(rows-c.gone) })
+			b.until(rows - c.gone)
 			r.stop(t)
 			if c.gone == 0 {
 				b.check(rows)
@@ -239,7 +239,7 @@ func TestTheAnswerToARowSetAsideIsNotLost(t *testing.T) {
 		if st := r.Status(); st.SetAside == 0 || st.Parked > 0 {
 			t.Fatalf("%d rows are set aside, %d parked, want some and none", st.SetAside, st.Parked)
 		}
-		b.awaitLong("all results", func() bool { return b.stored("RESULTS", "results.stage.0.rows") >= rows })
+		b.until(rows)
 		r.stop(t)
 		b.check(rows)
 		exec.mu.Lock()

@@ -20,7 +20,7 @@ type scale struct {
 // tests check, a run at night has checked in full.
 func scaled() scale {
 	if raced || testing.Short() {
-		return scale{seeds: 2, rows: 240, oneStepIn: 2, aLongTime: 15 * time.Minute, laneRows: 120, laneTime: 20 * time.Minute, kills: 240}
+		return scale{seeds: 2, rows: 240, oneStepIn: 4, aLongTime: 10 * time.Minute, laneRows: 80, laneTime: 6 * time.Minute, kills: 120}
 	}
 	return scale{seeds: 3, rows: 400, oneStepIn: 1, aLongTime: time.Hour, laneRows: 400, laneTime: 4 * time.Hour, kills: 1000}
 }

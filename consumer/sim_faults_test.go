@@ -214,19 +214,12 @@ func (s *sim) emitted() (n int) {
 
 // emittedBy is the number of results of each partition.
 func (s *sim) emittedBy() ([]int, error) {
-	stream, err := s.js.Stream(s.t.Context(), "RESULTS")
-	if err != nil {
-		return nil, err
-	}
-	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter("results.stage.*.rows"))
-	if err != nil {
-		return nil, err
-	}
+	results, err := stagetest.Subjects(s.t.Context(), s.js, "RESULTS", "results.stage.*.rows")
 	counts := make([]int, s.partitions)
 	for p := range counts {
-		counts[p] = int(info.State.Subjects[streams.ResultSubject("results", "stage", p)])
+		counts[p] = results[streams.ResultSubject("results", "stage", p)]
 	}
-	return counts, nil
+	return counts, err
 }
 
 // begin starts two or three replicas, and leaves places for others.

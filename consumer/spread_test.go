@@ -43,7 +43,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 		n := rows()
 		b.await("all results", func() bool {
 			for p := range crewPartitions {
-				if b.stored("RESULTS", streams.ResultSubject("results", "stage", p)) < uint64(n) {
+				if b.stored("RESULTS", streams.ResultSubject("results", "stage", p)) < n {
 					return false
 				}
 			}

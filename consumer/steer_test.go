@@ -29,7 +29,7 @@ func TestALeavingReplicaHandsOverAndTakesNothing(t *testing.T) {
 		if owned := mates[0].owns(); len(owned) > 0 {
 			t.Errorf("the replica that leaves owns %v", owned)
 		}
-		time.Sleep(30 * time.Second)
+		time.Sleep(10 * time.Second)
 		b.awaitShares([]int{0, 4, 4}, mates...)
 		mates[1].spread.Leave(true)
 		mates[2].spread.Leave(true)
@@ -66,15 +66,15 @@ func TestAnAvoidedPartitionMoves(t *testing.T) {
 			}
 		}
 		owned := second.owns()
-		time.Sleep(time.Minute)
+		time.Sleep(20 * time.Second)
 		if now := second.owns(); !slices.Equal(now, owned) {
-			t.Errorf("a minute later the second owns %v, want %v", now, owned)
+			t.Errorf("20 s later the second owns %v, want %v", now, owned)
 		}
 		// With nobody to take it, the partition stays.
 		first.stop()
 		b.awaitShares([]int{8}, second)
 		second.spread.Avoid(0, true)
-		time.Sleep(30 * time.Second)
+		time.Sleep(20 * time.Second)
 		b.awaitShares([]int{8}, second)
 		rows()
 		second.stop()
@@ -106,9 +106,9 @@ func TestADrainedPartitionStaysAway(t *testing.T) {
 			b.awaitEach(want, first, second)
 			keepsAway(fmt.Sprint("drained of ", i+1))
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(20 * time.Second)
 		b.awaitEach([]int{2, 6}, first, second)
-		keepsAway("a minute later")
+		keepsAway("20 s later")
 		third := b.mate("third", unhurried())
 		b.awaitEach([]int{2, 3, 3}, first, second, third)
 		keepsAway("with a third")

@@ -35,7 +35,7 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 			b := asUser(t)
 			exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 			r := b.start("full", exec)
-			b.load(100)
+			b.load(50)
 			time.Sleep(5500 * time.Millisecond)
 			before := exec.made()
 			f.breakIt(b, r)
@@ -52,11 +52,11 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 				t.Errorf("a minute later there were %d calls more, as %s", now-made, r.Status().Role)
 			}
 			f.fix(b, r)
-			b.until(100)
-			if got := exec.made(); got != 100 {
-				t.Errorf("%d calls for 100 rows", got)
+			b.until(50)
+			if got := exec.made(); got != 50 {
+				t.Errorf("%d calls for 50 rows", got)
 			}
-			b.check(100)
+			b.check(50)
 		})
 	}
 }

@@ -82,20 +82,35 @@ func Read(tb testing.TB, js jetstream.JetStream, stream, filter string) []Messag
 // Stored is how many messages of a stream match a filter; 0 while there is no such stream.
 func Stored(tb testing.TB, js jetstream.JetStream, stream, filter string) (sum int) {
 	tb.Helper()
-	// The client would ask twice, and decode all that the server knows of the stream.
-	m := Value(js.Conn().Request("$JS.API.STREAM.INFO."+stream, fmt.Appendf(nil, `{"subjects_filter":%q}`, filter), time.Minute))(tb)
-	var info struct {
-		Error *jetstream.APIError
-		State struct{ Subjects map[string]int }
-	}
-	Must(tb, json.Unmarshal(m.Data, &info))
-	if info.Error != nil && info.Error.ErrorCode != jetstream.JSErrCodeStreamNotFound {
-		tb.Fatal(info.Error)
-	}
-	for _, n := range info.State.Subjects {
+	for _, n := range Value(Subjects(tb.Context(), js, stream, filter))(tb) {
 		sum += n
 	}
 	return sum
+}
+
+// Subjects returns how many messages of a stream each subject that matches a filter has;
+// none while there is no such stream. Tests ask for it again and again, so it is one
+// request, and only this part of the answer is decoded.
+func Subjects(ctx context.Context, js jetstream.JetStream, stream, filter string) (map[string]int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	m, err := js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, fmt.Appendf(nil, `{"subjects_filter":%q}`, filter))
+	if err != nil {
+		return nil, err
+	}
+	var info struct {
+		Error *jetstream.APIError `json:"error"`
+		State struct {
+			Subjects map[string]int `json:"subjects"`
+		} `json:"state"`
+	}
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return nil, err
+	}
+	if e := info.Error; e != nil && e.ErrorCode != jetstream.JSErrCodeStreamNotFound {
+		return nil, e
+	}
+	return info.State.Subjects, nil
 }
 
 // Fill makes a stream refuse messages once it has twenty more than now, or accept them
