@@ -180,7 +180,7 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 			b := asUser(t)
 			b.load(40)
 			var logged bytes.Buffer // read when all that writes has ended
-			cfg := b.config("run", &sleeper{low: time.Second, high: 20 * time.Second})
+			cfg := b.config("run", &sleeper{latency: func(seq uint64) time.Duration { return time.Duration(1+seq/6) * time.Second }})
 			cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 			r := b.startWith(cfg)
 			b.until(5)

@@ -14,11 +14,13 @@ const simStarved = simStill + time.Second
 
 // simStarve looks for rows that get no result though nothing is in their way, where each row is its own.
 type simStarve struct {
-	s     *sim
-	next  uint64                 // place in the log to be read next
-	done  []map[uint64]bool      // by partition, rows that have a result
-	since []map[uint64]time.Time // by partition, rows that wait for nothing, and since when
-	said  map[uint64]bool
+	s    *sim
+	next uint64            // place in the log to be read next
+	done []map[uint64]bool // by partition, rows that have a result
+	// emitted are the results of each partition when the log was read last.
+	emitted []int
+	since   []map[uint64]time.Time // by partition, rows that wait for nothing, and since when
+	said    map[uint64]bool
 }
 
 func (s *sim) newStarve() *simStarve {
