@@ -75,8 +75,7 @@ func TestLargeRepliesOfAKeyThatWaitsLeaveRoom(t *testing.T) {
 			if st := r.Status(); st.BufferedBytes > 768<<10 {
 				t.Errorf("the window holds %d bytes", st.BufferedBytes)
 			}
-			b.until(rows)
-			r.stop(t)
+			r.stopAfter(b, rows)
 			b.checkOrder(uint64(rows)) //nolint:gosec // a count
 		})
 	}

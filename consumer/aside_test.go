@@ -72,8 +72,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 				t.Errorf("%d rows in the window, %d set aside, want %d together", st.Window, st.SetAside, rows-others)
 			}
 			r = disturb(b, r)
-			b.until(rows)
-			r.stop(t)
+			r.stopAfter(b, rows)
 			b.checkOrder(uint64(rows)) //nolint:gosec // a count
 		})
 	}

@@ -35,14 +35,9 @@ func TestADeadLetterSaysWhichRowFailedAndWhy(t *testing.T) {
 			return h
 		}
 		rows := []nats.Header{{"X-Id": {"one"}}, of("", "77", "forged", "an earlier stage's"), of("ELSEWHERE", "77", "upstream.7", "an earlier stage's")}
-		for _, h := range rows {
-			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: h}))(t)
-		}
 		cfg := b.config("run", hopeless{"status 400:\r\nno such model \x01\xff " + strings.Repeat("é", 400)})
 		cfg.DeadLetterSubject = "dead"
-		r := b.startWith(cfg)
-		b.until(len(rows))
-		r.stop(t)
+		b.answered(cfg, rows...)
 		letters := b.read("DEAD", "dead")
 		if len(letters) != len(rows) {
 			t.Fatalf("%d dead letters, want %d", len(letters), len(rows))

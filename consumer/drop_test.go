@@ -55,7 +55,7 @@ func (r *replica) awaitEmitted(b *bench, n uint64) {
 // eachOrder runs a test in each order of results.
 func eachOrder(t *testing.T, f func(b *bench, order streams.Order)) {
 	t.Helper()
-	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+	for _, order := range everyOrder {
 		runWithBench(t, string(order), func(_ *testing.T, b *bench) { f(b, order) })
 	}
 }

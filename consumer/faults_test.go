@@ -187,8 +187,7 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 			f.breakIt(b)
 			time.Sleep(5*time.Minute + time.Second)
 			f.fix(b)
-			b.until(40)
-			r.stop(t)
+			r.stopAfter(b, 40)
 			warnings := strings.Count(logged.String(), "audit events are not stored, results wait for them")
 			again := strings.Count(logged.String(), "audit events are stored again")
 			if warnings < 4 || warnings > 6 || again != 1 {
@@ -231,8 +230,7 @@ func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(30)
 		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
-		b.until(30)
-		r.stop(t)
+		r.stopAfter(b, 30)
 		b.checkTooLarge(30, func(seq uint64) bool { return seq%3 == 2 })
 	})
 }
@@ -260,8 +258,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 		r := b.start("run", exec)
 		time.Sleep(time.Second)
 		b.largestResult(3000)
-		b.until(30)
-		r.stop(t)
+		r.stopAfter(b, 30)
 		b.checkTooLarge(30, func(uint64) bool { return true })
 		exec.checkOnce(t)
 	})
@@ -271,14 +268,8 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
-		for _, size := range []int{10, 10_000} {
-			msg := &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: nats.Header{"X-Trace": {strings.Repeat("x", size)}}}
-			stagetest.Value(b.js.PublishMsg(t.Context(), msg))(t)
-		}
-		r := b.start("run", wordy{func(uint64) int { return 500 }})
-		b.until(2)
-		r.stop(t)
-		results := b.read("RESULTS", "results.stage.0.rows")
+		trace := func(size int) nats.Header { return nats.Header{"X-Trace": {strings.Repeat("x", size)}} }
+		results := b.answered(b.config("run", wordy{func(uint64) int { return 500 }}), trace(10), trace(10_000))
 		if got := len(results[0].Headers().Get("X-Trace")); got != 10 {
 			t.Errorf("a small header has %d bytes, want 10", got)
 		}
@@ -292,18 +283,12 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
-		for _, header := range []nats.Header{
-			{},
-			{streams.HeaderRedriveOf: {"stage/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
-			{streams.HeaderRedriveOf: {"stage/ROWS/0/2"}, streams.HeaderReplaces: {"1"}, "X-Trace": {strings.Repeat("x", 10_000)}},
-			{streams.HeaderRedriveOf: {"other/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
-		} {
-			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: header}))(t)
-		}
-		r := b.start("run", wordy{func(uint64) int { return 500 }})
-		b.until(4)
-		r.stop(t)
-		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+		for i, m := range b.answered(b.config("run", wordy{func(uint64) int { return 500 }}),
+			nats.Header{},
+			nats.Header{streams.HeaderRedriveOf: {"stage/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
+			nats.Header{streams.HeaderRedriveOf: {"stage/ROWS/0/2"}, streams.HeaderReplaces: {"1"}, "X-Trace": {strings.Repeat("x", 10_000)}},
+			nats.Header{streams.HeaderRedriveOf: {"other/ROWS/0/1"}, streams.HeaderReplaces: {"1"}},
+		) {
 			if got, want := m.Headers().Get(streams.HeaderReplaces), []string{"", "1", "1", ""}[i]; got != want {
 				t.Errorf("the result of row %d replaces %q, want %q", i+1, got, want)
 			}
@@ -328,8 +313,7 @@ func TestDeadLetters(t *testing.T) {
 			t.Errorf("problem %q, %d rows emitted; want the dead letter's, and no row emitted after the fourth", s.Problem, s.Emitted)
 		}
 		stagetest.Value(b.js.CreateStream(t.Context(), dead))(t)
-		b.until(25)
-		r.stop(t)
+		r.stopAfter(b, 25)
 		letters := b.read("DEAD", "dead")
 		if len(letters) != 5 {
 			t.Fatalf("%d dead letters, want 5", len(letters))

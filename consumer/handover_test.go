@@ -247,7 +247,7 @@ func TestAPartitionThatComesBackPaysForNoReplyAgain(t *testing.T) {
 			second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
 			time.Sleep(time.Second)
 			first.StandAside(true)
-			b.await("the second to own it", func() bool { return second.Status().Role == consumer.Owner })
+			second.awaitOwner(b)
 			second.kill()
 			b.until(rows)
 			// The executor of this test doesn't look at replies in the journal.
@@ -364,8 +364,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 		}
 		b.createDurable()
 		b.loadFrom(5, 5)
-		b.until(10)
-		second.stop(t)
+		second.stopAfter(b, 10)
 		first.stop(t)
 		b.check(10)
 	})
@@ -380,7 +379,7 @@ func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
 			l := newLink(b.InProcessConn, leastLatency)
 			exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })
 			exec.awake = func() { l.awake() }
-			nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
+			nc := b.connectBy(l)
 			cfg := consumer.WithHook(b.config("first", exec), func(string) { l.awake() })
 			first := b.startOn(nc, cfg)
 			time.Sleep(2 * time.Second)

@@ -159,6 +159,16 @@ func (b *bench) loadFrom(first, n int) {
 	}
 }
 
+// answered publishes a row with each of the headers, has a replica answer them, and returns their results.
+func (b *bench) answered(cfg consumer.Config, headers ...nats.Header) []jetstream.Msg {
+	b.t.Helper()
+	for _, h := range headers {
+		stagetest.Value(b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: h}))(b.t)
+	}
+	b.startWith(cfg).stopAfter(b, len(headers))
+	return b.read("RESULTS", resultRows)
+}
+
 // replica is one process of the stage.
 type replica struct {
 	*consumer.Consumer
@@ -215,9 +225,20 @@ func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 // finish waits until n rows have results, stops the replica and checks the streams.
 func (b *bench) finish(r *replica, n int) {
 	b.t.Helper()
+	r.stopAfter(b, n)
+	b.check(n)
+}
+
+// stopAfter waits until n rows have results, and stops the replica.
+func (r *replica) stopAfter(b *bench, n int) {
+	b.t.Helper()
 	b.until(n)
 	r.stop(b.t)
-	b.check(n)
+}
+
+func (r *replica) awaitOwner(b *bench) {
+	b.t.Helper()
+	b.await("an owner", func() bool { return r.Status().Role == consumer.Owner })
 }
 
 // stop drains the replica.

@@ -63,8 +63,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 				t.Errorf("%d messages are in the journal while row 1 waits, want at most %d", got, most)
 			}
 			time.Sleep(scaled().aLongTime)
-			b.until(rows)
-			r.stop(t)
+			r.stopAfter(b, rows)
 		})
 	}
 }

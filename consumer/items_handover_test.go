@@ -78,7 +78,7 @@ func TestAHandOverWithAFullJournalPaysForNoElementAgain(t *testing.T) {
 		second := b.start("second", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Second)
 		first.StandAside(true)
-		b.await("the second to own it", func() bool { return second.Status().Role == consumer.Owner })
+		second.awaitOwner(b)
 		second.kill()
 		b.until(rows)
 		exec.fanner.mu.Lock()

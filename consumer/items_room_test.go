@@ -36,8 +36,7 @@ func TestRepliesToElementsFillTheWindow(t *testing.T) {
 		if got := exec.of(1); got < 3 || got > 4 {
 			t.Errorf("%d calls for row 1 in 35 s, want 3 or 4", got)
 		}
-		b.until(rows)
-		r.stop(t)
+		r.stopAfter(b, rows)
 		if exec.made() != rows*elements {
 			t.Errorf("%d calls, want %d", exec.made(), rows*elements)
 		}
@@ -103,8 +102,7 @@ func TestATakeOverPaysForNothingThatIsKeptHoweverMuchItIs(t *testing.T) {
 		if got := second.restored(); got > rows*elements/2 {
 			t.Errorf("%d replies are in memory while row 1 waits, want what %d bytes have room for", got, cfg.WindowBytes)
 		}
-		b.until(rows)
-		r.stop(t)
+		r.stopAfter(b, rows)
 		b.checkItems(rows, elements)
 		if got := second.restored(); got != rows*elements-1 || second.made() != 1 {
 			t.Errorf("%d replies came from the journal, %d calls were made, want %d and 1", got, second.made(), rows*elements-1)
@@ -126,8 +124,7 @@ func TestAStageDoesNotUseEntriesOfTheOtherKind(t *testing.T) {
 				r.kill()
 				fan.latency = func(simElement) time.Duration { return time.Second }
 				r = b.start("elements", fan)
-				b.until(rows)
-				r.stop(t)
+				r.stopAfter(b, rows)
 				b.checkItems(rows, 2)
 			} else {
 				r := b.start("elements", fan)

@@ -13,8 +13,6 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
 )
 
 // fanner makes a call for each of so many elements of a row, all at once.
@@ -171,8 +169,7 @@ func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 			r.kill()
 			second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
 			r = start("second", second)
-			b.until(20)
-			r.stop(t)
+			r.stopAfter(b, 20)
 			b.checkItems(20, 3)
 			if second.restored() != 59 || second.made() != 1 || second.calls[simElement{1, 2}] != 1 {
 				t.Errorf("%d replies came from the journal, %d calls were made again, want 59 and 1", second.restored(), second.made())
@@ -247,8 +244,7 @@ func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
 		exec.mu.Unlock()
 		time.Sleep(time.Second)
 		b.startServer()
-		b.until(10)
-		r.stop(t)
+		r.stopAfter(b, 10)
 		b.checkItems(10, 3)
 		for of, calls := range exec.calls {
 			if want := 1 + of.item/2; calls != want {
@@ -275,8 +271,7 @@ func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
 		r.kill()
 		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
 		r = b.start("second", second)
-		b.until(10)
-		r.stop(t)
+		r.stopAfter(b, 10)
 		b.checkItems(10, 3)
 		if second.made() != 1 || second.restored() != 29 {
 			t.Errorf("%d calls, %d from the journal, want 1 and 29", second.made(), second.restored())
@@ -305,8 +300,7 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 		r.stop(t)
 		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
 		r = b.start("second", second)
-		b.until(20)
-		r.stop(t)
+		r.stopAfter(b, 20)
 		b.checkItems(20, 3)
 		if second.made() != 20 || second.restored() != 40 {
 			t.Errorf("%d calls, %d from the journal, want 20 and 40", second.made(), second.restored())
@@ -344,8 +338,7 @@ func TestManyElementsAreKeptOnce(t *testing.T) {
 			r.kill()
 			second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
 			r = start("second", second)
-			b.until(rows)
-			r.stop(t)
+			r.stopAfter(b, rows)
 			if second.made() != 1 {
 				t.Errorf("%d calls after the kill, want 1", second.made())
 			}
@@ -369,12 +362,10 @@ func TestManyElementsAreReadOverASlowLink(t *testing.T) {
 		}
 		r.kill()
 		l := newLink(b.InProcessConn, 200*time.Millisecond)
-		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
-		defer time.Sleep(5 * time.Second) // for what is still on its way
+		nc := b.connectBy(l)
 		second := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
 		r = b.startOn(nc, b.config("second", second))
-		b.until(1)
-		r.stop(t)
+		r.stopAfter(b, 1)
 		nc.Close()
 		if second.made() != 1 || second.restored() != elements-1 {
 			t.Errorf("%d elements called, %d from the journal, want 1 and %d", second.made(), second.restored(), elements-1)
@@ -389,8 +380,7 @@ func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 		b := newBench(t)
 		b.load(rows)
 		l := newLink(b.InProcessConn, time.Millisecond)
-		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
-		defer time.Sleep(5 * time.Second) // for what is still on its way
+		nc := b.connectBy(l)
 		exec := newFanner(b, elements, slowLast(elements))
 		r := b.startOn(nc, b.config("run", exec))
 		exec.await(rows * elements)
@@ -416,8 +406,7 @@ func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(1)
 		l := newLink(b.InProcessConn, 200*time.Millisecond)
-		nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1)))(t)
-		defer time.Sleep(5 * time.Second) // for what is still on its way
+		nc := b.connectBy(l)
 		exec := newFanner(b, 3, slowLast(3))
 		cfg := b.config("run", exec)
 		cfg.JournalAfter = 0

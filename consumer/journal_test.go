@@ -23,30 +23,6 @@ func slowHead(seq uint64) time.Duration {
 	return time.Second
 }
 
-func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(200)
-		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
-		r := b.start("first", first)
-		time.Sleep(10 * time.Second)
-		if got := b.stored("JOURNAL", "journal.stage.0.>"); got < 63 {
-			t.Errorf("%d messages in the journal, want the 63 rows that wait", got)
-		}
-		r.kill()
-		close(first.drain)
-		second := &sleeper{low: time.Second, high: time.Second}
-		r = b.start("second", second)
-		b.finish(r, 200)
-		if got, want := second.kept, 63; got != want {
-			t.Errorf("%d rows answered from the journal, want %d", got, want)
-		}
-		if got, want := len(second.calls), 200-63; got != want {
-			t.Errorf("%d calls after the kill, want %d", got, want)
-		}
-		first.wg.Wait()
-	})
-}
-
 // Replies whose turn has come are about to be stored; in the journal as well they would cost twice. They go there only
 // if that takes long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
@@ -110,25 +86,29 @@ func TestRepliesThatAreStoredInSlowGroupsAreNotKept(t *testing.T) {
 	})
 }
 
-func TestAReplyIsKeptThroughASecondKill(t *testing.T) {
+// The replies to rows that wait for an earlier one outlive each kill, and nothing is paid for twice.
+func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
-		b.load(64)
+		b.load(200)
 		var execs []*sleeper
 		for _, run := range []string{"first", "second", "third"} {
 			exec := &sleeper{latency: slowHead, drain: make(chan struct{})}
 			r := b.start(run, exec)
 			time.Sleep(10 * time.Second)
+			if got := b.stored("JOURNAL", "journal.stage.0.>"); got != 63 {
+				t.Errorf("%s: %d messages in the journal, want the 63 rows that wait", run, got)
+			}
 			r.kill()
 			close(exec.drain)
 			exec.wg.Wait()
 			execs = append(execs, exec)
 		}
 		last := &sleeper{low: time.Second, high: time.Second}
-		r := b.start("last", last)
-		b.finish(r, 64)
-		for _, exec := range append(execs[1:], last) {
-			if len(exec.calls) != 1 || exec.kept != 63 {
-				t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(exec.calls), exec.kept)
+		b.finish(b.start("last", last), 200)
+		for i, calls := range []int{64, 1, 1, 200 - 63} {
+			exec := append(execs, last)[i]
+			if len(exec.calls) != calls || exec.kept != min(i, 1)*63 {
+				t.Errorf("run %d: %d rows called, %d from the journal, want %d and 63 but in the first", i, len(exec.calls), exec.kept, calls)
 			}
 		}
 	})
@@ -174,8 +154,11 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 	})
 }
 
+// The journal is purged as the head moves. Nobody may come after a stage that is stopped, and replies are not to lie about
+// for as long as the stream keeps them. Those of another stage stay.
 func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
+		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0.5.row", []byte("mine")))(t)
 		b.load(1000)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
 		r := b.start("run", exec)
@@ -189,19 +172,8 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 		if got := b.stored("JOURNAL", "journal.stage.0.>"); got != 0 {
 			t.Errorf("%d messages in the journal at the end, want none", got)
 		}
-		r.stop(t)
-		b.check(1000)
-	})
-}
-
-// Nobody may come after a stage that is stopped, and replies are not to lie about for as long as the stream keeps them.
-// Those of another stage stay.
-func TestAnOrderlyStopLeavesNothingInTheJournal(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0.5.row", []byte("mine")))(t)
-		b.load(300)
-		r := b.start("run", &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second})
-		b.finish(r, 300)
+		b.loadFrom(1000, 100)
+		b.finish(r, 1100)
 		if got, others := b.stored("JOURNAL", "journal.stage.0.>"), b.stored("JOURNAL", "journal.other.0.>"); got != 0 || others != 1 {
 			t.Errorf("%d messages in the journal and %d of another stage, want none and 1", got, others)
 		}

@@ -122,8 +122,7 @@ func TestAReplyThatNoEntryHoldsIsKept(t *testing.T) {
 		close(first.drain)
 		second := &sleeper{low: time.Second, high: time.Second, body: body}
 		r = b.startLarge("second", second)
-		b.until(5)
-		r.stop(t)
+		r.stopAfter(b, 5)
 		if second.kept != 4 || len(second.calls) != 1 {
 			t.Errorf("%d rows answered from the journal and %d calls, want 4 and 1", second.kept, len(second.calls))
 		}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
 )
 
@@ -20,26 +19,13 @@ func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
 			streams.HeaderOriginStream: {stream}, streams.HeaderOriginSeq: {"18446744073709551615"},
 			"X-Dropped": {strings.Repeat("x", 7000)},
 		}
-		rows := []struct {
-			header      nats.Header
-			stream, seq string
-		}{
-			{nil, "", ""},
-			{first, "CHUNKS", "41"},
-			{later, stream, "18446744073709551615"},
-			{nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {"41"}}, "", ""},
-		}
-		for _, row := range rows {
-			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: row.header, Data: []byte(`{}`)}))(t)
-		}
-		r := b.startWith(b.config("run", roomy{}))
-		b.until(len(rows))
-		r.stop(t)
-		results := b.read("RESULTS", "results.stage.0.rows")
-		for i, m := range results {
+		forged := nats.Header{streams.HeaderOriginStream: {"CHUNKS"}, streams.HeaderOriginSeq: {"41"}}
+		results := b.answered(b.config("run", roomy{}), nil, first, later, forged)
+		for i, want := range [][2]string{{}, {"CHUNKS", "41"}, {stream, "18446744073709551615"}, {}} {
+			m := results[i]
 			h := m.Headers()
-			if stream, seq := h.Get(streams.HeaderOriginStream), h.Get(streams.HeaderOriginSeq); stream != rows[i].stream || seq != rows[i].seq {
-				t.Errorf("row %d: origin %s %s, want %s %s", i+1, stream, seq, rows[i].stream, rows[i].seq)
+			if got := [2]string{h.Get(streams.HeaderOriginStream), h.Get(streams.HeaderOriginSeq)}; got != want {
+				t.Errorf("row %d: origin %s, want %s", i+1, got, want)
 			}
 			if h.Get(streams.HeaderStatus) != "success" {
 				t.Errorf("row %d: %s: the room was not counted right", i+1, m.Data())

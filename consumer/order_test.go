@@ -131,6 +131,8 @@ func (b *bench) checkStart(cfg consumer.Config) error {
 	return c.Check(b.t.Context())
 }
 
+var everyOrder = []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}
+
 var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
 
 // One row takes a long time. In the meantime the rows of other keys come out, as many as the span allows, and no row waits
@@ -165,8 +167,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 			if got := b.durable(); got.AckFloor.Stream != 4 {
 				t.Errorf("rows up to %d are acked, want 4", got.AckFloor.Stream)
 			}
-			b.until(400)
-			r.stop(t)
+			r.stopAfter(b, 400)
 			b.checkOrder(400)
 			if got := b.durable(); got.NumAckPending != 0 || got.AckFloor.Stream != 400 {
 				t.Errorf("in the end: ack pending %d, floor %d, want 0 and 400", got.NumAckPending, got.AckFloor.Stream)
@@ -191,8 +192,7 @@ func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 				r.kill()
 			}
 			r := b.startWith(b.ordered(order, "last", exec))
-			b.until(300)
-			r.stop(t)
+			r.stopAfter(b, 300)
 			exec.wg.Wait()
 			if order == streams.OrderStream {
 				b.check(300)
@@ -215,8 +215,7 @@ func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
 			rows += 50
 			cfg := b.ordered(order, "run"+strconv.Itoa(i), exec)
 			r := b.startWith(cfg)
-			b.until(rows)
-			r.stop(t)
+			r.stopAfter(b, rows)
 		}
 		var orders []streams.Order
 		for _, l := range b.readLog() {
@@ -263,8 +262,7 @@ func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
 			other.kill()
 		}
 		r = b.startWith(b.ordered(streams.OrderKey, "run2", &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}))
-		b.until(60)
-		r.stop(t)
+		r.stopAfter(b, 60)
 		b.checkOrder(60)
 		cfg := b.ordered(streams.OrderStream, "run3", exec)
 		r = b.startWith(cfg)
@@ -287,8 +285,7 @@ func TestAnyOrderOnAWorkQueue(t *testing.T) {
 			r.kill()
 			exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
 			r = b.startWith(b.ordered(order, "run2", exec))
-			b.until(200)
-			r.stop(t)
+			r.stopAfter(b, 200)
 			b.checkOrder(200)
 			if got := b.stored("ROWS", "rows.>"); got != 0 {
 				t.Errorf("%d rows are left in the input", got)
@@ -296,8 +293,7 @@ func TestAnyOrderOnAWorkQueue(t *testing.T) {
 			// All is done, and says so: another order may follow.
 			r = b.startWith(b.ordered(streams.OrderStream, "run3", exec))
 			b.loadKeys(10, 5)
-			b.until(210)
-			r.stop(t)
+			r.stopAfter(b, 210)
 		})
 	}
 }
@@ -333,8 +329,7 @@ func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
 		r.kill()
 		next := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
 		r = b.startWith(b.ordered(streams.OrderKey, "run2", next))
-		b.until(rows)
-		r.stop(t)
+		r.stopAfter(b, rows)
 		b.checkOrder(rows)
 		if next.kept != 1 || next.calls[2] != 0 {
 			t.Errorf("%d replies came from the journal, row 2 was called %d times more, want 1 and 0", next.kept, next.calls[2])

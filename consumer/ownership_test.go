@@ -193,40 +193,31 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 		if s := r.Status(); s.Role != consumer.Owner || s.Owner == owner || s.Window != 11 {
 			t.Errorf("half a second after the rival's reset: %s of term %q with %d rows; want an owner, of another term than %q, with 11", s.Role, s.Owner, s.Window, owner)
 		}
-		b.until(11)
-		r.stop(t)
+		r.stopAfter(b, 11)
 		exec.checkOnce(t)
 	})
 }
 
 func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(10)
-		r := b.start("run", quick())
-		b.until(10)
-		r.nc.Close()
-		if err := <-r.done; !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("run ended with %v, want %v", err, nats.ErrConnectionClosed)
-		}
-		r.soft()
-		r.hard()
-	})
-}
-
-func TestAConnectionClosedDuringATakeOverEndsRun(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		b.load(10)
-		nc := b.connect()
-		r := b.startOn(nc, consumer.WithHook(b.config("run", quick()), func(step string) {
-			if step == "claimed" {
+	for name, step := range map[string]string{"during a take-over": "claimed", "idle": "never"} {
+		runWithBench(t, name, func(t *testing.T, b *bench) {
+			b.load(10)
+			nc := b.connect()
+			r := b.startOn(nc, consumer.WithHook(b.config("run", quick()), func(at string) {
+				if at == step {
+					nc.Close()
+				}
+			}))
+			if step == "never" {
+				b.until(10)
 				nc.Close()
 			}
-		}))
-		if err := <-r.done; !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("got %v, want %v", err, nats.ErrConnectionClosed)
-		}
-		r.hard()
-	})
+			if err := <-r.done; !errors.Is(err, nats.ErrConnectionClosed) {
+				t.Errorf("run ended with %v, want %v", err, nats.ErrConnectionClosed)
+			}
+			r.hard()
+		})
+	}
 }
 
 // Two stages on the same streams never touch each other.
@@ -290,8 +281,7 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 			if !s.HeadSince.Before(time.Now().Add(time.Minute-c.outage)) || s.Head != 1 || s.Problem != "" {
 				t.Errorf("head %d since %v, problem %q", s.Head, s.HeadSince, s.Problem)
 			}
-			b.until(200)
-			standby.stop(t)
+			standby.stopAfter(b, 200)
 			r.stop(t)
 			b.check(200)
 			exec.checkOnce(t)
@@ -314,8 +304,7 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 		if after := b.durable(); after.Delivered.Consumer != before.Delivered.Consumer || before.Delivered.Consumer != 20 {
 			t.Errorf("delivered %d, was %d; want 20 rows, and nothing after", after.Delivered.Consumer, before.Delivered.Consumer)
 		}
-		b.until(21)
-		r.stop(t)
+		r.stopAfter(b, 21)
 	})
 }
 
@@ -367,9 +356,7 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 			if !c.waits {
 				next = start("second")
 			}
-			b.until(40)
-			next.stop(t)
-			b.check(40)
+			b.finish(next, 40)
 		})
 	}
 }

@@ -80,8 +80,6 @@ func TestTheLaneLearnsOfRepliesThatAreKept(t *testing.T) {
 		cfg := b.config("run", &patientExecutor{exec, lane})
 		cfg.Order, cfg.WindowRows, cfg.LaneRows, cfg.Lane = streams.OrderStream, 16, 100, lane
 		r := b.startWith(cfg)
-		b.until(rows)
-		r.stop(t)
-		b.check(rows)
+		b.finish(r, rows)
 	})
 }

@@ -129,7 +129,7 @@ func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live 
 // and bought once, whoever owns the partition.
 func TestParkedRowsComeOutInOrder(t *testing.T) {
 	rows, takes := scaled().laneRows, scaled().laneTime
-	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+	for _, order := range everyOrder {
 		for name, disturb := range map[string]func(b *bench, r *replica, start func(run string) *replica) *replica{
 			"undisturbed": func(_ *bench, r *replica, _ func(string) *replica) *replica { return r },
 			"killed and stopped": func(b *bench, r *replica, start func(string) *replica) *replica {
@@ -160,8 +160,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				live := func(seq uint64) bool { return seq%4 == 0 }
 				start := func(run string) *replica { return b.startLane(run, order, lane, live) }
 				r := disturb(b, start("run"), start)
-				b.until(rows)
-				r.stop(t)
+				r.stopAfter(b, rows)
 				if order == streams.OrderStream {
 					b.check(rows)
 				} else if got := b.results(); got != rows {
@@ -207,8 +206,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 			lane := newFakeLane(takes/12, takes*3/4)
 			r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
 			c.disturb(b)
-			b.until(rows - c.gone)
-			r.stop(t)
+			r.stopAfter(b, rows-c.gone)
 			if c.gone == 0 {
 				b.check(rows)
 			}
@@ -239,9 +237,7 @@ func TestTheAnswerToARowSetAsideIsNotLost(t *testing.T) {
 		if st := r.Status(); st.SetAside == 0 || st.Parked > 0 {
 			t.Fatalf("%d rows are set aside, %d parked, want some and none", st.SetAside, st.Parked)
 		}
-		b.until(rows)
-		r.stop(t)
-		b.check(rows)
+		b.finish(r, rows)
 		exec.mu.Lock()
 		defer exec.mu.Unlock()
 		for seq := range exec.calls {

@@ -33,9 +33,3 @@ func TestResultsThatLostTheirEndAreMadeAgainFromThere(t *testing.T) {
 		b.check(100)
 	})
 }
-
-func (r *replica) stopAfter(b *bench, results int) {
-	b.t.Helper()
-	b.until(results)
-	r.stop(b.t)
-}

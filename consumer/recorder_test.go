@@ -392,7 +392,7 @@ func TestEventsOutliveTheirConnection(t *testing.T) {
 	}
 }
 
-func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
+func TestAnAuditStreamIsCreatedWithFastBatchesWhichCanBeSwitched(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		if !b.takesFastBatches() {
 			t.Error("the audit stream takes no fast batches")
@@ -402,13 +402,7 @@ func TestAnAuditStreamIsCreatedWithFastBatches(t *testing.T) {
 		if b.takesFastBatches() {
 			t.Error("the setting of a stream that was there has changed")
 		}
-	})
-}
-
-// As docs/operations.md describes it.
-func TestFastBatchesCanBeSwitchedOnAndOff(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
-		allow(true)(b)
+		// As docs/operations.md describes it.
 		for _, on := range []bool{true, false} {
 			config := b.auditConfig()
 			config["allow_batched"] = on

@@ -204,8 +204,7 @@ func (s *sim) changeOrder(r *simReplica) {
 	time.Sleep(3 * time.Second) // for what is still on its way
 	ahead, end := s.aheadNow()
 	former := s.order
-	others := []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone}
-	others = slices.DeleteFunc(others, func(o streams.Order) bool { return o == former })
+	others := slices.DeleteFunc(slices.Clone(everyOrder), func(o streams.Order) bool { return o == former })
 	s.order = others[s.rng.IntN(len(others))]
 	if s.order == streams.OrderStream && s.longest() > 10*time.Second {
 		s.order = others[1] // the row that is refused would hold up all

@@ -123,7 +123,7 @@ func (s *sim) strike(step, manner string, after int) {
 // After a kill, the calls that were in flight are paid for again, and at most the replies that came within the time
 // that a reply may wait for its turn before it is kept.
 func TestAKillPaysAgainOnlyForCallsInFlight(t *testing.T) {
-	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+	for _, order := range everyOrder {
 		for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 			t.Run(fmt.Sprintf("order=%s/after=%v", order, after), func(t *testing.T) {
 				virtual(t, func(t *testing.T) { killAndCount(t, order, after) })

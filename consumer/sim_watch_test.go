@@ -68,8 +68,9 @@ func (s *sim) unwatch() {
 func (w *simWatch) look() {
 	emitted, err := w.s.emittedBy() // before what it is compared with
 	if err == nil && w.s.keyed() && !slices.Equal(emitted, w.starve.emitted) {
-		err = w.starve.follow()
-		w.starve.emitted = emitted
+		if err = w.starve.follow(); err == nil {
+			w.starve.emitted = emitted
+		}
 	}
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()

@@ -33,7 +33,7 @@ var strangeRows = []struct{ name, header, body string }{
 // No row stops a partition, whatever its headers look like: neither as the first row, nor behind others, nor for whoever
 // takes over while its result is above the low-water mark.
 func TestRowsLikeTheServersOwnMessagesStopNothing(t *testing.T) {
-	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
+	for _, order := range everyOrder {
 		runWithBench(t, string(order), func(t *testing.T, b *bench) {
 			slow := uint64(len(strangeRows) + 1)
 			for i, row := range strangeRows {
@@ -140,8 +140,7 @@ func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 			cfg := b.ordered(order, "run", failing{})
 			cfg.DeadLetterSubject = "dead"
 			r := b.startWith(cfg)
-			b.until(n)
-			r.stop(t)
+			r.stopAfter(b, n)
 			left := make(map[uint64]bool)
 			for _, m := range b.read("AUDIT", "audit.stage.0.row") {
 				e := stagetest.Value(auditlog.Decode(m.Data()))(t)
@@ -193,8 +192,7 @@ func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
 		}
 		b.setHeadersOnly(false)
 		stagetest.PublishRaw(t, b, "rows.empty", "NATS/1.0\r\nNats-Msg-Size: 7\r\n\r\n", "")
-		b.until(6)
-		p.stop(t)
+		p.stopAfter(b, 6)
 	})
 }
 

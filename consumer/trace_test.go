@@ -107,19 +107,13 @@ func (b *bench) unpin() {
 func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.largestResult(8000)
-		for _, header := range []nats.Header{
-			{"X-Kept": {"v"}},
-			{"X-Kept": {"v"}, "traceparent": {"its own"}},
-			{"X-Dropped": {strings.Repeat("x", 7000)}, "traceparent": {"its own"}},
-		} {
-			stagetest.Value(b.js.PublishMsg(t.Context(), &nats.Msg{Subject: "rows.a", Header: header, Data: []byte(`{}`)}))(t)
-		}
 		cfg := b.config("run", roomy{})
 		cfg.Tracer = &follower{}
-		r := b.startWith(cfg)
-		b.until(3)
-		r.stop(t)
-		for i, m := range b.read("RESULTS", "results.stage.0.rows") {
+		for i, m := range b.answered(cfg,
+			nats.Header{"X-Kept": {"v"}},
+			nats.Header{"X-Kept": {"v"}, "traceparent": {"its own"}},
+			nats.Header{"X-Dropped": {strings.Repeat("x", 7000)}, "traceparent": {"its own"}},
+		) {
 			h := m.Headers()
 			if got, want := h.Values("traceparent"), fmt.Sprintf("[trace of %d]", i+1); fmt.Sprint(got) != want {
 				t.Errorf("row %d: traceparent %q, want %s", i+1, got, want)
