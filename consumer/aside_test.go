@@ -13,12 +13,15 @@ import (
 
 // hotExecutor answers the first row of the hot key after a long time.
 func hotExecutor(row uint64) *sleeper {
-	return &sleeper{latency: func(seq uint64) time.Duration {
-		if seq == row {
-			return scaled().aLongTime
-		}
-		return 50 * time.Millisecond
-	}}
+	return slowRow(row, scaled().aLongTime, 50*time.Millisecond)
+}
+
+// startHot starts a replica in order by key, whose span is no limit.
+func (b *bench) startHot(run string) *replica {
+	b.t.Helper()
+	cfg := b.ordered(streams.OrderKey, run, hotExecutor(1))
+	cfg.OrderSpan = 4096
+	return b.startWith(cfg)
 }
 
 // loadHot publishes a burst of rows of one key, many times the window, and a row of a key of its own behind each third.
@@ -48,9 +51,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 		"undisturbed": func(_ *bench, r *replica) *replica { return r },
 		"killed": func(b *bench, r *replica) *replica {
 			r.kill()
-			cfg := b.ordered(streams.OrderKey, "run2", hotExecutor(1))
-			cfg.OrderSpan = 4096
-			return b.startWith(cfg)
+			return b.startHot("run2")
 		},
 		"reset by another": func(b *bench, r *replica) *replica {
 			stagetest.Value(b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", 2))(b.t)
@@ -59,9 +60,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 	} {
 		runWithBench(t, name, func(t *testing.T, b *bench) {
 			rows, others := b.loadHot(400)
-			cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
-			cfg.OrderSpan = 4096
-			r := b.startWith(cfg)
+			r := b.startHot("run1")
 			b.until(others)
 			time.Sleep(3 * time.Minute)
 			st := r.Status()
@@ -82,9 +81,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		rows, others := b.loadHot(300)
-		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
-		cfg.OrderSpan = 4096
-		r := b.startWith(cfg)
+		r := b.startHot("run1")
 		b.until(others)
 		in := b.stream("ROWS")
 		for _, seq := range []uint64{200, 201, 202, 250, uint64(rows)} { //nolint:gosec // a count
@@ -104,9 +101,7 @@ func TestARowSetAsideThatMayNotBeReadIsNamed(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		b := asUser(t)
 		rows, others := b.loadHot(300)
-		cfg := b.ordered(streams.OrderKey, "run1", hotExecutor(1))
-		cfg.OrderSpan = 4096
-		r := b.startWith(cfg)
+		r := b.startHot("run1")
 		b.until(others)
 		deny("$JS.API.STREAM.MSG.GET.ROWS")(b)
 		time.Sleep(2 * scaled().aLongTime) // row 1 is there after half of it

@@ -106,12 +106,7 @@ func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
 func TestResultsAboveTheLowWaterMarkAreKept(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.loadKeys(300, 20)
-		exec := &sleeper{latency: func(seq uint64) time.Duration {
-			if seq == 200 {
-				return time.Hour
-			}
-			return 50 * time.Millisecond
-		}}
+		exec := slowRow(200, time.Hour, 50*time.Millisecond)
 		first := b.startWith(b.aging(streams.OrderNone, "run1", exec))
 		first.awaitEmitted(b, 299)
 		time.Sleep(2 * resultAge)

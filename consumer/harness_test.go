@@ -278,6 +278,16 @@ type sleeper struct {
 // unhurried returns a sleeper that answers after a time as an LLM's.
 func unhurried() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 400 * time.Millisecond} }
 
+// slowRow answers one row after a time of its own, and every other one after another.
+func slowRow(row uint64, takes, others time.Duration) *sleeper {
+	return &sleeper{latency: func(seq uint64) time.Duration {
+		if seq == row {
+			return takes
+		}
+		return others
+	}}
+}
+
 func (s *sleeper) Start(row *consumer.Row) {
 	s.wg.Go(func() {
 		if k := row.Kept; k != nil && k.RequestHash == requestHash(row) {

@@ -14,14 +14,7 @@ import (
 
 // Wherever a row of the partition is, one kind says why it waits; what makes all of them wait is in the status.
 func TestTheConsumerSaysWhyARowWaits(t *testing.T) {
-	first := func(after time.Duration) *sleeper {
-		return &sleeper{latency: func(seq uint64) time.Duration {
-			if seq == 1 {
-				return after
-			}
-			return 50 * time.Millisecond
-		}}
-	}
+	first := func(after time.Duration) *sleeper { return slowRow(1, after, 50*time.Millisecond) }
 	for name, tt := range map[string]struct {
 		change func(b *bench, cfg *consumer.Config) // before it starts
 		then   func(b *bench, r *replica)           // once it runs

@@ -131,6 +131,18 @@ func (b *bench) checkItems(n, elements int) {
 	b.checkAudit(results, func(uint64) int { return elements })
 }
 
+// answerRestOfElements has a replica answer what is left of the rows, and checks how many calls it has made, and how many
+// replies the journal had.
+func (b *bench) answerRestOfElements(rows, elements, calls, kept int) {
+	b.t.Helper()
+	exec := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
+	b.start("rest", exec).stopAfter(b, rows)
+	b.checkItems(rows, elements)
+	if exec.made() != calls || exec.restored() != kept {
+		b.t.Errorf("%d calls, %d from the journal, want %d and %d", exec.made(), exec.restored(), calls, kept)
+	}
+}
+
 // entries are those of elements in the journal.
 func (b *bench) entries() (of []simElement) {
 	b.t.Helper()
@@ -269,13 +281,7 @@ func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
 			t.Errorf("%d replies are in the journal, want 29", got)
 		}
 		r.kill()
-		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
-		r = b.start("second", second)
-		r.stopAfter(b, 10)
-		b.checkItems(10, 3)
-		if second.made() != 1 || second.restored() != 29 {
-			t.Errorf("%d calls, %d from the journal, want 1 and 29", second.made(), second.restored())
-		}
+		b.answerRestOfElements(10, 3, 1, 29)
 	})
 }
 
@@ -298,13 +304,7 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 		}
 		close(exec.drain)
 		r.stop(t)
-		second := newFanner(b, 3, func(simElement) time.Duration { return time.Second })
-		r = b.start("second", second)
-		r.stopAfter(b, 20)
-		b.checkItems(20, 3)
-		if second.made() != 20 || second.restored() != 40 {
-			t.Errorf("%d calls, %d from the journal, want 20 and 40", second.made(), second.restored())
-		}
+		b.answerRestOfElements(20, 3, 20, 40)
 	})
 }
 

@@ -23,6 +23,17 @@ func slowHead(seq uint64) time.Duration {
 	return time.Second
 }
 
+// answerRest has a replica answer what is left of n rows, and checks how many it has called, and how many replies the
+// journal had.
+func (b *bench) answerRest(n, calls, kept int) {
+	b.t.Helper()
+	exec := &sleeper{low: time.Second, high: time.Second}
+	b.finish(b.start("rest", exec), n)
+	if len(exec.calls) != calls || exec.kept != kept {
+		b.t.Errorf("%d rows called, %d from the journal, want %d and %d", len(exec.calls), exec.kept, calls, kept)
+	}
+}
+
 // Replies whose turn has come are about to be stored; in the journal as well they would cost twice. They go there only
 // if that takes long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
@@ -43,12 +54,7 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 		}
 		r.kill()
 		b.limit("RESULTS", -1)
-		second := &sleeper{low: time.Second, high: time.Second}
-		r = b.start("second", second)
-		b.finish(r, 65)
-		if len(second.calls) != 0 || second.kept != 64 {
-			t.Errorf("%d rows called, %d from the journal, want 0 and 64", len(second.calls), second.kept)
-		}
+		b.answerRest(65, 0, 64)
 	})
 }
 
@@ -145,12 +151,7 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 		}
 		close(first.drain) // row 1 has no call in flight: it is handed back
 		r.stop(t)
-		second := &sleeper{low: time.Second, high: time.Second}
-		r = b.start("second", second)
-		b.finish(r, 64)
-		if len(second.calls) != 1 || second.kept != 63 {
-			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
-		}
+		b.answerRest(64, 1, 63)
 	})
 }
 
@@ -371,12 +372,7 @@ func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 			raw.Header.Set(jetstream.SequenceHeader, strconv.FormatUint(raw.Sequence, 10))
 			stagetest.Must(t, m.RespondMsg(&nats.Msg{Header: raw.Header, Data: raw.Data}))
 		}))(t)
-		second := &sleeper{low: time.Second, high: time.Second}
-		r := b.start("second", second)
-		b.finish(r, 64)
-		if len(second.calls) != 1 || second.kept != 63 {
-			t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
-		}
+		b.answerRest(64, 1, 63)
 		first.wg.Wait()
 	})
 }
@@ -455,12 +451,7 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 				cfg := stagetest.Value(journal.Info(t.Context()))(t)
 				cfg.Config.MaxBytes = tt.room(cfg.State.Bytes)
 				stagetest.Value(b.js.UpdateStream(t.Context(), cfg.Config))(t)
-				second := &sleeper{low: time.Second, high: time.Second}
-				r := b.start("second", second)
-				b.finish(r, 64)
-				if len(second.calls) != 1 || second.kept != 63 {
-					t.Errorf("%d rows called, %d from the journal, want 1 and 63", len(second.calls), second.kept)
-				}
+				b.answerRest(64, 1, 63)
 				if got := b.stored("JOURNAL", "journal.>"); got != 0 {
 					t.Errorf("%d messages are left in the journal", got)
 				}

@@ -13,12 +13,7 @@ import (
 func (b *bench) cutReader() (*replica, *link) {
 	b.t.Helper()
 	b.loadKeys(200, 20)
-	exec := &sleeper{latency: func(seq uint64) time.Duration {
-		if seq == 5 {
-			return time.Hour
-		}
-		return 50 * time.Millisecond
-	}}
+	exec := slowRow(5, time.Hour, 50*time.Millisecond)
 	first := b.startWith(b.ordered(streams.OrderKey, "run1", exec))
 	b.until(100)
 	first.kill()

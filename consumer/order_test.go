@@ -141,13 +141,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 	for _, order := range otherOrders {
 		runWithBench(t, string(order), func(t *testing.T, b *bench) {
 			b.loadKeys(400, 20)
-			exec := &sleeper{latency: func(seq uint64) time.Duration {
-				if seq == 5 {
-					return scaled().aLongTime
-				}
-				return 50 * time.Millisecond
-			}}
-			r := b.startWith(b.ordered(order, "run1", exec))
+			r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
 			want := 4 + 256 - 1 // the span above row 4, without row 5
 			if order == streams.OrderKey {
 				want -= 12 // later rows of its key
@@ -235,12 +229,7 @@ func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
 func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.loadKeys(60, 5)
-		exec := &sleeper{latency: func(seq uint64) time.Duration {
-			if seq == 10 {
-				return time.Hour
-			}
-			return 50 * time.Millisecond
-		}}
+		exec := slowRow(10, time.Hour, 50*time.Millisecond)
 		r := b.startWith(b.ordered(streams.OrderKey, "run1", exec))
 		b.until(48)
 		r.kill()

@@ -254,12 +254,7 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 	} {
 		runWithBench(t, name, func(t *testing.T, b *bench) {
 			b.load(200)
-			exec := &sleeper{latency: func(seq uint64) time.Duration {
-				if seq == 1 {
-					return c.outage
-				}
-				return time.Second
-			}}
+			exec := slowRow(1, c.outage, time.Second)
 			cfg := b.config("run", exec)
 			cfg.WindowBytes = c.windowBytes
 			r := b.startWith(cfg)

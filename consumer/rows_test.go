@@ -14,12 +14,7 @@ func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
 	const window, most = 400, 100
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(window)
-		cfg := b.config("run", &sleeper{latency: func(seq uint64) time.Duration {
-			if seq == 1 {
-				return 10 * time.Second
-			}
-			return time.Second
-		}})
+		cfg := b.config("run", slowRow(1, 10*time.Second, time.Second))
 		cfg.WindowRows = window
 		b.startWith(cfg).stopAfter(b, window)
 		groups := make(map[string]int)

@@ -44,14 +44,7 @@ func TestRowsLikeTheServersOwnMessagesStopNothing(t *testing.T) {
 				stagetest.PublishRaw(t, b, fmt.Sprintf("rows.second%d", i), row.header, row.body)
 			}
 			total := 2*len(strangeRows) + 1
-			exec := func() *sleeper {
-				return &sleeper{latency: func(seq uint64) time.Duration {
-					if seq == slow {
-						return time.Minute
-					}
-					return 100 * time.Millisecond
-				}}
-			}
+			exec := func() *sleeper { return slowRow(slow, time.Minute, 100*time.Millisecond) }
 			began := time.Now()
 			first := b.startWith(b.ordered(order, "first", exec()))
 			ahead := total - 1
