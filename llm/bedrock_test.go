@@ -18,8 +18,7 @@ import (
 // Whatever a conversation is, it is refused before it is sent, or the stand-in takes it, which is as strict as Bedrock
 // about roles, texts and names.
 func TestEveryConversationThatIsSentToBedrockHasItsForm(t *testing.T) {
-	client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
-	defer client.Close()
+	client := newClient(t, llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")})
 	server := must.Value(llmtest.New(llmtest.Config{}))(t)
 	pdf := mediaOf(t, llm.KindFile, llm.TypePDF)
 	sent := 0

@@ -34,7 +34,7 @@ func BenchmarkAppendRequest(b *testing.B) {
 }
 
 func BenchmarkPrepare(b *testing.B) {
-	c := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"}))(b)
+	c := newClient(b, OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
 	r := Request{System: "Answer with one word.", Prompt: benchPrompt}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -88,8 +88,7 @@ func BenchmarkDo(b *testing.B) {
 			go serveCanned(conn)
 		}
 	}()
-	c := must.Value(NewProvider(OpenAI, ProviderConfig{BaseURL: "http://" + l.Addr().String() + "/v1", Model: "m"}))(b)
-	defer c.Close()
+	c := newClient(b, OpenAI, ProviderConfig{BaseURL: "http://" + l.Addr().String() + "/v1", Model: "m"})
 	p := must.Value(c.Prepare(&Request{Prompt: benchPrompt}))(b)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -33,21 +33,34 @@ import (
 // secret is a key that must not be seen anywhere but in the request's header.
 const secret = "sk-very-secret-0123456789"
 
+// newClient is a client that is closed when the test ends.
+func newClient(tb testing.TB, provider string, cfg llm.ProviderConfig) *llm.Client {
+	tb.Helper()
+	client := must.Value(llm.NewProvider(provider, cfg))(tb)
+	tb.Cleanup(client.Close)
+	return client
+}
+
+// serve starts a server, over pipes, that is stopped when the test ends.
+func serve(t *testing.T, cfg llmtest.Config) (*llmtest.Server, *llmtest.PipeListener) {
+	t.Helper()
+	server := must.Value(llmtest.New(cfg))(t)
+	pipe, stop := server.Pipe()
+	t.Cleanup(stop)
+	return server, pipe
+}
+
 // dial is a client of a server that plays steps, over pipes.
 func dial(t *testing.T, cfg llm.ProviderConfig, steps ...llmtest.Step) (*llm.Client, *llmtest.Server) {
 	t.Helper()
-	server := must.Value(llmtest.New(llmtest.Config{Script: llmtest.Steps(steps...)}))(t)
-	pipe, stop := server.Pipe()
-	t.Cleanup(stop)
+	server, pipe := serve(t, llmtest.Config{Script: llmtest.Steps(steps...)})
 	if cfg.DialContext == nil {
 		cfg.DialContext = pipe.DialContext
 	}
 	if cfg.BaseURL = pipe.URL(); !cfg.APIKey.IsSet() {
 		cfg.APIKey = redact.NewSecret(secret)
 	}
-	client := must.Value(llm.NewProvider(llm.Mock, cfg))(t)
-	t.Cleanup(client.Close)
-	return client, server
+	return newClient(t, llm.Mock, cfg), server
 }
 
 func ask(ctx context.Context, t *testing.T, client *llm.Client, r llm.Request) (*llm.Exchange, *llm.Error) {
@@ -218,10 +231,8 @@ func TestRequestAboveAllInputTokensOfAMinuteFails(t *testing.T) {
 func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full atomic.Bool
-		server := must.Value(llmtest.New(llmtest.Config{Script: llmtest.Steps(llmtest.Step{Header: map[string]string{"Connection": "close"}})}))(t)
-		pipe, stop := server.Pipe()
-		defer stop()
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		_, pipe := serve(t, llmtest.Config{Script: llmtest.Steps(llmtest.Step{Header: map[string]string{"Connection": "close"}})})
+		client := newClient(t, llm.Mock, llm.ProviderConfig{
 			BaseURL: pipe.URL(),
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if full.Load() {
@@ -229,8 +240,7 @@ func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 				}
 				return pipe.DialContext(ctx, network, address)
 			},
-		}))(t)
-		defer client.Close()
+		})
 		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 			t.Fatal(e)
 		}
@@ -243,19 +253,16 @@ func TestConnectTimeoutAfterASuccessIsOfTheNetwork(t *testing.T) {
 
 func TestConnectionsAreReusedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := must.Value(llmtest.New(llmtest.Config{Latency: time.Second}))(t)
-		pipe, stop := server.Pipe()
-		defer stop()
+		server, pipe := serve(t, llmtest.Config{Latency: time.Second})
 		var dials atomic.Int64
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		client := newClient(t, llm.Mock, llm.ProviderConfig{
 			BaseURL:     pipe.URL(),
 			Concurrency: 4,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials.Add(1)
 				return pipe.DialContext(ctx, network, address)
 			},
-		}))(t)
-		defer client.Close()
+		})
 		start := time.Now()
 		for range 3 {
 			var wg sync.WaitGroup
@@ -326,9 +333,8 @@ func TestCertificateIsVerified(t *testing.T) {
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}
 	must.Do(t, os.WriteFile(ca, pem.EncodeToMemory(block), 0o600))
 	for file, want := range map[string]llm.Class{"": llm.Fatal, ca: 0} {
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: server.URL, CAFile: file}))(t)
+		client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: server.URL, CAFile: file})
 		_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
-		client.Close()
 		if e == nil {
 			e = new(llm.Error)
 		}
@@ -345,8 +351,7 @@ func TestPlainServerBehindHTTPSIsFatal(t *testing.T) {
 	flaky := must.Value(llmtest.New(llmtest.Config{}))(t)
 	server := httptest.NewServer(flaky)
 	defer server.Close()
-	client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: strings.Replace(server.URL, "http:", "https:", 1)}))(t)
-	defer client.Close()
+	client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: strings.Replace(server.URL, "http:", "https:", 1)})
 	if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e == nil || e.Class != llm.Fatal {
 		t.Errorf("got %v, want %v", e, llm.Fatal)
 	}
@@ -356,8 +361,7 @@ func TestPlainServerBehindHTTPSIsFatal(t *testing.T) {
 // a process.
 func TestProxyFromEnvironment(t *testing.T) {
 	if os.Getenv("LLM_TEST_PROXY") != "" {
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: "http://llm.invalid/v1"}))(t)
-		defer client.Close()
+		client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: "http://llm.invalid/v1"})
 		if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 			t.Fatal(e)
 		}

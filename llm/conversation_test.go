@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -56,7 +55,7 @@ func TestConversations(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for provider, want := range tt.want {
-				client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+				client := newClient(t, provider, llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")})
 				p, err := client.Prepare(&tt.request)
 				got := ""
 				if e, ok := errors.AsType[*llm.Error](err); ok && e.Reason == llm.ReasonInvalidRow && e.Class == llm.Permanent {

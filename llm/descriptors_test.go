@@ -36,8 +36,7 @@ func withoutDescriptors(t *testing.T, address string) {
 	urls := []string{"http://" + address, "http://llm.invalid"} // the second needs the resolver, which cannot ask anybody
 	clients := make([]*llm.Client, len(urls))
 	for i, url := range urls {
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: url}))(t)
-		defer client.Close()
+		client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: url})
 		clients[i] = client
 	}
 	// Package net polls for events with a descriptor that is opened by the first socket.

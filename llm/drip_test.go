@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
-	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -43,9 +42,9 @@ func dripper(t *testing.T, start, more string, every time.Duration) (client *llm
 			conn, err = pipe.Accept()
 		}
 	}()
-	client = must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
+	client = newClient(t, llm.Mock, llm.ProviderConfig{
 		BaseURL: pipe.URL(), DialContext: pipe.DialContext, Timeout: 10500 * time.Millisecond,
-	}))(t)
+	})
 	t.Cleanup(func() {
 		client.Close()
 		_ = pipe.Close()

@@ -116,7 +116,7 @@ func TestVectorsSurviveTheirForms(t *testing.T) {
 // The audit has the vectors of a call once: in the results. A secret in a vector's place
 // is removed all the same.
 func TestTheVectorsOfAReplyAreLeftOutOfTheExchange(t *testing.T) {
-	client := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("sk-12345678"), Model: "m", Task: TaskEmbed}))(t)
+	client := newClient(t, OpenAI, ProviderConfig{APIKey: redact.NewSecret("sk-12345678"), Model: "m", Task: TaskEmbed})
 	p := must.Value(client.Prepare(&Request{Inputs: []string{"a", "b"}}))(t)
 	body := `{"data":[{"embedding":[1, 2, 3],"index":0},{"index":1,"embedding":"AAAAPwAAgL8AAAA/"}],"model":"sk-12345678"}`
 	x := must.Value(client.ReadReply(p, http.StatusOK, []byte(body)))(t)
@@ -129,7 +129,7 @@ func TestTheVectorsOfAReplyAreLeftOutOfTheExchange(t *testing.T) {
 }
 
 func TestWhatCanNotBeEmbedded(t *testing.T) {
-	client := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed}))(t)
+	client := newClient(t, OpenAI, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", Task: TaskEmbed})
 	for want, r := range map[string]Request{
 		"openai: the text to embed is empty":                                               {Inputs: []string{"a", ""}},
 		"openai: a conversation can't be embedded, only a text":                            {Messages: []Message{{Role: RoleUser, Text: "a"}}},

@@ -47,13 +47,12 @@ func TestByteOrderMarkBeforeAReplyIsIgnored(t *testing.T) {
 func TestExchangeHasTheBytesOfTheProvider(t *testing.T) {
 	for _, body := range []string{bom + coffee, latin1, strings.ReplaceAll(coffee, "café", "<think>x</think>café")} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
-		client := must.Value(NewProvider(OpenAI, ProviderConfig{BaseURL: server.URL, Model: "m"}))(t)
+		client := newClient(t, OpenAI, ProviderConfig{BaseURL: server.URL, Model: "m"})
 		p := must.Value(client.Prepare(&Request{Prompt: "p"}))(t)
 		x, err := client.Do(t.Context(), p)
 		if string(x.Response) != body || err == nil && x.Reply.Text != "café" {
 			t.Errorf("sent %q, kept %q: %+v, %v", body, x.Response, x.Reply, err)
 		}
-		client.Close()
 		server.Close()
 	}
 }

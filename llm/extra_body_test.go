@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/golden"
-	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
 
@@ -64,8 +63,7 @@ func TestExtraBodiesOfTheReferences(t *testing.T) {
 	var b bytes.Buffer
 	for _, tt := range tests {
 		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("secret-key"), "model-1"
-		c := must.Value(NewProvider(tt.provider, tt.cfg))(t)
-		defer c.Close()
+		c := newClient(t, tt.provider, tt.cfg)
 		tt.request.Prompt, tt.request.ExtraBody = "Hi.", json.RawMessage(tt.extra)
 		p, err := c.Prepare(&tt.request)
 		if err != nil {

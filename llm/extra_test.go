@@ -5,8 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
@@ -26,7 +24,7 @@ func TestExtraBodyMustBeAnObjectAndNotStream(t *testing.T) {
 // are late or too many. deferred is xAI's: docs.x.ai, deferred chat completions. prompt, previous_response_id and
 // conversation: openai-python 3.3.1, types/responses/response_create_params.py.
 func TestTheExtraBodySetsNothingThatIsTheStages(t *testing.T) {
-	client := must.Value(NewProvider(Mock, ProviderConfig{BaseURL: "http://127.0.0.1:1"}))(t)
+	client := newClient(t, Mock, ProviderConfig{BaseURL: "http://127.0.0.1:1"})
 	for raw, want := range map[string]string{
 		`{"model":"other"}`:                         `"model" is set by the stage; set Request.Model`,
 		`{"model":null}`:                            `"model"`,

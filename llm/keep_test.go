@@ -44,8 +44,7 @@ func TestPartsHoldNoSecret(t *testing.T) {
 			"logprobs":{"content":[{"token":"` + secret + `","logprob":-1}]},"finish_reason":"tool_calls"}]}`,
 		Gemini: `{"candidates":[{"content":{"parts":[{"text":"is sk-01234567","thought":true},{"text":"89abcdef","thought":true},{"text":"a"}]},"finishReason":"STOP"}]}`,
 	} {
-		c := must.Value(NewProvider(provider, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"}))(t)
-		defer c.Close()
+		c := newClient(t, provider, ProviderConfig{APIKey: redact.NewSecret(secret), Model: "m"})
 		p := must.Value(c.Prepare(&Request{Prompt: "hi", Keep: all}))(t)
 		x := must.Value(c.ReadReply(p, 200, []byte(body)))(t)
 		for name, value := range x.Reply.Values(all) {

@@ -130,7 +130,7 @@ const address = "https://example.com/a"
 
 // Bedrock takes few characters in a name, and no name twice.
 func TestNamesOfDocumentsAtBedrock(t *testing.T) {
-	client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")}))(t)
+	client := newClient(t, llm.Bedrock, llm.ProviderConfig{Model: "m", Region: "eu-central-1", APIKey: redact.NewSecret("k")})
 	var parts []llm.Part
 	for _, name := range []string{"may-1", "May_1.pdf", "Über  uns (1)[a].PDF", "", "../..", strings.Repeat("x", 300)} {
 		m := mediaOf(t, llm.KindFile, llm.TypePDF)
@@ -175,9 +175,9 @@ func TestNamesOfDocumentsAtBedrock(t *testing.T) {
 func clientOf(t *testing.T, provider string) *llm.Client {
 	t.Helper()
 	provider, model, _ := strings.Cut(provider, ": ")
-	return must.Value(llm.NewProvider(provider, llm.ProviderConfig{
+	return newClient(t, provider, llm.ProviderConfig{
 		Model: cmp.Or(model, "m"), Region: "eu-central-1", Project: "p", APIKey: redact.NewSecret("k"),
-	}))(t)
+	})
 }
 
 // TestMediaOfEachWireFormat runs the parts of testdata/media.txt: what is kept has the digest, and what is sent the content.
@@ -263,7 +263,7 @@ func TestNoTextForgesAPlaceholder(t *testing.T) {
 		Model: "m", Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Text: forged}, {Media: m}}}},
 		ExtraBody: json.RawMessage(`{"system":[{"type":"text","text":"x","cache_control":` + forged + `}],"metadata":` + forged + `}`),
 	}
-	client := must.Value(llm.NewProvider("anthropic", llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")}))(t)
+	client := newClient(t, "anthropic", llm.ProviderConfig{Model: "m", APIKey: redact.NewSecret("k")})
 	r.System = "a system prompt that the extra body replaces by a shorter one, or by a longer one as it is here"
 	p := must.Value(client.Prepare(r))(t)
 	loaded := must.Value(p.Load(t.Context()))(t)
@@ -283,8 +283,7 @@ func TestDoSendsTheContent(t *testing.T) {
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a cat"},"finish_reason":"stop"}]}`)
 	}))
 	defer server.Close()
-	client := must.Value(llm.NewProvider("mock", llm.ProviderConfig{BaseURL: server.URL}))(t)
-	defer client.Close()
+	client := newClient(t, "mock", llm.ProviderConfig{BaseURL: server.URL})
 	m := mediaOf(t, llm.KindImage, llm.TypePNG)
 	p := must.Value(client.Prepare(&llm.Request{Messages: []llm.Message{{Role: llm.RoleUser, Parts: []llm.Part{{Media: m}}}}}))(t)
 	x, err := client.Do(t.Context(), p)

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
-	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -161,7 +161,7 @@ func TestTimeoutOnASecondConnectionIsOfTheNetwork(t *testing.T) {
 		pipe := llmtest.NewPipeListener()
 		hold := make(chan struct{})
 		var restarted bool
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{
+		client := newClient(t, llm.Mock, llm.ProviderConfig{
 			BaseURL: pipe.URL(), Timeout: time.Minute,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if restarted {
@@ -171,8 +171,7 @@ func TestTimeoutOnASecondConnectionIsOfTheNetwork(t *testing.T) {
 				conn, err := pipe.DialContext(ctx, network, address)
 				return &brittle{Conn: conn, broken: &restarted}, err
 			},
-		}))(t)
-		defer client.Close()
+		})
 		go func() {
 			conn, err := pipe.Accept()
 			if err != nil {
@@ -213,8 +212,7 @@ func (b *brittle) Write(p []byte) (int, error) {
 // askAt makes one call with a new client.
 func askAt(t *testing.T, cfg llm.ProviderConfig) (*llm.Exchange, *llm.Error) {
 	t.Helper()
-	client := must.Value(llm.NewProvider(llm.Mock, cfg))(t)
-	defer client.Close()
+	client := newClient(t, llm.Mock, cfg)
 	return ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 }
 
@@ -241,14 +239,15 @@ func TestAReplyWithVectorsThatIsCut(t *testing.T) {
 		"bedrock": {llm.Bedrock, "amazon.titan-embed-text-v2:0", `{"embedding":[1,2],"inputTextTokenCount":1}`},
 		"vertex":  {llm.Vertex, "text-embedding-005", `{"predictions":[{"embeddings":{"values":[1,2]}}]}`},
 	} {
+		var text atomic.Value // of the reply
+		addr := server(t, func(conn net.Conn) { reply(text.Load().(string))(conn) })
+		client := newClient(t, tt.provider, llm.ProviderConfig{
+			BaseURL: "http://" + addr + "/v1", APIKey: redact.NewSecret(secret), Model: tt.model, Task: llm.TaskEmbed, Region: "eu-central-1", Project: "p",
+		})
 		for cut := range tt.body {
 			for status, rest := range map[string]string{"200 OK": length, "500 Internal Server Error": "\r\n"} {
-				addr := server(t, reply("HTTP/1.1 "+status+"\r\n"+rest+tt.body[:cut]))
-				client := must.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{
-					BaseURL: "http://" + addr + "/v1", APIKey: redact.NewSecret(secret), Model: tt.model, Task: llm.TaskEmbed, Region: "eu-central-1", Project: "p",
-				}))(t)
+				text.Store("HTTP/1.1 " + status + "\r\n" + rest + tt.body[:cut])
 				_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
-				client.Close()
 				if e == nil || e.Class != llm.Transient || e.Origin != llm.OfServer {
 					t.Errorf("%s, %s cut at %d: %v, want a transient error of the server", name, status, cut, e)
 				}
@@ -262,9 +261,8 @@ func TestTheBoundOnAReplyGrowsWithItsVectors(t *testing.T) {
 	for inputs, want := range map[int]llm.Reason{64: llm.ReasonResponseTooLarge, 65: ""} {
 		body := `{"data":[` + strings.Repeat(`{"embedding":[0.5]},`, inputs-1) + `{"embedding":[0.5]}]}` // 1,300 bytes
 		addr := server(t, reply("HTTP/1.1 200 OK\r\n\r\n"+body))
-		client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "http://" + addr, Model: "m", Task: llm.TaskEmbed, MaxReplyBytes: 1 << 10}))(t)
+		client := newClient(t, llm.OpenAI, llm.ProviderConfig{BaseURL: "http://" + addr, Model: "m", Task: llm.TaskEmbed, MaxReplyBytes: 1 << 10})
 		_, e := ask(t.Context(), t, client, llm.Request{Inputs: slices.Repeat([]string{"hello"}, inputs)})
-		client.Close()
 		if (e == nil) != (want == "") || e != nil && e.Reason != want {
 			t.Errorf("%d texts: got %v, want %q", inputs, e, want)
 		}

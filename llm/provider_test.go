@@ -70,7 +70,7 @@ func TestTokenLimitGoesByTheNameThatTheServerKnows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.cfg.APIKey, tt.cfg.Model = redact.NewSecret("key"), "m"
-		c := must.Value(NewProvider(tt.provider, tt.cfg))(t)
+		c := newClient(t, tt.provider, tt.cfg)
 		p := must.Value(c.Prepare(&Request{MaxTokens: new(7)}))(t)
 		if !strings.Contains(string(p.Body), `"`+tt.want+`":7`) {
 			t.Errorf("%s %+v sends %s, want %s", tt.provider, tt.cfg, p.Body, tt.want)
@@ -141,7 +141,7 @@ func settings(err error) []string {
 }
 
 func TestUnsendableRequestIsPermanent(t *testing.T) {
-	c := must.Value(NewProvider(OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"}))(t)
+	c := newClient(t, OpenAI, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m"})
 	for name, r := range map[string]Request{
 		"no number": {Temperature: new(math.NaN())},
 		"infinite":  {Temperature: new(math.Inf(1))},
@@ -158,7 +158,7 @@ func TestUnsendableRequestIsPermanent(t *testing.T) {
 // A row may name the model: one that leads to another address is an error of the row.
 func TestAModelThatLeadsAwayIsAnInvalidRow(t *testing.T) {
 	for _, p := range []string{Gemini, Bedrock, OpenAI} {
-		c := must.Value(NewProvider(p, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m", Region: "eu-west-1"}))(t)
+		c := newClient(t, p, ProviderConfig{APIKey: redact.NewSecret("key"), Model: "m", Region: "eu-west-1"})
 		_, err := c.Prepare(&Request{Model: "../../v1/files", Prompt: "x"})
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || e.Reason != ReasonInvalidRow || !strings.Contains(err.Error(), `model "../../v1/files"`) {
 			t.Errorf("%s: Prepare = %v", p, err)

@@ -42,8 +42,7 @@ func TestReadReplyJudgesAsALiveCall(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer server.Close()
-			client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL + "/v1", Model: "m", APIKey: redact.NewSecret(secret), MaxReplyBytes: 1500}))(t)
-			defer client.Close()
+			client := newClient(t, llm.OpenAI, llm.ProviderConfig{BaseURL: server.URL + "/v1", Model: "m", APIKey: redact.NewSecret(secret), MaxReplyBytes: 1500})
 			p := must.Value(client.Prepare(&llm.Request{Prompt: "hello"}))(t)
 			got, gotErr := client.ReadReply(p, tt.status, []byte(tt.body)) // first: a success proves the client
 			want, wantErr := client.Do(t.Context(), p)

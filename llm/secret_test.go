@@ -24,18 +24,13 @@ import (
 func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var keys []string
-		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		_, pipe := serve(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			keys = append(keys, c.Header.Get("Authorization"))
 			return nil
-		}}))(t)
-		pipe, stop := server.Pipe()
-		defer stop()
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret("one")}))(t)
-		defer client.Close()
+		}})
+		client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret("one")})
 		for _, key := range []string{"one", "two", ""} {
-			if _, err := client.SetLogin(redact.NewSecret(key), redact.Secret{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(client.SetLogin(redact.NewSecret(key), redact.Secret{}))(t)
 			if _, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"}); e != nil {
 				t.Fatal(e)
 			}
@@ -52,7 +47,7 @@ func TestKeyIsReplacedForLaterCalls(t *testing.T) {
 
 func TestKeyIsNotPrinted(t *testing.T) {
 	cfg := llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret(secret), Model: "m"}
-	client := must.Value(llm.NewProvider(llm.OpenAI, cfg))(t)
+	client := newClient(t, llm.OpenAI, cfg)
 	key := redact.NewSecret(secret)
 	type hidden struct { // of an unexported field, package fmt calls no method
 		provider llm.ProviderConfig
@@ -196,25 +191,20 @@ func TestKeysThatNoServerTakesAreNamed(t *testing.T) {
 func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got http.Header
-		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		_, pipe := serve(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			got = c.Header
 			return &llmtest.Step{Status: 400, Body: `{"error":{"message":"` + strings.Join(c.Header["X-Gateway"], "") + ` beta-2026-01-01 low"}}`}
-		}}))(t)
-		pipe, stop := server.Pipe()
-		defer stop()
-		client := must.Value(llm.NewProvider(llm.Anthropic, llm.ProviderConfig{
+		}})
+		client := newClient(t, llm.Anthropic, llm.ProviderConfig{
 			BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m",
 			ExtraHeaders: redact.NewSecret(`{"x-gateway":"Bearer gateway-token-1","anthropic-beta":"beta-2026-01-01","user-agent":"mine","x-mode":"low"}`),
-		}))(t)
-		defer client.Close()
+		})
 		for _, tt := range []struct{ headers, sent, text string }{
 			{"", "Bearer gateway-token-1", "[redacted] beta-2026-01-01 low"},
 			{`{"x-gateway":"Bearer gateway-token-2"}`, "Bearer gateway-token-2", "[redacted] beta-2026-01-01 low"},
 		} {
 			if tt.headers != "" {
-				if _, err := client.SetLogin(redact.NewSecret(secret), redact.NewSecret(tt.headers)); err != nil {
-					t.Fatal(err)
-				}
+				must.Value(client.SetLogin(redact.NewSecret(secret), redact.NewSecret(tt.headers)))(t)
 			}
 			_, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 			if got.Get("X-Gateway") != tt.sent || got.Get("X-Api-Key") != secret || e == nil || !strings.Contains(e.Error(), tt.text) {
@@ -232,15 +222,12 @@ func TestExtraHeadersAreSentAndRedacted(t *testing.T) {
 func TestACredentialMovesBetweenHeaderAndKeyInOneStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []string
-		server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+		_, pipe := serve(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
 			sent = append(sent, c.Header.Get("Authorization")+" "+c.Header.Get("X-Gateway"))
 			return nil
-		}}))(t)
-		pipe, stop := server.Pipe()
-		defer stop()
+		}})
 		const inHeader = `{"authorization":"Bearer in-the-header"}`
-		client := must.Value(llm.NewProvider(llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: redact.NewSecret(inHeader)}))(t)
-		defer client.Close()
+		client := newClient(t, llm.Mock, llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, ExtraHeaders: redact.NewSecret(inHeader)})
 		for _, tt := range []struct{ key, headers, problem, want string }{
 			{"sk-key", `{"x-gateway":"one"}`, "", "Bearer sk-key one"},
 			{"sk-other", inHeader, "ExtraHeaders: Authorization carries the API key already; remove it, or set no API key", "Bearer sk-key one"},
@@ -287,66 +274,46 @@ func TestExtraHeadersThatCannotBeSentAreNamed(t *testing.T) {
 // where servers and proxies have been seen to do so, and looks for it, and for half of it, in all that a caller gets.
 func TestKeyIsNowhereInWhatAServerRepeats(t *testing.T) {
 	filler := strings.Repeat("x", 490) // an excerpt of 500 bytes cuts the key in two
-	repeats := map[string]func(key string) llmtest.Step{
-		"bad key": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 401, Body: `{"error":{"message":"Incorrect API key provided: ` + key + `","type":"` + key + `","code":"` + key + `"}}`}
-		},
-		"plain text": func(key string) llmtest.Step { return llmtest.Step{Status: 403, Body: "no access with " + key} },
-		"page": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 502, Body: "<pre>" + filler + key + "</pre>"}
-		},
-		"cut message": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 400, Body: `{"error":{"message":"` + filler + key + `"}}`}
-		},
-		"limit": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 429, Body: `{"detail":"key ` + key + ` is over its limit"}`}
-		},
-		"cut preview": func(key string) llmtest.Step { return llmtest.Step{Body: filler + key} },
-		"member":      func(key string) llmtest.Step { return llmtest.Step{Body: `{"` + filler + key + `":1,"` + key + `":2}`} },
-		"content type": func(key string) llmtest.Step {
-			return llmtest.Step{Body: "{", Header: map[string]string{"Content-Type": "text/html; key=" + key}}
-		},
-		"no choices": func(key string) llmtest.Step { return llmtest.Step{Body: `{"choices":[],"key":"` + key + `"}`} },
-		"error in a 200": func(key string) llmtest.Step {
-			return llmtest.Step{Body: `{"error":{"message":"key ` + key + `","code":"` + key + `"}}`}
-		},
-		"redirect": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 302, Header: map[string]string{"Location": "https://login.test/" + key + "?key=" + key}, Body: "{}"}
-		},
-		"cut redirect": func(key string) llmtest.Step {
-			return llmtest.Step{Status: 302, Header: map[string]string{"Location": "https://login.test/" + filler[:470] + key}, Body: "{}"}
-		},
-		"cut content type": func(key string) llmtest.Step {
-			return llmtest.Step{Body: "{", Header: map[string]string{"Content-Type": filler[:485] + key}}
-		},
-		"garbage": func(key string) llmtest.Step { return llmtest.Step{Trouble: llmtest.Garbage, Body: key} },
+	repeats := map[string]llmtest.Step{
+		"bad key":          {Status: 401, Body: `{"error":{"message":"Incorrect API key provided: ` + secret + `","type":"` + secret + `","code":"` + secret + `"}}`},
+		"plain text":       {Status: 403, Body: "no access with " + secret},
+		"page":             {Status: 502, Body: "<pre>" + filler + secret + "</pre>"},
+		"cut message":      {Status: 400, Body: `{"error":{"message":"` + filler + secret + `"}}`},
+		"limit":            {Status: 429, Body: `{"detail":"key ` + secret + ` is over its limit"}`},
+		"cut preview":      {Body: filler + secret},
+		"member":           {Body: `{"` + filler + secret + `":1,"` + secret + `":2}`},
+		"content type":     {Body: "{", Header: map[string]string{"Content-Type": "text/html; key=" + secret}},
+		"no choices":       {Body: `{"choices":[],"key":"` + secret + `"}`},
+		"error in a 200":   {Body: `{"error":{"message":"key ` + secret + `","code":"` + secret + `"}}`},
+		"redirect":         {Status: 302, Header: map[string]string{"Location": "https://login.test/" + secret + "?key=" + secret}, Body: "{}"},
+		"cut redirect":     {Status: 302, Header: map[string]string{"Location": "https://login.test/" + filler[:470] + secret}, Body: "{}"},
+		"cut content type": {Body: "{", Header: map[string]string{"Content-Type": filler[:485] + secret}},
+		"garbage":          {Trouble: llmtest.Garbage, Body: secret},
 	}
 	for _, provider := range llm.Providers() {
 		t.Run(provider, func(t *testing.T) {
-			for name, repeat := range repeats {
-				synctest.Test(t, func(t *testing.T) {
-					var received int
-					server := must.Value(llmtest.New(llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
-						for _, values := range c.Header {
-							received += strings.Count(strings.Join(values, ","), secret)
-						}
-						step := repeat(secret)
-						return &step
-					}}))(t)
-					pipe, stop := server.Pipe()
-					defer stop()
-					cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m"}
-					client := must.Value(llm.NewProvider(provider, cfg))(t)
-					defer client.Close()
-					prepared := must.Value(client.Prepare(&llm.Request{Prompt: "hello"}))(t)
+			synctest.Test(t, func(t *testing.T) {
+				var step llmtest.Step
+				received := 0
+				_, pipe := serve(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+					for _, values := range c.Header {
+						received += strings.Count(strings.Join(values, ","), secret)
+					}
+					return &step
+				}})
+				cfg := llm.ProviderConfig{BaseURL: pipe.URL(), DialContext: pipe.DialContext, APIKey: redact.NewSecret(secret), Model: "m"}
+				client := newClient(t, provider, cfg)
+				prepared := must.Value(client.Prepare(&llm.Request{Prompt: "hello"}))(t)
+				for name, repeat := range repeats {
+					step, received = repeat, 0
 					x, err := client.Do(t.Context(), prepared)
 					e, ok := errors.AsType[*llm.Error](err)
 					if !ok || received != 1 {
 						t.Fatalf("%s: %v, and the key arrived %d times", name, err, received)
 					}
 					holdsNoKey(t, name, prepared, *prepared, x, *x, x.Request, x.Response, x.Reply, e, *e, e.Facts, e.Err, client, cfg, &cfg)
-				})
-			}
+				}
+			})
 		})
 	}
 }
@@ -399,8 +366,7 @@ func TestKeyIsInNoErrorOfTheConfiguration(t *testing.T) {
 func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://builder:pass@127.0.0.1:1")
 	r := new(redact.Redactor)
-	client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r}))(t)
-	defer client.Close()
+	newClient(t, llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Redactor: r})
 	if got, want := r.RedactString(`pass, not "http://builder:pass@127.0.0.1:1"`), `pass, not "http://[redacted]@127.0.0.1:1"`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -409,8 +375,7 @@ func TestShortPasswordOfTheProxyIsAWordOfAnswers(t *testing.T) {
 // TestPasswordOfTheProxyIsInNoError runs itself again: the proxy variables are read once a process.
 func TestPasswordOfTheProxyIsInNoError(t *testing.T) {
 	if os.Getenv("LLM_TEST_PROXY_PASSWORD") != "" {
-		client := must.Value(llm.NewProvider(llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Timeout: 20 * time.Second}))(t)
-		defer client.Close()
+		client := newClient(t, llm.OpenAI, llm.ProviderConfig{BaseURL: "https://llm.invalid/v1", Model: "m", Timeout: 20 * time.Second})
 		x, e := ask(t.Context(), t, client, llm.Request{Prompt: "hello"})
 		if e == nil || x.Sent {
 			t.Fatalf("got %v, sent %v: nobody listens there", e, x.Sent)

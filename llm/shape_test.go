@@ -79,8 +79,7 @@ func TestShapeIsBounded(t *testing.T) {
 
 func shapeOf(t *testing.T, provider string, cfg *ProviderConfig, r *Request) string {
 	t.Helper()
-	c := must.Value(NewProvider(provider, *cfg))(t)
-	defer c.Close()
+	c := newClient(t, provider, *cfg)
 	p := must.Value(c.Prepare(r))(t)
 	return p.Shape()
 }

@@ -82,9 +82,9 @@ func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
 		"anthropic/claude-sonnet-4-5@20250929": `{"anthropic_version":"vertex-2023-10-16","max_tokens":4096,"messages":[{"role":"user","content":"hi"}]}`,
 	}
 	for own := range models {
-		c := must.Value(NewProvider(Vertex, ProviderConfig{
+		c := newClient(t, Vertex, ProviderConfig{
 			BaseURL: pipe.URL(), DialContext: pipe.DialContext, Project: "p", Model: own, Auth: bearer("token"),
-		}))(t)
+		})
 		for model, want := range models {
 			p := must.Value(c.Prepare(&Request{Model: model, Prompt: "hi"}))(t)
 			x, err := c.Do(t.Context(), p)
@@ -103,7 +103,6 @@ func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
 		if e, ok := errors.AsType[*Error](err); !ok || e.Class != Permanent || !strings.Contains(e.Error(), `model "meta/llama": models of the publisher "meta"`) {
 			t.Errorf("a model of another publisher: %v", err)
 		}
-		c.Close()
 	}
 }
 
@@ -118,7 +117,7 @@ func TestChecksAtVertexFollowTheModel(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Reason != ReasonInvalidRow || !strings.Contains(e.Error(), `vertex: the request's member "seed" has no place`) {
 		t.Error(err)
 	}
-	c := must.Value(NewProvider(Vertex, ProviderConfig{Project: "p", Model: "gemini-2.5-flash", APIKey: redact.NewSecret("k")}))(t)
+	c := newClient(t, Vertex, ProviderConfig{Project: "p", Model: "gemini-2.5-flash", APIKey: redact.NewSecret("k")})
 	tools := &Request{Prompt: "p", Model: "anthropic/claude", Keep: KeepToolCalls, Tools: []Tool{{Name: "f"}}, ExtraBody: json.RawMessage(`{"thinking":{"type":"adaptive"}}`)}
 	prepared, err := c.Prepare(tools)
 	if err != nil || !strings.Contains(string(prepared.Body), `"tools":[{"name":"f","input_schema":`) {

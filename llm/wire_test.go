@@ -208,8 +208,7 @@ func TestRequests(t *testing.T) {
 			if name == OpenAIResponses {
 				provider = name
 			}
-			c := must.Value(NewProvider(provider, cfg))(t)
-			defer c.Close()
+			c := newClient(t, provider, cfg)
 			var b bytes.Buffer
 			for _, title := range []string{"plain", "full", "again", "extra", "other-model", "tools", "tool-required"} {
 				r := requests[title]
@@ -231,6 +230,14 @@ func TestRequests(t *testing.T) {
 			golden.Check(t, filepath.Join("testdata", "requests", name+".txt"), strings.ReplaceAll(b.String(), "\r\n", "\n"))
 		})
 	}
+}
+
+// newClient is a client that is closed when the test ends.
+func newClient(tb testing.TB, provider string, cfg ProviderConfig) *Client {
+	tb.Helper()
+	c := must.Value(NewProvider(provider, cfg))(tb)
+	tb.Cleanup(c.Close)
+	return c
 }
 
 func schemaOf(t *testing.T, source string) *schema.Schema {
