@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template"
@@ -88,10 +89,7 @@ func TestTemplatesOfJinjasTests(t *testing.T) {
 func compareDocs(t *testing.T, version, got string) {
 	t.Helper()
 	const path = "../../docs/templates.md"
-	docs, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := must.Value(os.ReadFile(path))(t)
 	before, rest, found := bytes.Cut(docs, []byte("| area |"))
 	_, after, ends := bytes.Cut(rest, []byte("|\n\n"))
 	if !found || !ends {
@@ -118,10 +116,7 @@ func compare(t *testing.T, c sample) (outcome, string) {
 	if err != nil {
 		return either(c.Want == nil, bothFail, refused), fmt.Sprintf("%s\nrefused: %v", want, err)
 	}
-	content, err := json.Marshal(c.Context)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Value(json.Marshal(c.Context))(t)
 	row, err := row.Parse(content)
 	if err != nil {
 		t.Fatalf("%s: %v", c.Test, err)

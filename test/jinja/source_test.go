@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
 // release is the Debian release whose source package of Jinja is used, 3.1.6, whatever the machine runs, so that the
@@ -36,9 +38,7 @@ func record(t *testing.T) (version string, templates []sample) {
 	}
 	d := json.NewDecoder(bytes.NewReader(run(t, python, "record.py", source)))
 	var head struct{ Jinja string }
-	if err := d.Decode(&head); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Decode(&head))
 	for {
 		var c sample
 		err := d.Decode(&c)
@@ -71,9 +71,7 @@ func findPython(t *testing.T) string {
 func download(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "lists", "partial"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(dir, "lists", "partial"), 0o700))
 	own := []string{"-q", "-o", "Dir::State::Lists=" + filepath.Join(dir, "lists")}
 	run(t, "apt-get", append(own, "update")...)
 	sites := run(t, "apt-get", append(own, "indextargets", "--format", "$(REPO_URI)", "Label: Debian")...)
@@ -83,9 +81,7 @@ func download(t *testing.T) string {
 	}
 	list := filepath.Join(dir, "sources.list")
 	line := "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] " + site + " " + release + " main\n"
-	if err := os.WriteFile(list, []byte(line), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(list, []byte(line), 0o600))
 	own = append(own, "-o", "Dir::Etc::SourceList="+list, "-o", "Dir::Etc::SourceParts=-")
 	run(t, "apt-get", append(own, "update")...)
 	run(t, "env", append([]string{"-C", dir, "apt-get"}, append(own, "source", "--download-only", "--tar-only", "jinja2")...)...)
@@ -94,9 +90,7 @@ func download(t *testing.T) string {
 		t.Fatalf("archives %v, %v", archives, err)
 	}
 	source := filepath.Join(dir, "jinja")
-	if err := os.Mkdir(source, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(source, 0o700))
 	run(t, "tar", "-x", "--strip-components=1", "-C", source, "-f", archives[0])
 	return source
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/v2"
 	"github.com/anthropics/anthropic-sdk-go/v2/option"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 )
 
@@ -61,10 +62,7 @@ func asked(t *testing.T, client anthropic.Client, n int) *anthropic.MessageBatch
 			},
 		})
 	}
-	batch, err := client.Messages.Batches.New(t.Context(), params)
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch := must.Value(client.Messages.Batches.New(t.Context(), params))(t)
 	known(t, batch)
 	return batch
 }
@@ -74,10 +72,7 @@ func TestAnthropicsClientUnderstandsTheStandIn(t *testing.T) {
 	client := claude(served(t, batches.Config{Fail: map[int]float64{http.StatusBadRequest: .4}}).URL)
 	ctx := t.Context()
 	const rows = 20
-	batch, err := client.Messages.Batches.Get(ctx, asked(t, client, rows).ID, anthropic.MessageBatchGetParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch := must.Value(client.Messages.Batches.Get(ctx, asked(t, client, rows).ID, anthropic.MessageBatchGetParams{}))(t)
 	known(t, batch)
 	counts := batch.RequestCounts
 	if batch.ProcessingStatus != anthropic.MessageBatchProcessingStatusEnded || counts.Succeeded+counts.Errored != rows || counts.Errored == 0 || batch.ResultsURL == "" {
@@ -108,10 +103,7 @@ func TestAnthropicsClientUnderstandsTheStandIn(t *testing.T) {
 	if results.Err() != nil || succeeded != counts.Succeeded || errored != counts.Errored {
 		t.Errorf("%d succeeded, %d errored, %v: %s", succeeded, errored, results.Err(), batch.RawJSON())
 	}
-	deleted, err := client.Messages.Batches.Delete(ctx, batch.ID, anthropic.MessageBatchDeleteParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	deleted := must.Value(client.Messages.Batches.Delete(ctx, batch.ID, anthropic.MessageBatchDeleteParams{}))(t)
 	known(t, deleted)
 	if _, err := client.Messages.Batches.Get(ctx, batch.ID, anthropic.MessageBatchGetParams{}); err == nil {
 		t.Error("the deleted batch is there")
@@ -135,10 +127,7 @@ func TestAnthropicsClientListsAndCancels(t *testing.T) {
 	if pages.Err() != nil || !slices.Equal(found, made) {
 		t.Errorf("listed %v, want %v, %v", found, made, pages.Err())
 	}
-	batch, err := client.Messages.Batches.Cancel(ctx, made[0], anthropic.MessageBatchCancelParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch := must.Value(client.Messages.Batches.Cancel(ctx, made[0], anthropic.MessageBatchCancelParams{}))(t)
 	known(t, batch)
 	if batch.CancelInitiatedAt.IsZero() {
 		t.Errorf("cancelled: %s", batch.RawJSON())
@@ -160,11 +149,8 @@ func TestAnthropicsClientListsAndCancels(t *testing.T) {
 // The live endpoint answers what the client understands.
 func TestAnthropicsClientCallsTheStandIn(t *testing.T) {
 	client := claude(served(t, batches.Config{}).URL)
-	message, err := client.Messages.New(t.Context(), anthropic.MessageNewParams{
+	message := must.Value(client.Messages.New(t.Context(), anthropic.MessageNewParams{
 		Model: "m", MaxTokens: 10, Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock("u"))},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	known(t, message)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/identity"
 )
@@ -46,10 +47,7 @@ func TestSignaturesAreAWSsOwn(t *testing.T) {
 	t.Setenv("AWS_CONFIG_FILE", t.TempDir()+"/none")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", t.TempDir()+"/none")
 	synctest.Test(t, func(t *testing.T) {
-		stub, err := llmtest.New(llmtest.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stub := must.Value(llmtest.New(llmtest.Config{}))(t)
 		var sent []http.Header
 		var paths []string
 		listener := llmtest.NewPipeListener()
@@ -71,11 +69,9 @@ func TestSignaturesAreAWSsOwn(t *testing.T) {
 				return s.Finalize.Insert(middleware.FinalizeMiddlewareFunc("Uncounted", uncounted), "Signing", middleware.Before)
 			}},
 		})
-		if _, err := theirs.Converse(t.Context(), &bedrockruntime.ConverseInput{
+		must.Value(theirs.Converse(t.Context(), &bedrockruntime.ConverseInput{
 			ModelId: aws.String(claudeARN), Messages: []types.Message{{Role: "user", Content: []types.ContentBlock{text("hi")}}},
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 
 		ids := identity.New(identity.Options{})
 		defer ids.Close()
@@ -84,18 +80,10 @@ func TestSignaturesAreAWSsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := llm.NewProvider(llm.Bedrock, llm.ProviderConfig{BaseURL: base, Region: region, Auth: auth, Model: claudeARN, DialContext: listener.DialContext})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{BaseURL: base, Region: region, Auth: auth, Model: claudeARN, DialContext: listener.DialContext}))(t)
 		defer client.Close()
-		p, err := client.Prepare(&llm.Request{Prompt: "hi"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.Do(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		p := must.Value(client.Prepare(&llm.Request{Prompt: "hi"}))(t)
+		must.Value(client.Do(t.Context(), p))(t)
 		if paths[0] != paths[1] {
 			t.Errorf("the stage calls %s, the client %s", paths[1], paths[0])
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/aws/smithy-go/auth/bearer"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
@@ -80,14 +81,9 @@ func text(s string) types.ContentBlock { return &types.ContentBlockMemberText{Va
 // rowRequest reads a row with a request of its own.
 func rowRequest(t *testing.T, more string) *llm.Request {
 	t.Helper()
-	parsed, err := row.Parse([]byte(strings.Replace(wholeRequest, "gemini-3-pro", claudeARN, 1) + more + "}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Value(row.Parse([]byte(strings.Replace(wholeRequest, "gemini-3-pro", claudeARN, 1) + more + "}}")))(t)
 	r := new(llm.Request)
-	if err := new(row.Requests).Read(parsed, "body", r); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, new(row.Requests).Read(parsed, "body", r))
 	return r
 }
 
@@ -180,25 +176,11 @@ func TestConverseIsAWSsOwn(t *testing.T) {
 			if tt.theirs.ModelId == nil {
 				tt.theirs.ModelId = aws.String(claudeARN)
 			}
-			answer, err := w.theirs().Converse(t.Context(), &tt.theirs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client, err := llm.NewProvider(llm.Bedrock, llm.ProviderConfig{BaseURL: w.URL, Model: claudeARN, APIKey: redact.NewSecret("sk-0123456789abcdef")})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := client.Prepare(tt.ours)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if p, err = p.Load(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			x, err := client.Do(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Value(w.theirs().Converse(t.Context(), &tt.theirs))(t)
+			client := must.Value(llm.NewProvider(llm.Bedrock, llm.ProviderConfig{BaseURL: w.URL, Model: claudeARN, APIKey: redact.NewSecret("sk-0123456789abcdef")}))(t)
+			p := must.Value(client.Prepare(tt.ours))(t)
+			p = must.Value(p.Load(t.Context()))(t)
+			x := must.Value(client.Do(t.Context(), p))(t)
 			if ours, theirs := w.sent[1], w.sent[0]; ours.path != theirs.path || ours.token != theirs.token || !bytes.Equal(ours.body, theirs.body) {
 				t.Errorf("the stage sends\n%s\n%s\n%s\nthe client\n%s\n%s\n%s", ours.path, ours.token, ours.body, theirs.path, theirs.token, theirs.body)
 			}
@@ -249,26 +231,16 @@ func TestOtherFormatsOfBedrockAreTheProvidersOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWiretap(t)
-			if err := tt.theirs(t, w); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, tt.theirs(t, w))
 			var dialer net.Dialer
-			client, err := llm.NewProvider(tt.provider, llm.ProviderConfig{
+			client := must.Value(llm.NewProvider(tt.provider, llm.ProviderConfig{
 				BaseURL: tt.base, Model: "m", APIKey: redact.NewSecret(key),
 				DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 					return dialer.DialContext(ctx, network, w.Listener.Addr().String())
 				},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := client.Prepare(&llm.Request{Prompt: "hi"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := client.Do(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
+			p := must.Value(client.Prepare(&llm.Request{Prompt: "hi"}))(t)
+			must.Value(client.Do(t.Context(), p))(t)
 			ours, theirs := w.sent[1], w.sent[0]
 			if ours.path != theirs.path || ours.token != theirs.token || ours.token != "Bearer "+key || ours.key != theirs.key {
 				t.Errorf("the stage calls %s with %q, %q, the client %s with %q, %q", ours.path, ours.token, ours.key, theirs.path, theirs.token, theirs.key)
@@ -299,11 +271,7 @@ func TestAWSsClientKnowsTheStandInsErrors(t *testing.T) {
 // stub is a stand-in whose calls all fail with a status.
 func stub(t *testing.T, status int) http.Handler {
 	t.Helper()
-	server, err := llmtest.New(llmtest.Config{Errors: map[int]float64{status: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server
+	return must.Value(llmtest.New(llmtest.Config{Errors: map[int]float64{status: 1}}))(t)
 }
 
 func wraps[E error](err error) bool {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/anthropics/anthropic-sdk-go/v2"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/openai/openai-go/v3"
@@ -35,21 +36,15 @@ func dataURL(kind string, content []byte) string { return "data:" + kind + ";bas
 func medium(t *testing.T, m llm.Media, kind string, content []byte) llm.Part {
 	t.Helper()
 	m.Source = dataURL(kind, content)
-	var err error
-	if m.Content, err = llm.DataURL(m.Source, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	m.Content = must.Value(llm.DataURL(m.Source, 1<<20))(t)
 	return llm.Part{Media: &m}
 }
 
 // converse returns what the stage sends for a conversation of four turns, whose last one has these parts after its text.
 func converse(t *testing.T, provider string, parts ...llm.Part) []byte {
 	t.Helper()
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret("sk-0123456789abcdef"), Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := client.Prepare(&llm.Request{
+	client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{BaseURL: "http://llm.test/v1", APIKey: redact.NewSecret("sk-0123456789abcdef"), Model: "m"}))(t)
+	p := must.Value(client.Prepare(&llm.Request{
 		System: "be brief",
 		Messages: []llm.Message{
 			{Role: llm.RoleUser, Text: "one"},
@@ -57,23 +52,15 @@ func converse(t *testing.T, provider string, parts ...llm.Part) []byte {
 			{Role: llm.RoleUser, Parts: append([]llm.Part{{Text: "three"}}, parts...)},
 		},
 		Tools: []llm.Tool{{Name: "note", Description: "Take a note.", Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`)}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err = p.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	p = must.Value(p.Load(t.Context()))(t)
 	return p.Sent()
 }
 
 // same compares what the stage sends with what a client of the provider's would.
 func same(t *testing.T, ours []byte, theirs any) {
 	t.Helper()
-	raw, err := json.Marshal(theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Value(json.Marshal(theirs))(t)
 	if !reflect.DeepEqual(parts(value(t, ours)), parts(value(t, raw))) {
 		t.Errorf("the stage sends\n%s\nthe client\n%s", ours, raw)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/bedrockruntime"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/openai/openai-go/v3"
@@ -23,24 +24,13 @@ func (w *wiretap) embed(t *testing.T, provider string, cfg llm.ProviderConfig) (
 	t.Helper()
 	cfg.Task, cfg.Vectors.Dimensions = llm.TaskEmbed, 8
 	cfg.APIKey = redact.NewSecret("sk-0123456789abcdef")
-	client, err := llm.NewProvider(provider, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, cfg))(t)
 	defer client.Close()
-	p, err := client.Prepare(&llm.Request{Inputs: embedded})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := client.Do(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(client.Prepare(&llm.Request{Inputs: embedded}))(t)
+	x := must.Value(client.Do(t.Context(), p))(t)
 	for _, text := range x.Reply.Vectors {
 		var vector []float32
-		if err := json.Unmarshal([]byte(text), &vector); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal([]byte(text), &vector))
 		vectors = append(vectors, vector)
 	}
 	return w.sent[len(w.sent)-1], vectors
@@ -99,10 +89,7 @@ func TestRequestsForVectorsAreTheProvidersOwn(t *testing.T) {
 		for _, text := range embedded {
 			contents = append(contents, &genai.Content{Parts: []*genai.Part{{Text: text}}})
 		}
-		reply, err := gemini(t, w.URL).Models.EmbedContent(t.Context(), "gemini-embedding-001", contents, &genai.EmbedContentConfig{OutputDimensionality: genai.Ptr[int32](8)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reply := must.Value(gemini(t, w.URL).Models.EmbedContent(t.Context(), "gemini-embedding-001", contents, &genai.EmbedContentConfig{OutputDimensionality: genai.Ptr[int32](8)}))(t)
 		var theirs [][]float32
 		for _, e := range reply.Embeddings {
 			theirs = append(theirs, e.Values)
@@ -114,16 +101,11 @@ func TestRequestsForVectorsAreTheProvidersOwn(t *testing.T) {
 		const model = "cohere.embed-v4:0"
 		w := newWiretap(t)
 		ours, vectors := w.embed(t, llm.Bedrock, llm.ProviderConfig{BaseURL: w.URL, Model: model})
-		reply, err := w.theirs().InvokeModel(t.Context(), &bedrockruntime.InvokeModelInput{ModelId: aws.String(model), Body: ours.body, ContentType: aws.String("application/json")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reply := must.Value(w.theirs().InvokeModel(t.Context(), &bedrockruntime.InvokeModelInput{ModelId: aws.String(model), Body: ours.body, ContentType: aws.String("application/json")}))(t)
 		var body struct {
 			Embeddings [][]float32 `json:"embeddings"`
 		}
-		if err := json.Unmarshal(reply.Body, &body); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, json.Unmarshal(reply.Body, &body))
 		w.agree(t, ours, vectors, body.Embeddings)
 	})
 }

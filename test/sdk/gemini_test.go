@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"google.golang.org/genai"
 )
@@ -59,13 +60,9 @@ func TestRequestsFitGooglesSDK(t *testing.T) {
 // gemini is the SDK's client of a server.
 func gemini(t *testing.T, base string) *genai.Client {
 	t.Helper()
-	client, err := genai.NewClient(t.Context(), &genai.ClientConfig{
+	return must.Value(genai.NewClient(t.Context(), &genai.ClientConfig{
 		APIKey: "x", Backend: genai.BackendGeminiAPI, HTTPOptions: genai.HTTPOptions{BaseURL: base, APIVersion: "v1beta"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	}))(t)
 }
 
 // queued uploads a file of n lines and creates a batch of it.
@@ -76,17 +73,11 @@ func queued(t *testing.T, client *genai.Client, n int) (*genai.File, *genai.Batc
 		fmt.Fprintf(&lines, `{"key":"row-%d","request":{"contents":[{"role":"user","parts":[{"text":"%d"}]}]}}`+"\n", i, i)
 	}
 	size := int64(lines.Len())
-	file, err := client.Files.Upload(t.Context(), &lines, &genai.UploadFileConfig{MIMEType: "application/jsonl", DisplayName: "input"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Value(client.Files.Upload(t.Context(), &lines, &genai.UploadFileConfig{MIMEType: "application/jsonl", DisplayName: "input"}))(t)
 	if file.DisplayName != "input" || file.SizeBytes == nil || *file.SizeBytes != size || file.State != genai.FileStateActive || file.ExpirationTime.IsZero() {
 		t.Errorf("uploaded %+v", file)
 	}
-	job, err := client.Batches.Create(t.Context(), "m", &genai.BatchJobSource{FileName: file.Name}, &genai.CreateBatchJobConfig{DisplayName: "b"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	job := must.Value(client.Batches.Create(t.Context(), "m", &genai.BatchJobSource{FileName: file.Name}, &genai.CreateBatchJobConfig{DisplayName: "b"}))(t)
 	if job.DisplayName != "b" || job.State != genai.JobStatePending && job.State != genai.JobStateRunning || job.Model != "models/m" || job.CreateTime.IsZero() {
 		t.Errorf("created %+v", job)
 	}
@@ -99,17 +90,11 @@ func TestGooglesClientUnderstandsTheStandIn(t *testing.T) {
 	ctx := t.Context()
 	const rows = 20
 	file, job := queued(t, client, rows)
-	job, err := client.Batches.Get(ctx, job.Name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	job = must.Value(client.Batches.Get(ctx, job.Name, nil))(t)
 	if job.State != genai.JobStateSucceeded || job.Dest == nil || job.Dest.FileName == "" || job.EndTime.IsZero() {
 		t.Fatalf("got %+v", job)
 	}
-	content, err := client.Files.Download(ctx, genai.NewDownloadURIFromFile(&genai.File{DownloadURI: job.Dest.FileName}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Value(client.Files.Download(ctx, genai.NewDownloadURIFromFile(&genai.File{DownloadURI: job.Dest.FileName}), nil))(t)
 	answered, failed := 0, 0
 	for raw := range bytes.Lines(content) {
 		var line struct {
@@ -174,9 +159,7 @@ func TestGooglesClientListsAndCancels(t *testing.T) {
 	if files != 5 {
 		t.Errorf("listed %d files", files)
 	}
-	if err := client.Batches.Cancel(ctx, made[0], nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, client.Batches.Cancel(ctx, made[0], nil))
 	if job, err := client.Batches.Get(ctx, made[0], nil); err != nil || job.State != genai.JobStateCancelled {
 		t.Errorf("cancelled: %+v, %v", job, err)
 	}
@@ -185,14 +168,12 @@ func TestGooglesClientListsAndCancels(t *testing.T) {
 // Small batches may bring their requests along, and take their results.
 func TestGooglesClientSendsRequestsInline(t *testing.T) {
 	client := gemini(t, served(t, batches.Config{}).URL)
-	job, err := client.Batches.Create(t.Context(), "m", &genai.BatchJobSource{InlinedRequests: []*genai.InlinedRequest{
+	job := must.Value(client.Batches.Create(t.Context(), "m", &genai.BatchJobSource{InlinedRequests: []*genai.InlinedRequest{
 		{Contents: genai.Text("one"), Metadata: map[string]string{"key": "row-1"}},
-	}}, &genai.CreateBatchJobConfig{DisplayName: "b"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if job, err = client.Batches.Get(t.Context(), job.Name, nil); err != nil || job.Dest == nil || len(job.Dest.InlinedResponses) != 1 {
-		t.Fatalf("%+v, %v", job, err)
+	}}, &genai.CreateBatchJobConfig{DisplayName: "b"}))(t)
+	job = must.Value(client.Batches.Get(t.Context(), job.Name, nil))(t)
+	if job.Dest == nil || len(job.Dest.InlinedResponses) != 1 {
+		t.Fatalf("%+v", job)
 	}
 	if one := job.Dest.InlinedResponses[0]; one.Metadata["key"] != "row-1" || one.Response == nil || one.Response.Text() == "" {
 		t.Errorf("answered %+v", one)

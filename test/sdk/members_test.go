@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/anthropics/anthropic-sdk-go/v2"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/redact"
 	"github.com/llm-stage/stage/llm/row"
@@ -20,10 +21,7 @@ import (
 // TestEveryMemberOfOpenAIsRequestIsDocumented finds members that OpenAI has added since the
 // table of docs/providers.md was written, which a test of llm/row checks cell by cell.
 func TestEveryMemberOfOpenAIsRequestIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/providers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile("../../docs/providers.md"))(t)
 	params := reflect.TypeFor[openai.ChatCompletionNewParams]()
 	members := 0
 	for field := range params.Fields() {
@@ -54,23 +52,11 @@ const wholeRequest = `{"body":{"model":"gemini-3-pro","messages":[
 // preparedRow returns what the stage sends for a row's request with further members.
 func preparedRow(t *testing.T, provider, more string) []byte {
 	t.Helper()
-	client, err := llm.NewProvider(provider, llm.ProviderConfig{APIKey: redact.NewSecret("sk-0123456789abcdef"), Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := row.Parse([]byte(wholeRequest + more + "}}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, llm.ProviderConfig{APIKey: redact.NewSecret("sk-0123456789abcdef"), Model: "m"}))(t)
+	parsed := must.Value(row.Parse([]byte(wholeRequest + more + "}}")))(t)
 	var r llm.Request
-	if err := new(row.Requests).Read(parsed, "body", &r); err != nil {
-		t.Fatal(err)
-	}
-	p, err := client.Prepare(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p.Body
+	must.Do(t, new(row.Requests).Read(parsed, "body", &r))
+	return must.Value(client.Prepare(&r))(t).Body
 }
 
 // A row's own request is sent as the provider's own client sends the same, member by member.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/responses"
@@ -34,20 +35,14 @@ func input(n int) io.Reader {
 // submitted uploads a file of n lines and creates a batch of it.
 func submitted(t *testing.T, client openai.Client, n int) (*openai.FileObject, *openai.Batch) {
 	t.Helper()
-	file, err := client.Files.New(t.Context(), openai.FileNewParams{
+	file := must.Value(client.Files.New(t.Context(), openai.FileNewParams{
 		File: input(n), Purpose: openai.FilePurposeBatch, ExpiresAfter: openai.FileNewParamsExpiresAfter{Seconds: 86400},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	known(t, file)
-	batch, err := client.Batches.New(t.Context(), openai.BatchNewParams{
+	batch := must.Value(client.Batches.New(t.Context(), openai.BatchNewParams{
 		InputFileID: file.ID, Endpoint: openai.BatchNewParamsEndpointV1ChatCompletions,
 		CompletionWindow: openai.BatchNewParamsCompletionWindow24h, Metadata: map[string]string{"a": "b"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	known(t, batch)
 	if batch.InputFileID != file.ID || batch.Metadata["a"] != "b" || batch.Status != openai.BatchStatusValidating {
 		t.Errorf("created %s", batch.RawJSON())
@@ -65,20 +60,14 @@ func TestOpenAIsClientUnderstandsTheStandIn(t *testing.T) {
 	if file.ExpiresAt != file.CreatedAt+86400 {
 		t.Errorf("uploaded %s", file.RawJSON())
 	}
-	batch, err := client.Batches.Get(ctx, batch.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch = must.Value(client.Batches.Get(ctx, batch.ID))(t)
 	known(t, batch)
 	counts := batch.RequestCounts
 	if batch.Status != openai.BatchStatusCompleted || counts.Total != rows || counts.Completed+counts.Failed != rows || counts.Failed == 0 {
 		t.Errorf("got %s", batch.RawJSON())
 	}
 	for id, want := range map[string]int64{batch.OutputFileID: counts.Completed, batch.ErrorFileID: counts.Failed} {
-		output, err := client.Files.Get(ctx, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		output := must.Value(client.Files.Get(ctx, id))(t)
 		known(t, output)
 		content := contentOf(t, client, id)
 		if n := bytes.Count(content, []byte("\n")); int64(n) != want || output.Bytes != int64(len(content)) || output.Purpose != openai.FileObjectPurposeBatchOutput {
@@ -104,16 +93,9 @@ func TestOpenAIsClientUnderstandsTheStandIn(t *testing.T) {
 
 func contentOf(t *testing.T, client openai.Client, id string) []byte {
 	t.Helper()
-	response, err := client.Files.Content(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Value(client.Files.Content(t.Context(), id))(t)
 	defer func() { _ = response.Body.Close() }()
-	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
+	return must.Value(io.ReadAll(response.Body))(t)
 }
 
 // readLine checks a line of results, whose form no SDK has, and the reply in it.
@@ -169,10 +151,7 @@ func TestOpenAIsClientListsAndCancels(t *testing.T) {
 	if stored.Err() != nil || len(files) != 5 || !slices.IsSorted(files) {
 		t.Errorf("listed %v, %v", files, stored.Err())
 	}
-	batch, err := client.Batches.Cancel(ctx, made[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch := must.Value(client.Batches.Cancel(ctx, made[0]))(t)
 	known(t, batch)
 	if batch.Status != openai.BatchStatusCancelling && batch.Status != openai.BatchStatusCancelled || batch.CancellingAt == 0 {
 		t.Errorf("cancelled: %s", batch.RawJSON())
@@ -187,10 +166,7 @@ func TestOpenAIsClientReadsTheErrorsOfABatch(t *testing.T) {
 	server := served(t, batches.Config{Poison: func(id string, _ []byte) bool { return id == "row-1" }})
 	client := openAI(server.URL)
 	_, batch := submitted(t, client, 3)
-	batch, err := client.Batches.Get(t.Context(), batch.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch = must.Value(client.Batches.Get(t.Context(), batch.ID))(t)
 	known(t, batch)
 	if data := batch.Errors.Data; batch.Status != openai.BatchStatusFailed || len(data) != 1 || data[0].Line != 2 || data[0].Message == "" {
 		t.Errorf("got %s", batch.RawJSON())
@@ -200,19 +176,13 @@ func TestOpenAIsClientReadsTheErrorsOfABatch(t *testing.T) {
 // The live endpoints answer what the client understands.
 func TestOpenAIsClientCallsTheStandIn(t *testing.T) {
 	client := openAI(served(t, batches.Config{}).URL)
-	chat, err := client.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+	chat := must.Value(client.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
 		Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("s"), openai.UserMessage("u")},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	known(t, chat)
-	response, err := client.Responses.New(t.Context(), responses.ResponseNewParams{
+	response := must.Value(client.Responses.New(t.Context(), responses.ResponseNewParams{
 		Model: "m", Input: responses.ResponseNewParamsInputUnion{OfString: openai.String("u")},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	known(t, response)
 	if response.OutputText() == "" || chat.Choices[0].Message.Content == "" {
 		t.Errorf("answered %s\n%s", chat.RawJSON(), response.RawJSON())

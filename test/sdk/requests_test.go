@@ -18,6 +18,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/llmtest/batches"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
 	"github.com/llm-stage/stage/llm/redact"
@@ -34,10 +35,7 @@ var customID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 // served starts the stand-in of all providers on loopback.
 func served(t *testing.T, cfg batches.Config) *httptest.Server {
 	t.Helper()
-	stub, err := llmtest.New(llmtest.Config{Batches: cfg})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stub := must.Value(llmtest.New(llmtest.Config{Batches: cfg}))(t)
 	server := httptest.NewServer(stub)
 	t.Cleanup(server.Close)
 	return server
@@ -80,14 +78,9 @@ func record(t *testing.T, provider, base string, cfg llm.ProviderConfig) *record
 	cfg.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, network, server.Listener.Addr().String())
 	}
-	var err error
-	if r.client, err = llm.NewProvider(provider, cfg); err != nil {
-		t.Fatal(err)
-	}
+	r.client = must.Value(llm.NewProvider(provider, cfg))(t)
 	t.Cleanup(r.client.Close)
-	if r.api, err = batchapi.New(r.client); err != nil {
-		t.Fatal(err)
-	}
+	r.api = must.Value(batchapi.New(r.client))(t)
 	return r
 }
 
@@ -125,14 +118,8 @@ func (r *recorded) requests(t *testing.T) map[string]*llm.Request {
 // requests have between them all that a request may hold.
 func requests(t *testing.T) map[string]*llm.Request {
 	t.Helper()
-	strict, err := schema.Parse([]byte(`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`), "strict")
-	if err != nil {
-		t.Fatal(err)
-	}
-	loose, err := schema.Parse([]byte(`{"type":"object","patternProperties":{"^a":{"minimum":1}}}`), "loose")
-	if err != nil {
-		t.Fatal(err)
-	}
+	strict := must.Value(schema.Parse([]byte(`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`), "strict"))(t)
+	loose := must.Value(schema.Parse([]byte(`{"type":"object","patternProperties":{"^a":{"minimum":1}}}`), "loose"))(t)
 	cold, most := .5, 100
 	return map[string]*llm.Request{
 		"prompt": {Prompt: "one"},
@@ -152,10 +139,7 @@ func (r *recorded) live(t *testing.T, ending string) map[string][]byte {
 	t.Helper()
 	bodies := map[string][]byte{}
 	for name, request := range r.requests(t) {
-		p, err := r.client.Prepare(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Value(r.client.Prepare(request))(t)
 		if _, err := r.client.Do(t.Context(), p); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -171,19 +155,13 @@ func (r *recorded) submit(t *testing.T) {
 	var body []byte
 	all := r.requests(t)
 	for name, request := range all {
-		p, err := r.client.Prepare(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Value(r.client.Prepare(request))(t)
 		body = r.api.AppendLine(body, token+"-"+name, p)
 	}
 	lines := batchapi.Lines{Open: func() io.Reader { return bytes.NewReader(body) }, Size: int64(len(body)), Rows: len(all)}
 	job := batchapi.Job{Token: token, Model: "m", Lines: lines}
-	var err error
 	if !r.api.Limits().Inline {
-		if job.File, err = r.api.Upload(t.Context(), token, lines); err != nil {
-			t.Fatal(err)
-		}
+		job.File = must.Value(r.api.Upload(t.Context(), token, lines))(t)
 	}
 	if b, err := r.api.Create(t.Context(), job); err != nil || b.Rows == 0 && b.State == batchapi.Refused {
 		t.Fatalf("%+v, %v", b, err)
@@ -292,10 +270,7 @@ func form(t *testing.T, body []byte, kind string) (fields map[string]string, fil
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := multipart.NewReader(bytes.NewReader(body), params["boundary"]).ReadForm(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Value(multipart.NewReader(bytes.NewReader(body), params["boundary"]).ReadForm(1 << 20))(t)
 	fields = map[string]string{}
 	for name, values := range f.Value {
 		fields[name] = strings.Join(values, ",")
@@ -303,14 +278,7 @@ func form(t *testing.T, body []byte, kind string) (fields map[string]string, fil
 	if len(f.File["file"]) != 1 {
 		t.Fatalf("files %v", f.File)
 	}
-	open, err := f.File["file"][0].Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := must.Value(f.File["file"][0].Open())(t)
 	defer func() { _ = open.Close() }()
-	file, err = io.ReadAll(open)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fields, file
+	return fields, must.Value(io.ReadAll(open))(t)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/v2"
 	"github.com/anthropics/anthropic-sdk-go/v2/option"
 	"github.com/anthropics/anthropic-sdk-go/v2/vertex"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/azure"
@@ -45,13 +46,10 @@ const somebody = cloudToken("ya29.token")
 func (w *wiretap) talk(t *testing.T, provider string, cfg llm.ProviderConfig, parts ...llm.Part) wired {
 	t.Helper()
 	cfg.Auth = somebody
-	client, err := llm.NewProvider(provider, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Value(llm.NewProvider(provider, cfg))(t)
 	defer client.Close()
 	cold, most := .5, 100
-	p, err := client.Prepare(&llm.Request{
+	p := must.Value(client.Prepare(&llm.Request{
 		System: "be brief", Temperature: &cold, MaxTokens: &most,
 		Messages: []llm.Message{
 			{Role: llm.RoleUser, Text: "one"},
@@ -60,10 +58,7 @@ func (w *wiretap) talk(t *testing.T, provider string, cfg llm.ProviderConfig, pa
 		},
 		Tools:      []llm.Tool{{Name: "note", Description: "Take a note.", Parameters: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`)}},
 		ToolChoice: llm.ToolChoice{Mode: llm.ToolsRequired},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	x, err := client.Do(t.Context(), p)
 	if err != nil || x.Reply.Kept == nil || len(x.Reply.Kept.ToolCalls) != 1 {
 		t.Fatalf("%+v, %v", x.Reply, err)
@@ -74,9 +69,7 @@ func (w *wiretap) talk(t *testing.T, provider string, cfg llm.ProviderConfig, pa
 // sameWire checks that a provider's own client has sent the same as the stage, to the same path with the same token.
 func (w *wiretap) sameWire(t *testing.T, ours wired, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	sent := w.sent[len(w.sent)-1]
 	if sent.path != ours.path || sent.token != ours.token || ours.token != "Bearer "+string(somebody) {
 		t.Errorf("they ask %s with %s, we %s with %s", sent.path, sent.token, ours.path, ours.token)
@@ -112,14 +105,11 @@ func TestRequestsToVertexAreTheProvidersOwn(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			w := newWiretap(t)
 			ours := w.talk(t, llm.Vertex, llm.ProviderConfig{BaseURL: w.URL + "/v1", Region: "europe-west4", Project: "p", Model: model}, image, linked, stored, file)
-			client, err := genai.NewClient(t.Context(), &genai.ClientConfig{
+			client := must.Value(genai.NewClient(t.Context(), &genai.ClientConfig{
 				Backend: genai.BackendVertexAI, Project: "p", Location: "europe-west4",
 				HTTPClient:  &http.Client{Transport: &oauth2.Transport{Source: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: string(somebody)})}},
 				HTTPOptions: genai.HTTPOptions{BaseURL: w.URL, APIVersion: "v1"},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			reply, err := client.Models.GenerateContent(t.Context(), model, contents, config)
 			w.sameWire(t, ours, err)
 			if calls := reply.FunctionCalls(); len(calls) != 1 || calls[0].Name != "note" || reply.UsageMetadata.TotalTokenCount == 0 {
