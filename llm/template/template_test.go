@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
@@ -26,104 +28,47 @@ func render(source, body string) (string, error) {
 	return tpl.Render(r)
 }
 
-func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
-	const row = `{"id":1,"text":"abc","none":null,"list":[1,2],"o":{}}`
-	for source, want := range map[string]string{
-		"a\n\n{{ row.txet }}":         "undefined: row.txet (line 3 of prompt.j2); the row has: id, list, none, o, text",
-		"{{ row.text\n ~ row.nope }}": "undefined: row.nope (line 2 of prompt.j2); the row has: id, list, none, o, text",
-		"{{ row['nope'] }}":           `undefined: row["nope"] (line 1 of prompt.j2); the row has: id, list, none, o, text`,
-		"{{ row.o.x }}":               "undefined: row.o.x (line 1 of prompt.j2); the row.o is empty",
-		"{{ row.list[7] }}":           "undefined: row.list[7] (line 1 of prompt.j2); it was looked up in a list",
-		"{{ row.id.x }}":              "undefined: row.id.x (line 1 of prompt.j2); it was looked up in an integer",
-		"{{ row.none.x }}":            "undefined: row.none.x (line 1 of prompt.j2); it was looked up in none",
-		"{{ []|first }}":              "undefined: an item of an empty value (line 1 of prompt.j2)",
-		"{% if false %}{% set a = 1 %}{% endif %}{{ a }}": "undefined: a (line 1 of prompt.j2)",
-		"{{ 1 +\n 'a' }}":                     "integer + string is not possible; convert with |int, |float or |string (line 1 of prompt.j2)",
-		"\n{% for x in row.id %}{% endfor %}": "an integer has no items (line 2 of prompt.j2)",
-		"{{ row.text|round }}":                "round: a string is not a number (line 1 of prompt.j2)",
-		"{{ row.text.get('x') }}":             "get: a string has no such method (line 1 of prompt.j2)",
-
-		// And at compile time:
-		"{{ text }}": "undefined: text (line 1 of prompt.j2); there are row and what the template sets; did you mean row.text?",
-		"{{ item }}": "undefined: item (line 1 of prompt.j2); no array is configured of which each element is a call: name it; or did you mean row.item?",
-		"{% for x in row.list %}{% endfor %}\n{{ loop.index }}": "undefined: loop (line 2 of prompt.j2); no array is configured of which each element is a call: name it; or did you mean row.loop?",
-		"{{ lookup.x }}":                                 "undefined: lookup (line 1 of prompt.j2); no lookup file is configured",
-		"\n{% include 'x' %}":                            `the block "include" is not available; there are if, for, set, with, filter and raw (line 2 of prompt.j2)`,
-		"{{ row.text|uper }}":                            "the filter uper is not available; there are abs, batch, capitalize,",
-		"{{ row.text is strange }}":                      "the test strange is not available; there are",
-		"{{ ragne(3) }}":                                 "the function ragne is not available; there are dict, namespace, range (line 1 of prompt.j2)",
-		"{{ row.list.append(1) }}":                       "the method append is not available; lists cannot be changed; write {% set x = x + [item] %} (line 1 of prompt.j2)",
-		"{{ row.text|replace('a') }}":                    "replace: the argument new is missing (line 1 of prompt.j2)",
-		"{{ row.text|upper(1) }}":                        "upper: 1 arguments, at most 0 are allowed (line 1 of prompt.j2)",
-		"{{ row.text|trim(char='x') }}":                  "trim: the only arguments are chars (line 1 of prompt.j2)",
-		"{{ row.text|trim('x', 'y') }}":                  "trim: 2 arguments, at most 1 are allowed (line 1 of prompt.j2)",
-		"{{ row.text|default(value='x') }}":              "default: the only arguments are default_value boolean, each once (line 1 of prompt.j2)",
-		"{{ row.text|default('x', default_value='y') }}": "default: the only arguments are",
-		"{{ row.text|indent(2, width=2) }}":              "indent: the argument width is given twice (line 1 of prompt.j2)",
-		"{{ 08 }}":                                       "08 is not a number (line 1 of prompt.j2)",
-		"{{ 1_ }}":                                       "1_ is not a number (line 1 of prompt.j2)",
-		"{{ 5. }}":                                       "5. is not a number (line 1 of prompt.j2)",
-		"{{\n1e400 }}":                                   "the number 1e400 is too large (line 2 of prompt.j2)",
-		"{{ " + strings.Repeat("9", 4301) + " }}":        "the number 999999999999999999999999999999 is too large (line 1 of prompt.j2)",
-		"{{ 0x" + strings.Repeat("f", 4000) + " }}":      "the number 0xffffffffffffffffffffffffffff is too large (line 1 of prompt.j2)",
-		"{{ range(none) }}":                              "range: argument 1 must be an integer, not none (line 1 of prompt.j2)",
-		"{{ '\\N{DASH}' }}":                              `the escape \N is not available; write the character itself (line 1 of prompt.j2)`,
-		"{{ '\\ud83d\\ude00' }}":                         "the string has an invalid escape (line 1 of prompt.j2)",
-		"{{ '\\x4' }}":                                   "the string has an invalid escape (line 1 of prompt.j2)",
-		"{{ nil }}":                                      "undefined: nil (line 1 of prompt.j2); write none",
-		"{{ row.id\n not odd }}":                         `expected "in" after "not", found "odd" (line 2 of prompt.j2)`,
-		"{{ row.id not }}":                               `expected "in" after "not", found "}}" (line 1 of prompt.j2)`,
-		"{{ row.id is == 1 }}":                           `expected the name of a test, found "==" (line 1 of prompt.j2)`,
-		"{{ 1 if row.id is odd if true else 2 }}":        `put the test before "if" in brackets (line 1 of prompt.j2)`,
-		"{% if 1 if row.id else 2 %}{% endif %}":         `expected the end of the tag, found "if" (line 1 of prompt.j2)`,
-		"{{ [row.id is odd is true] }}":                  `put the test before "is" in brackets (line 1 of prompt.j2)`,
-		"{{ 1 else 2 }}":                                 `expected the end of the tag, found "else" (line 1 of prompt.j2)`,
-		"{{ 1 if }}":                                     `expected an expression, found "}}" (line 1 of prompt.j2)`,
-		"{{ row.id in\n in [1] }}":                       `expected an expression, found "in" (line 2 of prompt.j2)`,
-		"{{ 1 is odd\n in [true] }}":                     `put the test before "in" in brackets (line 2 of prompt.j2)`,
-		"{{ (1 if row.id is eq 2) + 1 }}":                "undefined + integer is not possible; convert with |int, |float or |string (line 1 of prompt.j2)",
-		"{{ range(stop=1, 2) }}":                         "positional arguments must come first (line 1 of prompt.j2)",
-		"{{ dict(a=1, a=2) }}":                           "the argument a is given twice (line 1 of prompt.j2)",
-		"{{ range(*[1]) }}":                              "* before an argument is not available (line 1 of prompt.j2)",
-		"{% if 1 %}\n{% endfor %}":                       `"endfor" does not belong to the open block "if" of line 1 (line 2 of prompt.j2)`,
-		"{% %}":                                          `expected the name of a block, found "%}" (line 1 of prompt.j2)`,
-		"{{ row.id|upper() 1 }}":                         `expected the end of the tag, found "1" (line 1 of prompt.j2)`,
-		"{{ row. }}":                                     `expected a name or a number after ".", found "}}" (line 1 of prompt.j2)`,
-		"{{ [1 2] }}":                                    `expected "," or "]", found "2" (line 1 of prompt.j2)`,
-		"{{ {,} }}":                                      `expected an expression, found "," (line 1 of prompt.j2)`,
-		"{% if 1 %}{% else %}\n{% else %}{% endif %}":    `"else" does not belong to the open block "if" of line 1 (line 2 of prompt.j2)`,
-		"{% for a, in row.list %}{% endfor %}":           `expected a name, found "in" (line 1 of prompt.j2)`,
-		"{% with a = 1, %}{% endwith %}":                 `expected a name, found "%}" (line 1 of prompt.j2)`,
-		"{{ row.text ? 1 }}":                             "unexpected '?' (line 1 of prompt.j2)",
-		"{{ row.text! }}":                                "unexpected '!' (line 1 of prompt.j2)",
-		"{{ (1] }}":                                      `']' has no opening bracket (line 1 of prompt.j2)`,
-		"{{ (1 }}":                                       `')' is missing before "}}" (line 1 of prompt.j2)`,
-		"{{ 'abc }}":                                     `the string is not closed by '\'' (line 1 of prompt.j2)`,
-		"a\n{{ row.text":                                 `the tag is not closed by "}}" (line 2 of prompt.j2)`,
-		"a\n{# row.text":                                 `the comment is not closed by "#}" (line 2 of prompt.j2)`,
-		"{% raw %}":                                      `the raw block is not closed by "{% endraw %}" (line 1 of prompt.j2)`,
-		"{% endif %}":                                    `"endif" does not belong to an open block (line 1 of prompt.j2)`,
-		"a\n{% if row.id %}":                             `the block "if" is not closed by "endif" (line 2 of prompt.j2)`,
-		"a\n{% if row.id is %}{% endif %}":               `expected the name of a test, found "%}" (line 2 of prompt.j2)`,
-		"{% for x row.list %}{% endfor %}":               `expected "in", found "row" (line 1 of prompt.j2)`,
-		"{% for x in row.list recursive %}{% endfor %}":  "recursive loops are not available (line 1 of prompt.j2)",
-		"{% set x %}":                                    `the block "set" is not closed by "endset" (line 1 of prompt.j2)`,
-		"{% set row.x.y = 1 %}":                          "",
-		"{{ }}":                                          `expected an expression, found "}}" (line 1 of prompt.j2)`,
-		"{{ row[] }}":                                    "an index is missing in row[] (line 1 of prompt.j2)",
-		"\xff":                                           "invalid UTF-8 at byte 0 (prompt.j2)",
-	} {
-		_, err := render(source, row)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q\n got %v\nwant %s", source, err, want)
-			continue
+// runFile renders each template of a file, and compares what it renders to, or its error.
+func runFile(t *testing.T, path string, row *row.Row, o Options) {
+	t.Helper()
+	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		source := d.Input
+		if d.HasArg("quoted") {
+			source = must.Value(strconv.Unquote(source))(t)
 		}
-		if e, ok := errors.AsType[*llm.Error](err); ok {
-			if e.Facts["template_hash"] != llm.Hash([]byte(source)) || e.Facts["template_source"] != "prompts/prompt.j2" {
-				t.Errorf("%q: facts %v", source, e.Facts)
-			}
+		tpl, err := Parse([]byte(source), o)
+		if err != nil {
+			return fmt.Sprintf("does not compile: %v\n", err)
+		}
+		got, err := tpl.Render(row)
+		if err == nil {
+			return fmt.Sprintf("%q\n", got)
+		}
+		e, ok := errors.AsType[*llm.Error](err)
+		if !ok || e.Facts["template_hash"] != llm.Hash([]byte(source)) || e.Facts["template_source"] != any(o.Source) && o.Source != "" {
+			t.Errorf("%q: facts %v", source, e.Facts)
+		}
+		return fmt.Sprintf("%v\n", err)
+	})
+}
+
+func TestTemplateErrorsNameProblemAndLine(t *testing.T) {
+	row := mustRow(t, `{"id":1,"text":"abc","none":null,"list":[1,2],"o":{}}`)
+	o := Options{Source: "prompts/prompt.j2", NoItem: "name it"}
+	runFile(t, "testdata/errors.txt", row, o)
+	for source, want := range map[string]string{
+		"{{ " + strings.Repeat("9", 4301) + " }}":   "the number 999999999999999999999999999999 is too large (line 1 of prompt.j2)",
+		"{{ 0x" + strings.Repeat("f", 4000) + " }}": "the number 0xffffffffffffffffffffffffffff is too large (line 1 of prompt.j2)",
+	} {
+		if _, err := Parse([]byte(source), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20s: %v, want %s", source, err, want)
 		}
 	}
+}
+
+// TestSyntaxIsThatOfJinja has what Jinja 3.1.6 renders with StrictUndefined.
+func TestSyntaxIsThatOfJinja(t *testing.T) {
+	runFile(t, "testdata/syntax.txt", mustRow(t, `{"n":3,"s":"ab","l":[1,2,3],"o":{"is":1,"k":"v"}}`), Options{})
 }
 
 // Each element is rendered by itself, so nothing is known of the last call: loop.changed would be true of each.
