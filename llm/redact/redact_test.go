@@ -164,9 +164,11 @@ func TestBeginningOfASecretAtACutIsRemoved(t *testing.T) {
 
 func TestSecretAddedLeastRecentlyIsForgotten(t *testing.T) {
 	r := redactor("still-in-use")
+	var keys []string
 	for i := range 256 {
-		r.Add(fmt.Sprintf("rotated-key-%03d", i), "still-in-use")
+		keys = append(keys, fmt.Sprintf("rotated-key-%03d", i))
 	}
+	r.Add(append(keys, "still-in-use")...)
 	r.Add("rotated-key-001")
 	r.Add("rotated-key-256")
 	if got, want := r.RedactString("rotated-key-000 rotated-key-001 rotated-key-002 rotated-key-003 still-in-use"),

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/stagetest/must"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"pgregory.net/rapid"
 )
 
@@ -43,7 +44,10 @@ var dialects = map[string]Dialect{"o": OpenAIStrict, "z": AzureStrict, "a": Anth
 // r Gemini without a 400, g Gemini with all of it enforced. Each of the others must have complaint as its reason.
 func checkSubset(t *testing.T, source, want, complaint string) {
 	t.Helper()
-	s := schemaOf(t, source)
+	s := &Schema{outside: outsideSubsets(must.Value(jsonschema.UnmarshalJSON(strings.NewReader(source)))(t))}
+	if len(source) < 10_000 { // to compile 5,000 properties takes a second
+		s = schemaOf(t, source)
+	}
 	for letter, d := range dialects {
 		switch accepts := strings.Contains(want, letter); {
 		case accepts != s.Within(d):
