@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
@@ -97,8 +98,8 @@ func TestEveryWrongSettingIsNamedAtOnce(t *testing.T) {
 		}, []string{"APIKey", "BaseURL", "CAFile", "Concurrency", "MaxReplyBytes", "Model", "Timeout"}},
 		{"no file", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "m", CAFile: bad + "x"}, []string{"CAFile"}},
 		{"vertex", Vertex, ProviderConfig{Model: "m"}, []string{"APIKey", "Project"}},
-		{"vertex with an identity", Vertex, ProviderConfig{Model: "m", Auth: bearer("t")}, []string{"Project"}},
-		{"vertex's region", Vertex, ProviderConfig{Model: "m", Auth: bearer("t"), Region: "x.test/", Project: "a/b", BaseURL: "https://x.test/v1"}, []string{"Project", "Region"}},
+		{"vertex with an identity", Vertex, ProviderConfig{Model: "m", Auth: llmtest.Bearer("t")}, []string{"Project"}},
+		{"vertex's region", Vertex, ProviderConfig{Model: "m", Auth: llmtest.Bearer("t"), Region: "x.test/", Project: "a/b", BaseURL: "https://x.test/v1"}, []string{"Project", "Region"}},
 		{"publisher of another format", Vertex, ProviderConfig{Model: "meta/llama", APIKey: redact.NewSecret("secret-key")}, []string{"Model"}},
 		{"anthropic without a project", Vertex, ProviderConfig{Model: "anthropic/m", APIKey: redact.NewSecret("secret-key")}, []string{"Model"}},
 		{"model that leads away", Gemini, ProviderConfig{APIKey: redact.NewSecret("k"), Model: "../files"}, []string{"Model"}},

@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -12,18 +11,6 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/redact"
 )
-
-// bearer authorises calls by one token, as an identity of a cloud does.
-type bearer string
-
-func (b bearer) Authorize(_ context.Context, r *http.Request, _ []byte) (int, error) {
-	r.Header.Set("Authorization", "Bearer "+string(b))
-	return 1, nil
-}
-
-func (bearer) Outdated(int) bool { return false }
-
-func (bearer) Account() string { return "somebody" }
 
 // The forms of a model's name are those of Google's and Anthropic's clients: genai 1.77.0, transformer.go,
 // and anthropic-sdk-go 1.84.0, vertex.go. The hosts are those of Google's page on locations.
@@ -83,7 +70,7 @@ func TestOneClientSpeaksBothFormatsOfVertex(t *testing.T) {
 	}
 	for own := range models {
 		c := newClient(t, Vertex, ProviderConfig{
-			BaseURL: pipe.URL(), DialContext: pipe.DialContext, Project: "p", Model: own, Auth: bearer("token"),
+			BaseURL: pipe.URL(), DialContext: pipe.DialContext, Project: "p", Model: own, Auth: llmtest.Bearer("token"),
 		})
 		for model, want := range models {
 			p := must.Value(c.Prepare(&Request{Model: model, Prompt: "hi"}))(t)

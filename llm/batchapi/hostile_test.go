@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/llm-stage/stage/llm"
@@ -47,15 +48,16 @@ func TestHostileResults(t *testing.T) {
 		"busy": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusServiceUnavailable) }, 0, "503"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := open(t, llm.OpenAI, httptest.NewServer(tt.serve), llm.ProviderConfig{Timeout: 300 * time.Millisecond})
-			n := 0
-			err := api.Results(t.Context(), batchapi.Batch{Output: "o"}, func(batchapi.Line) error { n++; return nil })
-			if n != tt.lines || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("%d lines, %v; want %d, %q", n, err, tt.lines, tt.want)
-			}
-			if e, ok := errors.AsType[*llm.Error](err); err != nil && (!ok || e.Class == 0 || strings.Contains(err.Error(), secret)) {
-				t.Errorf("error %#v", err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				api, n := piped(t, llm.OpenAI, tt.serve), 0
+				err := api.Results(t.Context(), batchapi.Batch{Output: "o"}, func(batchapi.Line) error { n++; return nil })
+				if n != tt.lines || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("%d lines, %v; want %d, %q", n, err, tt.lines, tt.want)
+				}
+				if e, ok := errors.AsType[*llm.Error](err); err != nil && (!ok || e.Class == 0 || strings.Contains(err.Error(), secret)) {
+					t.Errorf("error %#v", err)
+				}
+			})
 		})
 	}
 }
@@ -168,13 +170,14 @@ func TestUncertainCreation(t *testing.T) {
 		"redirect":    {answer(302, ``), false, llm.Fatal},
 	} {
 		for _, provider := range []string{llm.OpenAI, llm.Anthropic} {
-			api := open(t, provider, httptest.NewServer(tt.serve), llm.ProviderConfig{Timeout: 300 * time.Millisecond})
-			lines := linesOf(t, provider, api, llm.ProviderConfig{})
-			_, err := api.Create(t.Context(), batchapi.Job{Token: token, File: "f", Lines: lines})
-			e, ok := errors.AsType[*llm.Error](err)
-			if !ok || e.Class != tt.class || batchapi.Uncertain(err) != tt.uncertain || strings.Contains(err.Error(), secret) {
-				t.Errorf("%s %s: %v, uncertain %t", provider, name, err, batchapi.Uncertain(err))
-			}
+			synctest.Test(t, func(t *testing.T) {
+				api := piped(t, provider, tt.serve)
+				_, err := api.Create(t.Context(), batchapi.Job{Token: token, File: "f", Lines: linesOf(t, provider, api, llm.ProviderConfig{})})
+				e, ok := errors.AsType[*llm.Error](err)
+				if !ok || e.Class != tt.class || batchapi.Uncertain(err) != tt.uncertain || strings.Contains(err.Error(), secret) {
+					t.Errorf("%s %s: %v, uncertain %t", provider, name, err, batchapi.Uncertain(err))
+				}
+			})
 		}
 	}
 	nobody := httptest.NewServer(http.NotFoundHandler())

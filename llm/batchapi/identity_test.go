@@ -1,26 +1,14 @@
 package batchapi_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
 )
-
-// bearer is an identity whose token is known.
-type bearer string
-
-func (b bearer) Authorize(_ context.Context, r *http.Request, _ []byte) (int, error) {
-	r.Header.Set("Authorization", "Bearer "+string(b))
-	return 1, nil
-}
-
-func (bearer) Outdated(int) bool { return false }
-
-func (bearer) Account() string { return "somebody" }
 
 // Each request about a batch has the token of the identity, and no key.
 func TestAnIdentityAuthorisesAllOfABatch(t *testing.T) {
@@ -38,7 +26,7 @@ func TestAnIdentityAuthorisesAllOfABatch(t *testing.T) {
 				requests++
 				recorder.ServeHTTP(w, r)
 			}))
-			cfg.Auth = bearer("token")
+			cfg.Auth = llmtest.Bearer("token")
 			api := open(t, llm.Azure, server, cfg)
 			wholeLife(t, api, linesOf(t, llm.Azure, api, cfg))
 			if requests < 8 {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
@@ -68,20 +69,34 @@ func (s *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func open(t *testing.T, provider string, server *httptest.Server, cfg llm.ProviderConfig) batchapi.API {
 	t.Helper()
 	t.Cleanup(server.Close)
+	return at(t, provider, server.URL, cfg)
+}
+
+// piped is open in a bubble, over pipes, so that no time-out is waited for.
+func piped(t *testing.T, provider string, serve http.HandlerFunc) batchapi.API {
+	t.Helper()
+	pipe := llmtest.NewPipeListener()
+	server := &http.Server{Handler: serve}
+	go func() { _ = server.Serve(pipe) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return at(t, provider, "http://llm.test", llm.ProviderConfig{DialContext: pipe.DialContext})
+}
+
+func at(t *testing.T, provider, url string, cfg llm.ProviderConfig) batchapi.API {
+	t.Helper()
 	path := map[string]string{llm.Azure: "", llm.Gemini: "/v1beta"}
 	base, ok := path[provider]
 	if !ok {
 		base = "/v1"
 	}
-	cfg.BaseURL = server.URL + base
+	cfg.BaseURL = url + base
 	if cfg.Auth == nil {
 		cfg.APIKey = redact.NewSecret(secret)
 	}
 	cfg.Model = cmp.Or(cfg.Model, "m")
 	client := must.Value(llm.NewProvider(provider, cfg))(t)
 	t.Cleanup(client.Close)
-	api := must.Value(batchapi.New(client))(t)
-	return api
+	return must.Value(batchapi.New(client))(t)
 }
 
 // linesOf is a batch of two rows.
