@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm/row"
 	"github.com/llm-stage/stage/llm/template"
 )
