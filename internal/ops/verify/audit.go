@@ -273,3 +273,18 @@ func sumsOf(calls []callFacts) (capacity int, usage auditlog.UsageSum) {
 	}
 	return capacity, usage
 }
+
+// checkCalls compares the calls that a row event counts with its hash of them. A row event
+// of an earlier version, or about a reply that such a version has kept, has none.
+func (v *partitionVerifier) checkCalls(h *verifiedRow, row *rowAudit, event *rowFacts, calls []callFacts) {
+	if event.callsHash == "" {
+		return
+	}
+	hash := hashOfCalls(calls)
+	if row.fanned() {
+		hash = row.hashOfItems(event)
+	}
+	if hash.String() != event.callsHash {
+		v.violate(violationEvent, h.Seq, "row %d: its call events are not those that its row event counts (calls_hash): one was altered", h.Seq)
+	}
+}

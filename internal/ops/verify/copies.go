@@ -21,7 +21,7 @@ type eventCopy struct{ original, at uint64 }
 // other one's audit is read for them.
 func (v *verification) readCopies(ctx context.Context) error {
 	lost := &v.auditLoss
-	if lost.info == nil || len(v.othersStones) == 0 && !slices.ContainsFunc(v.stones, func(of []*stone) bool { return len(of) > 0 }) {
+	if lost.info == nil || len(v.othersStones) == 0 && !slices.ContainsFunc(v.stones, func(of tombstones) bool { return len(of) > 0 }) {
 		return nil
 	}
 	r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+".>", lost.info.State.LastSeq, true)

@@ -179,20 +179,6 @@ func (v *partitionVerifier) beginAt(a *anchor) {
 	}
 }
 
-// chainAnchor begins the chain with the value that the last dropped result had.
-func (v *partitionVerifier) chainAnchor() {
-	a, c := v.anchor, &v.chain
-	v.findRoots(a.Sequence, a.chain)
-	c.begun, c.value, c.at, c.row = true, a.chain, a.Sequence, a.Row
-}
-
-// leadsTo checks that a result which is to be dropped has the chain that its record says.
-func (v *partitionVerifier) leadsTo(at uint64, value proof.Hash) {
-	if r := v.recorded; r != nil && r.Sequence == at && r.chain != value {
-		v.violate(violationChain, r.Row, "message %d of the results stream has the chain %s, and the record of dropped results says %s", at, value, r.chain)
-	}
-}
-
 // firsts says where the logs and the records of dropped results begin: while results are
 // dropped, what is read at different times does not fit.
 func (v *verification) firsts(ctx context.Context) (text string, err error) {

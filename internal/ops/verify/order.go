@@ -22,9 +22,9 @@ func (v *partitionVerifier) read() error {
 	if err := v.claimsBefore(r.At); err != nil {
 		return err
 	}
-	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.stoneAt(r.At) != nil}
-	v.chainResult(h)
-	h.erased = v.stoneAt(r.At) != nil // an erasure that was interrupted has removed some of what it would be compared with
+	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.chain.stones.at(r.At) != nil}
+	v.chain.result(h)
+	h.erased = v.chain.stones.at(r.At) != nil // an erasure that was interrupted has removed some of what it would be compared with
 	v.inferOrder(r)
 	v.count(r)
 	if problem := v.problemOf(r); problem != "" {
@@ -161,7 +161,7 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
 		c := &v.claims[v.nextClaim]
 		first := v.nextClaim == 0
-		v.chainClaim(c)
+		v.chain.claim(c, first)
 		switch {
 		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
 			v.epoch++
@@ -201,7 +201,7 @@ func (v *partitionVerifier) finish() error {
 		return err
 	}
 	v.stats.HighWaterMark = v.mark
-	v.finishChain()
+	v.chain.finish()
 	if err := v.finishInput(); err != nil {
 		return err
 	}

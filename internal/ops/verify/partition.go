@@ -134,6 +134,7 @@ type verifiedRow struct {
 
 // start makes the terms of the claims and reads the first row of the input.
 func (v *partitionVerifier) start() (err error) {
+	v.chain.facts, v.chain.report, v.chain.stats = &v.partitionFacts, v.report, &v.stats
 	v.terms = make(map[string]*auditTerm)
 	v.order.Order = streams.OrderStream
 	epoch := 0

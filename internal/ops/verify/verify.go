@@ -52,7 +52,7 @@ type verification struct {
 	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
 
 	othersStones []*stone          // places of erased results of other stages in the stream
-	stones       [][]*stone        // of erased results, by partition
+	stones       []tombstones      // of erased results, by partition
 	entombed     []map[uint64]bool // the rows of these, by partition
 	removed      func() []uint64   // see [chainVerifier]
 	copies       []eventCopy       // of erased events, by the places of these
@@ -365,7 +365,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 		}
 		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
 		p.chain.stones, p.chain.removed = v.stones[number], v.removed
-		p.results = p.withErased(stored.NextResultFunc(ctx, rows))
+		p.results = p.chain.stones.among(stored.NextResultFunc(ctx, rows), p.claims, p.logEnd)
 		p.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
 	}
 	if err := v.openInput(ctx, p); err != nil {
@@ -383,9 +383,9 @@ func (v *verification) partition(number int, bound logBound) *partitionVerifier 
 			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
 			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
 		},
-		stats: verifiedPartition{Partition: number}, chain: chainVerifier{roots: v.rootsOf(number)},
-		window: newAuditWindow(v.windowRows(nil)),
+		stats: verifiedPartition{Partition: number}, window: newAuditWindow(v.windowRows(nil)),
 	}
+	p.chain.roots = v.rootsOf(number)
 	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
 	v.parts = append(v.parts, p)
 	return p
