@@ -220,10 +220,11 @@ func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 // attempt does the HTTP exchange, notes in call how it went, and returns the body as far
 // as it was read.
 func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, c.timedOut)
-	defer cancel()
+	limit := c.limits.begin(ctx, c.cfg.Timeout, c.timedOut)
+	ctx = limit.Context
 	s, o := &call.sending, &call.ending
 	defer func() {
+		c.limits.end(limit)
 		o.Progress = progress(s.progress.Load())
 		call.Sent = o.Progress&stepSent != 0
 	}()

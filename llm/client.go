@@ -39,6 +39,7 @@ type Client struct {
 	login     atomic.Pointer[login]
 	loginMu   sync.Mutex  // held while a login is replaced
 	timedOut  error       // wraps ErrTimeout
+	limits    timeLimits  // of attempts
 	proven    atomic.Bool // had a success
 }
 
@@ -207,6 +208,7 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	if c.own, err = c.address(cfg.Model); err != nil {
 		return nil, &SettingError{Setting: "Model", Err: err}
 	}
+	c.limits.most = c.cfg.Concurrency
 	c.timedOut = fmt.Errorf("%w after %v", ErrTimeout, c.cfg.Timeout)
 	c.transport, c.side = c.newTransport(roots), c.newTransport(roots)
 	c.side.MaxConnsPerHost = 0
@@ -276,6 +278,7 @@ func (c *Client) Model() string { return c.cfg.Model }
 // Close closes the idle connections. Calls in flight continue; a later Do works and opens
 // new ones.
 func (c *Client) Close() {
+	c.limits.drop()
 	c.transport.CloseIdleConnections()
 	c.side.CloseIdleConnections()
 }
