@@ -152,8 +152,9 @@ func (c *Client) redactAnswer(x *Exchange, o *ending, body []byte) {
 		x.Response = secrets.RedactCut(x.Response)
 	}
 	for _, name := range quotedHeaders {
-		if text := o.Header.Get(name); text != "" {
-			o.Header.Set(name, secrets.RedactString(text))
+		text := o.Header.Get(name)
+		if clean := secrets.RedactString(text); clean != text {
+			o.Header.Set(name, clean)
 		}
 	}
 }

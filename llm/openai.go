@@ -119,50 +119,112 @@ type openAIReply struct {
 	output, status, incomplete []byte // responses
 }
 
-// readOpenAI reads the id, the model and the usage into r, with the members that other
-// servers add to the usage.
-func readOpenAI(body []byte, r *Reply, names *usageNames) (v openAIReply) {
-	var id, model, prompt, completion, total, cached, written, reasoning, minutes, hour []byte
-	var hits, thoughts, created []byte // outside of the details, which take precedence
-	var cost, ticks, ownKey, upstream []byte
-	readInput := func(details []byte) {
-		pick(details, at("cached_tokens", &cached),
-			at("cache_write_tokens", &written),                                                 // OpenAI, OpenRouter
-			at("cache_creation_tokens", &created), at("cache_creation_input_tokens", &created), // LiteLLM, Alibaba
-			each("cache_creation_token_details", func(value []byte) { pickLifetimes(value, &minutes, &hour) })) // LiteLLM
+// openAIUsage is what is reported of a usage.
+type openAIUsage struct {
+	prompt, completion, total, cached, written, reasoning, minutes, hour []byte
+	hits, thoughts, created                                              []byte // outside of the details, which take precedence
+	cost, ticks, ownKey, upstream                                        []byte
+}
+
+// read reads a usage, with the members that other servers add to it.
+func (u *openAIUsage) read(usage []byte, names *usageNames) {
+	for key, value := range jsonbytes.Members(usage) {
+		switch string(key) {
+		case names.prompt:
+			u.prompt = value
+		case names.completion:
+			u.completion = value
+		case "total_tokens":
+			u.total = value
+		case names.promptDetails:
+			u.readInput(value)
+		case names.completionDetails:
+			pick(value, at("reasoning_tokens", &u.reasoning))
+		case "prompt_cache_hit_tokens", "cached_tokens", // DeepSeek, Moonshot
+			"num_cached_tokens", "cache_read_input_tokens": // Mistral, LiteLLM
+			u.hits = value
+		case "cache_creation_input_tokens": // LiteLLM
+			u.created = value
+		case "reasoning_tokens": // Perplexity, SGLang
+			u.thoughts = value
+		case "cost":
+			u.cost = value
+		case "cost_in_usd_ticks":
+			u.ticks = value
+		case "is_byok":
+			u.ownKey = value
+		case "cost_details":
+			pick(value, at("upstream_inference_cost", &u.upstream))
+		}
 	}
-	readUsage := func(usage []byte) {
-		pick(usage, at(names.prompt, &prompt), at(names.completion, &completion), at("total_tokens", &total),
-			each(names.promptDetails, readInput),
-			each(names.completionDetails, func(details []byte) { pick(details, at("reasoning_tokens", &reasoning)) }),
-			at("prompt_cache_hit_tokens", &hits), at("cached_tokens", &hits), // DeepSeek, Moonshot
-			at("num_cached_tokens", &hits), at("cache_read_input_tokens", &hits), // Mistral, LiteLLM
-			at("cache_creation_input_tokens", &created), // LiteLLM
-			at("reasoning_tokens", &thoughts),           // Perplexity, SGLang
-			at("cost", &cost), at("cost_in_usd_ticks", &ticks), at("is_byok", &ownKey),
-			each("cost_details", func(details []byte) { pick(details, at("upstream_inference_cost", &upstream)) }))
+}
+
+// readInput reads the details of the prompt.
+func (u *openAIUsage) readInput(details []byte) {
+	for key, value := range jsonbytes.Members(details) {
+		switch string(key) {
+		case "cached_tokens":
+			u.cached = value
+		case "cache_write_tokens": // OpenAI, OpenRouter
+			u.written = value
+		case "cache_creation_tokens", "cache_creation_input_tokens": // LiteLLM, Alibaba
+			u.created = value
+		case "cache_creation_token_details": // LiteLLM
+			pickLifetimes(value, &u.minutes, &u.hour)
+		}
 	}
-	pick(body, at("id", &id), at("model", &model), each("usage", readUsage), at("error", &v.fault), at("choices", &v.choices),
-		at("output", &v.output), at("status", &v.status), at("incomplete_details", &v.incomplete))
+}
+
+// settled returns what the usage comes to.
+func (u *openAIUsage) settled() *Usage {
+	cost := u.cost
 	if isObject(cost) { // Perplexity
 		cost = jsonbytes.Find(cost, "total_cost")
 	}
 	t := tally{
-		prompt: countOf(prompt), completion: countOf(completion), total: countOf(total),
-		cached: countOf(cached).or(countOf(hits)), written: countOf(written).or(countOf(created)),
-		reasoning: countOf(reasoning).or(countOf(thoughts)), cost: amountOf(cost),
+		prompt: countOf(u.prompt), completion: countOf(u.completion), total: countOf(u.total),
+		cached: countOf(u.cached).or(countOf(u.hits)), written: countOf(u.written).or(countOf(u.created)),
+		reasoning: countOf(u.reasoning).or(countOf(u.thoughts)), cost: amountOf(cost),
 	}
-	t.readLifetimes(minutes, hour)
-	switch n := countOf(ticks); {
+	t.readLifetimes(u.minutes, u.hour)
+	switch n := countOf(u.ticks); {
 	case !t.cost.reported && n.reported: // xAI
 		t.cost = amount{usd: float64(n.n) / ticksPerUSD, reported: true}
-	case isTrue(ownKey): // OpenRouter: the upstream provider bills the caller's own key
+	case isTrue(u.ownKey): // OpenRouter: the upstream provider bills the caller's own key
 		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost
 		// too, which their cost includes.
-		upstream := amountOf(upstream)
+		upstream := amountOf(u.upstream)
 		t.cost = amount{usd: t.cost.usd + upstream.usd, reported: t.cost.reported && upstream.reported}
 	}
-	r.ID, r.Model, r.Usage = textOf(id), textOf(model), t.usage()
+	return t.usage()
+}
+
+// readOpenAI reads the id, the model and the usage into r. One of these is read for each
+// row, so its members are not looked for with [pick].
+func readOpenAI(body []byte, r *Reply, names *usageNames) (v openAIReply) {
+	var id, model []byte
+	var usage openAIUsage
+	for key, value := range jsonbytes.Members(body) {
+		switch string(key) {
+		case "id":
+			id = value
+		case "model":
+			model = value
+		case "usage":
+			usage.read(value, names)
+		case "error":
+			v.fault = value
+		case "choices":
+			v.choices = value
+		case "output":
+			v.output = value
+		case "status":
+			v.status = value
+		case "incomplete_details":
+			v.incomplete = value
+		}
+	}
+	r.ID, r.Model, r.Usage = textOf(id), textOf(model), usage.settled()
 	return v
 }
 
@@ -181,15 +243,34 @@ type chatChoice struct {
 }
 
 func (c *chatChoice) read(raw []byte) {
-	var finish, native, specific, message []byte
-	pick(raw, at("finish_reason", &finish), at("message", &message), at("error", &c.fault),
-		at("native_finish_reason", &native), at("provider_specific_fields", &specific))
-	c.finish, c.ended = textOf(finish), finish != nil
-	c.native, c.own = textOf(native), textOf(jsonbytes.Find(specific, "native_finish_reason"))
+	var message, content, refusal []byte
+	for key, value := range jsonbytes.Members(raw) {
+		switch string(key) {
+		case "finish_reason":
+			c.finish, c.ended = textOf(value), true
+		case "message":
+			message = value
+		case "error":
+			c.fault = value
+		case "native_finish_reason":
+			c.native = textOf(value)
+		case "provider_specific_fields":
+			c.own = textOf(jsonbytes.Find(value, "native_finish_reason"))
+		}
+	}
 	c.answered = isReported(message)
-
-	var content, refusal []byte
-	pick(message, at("content", &content), at("refusal", &refusal), at("tool_calls", &c.toolList), at("function_call", &c.function))
+	for key, value := range jsonbytes.Members(message) {
+		switch string(key) {
+		case "content":
+			content = value
+		case "refusal":
+			refusal = value
+		case "tool_calls":
+			c.toolList = value
+		case "function_call":
+			c.function = value
+		}
+	}
 	if c.text = textOf(content); c.text == "" {
 		c.text = joinParts(content, "text", "output_text")
 	}
@@ -266,6 +347,9 @@ func (c *chatChoice) reported() (end finish, reason string) {
 	}
 	// Gateways turn reasons that they do not know into "stop".
 	for _, native := range [...]string{c.native, c.own} {
+		if native == "" {
+			continue
+		}
 		for _, ends := range [...]map[string]finish{geminiEnds, messagesEnds} {
 			// tool_use is no evidence: gateways use a tool to get JSON from Anthropic's
 			// older models.

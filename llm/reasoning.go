@@ -29,14 +29,15 @@ var reasoningTags = [...]string{"think", "thinking", "reasoning"}
 // reasoning to its end, as vLLM's and SGLang's parsers see it. found is false for any
 // other reply, which is all answer.
 func splitReasoning(text string) (reasoning, answer string, found bool) {
-	rest := strings.TrimLeftFunc(text, jsonbytes.IsInvisible)
+	rest, ok := strings.CutPrefix(strings.TrimLeftFunc(text, jsonbytes.IsInvisible), "<")
+	if !ok { // as nearly all are
+		return "", text, false
+	}
 	for _, tag := range reasoningTags {
-		inner, ok := strings.CutPrefix(rest, "<"+tag+">")
-		if !ok {
-			continue
+		if inner, ok := strings.CutPrefix(rest, tag+">"); ok {
+			reasoning, answer, _ = strings.Cut(inner, "</"+tag+">")
+			return strings.TrimFunc(reasoning, jsonbytes.IsInvisible), strings.TrimLeftFunc(answer, jsonbytes.IsInvisible), true
 		}
-		reasoning, answer, _ = strings.Cut(inner, "</"+tag+">")
-		return strings.TrimFunc(reasoning, jsonbytes.IsInvisible), strings.TrimLeftFunc(answer, jsonbytes.IsInvisible), true
 	}
 	return "", text, false
 }
