@@ -169,9 +169,9 @@ func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*
 		defer ended()
 	}
 	to := b.caller.At(c.target)
-	ended := b.caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
+	place := b.caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
 	x, err := to.Do(ctx, c.prepared)
-	ended()
+	b.caller.Ended(place)
 	call := b.caller.Outcome(c.target, c.prepared, a, x, err)
 	c.stored = make(chan struct{})
 	c.run.record(call.Event, c.stored)

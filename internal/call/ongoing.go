@@ -24,38 +24,50 @@ type Ongoing struct {
 // concurrent use.
 type ongoing struct {
 	mu    sync.Mutex
-	last  uint64 // key of the newest call
-	calls map[uint64]Ongoing
+	calls []Ongoing      // one whose Since is zero has ended: its place is free
+	free  []int          // indexes of these
 	begun map[int]uint64 // calls so far, by partition
 }
 
-// Began notes a call that begins now. ended must be called when its exchange has ended.
-func (c *Caller) Began(o Ongoing) (ended func()) {
+// Began notes a call that begins now. What it returns must be passed to [Caller.Ended]
+// when the call's exchange has ended.
+func (c *Caller) Began(o Ongoing) (place int) {
 	o.Since = time.Now()
 	g := &c.ongoing
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.calls == nil {
-		g.calls, g.begun = make(map[uint64]Ongoing), make(map[int]uint64)
+	if g.begun == nil {
+		g.begun = make(map[int]uint64)
 	}
-	g.last++
-	key := g.last
-	g.calls[key] = o
 	g.begun[o.Partition]++
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.calls, key)
+	last := len(g.free) - 1
+	if last < 0 {
+		g.calls = append(g.calls, o)
+		return len(g.calls) - 1
 	}
+	place, g.free = g.free[last], g.free[:last]
+	g.calls[place] = o
+	return place
+}
+
+// Ended notes that the exchange of a call has ended.
+func (c *Caller) Ended(place int) {
+	g := &c.ongoing
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls[place] = Ongoing{}
+	g.free = append(g.free, place)
 }
 
 // InFlight returns the calls in flight, the oldest first.
 func (c *Caller) InFlight() []Ongoing {
 	g := &c.ongoing
 	g.mu.Lock()
-	calls := make([]Ongoing, 0, len(g.calls))
+	calls := make([]Ongoing, 0, len(g.calls)-len(g.free))
 	for _, o := range g.calls {
-		calls = append(calls, o)
+		if !o.Since.IsZero() {
+			calls = append(calls, o)
+		}
 	}
 	g.mu.Unlock()
 	slices.SortFunc(calls, func(a, b Ongoing) int { return a.Since.Compare(b.Since) })

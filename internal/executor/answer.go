@@ -67,31 +67,31 @@ func (e *Executor) done(r result) {
 	if j.prepared, j.away = nil, false; !away {
 		j.request = llm.Request{}
 	}
-	e.finishFlight(r)
+	e.finishFlight(&r)
 	switch {
 	case away:
-		j.spent = j.after(r)
+		j.spent = j.after(&r)
 		e.media.lookAgain(j)
 	case r.Class == pool.Cancelled:
-		j.spent = j.after(r)
+		j.spent = j.after(&r)
 		e.giveBack(j)
 	case j.skipped:
 		r.Attempts--
-		e.answerError(j, r.Err, r, "")
+		e.answerError(j, r.Err, &r, "")
 	case r.Err != nil:
-		e.answerError(j, r.Err, r, auditlog.SourceCall)
+		e.answerError(j, r.Err, &r, auditlog.SourceCall)
 	default:
-		e.succeed(j, r)
+		e.succeed(j, &r)
 	}
 }
 
 // succeed answers the row with the reply that was accepted.
-func (e *Executor) succeed(j *job, r result) {
+func (e *Executor) succeed(j *job, r *result) {
 	if j.tooLarge != nil {
 		e.answerError(j, j.tooLarge, r, auditlog.SourceCall)
 		return
 	}
-	e.answer(j, consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: j.form})
+	e.answer(j, &consumer.Reply{Body: j.body, Event: e.event(j, r, auditlog.SourceCall), RequestHash: j.key, Form: j.form})
 }
 
 // answerWith answers the job with the reply to an equal request. It reports false if the
@@ -113,13 +113,13 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	if stored {
 		reply.RequestHash = "" // it is kept already
 	}
-	e.answer(j, reply)
+	e.answer(j, &reply)
 	return true
 }
 
 // answerError answers the row with an error result. source is where the error came from;
 // empty means that no call was made.
-func (e *Executor) answerError(j *job, err error, r result, source string) {
+func (e *Executor) answerError(j *job, err error, r *result, source string) {
 	failure := call.AsError(err)
 	if e.logPanic(j, err) {
 		if all := j.after(r); all.attempts+all.capacityRetries > j.calls { // it was before the call
@@ -135,7 +135,7 @@ func (e *Executor) answerError(j *job, err error, r result, source string) {
 	if source != "" { // else nothing was paid for it
 		reply.RequestHash, reply.Form = j.key, e.prompt.errorForm(j.row, failure.Reason)
 	}
-	e.answer(j, reply)
+	e.answer(j, &reply)
 }
 
 // logPanic logs an error if it is a panic, and reports whether it is.
@@ -167,12 +167,12 @@ func attemptsOf(errors []auditlog.AttemptError) []auditlog.AttemptError {
 }
 
 // uncalled is the outcome of a job that ends now without its own call.
-func (e *Executor) uncalled(j *job) result {
-	return result{In: j, Finished: time.Now(), Stats: e.Pool.Stats()}
+func (e *Executor) uncalled(j *job) *result {
+	return &result{In: j, Finished: time.Now(), Stats: e.Pool.Stats()}
 }
 
 // after adds the outcome of this start to what was spent before.
-func (j *job) after(r result) spent {
+func (j *job) after(r *result) spent {
 	all := j.spent
 	all.attempts += r.Attempts
 	all.capacityRetries += r.CapacityRetries
@@ -184,7 +184,7 @@ func (j *job) after(r result) spent {
 
 // event is the part of the row event that the executor knows: how the row went through
 // the pool.
-func (e *Executor) event(j *job, r result, source string) auditlog.Row {
+func (e *Executor) event(j *job, r *result, source string) auditlog.Row {
 	all := j.after(r)
 	return auditlog.Row{
 		Source: source, Attempts: all.attempts, CapacityRetries: all.capacityRetries, Errors: j.errors, Usage: j.usage.Total(),
@@ -199,9 +199,9 @@ func (e *Executor) event(j *job, r result, source string) auditlog.Row {
 }
 
 // answer answers the job's row, or its element.
-func (e *Executor) answer(j *job, reply consumer.Reply) {
+func (e *Executor) answer(j *job, reply *consumer.Reply) {
 	if j.fan != nil {
-		j.fan.answer(j, &reply)
+		j.fan.answer(j, reply)
 		return
 	}
 	e.reply(j.row, reply)
@@ -213,19 +213,19 @@ func (e *Executor) giveBack(j *job) {
 		s := j.spent
 		j.row.Spent = &s
 	}
-	e.answer(j, consumer.Reply{HandedBack: true})
+	e.answer(j, &consumer.Reply{HandedBack: true})
 }
 
 // handBack returns a row to its consumer without an outcome.
-func (e *Executor) handBack(row *consumer.Row) { e.reply(row, consumer.Reply{HandedBack: true}) }
+func (e *Executor) handBack(row *consumer.Row) { e.reply(row, &consumer.Reply{HandedBack: true}) }
 
 // reply answers the row, hands it back, or leaves it to the lane.
-func (e *Executor) reply(row *consumer.Row, reply consumer.Reply) {
+func (e *Executor) reply(row *consumer.Row, reply *consumer.Reply) {
 	if e.Failed != nil && reply.Failed && !reply.HandedBack {
-		e.Failed(row.Seq, causeOf(row, &reply))
+		e.Failed(row.Seq, causeOf(row, reply))
 	}
-	e.log.finished(row, &reply)
-	row.Reply(reply)
+	e.log.finished(row, reply)
+	row.Reply(*reply)
 }
 
 // ResultTooLarge implements [consumer.Fitter].

@@ -90,9 +90,9 @@ func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm
 	to := e.caller.At(j.target)
 	e.log.started(j, a)
 	span = tracing.FromRow(j.row).Call(ctx, to.Provider(), j.prepared, &j.request, a)
-	ended := e.caller.Began(e.ongoing(j, a, to.Provider(), j.prepared.Model))
+	place := e.caller.Began(e.ongoing(j, a, to.Provider(), j.prepared.Model))
 	x, err := to.Do(ctx, loaded)
-	ended()
+	e.caller.Ended(place)
 	span.ExchangeEnded()
 	if err == nil {
 		err = call.Guarded(func() (err error) {
@@ -151,13 +151,13 @@ func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
 	if j.fan != nil {
 		call.Event.Item = new(j.index)
 	}
-	recorded := e.steps.enter(hold.Storing, storingCall, j)
+	place := e.steps.enter(hold.Storing, storingCall, call.Event.Time, j)
 	if e.gathering != nil { // a line of the batch lane, which is for one text
 		j.hash.add(e.gathering.recordCall([]*job{j}, call.Event))
 	} else {
 		j.hash.add(j.row.RecordCall(call.Event))
 	}
-	recorded()
+	e.steps.leave(place)
 	j.calls++
 	e.caller.Count(call)
 	e.caller.NoteRefusal(call, j.texts)

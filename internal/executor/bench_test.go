@@ -65,7 +65,7 @@ func (w *rowWay) walk(tb testing.TB) { //nolint:thelper // Helper itself takes t
 	e.caller.Count(call)
 	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
 	e.log.call(j, a, call.Event, nil, j.texts)
-	if event := e.event(j, pool.Result[*job, struct{}]{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
+	if event := e.event(j, &result{}, auditlog.SourceCall); event.VariablesHash == "" || len(j.body) < len(w.row.Body) {
 		tb.Fatal("no result")
 	}
 }

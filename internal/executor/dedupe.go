@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
@@ -43,7 +44,7 @@ func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
 	if e.Store == nil {
 		return
 	}
-	defer e.steps.enter(hold.LookUp, "", jobs...)()
+	defer e.steps.leave(e.steps.enter(hold.LookUp, "", time.Now(), jobs...))
 	var group sync.WaitGroup
 	room := make(chan struct{}, lookUpsAtOnce)
 	for _, j := range jobs {
@@ -97,7 +98,7 @@ func (e *Executor) shareReply(j *job, a *answer) {
 // is a verdict on the request and holds for them too; a transient one, a stop, a row that
 // moved to another replica, or one that fails whatever the reply does not: they are
 // submitted again.
-func (e *Executor) finishFlight(r result) {
+func (e *Executor) finishFlight(r *result) {
 	if e.flights == nil {
 		return
 	}
@@ -111,7 +112,7 @@ func (e *Executor) finishFlight(r result) {
 	}
 	for _, j := range followers {
 		j.errors = r.In.errors
-		e.answerError(j, r.Err, result{In: j, Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
+		e.answerError(j, r.Err, &result{In: j, Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
 	}
 }
 

@@ -174,7 +174,8 @@ func (f *fan) concludeIf(last bool) {
 		f.e.handBack(f.row)
 	default:
 		f.row.Spent = nil
-		f.e.reply(f.row, f.reply())
+		reply := f.reply()
+		f.e.reply(f.row, &reply)
 	}
 }
 

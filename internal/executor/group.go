@@ -279,11 +279,11 @@ func (s *gathering) attempt(ctx context.Context, g *group, a pool.Attempt) pool.
 		e.log.started(j, a)
 	}
 	span := tracing.FromRow(first.row).Call(ctx, to.Provider(), g.prepared, &g.request, a)
-	calling := e.steps.enter(hold.Call, to.Provider(), g.jobs...)
-	ended := e.caller.Began(e.ongoing(first, a, to.Provider(), g.prepared.Model))
+	step := e.steps.enter(hold.Call, to.Provider(), time.Now(), g.jobs...)
+	place := e.caller.Began(e.ongoing(first, a, to.Provider(), g.prepared.Model))
 	x, err := to.Do(ctx, g.prepared)
-	ended()
-	calling()
+	e.caller.Ended(place)
+	e.steps.leave(step)
 	span.ExchangeEnded()
 	outcome := e.caller.Outcome(g.target, g.prepared, a, x, err)
 	s.record(g, a, outcome)
@@ -364,9 +364,9 @@ func splitUsage(u *llm.Usage, weights []int64) []*llm.Usage {
 // record adds the call to the audit, the cost ledger, the sums of the rows and the log.
 func (s *gathering) record(g *group, a pool.Attempt, outcome call.Outcome) {
 	e, event := s.e, outcome.Event
-	recorded := e.steps.enter(hold.Storing, storingCall, g.jobs...)
+	place := e.steps.enter(hold.Storing, storingCall, event.Time, g.jobs...)
 	hash := s.recordCall(g.jobs, event)
-	recorded()
+	e.steps.leave(place)
 	e.caller.Count(outcome)
 	for i, j := range g.jobs {
 		j.calls++
@@ -480,7 +480,7 @@ func (s *gathering) split(g *group, r result) {
 			halves[i].attempts = 1
 		}
 		for _, j := range jobs {
-			j.spent = j.after(r)
+			j.spent = j.after(&r)
 			halves[i].jobs = append(halves[i].jobs, j)
 			halves[i].weight += j.Weight(0)
 		}

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,43 +69,52 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 // until earlier ones are stored. There are at most as many as the pool has slots, and
 // those that are looked up together. The zero value is empty; safe for concurrent use.
 type steps struct {
-	mu sync.Mutex
-	at map[*job]step
+	mu   sync.Mutex
+	at   []step // one without jobs has ended: its place is free
+	free []int  // indexes of these
 }
 
-// step is what a job waits for, since when, and by what.
+// step is what jobs wait for, since when, and by what.
 type step struct {
 	kind  hold.Kind
 	by    string
 	since time.Time
+	jobs  []*job
 }
 
-// enter notes that jobs begin a step. leave must be called when it has ended.
-func (s *steps) enter(kind hold.Kind, by string, jobs ...*job) (leave func()) {
-	at := step{kind, by, time.Now()}
+// enter notes that jobs are at a step since an instant. What it returns must be passed to
+// [steps.leave] when the step has ended.
+func (s *steps) enter(kind hold.Kind, by string, since time.Time, jobs ...*job) (place int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.at == nil {
-		s.at = make(map[*job]step)
+	last := len(s.free) - 1
+	if last < 0 {
+		place = len(s.at)
+		s.at = append(s.at, step{})
+	} else {
+		place, s.free = s.free[last], s.free[:last]
 	}
-	for _, j := range jobs {
-		s.at[j] = at
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, j := range jobs {
-			delete(s.at, j)
-		}
-	}
+	at := &s.at[place]
+	at.kind, at.by, at.since, at.jobs = kind, by, since, append(at.jobs, jobs...)
+	return place
+}
+
+// leave notes that a step has ended.
+func (s *steps) leave(place int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := &s.at[place]
+	clear(at.jobs) // else it would hold on to rows long emitted
+	at.jobs = at.jobs[:0]
+	s.free = append(s.free, place)
 }
 
 // of returns the step that a row, or an element of it, is at.
 func (s *steps) of(row *consumer.Row) (at step, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for j, at := range s.at {
-		if j.row == row {
+	for _, at := range s.at {
+		if slices.ContainsFunc(at.jobs, func(j *job) bool { return j.row == row }) {
 			return at, true
 		}
 	}
@@ -115,10 +125,5 @@ func (s *steps) of(row *consumer.Row) (at step, is bool) {
 func (s *steps) any(kind hold.Kind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, at := range s.at {
-		if at.kind == kind {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.at, func(at step) bool { return len(at.jobs) > 0 && at.kind == kind })
 }

@@ -215,7 +215,7 @@ func (l *laneRows) goLive(j *job) {
 // park leaves a row to the lane. What was spent on it is remembered until it is recalled.
 func (l *laneRows) park(j *job) {
 	l.spent.put(j.row, &j.spent)
-	l.e.reply(j.row, consumer.Reply{Parked: true})
+	l.e.reply(j.row, &consumer.Reply{Parked: true})
 }
 
 var errOtherRequest = errors.New("the batch answered another request than the row makes now: settings have changed since it was submitted; the row goes again")

@@ -371,7 +371,7 @@ func (e *Executor) passOn(in *consumer.Row) bool {
 		body, event.Reason = e.prompt.errorBody(nil, in, tooLarge, nil), string(tooLarge.Reason)
 		event.Errors = withCause(nil, tooLarge)
 	}
-	e.reply(in, consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
+	e.reply(in, &consumer.Reply{Body: body, Failed: true, Event: event, UpstreamReason: upstreamReason(in, e.cfg.Prompt.ResponseField)})
 	return true
 }
 
@@ -423,6 +423,6 @@ func (e *Executor) restore(j *job) bool {
 	if bytes.Equal(reply.Body, kept.Reply.Body) {
 		reply.Body = kept.Reply.Body // the journal holds it until the row is emitted: no second copy
 	}
-	e.answer(j, reply)
+	e.answer(j, &reply)
 	return true
 }
