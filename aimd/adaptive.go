@@ -209,7 +209,9 @@ func (l *Adaptive) mayGo() float64 {
 		return l.noise.suspicion.probe.mayGo(l)
 	}
 	at := l.due + l.delay(l.now)
-	at = l.due + l.delay(max(at, l.now)) // the rate rises while it waits
+	if at > l.now {
+		at = l.due + l.delay(at) // the rate rises while it waits
+	}
 	if l.phase == Drain && l.witness != none {
 		at = min(at, l.drained())
 	}
