@@ -108,12 +108,7 @@ func (target Target) brief(t *testing.T) brief {
 	if target.Timed {
 		seeds *= 8
 	}
-	runs, worst := make([]Figures, seeds), 0.0
-	for i := range runs {
-		runs[i] = measure(t, target.Scenario, Adaptive, *seedsFrom+uint64(i))
-		worst = max(worst, runs[i].Seconds)
-	}
-	f := Mean(runs)
+	f, worst := target.mean(t, Adaptive, seeds)
 	return brief{f.Utilisation, f.Waste, f.Jain, f.Seconds, worst}
 }
 

@@ -40,15 +40,13 @@ func TestFleetTable(t *testing.T) {
 			if !only.MatchString(fleet.Name) {
 				continue
 			}
-			var runs []FleetFigures
-			for seed := range uint64(seeds) {
+			f := combine(runs(seeds, func(seed uint64) FleetFigures {
 				f := Fleets(rate)[i] // one that is new
 				if *fleetSeeds == 0 {
 					f.Seconds = 30
 				}
-				runs = append(runs, measureFleet(t, f, Shared, *seedsFrom+seed))
-			}
-			f := combine(runs, average)
+				return measureFleet(t, f, Shared, seed)
+			}), average)
 			fmt.Printf("| %s | %.3f | %.1f%% | %.3f | %s | %s | %s | %s | %s | %.2f |\n", fleet.Name, f.Utilisation, 100*f.Waste, f.Jain,
 				figure(f.Over, "%.1f s"), figure(f.Heal, "%.1f s"), figure(f.Replace, "%.1f s"), figure(f.Killed, "%.2f"), figure(f.Regain, "%.1f s"), f.Messages)
 		}

@@ -24,11 +24,10 @@ func TestFallbacks(t *testing.T) {
 		case !brownout:
 			sc.Rows = min(sc.Rows, 3000)
 		}
-		runs := make([]FallbackFigures, seeds)
-		for i := range runs {
-			synctest.Test(t, func(t *testing.T) { runs[i] = RunFallback(t.Context(), sc, *seedsFrom+uint64(i)) })
-		}
-		f := combine(runs, average)
+		f := combine(runs(seeds, func(seed uint64) (f FallbackFigures) {
+			synctest.Test(t, func(t *testing.T) { f = RunFallback(t.Context(), sc, seed) })
+			return f
+		}), average)
 		fmt.Fprintf(&out, "| %s | %.1f/s | %.1f/s | %.2f | %.1f%% | %.1f%% |\n", sc.Name, f.Alone, f.PerSec, f.PerSec/f.Alone, 100*f.Share, 100*f.Waste)
 		if brownout && f.PerSec < 1.4*f.Alone {
 			t.Errorf("%s: %.1f/s with the fallback, %.1f/s without: want 1.4 times as many", sc.Name, f.PerSec, f.Alone)

@@ -22,11 +22,7 @@ func measureOutage(t *testing.T, sc *Scenario, m Method, seed uint64) (f OutageF
 
 func meanOutages(t *testing.T, sc *Scenario, m Method, seeds int) OutageFigures {
 	t.Helper()
-	runs := make([]OutageFigures, seeds)
-	for i := range runs {
-		runs[i] = measureOutage(t, sc, m, *seedsFrom+uint64(i))
-	}
-	return MeanOutages(runs)
+	return MeanOutages(runs(seeds, func(seed uint64) OutageFigures { return measureOutage(t, sc, m, seed) }))
 }
 
 // outageGoal is what the pool must reach against a server that breaks down. Zero: no goal.

@@ -19,16 +19,7 @@ func measureQueueing(t *testing.T, sc *Queueing, m QueueingMethod, seed uint64) 
 // meanQueueing returns the mean of the figures of some seeds.
 func meanQueueing(t *testing.T, sc *Queueing, m QueueingMethod, seeds int) QueueingFigures {
 	t.Helper()
-	runs := make([]QueueingFigures, seeds)
-	for i := range runs {
-		runs[i] = measureQueueing(t, sc, m, *seedsFrom+uint64(i))
-	}
-	return combine(runs, func(list []float64) (mean float64) {
-		for _, x := range list {
-			mean += x / float64(len(list))
-		}
-		return mean
-	})
+	return combine(runs(seeds, func(seed uint64) QueueingFigures { return measureQueueing(t, sc, m, seed) }), average)
 }
 
 // queueingGoal is what the law must reach from learningSec on.

@@ -72,11 +72,7 @@ func TestTable(t *testing.T) {
 
 func mean(t *testing.T, sc *Scenario, m Method, seeds int) Figures {
 	t.Helper()
-	runs := make([]Figures, seeds)
-	for i := range runs {
-		runs[i] = measure(t, sc, m, *seedsFrom+uint64(i))
-	}
-	return Mean(runs)
+	return Mean(runs(seeds, func(seed uint64) Figures { return measure(t, sc, m, seed) }))
 }
 
 // figure formats a figure that may not exist.

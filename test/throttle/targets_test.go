@@ -64,6 +64,16 @@ var quick = map[string]bool{
 	"the account's limit goes from 5/s to 20/s": true,
 }
 
+// mean returns the mean of the figures of some seeds, and the longest time that one of them took.
+func (target Target) mean(t *testing.T, m Method, seeds int) (f Figures, worst float64) {
+	t.Helper()
+	list := runs(seeds, func(seed uint64) Figures { return measure(t, target.Scenario, m, seed) })
+	for _, f := range list {
+		worst = max(worst, f.Seconds)
+	}
+	return Mean(list), worst
+}
+
 // reached returns what a method reaches, as in the table. What misses the goal is bold.
 func (target Target) reached(t *testing.T, m Method) string {
 	t.Helper()
@@ -71,12 +81,7 @@ func (target Target) reached(t *testing.T, m Method) string {
 	if target.Timed && *targetSeeds > 0 {
 		seeds = max(leastTimed, seeds)
 	}
-	runs, worst := make([]Figures, seeds), 0.0
-	for i := range runs {
-		runs[i] = measure(t, target.Scenario, m, *seedsFrom+uint64(i))
-		worst = max(worst, runs[i].Seconds)
-	}
-	f := Mean(runs)
+	f, worst := target.mean(t, m, seeds)
 	if math.IsNaN(f.Utilisation) || f.Utilisation > 1.3 && !target.Timed {
 		t.Errorf("%v: %+v", m, f)
 	}

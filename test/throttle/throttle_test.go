@@ -8,6 +8,15 @@ import (
 	"github.com/llm-stage/stage/internal/golden"
 )
 
+// runs returns the figures of n runs, of the seeds from seedsFrom on.
+func runs[F any](n int, measure func(seed uint64) F) []F {
+	figures := make([]F, n)
+	for i := range figures {
+		figures[i] = measure(*seedsFrom + uint64(i))
+	}
+	return figures
+}
+
 func measure(t *testing.T, sc *Scenario, m Method, seed uint64) (f Figures) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f = Run(t.Context(), sc, m, seed) })
