@@ -171,53 +171,39 @@ func TestOldestRetryGoesBeforeAnyNewJob(t *testing.T) {
 	})
 }
 
-func TestRowTimeoutEndsTheWaitForCapacity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 2, Law: spaced(t, time.Second), RowTimeout: 10500 * ms, QueueLimit: 1}
-		p := running(t, cfg, func(context.Context, int, pool.Attempt) (int, pool.Verdict) { return 0, busy })
-		for i, r := range batch(t, p, 4) {
-			if !errors.Is(r.Err, pool.ErrRowTimeout) || !errors.Is(r.Err, errBusy) || r.Class != pool.Capacity {
-				t.Errorf("job %d: %v, class %v", i, r.Err, r.Class)
+// A job ends when it has waited for too long, but a call in flight is left to end.
+func TestRowTimeoutEndsWaits(t *testing.T) {
+	const none = -1
+	for _, test := range []struct {
+		name     string
+		cfg      pool.Config
+		calls    time.Duration
+		verdict  pool.Verdict // on all jobs but one
+		succeeds int
+		took     time.Duration
+	}{
+		{"for capacity", pool.Config{Law: spaced(t, time.Second), RowTimeout: 10500 * ms, QueueLimit: 1}, 0, busy, none, 10500 * ms},
+		{"for another attempt", pool.Config{RowTimeout: time.Second, Rand: func() float64 { return 1 }}, ms, reset, none, time.Second},
+		{"after a call that takes longer", pool.Config{RowTimeout: time.Second}, 3 * time.Second, busy, 0, 3 * time.Second},
+	} {
+		bubble(t, test.name, func(t *testing.T) {
+			test.cfg.Size = 2
+			p := running(t, test.cfg, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
+				time.Sleep(test.calls)
+				if in == test.succeeds {
+					return in, ok
+				}
+				return 0, test.verdict
+			})
+			for i, r := range batch(t, p, 4) {
+				took := r.Finished.Sub(r.Started)
+				late := errors.Is(r.Err, pool.ErrRowTimeout) && errors.Is(r.Err, test.verdict.Err) && r.Class == test.verdict.Class
+				if took != test.took || i == test.succeeds && r.Err != nil || i != test.succeeds && !late {
+					t.Errorf("job %d: %v after %v, class %v; want its end after %v", i, r.Err, took, r.Class, test.took)
+				}
 			}
-			if took := r.Finished.Sub(r.Started); took != cfg.RowTimeout {
-				t.Errorf("job %d gave up after %v, want %v", i, took, cfg.RowTimeout)
-			}
-		}
-	})
-}
-
-func TestRowTimeoutEndsABackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 2, RowTimeout: time.Second, Rand: func() float64 { return 1 }}
-		p := running(t, cfg, script(reset))
-		r := batch(t, p, 1)[0]
-		if !errors.Is(r.Err, pool.ErrRowTimeout) || !errors.Is(r.Err, errReset) || r.Class != pool.Transient {
-			t.Errorf("%v, class %v", r.Err, r.Class)
-		}
-		if took := r.Finished.Sub(r.Started); took != time.Second {
-			t.Errorf("gave up after %v, want 1s", took)
-		}
-	})
-}
-
-func TestRowTimeoutLeavesTheCallInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := pool.Config{Size: 2, RowTimeout: time.Second}
-		p := running(t, cfg, func(_ context.Context, in int, _ pool.Attempt) (int, pool.Verdict) {
-			time.Sleep(3 * time.Second)
-			if in == 0 {
-				return 0, ok
-			}
-			return 0, busy
 		})
-		results := batch(t, p, 2)
-		if results[0].Err != nil {
-			t.Errorf("a call that takes longer than the row timeout, and succeeds: %v", results[0].Err)
-		}
-		if r := results[1]; !errors.Is(r.Err, pool.ErrRowTimeout) || r.Finished.Sub(r.Started) != 3*time.Second {
-			t.Errorf("rejected after the row timeout: %v after %v", r.Err, r.Finished.Sub(r.Started))
-		}
-	})
+	}
 }
 
 // recorder is a law that lets everything go and records its calls.
