@@ -1,6 +1,7 @@
 package sequencer
 
 import (
+	"slices"
 	"testing"
 	"unsafe"
 )
@@ -59,5 +60,40 @@ func TestARowAwayCostsNoAllocationOnceGrown(t *testing.T) {
 	lap()
 	if got := testing.AllocsPerRun(4, lap); got != 0 {
 		t.Errorf("%v allocations for a lap, want none", got)
+	}
+}
+
+// No key comes back twice before another has come back once, and of one key only some rows are on their way at once.
+func TestKeysComeBackInTurns(t *testing.T) {
+	b := newBuffer[[]byte](t, Limits{Rows: 128, Span: 4096, Shared: true}, 0)
+	openRows(t, b, "oldest", 1)
+	seq := uint64(1)
+	aside := func(key string, n int) {
+		for range n {
+			seq++
+			if err := b.SetAside(seq, Key{Name: key}, 1, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	aside("hot", 40)
+	aside("a", 2) // 42, 43
+	aside("b", 1) // 44
+	var got []uint64
+	for s, ok := b.Next(); ok; s, ok = b.Next() {
+		got = append(got, s)
+	}
+	want := []uint64{2, 42, 44, 3, 43}
+	for s := uint64(4); s <= returningMost+1; s++ {
+		want = append(want, s)
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("rows %v came back, want %v", got, want)
+	}
+	if _, next, err := b.Return(2); next != 3 || err != nil {
+		t.Errorf("next %d, %v, want row 3", next, err)
+	}
+	if s, ok := b.Next(); s != returningMost+2 || !ok {
+		t.Errorf("row %d came back, %v, want the row behind those on their way", s, ok)
 	}
 }
