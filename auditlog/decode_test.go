@@ -16,39 +16,33 @@ import (
 
 // keep makes of an event what a reader gets: bodies as JSON, bad UTF-8 replaced, no lists without elements.
 func keep(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.String:
+	switch kind := v.Kind(); {
+	case kind == reflect.String:
 		v.SetString(valid(v.String()))
-	case reflect.Pointer:
-		if !v.IsNil() {
-			keep(v.Elem())
-		}
-	case reflect.Struct:
+	case kind == reflect.Pointer && !v.IsNil():
+		keep(v.Elem())
+	case kind == reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
 				keep(v.Field(i))
 			}
 		}
-	case reflect.Map:
+	case kind == reflect.Map:
 		for _, key := range v.MapKeys() {
 			v.SetMapIndex(key, reflect.ValueOf(valid(v.MapIndex(key).String())))
 		}
-	case reflect.Slice:
-		switch {
-		case v.Type() == reflect.TypeFor[[]byte]():
-			v.SetBytes(readable(v.Bytes()))
-		case v.Len() == 0:
-			v.SetZero()
-		default:
-			for i := range v.Len() {
-				keep(v.Index(i))
-			}
+	case v.Type() == reflect.TypeFor[[]byte]():
+		v.SetBytes(readable(v.Bytes()))
+	case kind == reflect.Slice && v.Len() == 0:
+		v.SetZero()
+	case kind == reflect.Slice:
+		for i := range v.Len() {
+			keep(v.Index(i))
 		}
-	default: // numbers and the like are read as they were written
 	}
 }
 
-// valid has one U+FFFD for a bad byte, where strings.ToValidUTF8 has one for a run of them.
+// valid has one U+FFFD for a bad byte, where [strings.ToValidUTF8] has one for a run of them.
 func valid(s string) string {
 	var out strings.Builder
 	for _, r := range s {
