@@ -36,9 +36,7 @@ func TestSlotsFollowALimitOnCallsInFlight(t *testing.T) {
 		}
 	}
 	found(8)
-	sent, refused := len(w.sent), len(w.refused)
-	w.run(90 * time.Second)
-	sent, refused = len(w.sent)-sent, len(w.refused)-refused
+	sent, refused := w.count(90 * time.Second)
 	if full := 60 * 8 / w.reply.Seconds(); float64(sent-refused) < 0.98*full || refused > sent/25 {
 		t.Errorf("%d calls of which %d refused in a minute, want close to %.0f accepted", sent, refused, full)
 	}
@@ -80,17 +78,23 @@ func TestALimitOnTheRateIsNeitherNoiseNorALimitOnSlots(t *testing.T) {
 	}
 }
 
-func TestNoiseDoesNotHideALimit(t *testing.T) {
-	noise, limit := atRandom(0.2), bucket(10, 5)
-	w := newWorld(t, after(30*time.Second, noise, func(now time.Duration, n int) bool { return noise(now, n) && limit(now, n) }))
+// amidNoise returns a world in which the law has noticed within half a minute that a fifth is refused at random, and a
+// server from then on.
+func amidNoise(t *testing.T, then func(time.Duration, int) bool) *world {
+	t.Helper()
+	w := newWorld(t, after(30*time.Second, atRandom(0.2), then))
 	w.run(30 * time.Second)
 	if !w.law.noise.on {
 		t.Fatal("noise not noticed")
 	}
+	return w
+}
+
+func TestNoiseDoesNotHideALimit(t *testing.T) {
+	noise, limit := atRandom(0.2), bucket(10, 5)
+	w := amidNoise(t, func(now time.Duration, n int) bool { return noise(now, n) && limit(now, n) })
 	w.run(60 * time.Second)
-	sent, refused := len(w.sent), len(w.refused)
-	w.run(160 * time.Second)
-	sent, refused = len(w.sent)-sent, len(w.refused)-refused
+	sent, refused := w.count(160 * time.Second)
 	if float64(sent-refused) < 0.8*1000 || refused*100 > sent*45 {
 		t.Errorf("%d calls of which %d refused in 100 s behind noise of 0.2 and a limit of 10/s", sent, refused)
 	}
@@ -108,11 +112,7 @@ func TestNoiseDoesNotHideAnOutage(t *testing.T) {
 }
 
 func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
-	w := newWorld(t, after(30*time.Second, atRandom(0.2), bucket(10, 5)))
-	w.run(30 * time.Second)
-	if !w.law.noise.on {
-		t.Fatal("noise not noticed")
-	}
+	w := amidNoise(t, bucket(10, 5))
 	w.run(90 * time.Second)
 	if w.law.noise.on {
 		t.Error("still takes refusals for noise a minute after it ended")
@@ -184,11 +184,7 @@ func TestNoiseMayGrow(t *testing.T) {
 
 // Without a refusal nothing is measured, so the law climbs on from the estimate that it had amid the noise.
 func TestNoiseIsForgottenInALongClimb(t *testing.T) {
-	w := newWorld(t, after(30*time.Second, atRandom(0.2), after(100*time.Second, always, bucket(10, 5))))
-	w.run(30 * time.Second)
-	if !w.law.noise.on {
-		t.Fatal("noise not noticed")
-	}
+	w := amidNoise(t, after(100*time.Second, always, bucket(10, 5)))
 	w.run(100 * time.Second)
 	if w.law.noise.on {
 		t.Error("a new limit would be taken for noise 70 s after it ended")

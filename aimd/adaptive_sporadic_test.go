@@ -23,9 +23,7 @@ func TestSporadicRefusalsDoNotThrottle(t *testing.T) {
 	} {
 		w := newWorldWith(t, AdaptiveConfig{Config: Default(), PoolSize: 512}, behind(tc.share, bucket(tc.rate, 5)))
 		w.run(20 * time.Second)
-		sent, refused := len(w.sent), len(w.refused)
-		w.run(20*time.Second + time.Duration(tc.sec)*time.Second)
-		sent, refused = len(w.sent)-sent, len(w.refused)-refused
+		sent, refused := w.count(20*time.Second + time.Duration(tc.sec)*time.Second)
 		if got := float64(sent-refused) / tc.sec / tc.rate; got < tc.least {
 			t.Errorf("%g/s with %g of the calls refused for no reason: uses %.3f, want at least %.3f", tc.rate, tc.share, got, tc.least)
 		}
@@ -81,9 +79,8 @@ func TestFallsDoNotRaiseTheUsualLoss(t *testing.T) {
 func TestClimbsEndGently(t *testing.T) {
 	w := newWorld(t, bucket(20, 1))
 	w.run(20 * time.Second)
-	sent, refused := len(w.sent), len(w.refused)
-	w.run(120 * time.Second)
-	if got := float64(len(w.sent)-sent-len(w.refused)+refused) / 100 / 20; got < 0.84 {
+	sent, refused := w.count(120 * time.Second)
+	if got := float64(sent-refused) / 100 / 20; got < 0.84 {
 		t.Errorf("a limiter without a bucket: uses %.3f, want at least 0.84", got)
 	}
 }

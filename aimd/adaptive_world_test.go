@@ -80,6 +80,13 @@ func (w *world) run(until time.Duration) {
 	w.law.Next(at(w.now), w.inFlight)
 }
 
+// count runs the world until the given time and returns how many calls were sent meanwhile, and how many refused.
+func (w *world) count(until time.Duration) (sent, refused int) {
+	sent, refused = len(w.sent), len(w.refused)
+	w.run(until)
+	return len(w.sent) - sent, len(w.refused) - refused
+}
+
 // dispatch sends what may go now, and returns when to come back.
 func (w *world) dispatch() time.Duration {
 	for w.inFlight < w.slots {
