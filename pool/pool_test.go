@@ -222,7 +222,7 @@ func TestAttemptTellsItsFacts(t *testing.T) {
 	})
 }
 
-// The law's time is that in which a free slot waits for it, and the slots' that in which the law waits for a slot.
+// ThrottleTime grows while a free slot waits for the law, and FullTime while a job waits for a slot.
 func TestThrottledAndFullAreDifferentTimes(t *testing.T) {
 	for _, test := range []struct {
 		name            string

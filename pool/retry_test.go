@@ -17,37 +17,32 @@ import (
 func TestTheClassOfAVerdictDecidesHowAJobEnds(t *testing.T) {
 	fifty := slices.Repeat([]pool.Verdict{busy}, 50)
 	for _, test := range []struct {
-		name     string
-		change   func(*pool.Config)
-		verdicts []pool.Verdict
-		want     pool.Verdict
-		attempts int
+		name              string
+		cfg               pool.Config
+		verdicts          []pool.Verdict
+		end               pool.Verdict
+		attempts, retries int
 	}{
 		{
-			"capacity errors are no attempts", func(c *pool.Config) { c.Retry.MaxAttempts = 2 },
-			slices.Concat(fifty, []pool.Verdict{reset}, fifty), ok, 2,
+			"capacity errors are no attempts", pool.Config{Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}},
+			slices.Concat(fifty, []pool.Verdict{reset}, fifty), ok, 2, 100,
 		},
-		{"transient errors are bounded", nil, []pool.Verdict{reset, reset, reset}, reset, 3},
-		{"permanent errors fail at once", nil, []pool.Verdict{bad}, bad, 1},
-		{"fatal errors do where that is asked for", func(c *pool.Config) { c.FailOnFatal = true }, []pool.Verdict{badKey}, badKey, 1},
+		{"transient errors are bounded", pool.Config{}, []pool.Verdict{reset, reset, reset}, reset, 3, 0},
+		{"permanent errors fail at once", pool.Config{}, []pool.Verdict{bad}, bad, 1, 0},
+		{"fatal errors do where that is asked for", pool.Config{FailOnFatal: true}, []pool.Verdict{badKey}, badKey, 1, 0},
 	} {
 		bubble(t, test.name, func(t *testing.T) {
-			cfg := pool.Config{Size: 1, Retry: pool.DefaultRetry()}
-			if test.change != nil {
-				test.change(&cfg)
-			}
-			p := running(t, cfg, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
-				if in > 0 {
-					return in, ok
+			test.cfg.Size = 1
+			first, others := script(test.verdicts...), script()
+			p := running(t, test.cfg, func(ctx context.Context, in int, a pool.Attempt) (int, pool.Verdict) {
+				if in == 0 {
+					return first(ctx, in, a)
 				}
-				return script(test.verdicts...)(ctx, in, a)
+				return others(ctx, in, a)
 			})
 			results := batch(t, p, 2)
-			r, refused := results[0], len(test.verdicts)+1-test.attempts
-			if test.want.Class != pool.OK {
-				refused = 0
-			}
-			if !errors.Is(r.Err, test.want.Err) || r.Class != test.want.Class || r.Attempts != test.attempts || r.CapacityRetries != refused {
+			r := results[0]
+			if !errors.Is(r.Err, test.end.Err) || r.Class != test.end.Class || r.Attempts != test.attempts || r.CapacityRetries != test.retries {
 				t.Errorf("%v after %d attempts and %d capacity errors, class %v", r.Err, r.Attempts, r.CapacityRetries, r.Class)
 			}
 			if results[1].Err != nil {
