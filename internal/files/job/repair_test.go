@@ -89,7 +89,7 @@ const (
 // TestEachRowHasOnePlace redrives rows at random, with headers of this version and without, and compares what is read
 // with what was done.
 func TestEachRowHasOnePlace(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(stagetest.Runs(0, 6, 20)) { //nolint:gosec // few
 		b, random := newPlacesBench(t), rand.New(rand.NewPCG(seed, 1))
 		var rows []uint64
 		want, newest := make(failedResults), make(map[uint64]answer)

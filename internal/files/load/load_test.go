@@ -34,7 +34,7 @@ var errCut = errors.New("cut off")
 
 // TestLoadSpreadsRowsOverPartitionsEachOnce loads a file that is cut off twice, into streams of several shapes.
 func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
-	const rows, partitions = 2000, 5
+	const rows, partitions = 500, 5
 	transform := &jetstream.SubjectTransformConfig{Source: "rows.*", Destination: "rows.{{partition(5,1)}}.{{wildcard(1)}}"}
 	tests := []struct {
 		name   string
@@ -56,12 +56,13 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 				stagetest.Value(b.JS.CreateStream(t.Context(), *tt.stream))(t)
 			}
 			stagetest.Must(t, streams.Ensure(t.Context(), b.NC, stored.Streams(cfg)))
-			for i, cut := range []int{700, 1503, 0, 0} {
+			for i, cut := range []int{170, 403, 0, 0} {
 				l, loaded, err := New(t.Context(), b.NC, cfg, "file", tt.key)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want := []int64{0, 700, 1503, rows}[i]; loaded != want {
+				l.group = 100
+				if want := []int64{0, 170, 403, rows}[i]; loaded != want {
 					t.Errorf("load %d begins after row %d, want %d", i, loaded, want)
 				}
 				err = l.Run(t.Context(), loaded, customers(rows, int(loaded), cut), func(int64) {})
@@ -141,7 +142,7 @@ func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 		return l
 	}
 	first := open()
-	source := customers(2000, 0, 0)
+	source := customers(800, 0, 0)
 	stagetest.Must(t, first.record(t.Context(), 0, groupRows))
 	group, _, err := first.gather(0, source)
 	if err != nil || len(group) != groupRows {
@@ -153,13 +154,13 @@ func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 	if _, err := first.store(t.Context(), group, 0); err != nil { // was on its way
 		t.Fatal(err)
 	}
-	if err := second.Run(t.Context(), 0, customers(2000, 0, 0), func(int64) {}); err != nil {
+	if err := second.Run(t.Context(), 0, customers(800, 0, 0), func(int64) {}); err != nil {
 		t.Errorf("the loader with the newest record: %v", err)
 	}
 	if err := first.Run(t.Context(), groupRows, source, func(int64) {}); !errors.Is(err, errRivalLoad) {
 		t.Errorf("the other loader: %v", err)
 	}
-	checkLanes(t, b, true, 2000, 5)
+	checkLanes(t, b, true, 800, 5)
 }
 
 // TestTwoLoadsOfOneSourceLoadItOnce runs them at once.
@@ -173,7 +174,7 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 		go func() {
 			l, loaded, err := New(t.Context(), b.NC, cfg, "file", "customer")
 			if err == nil {
-				err = l.Run(t.Context(), loaded, customers(2000, int(loaded), 0), func(int64) {})
+				err = l.Run(t.Context(), loaded, customers(800, int(loaded), 0), func(int64) {})
 			}
 			ended <- err
 		}()
@@ -187,5 +188,5 @@ func TestTwoLoadsOfOneSourceLoadItOnce(t *testing.T) {
 			t.Errorf("a load ended with %v", err)
 		}
 	}
-	checkLanes(t, b, true, 2000, 5)
+	checkLanes(t, b, true, 800, 5)
 }
