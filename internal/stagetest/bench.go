@@ -2,6 +2,7 @@ package stagetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -15,6 +16,9 @@ type Bench struct {
 	*NATS
 
 	Cfg *config.Config
+
+	streams []jetstream.StreamConfig
+	cfg     config.Config // as it was
 }
 
 // NewBench creates the streams; change may alter their configurations: input, results,
@@ -31,12 +35,8 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 	if change != nil {
 		change(streams)
 	}
-	for _, s := range streams {
-		s.Storage = jetstream.MemoryStorage
-		if _, err := b.JS.CreateStream(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.cfg, b.streams = *b.Cfg, streams
+	b.create()
 	// After the deletion of its last stream with a file the server removes the directory
 	// of the account some time later, also from under a stream created meanwhile.
 	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "KEEP", Subjects: []string{"keep"}}); err != nil {
@@ -50,6 +50,30 @@ func NewBench(t *testing.T, change func(streams []jetstream.StreamConfig)) *Benc
 		}
 	})
 	return b
+}
+
+func (b *Bench) create() {
+	b.T.Helper()
+	for _, s := range b.streams {
+		s.Storage = jetstream.MemoryStorage
+		Value(b.JS.CreateStream(b.T.Context(), s))(b.T)
+	}
+}
+
+// Renew returns the bench for the next case of a test, on the same server: the streams are
+// empty and begin at 1, and the configuration is as it was. The last case must be over.
+func (b *Bench) Renew(t *testing.T) *Bench {
+	t.Helper()
+	nats, cfg := *b.NATS, b.cfg
+	nats.T = t
+	again := &Bench{NATS: &nats, Cfg: &cfg, streams: b.streams, cfg: b.cfg}
+	for _, s := range b.streams {
+		if err := b.JS.DeleteStream(t.Context(), s.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			t.Fatal(err)
+		}
+	}
+	again.create()
+	return again
 }
 
 // Stream returns a stream that exists.

@@ -89,8 +89,9 @@ const (
 // TestEachRowHasOnePlace redrives rows at random, with headers of this version and without, and compares what is read
 // with what was done.
 func TestEachRowHasOnePlace(t *testing.T) {
+	bench := newPlacesBench(t)
 	for seed := range uint64(stagetest.Runs(0, 6, 20)) { //nolint:gosec // few
-		b, random := newPlacesBench(t), rand.New(rand.NewPCG(seed, 1))
+		b, random := &placesBench{Bench: bench.Renew(t)}, rand.New(rand.NewPCG(seed, 1))
 		var rows []uint64
 		want, newest := make(failedResults), make(map[uint64]answer)
 		last := make(map[uint64]uint64) // by place: the last row there
@@ -199,6 +200,7 @@ func TestOnlyUnansweredRowsArePending(t *testing.T) {
 }
 
 func TestALimitIsOfTheFirstRowsOfTheFile(t *testing.T) {
+	bench := newPlacesBench(t)
 	for _, tt := range []struct {
 		limit int
 		rows  int64  // with a result
@@ -206,7 +208,7 @@ func TestALimitIsOfTheFirstRowsOfTheFile(t *testing.T) {
 	}{
 		{1, 1, 1}, {2, 1, 2}, {3, 2, 5}, {4, 3, 6}, {5, 4, 9}, {6, 4, 0},
 	} {
-		b := newPlacesBench(t)
+		b := &placesBench{Bench: bench.Renew(t)}
 		for seq := range uint64(9) {
 			switch seq + 1 {
 			case 3, 4, 7, 8: // between the rows of the file are others

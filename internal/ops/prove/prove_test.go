@@ -153,6 +153,7 @@ func TestAProofNamesWhatIsGone(t *testing.T) {
 			t.Errorf("%v, %v", checked, err)
 		}
 	})
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name, want string
 		plant      func(b *stagetest.Bench, j *stagetest.Job)
@@ -168,7 +169,7 @@ func TestAProofNamesWhatIsGone(t *testing.T) {
 		{"erased", "row 7 was erased at 2026-11-27 12:00:00Z by somebody", func(b *stagetest.Bench, _ *stagetest.Job) { erase(b, 8) }, Options{Row: 7}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := chained(b)
 			if tt.plant != nil {
 				tt.plant(b, j)

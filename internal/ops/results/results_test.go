@@ -218,6 +218,7 @@ func TestFollowWaitsForTheStream(t *testing.T) {
 }
 
 func TestMetaNamesWhatTheHeadersHold(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name       string
 		header     nats.Header // added
@@ -229,7 +230,7 @@ func TestMetaNamesWhatTheHeadersHold(t *testing.T) {
 		{"in no order", nats.Header{"Stage-Low": {"7"}}, "low_water_mark:7 ", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			h := nats.Header{
 				"Stage-Source-Stream": {"ROWS"}, "Stage-Source-Seq": {"7"}, "Stage-Source-Subject": {"rows.x"}, "Stage-Status": {"success"},
 				"Stage-State-Id": {"stage/ROWS/2/7"}, "Stage-Owner": {"run.term"}, "Stage-Replaces": {"3"}, "Customer": {"A&B", "C"}, "Nats-Msg-Id": {"x"},

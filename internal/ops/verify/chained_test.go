@@ -180,6 +180,7 @@ func TestVerifyFindsWhatIsGoneFromTheStreams(t *testing.T) {
 			}
 		}
 	}
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name  string
 		plant func(b *stagetest.Bench)
@@ -234,7 +235,7 @@ func TestVerifyFindsWhatIsGoneFromTheStreams(t *testing.T) {
 		}, []string{"VIOLATION event_altered: partition 0: row 7: its call events are not those that its row event counts (calls_hash)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Store(chainedJob(b))
 			tt.plant(b)
 			report, text, code := verifyAll(b)
@@ -375,6 +376,7 @@ func TestARootProvesWhatWasThereBefore(t *testing.T) {
 	upTo(j, 15)
 	b.Store(j)
 	roots := rootsIn(t, b)
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name  string
 		plant func(j *stagetest.Job)
@@ -409,7 +411,7 @@ func TestARootProvesWhatWasThereBefore(t *testing.T) {
 		}, "root_differs: partition 0: the root at 17 of the results stream"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Rows(20, "rows.a")
 			again := b.Job()
 			again.Steps = copied(full)

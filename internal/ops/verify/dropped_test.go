@@ -70,6 +70,7 @@ func rootsAt(b *stagetest.Bench, places ...uint64) (roots []Root) {
 
 func TestWhatARecordOfDroppedResultsDoesNotExplain(t *testing.T) {
 	other := func(d *streams.Dropped) { d.Chain = strings.Repeat("ab", 32) }
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name  string
 		plant func(b *stagetest.Bench)
@@ -115,7 +116,7 @@ func TestWhatARecordOfDroppedResultsDoesNotExplain(t *testing.T) {
 		}, codeProven, "proven: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Store(chainedJob(b))
 			tt.plant(b)
 			if _, text, code := verifyAll(b); code != tt.code || !strings.Contains(text, tt.want) {

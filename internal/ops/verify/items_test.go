@@ -136,6 +136,7 @@ func TestVerifyAddsUpTheCallsOfElements(t *testing.T) {
 // With another STAGE_FOREACH, or none, the calls of earlier terms are for the elements of another array: they were paid
 // for in vain, and prove nothing wrong.
 func TestVerifyTakesTheCallsOfAnotherArrayForWhatTheyAre(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name, before, after string
 		whole               bool // the rows of the second process
@@ -147,7 +148,7 @@ func TestVerifyTakesTheCallsOfAnotherArrayForWhatTheyAre(t *testing.T) {
 		{"settings that are gone", "-", "xs", false, 7},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Cfg.Foreach.Field = "xs"
 			b.Publish(&nats.Msg{Subject: "rows.a", Data: []byte(fanBody)})
 			j := b.Job()

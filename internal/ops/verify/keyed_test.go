@@ -54,6 +54,7 @@ func progressAt(j *stagetest.Job, seq uint64) *stored.Progress {
 }
 
 func TestVerifyProvesOtherOrders(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		order  stagetest.Order
 		rows   []uint64
@@ -67,7 +68,7 @@ func TestVerifyProvesOtherOrders(t *testing.T) {
 		{inNoOrder(), []uint64{12, 3, 1, 2, 9, 8}, "6 results in no order, up to row 3 and 3 above it, in 1 terms: 6 succeeded, 0 failed; 6 rows pending", "low-water mark has exactly one result, and"},
 	} {
 		t.Run(string(tt.order.Order)+tt.order.Place, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Store(b.OrderedJob(tt.order, tt.rows...))
 			report, text := proven(b)
 			if !strings.Contains(text, tt.report) || !strings.Contains(text, tt.proven) {
@@ -246,9 +247,10 @@ var faultsByKey = []struct {
 }
 
 func TestVerifyFindsFaultsInOrderByKey(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range faultsByKey {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := b.OrderedJob(tt.order, slowRows...)
 			tt.plant(j)
 			b.Store(j)
@@ -324,9 +326,10 @@ func TestVerifyFollowsAChangeOfTheOrder(t *testing.T) {
 
 // What was purged of a log in another order than the stream's is not missed, and what is left is checked in full.
 func TestVerifyChecksAPurgedLogByKey(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for below := uint64(3); below <= 13; below++ {
 		for _, claim := range []bool{false, true} {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := b.OrderedJob(byKey("subject.2"), slowRows...)
 			if claim { // the log that is left begins with one
 				c := *j.Steps[1].Claim
@@ -354,9 +357,10 @@ func TestVerifyChecksAPurgedLogByKey(t *testing.T) {
 
 // Rows that were answered are acked, and a work queue has deleted them, whatever waits below.
 func TestVerifyChecksOtherOrdersOverAWorkQueue(t *testing.T) {
+	bench := stagetest.NewBench(t, func(s []jetstream.StreamConfig) { s[0].Retention = jetstream.WorkQueuePolicy })
 	for _, order := range []stagetest.Order{byKey("subject.2"), inNoOrder()} {
 		for _, lost := range []uint64{0, 5} {
-			b := stagetest.NewBench(t, func(s []jetstream.StreamConfig) { s[0].Retention = jetstream.WorkQueuePolicy })
+			b := bench.Renew(t)
 			j := b.OrderedJob(order, slowRows...)
 			if lost > 0 {
 				lose(j, lost)

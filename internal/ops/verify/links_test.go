@@ -334,6 +334,7 @@ func row10(b *stagetest.Bench, j *stagetest.Job, m *nats.Msg) *stored.ResultRow 
 }
 
 func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for name, tt := range map[string]struct {
 		replaces string
 		origin   string // of the copy; empty: that of the original
@@ -348,7 +349,7 @@ func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := linkJob(b)
 			m := upstreamRow(9)
 			m.Header.Set(streams.HeaderReplaces, tt.replaces)
@@ -375,6 +376,7 @@ func TestVerifyTellsWhichRowsAreNoResultsOfTheStageBefore(t *testing.T) {
 
 // A message that somebody else has published on a subject that the input matches, with the headers of a result.
 func TestVerifyTellsARowBesideTheLogsOfTheStageBefore(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for name, change := range map[string]func(m *nats.Msg){
 		"in a partition that there is not": func(m *nats.Msg) {
 			m.Subject = "rows.map.1.rows"
@@ -389,7 +391,7 @@ func TestVerifyTellsARowBesideTheLogsOfTheStageBefore(t *testing.T) {
 		"a copy of itself": func(m *nats.Msg) { m.Header.Set(streams.HeaderReplaces, "10") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := linkJob(b)
 			m := upstreamRow(9)
 			change(m)

@@ -59,9 +59,10 @@ type fault struct {
 // findsFaults plants each of the faults in a job.
 func findsFaults(t *testing.T, faults []fault, job func(*stagetest.Bench) *stagetest.Job, verify func(*stagetest.Bench) (*Report, string, int)) {
 	t.Helper()
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range faults {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			j := job(b)
 			tt.plant(j)
 			b.Store(j)

@@ -93,8 +93,9 @@ func TestVerifyFindsWhatIsWrongInAnAuditThatWasCreatedAgain(t *testing.T) {
 // The same on a server, with batches: the intent, the submission, calls, or the end of a batch may be in the stream that
 // is gone.
 func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, share := range []float64{.05, .3, .5, .7, .95} {
-		b := stagetest.NewBench(t, nil)
+		b := bench.Renew(t)
 		j := laneJob(b)
 		whole := j.Steps
 		n := int(share * float64(len(whole)))

@@ -76,6 +76,7 @@ func TestVerifyCannotTellWithoutInputAndAudit(t *testing.T) {
 }
 
 func TestVerifyCannotTellWithoutStreams(t *testing.T) {
+	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {
 		name, want string
 		plant      func(b *stagetest.Bench)
@@ -101,7 +102,7 @@ func TestVerifyCannotTellWithoutStreams(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := stagetest.NewBench(t, nil)
+			b := bench.Renew(t)
 			b.Store(b.FinishedJob(20))
 			tt.plant(b)
 			if _, text, code := verifyAll(b); code != codeUnproven || !strings.Contains(text, tt.want) {
