@@ -3,7 +3,6 @@ package stage
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +42,7 @@ func (l *lab) sendBatch(body string) *nats.Msg {
 
 func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		prices := t.TempDir() + "/prices.yaml"
-		stagetest.Must(t, os.WriteFile(prices, []byte("large: {input: 1, output: 2}\n"), 0o600))
+		prices := stagetest.File(t, "prices.yaml", "large: {input: 1, output: 2}\n")
 		l := newLab(t, llmtest.Config{Latency: time.Second, Script: func(c llmtest.Call) *llmtest.Step {
 			if c.N%5 == 4 {
 				return &llmtest.Step{Status: 429}
@@ -84,8 +82,7 @@ func TestVerifyTellsTheCallsOfBatchesFromThoseOfRows(t *testing.T) {
 
 func TestTheCostOfBatchesCountsAfterARestart(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
-		prices := t.TempDir() + "/prices.yaml"
-		stagetest.Must(t, os.WriteFile(prices, []byte("large: {input: 1000000, output: 0}\n"), 0o600))
+		prices := stagetest.File(t, "prices.yaml", "large: {input: 1000000, output: 0}\n")
 		l := newLab(t, llmtest.Config{}, map[string]string{"STAGE_PRICES_FILE": prices, "STAGE_MAX_COST_USD": "1"})
 		for _, want := range []string{"", batch.CodeAllFailed} {
 			r := l.serveBatches()

@@ -174,6 +174,18 @@ func (r *running) stop() {
 	}
 }
 
+// ended waits at most an hour until the stage ends by itself, and returns its error.
+func (r *running) ended() error {
+	r.lab.t.Helper()
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(time.Hour):
+		r.lab.t.Fatal("it does not end")
+		return nil
+	}
+}
+
 // work runs a stage until there are n results in all, and stops it.
 func (l *lab) work(n int, changes map[string]string) *running {
 	l.t.Helper()

@@ -120,14 +120,8 @@ func TestAJobEndsWhereNoBatchFitsBelowTheCeiling(t *testing.T) {
 		l := newBatchesLab(t, batches.Config{}, map[string]string{"STAGE_MAX_COST_USD": "0.01"})
 		l.load(questions(50)...)
 		r := l.start(nil, Options{ExitOnFatal: true})
-		select {
-		case err := <-r.done:
-			if fatal, ok := errors.AsType[*FatalError](err); !ok || !errors.Is(fatal, cost.ErrCeiling) {
-				t.Errorf("it ended with %v", err)
-			}
-		case <-time.After(time.Hour):
-			t.Error("it did not end")
-			r.stop()
+		if err := r.ended(); !isFatal(err) || !errors.Is(err, cost.ErrCeiling) {
+			t.Errorf("it ended with %v", err)
 		}
 	})
 }

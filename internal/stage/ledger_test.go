@@ -3,8 +3,6 @@ package stage
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -58,13 +56,6 @@ func tokens(c llmtest.Call) string {
 	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":10,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d}}`, n, n+10, n/2, n/4)
 }
 
-func pricesFile(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "prices.yaml")
-	stagetest.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
-}
-
 // TestTotalsMatchWhatTheServersReported: with retries, fallbacks and refused calls among them, tokens and cost of call
 // events, row events, run summary, metrics and log are those of the servers' reports and the prices.
 func TestTotalsMatchWhatTheServersReported(t *testing.T) {
@@ -80,7 +71,7 @@ func TestTotalsMatchWhatTheServersReported(t *testing.T) {
 			}
 		}}
 		l := newLab(t, first.config(), map[string]string{
-			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 2, cached: 1, cache_write: 3, output: 8}\nopenai/small: {input: 1, cache_write: 1, output: 1}\n"),
+			"STAGE_PRICES_FILE": stagetest.File(t, "prices.yaml", "large: {input: 2, cached: 1, cache_write: 3, output: 8}\nopenai/small: {input: 1, cache_write: 1, output: 1}\n"),
 			"STAGE_FALLBACKS":   "openai:small",
 		})
 		for i := range 40 {
@@ -190,7 +181,7 @@ func TestARetryOfAReplyWithoutUsageHasAnUnknownCost(t *testing.T) {
 				return &llmtest.Step{Body: `{"choices":[{"finish_reason":"stop","message":{"content":""}}]}`}
 			}
 			return &llmtest.Step{Body: `{"choices":[{"finish_reason":"stop","message":{"content":"fine"}}],"usage":{"prompt_tokens":100,"completion_tokens":50}}`}
-		}}, map[string]string{"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 3, output: 15}\n")})
+		}}, map[string]string{"STAGE_PRICES_FILE": stagetest.File(t, "prices.yaml", "large: {input: 3, output: 15}\n")})
 		l.load("a row")
 		r := l.work(1, nil)
 		row := l.events(auditlog.KindRow)[0].Row
@@ -211,7 +202,7 @@ func TestARowsOwnModelNeedsAPriceUnderACeiling(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		server := &metered{usage: tokens}
 		l := newLab(t, server.config(), map[string]string{
-			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}\nopenai/other: {input: 1, output: 1}"), "STAGE_DEDUPE": "inflight",
+			"STAGE_PRICES_FILE": stagetest.File(t, "prices.yaml", "large: {input: 1, output: 1}\nopenai/other: {input: 1, output: 1}"), "STAGE_DEDUPE": "inflight",
 		})
 		load := func() {
 			for _, model := range []string{"", "other", "secret", "secret"} {
@@ -250,7 +241,7 @@ func TestTheCeilingPausesAndCountsEarlierRuns(t *testing.T) {
 			return `{"prompt_tokens":100000,"completion_tokens":0,"total_tokens":100000}`
 		}}
 		l := newLab(t, llm.config(), map[string]string{
-			"STAGE_PRICES_FILE": pricesFile(t, "large: {input: 1, output: 1}"), "STAGE_POOL_SIZE": "1",
+			"STAGE_PRICES_FILE": stagetest.File(t, "prices.yaml", "large: {input: 1, output: 1}"), "STAGE_POOL_SIZE": "1",
 		})
 		l.load(times("q", 20)...)
 		for _, run := range []struct {

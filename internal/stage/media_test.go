@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +39,7 @@ func newMediaLab(t *testing.T, rows int, vars map[string]string) *mediaLab {
 
 func mediaLabOf(t *testing.T, of *lab, rows int, vars map[string]string) *mediaLab {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "look.yaml")
-	stagetest.Must(t, os.WriteFile(file, []byte(lookFile), 0o644))
+	file := stagetest.File(t, "look.yaml", lookFile)
 	l := &mediaLab{lab: of, photos: stagetest.NewBucket(t, of.js, "photos")}
 	l.vars["STAGE_TEMPLATE"], l.vars["STAGE_MESSAGES_FILE"] = "", file
 	maps.Copy(l.vars, vars)
@@ -142,8 +139,7 @@ func TestAnObjectThatChangesFailsItsRow(t *testing.T) {
 func TestEqualContentIsOneRequest(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newMediaLab(t, 0, map[string]string{"STAGE_DEDUPE": "inflight"})
-		file := filepath.Join(t.TempDir(), "same.yaml")
-		stagetest.Must(t, os.WriteFile(file, []byte("- {role: user, content: [{type: image, source: 'nats://photos/{{ row.q }}'}]}"), 0o644))
+		file := stagetest.File(t, "same.yaml", "- {role: user, content: [{type: image, source: 'nats://photos/{{ row.q }}'}]}")
 		for _, name := range []string{"a", "b", "c"} {
 			end := "same"
 			if name == "c" {
@@ -206,8 +202,7 @@ func TestABatchHasThePictures(t *testing.T) {
 func TestElementsHavePicturesAndAKillRepaysFew(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newMediaLab(t, 0, map[string]string{"STAGE_POOL_SIZE": "4", "STAGE_JOURNAL_AFTER": "0s", "STAGE_FOREACH": "photos", "STAGE_FOREACH_ERRORS": "keep"})
-		file := filepath.Join(t.TempDir(), "items.yaml")
-		stagetest.Must(t, os.WriteFile(file, []byte("- {role: user, content: [{type: text, text: '{{ item }}'}, {type: image, source: 'nats://photos/{{ item }}'}]}"), 0o644))
+		file := stagetest.File(t, "items.yaml", "- {role: user, content: [{type: text, text: '{{ item }}'}, {type: image, source: 'nats://photos/{{ item }}'}]}")
 		l.vars["STAGE_MESSAGES_FILE"] = file
 		for i := range 8 {
 			l.photos.Put(fmt.Sprint("p", i), stagetest.Picture+fmt.Sprint(i))

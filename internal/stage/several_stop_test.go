@@ -3,8 +3,6 @@ package stage
 import (
 	"errors"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,8 +102,7 @@ func TestTheStopTimeoutEndsTheOneStageThatIsStuck(t *testing.T) {
 func TestAStageThatHasEndedReadsNoKey(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
-		keyFile := filepath.Join(t.TempDir(), "key")
-		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600))
+		keyFile := stagetest.File(t, "key", "sk-revoked-key")
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": keyFile, "STAGE_ON_FATAL": "exit"})...)
 		l.awaitReady(r)
 		l.load("one")

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -109,13 +108,17 @@ func refusing(key string) llmtest.Config {
 	}}
 }
 
+// behind is the second stage of a chain.
+func behind(first string) map[string]string {
+	return map[string]string{
+		"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results." + first + ".0.rows",
+		"STAGE_TEMPLATE": "{{ row.llm_response }}", "STAGE_RESULT_STREAM": "LAST", "STAGE_RESULT_SUBJECT": "last", "STAGE_RESPONSE_FIELD": "again",
+	}
+}
+
 // The second stage of a chain may start first, on a server without any stream.
 func TestStagesOfAChainStartInAnyOrder(t *testing.T) {
-	first := map[string]string{"STAGE_NAME": "first"}
-	second := map[string]string{
-		"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.first.0.rows", "STAGE_TEMPLATE": "{{ row.llm_response }}",
-		"STAGE_RESULT_STREAM": "LAST", "STAGE_RESULT_SUBJECT": "last", "STAGE_RESPONSE_FIELD": "again",
-	}
+	first, second := map[string]string{"STAGE_NAME": "first"}, behind("first")
 	for name, stages := range map[string][]map[string]string{"first": {first, second}, "last": {second, first}} {
 		t.Run(name, func(t *testing.T) {
 			stagetest.Virtual(t, func(t *testing.T) {
@@ -141,10 +144,7 @@ func TestStagesOfAChainStartInAnyOrder(t *testing.T) {
 func TestAStageMayStartBeforeTheOneThatItReadsFrom(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, llmtest.Config{}, nil)
-		second := l.start(map[string]string{
-			"STAGE_NAME": "second", "STAGE_INPUT_STREAM": "RESULTS", "STAGE_INPUT_SUBJECT": "results.stage.0.rows", "STAGE_TEMPLATE": "{{ row.llm_response }}",
-			"STAGE_RESULT_STREAM": "LAST", "STAGE_RESULT_SUBJECT": "last", "STAGE_RESPONSE_FIELD": "again",
-		}, Options{})
+		second := l.start(behind("stage"), Options{})
 		time.Sleep(5 * time.Second)
 		l.load("one")
 		l.work(1, nil)
@@ -178,8 +178,7 @@ func parallel(changes ...map[string]string) []map[string]string {
 func TestABadKeyPausesOneStageAlone(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t, refusing("sk-revoked-key"), nil)
-		keyFile := filepath.Join(t.TempDir(), "key")
-		stagetest.Must(t, os.WriteFile(keyFile, []byte("sk-revoked-key"), 0o600))
+		keyFile := stagetest.File(t, "key", "sk-revoked-key")
 		r := l.startSeveral(parallel(nil, map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": keyFile})...)
 		l.awaitReady(r)
 		l.load("one", "two")
