@@ -124,7 +124,7 @@ fuzz: ## fuzz each target for FUZZTIME, a number of executions
 	test -n "$$found" || { echo "no fuzz target in $(PKG)" >&2; exit 1; }; \
 	while read -r package target; do \
 		echo "== $$target in $$package"; \
-		executions=$(FUZZTIME); [[ "$$package" != */test/hostile ]] || executions=$(WHOLETIME); \
+		executions=$(FUZZTIME); [[ "$$package" != */test/security ]] || executions=$(WHOLETIME); \
 		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime "$$executions" -fuzzminimizetime 200x "$$package" </dev/null; \
 	done <<<"$$found"
 

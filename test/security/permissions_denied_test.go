@@ -57,8 +57,8 @@ var everything = map[string]string{
 	"STAGE_TEMPLATE": "", "STAGE_MESSAGES_FILE": "testdata/messages.yaml",
 }
 
-// load reads the configuration of a stage with some settings, that calls a provider at a URL.
-func load(t *testing.T, settings map[string]string, url string) *config.Config {
+// configured reads the configuration of a stage with some settings, that calls a provider at a URL.
+func configured(t *testing.T, settings map[string]string, url string) *config.Config {
 	t.Helper()
 	prices := stagetest.File(t, "prices.yaml", "small: {input: 1, output: 1}")
 	environ := map[string]string{
@@ -78,7 +78,7 @@ func work(t *testing.T, settings map[string]string, script func(llmtest.Call) *l
 	handler := stagetest.Value(llmtest.New(llmtest.Config{Script: script}))(t)
 	pipe, stop := handler.Pipe()
 	defer stop()
-	cfg := load(t, settings, pipe.URL())
+	cfg := configured(t, settings, pipe.URL())
 	srv, err := server.NewServer(&server.Options{
 		DontListen: true, JetStream: true, StoreDir: stagetest.Dir(t), NoLog: true, NoSigs: true,
 		Users: []*server.User{{Username: "admin", Password: "admin"}, g.User("stage")},

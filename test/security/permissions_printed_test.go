@@ -18,7 +18,7 @@ import (
 // printed returns what a stage with some settings is told to need.
 func printed(t *testing.T, settings map[string]string) (g permissions.Grant) {
 	t.Helper()
-	set := needed.Of(load(t, settings, "http://localhost"))
+	set := needed.Of(configured(t, settings, "http://localhost"))
 	g.Publish, g.Subscribe = set.Publish(), set.Subscribe()
 	if set.Responses > 0 {
 		g.Responses = &server.ResponsePermission{MaxMsgs: 1, Expires: set.Responses}

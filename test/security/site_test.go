@@ -1,6 +1,9 @@
 // Package security_test runs whole stages, with the wiring that ships, against NATS servers that are guarded in every
 // way that the stage supports: over real sockets on the loopback interface, with certificates and credentials that each
 // test makes.
+//
+// Other tests, in virtual time, take single permissions away, and send what strangers may send: rows whose headers,
+// subjects and bodies no ordinary client would write, but which the server stores.
 package security_test
 
 import (

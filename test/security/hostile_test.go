@@ -1,4 +1,4 @@
-package hostile_test
+package security_test
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ var (
 // TestNoMessageStopsAStage draws nasty messages from seeds and runs a whole stage in each order: each row has its result,
 // verify proves it, and every command that reads the streams ends without an error. A short run has three of the orders.
 //
-//	go test ./test/hostile -run '^TestNoMessageStopsAStage$' -v -args -hostile.seed 1 -hostile.runs 100
+//	go test ./test/security -run '^TestNoMessageStopsAStage$' -v -args -hostile.seed 1 -hostile.runs 100
 func TestNoMessageStopsAStage(t *testing.T) {
 	var sum tally
 	for i := range *hostileRuns {
@@ -32,7 +32,7 @@ func TestNoMessageStopsAStage(t *testing.T) {
 			t.Run(fmt.Sprintf("seed %d, %s", seed, w.name), func(t *testing.T) {
 				stagetest.Virtual(t, func(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, uint64(i))) //nolint:gosec // few
-					sum.add(run(t, w, draw(rng, messagesOfARun), rng))
+					sum.add(runHostile(t, w, draw(rng, messagesOfARun), rng))
 				})
 			})
 		}
@@ -69,7 +69,7 @@ func FuzzMessage(f *testing.F) {
 		stagetest.Virtual(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // any seed
 			messages := []*message{ordinary(rng, slowRow), ordinary(rng, 0), m, ordinary(rng, 1), nasty(rng, rng.IntN(len(kinds))), ordinary(rng, 2), m, ordinary(rng, 3)}
-			book.add(t, run(t, ways[int(w)%len(ways)], messages, rng))
+			book.add(t, runHostile(t, ways[int(w)%len(ways)], messages, rng))
 		})
 	})
 }

@@ -1,4 +1,4 @@
-package hostile_test
+package security_test
 
 import (
 	"bufio"
@@ -33,15 +33,15 @@ import (
 )
 
 const (
-	// patience is how long a run may take for its results, and readPatience one command that reads, in virtual time.
-	patience     = 10 * time.Minute
-	readPatience = time.Minute
+	// hostilePatience is how long a run may take for its results, and readPatience one command that reads, in virtual time.
+	hostilePatience = 10 * time.Minute
+	readPatience    = time.Minute
 	// faultsMax is how many faults of a run are reported.
 	faultsMax = 20
 )
 
-// site is a server with small messages, an LLM, and the processes of one stage.
-type site struct {
+// hostileSite is a server with small messages, an LLM, and the processes of one stage.
+type hostileSite struct {
 	t      *testing.T
 	way    string
 	broker *stagetest.Broker
@@ -95,9 +95,9 @@ var ways = []way{
 	{"key, lane", []string{"STAGE_ORDER", "key", "STAGE_LANE", "batch", "STAGE_LANE_WAIT", "1s", "STAGE_LANE_POLL", "1s"}},
 }
 
-func newSite(t *testing.T, w way) *site {
+func newHostileSite(t *testing.T, w way) *hostileSite {
 	t.Helper()
-	s := &site{t: t, way: w.name, rows: make(map[uint64]*message), logs: &stagetest.Buffer{Shown: true}, tally: tally{Kinds: make(map[string]int)}}
+	s := &hostileSite{t: t, way: w.name, rows: make(map[uint64]*message), logs: &stagetest.Buffer{Shown: true}, tally: tally{Kinds: make(map[string]int)}}
 	s.broker = stagetest.NewBrokerFor(t, payloadMax)
 	var err error
 	if s.js, err = jetstream.New(s.broker.Connect(s.broker)); err != nil {
@@ -123,7 +123,7 @@ func newSite(t *testing.T, w way) *site {
 	return s
 }
 
-func (s *site) create(cfg jetstream.StreamConfig) {
+func (s *hostileSite) create(cfg jetstream.StreamConfig) {
 	s.t.Helper()
 	cfg.Storage = jetstream.MemoryStorage
 	stagetest.Value(s.js.CreateStream(s.t.Context(), cfg))(s.t)
@@ -142,9 +142,9 @@ func answer(c llmtest.Call) *llmtest.Step {
 	return &llmtest.Step{Delay: time.Duration(20+(n&0xff)*7%300) * time.Millisecond}
 }
 
-// process is one process of the stage.
-type process struct {
-	s          *site
+// hostileProcess is one process of the stage.
+type hostileProcess struct {
+	s          *hostileSite
 	wire       *stagetest.Wire
 	soft, hard context.CancelFunc
 	done       chan struct{}
@@ -152,9 +152,9 @@ type process struct {
 	client     *http.Client
 }
 
-func (s *site) start() *process {
+func (s *hostileSite) start() *hostileProcess {
 	s.t.Helper()
-	p := &process{s: s, done: make(chan struct{})}
+	p := &hostileProcess{s: s, done: make(chan struct{})}
 	p.wire = &stagetest.Wire{Broker: s.broker, Sees: func([]byte) int { return -1 }, Dies: func() {}}
 	nc := s.broker.Connect(p.wire)
 	pages := llmtest.NewPipeListener()
@@ -180,14 +180,14 @@ func (s *site) start() *process {
 }
 
 // kill ends the process as a crash does: nothing more of it arrives.
-func (p *process) kill() {
+func (p *hostileProcess) kill() {
 	p.wire.Die()
 	p.hard()
 	p.soft()
 }
 
 // stop ends the process as a person does.
-func (p *process) stop() {
+func (p *hostileProcess) stop() {
 	p.s.t.Helper()
 	p.soft()
 	select {
@@ -195,12 +195,12 @@ func (p *process) stop() {
 		if p.err != nil {
 			p.s.fault("the stage ended with %v", p.err)
 		}
-	case <-time.After(patience):
+	case <-time.After(hostilePatience):
 		p.s.fault("the stage does not stop")
 	}
 }
 
-func (s *site) fault(format string, args ...any) {
+func (s *hostileSite) fault(format string, args ...any) {
 	s.t.Helper()
 	if s.faults++; s.faults <= faultsMax {
 		s.t.Errorf("%s: %s", s.way, fmt.Sprintf(format, args...))
@@ -208,7 +208,7 @@ func (s *site) fault(format string, args ...any) {
 }
 
 // publish sends a message as it is.
-func (s *site) publish(m *message) {
+func (s *hostileSite) publish(m *message) {
 	s.t.Helper()
 	seq, refused := s.by.publish(m)
 	if refused != "" {
@@ -221,7 +221,7 @@ func (s *site) publish(m *message) {
 }
 
 // load publishes some rows of a file, and the same file again.
-func (s *site) load() {
+func (s *hostileSite) load() {
 	s.t.Helper()
 	const rows = 3
 	for _, before := range []int64{0, rows} {
@@ -246,7 +246,7 @@ func (s *site) load() {
 }
 
 // answered returns how many results each row has.
-func (s *site) answered() map[uint64]int {
+func (s *hostileSite) answered() map[uint64]int {
 	s.t.Helper()
 	n := make(map[uint64]int)
 	for _, m := range s.readAll("RESULTS", "results.stage.0.rows") {
@@ -260,7 +260,7 @@ func (s *site) answered() map[uint64]int {
 }
 
 // readAll reads a stream message by message, by the API that is sure to return what is stored.
-func (s *site) readAll(stream, subject string) (all []*jetstream.RawStreamMsg) {
+func (s *hostileSite) readAll(stream, subject string) (all []*jetstream.RawStreamMsg) {
 	s.t.Helper()
 	handle := stagetest.Value(s.js.Stream(s.t.Context(), stream))(s.t)
 	for seq := uint64(1); ; {
@@ -274,9 +274,9 @@ func (s *site) readAll(stream, subject string) (all []*jetstream.RawStreamMsg) {
 }
 
 // await waits until each row has its result, and names those that have none when the time is up.
-func (s *site) await(what string, want int) bool {
+func (s *hostileSite) await(what string, want int) bool {
 	s.t.Helper()
-	for began := time.Now(); time.Since(began) < patience; time.Sleep(time.Second) {
+	for began := time.Now(); time.Since(began) < hostilePatience; time.Sleep(time.Second) {
 		if stagetest.Stored(s.t, s.js, "RESULTS", "results.stage.0.rows") >= want {
 			return true
 		}
@@ -284,7 +284,7 @@ func (s *site) await(what string, want int) bool {
 	have := s.answered()
 	for seq := uint64(1); seq <= uint64(len(s.rows)+s.Redriven+1); seq++ { //nolint:gosec // few
 		if m := s.rows[seq]; m != nil && have[seq] == 0 {
-			s.fault("%s: row %d has no result after %v: %v", what, seq, patience, m)
+			s.fault("%s: row %d has no result after %v: %v", what, seq, hostilePatience, m)
 		}
 	}
 	if s.faults == 0 {
@@ -297,7 +297,7 @@ func (s *site) await(what string, want int) bool {
 func tailOf(text string, n int) string { return text[max(0, len(text)-n):] }
 
 // reads runs everything that reads the streams, and reports what fails or does not end.
-func (s *site) reads(p *process) {
+func (s *hostileSite) reads(p *hostileProcess) {
 	s.t.Helper()
 	s.command("verify", func(ctx context.Context) error {
 		report, err := verify.Run(ctx, s.js, s.cfg, io.Discard)
@@ -365,7 +365,7 @@ func areJSON(out *bufio.Writer, text *bytes.Buffer) error {
 }
 
 // readsRows asks for the history of each nasty row.
-func (s *site) readsRows(p *process) {
+func (s *hostileSite) readsRows(p *hostileProcess) {
 	s.t.Helper()
 	for seq, m := range s.rows {
 		if m.kind == ordinaryKind {
@@ -381,7 +381,7 @@ func (s *site) readsRows(p *process) {
 var rowInText = regexp.MustCompile(`\brow (\d+)`)
 
 // named returns the nasty messages of the rows that a text names.
-func (s *site) named(text string) string {
+func (s *hostileSite) named(text string) string {
 	var b strings.Builder
 	for _, found := range rowInText.FindAllStringSubmatch(text, faultsMax) {
 		seq, _ := strconv.ParseUint(found[1], 10, 64)
@@ -393,7 +393,7 @@ func (s *site) named(text string) string {
 }
 
 // get reads a page of the process.
-func (p *process) get(ctx context.Context, path string) error {
+func (p *hostileProcess) get(ctx context.Context, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
 		return err
@@ -411,7 +411,7 @@ func (p *process) get(ctx context.Context, path string) error {
 }
 
 // command runs one command that reads.
-func (s *site) command(name string, run func(context.Context) error) {
+func (s *hostileSite) command(name string, run func(context.Context) error) {
 	s.t.Helper()
 	if s.faults >= faultsMax {
 		return
@@ -423,17 +423,17 @@ func (s *site) command(name string, run func(context.Context) error) {
 	}
 }
 
-// run is a whole stage with a take-over in the middle: the first process is killed while rows are open, with a second
+// runHostile is a whole stage with a take-over in the middle: the first process is killed while rows are open, with a second
 // one standing by or started afterwards.
-func run(t *testing.T, w way, messages []*message, rng *rand.Rand) tally {
+func runHostile(t *testing.T, w way, messages []*message, rng *rand.Rand) tally {
 	t.Helper()
-	s := newSite(t, w)
+	s := newHostileSite(t, w)
 	first := s.start()
 	half := len(messages) / 2
 	for _, m := range messages[:half] {
 		s.publish(m)
 	}
-	var second *process
+	var second *hostileProcess
 	if standby := rng.IntN(2) == 0; standby {
 		second = s.start()
 	}
@@ -473,7 +473,7 @@ func run(t *testing.T, w way, messages []*message, rng *rand.Rand) tally {
 }
 
 // check reads the results themselves: each row has one.
-func (s *site) check() {
+func (s *hostileSite) check() {
 	s.t.Helper()
 	have := s.answered()
 	for _, seq := range slices.Sorted(func(yield func(uint64) bool) {

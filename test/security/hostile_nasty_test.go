@@ -1,4 +1,4 @@
-package hostile_test
+package security_test
 
 import (
 	"fmt"
