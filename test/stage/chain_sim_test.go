@@ -17,7 +17,7 @@ import (
 
 var (
 	chainRows  = flag.Int("sim.chain.rows", 0, "rows of each seed; 0: 150, or 60 with -short")
-	chainKills = flag.Int("sim.chain.kills", 12, "how many processes of each seed are killed")
+	chainKills = flag.Int("sim.chain.kills", 0, "how many processes of each seed are killed; 0: 12, or 6 with -short")
 )
 
 // chainSim is a chain whose processes come and go.
@@ -35,7 +35,7 @@ type chainSim struct {
 //
 //	go test ./test/stage -run '^TestSimulationOfChains$' -v -sim.seed 1 -sim.runs 20 -sim.chain.rows 1000
 func TestSimulationOfChains(t *testing.T) {
-	*chainRows = stagetest.Runs(*chainRows, 60, 150)
+	*chainRows, *chainKills = stagetest.Runs(*chainRows, 60, 150), stagetest.Runs(*chainKills, 6, 12)
 	for i := range stagetest.Runs(*simRuns, 1, 3) {
 		seed := *simSeed + uint64(i) //nolint:gosec // not negative
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -306,7 +308,7 @@ func (c *crew) lookAtStops() {
 // that holds a slot, and for its own.
 func (c *crew) lookAtProgress() {
 	c.t.Helper()
-	results, rows := c.counts("RESULTS", "results.stage.%d.rows"), c.counts("ROWS", "rows.%d.>")
+	results, rows := c.counts("RESULTS", "results.stage.*.rows", 2), c.counts("ROWS", "rows.*.>", 1)
 	for p := range results {
 		if results[p] > c.results[p] || results[p] == rows[p] || c.full || c.jammed.Load() || c.outage.lasts() || time.Now().Before(c.excused) || len(c.alive()) == 0 {
 			if c.still[p] {
@@ -321,16 +323,15 @@ func (c *crew) lookAtProgress() {
 	}
 }
 
-// counts returns how many messages of a stream each partition has.
-func (c *crew) counts(stream, subject string) []int {
+// counts returns how many messages of a stream each partition has; the number of the partition is a token of the subject.
+func (c *crew) counts(stream, filter string, token int) []int {
 	c.t.Helper()
 	s := stagetest.Value(c.js.Stream(c.t.Context(), stream))(c.t)
+	info := stagetest.Value(s.Info(c.t.Context(), jetstream.WithSubjectFilter(filter)))(c.t)
 	counts := make([]int, crewPartitions)
-	for p := range counts {
-		info := stagetest.Value(s.Info(c.t.Context(), jetstream.WithSubjectFilter(fmt.Sprintf(subject, p))))(c.t)
-		for _, n := range info.State.Subjects {
-			counts[p] += int(n)
-		}
+	for subject, n := range info.State.Subjects {
+		p := stagetest.Value(strconv.Atoi(strings.Split(subject, ".")[token]))(c.t)
+		counts[p] += int(n)
 	}
 	return counts
 }

@@ -75,26 +75,6 @@ func TestAStopLeavesWhatIsCompleteBehindAnOpenRow(t *testing.T) {
 	})
 }
 
-func TestADrainWaitsForTheCallsInFlight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := loaded(t, 3, llmtest.Config{Latency: 5 * time.Minute})
-		r := s.start(vars{"STAGE_LLM_TIMEOUT": "10m"})
-		time.Sleep(10 * time.Second)
-		r.soft()
-		time.Sleep(4 * time.Minute)
-		select {
-		case <-r.done:
-			t.Fatal("it did not wait for the calls in flight")
-		default:
-		}
-		if err := r.wait(); err != nil {
-			t.Errorf("the calls ended in time, but got: %v", err)
-		}
-		s.verify()
-	})
-}
-
 func TestASecondSignalStopsAtOnceAndLosesNoRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
