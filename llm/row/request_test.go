@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
@@ -206,76 +207,16 @@ func collect(leaves map[string]string, path string, value any) {
 	}
 }
 
-// What each wire format sends of options whose translation is more than a name.
-func TestOptionsOfARowsRequest(t *testing.T) {
-	const hi = `"messages":[{"role":"user","content":"hi"}]`
-	for _, tt := range []struct{ provider, request, want, err string }{
-		{
-			llm.OpenAI, `{"stop":"a","max_tokens":5,` + hi + `,"user":"u","top_k":3,"seed":null,"n":1,"stream":false}`,
-			`{"model":"m",` + hi + `,"max_completion_tokens":5,"stop":["a"],"user":"u","top_k":3}`, "",
-		},
-		{llm.OpenAI, `{"response_format":{"type":"json_object"},` + hi + `}`, `{"model":"m",` + hi + `,"response_format":{"type":"json_object"}}`, ""},
-		{
-			llm.OpenAIResponses, `{"response_format":{"type":"json_object"},"logprobs":true,"reasoning_effort":"none",` + hi + `}`,
-			`{"model":"m","input":[{"role":"user","content":"hi"}],"store":false,"reasoning":{"effort":"none"},"include":["message.output_text.logprobs"],"text":{"format":{"type":"json_object"}}}`, "",
-		},
-		{
-			llm.OpenAIResponses, `{"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"}}},` + hi + `}`,
-			`{"model":"m","input":[{"role":"user","content":"hi"}],"store":false,"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}}}`, "",
-		},
-		{
-			llm.Anthropic, `{"reasoning_effort":"max","response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object","properties":{},"additionalProperties":false}}},"logprobs":false,` + hi + `}`,
-			`{"model":"m","max_tokens":4096,` + hi + `,"output_config":{"effort":"max","format":{"type":"json_schema","schema":{"type":"object","properties":{},"additionalProperties":false}}}}`, "",
-		},
-		{llm.Anthropic, `{"reasoning_effort":"minimal",` + hi + `}`, "", `anthropic: the request's member "reasoning_effort": minimal is not known to this provider`},
-		{llm.Anthropic, `{"response_format":{"type":"json_object"},` + hi + `}`, "", `"response_format": this provider has nothing like json_object`},
-		{llm.Anthropic, `{"top_k":null,"top_a":3,` + hi + `}`, "", `the request's member "top_a" has no place`},
-		{
-			llm.Gemini, `{"model":"gemini-2.5-pro","reasoning_effort":"medium","response_format":{"type":"json_object"},` + hi + `}`,
-			`{"contents":[{"role":"user","parts":[{"text":"hi"}]}],"generationConfig":{"thinkingConfig":{"thinkingBudget":8192},"responseMimeType":"application/json"}}`, "",
-		},
-		{
-			llm.Gemini, `{"model":"gemini-3-pro","reasoning_effort":"high",` + hi + `}`,
-			`{"contents":[{"role":"user","parts":[{"text":"hi"}]}],"generationConfig":{"thinkingConfig":{"thinkingLevel":"HIGH"}}}`, "",
-		},
-		{llm.Gemini, `{"model":"gemini-3-pro","reasoning_effort":"none",` + hi + `}`, "", `"reasoning_effort": none is not known to the provider's model gemini-3-pro`},
-		{llm.Gemini, `{"seed":2147483648,` + hi + `}`, "", `"seed": the seeds of this provider have 32 bits`},
-		{llm.Gemini, `{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"nothing"}}},` + hi + `}`, "", `"response_format": `},
-
-		{
-			llm.Bedrock, `{"model":"eu.anthropic.claude-sonnet-4-5-20250929-v1:0","reasoning_effort":"max","stop":["a"],"top_p":0.5,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object","properties":{},"additionalProperties":false}}},"logprobs":false,` + hi + `}`,
-			`{"inferenceConfig":{"stopSequences":["a"],"topP":0.5},"messages":[{"content":[{"text":"hi"}],"role":"user"}],"outputConfig":{"effort":"max","textFormat":{"structure":{"jsonSchema":{"name":"n","schema":"{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}"}},"type":"json_schema"}}}`, "",
-		},
-		{llm.Bedrock, `{"model":"openai.gpt-oss-20b-1:0","reasoning_effort":"low",` + hi + `}`, `{"additionalModelRequestFields":{"reasoning_effort":"low"},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
-		{llm.Bedrock, `{"model":"openai.gpt-5.5","reasoning_effort":"none",` + hi + `}`, `{"additionalModelRequestFields":{"reasoning":{"effort":"none"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
-		{llm.Bedrock, `{"model":"us.amazon.nova-2-lite-v1:0","reasoning_effort":"low",` + hi + `}`, `{"additionalModelRequestFields":{"reasoningConfig":{"maxReasoningEffort":"low","type":"enabled"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
-		{llm.Bedrock, `{"model":"us.amazon.nova-2-lite-v1:0","reasoning_effort":"none",` + hi + `}`, `{"additionalModelRequestFields":{"reasoningConfig":{"type":"disabled"}},"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
-		{llm.Bedrock, `{"reasoning_effort":"minimal",` + hi + `}`, "", `bedrock: the request's member "reasoning_effort": minimal is not known to the provider's model anthropic.claude-sonnet-4-5: there are low, medium, high, xhigh, max`},
-		{llm.Bedrock, `{"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none",` + hi + `}`, `{"messages":[{"content":[{"text":"hi"}],"role":"user"}]}`, ""},
-		{llm.Bedrock, `{"seed":7,` + hi + `}`, "", `the request's member "seed" has no place`},
-		{llm.Bedrock, `{"response_format":{"type":"json_object"},` + hi + `}`, "", `"response_format": this provider has nothing like json_object`},
-		{llm.Bedrock, `{"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"nothing"}}},` + hi + `}`, "", `"response_format": `},
-
-		{llm.OpenAI, `{"messages":[{"role":"user","content":"hi"}],"messages":null}`, "", `the member "body.messages" must be a list of messages`},
-		{llm.OpenAI, `{"input":"hi"}`, "", `the member "body.input" may not be set by a row`},
-		{llm.OpenAI, `{}`, "", `the request "body": there is no list of messages`},
-		{llm.OpenAI, `[]`, "", `there is no object "body": it must be a request of chat completions`},
-		{llm.OpenAI, `{"Stream":true,` + hi + `}`, "", `the member "body.Stream" may not be set by a row`},
-		{llm.OpenAI, `{"stream":true,` + hi + `}`, "", `the member "body.stream" is not supported`},
-		{llm.OpenAI, `{"n":2,` + hi + `}`, "", `the member "body.n" must be 1`},
-		{llm.OpenAI, `{"model":"",` + hi + `}`, "", `the member "body.model" must be the name of a model`},
-		{llm.OpenAI, `{"max_tokens":1,"max_completion_tokens":1,` + hi + `}`, "", `max_tokens and max_completion_tokens are both set`},
-		{llm.OpenAI, `{"max_tokens":0,` + hi + `}`, "", `the member "body.max_tokens" must be a whole number of at least 1`},
-		{llm.OpenAI, `{"temperature":"1",` + hi + `}`, "", `the member "body.temperature" must be a number`},
-		{llm.OpenAI, `{"stop":[1],` + hi + `}`, "", `the member "body.stop" must be a text or a list of texts`},
-		{llm.OpenAI, `{"reasoning_effort":"lots",` + hi + `}`, "", `the member "body.reasoning_effort" must be one of none, minimal`},
-		{llm.OpenAI, `{"response_format":{"type":"xml"},` + hi + `}`, "", `the member "body.response_format" has the type "xml"`},
-	} {
-		got := prepared(t, tt.provider, tt.request)
-		if tt.err == "" && (got.err != nil || got.body != tt.want) || tt.err != "" && (got.err == nil || !strings.Contains(got.err.Error(), tt.err)) {
-			t.Errorf("%s at %s:\ngot  %s, %v\nwant %s%s", tt.request, tt.provider, got.body, got.err, tt.want, tt.err)
+// TestRequestsOfRows runs testdata/requests.txt: the body that each wire format sends for a row's request, or why the row
+// is refused.
+func TestRequestsOfRows(t *testing.T) {
+	datadriven.RunTest(t, "testdata/requests.txt", func(t *testing.T, d *datadriven.TestData) string {
+		got := prepared(t, d.Cmd, d.Input)
+		if got.err != nil {
+			return fmt.Sprintf("refused: %v\n", got.err)
 		}
-	}
+		return got.body + "\n"
+	})
 }
 
 // A row's request takes the place of what the settings say, and keeps the rest.
@@ -308,51 +249,6 @@ func TestLinesOfBatchFiles(t *testing.T) {
 		err := new(row.Requests).Read(parsed, "body", new(llm.Request))
 		if got := fmt.Sprint(err); tt.err == "" && err != nil || !strings.Contains(got, tt.err) {
 			t.Errorf("%s: got %v, want %q", tt.members, err, tt.err)
-		}
-	}
-}
-
-// A history of calls and their answers, as each wire format writes it.
-func TestHistoriesOfCalls(t *testing.T) {
-	const calls = `[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},{"id":"c2","type":"function","function":{"name":"g","arguments":""}}]`
-	const history = `[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":` + calls + `},{"role":"tool","tool_call_id":"c1","content":"one"},` +
-		`{"role":"tool","tool_call_id":"c2","name":"g","content":[{"type":"text","text":"{\"two\":2}"}]},{"role":"assistant","content":"so","refusal":"no"},{"role":"user","content":"r"}]`
-	for _, tt := range []struct{ provider, messages, want, err string }{
-		{llm.OpenAI, history, `"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},{"id":"c2","type":"function","function":{"name":"g","arguments":"{}"}}]},` +
-			`{"role":"tool","content":"one","tool_call_id":"c1"},{"role":"tool","content":[{"type":"text","text":"{\"two\":2}"}],"name":"g","tool_call_id":"c2"},{"role":"assistant","content":"so","refusal":"no"},{"role":"user","content":"r"}]`, ""},
-		{llm.OpenAIResponses, history, `"input":[{"role":"user","content":"q"},{"type":"function_call","call_id":"c1","name":"f","arguments":"{\"a\": 1}"},{"type":"function_call","call_id":"c2","name":"g","arguments":"{}"},` +
-			`{"type":"function_call_output","call_id":"c1","output":"one"},{"type":"function_call_output","call_id":"c2","output":"{\"two\":2}"},{"role":"assistant","content":"so"},{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]},{"role":"user","content":"r"}]`, ""},
-		{llm.Anthropic, history, `"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"f","input":{"a": 1}},{"type":"tool_use","id":"c2","name":"g","input":{}}]},` +
-			`{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"one"},{"type":"tool_result","tool_use_id":"c2","content":"{\"two\":2}"}]},{"role":"assistant","content":[{"type":"text","text":"so"},{"type":"text","text":"no"}]},{"role":"user","content":"r"}]`, ""},
-		{llm.Gemini, history, `"contents":[{"role":"user","parts":[{"text":"q"}]},{"role":"model","parts":[{"functionCall":{"name":"f","args":{"a": 1}}},{"functionCall":{"name":"g","args":{}}}]},` +
-			`{"role":"user","parts":[{"functionResponse":{"name":"f","response":{"output":"one"}}},{"functionResponse":{"name":"g","response":{"two":2}}}]},{"role":"model","parts":[{"text":"so"},{"text":"no"}]},{"role":"user","parts":[{"text":"r"}]}]`, ""},
-
-		{llm.Bedrock, history, "", `"messages[1]": this provider takes calls of tools and their answers only together with the tools`},
-		{llm.Bedrock, history + `,"tools":[{"type":"function","function":{"name":"f"}}]`, `{"messages":[{"content":[{"text":"q"}],"role":"user"},{"content":[{"toolUse":{"input":{"a": 1},"name":"f","toolUseId":"c1"}},{"toolUse":{"input":{},"name":"g","toolUseId":"c2"}}],"role":"assistant"},` +
-			`{"content":[{"toolResult":{"content":[{"text":"one"}],"toolUseId":"c1"}},{"toolResult":{"content":[{"text":"{\"two\":2}"}],"toolUseId":"c2"}}],"role":"user"},{"content":[{"text":"so"},{"text":"no"}],"role":"assistant"},{"content":[{"text":"r"}],"role":"user"}],"toolConfig":`, ""},
-		{llm.Bedrock, history + `,"tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}]`, "", `"tool_choice": this provider can't forbid calls of the tools that the conversation has called`},
-		{llm.Bedrock, `[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}]`, `{"messages":[{"content":[{"text":"a"},{"text":"b"}],"role":"user"},{"content":[{"text":"c"}],"role":"assistant"}]}`, ""},
-		{llm.Bedrock, `[{"role":"assistant","content":"a"},{"role":"user","content":"b"}]`, "", `the conversation begins with a message of the assistant`},
-		{llm.Bedrock, `[{"role":"user","content":"a"},{"role":"system","content":"b"}]`, "", `message 2 is a system message behind others`},
-
-		{llm.OpenAI, `[{"role":"user","content":"q","name":"ann"}]`, `"messages":[{"role":"user","content":"q","name":"ann"}]`, ""},
-		{llm.Anthropic, `[{"role":"user","content":"q","name":"ann"}]`, "", `the request's member "messages[0].name" has no place`},
-		{
-			llm.OpenAI, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`,
-			`"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
-		},
-		{
-			llm.Anthropic, `[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"not JSON"}}]}]`, "",
-			`"messages[0].tool_calls[0].function.arguments": this provider takes an object alone`,
-		},
-		{llm.Gemini, `[{"role":"tool","tool_call_id":"c","content":"x"}]`, "", `"messages[0].tool_call_id": no earlier message makes this call`},
-		{llm.OpenAI, `[{"role":"user","content":"x","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}]`, "", `"tool_calls" and "refusal" are for the role assistant`},
-		{llm.OpenAI, `[{"role":"user","content":"x","tool_call_id":"c"}]`, "", `"tool_call_id" is for the role tool`},
-		{llm.OpenAI, `[{"role":"user","content":"x","audio":{}}]`, "", `"audio" is not supported`},
-	} {
-		got := prepared(t, tt.provider, `{"messages":`+tt.messages+`}`)
-		if tt.err == "" && (got.err != nil || !strings.Contains(got.body, tt.want)) || tt.err != "" && (got.err == nil || !strings.Contains(got.err.Error(), tt.err)) {
-			t.Errorf("%s at %s:\ngot  %s, %v\nwant %s%s", tt.messages, tt.provider, got.body, got.err, tt.want, tt.err)
 		}
 	}
 }
