@@ -180,7 +180,7 @@ func clientOf(t *testing.T, provider string) *llm.Client {
 	})
 }
 
-// TestMediaOfEachWireFormat runs the parts of testdata/media.txt: what is kept has the digest, and what is sent the content.
+// TestMediaOfEachWireFormat runs the parts of testdata/media.txt: what is kept has the digest, what is sent the content.
 func TestMediaOfEachWireFormat(t *testing.T) {
 	datadriven.RunTest(t, "testdata/media.txt", func(t *testing.T, d *datadriven.TestData) string {
 		model, out := "m", new(strings.Builder)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"go.yaml.in/yaml/v4"
 )
@@ -97,43 +98,19 @@ func TestValuesThatAreReadBetter(t *testing.T) {
 	}
 }
 
+// TestErrorsNameThePlace runs testdata/errors.txt.
 func TestErrorsNameThePlace(t *testing.T) {
-	for text, want := range map[string]string{
-		"a: [1\n":                    "line 2, column 1: did not find expected ',' or ']'",
-		"a: \"x\n":                   "line 2, column 1: found unexpected end of stream",
-		"a: b: c\n":                  "line 1, column 5: mapping values are not allowed in this context: put a text with a colon and a space into quotes",
-		"a:\n  b: 1\n\tc: 2\n":       "line 3, column 1: found a tab character that violates indentation: indent with spaces",
-		"\ta: 1\n":                   "line 1, column 1: found character that cannot start any token",
-		"a: @x\n":                    "line 1, column 4: found character that cannot start any token: put a text that begins with it into quotes",
-		"a: 1\nb: 2\na: 3\n":         `line 3, column 1: mapping key "a" already defined at line 1, column 1`,
-		"x: {a: 1, a: 2}\n":          `line 1, column 11: mapping key "a" already defined at line 1, column 5`,
-		"1: a\n\"1\": b\n":           `line 2, column 1: mapping key "1" already defined at line 1, column 1`,
-		"a: &x\n  b: 1\nc:\n  *x: 1": "line 4, column 3: found an invalid key",
-		"[a, b]: c\n":                "line 1, column 1: found an invalid key: only texts, numbers, booleans and null can be keys",
-		"a: {{ row.x }}\n":           "line 1, column 5: found an invalid key",
-		"a: {x:1}\n":                 "line 1, column 5: a key without a value: write a space behind its colon, or put it into quotes",
-		"a: 1\n---\nb: 2\n":          "line 3, column 1: a second document: write all into one, without a line of ---",
-		"a: *x\n":                    "line 1, column 4: unknown anchor 'x' referenced",
-		"a: &x [*x]\n":               `line 1, column 8: the alias "x" stands inside of its own anchor`,
-		"a: &x {b: [*x]}\n":          `line 1, column 12: the alias "x" stands inside of its own anchor`,
-		"<<: 1\n":                    "line 1, column 5: << takes a mapping, or a list of mappings",
-		"<<: [{a: 1}, 2]\n":          "line 1, column 5: << takes a mapping, or a list of mappings",
-		"a: !!timestamp 2020-01-01":  "line 1, column 4: a value of the type !!timestamp is not supported: write it as a string, in quotes",
-		"a: !!binary aGk=":           "line 1, column 4: a value of the type !!binary is not supported",
-		"a: !!int x":                 "line 1, column 4: not of the type !!int",
-		"a: !!bool yes":              "line 1, column 4: not of the type !!bool",
-		"a: !!str {b: 1}":            "line 1, column 4: not of the type !!str",
-		"a: !!map [1]":               "line 1, column 4: not of the type !!map",
-		"é: 1\nüb: \xe9\n":           "line 2, column 5: invalid UTF-8 at byte 11: save the file as UTF-8",
-		"\xff\xfea\x00":              "line 1, column 1: invalid UTF-8 at byte 0",
-		"a: 1\nb: x\x00\n":           "line 2, column 5: control characters are not allowed: write U+0000 as an escape, in double quotes",
-		"a: \"\\ud83d\\ude00\"":      `line 1, column 7: found invalid Unicode character escape code: write the character itself, or "\U0001F600"`,
-	} {
-		value, err := read(text)
-		if _, ok := errors.AsType[*Error](err); !ok || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%.60q: %s, %v, want %s", text, show(value), err, want)
+	datadriven.RunTest(t, "testdata/errors.txt", func(t *testing.T, d *datadriven.TestData) string {
+		text := d.Input
+		if d.HasArg("quoted") {
+			text = must.Value(strconv.Unquote(text))(t)
 		}
-	}
+		value, err := read(text)
+		if _, ok := errors.AsType[*Error](err); !ok {
+			t.Errorf("%.60q: %s, %v", text, show(value), err)
+		}
+		return fmt.Sprintln(err)
+	})
 }
 
 // hostile are files that cost another parser gigabytes, minutes or the process. ok: they are read.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/stagetest/must"
 	"github.com/llm-stage/stage/llm"
@@ -43,60 +44,25 @@ func nested(depth int) string {
 	return `{"a":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
 }
 
+// TestParseSaysWhatIsWrong runs testdata/invalid.txt.
 func TestParseSaysWhatIsWrong(t *testing.T) {
-	for body, want := range map[string]string{
-		"":                    "empty",
-		" \n":                 "empty",
-		`[1]`:                 "not a JSON object",
-		`"x"`:                 "not a JSON object",
-		`null`:                "not a JSON object",
-		`12`:                  "not a JSON object",
-		`hello`:               "'h' at byte 0, want a JSON object",
-		"\uFEFF{}":            "begins with a byte order mark: remove it",
-		`{"a":1} x`:           "data after the object at byte 8",
-		`{}{}`:                "data after the object at byte 2",
-		`{`:                   "ends at byte 1, want a key in quotes",
-		`{"a"`:                "ends at byte 4, want a colon",
-		`{"a":`:               "ends at byte 5, want a value",
-		`{"a":1`:              "ends at byte 6, want a comma or }",
-		`{"a":[1`:             "ends at byte 7, want a comma or ]",
-		`{"a":1,}`:            "'}' at byte 7, want a key in quotes",
-		`{"a":[1,]}`:          "']' at byte 8, want a value",
-		`{"a":[1}}`:           "'}' at byte 7, want a comma or ]",
-		`{a:1}`:               "'a' at byte 1, want a key in quotes",
-		`{'a':1}`:             `'\'' at byte 1, want a key in quotes`,
-		`{"a" 1}`:             "'1' at byte 5, want a colon",
-		`{"a":1 "b":2}`:       `'"' at byte 7, want a comma or }`,
-		`{"a":01}`:            "'1' at byte 6, want no digit after a leading zero",
-		`{"a":-}`:             "'}' at byte 6, want a digit",
-		`{"a":1.}`:            "'}' at byte 7, want a digit",
-		`{"a":1e}`:            "'}' at byte 7, want a digit",
-		`{"a":+1}`:            "'+' at byte 5, want a value",
-		`{"a":.5}`:            "'.' at byte 5, want a value",
-		`{"a":NaN}`:           "'N' at byte 5, want a value",
-		`{"a":nul}`:           "'n' at byte 5, want null",
-		`{"a":True}`:          "'T' at byte 5, want a value",
-		`{"a":"x`:             "ends at byte 7, want a closing quote",
-		`{"a":"\`:             "ends at byte 7, want a closing quote",
-		`{"a":"\x"}`:          `'\\' at byte 6, want an escape that JSON knows`,
-		`{"a":"\u12g4"}`:      `'\\' at byte 6, want \u and four hexadecimal digits`,
-		`{"a":"\u12`:          `'\\' at byte 6, want \u and four hexadecimal digits`,
-		"{\"a\":\"x\ny\"}":    `'\n' at byte 7, want it escaped, as all control characters`,
-		"{\"a\":\"\xff\"}":    "invalid UTF-8 at byte 6",
-		"{\"\xed\xa0\x80\":1": "invalid UTF-8 at byte 2",
-		"{} \xff":             "invalid UTF-8 at byte 3",
-		nested(jsonbytes.DepthMax + 1): fmt.Sprintf("nested deeper than %d at byte %d",
-			jsonbytes.DepthMax, jsonbytes.DepthMax+len(`{"a":`)-1),
-	} {
+	check := func(t *testing.T, body string) string {
+		t.Helper()
 		_, err := Parse([]byte(body))
-		e, ok := errors.AsType[*llm.Error](err)
-		if !ok || e.Reason != llm.ReasonInvalidRow || e.Class != llm.Permanent {
+		if e, ok := errors.AsType[*llm.Error](err); !ok || e.Reason != llm.ReasonInvalidRow || e.Class != llm.Permanent {
 			t.Errorf("%.60q: error %#v", body, err)
-			continue
 		}
-		if got := err.Error(); got != "row: "+want {
-			t.Errorf("%.60q:\n got %s\nwant row: %s", body, got, want)
+		return fmt.Sprintln(err)
+	}
+	datadriven.RunTest(t, "testdata/invalid.txt", func(t *testing.T, d *datadriven.TestData) string {
+		if d.HasArg("quoted") {
+			return check(t, must.Value(strconv.Unquote(d.Input))(t))
 		}
+		return check(t, d.Input)
+	})
+	want := fmt.Sprintf("row: nested deeper than %d at byte %d\n", jsonbytes.DepthMax, jsonbytes.DepthMax+len(`{"a":`)-1)
+	if got := check(t, nested(jsonbytes.DepthMax+1)); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
