@@ -23,6 +23,7 @@ func TestAttemptsShareATimeLimitInTurn(t *testing.T) {
 		}
 		other := begin(parent)
 		time.Sleep(time.Second)
+		synctest.Wait() // the timers go off at this instant, too
 		if context.Cause(first) != errLate || context.Cause(other) != errLate {
 			t.Errorf("two attempts that take too long end with %v and %v, want %v", context.Cause(first), context.Cause(other), errLate)
 		}
