@@ -23,10 +23,10 @@ func load(t *testing.T, need Need, pairs ...string) (*Config, error) {
 	return Source{Environ: environ(t, pairs...)}.Load(t.Context(), need)
 }
 
-// loaded is [load] of what is valid.
-func loaded(t *testing.T, need Need, pairs ...string) *Config {
+// loaded is [load] of valid settings, for what needs nothing.
+func loaded(t *testing.T, pairs ...string) *Config {
 	t.Helper()
-	c, err := load(t, need, pairs...)
+	c, err := load(t, NeedNothing, pairs...)
 	must(t, err)
 	return c
 }
@@ -86,7 +86,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 }
 
 func TestDefaultsAreFilledIn(t *testing.T) {
-	c := loaded(t, NeedNothing)
+	c := loaded(t)
 	type set struct{ got, want any }
 	for name, v := range map[string]set{
 		"name":     {c.Name, "stage"},
@@ -109,7 +109,7 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 }
 
 func TestValuesAreReadFromTheirVariables(t *testing.T) {
-	c := loaded(t, NeedNothing,
+	c := loaded(t,
 		"STAGE_NATS_URL", "nats://a:4222, b:4222", "STAGE_LLM_TEMPERATURE", "0", "STAGE_LLM_MAX_TOKENS", "100",
 		"STAGE_LLM_EXTRA_BODY", `{ "top_p": 0.90, "seed": 12345678901234567890 }`, "STAGE_LLM_MAX_CONCURRENCY", "openai=8, anthropic=4",
 		"STAGE_FALLBACKS", "openrouter:meta/llama:free,mock:m", "STAGE_DATA_SYNC", "2s", "STAGE_JOURNAL", "false",
@@ -176,7 +176,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 }
 
 func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
-	c := loaded(t, NeedNothing, "STAGE_BATCH_RPM", "mock=3", "STAGE_LLM_TEMPERATURE", "0.25", "STAGE_DATA_SYNC", "90s",
+	c := loaded(t, "STAGE_BATCH_RPM", "mock=3", "STAGE_LLM_TEMPERATURE", "0.25", "STAGE_DATA_SYNC", "90s",
 		"STAGE_FALLBACKS", "mock:a:b", "STAGE_WINDOW_BYTES", "1048577", "STAGE_RECOVERY_STEP_MS", "1.5")
 	settings := c.Settings()
 	for _, f := range Fields() {
@@ -199,7 +199,7 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 }
 
 func TestEndpointOfAFallbackHasItsOwnSettings(t *testing.T) {
-	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY", "first", "STAGE_LLM_BASE_URL", "https://first/v1/",
+	c := loaded(t, "STAGE_LLM_API_KEY", "first", "STAGE_LLM_BASE_URL", "https://first/v1/",
 		"STAGE_LLM_OPENAI_BASE_URL", "https://own/v1", "STAGE_LLM_ANTHROPIC_API_KEY", "second")
 	for _, tt := range []struct{ provider, url, key string }{
 		{"openai", "https://first/v1", "first"},
@@ -282,7 +282,7 @@ func TestWhatFollowsFromOtherSettings(t *testing.T) {
 		{[]string{"STAGE_WINDOW", "64"}, 150 * time.Second, 65_536, 30 * time.Second},
 	}
 	for _, tt := range tests {
-		c := loaded(t, NeedNothing, tt.set...)
+		c := loaded(t, tt.set...)
 		if c.Process.StopTimeout != tt.stop || c.Order.Span != tt.span || c.Lane.Poll != tt.poll {
 			t.Errorf("%s: stop %v, span %d, poll %v", tt.set, c.Process.StopTimeout, c.Order.Span, c.Lane.Poll)
 		}

@@ -17,7 +17,7 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("one\r\n")
-	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY_FILE", path)
+	c := loaded(t, "STAGE_LLM_API_KEY_FILE", path)
 	for _, want := range []string{"one", "two"} {
 		if got, err := c.LLM.APIKey.Value(); got != want || err != nil {
 			t.Errorf("got %q, %v; want %q", got, err, want)
@@ -41,7 +41,7 @@ func TestSecretsAreReadAgainFromTheirFile(t *testing.T) {
 }
 
 func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
-	c := loaded(t, NeedNothing, "STAGE_LLM_ANTHROPIC_API_KEY", "key\n", "STAGE_LLM_PROVIDER", "anthropic")
+	c := loaded(t, "STAGE_LLM_ANTHROPIC_API_KEY", "key\n", "STAGE_LLM_PROVIDER", "anthropic")
 	if got, err := c.LLM.APIKey.Value(); got != "key" || err != nil {
 		t.Errorf("got %q, %v; want key", got, err)
 	}
@@ -51,7 +51,7 @@ func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
 }
 
 func TestSecretsAreNeverPrinted(t *testing.T) {
-	c := loaded(t, NeedNothing, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
+	c := loaded(t, "STAGE_LLM_API_KEY", "hunter2", "STAGE_NATS_URL", "nats://hunter2@host,nats://u:hunter2@host", "STAGE_NATS_PASSWORD", "hunter2", "STAGE_NATS_USER", "u")
 	var b strings.Builder
 	must(t, WriteConfig(&b, c))
 	asJSON, err := json.Marshal(c)

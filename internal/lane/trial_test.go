@@ -205,8 +205,8 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 	})
 }
 
-// Failed lines are their rows' own matter where few fail alike, where not all do, and where one reply shows that key, model
-// and settings are right: the rows fail, and nothing waits.
+// Failed lines are their rows' own matter where few fail alike, where not all do, and where one reply shows that key,
+// model and settings are right: the rows fail, and nothing waits.
 func TestFailedLinesAreTheirRowsOwn(t *testing.T) {
 	all := func(uint64) int { return 400 }
 	allBut1 := func(seq uint64) int {
