@@ -85,9 +85,17 @@ const (
 // special marks those of eight bytes that are a quote, a backslash or a control
 // character. The lowest mark is exact; a byte above it may be marked wrongly, by a
 // borrow.
-func special(word uint64) uint64 {
+func special(word uint64) uint64 { return suspects(word) &^ word & eachHigh }
+
+// specialOrLong is [special], and also marks the bytes of longer characters.
+func specialOrLong(word uint64) uint64 { return (suspects(word) | word) & eachHigh }
+
+// suspects is [special] before the bytes of longer characters are taken out, some of which
+// it marks. The three differences share that last step, since none of the three characters
+// has the high bit.
+func suspects(word uint64) uint64 {
 	quote, backslash := word^eachOne*'"', word^eachOne*'\\'
-	return ((word-eachOne*' ')&^word | (quote-eachOne)&^quote | (backslash-eachOne)&^backslash) & eachHigh
+	return (word - eachOne*' ') | (quote - eachOne) | (backslash - eachOne)
 }
 
 // plain returns the index of the first byte from i on that cannot be taken over as it is:
@@ -95,10 +103,13 @@ func special(word uint64) uint64 {
 // length of s.
 func plain[S string | []byte](s S, i int) int {
 	for ; i+8 <= len(s); i += 8 {
-		word := load(s, i)
-		if found := special(word) | word&eachHigh; found != 0 {
+		if found := specialOrLong(load(s, i)); found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
+	}
+	if left := len(s) - i; left > 0 && len(s) >= 8 {
+		// The word's last bytes, with zeros behind, which are marked as the end.
+		return i + bits.TrailingZeros64(specialOrLong(load(s, len(s)-8)>>(64-8*left)))/8
 	}
 	for i < len(s) && s[i] >= ' ' && s[i] != '"' && s[i] != '\\' && s[i] < utf8.RuneSelf {
 		i++
